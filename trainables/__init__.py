@@ -1,0 +1,1 @@
+"""calsweep: pure PyTorch stages of a calibration sweep."""

@@ -1,0 +1,40 @@
+"""What all batch augmentations share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Generator, Tensor
+
+from trainables.losses import Loss
+from trainables.models import Network
+
+
+class Augmentation(ABC):
+    """A way to form the training loss from a batch that is more than ``loss(network(images))``.
+
+    A subclass checks its arguments in its constructor and keeps no state between batches. Random
+    numbers are drawn from the generator given, which lives on the CPU, so that a trial that
+    resumes draws what it would have drawn.
+    """
+
+    @abstractmethod
+    def training_loss(
+        self,
+        network: Network,
+        loss: Loss,
+        images: Tensor,
+        targets: Tensor,
+        indices: Tensor,
+        generator: Generator,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the scalar to minimise and the logits (N, K) that the network gave.
+
+        Args:
+            network: The network in training mode.
+            loss: Any loss.
+            images: (N, C, H, W), normalised.
+            targets: (N,), int64.
+            indices: Position of each sample in the training set, (N,).
+            generator: CPU source of random numbers.
+        """

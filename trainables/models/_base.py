@@ -1,0 +1,33 @@
+"""The form that every network takes: a feature extractor and a linear classifier."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Network(nn.Module):
+    """An image classifier split where the refinements need it.
+
+    Args:
+        extractor: Maps images (N, C, H, W) to features (N, D).
+        classifier: Maps features (N, D) to logits (N, K).
+
+    Attributes:
+        feature_dim: D.
+        num_classes: K.
+    """
+
+    def __init__(self, extractor: nn.Module, classifier: nn.Linear) -> None:
+        super().__init__()
+        self.extractor = extractor
+        self.classifier = classifier
+        self.feature_dim = classifier.in_features
+        self.num_classes = classifier.out_features
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return the features (N, D) that the classifier sees."""
+        return self.extractor(images)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits (N, K)."""
+        return self.classifier(self.features(images))

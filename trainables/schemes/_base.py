@@ -1,0 +1,44 @@
+"""What all training schemes share."""
+
+from __future__ import annotations
+
+from abc import ABC
+
+from torch import Tensor
+
+from trainables.losses import Loss
+from trainables.models import Network
+
+
+class Scheme(ABC):
+    """A change of the training procedure itself: frozen layers, another head, a weighting.
+
+    The base class trains as usual; a subclass overrides what it changes. State that an interrupted
+    trial needs goes through ``state_dict`` and ``load_state_dict``, or lives in the network that
+    ``attach`` returns.
+    """
+
+    def attach(self, network: Network, num_classes: int) -> Network:
+        """Return the network to train, which may be a wrapped or extended one."""
+        return network
+
+    def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:  # noqa: B027
+        """Prepare epoch ``epoch`` (from 0) of ``epochs``, such as by freezing parameters."""
+
+    def training_loss(
+        self, network: Network, loss: Loss, images: Tensor, targets: Tensor, indices: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the scalar to minimise and the logits (N, K)."""
+        logits = network(images)
+        return loss(logits, targets, indices), logits
+
+    def end_epoch(self, network: Network, epoch: int) -> dict[str, float]:
+        """Finish an epoch and return figures worth tracking, such as a searched weight."""
+        return {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what ``load_state_dict`` needs to go on after an interruption."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:  # noqa: B027
+        """Go on from ``state``."""
