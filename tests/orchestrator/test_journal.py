@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from orchestrator.journal import Journal, read_events
+from trainables.errors import InputError
+
+END = {"event": "sweep_ended", "status": "finished"}
+
+
+def epoch(step, **metrics):
+    return {"event": "epoch", "key": "k", "step": step, "metrics": metrics or {"val_ece": 0.5}}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "deep" / "er" / "journal.jsonl"
+
+
+def test_what_is_written_is_read_back_with_the_time_added(path):
+    before = time.time_ns() // 1_000_000
+    with Journal(path) as journal:
+        journal.append(epoch(1, val_ece=0.1, train_loss=1e-300))
+        journal.append({**END, "time": 7})
+    events, offset = read_events(path)
+    assert [event.pop("time") for event in events][1] == 7
+    assert events == [epoch(1, val_ece=0.1, train_loss=1e-300), END]
+    assert offset == path.stat().st_size
+    first = json.loads(path.read_text().splitlines()[0])
+    assert isinstance(first["time"], int)
+    assert before <= first["time"] <= time.time_ns() // 1_000_000
+
+
+def test_reading_goes_on_where_it_stopped(path):
+    with Journal(path) as journal:
+        journal.append(epoch(0))
+        first, offset = read_events(path)
+        assert read_events(path, offset) == ([], offset)
+        journal.append(epoch(1), durable=False)
+        second, _ = read_events(path, offset)
+    assert [event["step"] for event in first + second] == [0, 1]
+
+
+def test_line_separators_inside_a_text_do_not_split_the_line(path):
+    reason = "a\nb\rc\u2028d\x0be\x85f"
+    with Journal(path) as journal:
+        journal.append(
+            {"event": "trial_finished", "key": "k", "status": "failed", "metrics": {}}
+            | {"reason": reason}
+        )
+        journal.append(END)
+    events, _ = read_events(path)
+    assert events[0]["reason"] == reason
+    assert len(events) == 2
+
+
+@pytest.mark.parametrize(
+    "tail", [b'{"event": "epo', b'{"event": "epoch"}', b"\0\0\0", b"{broken}\n"]
+)
+def test_a_torn_last_line_is_not_read_and_is_cut_off_on_opening(path, tail):
+    with Journal(path) as journal:
+        journal.append(epoch(0))
+    whole = path.stat().st_size
+    with open(path, "ab") as stream:
+        stream.write(tail)
+    events, offset = read_events(path)
+    assert (len(events), offset) == (1, whole)
+    with Journal(path) as journal:
+        assert path.stat().st_size == whole
+        journal.append(END)
+    assert [event["event"] for event in read_events(path)[0]] == ["epoch", "sweep_ended"]
+
+
+def test_a_damaged_line_elsewhere_names_file_and_line(path):
+    with Journal(path) as journal:
+        for step in range(4):
+            journal.append(epoch(step))
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = b"[1, 2]\n"
+    path.write_bytes(b"".join(lines))
+    message = re.escape(f"journal {path}, line 3: damaged")
+    with pytest.raises(InputError, match=message):
+        Journal(path)
+    with pytest.raises(InputError, match=message):
+        read_events(path, offset=len(lines[0]))
+    assert path.read_bytes() == b"".join(lines)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_what_strict_json_cannot_hold_is_refused_and_leaves_no_trace(path, value):
+    with Journal(path) as journal:
+        with pytest.raises(ValueError, match="epoch"):
+            journal.append(epoch(0, val_ece=value))
+        journal.append(END)
+    assert len(read_events(path)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [({"event": "trial_startd"}, "trial_startd"), ({}, "None"), ({"event": "epoch"}, "key, step")],
+)
+def test_an_unknown_or_incomplete_event_is_refused(path, event, message):
+    with Journal(path) as journal, pytest.raises(ValueError, match=message):
+        journal.append(event)
+
+
+def test_threads_may_share_a_journal(path):
+    with Journal(path) as journal:
+
+        def write(first):
+            for step in range(first, first + 50):
+                journal.append(epoch(step), durable=False)
+
+        threads = [threading.Thread(target=write, args=(50 * i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(event["step"] for event in read_events(path)[0]) == list(range(200))
+
+
+def test_a_full_disk_names_the_file_and_leaves_whole_lines_only(path, monkeypatch):
+    real = os.write
+    room = [10]
+
+    def write(handle, data):
+        count = real(handle, bytes(data)[: room[0]])
+        room[0] -= count
+        if count == 0:
+            raise OSError(28, "No space left on device")
+        return count
+
+    with Journal(path) as journal:
+        journal.append(epoch(0))
+        monkeypatch.setattr(os, "write", write)
+        with pytest.raises(InputError, match=re.escape(f"{path} cannot be written: No space")):
+            journal.append(epoch(1))
+        monkeypatch.undo()
+        journal.append(epoch(2))
+    assert [event["step"] for event in read_events(path)[0]] == [0, 2]
+
+
+def test_a_closed_or_impossible_journal_is_a_clear_error(path, tmp_path):
+    journal = Journal(path)
+    journal.close()
+    journal.close()
+    with pytest.raises(InputError, match="cannot be written"):
+        journal.append(END)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        Journal(tmp_path / "file" / "journal.jsonl")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_events(tmp_path / "none.jsonl")
+
+
+def test_what_was_appended_durably_survives_a_kill(path):
+    program = (
+        "import os, signal, sys\n"
+        "from orchestrator.journal import Journal\n"
+        "journal = Journal(sys.argv[1])\n"
+        "for step in range(3):\n"
+        "    journal.append({'event': 'epoch', 'key': 'k', 'step': step, 'metrics': {}})\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+    assert done.returncode == -9
+    assert [event["step"] for event in read_events(path)[0]] == [0, 1, 2]
