@@ -17,7 +17,8 @@ One event is one line, an object with ``event``, ``time`` (milliseconds since 19
     ``configuration`` (the whole chain, one mapping a part,
     ``{"mbls": {"margin": 6.0, "weight": 0.1}, "macal": {...}}``).
 ``epoch``
-    ``key``, ``step``, ``metrics``. Written without waiting for the disk.
+    ``key``, ``step`` (rising, one event a step; a step that comes again is a resumed trial's and
+    adds nothing), ``metrics``. Written without waiting for the disk.
 ``trial_finished``
     ``key``, ``status`` (``finished``, ``failed`` or ``pruned``), ``metrics`` (validation),
     ``reason`` (empty unless it failed), ``reused`` (its outcome came from the store), ``seconds``.
@@ -50,7 +51,7 @@ from typing import Any
 
 from trainables.errors import InputError
 
-__all__ = ["EVENTS", "Journal", "read_events"]
+__all__ = ["EVENTS", "TEST_PREFIX", "Journal", "read_events"]
 
 EVENTS: Mapping[str, tuple[str, ...]] = {
     "sweep_started": ("sweep", "sweep_id", "spec", "provenance"),
@@ -64,6 +65,9 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "sweep_ended": ("status",),
 }
 """The events and the fields without which each is refused."""
+
+TEST_PREFIX = "test_"
+"""Starts the names of metrics measured on test data; only ``evaluated`` may carry them."""
 
 
 class Journal:
@@ -143,12 +147,15 @@ class Journal:
             os.ftruncate(self._handle, self._end)
 
 
-def read_events(path: str | Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
+def read_events(
+    path: str | Path, offset: int = 0, limit: int = -1
+) -> tuple[list[dict[str, Any]], int]:
     """Read the events from byte ``offset`` on.
 
     Args:
         path: A journal, which may be in the middle of being written.
         offset: 0, or what an earlier call returned.
+        limit: Stop after about so many bytes, at the end of a line; negative for all there is.
 
     Returns:
         The events, and the offset after the last of them: an unfinished last line is left for the
@@ -160,7 +167,7 @@ def read_events(path: str | Path, offset: int = 0) -> tuple[list[dict[str, Any]]
     try:
         with open(path, "rb") as stream:
             stream.seek(offset)
-            lines = stream.read().splitlines(keepends=True)
+            lines = stream.readlines(limit)
     except OSError as error:
         raise InputError(f"journal {path} cannot be read: {error.strerror}") from error
     events, end = [], offset
@@ -177,18 +184,27 @@ def read_events(path: str | Path, offset: int = 0) -> tuple[list[dict[str, Any]]
 
 
 def _encode(event: Mapping[str, Any]) -> bytes:
-    name = event.get("event")
-    if name not in EVENTS:
-        raise ValueError(f"event={name!r} is not one of {', '.join(EVENTS)}")
-    missing = [field for field in EVENTS[name] if field not in event]
-    if missing:
-        raise ValueError(f"event {name!r} lacks {', '.join(missing)}")
+    name = _check(event)
     whole = {"time": time.time_ns() // 1_000_000, **event}
     try:
         text = json.dumps(whole, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except ValueError as error:
         raise ValueError(f"event {name!r}: {error}") from error
     return text.encode() + b"\n"
+
+
+def _check(event: Mapping[str, Any]) -> str:
+    name = event.get("event")
+    if not isinstance(name, str) or name not in EVENTS:
+        raise ValueError(f"event={name!r} is not one of {', '.join(EVENTS)}")
+    missing = [field for field in EVENTS[name] if field not in event]
+    if missing:
+        raise ValueError(f"event {name!r} lacks {', '.join(missing)}")
+    if name in ("epoch", "trial_finished"):
+        tests = [metric for metric in event["metrics"] if metric.startswith(TEST_PREFIX)]
+        if tests:
+            raise ValueError(f"event {name!r} holds {tests[0]}: test metrics belong to 'evaluated'")
+    return name
 
 
 def _decode(line: bytes) -> dict[str, Any] | None:

@@ -49,6 +49,26 @@ def test_reading_goes_on_where_it_stopped(path):
     assert [event["step"] for event in first + second] == [0, 1]
 
 
+def test_a_limit_stops_at_the_end_of_a_line(path):
+    with Journal(path) as journal:
+        for step in range(10):
+            journal.append(epoch(step))
+    steps, offset, calls = [], 0, 0
+    while calls < 10:
+        events, offset = read_events(path, offset, limit=100)
+        steps += [event["step"] for event in events]
+        calls += 1
+    assert steps == list(range(10))
+    assert len(read_events(path, limit=100)[0]) < 4
+
+
+@pytest.mark.parametrize("name", ["epoch", "trial_finished"])
+def test_test_metrics_cannot_be_written_for_a_search_trial(path, name):
+    event = {**epoch(0, test_ece=0.1), "status": "finished", "event": name}
+    with Journal(path) as journal, pytest.raises(ValueError, match=f"{name}.*test_ece"):
+        journal.append(event)
+
+
 def test_line_separators_inside_a_text_do_not_split_the_line(path):
     reason = "a\nb\rc\u2028d\x0be\x85f"
     with Journal(path) as journal:
