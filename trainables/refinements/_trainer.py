@@ -1,0 +1,159 @@
+"""The training loop of the second stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from trainables.refinements._base import Refinement
+from trainables.refinements._sgd import MaskedSGD
+
+
+class HeadTrainer:
+    """Trains a refinement's head on cached features, one epoch a call.
+
+    The same arguments give the same weights, and so does a trainer that goes on from another's
+    state: all random numbers come from one generator on the CPU, which seeds a generator on the
+    device anew for every epoch.
+
+    Args:
+        refinement: What to train and how; its ``lr`` is used throughout.
+        views: The training set's features, one (N, D) tensor for each augmented view; epoch e
+            reads view e modulo their number.
+        labels: (N,), int64.
+        num_classes: K.
+        batch_size: Samples a step; the last step of an epoch takes what is left.
+        momentum: SGD momentum, 0.9 in the MaC-Cal paper.
+        weight_decay: L2 penalty, 5e-4 in the MaC-Cal paper.
+        seed: Decides initial weights, order and masks.
+        device: Where to train; features elsewhere are moved there one view at a time.
+
+    Attributes:
+        head: The head, in eval mode between epochs.
+        epoch: Number of epochs trained.
+
+    Raises:
+        ValueError: If there is no view, or a view and the labels differ in length.
+    """
+
+    def __init__(
+        self,
+        refinement: Refinement,
+        views: Sequence[Tensor],
+        labels: Tensor,
+        *,
+        num_classes: int,
+        batch_size: int,
+        momentum: float,
+        weight_decay: float,
+        seed: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        _check_views(views, labels)
+        self.refinement = refinement
+        self.epoch = 0
+        self._views = views
+        self._device = torch.device(device)
+        self._labels = labels.to(self._device)
+        self._batch_size = batch_size
+        self._generator = Generator().manual_seed(seed)
+        self.head = self._initial_head(views[0].shape[1], num_classes)
+        parameters = dict(self.head.named_parameters())
+        self._optimizer = MaskedSGD(parameters, refinement.lr, momentum, weight_decay)
+
+    def train_epoch(self) -> dict[str, float]:
+        """Train one epoch.
+
+        Returns:
+            ``train_loss`` (mean over the steps' samples), ``train_accuracy`` and
+            ``train_confidence`` (fractions, of the outputs that were trained on), and what the
+            refinement tracks. A loss that diverged is returned as it is (nan or inf).
+        """
+        view = self._views[self.epoch % len(self._views)].to(self._device)
+        loss, accuracy, confidence = self._train(view)
+        self.head.eval()
+        if self.refinement.feedback_from_inference:
+            figures = self.refinement.end_epoch(self.head, *self._evaluate(view))
+        else:
+            figures = self.refinement.end_epoch(self.head, accuracy, confidence)
+        self.epoch += 1
+        means = {
+            "train_loss": loss,
+            "train_accuracy": accuracy,
+            "train_confidence": confidence,
+        }
+        return means | figures
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that ``load_state_dict`` needs: tensors and plain numbers only."""
+        return {
+            "epoch": self.epoch,
+            "generator": self._generator.get_state(),
+            "head": {n: t.detach().clone() for n, t in self.head.state_dict().items()},
+            "velocities": {n: v.clone() for n, v in self._optimizer.velocities.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from the ``state_dict`` of a trainer that was made with the same arguments."""
+        self.epoch = int(state["epoch"])
+        self._generator.set_state(state["generator"].cpu())
+        self.head.load_state_dict(state["head"])
+        for name, velocity in self._optimizer.velocities.items():
+            velocity.copy_(state["velocities"][name])
+
+    def _train(self, view: Tensor) -> list[float]:
+        """Go through the training set once; return mean loss, accuracy and confidence."""
+        order = torch.randperm(len(self._labels), generator=self._generator).to(self._device)
+        noise = Generator(self._device).manual_seed(self._draw_seed())
+        self.head.train()
+        self.refinement.start_epoch(self.head, self.epoch, noise)
+        totals = torch.zeros(3, dtype=torch.float64, device=self._device)
+        for rows in order.split(self._batch_size):
+            totals += self._step(view[rows], self._labels[rows], noise)
+        return (totals / len(order)).tolist()
+
+    @torch.no_grad()
+    def _evaluate(self, view: Tensor) -> list[float]:
+        """Return accuracy and mean confidence of the head in eval mode."""
+        totals = torch.zeros(2, dtype=torch.float64, device=self._device)
+        for rows in torch.arange(len(view), device=self._device).split(8192):
+            totals += _hits_and_confidence(self.head(view[rows].float()), self._labels[rows])
+        return (totals / len(view)).tolist()
+
+    def _step(self, features: Tensor, targets: Tensor, noise: Generator) -> Tensor:
+        """Take one step; return the sums of loss, hits and confidence, (3,)."""
+        self._optimizer.zero_grad()
+        loss, logits = self.refinement.batch_loss(self.head, features.float(), targets, noise)
+        loss.backward()
+        self._optimizer.step(self.refinement.movable(self.head))
+        hits, confidence = _hits_and_confidence(logits.detach(), targets)
+        return torch.stack([loss.detach() * len(targets), hits, confidence])
+
+    def _initial_head(self, feature_dim: int, num_classes: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._draw_seed())
+            head = self.refinement.build_head(feature_dim, num_classes)
+        return head.to(self._device).eval()
+
+    def _draw_seed(self) -> int:
+        return int(torch.randint(2**62, (), generator=self._generator))
+
+
+def _hits_and_confidence(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the number of correct rows and the sum of the largest probabilities, (2,)."""
+    confidences, predictions = logits.softmax(dim=1).max(dim=1)
+    return torch.stack([(predictions == targets).sum(), confidences.sum()])
+
+
+def _check_views(views: Sequence[Tensor], labels: Tensor) -> None:
+    if not views:
+        raise ValueError("views is empty: at least one tensor of features (N, D) is needed")
+    for position, view in enumerate(views):
+        if view.ndim != 2 or len(view) != len(labels):
+            raise ValueError(
+                f"views[{position}] has the shape {tuple(view.shape)}; "
+                f"expected ({len(labels)}, D), a row for each label"
+            )
