@@ -1,0 +1,31 @@
+"""Data sets: read, split, prepared once, and kept out of reach where they must be."""
+
+from trainables.data._arrays import ImageArrays
+from trainables.data._guard import TestDataSealedError, inherit_seal
+from trainables.data._info import DatasetInfo
+from trainables.data._prepare import prepare
+from trainables.data._prepared import PreparedData, SearchData
+from trainables.data._registry import SOURCES, check_source, read_source, source_names
+from trainables.data._seal import seal_test_data
+from trainables.data._source import Reader, Source, SourceStatus
+from trainables.data._split import SplitSpec
+
+__all__ = [
+    "SOURCES",
+    "DatasetInfo",
+    "ImageArrays",
+    "PreparedData",
+    "Reader",
+    "SearchData",
+    "Source",
+    "SourceStatus",
+    "SplitSpec",
+    "TestDataSealedError",
+    "check_source",
+    "prepare",
+    "read_source",
+    "seal_test_data",
+    "source_names",
+]
+
+inherit_seal()

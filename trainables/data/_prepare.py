@@ -1,0 +1,167 @@
+"""Reads, splits and stores a data set once, for every process that asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+
+from trainables.data._info import DatasetInfo
+from trainables.data._prepared import (
+    MANIFEST,
+    SCHEMA,
+    SEARCH,
+    TEST,
+    PreparedData,
+    describe_files,
+    digest,
+    write_part,
+)
+from trainables.data._registry import find_reader, read_source
+from trainables.data._source import Reader, Source
+from trainables.data._split import Split, SplitSpec, make_split
+from trainables.errors import InputError
+
+RECORDS = "sources"
+
+
+def prepare(
+    name: str, root: Path | str, split: SplitSpec, destination: Path | str, download: bool = True
+) -> PreparedData:
+    """Read, split and store a data set below ``destination``; the second time, find it there.
+
+    What is stored is found again by name and by size and time of the source's files, without
+    reading them, and used only if every checksum still holds. Processes may call this at once.
+
+    Args:
+        name: A name as in ``source_names``.
+        root: The folder that downloaded data sets live in.
+        split: How to split it.
+        destination: The folder that holds prepared data sets, one subfolder a key.
+        download: Whether absent files may be downloaded.
+
+    Raises:
+        InputError: If the data set cannot be read, or has too few images for ``split``.
+        TestDataSealedError: If it has to be read and this process is sealed.
+    """
+    reader = find_reader(name, root)
+    destination = Path(destination).absolute()
+    found = _find(reader, split, destination)
+    if found is not None:
+        return found
+    destination.mkdir(parents=True, exist_ok=True)
+    with FileLock(destination / ".prepare.lock"):
+        return _find(reader, split, destination) or _make(reader, split, destination, download)
+
+
+def raw_test_paths(prepared: Path, fingerprint: str) -> list[Path]:
+    """Return where the sources of a prepared directory keep their test images."""
+    paths: list[Path] = []
+    for record in _records(prepared.parent):
+        if record["fingerprint"] == fingerprint:
+            paths += find_reader(record["name"], record["root"]).test_paths()
+    return paths
+
+
+def _key(fingerprint: str, info: DatasetInfo, split: SplitSpec) -> str:
+    content = {k: v for k, v in info.to_dict().items() if k not in ("name", "split_rule", "source")}
+    return digest([SCHEMA, fingerprint, content, split.to_dict()])
+
+
+def _record_path(reader: Reader, destination: Path) -> Path:
+    return destination / RECORDS / f"{digest([reader.full_name(), str(reader.root)])}.json"
+
+
+def _records(destination: Path) -> Iterator[dict[str, Any]]:
+    for path in sorted((destination / RECORDS).glob("*.json")):
+        yield json.loads(path.read_text(encoding="utf-8"))
+
+
+def _find(reader: Reader, split: SplitSpec, destination: Path) -> PreparedData | None:
+    try:
+        record = json.loads(_record_path(reader, destination).read_text(encoding="utf-8"))
+        if record["signature"] != reader.signature() or record["schema"] != SCHEMA:
+            return None
+        key = _key(record["fingerprint"], DatasetInfo.from_dict(record["info"]), split)
+        prepared = PreparedData.open(destination / key)
+        prepared.verify()
+    except (OSError, ValueError, KeyError):
+        # Absent or damaged: it is made again.
+        return None
+    return prepared
+
+
+def _make(reader: Reader, split: SplitSpec, destination: Path, download: bool) -> PreparedData:
+    source = read_source(reader.name, reader.root, download)
+    directory = destination / _key(source.fingerprint, source.info, split)
+    rows = _split(source, split)
+    scratch = Path(tempfile.mkdtemp(prefix=".making-", dir=destination))
+    try:
+        _write(scratch, source, split, rows, directory.name)
+        _replace(scratch, directory)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    _write_record(reader, source, destination)
+    return PreparedData.open(directory)
+
+
+def _split(source: Source, split: SplitSpec) -> Split:
+    test = None if source.test is None else source.test.labels
+    try:
+        return make_split(source.train.labels, test, split)
+    except ValueError as error:
+        raise InputError(f"dataset {source.info.name!r}: split {error}") from error
+
+
+def _write(directory: Path, source: Source, split: SplitSpec, rows: Split, key: str) -> None:
+    train, validation = source.train.take(rows.train), source.train.take(rows.validation)
+    write_part(directory / SEARCH, "train_", train, rows.train)
+    write_part(directory / SEARCH, "validation_", validation, rows.validation)
+    write_part(directory / TEST, "", (source.test or source.train).take(rows.test), rows.test)
+    document = {
+        "schema": SCHEMA,
+        "key": key,
+        "fingerprint": source.fingerprint,
+        "info": source.info.to_dict(),
+        "split": split.to_dict(),
+        "counts": {part: len(getattr(rows, part)) for part in ("train", "validation", "test")},
+        "class_counts": {
+            part: np.bincount(arrays.labels, minlength=source.info.num_classes).tolist()
+            for part, arrays in (("train", train), ("validation", validation))
+        },
+        "files": describe_files(directory),
+    }
+    (directory / MANIFEST).write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+def _replace(scratch: Path, directory: Path) -> None:
+    """Move ``scratch`` to ``directory``; what is there was found damaged, or has the same key."""
+    scratch.chmod(0o755)
+    if directory.exists():
+        old = tempfile.mkdtemp(prefix=".damaged-", dir=directory.parent)
+        os.replace(directory, old)
+        shutil.rmtree(old)
+    os.replace(scratch, directory)
+
+
+def _write_record(reader: Reader, source: Source, destination: Path) -> None:
+    path = _record_path(reader, destination)
+    path.parent.mkdir(exist_ok=True)
+    record = {
+        "schema": SCHEMA,
+        "name": reader.full_name(),
+        "root": str(reader.root),
+        "signature": reader.signature(),
+        "fingerprint": source.fingerprint,
+        "info": source.info.to_dict(),
+    }
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(json.dumps(record, indent=1), encoding="utf-8")
+    os.replace(scratch, path)

@@ -1,0 +1,41 @@
+"""Law 1: a search trial cannot reach test data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainables.data._guard import seal_paths
+from trainables.data._prepare import raw_test_paths
+from trainables.data._prepared import MANIFEST, TEST, read_manifest
+from trainables.errors import InputError
+
+
+def seal_test_data(*directories: Path | str) -> None:
+    """Give up, for the rest of this process's life, every way to read test data.
+
+    Afterwards ``PreparedData.test`` and ``read_source`` raise ``TestDataSealedError``, and so does
+    opening, by whatever path, a file below the ``test`` folder of a prepared directory or a file of
+    its source that holds test images. Child processes that import this package are sealed too.
+    Python code cannot undo it. It is no sandbox against hostile native code: files that a C library
+    opens by itself are not seen.
+
+    Args:
+        *directories: Prepared directories (with ``split.json``), or any other files and folders,
+            which are sealed whole. With none, only the functions above are closed.
+
+    Raises:
+        InputError: If one of them does not exist; the others are sealed all the same.
+        TestDataSealedError: If test arrays read earlier are still held; the seal holds all the
+            same.
+    """
+    paths = [Path(directory).absolute() for directory in directories]
+    seal_paths(str(target) for path in paths for target in _targets(path))
+    for path in paths:
+        if not path.exists():
+            raise InputError(f"{path} does not exist: no test data there to seal")
+
+
+def _targets(path: Path) -> list[Path]:
+    if not (path / MANIFEST).is_file():
+        return [path]
+    return [path / TEST, *raw_test_paths(path, read_manifest(path)["fingerprint"])]

@@ -1,0 +1,188 @@
+"""Which images train, which choose, which judge: seeded and stratified."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+# One stream of random numbers a decision, so that changing one size leaves the other draws alone.
+STREAMS = {"test": 0, "validation": 1, "train_limit": 2, "test_limit": 3, "long_tail": 4}
+MAX_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class SplitSpec:
+    """How a data set is split. A fraction is of the images at hand; a whole number counts images.
+
+    Attributes:
+        validation: Share of the training images held out for the search, fraction in (0, 1) or
+            count of at least 1.
+        test: The same for the test set; used only where the data set has no official one.
+        train_limit: How many training images to keep, after validation was taken; None for all.
+        test_limit: How many test images to keep; None for all.
+        seed: Chooses the images, in [0, 2^63).
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    validation: float | int = 0.1
+    test: float | int = 0.25
+    train_limit: int | None = None
+    test_limit: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        for key in ("validation", "test"):
+            _check_share(key, getattr(self, key))
+        for key in ("train_limit", "test_limit"):
+            value = getattr(self, key)
+            if value is not None and not (_is_whole(value) and value >= 1):
+                raise ValueError(f"{key}={value!r} is not a whole number of at least 1")
+        if not (_is_whole(self.seed) and 0 <= self.seed <= MAX_SEED):
+            raise ValueError(f"seed={self.seed!r} is outside [0, 2^63)")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields, ready for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Sorted row numbers, int64.
+
+    Attributes:
+        train: Rows of the source's training images, (N,).
+        validation: Others of them, (V,).
+        test: Rows of the source's test images, (T,), or of its training images if it has none.
+    """
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_share(key: str, value: object) -> None:
+    if _is_whole(value):
+        if value < 1:  # type: ignore[operator]
+            raise ValueError(f"{key}={value!r} is outside [1, inf) for a count")
+    elif not (isinstance(value, float) and 0 < value < 1):
+        raise ValueError(f"{key}={value!r} is neither a fraction in (0, 1) nor a count")
+
+
+def shuffled(count: int, seed: int, stream: str) -> np.ndarray:
+    """Return 0..count-1 in a random order that is the same on every platform and NumPy version.
+
+    NumPy promises to keep the raw output of a bit generator, not what its distributions make of it.
+    """
+    raw = np.random.Philox(key=(STREAMS[stream] << 64) | seed).random_raw(count)
+    return np.argsort(raw, kind="stable")
+
+
+def allot(counts: np.ndarray, size: int, least: int, spare: int) -> np.ndarray:
+    """Share ``size`` out over classes in proportion to their ``counts``, by largest remainder.
+
+    Args:
+        counts: Images a class, (K,).
+        size: How many to take in all.
+        least: Take at least so many of every class that has them.
+        spare: Leave at least so many of every class that has them.
+
+    Returns:
+        How many to take of each class, (K,), int64.
+
+    Raises:
+        ValueError: If no such numbers add up to ``size``.
+    """
+    high = np.maximum(counts - spare, 0)
+    low = np.minimum(least, high)
+    if not low.sum() <= size <= high.sum():
+        raise ValueError(f"{size} is outside [{low.sum()}, {high.sum()}]")
+    quota, remainder = np.divmod(counts * size, counts.sum())
+    taken = np.clip(quota, low, high)
+    order = np.argsort(-remainder, kind="stable")
+    while taken.sum() != size:
+        step = 1 if taken.sum() < size else -1
+        open_to_change = taken < high if step > 0 else taken > low
+        free = [k for k in (order if step > 0 else order[::-1]) if open_to_change[k]]
+        taken[free[: abs(size - taken.sum())]] += step
+    return taken
+
+
+def draw(
+    labels: np.ndarray, size: int, seed: int, stream: str, *, least: int = 0, spare: int = 0
+) -> np.ndarray:
+    """Return ``size`` sorted rows of ``labels`` (N,), every class with its share; see ``allot``."""
+    counts = np.bincount(labels)
+    return take_counts(labels, allot(counts, size, least, spare), seed, stream)
+
+
+def take_counts(labels: np.ndarray, counts: np.ndarray, seed: int, stream: str) -> np.ndarray:
+    """Return sorted random rows of ``labels`` (N,), ``counts[k]`` of class k."""
+    order = shuffled(len(labels), seed, stream)
+    ordered = labels[order]
+    rows = [order[ordered == k][:count] for k, count in enumerate(counts)]
+    return np.sort(np.concatenate(rows))
+
+
+def _number(key: str, share: float | int, total: int) -> int:
+    number = share if _is_whole(share) else max(1, round(share * total))
+    if number >= total:
+        raise ValueError(f"{key}={share} leaves nothing of {total} images")
+    return int(number)
+
+
+def _hold_out(
+    labels: np.ndarray, rows: np.ndarray, key: str, spec: SplitSpec
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``rows`` without a stratified draw, and the draw."""
+    share = getattr(spec, key)
+    size = _number(key, share, len(rows))
+    try:
+        held = draw(labels[rows], size, spec.seed, key, spare=1)
+    except ValueError as error:
+        raise ValueError(f"{key}={share}: {error} of {len(rows)} images") from error
+    return np.delete(rows, held), rows[held]
+
+
+def _limit(
+    labels: np.ndarray, rows: np.ndarray, key: str, spec: SplitSpec, least: int
+) -> np.ndarray:
+    limit = getattr(spec, key)
+    if limit is None:
+        return rows
+    if limit > len(rows):
+        raise ValueError(f"{key}={limit} is more than the {len(rows)} images there are")
+    try:
+        return rows[draw(labels[rows], limit, spec.seed, key, least=least)]
+    except ValueError as error:
+        raise ValueError(f"{key}={limit}: {error}") from error
+
+
+def make_split(train: np.ndarray, test: np.ndarray | None, spec: SplitSpec) -> Split:
+    """Split by labels: ``train`` (N,) and ``test`` (M,), or None where there is no official test.
+
+    Every class keeps its share in every part, to one image, and at least one training image.
+
+    Raises:
+        ValueError: If there are too few images for ``spec``; the text names its field.
+    """
+    rows = np.arange(len(train))
+    if test is None:
+        rows, judged = _hold_out(train, rows, "test", spec)
+        test = train
+    else:
+        judged = np.arange(len(test))
+    rows, validation = _hold_out(train, rows, "validation", spec)
+    return Split(
+        train=_limit(train, rows, "train_limit", spec, least=1),
+        validation=validation,
+        test=_limit(test, judged, "test_limit", spec, least=0),
+    )

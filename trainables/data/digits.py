@@ -1,0 +1,56 @@
+"""The handwritten digits inside scikit-learn."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from trainables.data._arrays import ImageArrays
+from trainables.data._info import DatasetInfo
+from trainables.data._registry import SOURCES
+from trainables.data._source import Reader, SourceStatus
+
+
+@SOURCES.register("digits")
+class DigitsReader(Reader):
+    """1,797 grey 8 x 8 images of handwritten digits; nothing is downloaded.
+
+    The pixels 0..16 become ``round(value * 255 / 16)``: 17 different values of uint8, so that
+    nothing is lost. Good for demonstrations and tests; too small for conclusions on calibration.
+    """
+
+    def read(self, download: bool) -> tuple[DatasetInfo, ImageArrays, ImageArrays | None]:
+        """Return all images as training images: there is no official test set."""
+        from sklearn.datasets import load_digits
+
+        images, labels = load_digits(return_X_y=True)
+        scaled = np.rint(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
+        info = DatasetInfo(
+            name=self.name,
+            classes=tuple("0123456789"),
+            size=(8, 8),
+            channels=1,
+            mean=(0.5,),
+            std=(0.5,),
+            augmentation="none",
+            split_rule="no official test set: test and validation are stratified draws",
+            source="scikit-learn load_digits (UCI optdigits, test part); normalised to [-1, 1], "
+            "because statistics of all images would include the test images",
+        )
+        return info, ImageArrays(scaled, labels.astype(np.int64)), None
+
+    def files(self) -> list[Path]:
+        """Return the one file inside scikit-learn."""
+        package = find_spec("sklearn")
+        folders = (package.submodule_search_locations if package else None) or []
+        return [Path(folder) / "datasets" / "data" / "digits.csv.gz" for folder in folders]
+
+    def test_paths(self) -> list[Path]:
+        """Return the same file."""
+        return self.files()
+
+    def check(self) -> SourceStatus:
+        """Look for the file inside scikit-learn."""
+        if any(path.is_file() for path in self.files()):
+            return SourceStatus(True, "1,797 images inside scikit-learn")
+        return SourceStatus(False, "scikit-learn has no digits", "pip install scikit-learn")
