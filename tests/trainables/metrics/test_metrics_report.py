@@ -1,0 +1,363 @@
+"""All metrics at once: edge cases, bad input, and agreement with the definitions in loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainables.metrics import (
+    METRICS,
+    adaptive_ece,
+    calibration_report,
+    classwise_adaptive_ece,
+)
+from trainables.metrics import _scores as scores_module
+
+# The definitions, written out with loops
+
+
+def softmax(logits):
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return shifted / shifted.sum(axis=1, keepdims=True)
+
+
+def width_bins(values, bins):
+    """Bin of each value: the only b with b/bins < v <= (b+1)/bins, and 0 for v = 0."""
+    out = []
+    for value in values:
+        inside = [b for b in range(bins) if b / bins < value <= (b + 1) / bins]
+        assert len(inside) == 1 or value == 0
+        out.append(inside[0] if inside else 0)
+    return np.array(out)
+
+
+def mass_bins(values, bins):
+    """Bin of each value between quantile edges read off the sorted values."""
+    n = len(values)
+    positions = [j * n / bins for j in range(bins + 1)]
+    edges = np.interp(positions, np.arange(n), np.sort(values))
+    out = []
+    for value in values:
+        b = 0
+        while b < bins - 1 and value > edges[b + 1]:
+            b += 1
+        out.append(b)
+    return np.array(out)
+
+
+def gaps(values, hits, index, bins):
+    """Weight and absolute gap of every bin that is not empty."""
+    found = []
+    for b in range(bins):
+        inside = index == b
+        if inside.any():
+            found.append((inside.mean(), abs(hits[inside].mean() - values[inside].mean())))
+    return found
+
+
+def error(values, hits, index, bins):
+    return sum(weight * gap for weight, gap in gaps(values, hits, index, bins))
+
+
+def slow_report(probs, labels, bins):
+    n, k = probs.shape
+    confidence, predicted = probs.max(axis=1), probs.argmax(axis=1)
+    right = (predicted == labels).astype(float)
+    top = width_bins(confidence, bins)
+    one_hot = np.eye(k)[labels]
+    with np.errstate(divide="ignore"):
+        nll = -np.log(probs[np.arange(n), labels]).mean()
+    return {
+        "acc": right.mean(),
+        "nll": nll,
+        "brier": ((probs - one_hot) ** 2).sum() / n,
+        "ece": error(confidence, right, top, bins),
+        "aece": error(confidence, right, mass_bins(confidence, bins), bins),
+        "cwece": sum(
+            error(probs[:, c], one_hot[:, c], width_bins(probs[:, c], bins), bins) for c in range(k)
+        )
+        / k,
+        "cwaece": sum(
+            error(probs[:, c], one_hot[:, c], mass_bins(probs[:, c], bins), bins) for c in range(k)
+        )
+        / k,
+        "mce": max(gap for _, gap in gaps(confidence, right, top, bins)),
+    }
+
+
+# Agreement and properties
+
+
+@st.composite
+def predictions(draw, ties=True):
+    """Logits and labels: any sizes, few distinct values so that ties and edges are common."""
+    n, k = draw(st.integers(1, 40)), draw(st.integers(2, 6))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    logits = rng.normal(0, draw(st.sampled_from([0.1, 1.0, 4.0, 30.0])), (n, k))
+    if ties and draw(st.booleans()):
+        logits = np.round(logits)
+    return logits, rng.integers(0, k, n)
+
+
+@settings(max_examples=60, deadline=None)
+@given(predictions(), st.integers(1, 20))
+def test_agrees_with_the_definitions(data, bins):
+    logits, labels = data
+    probs = softmax(logits)
+    expected = slow_report(probs, labels, bins)
+    assert calibration_report(probs=probs, labels=labels, bins=bins) == pytest.approx(
+        expected, abs=1e-12
+    )
+    assert calibration_report(logits=logits, labels=labels)["nll"] == pytest.approx(
+        expected["nll"], abs=1e-9
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(predictions(), st.integers(1, 20))
+def test_every_metric_is_in_its_range(data, bins):
+    report = calibration_report(logits=data[0], labels=data[1], bins=bins)
+    assert tuple(report) == METRICS
+    assert all(type(value) is float and np.isfinite(value) for value in report.values())
+    for name in ("acc", "ece", "aece", "cwece", "cwaece", "mce"):
+        assert 0 <= report[name] <= 1 + 1e-12, name
+    assert 0 <= report["brier"] <= 2 + 1e-12
+    assert report["nll"] >= 0
+    assert report["ece"] <= report["mce"] + 1e-12
+
+
+@settings(max_examples=60, deadline=None)
+@given(predictions(), st.integers(1, 20), st.randoms(use_true_random=False))
+def test_the_order_of_rows_does_not_matter(data, bins, random):
+    logits, labels = data
+    order = list(range(len(labels)))
+    random.shuffle(order)
+    assert calibration_report(
+        logits=logits[order], labels=labels[order], bins=bins
+    ) == pytest.approx(calibration_report(logits=logits, labels=labels, bins=bins), abs=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(predictions(ties=False), st.integers(1, 20))
+def test_variants_differ_by_the_row_of_smallest_confidence(data, bins):
+    logits, labels = data
+    confidence = softmax(logits).max(axis=1)
+    lost = (confidence <= confidence.min() * (1 + 1e-12)).mean()
+    ours, released = (
+        adaptive_ece(logits=logits, labels=labels, bins=bins, variant=variant)
+        for variant in ("paper", "released")
+    )
+    assert abs(ours - released) <= lost + 1e-12
+
+
+@pytest.mark.parametrize("k", [2, 5])
+@pytest.mark.parametrize("n", [1, 3, 100])
+@pytest.mark.parametrize("bins", [1, 15])
+def test_perfect_predictions_have_no_error(n, k, bins):
+    labels = np.arange(n) % k
+    report = calibration_report(probs=np.eye(k)[labels], labels=labels, bins=bins)
+    assert report == {**dict.fromkeys(METRICS, 0.0), "acc": 1.0}
+
+
+def test_confidently_wrong_predictions_have_all_the_error():
+    labels = np.array([0, 1, 0, 1])
+    report = calibration_report(probs=np.eye(2)[1 - labels], labels=labels)
+    wanted = {"acc": 0, "nll": np.inf, "brier": 2, **dict.fromkeys(METRICS[3:], 1)}
+    assert report == wanted
+
+
+def test_one_bin_is_the_difference_of_means():
+    rng = np.random.default_rng(0)
+    probs, labels = rng.dirichlet(np.ones(4), 200), rng.integers(0, 4, 200)
+    report = calibration_report(probs=probs, labels=labels, bins=1)
+    gap = abs(probs.max(axis=1).mean() - (probs.argmax(axis=1) == labels).mean())
+    assert report["ece"] == pytest.approx(gap)
+    assert report["aece"] == pytest.approx(gap)
+    assert report["mce"] == pytest.approx(gap)
+
+
+# Where released code is wrong
+
+
+def test_fewer_rows_than_bins_give_each_row_its_bin():
+    probs = np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]])
+    labels = np.array([0, 1, 1])
+    report = calibration_report(probs=probs, labels=labels)
+    assert report["aece"] == pytest.approx((0.1 + 0.6 + 0.3) / 3)
+    assert report["cwaece"] == pytest.approx((0.1 + 0.6 + 0.3) / 3)
+    released = adaptive_ece(probs=probs, labels=labels, variant="released")
+    assert released == pytest.approx((0.1 + 0.3) / 3)
+
+
+def test_a_single_row():
+    report = calibration_report(probs=np.array([[0.25, 0.75]]), labels=np.array([1]))
+    for name in ("ece", "aece", "cwece", "cwaece", "mce"):
+        assert report[name] == pytest.approx(0.25)
+
+
+def test_equal_confidences_share_a_bin_whatever_their_order():
+    probs = np.tile([0.7, 0.3], (30, 1))
+    labels = np.repeat([0, 1], 15)
+    for arranged in (labels, labels[::-1]):
+        report = calibration_report(probs=probs, labels=arranged)
+        assert report["aece"] == pytest.approx(0.2)
+        assert report["cwaece"] == pytest.approx(0.2)
+    assert adaptive_ece(probs=probs, labels=labels, variant="released") == 0
+    assert classwise_adaptive_ece(probs=probs, labels=labels, variant="released") == 0
+
+
+def test_a_class_that_never_occurs_counts_with_its_false_confidence():
+    probs = np.tile([0.5, 0.5, 0.0], (10, 1))
+    labels = np.repeat([0, 1], 5)
+    assert calibration_report(probs=probs, labels=labels)["cwece"] == 0
+    probs = np.tile([0.4, 0.4, 0.2], (10, 1))
+    report = calibration_report(probs=probs, labels=labels)
+    assert report["cwece"] == pytest.approx((0.1 + 0.1 + 0.2) / 3)
+    assert report["cwaece"] == pytest.approx((0.1 + 0.1 + 0.2) / 3)
+
+
+def test_a_probability_of_zero_for_the_true_class_is_in_the_first_bin():
+    probs = np.array([[1.0, 0.0], [1.0, 0.0]])
+    report = calibration_report(probs=probs, labels=np.array([1, 1]))
+    assert report["cwece"] == 1
+    assert report["cwaece"] == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_edges_have_the_precision_of_the_probabilities(dtype):
+    # 0.1 in single precision is above 1/10; both rows still belong to the bins that end there
+    rest = np.full(15, 0.06)
+    probs = np.array([[0.1, *rest], [0.09, 0.0796, *rest[:13], 0.0504]], dtype=dtype)
+    labels = np.array([0, 1])
+    confidence = probs.max(axis=1).astype(float)
+    together = abs(confidence.mean() - 0.5)
+    assert calibration_report(probs=probs, labels=labels, bins=10)["ece"] == pytest.approx(together)
+
+
+def test_the_first_of_equal_scores_is_the_prediction():
+    logits = np.zeros((4, 3))
+    assert calibration_report(logits=logits, labels=np.array([0, 0, 1, 2]))["acc"] == 0.5
+
+
+def test_huge_logits_stay_finite():
+    logits = np.array([[1e4, 0.0, -1e4], [0.0, 1e4, -1e4]], dtype=np.float32)
+    report = calibration_report(logits=logits, labels=np.array([0, 0]))
+    assert report["nll"] == pytest.approx(5e3)
+    assert report["ece"] == pytest.approx(0.5)
+
+
+def test_log_probabilities_of_zero_are_allowed():
+    with np.errstate(divide="ignore"):
+        logits = np.log([[0.5, 0.5, 0.0], [0.2, 0.8, 0.0]])
+    report = calibration_report(logits=logits, labels=np.array([0, 1]))
+    assert report["nll"] == pytest.approx(-(np.log(0.5) + np.log(0.8)) / 2)
+
+
+# Kinds of input
+
+
+def test_tensors_arrays_and_read_only_views_give_the_same():
+    rng = np.random.default_rng(1)
+    logits, labels = rng.normal(size=(50, 4)), rng.integers(0, 4, 50)
+    expected = calibration_report(logits=logits, labels=labels)
+    frozen = logits.copy()
+    frozen.flags.writeable = False
+    wide = np.repeat(logits, 2, axis=1)[:, ::2]
+    assert calibration_report(logits=frozen, labels=labels.astype(np.uint8)) == expected
+    assert calibration_report(logits=wide[::-1][::-1], labels=labels) == expected
+    assert calibration_report(logits=logits.astype(">f8"), labels=labels) == expected
+    tensor = torch.tensor(logits, requires_grad=True)
+    assert calibration_report(logits=tensor, labels=torch.tensor(labels)) == expected
+
+
+def test_the_input_is_left_as_it_was():
+    for dtype in (np.float32, np.float64):
+        logits = np.random.default_rng(2).normal(size=(30, 3)).astype(dtype)
+        before = logits.copy()
+        calibration_report(logits=logits, labels=np.zeros(30, int))
+        np.testing.assert_array_equal(logits, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_read_as_what_it_holds(dtype):
+    torch.manual_seed(0)
+    logits, labels = torch.randn(100, 20).to(dtype), torch.randint(20, (100,))
+    exact = calibration_report(logits=logits.double(), labels=labels)
+    assert calibration_report(logits=logits, labels=labels) == pytest.approx(exact, abs=1e-12)
+    probs = logits.double().softmax(1).to(dtype)
+    assert calibration_report(probs=probs, labels=labels)["brier"] == pytest.approx(
+        exact["brier"], rel=0.02
+    )
+
+
+def test_blocks_do_not_change_the_result(monkeypatch):
+    rng = np.random.default_rng(3)
+    logits, labels = rng.normal(size=(64, 7)), rng.integers(0, 7, 64)
+    expected = calibration_report(logits=logits, labels=labels)
+    for elements in (1, 100, 200):
+        monkeypatch.setattr(scores_module, "BLOCK_ELEMENTS", elements)
+        assert calibration_report(logits=logits, labels=labels) == pytest.approx(
+            expected, abs=1e-12
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_gives_the_same():
+    torch.manual_seed(0)
+    logits, labels = torch.randn(2000, 50) * 3, torch.randint(50, (2000,))
+    expected = calibration_report(logits=logits, labels=labels)
+    found = calibration_report(logits=logits.cuda(), labels=labels)
+    assert found == pytest.approx(expected, abs=1e-10)
+
+
+# Bad input
+
+GOOD = np.array([[0.5, 0.5], [0.2, 0.8]])
+LABELS = np.array([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ({"labels": LABELS}, "exactly one of logits and probs, got neither"),
+        ({"logits": GOOD, "probs": GOOD, "labels": LABELS}, "got both"),
+        ({"logits": GOOD}, "labels are missing"),
+        ({"logits": GOOD[0], "labels": LABELS}, r"shape \(2,\)"),
+        ({"logits": GOOD[:, :1], "labels": LABELS}, r"shape \(2, 1\)"),
+        ({"logits": GOOD[:0], "labels": LABELS[:0]}, r"shape \(0, 2\)"),
+        ({"logits": GOOD, "labels": LABELS[:1]}, r"labels have shape \(1,\)"),
+        ({"logits": GOOD, "labels": np.eye(2, dtype=int)}, r"labels have shape \(2, 2\)"),
+        ({"logits": GOOD, "labels": np.array([0, 2])}, r"label 2 is outside \[0, 2\)"),
+        ({"logits": GOOD, "labels": np.array([-1, 0])}, r"label -1 is outside"),
+        ({"logits": GOOD, "labels": np.array([0.0, 1.0])}, "expected integers"),
+        ({"logits": GOOD, "labels": np.array(["a", "b"])}, "expected numbers"),
+        ({"logits": GOOD * np.nan, "labels": LABELS}, "logits hold NaN"),
+        (
+            {"logits": np.array([[0, 1], [0, np.inf]]), "labels": LABELS},
+            "logits hold NaN or infinity",
+        ),
+        ({"logits": GOOD - [np.inf, np.inf], "labels": LABELS}, "logits hold NaN or infinity"),
+        ({"probs": np.array([[0.5, 0.5], [np.nan, 1]]), "labels": LABELS}, "probs hold NaN"),
+        ({"probs": np.array([[0.5, 0.5], [-0.1, 1.1]]), "labels": LABELS}, "probs hold -0.1"),
+        ({"probs": np.array([[0.5, 0.5], [0.5, 0.6]]), "labels": LABELS}, "sums to 1.1"),
+        ({"probs": GOOD * 0, "labels": LABELS}, "sums to 0"),
+        ({"logits": GOOD, "labels": LABELS, "bins": 0}, r"bins=0 is not an integer in \[1, inf\)"),
+        ({"logits": GOOD, "labels": LABELS, "bins": 1.5}, r"bins=1.5"),
+        ({"logits": GOOD, "labels": LABELS, "bins": True}, r"bins=True"),
+    ],
+)
+def test_bad_input_gives_one_line(inputs, text):
+    for metric in (calibration_report, adaptive_ece, classwise_adaptive_ece):
+        with pytest.raises(ValueError, match=text) as error:
+            metric(**inputs)
+        assert "\n" not in str(error.value)
+
+
+def test_an_unknown_variant_is_refused():
+    for metric in (adaptive_ece, classwise_adaptive_ece):
+        with pytest.raises(ValueError, match="variant='mine' is not one of paper, released"):
+            metric(probs=GOOD, labels=LABELS, variant="mine")

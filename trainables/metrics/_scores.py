@@ -1,0 +1,168 @@
+"""Checks what a metric is given and reads it as float64 probabilities, a block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+ArrayLike: TypeAlias = Tensor | NDArray
+
+BLOCK_ELEMENTS = 1 << 22
+"""Most probabilities held in float64 at once; bounds memory whatever N and K are."""
+
+SUM_TOLERANCE = 1e-3
+"""How far a row of probabilities may sum from 1 (half precision: two steps of its own)."""
+
+
+class Scores:
+    """Scores of N rows and K classes with their labels, checked, as float64 probabilities.
+
+    The whole (N, K) matrix is never copied into float64: rows are summed up once and class columns
+    are computed when ``columns`` gives them out.
+
+    Args:
+        logits: (N, K), finite or minus infinity; log-probabilities will do.
+        probs: (N, K), non-negative, rows summing to 1. Exactly one of the two is given.
+        labels: (N,), integers in [0, K).
+
+    Attributes:
+        confidence: Largest probability of each row, (N,), float64.
+        correct: 1.0 where the first class with the largest score is the label, (N,), float64.
+        nll: ``-log p_y`` of each row, (N,), float64.
+        edge_dtype: Precision to which bin edges are rounded: that of given probabilities, so that
+            the float32 nearest to 1/10 lies on the edge 1/10.
+
+    Raises:
+        ValueError: If anything above does not hold; one line that says what.
+    """
+
+    def __init__(
+        self, logits: ArrayLike | None, probs: ArrayLike | None, labels: ArrayLike | None
+    ) -> None:
+        if (logits is None) == (probs is None):
+            given = "neither" if logits is None else "both"
+            raise ValueError(f"give exactly one of logits and probs, got {given}")
+        self._name = "probs" if logits is None else "logits"
+        self._values = _read_values(probs if logits is None else logits, self._name)
+        self.labels = _read_labels(labels, self._values)
+        self.edge_dtype = torch.float64 if logits is not None else self._values.dtype
+        self._summarise()
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows N."""
+        return self._values.shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes K."""
+        return self._values.shape[1]
+
+    def columns(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield blocks of C classes: probabilities and label indicators, both (C, N), float64."""
+        step = max(1, BLOCK_ELEMENTS // self.num_rows)
+        for first in range(0, self.num_classes, step):
+            block = self._values[:, first : first + step].double()
+            if self._name == "logits":
+                block = block.sub(self._shift).exp_().div_(self._scale)
+            classes = torch.arange(first, first + block.shape[1], device=block.device)
+            yield block.T.contiguous(), (self.labels == classes[:, None]).double()
+
+    def _summarise(self) -> None:
+        step = max(1, BLOCK_ELEMENTS // self.num_classes)
+        parts = [
+            self._rows(
+                self._values[first : first + step].double(), self.labels[first : first + step]
+            )
+            for first in range(0, self.num_rows, step)
+        ]
+        shift, scale, true, predicted = (torch.cat(part) for part in zip(*parts, strict=True))
+        self.correct = (predicted == self.labels).double()
+        if self._name == "logits":
+            self._shift, self._scale = shift[:, None], scale[:, None]
+            self.confidence, self.nll = scale.reciprocal(), scale.log() + (shift - true)
+        else:
+            _check_sums(scale, self._values.dtype)
+            self.confidence, self.nll = shift, -true.log()
+
+    def _rows(self, block: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return maximum, sum (of exponentials), true class's score and prediction of each row."""
+        largest, predicted = block.max(dim=1)
+        _check_values(block, largest, self._name)
+        true = block.gather(1, labels[:, None]).squeeze(1)
+        if self._name == "logits":
+            block = block.sub(largest[:, None]).exp_()
+        return largest, block.sum(dim=1), true, predicted
+
+
+def check_bins(bins: int) -> None:
+    """Refuse a number of bins that is not a positive integer.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if isinstance(bins, bool) or not isinstance(bins, int | np.integer) or bins < 1:
+        raise ValueError(f"bins={bins!r} is not an integer in [1, inf)")
+
+
+def _tensor(values: ArrayLike) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach()
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"expected numbers, got an array of {array.dtype}")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    return torch.from_numpy(
+        np.require(array, dtype=array.dtype.newbyteorder("="), requirements=["C", "W"])
+    )
+
+
+def _read_values(values: ArrayLike | None, name: str) -> Tensor:
+    assert values is not None
+    tensor = _tensor(values)
+    if tensor.ndim != 2 or tensor.shape[0] < 1 or tensor.shape[1] < 2:
+        raise ValueError(
+            f"{name} have shape {tuple(tensor.shape)}; expected (N, K) with N >= 1 and K >= 2"
+        )
+    if tensor.is_complex():
+        raise ValueError(f"expected numbers, got {name} of {tensor.dtype}")
+    return tensor if tensor.is_floating_point() else tensor.double()
+
+
+def _read_labels(labels: ArrayLike | None, values: Tensor) -> Tensor:
+    if labels is None:
+        raise ValueError("labels are missing")
+    tensor = _tensor(labels)
+    rows, classes = values.shape
+    if tensor.shape != (rows,):
+        raise ValueError(f"labels have shape {tuple(tensor.shape)}; expected ({rows},)")
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise ValueError(f"labels are {tensor.dtype}; expected integers in [0, {classes})")
+    tensor = tensor.to(values.device, torch.int64)
+    outside = (tensor < 0) | (tensor >= classes)
+    if outside.any():
+        raise ValueError(f"label {int(tensor[outside][0])} is outside [0, {classes})")
+    return tensor
+
+
+def _check_values(block: Tensor, largest: Tensor, name: str) -> None:
+    # max propagates NaN, so one test a row finds NaN, plus infinity and rows of minus infinity
+    if not largest.isfinite().all():
+        raise ValueError(f"{name} hold NaN or infinity, or a row of nothing but -inf")
+    if name == "probs" and (lowest := float(block.min())) < 0:
+        raise ValueError(f"probs hold {lowest!r}; expected values in [0, 1]")
+
+
+def _check_sums(sums: Tensor, dtype: torch.dtype) -> None:
+    tolerance = max(SUM_TOLERANCE, 2 * torch.finfo(dtype).eps)
+    worst = float(sums[(sums - 1).abs().argmax()])
+    if abs(worst - 1) > tolerance:
+        raise ValueError(
+            f"a row of probs sums to {worst:.6g}; expected 1 (logits go in as logits=)"
+        )
