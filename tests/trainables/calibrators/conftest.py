@@ -1,0 +1,69 @@
+"""Reference cases and synthetic logits for the calibrators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+FITTED_MNIST_ROWS = 5000
+
+
+@dataclass(frozen=True)
+class Split:
+    fit_logits: np.ndarray
+    fit_labels: np.ndarray
+    test_logits: np.ndarray
+    test_labels: np.ndarray
+
+
+class Goldens:
+    """The reference cases of one file, and the data sets they were computed on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._index = json.loads((folder / "index.json").read_text())["files"]
+        self.arrays = np.load(folder / "posthoc.npz")
+        self.sctl_arrays = np.load(folder / "posthoc_sctl.npz")
+        self._mnist = np.load(folder / "real_logits_mnist.npz")
+
+    def cases(self, file: str, **wanted: str) -> list[dict]:
+        cases = self._index[file]
+        return [c for c in cases if all(c.get(k) == v for k, v in wanted.items())]
+
+    def data(self, name: str) -> Split:
+        names = ("fit_logits", "fit_targets", "test_logits", "test_targets")
+        if name != "mnist":
+            return Split(*(self.arrays[f"{name}/{key}"] for key in names))
+        logits, labels, test_logits, test_labels = (self._mnist[key] for key in names)
+        rows = slice(FITTED_MNIST_ROWS)
+        return Split(logits[rows], labels[rows], test_logits, test_labels)
+
+
+@pytest.fixture(scope="session")
+def goldens(shared: Path) -> Goldens:
+    return Goldens(shared / "goldens")
+
+
+def draw_rows(
+    rows: int = 600, classes: int = 5, temperature: float = 2.0, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits whose labels are drawn from their softmax at the given temperature."""
+    draw = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(rows, classes, generator=draw, dtype=torch.float64)
+    labels = torch.multinomial((logits / temperature).softmax(1), 1, generator=draw).squeeze(1)
+    return logits, labels
+
+
+@pytest.fixture(scope="session")
+def synthetic() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    return draw_rows
+
+
+@pytest.fixture
+def rows() -> tuple[torch.Tensor, torch.Tensor]:
+    return draw_rows()

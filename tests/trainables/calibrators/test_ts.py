@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from trainables.calibrators import build_calibrator
+
+
+@pytest.mark.shared
+def test_reaches_the_exact_minimiser_of_every_reference_case(goldens):
+    for case in goldens.cases("posthoc.npz", method="ts_exact"):
+        data = goldens.data(case["dataset"])
+        fitted = build_calibrator("ts").fit(data.fit_logits, data.fit_labels)
+        assert fitted.summary()["temperature"] == pytest.approx(case["params"]["T"], rel=1e-7)
+        assert fitted.report.objective == pytest.approx(case["params"]["fit_nll"], rel=1e-12)
+        assert fitted.report.converged
+        expected = torch.from_numpy(goldens.arrays[case["probs_first50"]])
+        torch.testing.assert_close(
+            fitted(data.test_logits[:50]).double().exp(), expected.double(), rtol=1e-5, atol=1e-7
+        )
+
+
+@pytest.mark.shared
+def test_squared_error_matches_the_released_temperature(goldens):
+    for case in goldens.cases("posthoc.npz", method="ts_mixnmatch_mse"):
+        data = goldens.data(case["dataset"])
+        fitted = build_calibrator("ts", "mse").fit(data.fit_logits, data.fit_labels)
+        assert fitted.summary()["temperature"] == pytest.approx(case["params"]["T"], rel=5e-4)
+
+
+def test_finds_the_temperature_that_drew_the_labels(synthetic):
+    logits, labels = synthetic(rows=40_000, temperature=2.5)
+    fitted = build_calibrator("ts").fit(logits, labels)
+    assert fitted.summary()["temperature"] == pytest.approx(2.5, rel=0.03)
+
+
+def test_temperature_is_where_the_likelihood_gradient_vanishes(rows):
+    logits, labels = rows
+    fitted = build_calibrator("ts").fit(logits, labels)
+    log_t = torch.tensor(math.log(fitted.summary()["temperature"]), dtype=torch.float64)
+    log_t.requires_grad_()
+    torch.nn.functional.cross_entropy(logits / log_t.exp(), labels).backward()
+    assert abs(float(log_t.grad)) < 1e-9
+
+
+def test_constant_logits_leave_the_temperature_at_one():
+    fitted = build_calibrator("ts").fit(torch.ones(8, 3), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]))
+    assert fitted.summary() == {"temperature": 1.0}
+    assert fitted.report.converged
+
+
+def test_a_single_wrong_row_ends_on_the_upper_bound():
+    fitted = build_calibrator("ts").fit(torch.tensor([[2.0, 0.0]]), torch.tensor([1]))
+    assert fitted.summary()["temperature"] == pytest.approx(100.0)
+    assert "bound" in fitted.report.note

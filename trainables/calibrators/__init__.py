@@ -1,0 +1,22 @@
+"""Post-hoc calibrators, one file each: logits to log-probabilities, fitted on held-out rows."""
+
+from trainables.calibrators._base import Calibrator, FitReport
+from trainables.calibrators._build import build_calibrator, parse_calibrator
+from trainables.calibrators._crossfit import cross_fit
+from trainables.calibrators._registry import CALIBRATORS
+from trainables.calibrators._storage import load_calibrator, save_calibrator
+from trainables.calibrators.objectives import OBJECTIVES, Objective, build_objective
+
+__all__ = [
+    "CALIBRATORS",
+    "OBJECTIVES",
+    "Calibrator",
+    "FitReport",
+    "Objective",
+    "build_calibrator",
+    "build_objective",
+    "cross_fit",
+    "load_calibrator",
+    "parse_calibrator",
+    "save_calibrator",
+]

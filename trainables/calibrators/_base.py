@@ -1,0 +1,182 @@
+"""What all calibrators share: checks, chunks of rows, the kept argmax, the report and the state."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from trainables.calibrators._checks import check_labels, check_logits
+from trainables.errors import InputError
+
+CHUNK_VALUES = {"cpu": 1 << 19, "cuda": 1 << 24}
+TIE_GAP = 4.0
+
+Self = TypeVar("Self", bound="Calibrator")
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """How a fit went.
+
+    Attributes:
+        converged: Whether the stopping rule was met before the iterations ran out.
+        iterations: Passes over the fitting rows, or iterations of the solver.
+        objective: Final value of the fitting objective; nan where the fit minimises none.
+        note: What a reader should know, such as a parameter that ended on its bound.
+    """
+
+    converged: bool
+    iterations: int
+    objective: float
+    note: str = ""
+
+
+class Calibrator(ABC):
+    """A map from logits to calibrated log-probabilities, fitted on held-out rows.
+
+    A subclass checks its arguments in its constructor and implements ``_fit``, which returns the
+    report and sets the tensors named in ``state_names``, and ``_transform``, which maps a chunk of
+    rows. All arithmetic on fitted parameters is in float64, on the device of the logits.
+
+    Attributes:
+        name: The name in recipes.
+        takes_objective: Whether the fitting objective can be chosen.
+        preserves_accuracy: Whether the first largest entry of every row is kept; where an argument
+            decides, the instance has its own value.
+        state_names: Names of the fitted tensors.
+        report: How the fit went; None before.
+        num_classes: K of the fitting rows; 0 before.
+    """
+
+    name = ""
+    takes_objective = False
+    preserves_accuracy = False
+    state_names: tuple[str, ...] = ()
+
+    report: FitReport | None = None
+    num_classes = 0
+
+    def fit(self: Self, logits: Any, labels: Any) -> Self:
+        """Fit on held-out rows; the same rows give the same parameters.
+
+        Args:
+            logits: (N, K), torch or NumPy, any floating dtype, finite; N >= 1, K >= 2.
+            labels: (N,), whole numbers in [0, K).
+
+        Returns:
+            The calibrator itself.
+
+        Raises:
+            InputError: If shapes, values or labels are not as stated.
+        """
+        rows = check_logits(logits)
+        targets = check_labels(labels, rows)
+        self.num_classes = rows.shape[1]
+        with torch.no_grad():
+            self.report = self._fit(rows, targets)
+        return self
+
+    def __call__(self, logits: Any) -> Tensor:
+        """Return calibrated log-probabilities, (N, K), in the dtype of the logits.
+
+        Args:
+            logits: (N, K), torch or NumPy; half precision is answered in float32.
+
+        Raises:
+            InputError: If the calibrator is not fitted, K differs from the fitting rows, or a value
+                is not finite.
+        """
+        self.require_fitted()
+        rows = check_logits(logits)
+        if rows.shape[1] != self.num_classes:
+            raise InputError(
+                f"logits: {rows.shape[1]} classes, but this {self.name} was fitted on "
+                f"{self.num_classes}"
+            )
+        out = torch.empty_like(rows, memory_format=torch.contiguous_format)
+        with torch.no_grad():
+            for part in chunks(rows):
+                values = self._transform(rows[part].double()).to(rows.dtype)
+                out[part] = keep_argmax(rows[part], values) if self.preserves_accuracy else values
+        return out
+
+    @abstractmethod
+    def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
+        """Fit on checked rows, without gradient mode."""
+
+    @abstractmethod
+    def _transform(self, logits: Tensor) -> Tensor:
+        """Return log-probabilities of a chunk of rows, float64 to float64."""
+
+    @abstractmethod
+    def summary(self) -> dict[str, float]:
+        """Return the fitted parameters that a person reads, by name.
+
+        Raises:
+            InputError: If the calibrator is not fitted.
+        """
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the constructor arguments of this calibrator."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def require_fitted(self) -> None:
+        """Raise ``InputError`` unless the calibrator has been fitted or loaded."""
+        if self.num_classes == 0:
+            raise InputError(f"this {self.name} is not fitted: call fit(logits, labels) first")
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the fitted tensors, on the CPU."""
+        self.require_fitted()
+        state = {name: getattr(self, name).detach().cpu() for name in self.state_names}
+        return {**state, "num_classes": torch.tensor(self.num_classes)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over fitted tensors.
+
+        Raises:
+            InputError: If a tensor is missing or unknown.
+        """
+        expected = {*self.state_names, "num_classes"}
+        if set(state) != expected:
+            raise InputError(
+                f"{self.name}: state has {', '.join(sorted(state)) or 'nothing'}, "
+                f"expected {', '.join(sorted(expected))}"
+            )
+        for name in self.state_names:
+            setattr(self, name, state[name].clone())
+        self.num_classes = int(state["num_classes"])
+
+
+def chunks(rows: Tensor) -> Iterator[slice]:
+    """Cut rows (N, K) into slices small enough that float64 temporaries stay small."""
+    size = max(1, CHUNK_VALUES.get(rows.device.type, CHUNK_VALUES["cpu"]) // rows.shape[1])
+    for start in range(0, rows.shape[0], size):
+        yield slice(start, min(start + size, rows.shape[0]))
+
+
+def first_argmax(rows: Tensor) -> Tensor:
+    """Return the index of the first largest entry of each row, (N,), also where entries tie."""
+    largest = rows.amax(1, keepdim=True)
+    order = torch.arange(rows.shape[1], device=rows.device)
+    return torch.where(rows == largest, order, rows.shape[1]).amin(1)
+
+
+def keep_argmax(before: Tensor, after: Tensor) -> Tensor:
+    """Return ``after`` with the first largest entry of every row where ``before`` has it.
+
+    A monotone map on reals may still merge neighbours when rounded. Entries in front of the winner
+    that reach it are lowered by a few units in the last place, enough that the order survives
+    exponentiation too; entries behind it are cut at the winner. Nothing else changes.
+    """
+    winner = first_argmax(before).unsqueeze(1)
+    top = after.gather(1, winner)
+    gap = TIE_GAP * torch.finfo(after.dtype).eps * top.abs().clamp(min=1.0)
+    in_front = torch.arange(after.shape[1], device=after.device) < winner
+    return torch.minimum(after, torch.where(in_front, top - gap, top))

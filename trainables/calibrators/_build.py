@@ -1,0 +1,72 @@
+"""Makes calibrators by name, and reads the names that recipes use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainables.calibrators._base import Calibrator
+from trainables.calibrators._registry import CALIBRATORS
+from trainables.calibrators._temperature import TemperatureCalibrator
+from trainables.calibrators.objectives import OBJECTIVES
+from trainables.errors import InputError
+
+DEFAULT_OBJECTIVE = "ce"
+
+
+def build_calibrator(
+    name: str,
+    objective: str | None = None,
+    objective_parameters: Mapping[str, Any] | None = None,
+    **parameters: Any,
+) -> Calibrator:
+    """Make a calibrator, for example ``build_calibrator("ts", objective="cls")``.
+
+    Args:
+        name: A name from ``CALIBRATORS.names()``.
+        objective: A name from ``OBJECTIVES.names()``, for calibrators that take one (``ce`` if
+            left out); None for the others.
+        objective_parameters: Hyper-parameters of the objective, such as ``{"smoothing": 0.05}``.
+        **parameters: Hyper-parameters of the calibrator itself.
+
+    Raises:
+        InputError: If a name is unknown, or an objective is given to a calibrator that takes none.
+        ValueError: If a value is out of its range.
+    """
+    calibrator = CALIBRATORS.build(name, **parameters)
+    if isinstance(calibrator, TemperatureCalibrator):
+        calibrator.set_objective(objective or DEFAULT_OBJECTIVE, **(objective_parameters or {}))
+    elif objective is not None or objective_parameters:
+        raise InputError(f"{name} takes no fitting objective; those that do: {_with_objective()}")
+    return calibrator
+
+
+def parse_calibrator(text: str) -> tuple[str, str | None]:
+    """Split a recipe's calibrator, such as ``ts-cls``, into calibrator and fitting objective.
+
+    Args:
+        text: A calibrator's name, or one that takes an objective, a hyphen and the objective.
+
+    Returns:
+        ``("ts", "cls")`` for ``ts-cls``, ``("ts", "ce")`` for ``ts``, ``("meta-acc", None)`` for
+        calibrators without a choice of objective.
+
+    Raises:
+        InputError: If there is no such calibrator or objective, or the calibrator takes none.
+    """
+    if text in CALIBRATORS:
+        return text, DEFAULT_OBJECTIVE if CALIBRATORS.get(text).takes_objective else None
+    name, _, objective = text.rpartition("-")
+    if name not in CALIBRATORS:
+        raise InputError(
+            f"unknown calibrator {text!r}; there are: {', '.join(CALIBRATORS.names())}, "
+            f"and {_with_objective()} followed by -{', -'.join(OBJECTIVES.names())}"
+        )
+    if not CALIBRATORS.get(name).takes_objective:
+        raise InputError(f"{text!r}: {name} takes no fitting objective; {_with_objective()} do")
+    OBJECTIVES.get(objective)
+    return name, objective
+
+
+def _with_objective() -> str:
+    return ", ".join(n for n in CALIBRATORS.names() if CALIBRATORS.get(n).takes_objective)

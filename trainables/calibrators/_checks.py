@@ -1,0 +1,100 @@
+"""Checks on constructor arguments and on the rows that a user brings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainables.errors import InputError
+
+
+def check_range(
+    name: str,
+    value: float,
+    low: float,
+    high: float,
+    *,
+    left_open: bool = False,
+    right_open: bool = False,
+) -> float:
+    """Return ``value`` as a float if it lies in the range.
+
+    Raises:
+        ValueError: If it does not, or is no number; the text names argument, value and range.
+    """
+    above = value > low if left_open else value >= low
+    below = value < high if right_open else value <= high
+    if isinstance(value, bool) or math.isnan(value) or not (above and below):
+        left, right = "(" if left_open else "[", ")" if right_open else "]"
+        raise ValueError(f"{name}={value!r} is outside {left}{low:g}, {high:g}{right}")
+    return float(value)
+
+
+def check_count(name: str, value: int, low: int) -> int:
+    """Return ``value`` if it is a whole number of at least ``low``.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if isinstance(value, bool) or int(value) != value or value < low:
+        raise ValueError(f"{name}={value!r} is not a whole number in [{low}, inf)")
+    return int(value)
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> str:
+    """Return ``value`` if it is one of ``choices``.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}")
+    return value
+
+
+def check_logits(logits: Any) -> Tensor:
+    """Return logits (N, K) as a floating tensor on their device, half precision as float32.
+
+    Raises:
+        InputError: If they are not two-dimensional, have no rows or fewer than two classes, or hold
+            a value that is not finite.
+    """
+    values = torch.from_numpy(logits) if isinstance(logits, np.ndarray) else torch.as_tensor(logits)
+    if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
+        raise InputError(f"logits: shape {tuple(values.shape)}, expected (N, K), N >= 1 and K >= 2")
+    values = values.detach()
+    if values.dtype not in (torch.float32, torch.float64):
+        values = values.float()
+    finite = torch.isfinite(values)
+    if not bool(finite.all()):
+        row, column = map(int, (~finite).nonzero()[0])
+        raise InputError(
+            f"logits: {int((~finite).sum())} values are not finite, the first at row {row}, "
+            f"class {column}: {float(values[row, column])}; only finite values are allowed"
+        )
+    return values
+
+
+def check_labels(labels: Any, logits: Tensor) -> Tensor:
+    """Return labels (N,) as int64 on the device of ``logits`` (N, K).
+
+    Raises:
+        InputError: If they are not whole numbers in [0, K), one a row.
+    """
+    values = torch.from_numpy(labels) if isinstance(labels, np.ndarray) else torch.as_tensor(labels)
+    rows, classes = logits.shape
+    if values.shape != (rows,):
+        raise InputError(f"labels: shape {tuple(values.shape)}, expected ({rows},), one a row")
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise InputError(f"labels: dtype {values.dtype}, expected whole numbers in [0, {classes})")
+    values = values.to(device=logits.device, dtype=torch.int64)
+    wrong = (values < 0) | (values >= classes)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise InputError(f"labels: {int(values[row])} in row {row}, allowed are 0 to {classes - 1}")
+    return values

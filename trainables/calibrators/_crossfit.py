@@ -1,0 +1,59 @@
+"""Scores every row by a calibrator that has not seen it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainables.calibrators._base import Calibrator
+from trainables.calibrators._checks import check_count, check_labels, check_logits
+from trainables.errors import InputError
+
+
+def cross_fit(
+    build: Callable[[], Calibrator], logits: Any, labels: Any, folds: int = 5, seed: int = 0
+) -> Tensor:
+    """Calibrate each row with a calibrator fitted on the other folds.
+
+    Args:
+        build: Makes a fresh, unfitted calibrator.
+        logits: (N, K); see ``Calibrator.fit``.
+        labels: (N,), whole numbers in [0, K).
+        folds: Number of folds, in [2, N].
+        seed: Decides which rows share a fold.
+
+    Returns:
+        Log-probabilities (N, K), in the order of the rows.
+
+    Raises:
+        InputError: If there are fewer rows than folds, or the rows are not as ``fit`` wants them.
+    """
+    rows = check_logits(logits)
+    targets = check_labels(labels, rows)
+    parts = check_count("folds", folds, 2)
+    if rows.shape[0] < parts:
+        raise InputError(f"folds={parts} needs at least as many rows, got {rows.shape[0]}")
+    fold = stratified_folds(targets, parts, seed)
+    out = torch.empty_like(rows)
+    for index in range(parts):
+        held_out = fold == index
+        calibrator = build().fit(rows[~held_out], targets[~held_out])
+        out[held_out] = calibrator(rows[held_out])
+    return out
+
+
+def stratified_folds(labels: Tensor, folds: int, seed: int) -> Tensor:
+    """Deal the rows of each class out to the folds in turn, (N,), in an order fixed by the seed.
+
+    Dealing goes on where the class before stopped: every class is spread as evenly as its size
+    allows, fold sizes differ by at most one, and no class needs as many rows as there are folds.
+    """
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    order = order.to(labels.device)
+    by_class = order[torch.argsort(labels[order], stable=True)]
+    fold = torch.empty_like(labels)
+    fold[by_class] = torch.arange(len(labels), device=labels.device) % folds
+    return fold

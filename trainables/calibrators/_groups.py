@@ -1,0 +1,173 @@
+"""Fits one temperature a group of rows: safeguarded Newton on its logarithm, all groups at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainables.calibrators._base import FitReport
+from trainables.calibrators._passes import RowPass, temperature_pass
+from trainables.calibrators.objectives import Objective
+
+TEMPERATURE_LOW, TEMPERATURE_HIGH = 0.01, 100.0
+LOW, HIGH = math.log(TEMPERATURE_LOW), math.log(TEMPERATURE_HIGH)
+LONGEST_STEP = 1.5
+TOLERANCE = 1e-10
+MAX_PASSES = 100
+FIRST_STEP = 0.02
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """Derivative of the objective in each group's log temperature, and its curvature, (G,)."""
+
+    value: float
+    slope: Tensor
+    curvature: Tensor
+
+
+def fit_group_temperatures(
+    logits: Tensor,
+    labels: Tensor,
+    groups: Tensor,
+    num_groups: int,
+    objective: Objective,
+    *,
+    prior_log: float = 0.0,
+    shrinkage: float = 0.0,
+) -> tuple[Tensor, FitReport]:
+    """Find the temperature of each group where the objective is stationary.
+
+    Args:
+        logits: (N, K).
+        labels: (N,), int64.
+        groups: Group of each row, (N,), in [0, G).
+        num_groups: G.
+        objective: What is minimised; its adaptive scaling is set here.
+        prior_log: Log temperature towards which groups are shrunk.
+        shrinkage: Weight of the quadratic pull towards ``prior_log``, in rows.
+
+    Returns:
+        Temperatures (G,), float64, in [0.01, 100], and how the fit went. Groups without rows, or
+        whose rows do not depend on the temperature, keep ``exp(prior_log)``.
+    """
+    pull = shrinkage / logits.shape[0]
+
+    def evaluate(theta: Tensor) -> Slopes:
+        rows = temperature_pass(logits, labels, theta[groups], objective)
+        found = group_slopes(rows, labels, groups, num_groups, objective, logits.shape[1])
+        away = theta - prior_log
+        return Slopes(
+            found.value + 0.5 * pull * float((away**2).sum()),
+            found.slope + pull * away,
+            found.curvature + pull,
+        )
+
+    prepare_objective(logits, labels, groups, num_groups, objective)
+    start = torch.full((num_groups,), prior_log, dtype=torch.float64, device=logits.device)
+    coupled = objective.adaptive and num_groups > 1
+    theta, report = solve(evaluate, start, coupled=coupled)
+    return theta.exp(), report
+
+
+def group_slopes(
+    rows: RowPass,
+    labels: Tensor,
+    groups: Tensor,
+    num_groups: int,
+    objective: Objective,
+    num_classes: int,
+) -> Slopes:
+    """Sum a pass over the rows of each group, with the weights that the objective gives."""
+    weights = objective.row_weights(rows.loss, labels, num_classes)
+    empty = torch.zeros(num_groups, dtype=torch.float64, device=labels.device)
+    return Slopes(
+        float((weights * rows.loss).sum()),
+        empty.index_add(0, groups, weights * rows.slope),
+        empty.index_add(0, groups, weights * rows.curvature),
+    )
+
+
+def prepare_objective(
+    logits: Tensor, labels: Tensor, groups: Tensor, num_groups: int, objective: Objective
+) -> None:
+    """Let an adaptive objective see the losses before and after the released first step.
+
+    That step starts at temperature 1 and goes down the gradient by 0.02 times the gradient, or by
+    0.02 in the sum of absolute changes where the gradient's absolute sum exceeds 1.
+    """
+    if not objective.adaptive:
+        return
+    num_classes = logits.shape[1]
+    theta = torch.zeros(num_groups, dtype=torch.float64, device=logits.device)
+    rows = temperature_pass(logits, labels, theta[groups], objective)
+    objective.begin(rows.loss, labels, num_classes)
+    slope = group_slopes(rows, labels, groups, num_groups, objective, num_classes).slope
+    step = FIRST_STEP * min(1.0, 1.0 / max(float(slope.abs().sum()), 1e-300)) * slope
+    rows = temperature_pass(logits, labels, (1 - step).log()[groups], objective)
+    objective.freeze(rows.loss, labels, num_classes)
+
+
+def solve(
+    evaluate: Callable[[Tensor], Slopes], start: Tensor, *, coupled: bool
+) -> tuple[Tensor, FitReport]:
+    """Find where all slopes vanish, inside [LOW, HIGH].
+
+    Args:
+        evaluate: Slopes and curvatures at (G,) log temperatures.
+        start: Where to begin, (G,).
+        coupled: Whether the slope of a group depends on the other groups, so that a sign seen
+            earlier is no bracket.
+    """
+    theta = start.clone()
+    low, high = torch.full_like(theta, LOW), torch.full_like(theta, HIGH)
+    before: tuple[Tensor, Tensor] | None = None
+    for passes in range(1, MAX_PASSES + 1):
+        found = evaluate(theta)
+        if not coupled:
+            low = torch.where(found.slope < 0, theta, low)
+            high = torch.where(found.slope > 0, theta, high)
+        proposal = _propose(theta, found, before, (low, high), trust=0.1 if coupled else 0.0)
+        before = theta, found.slope
+        moved = float((proposal - theta).abs().max())
+        theta = proposal
+        if moved < TOLERANCE:
+            return theta, FitReport(True, passes, found.value, _bound_note(theta))
+    return theta, FitReport(False, MAX_PASSES, found.value, f"last change {moved:.1e} in log T")
+
+
+def _propose(
+    theta: Tensor,
+    found: Slopes,
+    before: tuple[Tensor, Tensor] | None,
+    bracket: tuple[Tensor, Tensor],
+    trust: float,
+) -> Tensor:
+    """Return the next point: a secant or Newton step, cut to the bracket or halving it.
+
+    A secant counts where it is at least ``trust`` times the curvature estimate.
+    """
+    low, high = bracket
+    curvature = found.curvature
+    if before is not None:
+        run = theta - before[0]
+        secant = (found.slope - before[1]) / torch.where(run == 0, 1.0, run)
+        usable = (run != 0) & (secant > trust * curvature)
+        curvature = torch.where(usable, secant, curvature)
+    flat = found.slope.abs() <= 1e-15 * max(abs(found.value), 1e-300)
+    step = torch.where(flat, 0.0, -found.slope / curvature.clamp(min=1e-300))
+    proposal = theta + step.clamp(-LONGEST_STEP, LONGEST_STEP)
+    middle = 0.5 * (low + high)
+    proposal = torch.where((proposal < low) & (low > LOW), middle, proposal)
+    proposal = torch.where((proposal > high) & (high < HIGH), middle, proposal)
+    return proposal.clamp(LOW, HIGH)
+
+
+def _bound_note(theta: Tensor) -> str:
+    count = int(((theta <= LOW) | (theta >= HIGH)).sum())
+    bounds = f"[{TEMPERATURE_LOW:g}, {TEMPERATURE_HIGH:g}]"
+    return f"{count} of {len(theta)} temperatures on the bound of {bounds}" if count else ""

@@ -1,0 +1,81 @@
+"""What all fitting objectives share: a value a row, and how much each row counts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RowTerms:
+    """What an objective may know of each calibrated row; all (N,), float64.
+
+    Attributes:
+        log_p: Log-probability of the row's label, <= 0.
+        mean_log_p: Mean log-probability over the classes.
+        sum_p2: Sum of the squared probabilities, in (0, 1].
+    """
+
+    log_p: Tensor
+    mean_log_p: Tensor
+    sum_p2: Tensor
+
+
+class Objective(ABC):
+    """A loss on calibrated rows that the fit of a calibrator minimises.
+
+    A subclass checks its arguments in its constructor and implements ``per_row`` with
+    differentiable operations on the row terms. Terms that it does not ask for arrive as zeros.
+
+    Attributes:
+        needs_mean: Whether ``per_row`` reads ``mean_log_p``.
+        needs_square: Whether ``per_row`` reads ``sum_p2``.
+        adaptive: Whether the row weights depend on the losses: the fit then solves a fixed point.
+        scheduled: Whether the released fit uses the falling step sizes instead of the constant one.
+    """
+
+    needs_mean = False
+    needs_square = False
+    adaptive = False
+    scheduled = False
+
+    @abstractmethod
+    def per_row(self, terms: RowTerms) -> Tensor:
+        """Return the loss of each row, (N,)."""
+
+    def row_weights(self, losses: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+        """Return what each row counts, (N,); the objective is the sum of weight times loss.
+
+        Args:
+            losses: (N,), the losses of the rows, without gradient.
+            labels: (N,), int64.
+            num_classes: Number of classes K.
+        """
+        del labels, num_classes
+        return torch.full_like(losses, 1.0 / len(losses))
+
+    def begin(  # noqa: B027
+        self, losses: Tensor, labels: Tensor, num_classes: int
+    ) -> None:
+        """Hear the row losses at the start of a fit; see ``row_weights`` for the arguments."""
+
+    def freeze(  # noqa: B027
+        self, losses: Tensor, labels: Tensor, num_classes: int
+    ) -> None:
+        """Hear the row losses after the first step, when ``cls`` sets its scaling for good."""
+
+    def state(self) -> dict[str, float]:
+        """Return what the objective itself has learned, such as alpha and beta of ``cls``."""
+        return {}
+
+    def restore(self, state: dict[str, float]) -> None:
+        """Take over what ``state`` gave; names that are not this objective's are an error.
+
+        Raises:
+            KeyError: If the names are not those of ``state``.
+        """
+        for name in self.state():
+            setattr(self, name, state[name])

@@ -1,0 +1,29 @@
+"""Label smoothing as a fitting objective."""
+
+from torch import Tensor
+
+from trainables.calibrators._checks import check_range
+from trainables.calibrators.objectives._base import Objective, RowTerms
+from trainables.calibrators.objectives._registry import OBJECTIVES
+
+
+@OBJECTIVES.register("ls")
+class LabelSmoothing(Objective):
+    """Cross-entropy against labels smoothed over all K classes, the true one included.
+
+    It asks for less confidence than the labels justify, so calibration is worse than with ``ce`` as
+    a rule; it is here because the class-wise scaling paper compares with it (sec. 5.3, Table 1).
+
+    Args:
+        smoothing: Mass spread evenly over all classes, in [0, 1).
+    """
+
+    needs_mean = True
+    scheduled = True
+
+    def __init__(self, *, smoothing: float = 0.05) -> None:
+        self.smoothing = check_range("smoothing", smoothing, 0.0, 1.0, right_open=True)
+
+    def per_row(self, terms: RowTerms) -> Tensor:
+        """Return the cross-entropy between the smoothed label and the calibrated row."""
+        return -(1 - self.smoothing) * terms.log_p - self.smoothing * terms.mean_log_p
