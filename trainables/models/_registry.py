@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -12,6 +12,7 @@ from trainables.errors import InputError
 from trainables.models._base import Network
 
 PACKAGE = "trainables.models"
+SHOWN = 24
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,9 @@ class ImageShape:
 
 
 Builder = Callable[[int, ImageShape], Network]
+LibraryBuilder = Callable[[str, int, ImageShape], Network]
 _BUILDERS: dict[str, Builder] = {}
+_LIBRARIES: dict[str, LibraryBuilder] = {}
 
 
 def register_model(name: str) -> Callable[[Builder], Builder]:
@@ -38,8 +41,20 @@ def register_model(name: str) -> Callable[[Builder], Builder]:
     return add
 
 
+def register_library(prefix: str) -> Callable[[LibraryBuilder], LibraryBuilder]:
+    """Return a decorator for the builder of all names that begin with ``prefix:``."""
+
+    def add(builder: LibraryBuilder) -> LibraryBuilder:
+        if prefix in _LIBRARIES:
+            raise ValueError(f"model library {prefix!r} is registered twice")
+        _LIBRARIES[prefix] = builder
+        return builder
+
+    return add
+
+
 def model_names() -> list[str]:
-    """Return the names of all networks, sorted; ``timm:NAME`` works beside them."""
+    """Return the names of our networks, sorted; ``timm:``, ``torchvision:`` work beside them."""
     _load()
     return sorted(_BUILDERS)
 
@@ -48,19 +63,37 @@ def build_model(name: str, num_classes: int, channels: int, size: int) -> Networ
     """Make a network with random weights from torch's global generator.
 
     Args:
-        name: A name from ``model_names()``.
+        name: A name from ``model_names()``, ``timm:NAME``, ``timm:NAME@pretrained`` (weights from
+            the network instead of random ones, but for the classifier) or ``torchvision:NAME``.
         num_classes: K.
         channels: Channels of the images.
         size: Side length of the images in pixels.
 
     Raises:
-        InputError: If there is no network of that name.
+        InputError: If there is no network of that name, or it cannot take such images.
+        ValueError: If a number is below 1.
     """
+    for key, value in (("num_classes", num_classes), ("channels", channels), ("size", size)):
+        if value < 1:
+            raise ValueError(f"{key}={value} is outside [1, inf)")
     _load()
+    shape = ImageShape(channels, size)
+    prefix, colon, rest = name.partition(":")
+    if colon and prefix in _LIBRARIES:
+        return _LIBRARIES[prefix](rest, num_classes, shape)
     if name not in _BUILDERS:
-        near = get_close_matches(name, _BUILDERS, n=3) or model_names()
-        raise InputError(f"unknown model {name!r}; there are: {', '.join(near)}")
-    return _BUILDERS[name](num_classes, ImageShape(channels, size))
+        raise unknown_model(name, [*model_names(), *(f"{key}:NAME" for key in sorted(_LIBRARIES))])
+    return _BUILDERS[name](num_classes, shape)
+
+
+def unknown_model(name: str, known: Sequence[str]) -> InputError:
+    """Return the error for a name that is not in ``known``: near names, or a list where short."""
+    near = get_close_matches(name, known, n=3)
+    if near:
+        return InputError(f"unknown model {name!r}; near names: {', '.join(near)}")
+    listed = ", ".join(known[:SHOWN])
+    more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+    return InputError(f"unknown model {name!r}; there are: {listed}{more}")
 
 
 def _load() -> None:

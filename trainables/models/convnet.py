@@ -1,5 +1,7 @@
 """A small convolutional network for the demo and for tests."""
 
+from itertools import pairwise
+
 from torch import nn
 
 from trainables.models._base import Network
@@ -14,7 +16,7 @@ def convnet(num_classes: int, shape: ImageShape) -> Network:
     """
     widths = (shape.channels, 16, 32, 64)
     layers: list[nn.Module] = []
-    for position, (inputs, outputs) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+    for position, (inputs, outputs) in enumerate(pairwise(widths)):
         stride = 2 if position else 1
         layers += [
             nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),

@@ -1,0 +1,76 @@
+"""Networks of timm and torchvision behind the same split."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainables.errors import InputError
+from trainables.models import build_model
+
+
+def check(name: str, channels: int, size: int) -> None:
+    network = build_model(name, 7, channels, size)
+    assert network.training
+    batch = torch.randn(2, channels, size, size)
+    with torch.no_grad():
+        features = network.eval().features(batch)
+        assert features.shape == (2, network.feature_dim)
+        assert torch.equal(network.classifier(features), network(batch))
+    assert network(batch).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "size"),
+    [
+        ("timm:resnet10t", 1, 32),
+        ("timm:vit_tiny_patch16_224", 3, 64),
+        ("timm:mobilenetv3_small_050", 3, 64),
+        ("torchvision:mobilenet_v3_small", 3, 32),
+        ("torchvision:shufflenet_v2_x0_5", 1, 32),
+        ("torchvision:resnet18", 1, 32),
+    ],
+)
+def test_split(name: str, channels: int, size: int) -> None:
+    check(name, channels, size)
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch16_224", "swin_tiny_patch4_window7_224"])
+def test_networks_of_the_papers_on_64_pixels(name: str) -> None:
+    network = build_model(f"timm:{name}", 200, 3, 64)
+    assert network.num_classes == 200
+    assert network.feature_dim in (384, 768)
+
+
+def test_same_seed_gives_same_weights() -> None:
+    weights = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        weights.append(build_model("timm:resnet10t", 7, 3, 32).state_dict())
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_building_leaves_the_statistics_untouched() -> None:
+    network = build_model("torchvision:resnet18", 7, 3, 32)
+    norms = [m for m in network.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert norms
+    assert all(m.running_mean.abs().sum() == 0 for m in norms)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "text"),
+    [
+        ("timm:vit_smal_patch16_224", 64, "near names: .*timm:vit_small_patch16_224"),
+        ("timm:zzzz", 64, r"there are: timm:.* and \d+ more"),
+        ("timm:levit_128", 64, "does not end in one linear layer"),
+        ("timm:vit_tiny_patch16_224", 8, "cannot be built for 3 x 8 x 8 images"),
+        ("timm:resnet10t.none@pretrained", 32, "Invalid pretrained tag"),
+        ("torchvision:resnet19", 64, "near names: .*torchvision:resnet18"),
+        ("torchvision:squeezenet1_1", 64, "does not end in one linear layer"),
+        ("torchvision:vit_b_16", 33, "cannot be built for 3 x 33 x 33 images"),
+    ],
+)
+def test_what_cannot_be_built_says_why(name: str, size: int, text: str) -> None:
+    with pytest.raises(InputError, match=text) as caught:
+        build_model(name, 10, 3, size)
+    assert "\n" not in str(caught.value)

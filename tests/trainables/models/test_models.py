@@ -1,0 +1,236 @@
+"""Our networks: their sizes, shapes, split and randomness."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainables.errors import InputError
+from trainables.models import Network, build_model, model_names
+
+# Counted in the released codes of the papers; "64" marks the Tiny-ImageNet form.
+RELEASED = {
+    ("resnet50", 10, 32): 23520842,
+    ("resnet50", 100, 32): 23705252,
+    ("resnet101", 10, 32): 42512970,
+    ("resnet110", 10, 32): 45864522,
+    ("resnet110", 100, 32): 46048932,
+    ("wrn-26-10", 10, 32): 36481434,
+    ("wrn-26-10", 100, 32): 36539124,
+    ("wrn-28-10", 10, 32): 36489290,
+    ("wrn-28-10", 100, 32): 36546980,
+    ("densenet121", 10, 32): 6956298,
+    ("densenet121", 100, 32): 7048548,
+    ("preresnet56", 10, 32): 868634,
+    ("preresnet56", 100, 32): 891764,
+    ("preresnet110", 10, 32): 1703258,
+    ("resnet50", 200, 64): 25138952,
+    ("resnet101", 200, 64): 44131080,
+}
+# Well known from the families' papers and public reimplementations.
+WELL_KNOWN = {
+    ("resnet18", 10, 32): 11173962,
+    ("resnet20", 10, 32): 269722,
+    ("resnet110-cifar", 10, 32): 1727962,
+    ("resnet110-sd", 10, 32): 1727962,
+    ("wrn-16-4", 10, 32): 2748890,
+    ("wrn-32", 10, 32): 46160474,
+    ("densenet40", 10, 32): 1019722,
+    ("densenet161", 10, 32): 26482378,
+}
+SMALL = ["convnet", "resnet8", "resnet20", "densenet40", "preresnet56", "wrn-16-4"]
+
+
+def parameters_of(name: str, num_classes: int, size: int) -> int:
+    with torch.device("meta"):
+        network = build_model(name, num_classes, 3, size)
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def images(count: int, channels: int = 3, size: int = 32) -> torch.Tensor:
+    return torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("name", "num_classes", "size"), [*RELEASED, *WELL_KNOWN])
+def test_parameter_count(name: str, num_classes: int, size: int) -> None:
+    expected = (RELEASED | WELL_KNOWN)[name, num_classes, size]
+    assert parameters_of(name, num_classes, size) == expected
+
+
+@pytest.mark.shared
+def test_every_published_count_is_tested(shared: Path) -> None:
+    with (shared / "published" / "models.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    published = {}
+    for row in rows:
+        name = row["model"].removesuffix("-tiny")
+        size = 32 if name == row["model"] else 64
+        published[name, int(row["classes"]), size] = int(row["parameters"])
+    assert published == RELEASED
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_forward_shapes_on_meta(name: str) -> None:
+    with torch.device("meta"):
+        network = build_model(name, 7, 3, 32)
+        features = network.eval().features(torch.empty(2, 3, 32, 32))
+        logits = network(torch.empty(2, 3, 32, 32))
+    assert features.shape == (2, network.feature_dim)
+    assert logits.shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("size", [8, 64])
+def test_grey_images_of_other_sizes(name: str, size: int) -> None:
+    with torch.device("meta"):
+        network = build_model(name, 7, 1, size).eval()
+        assert network(torch.empty(2, 1, size, size)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_classifier_of_features_is_forward(name: str) -> None:
+    network = build_model(name, 5, 3, 32).eval()
+    batch = images(3)
+    with torch.no_grad():
+        assert torch.equal(network.classifier(network.features(batch)), network(batch))
+
+
+@pytest.mark.parametrize("name", [*SMALL, "resnet110-sd"])
+def test_same_seed_gives_same_weights(name: str) -> None:
+    weights = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        network = build_model(name, 5, 3, 32)
+        weights.append(torch.cat([p.detach().flatten() for p in network.parameters()]))
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_gradients_reach_every_parameter(name: str) -> None:
+    network = build_model(name, 5, 3, 32)
+    torch.nn.functional.cross_entropy(network(images(4)), torch.arange(4)).backward()
+    for key, parameter in network.named_parameters():
+        assert parameter.grad is not None, key
+        assert torch.isfinite(parameter.grad).all(), key
+        assert parameter.grad.abs().sum() > 0, key
+
+
+@pytest.mark.parametrize("name", ["resnet8", "preresnet56", "wrn-16-4", "densenet40"])
+def test_activations_keep_their_scale_at_the_start(name: str) -> None:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        logits = build_model(name, 10, 3, 32)(images(16))
+    assert 0.02 < logits.std() < 20
+
+
+def test_tiny_imagenet_form_pools_to_two_by_two() -> None:
+    with torch.device("meta"):
+        assert build_model("resnet50", 200, 3, 64).feature_dim == 4 * 2048
+        assert build_model("resnet50", 200, 3, 224).feature_dim == 2048
+
+
+def test_two_networks_are_called_resnet110() -> None:
+    assert parameters_of("resnet110", 10, 32) > 25 * parameters_of("resnet110-cifar", 10, 32)
+
+
+def outputs_in(network: Network, training: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    network.train(training)
+    with torch.no_grad():
+        return network(images(2)), network(images(2))
+
+
+def test_stochastic_depth_only_in_training() -> None:
+    torch.manual_seed(0)
+    network = build_model("resnet110-sd", 5, 3, 32)
+    first, second = outputs_in(network, training=True)
+    assert not torch.equal(first, second)
+    first, second = outputs_in(network, training=False)
+    assert torch.equal(first, second)
+
+
+def test_stochastic_depth_repeats_under_the_same_seed() -> None:
+    network = build_model("resnet110-sd", 5, 3, 32).train()
+    results = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        with torch.no_grad():
+            results.append(network(images(2)))
+    assert torch.equal(results[0], results[1])
+
+
+def test_plain_twin_is_deterministic_in_training() -> None:
+    first, second = outputs_in(build_model("resnet20", 5, 3, 32), training=True)
+    assert torch.equal(first, second)
+
+
+def test_survival_falls_linearly_to_one_half() -> None:
+    with torch.device("meta"):
+        network = build_model("resnet110-sd", 5, 3, 32)
+    survival = [m.survival for m in network.modules() if hasattr(m, "survival")]
+    assert len(survival) == 54
+    assert survival[0] == pytest.approx(1 - 0.5 / 54)
+    assert survival[-1] == pytest.approx(0.5)
+    steps = torch.tensor(survival).diff()
+    assert torch.allclose(steps, steps[0].expand_as(steps), atol=1e-6)
+
+
+def test_kept_branches_follow_their_probability() -> None:
+    from trainables.models.resnet import StochasticResidual
+
+    block = StochasticResidual(torch.nn.Identity(), torch.nn.Identity(), survival=0.7)
+    torch.manual_seed(0)
+    one = torch.ones(1, 1, 1, 1)
+    kept = sum(block(one).item() == 2 for _ in range(2000)) / 2000
+    assert kept == pytest.approx(0.7, abs=0.04)
+    assert block.eval()(one).item() == pytest.approx(1.7)
+    with pytest.raises(ValueError, match=r"survival=0.0 is outside \(0, 1\]"):
+        StochasticResidual(torch.nn.Identity(), torch.nn.Identity(), survival=0.0)
+
+
+def test_padded_shortcut_has_no_parameters() -> None:
+    from trainables.models.resnet import PaddedShortcut
+
+    batch = images(2, channels=4, size=8)
+    result = PaddedShortcut(2, 4)(batch)
+    assert result.shape == (2, 8, 4, 4)
+    assert torch.equal(result[:, :4], batch[:, :, ::2, ::2])
+    assert result[:, 4:].abs().sum() == 0
+
+
+def test_unknown_name_lists_near_names() -> None:
+    with pytest.raises(InputError, match=r"unknown model 'resnet-50'.*resnet50"):
+        build_model("resnet-50", 10, 3, 32)
+    with pytest.raises(InputError, match=r"there are: convnet, .*timm:NAME, torchvision:NAME"):
+        build_model("zzzzzzzz", 10, 3, 32)
+    with pytest.raises(InputError, match="unknown model 'keras:resnet50'"):
+        build_model("keras:resnet50", 10, 3, 32)
+
+
+@pytest.mark.parametrize("key", ["num_classes", "channels", "size"])
+def test_numbers_below_one_are_refused(key: str) -> None:
+    numbers = {"num_classes": 10, "channels": 3, "size": 32, key: 0}
+    with pytest.raises(ValueError, match=rf"{key}=0 is outside \[1, inf\)"):
+        build_model("resnet8", **numbers)
+
+
+def test_densenet_names_the_smallest_image() -> None:
+    with pytest.raises(InputError, match=r"size 4 are too small.*needs at least 8"):
+        build_model("densenet121", 10, 3, 4)
+
+
+def test_libraries_are_imported_only_when_asked_for() -> None:
+    code = (
+        "import sys; from trainables.models import build_model, model_names; model_names(); "
+        "build_model('resnet8', 10, 3, 32); print('timm' in sys.modules, "
+        "'torchvision' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == ["False", "False"]

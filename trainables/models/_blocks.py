@@ -1,0 +1,182 @@
+"""Building blocks that several network families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trainables.errors import InputError
+from trainables.models._base import Network
+from trainables.models._registry import ImageShape
+
+BlockMaker = Callable[[int, int, int], nn.Module]
+"""Makes one block from its input channels, output channels and stride."""
+
+
+class Residual(nn.Module):
+    """``relu(shortcut(x) + branch(x))``, the unit of He et al. (2016a).
+
+    Args:
+        branch: What is added; it ends in batch normalisation, without an activation.
+        shortcut: Brings the input to the branch's shape; the identity where that is its own.
+    """
+
+    def __init__(self, branch: nn.Module, shortcut: nn.Module) -> None:
+        super().__init__()
+        self.branch = branch
+        self.shortcut = shortcut
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (N, C, H, W) to (N, C', H', W')."""
+        return F.relu(self.shortcut(images) + self.branch(images))
+
+
+class PreActivation(nn.Module):
+    """A residual unit whose normalisation and activation come first (He et al. 2016b).
+
+    Args:
+        channels: Channels of the input.
+        branch: What is added, from the activated input on; it ends in a convolution.
+        shortcut: Brings the input to the branch's shape, or None for the identity.
+        from_activated: Whether the shortcut starts at the activated input (as in the papers) or at
+            the raw one (as in several released codes). The identity always starts at the raw one.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        branch: nn.Module,
+        shortcut: nn.Module | None,
+        from_activated: bool,
+    ) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(channels)
+        self.branch = branch
+        self.shortcut = nn.Identity() if shortcut is None else shortcut
+        self.from_activated = from_activated and shortcut is not None
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (N, C, H, W) to (N, C', H', W')."""
+        activated = F.relu(self.norm(images))
+        carried = self.shortcut(activated if self.from_activated else images)
+        return carried + self.branch(activated)
+
+
+def convolution(
+    inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = False
+) -> nn.Conv2d:
+    """Return a convolution that keeps the image size but for its stride; ``kernel`` is odd."""
+    return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=bias)
+
+
+def norm_relu(channels: int) -> list[nn.Module]:
+    """Return batch normalisation and an activation, to be unpacked into a sequence."""
+    return [nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
+
+
+def stem(channels: int, outputs: int) -> nn.Sequential:
+    """Return the first layer of a post-activation network for small images: 3x3, no pooling."""
+    return nn.Sequential(convolution(channels, outputs, 3), *norm_relu(outputs))
+
+
+def basic_branch(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+    """Return the two 3x3 convolutions of a post-activation basic block."""
+    return nn.Sequential(
+        convolution(inputs, outputs, 3, stride),
+        *norm_relu(outputs),
+        convolution(outputs, outputs, 3),
+        nn.BatchNorm2d(outputs),
+    )
+
+
+def projection(inputs: int, outputs: int, stride: int) -> nn.Module:
+    """Return the identity where shapes agree, else a 1x1 convolution with normalisation."""
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    return nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+
+def basic_block(inputs: int, outputs: int, stride: int) -> nn.Module:
+    """Return a basic residual block with a projection where the shape changes."""
+    return Residual(basic_branch(inputs, outputs, stride), projection(inputs, outputs, stride))
+
+
+def stages(
+    inputs: int, widths: Sequence[int], counts: Sequence[int], block: BlockMaker
+) -> nn.Sequential:
+    """Return one sequence of blocks for each width; every stage but the first halves the image.
+
+    Args:
+        inputs: Channels that enter the first stage.
+        widths: Channels that leave each stage.
+        counts: Blocks of each stage.
+        block: Makes one block.
+    """
+    parts: list[nn.Module] = []
+    for position, (width, count) in enumerate(zip(widths, counts, strict=True)):
+        blocks = [block(inputs, width, 2 if position else 1)]
+        blocks += [block(width, width, 1) for _ in range(count - 1)]
+        parts.append(nn.Sequential(*blocks))
+        inputs = width
+    return nn.Sequential(*parts)
+
+
+def pooled() -> nn.Sequential:
+    """Return average pooling over the whole image, to (N, C)."""
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def assemble(layers: Sequence[nn.Module], feature_dim: int, num_classes: int) -> Network:
+    """Join the layers of an extractor and a new classifier, and initialise the convolutions.
+
+    Convolutions follow He et al. (2015) on their outputs, as in the released networks of these
+    families; normalisation starts as the identity and the classifier keeps torch's default.
+    """
+    extractor = nn.Sequential(*layers)
+    for module in extractor.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    return Network(extractor, nn.Linear(feature_dim, num_classes))
+
+
+def split_at_classifier(
+    name: str, model: nn.Module, classifier: nn.Module | None, shape: ImageShape
+) -> Network:
+    """Cut a library's network before its last layer, and try the parts on one blank image.
+
+    Args:
+        name: What the network is called in messages.
+        model: The whole network; its classifier is replaced by the identity.
+        classifier: The module of ``model`` that gives the logits.
+        shape: Channels and size of the images.
+
+    Raises:
+        InputError: If the classifier is not one linear layer, or such images do not pass.
+    """
+    places = [place for place, module in model.named_modules() if module is classifier]
+    if not isinstance(classifier, nn.Linear) or not places:
+        raise InputError(
+            f"{name} does not end in one linear layer, so that refinements and calibrators have "
+            "no features to start from; choose another network"
+        )
+    model.set_submodule(places[0], nn.Identity())
+    network = Network(model, classifier)
+    blank = torch.zeros(1, shape.channels, shape.size, shape.size, device=classifier.weight.device)
+    try:
+        with torch.no_grad():
+            network.eval()(blank)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise cannot_take(name, shape, error) from error
+    return network.train()
+
+
+def cannot_take(name: str, shape: ImageShape, error: Exception) -> InputError:
+    """Return the error for a library's network that refuses images of that shape."""
+    reason = " ".join(str(error).split())
+    images = f"{shape.channels} x {shape.size} x {shape.size}"
+    return InputError(f"{name} cannot be built for {images} images: {reason}")

@@ -1,0 +1,101 @@
+"""Wide residual networks (Zagoruyko & Komodakis 2016), in the forms that the papers' codes use.
+
+``wrn-26-10`` and ``wrn-28-10`` both have four blocks a group: depth 26 leaves the projections out
+of the count. They differ in form. ``wrn-26-10`` (focal-calibration code) has post-activation blocks
+and normalised projections. ``wrn-28-10`` (AURC code) has pre-activation blocks, and every
+convolution has a bias. ``wrn-16-4`` and ``wrn-32`` have the paper's own form.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import nn
+
+from trainables.models._base import Network
+from trainables.models._blocks import (
+    BlockMaker,
+    PreActivation,
+    assemble,
+    basic_block,
+    convolution,
+    norm_relu,
+    pooled,
+    stages,
+    stem,
+)
+from trainables.models._registry import ImageShape, register_model
+
+
+def wide_block(
+    inputs: int, outputs: int, stride: int, *, bias: bool, from_activated: bool
+) -> nn.Module:
+    """Return a pre-activation block of two 3x3 convolutions, without dropout."""
+    branch = nn.Sequential(
+        convolution(inputs, outputs, 3, stride, bias),
+        *norm_relu(outputs),
+        convolution(outputs, outputs, 3, bias=bias),
+    )
+    same = stride == 1 and inputs == outputs
+    shortcut = None if same else convolution(inputs, outputs, 1, stride, bias)
+    return PreActivation(inputs, branch, shortcut, from_activated)
+
+
+def _widths(factor: int) -> tuple[int, int, int]:
+    return 16 * factor, 32 * factor, 64 * factor
+
+
+def wide_resnet(
+    num_classes: int,
+    shape: ImageShape,
+    *,
+    blocks: int,
+    factor: int,
+    block: BlockMaker,
+    bias: bool = False,
+) -> Network:
+    """Build the pre-activation form of depth ``6 * blocks + 4``, projections counted.
+
+    Args:
+        num_classes: K.
+        shape: Channels and size of the images.
+        blocks: Blocks of each of the three groups.
+        factor: Widening factor.
+        block: Makes one block.
+        bias: Whether the first convolution has a bias.
+    """
+    widths = _widths(factor)
+    layers = [
+        convolution(shape.channels, 16, 3, bias=bias),
+        stages(16, widths, (blocks,) * 3, block),
+        *norm_relu(widths[-1]),
+        pooled(),
+    ]
+    return assemble(layers, widths[-1], num_classes)
+
+
+def wide_resnet_post(num_classes: int, shape: ImageShape, *, blocks: int, factor: int) -> Network:
+    """Build the post-activation form of depth ``6 * blocks + 2``, projections not counted.
+
+    Args:
+        num_classes: K.
+        shape: Channels and size of the images.
+        blocks: Blocks of each of the three groups.
+        factor: Widening factor.
+    """
+    widths = _widths(factor)
+    body = stages(16, widths, (blocks,) * 3, basic_block)
+    return assemble([stem(shape.channels, 16), body, pooled()], widths[-1], num_classes)
+
+
+_paper = partial(wide_resnet, block=partial(wide_block, bias=False, from_activated=True))
+_biased = partial(
+    wide_resnet, block=partial(wide_block, bias=True, from_activated=False), bias=True
+)
+
+register_model("wrn-16-4")(partial(_paper, blocks=2, factor=4))
+register_model("wrn-26-10")(partial(wide_resnet_post, blocks=4, factor=10))
+register_model("wrn-28-10")(partial(_biased, blocks=4, factor=10))
+# Kull et al. (2019), whose logits the class-wise-loss-scaling paper uses, count 32 without the
+# projections: five blocks a group, widening factor 10.
+register_model("wrn-32")(partial(_paper, blocks=5, factor=10))
