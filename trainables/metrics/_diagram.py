@@ -64,7 +64,9 @@ def _draw_bars(axes: Axes, curve: ReliabilityCurve) -> None:
     bars(height=accuracy, color="#4c72b0", label="accuracy")
     bars(height=gap, bottom=accuracy, color="#c44e52", alpha=0.4, label="gap")
     axes.plot((0, 1), (0, 1), linestyle="--", color="0.4", linewidth=1)
-    axes.text(0.97, 0.04, f"error {100 * curve.error:.2f} %", ha="right", transform=axes.transAxes)
+    box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none"}
+    text = f"error {100 * curve.error:.2f} %"
+    axes.text(0.97, 0.05, text, ha="right", transform=axes.transAxes, bbox=box)
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
     axes.legend(loc="upper left", frameon=False)
 
@@ -72,4 +74,4 @@ def _draw_bars(axes: Axes, curve: ReliabilityCurve) -> None:
 def _draw_share(axes: Axes, curve: ReliabilityCurve) -> None:
     share = curve.count / curve.count.sum()
     axes.bar(curve.edges[:-1], share, np.diff(curve.edges), align="edge", color="0.6")
-    axes.set(xlabel="confidence", ylabel="share", ylim=(0, 1))
+    axes.set(xlabel="confidence", ylabel="share")
