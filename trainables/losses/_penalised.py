@@ -1,0 +1,75 @@
+"""What the batch-wise calibration losses share: the mean of a row loss plus a weighted penalty."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.checks import check_number
+from trainables.losses._base import Loss, masked_mean
+
+
+class PenalisedLoss(Loss):
+    """A classification loss plus ``weight`` times a calibration penalty of the whole batch.
+
+    A subclass implements ``penalty``; the classification loss is cross-entropy unless it overrides
+    ``base``. Both see the same log-probabilities, which are computed once.
+
+    Args:
+        weight: Factor of the penalty, at least 0.
+        ignore_index: Target value of rows that take no part.
+
+    Raises:
+        ValueError: If ``weight`` is negative or not finite.
+    """
+
+    def __init__(self, weight: float, *, ignore_index: int = -100) -> None:
+        super().__init__(ignore_index=ignore_index)
+        self.weight = check_number("weight", weight, 0.0)
+
+    def compute(
+        self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
+    ) -> Tensor:
+        """Add the weighted penalty to the mean of the classification loss."""
+        log_probs = F.log_softmax(logits, dim=1)
+        base = masked_mean(self.base(log_probs, targets), valid)
+        return base + self.weight * self.penalty(logits, log_probs, targets, valid)
+
+    def base(self, log_probs: Tensor, targets: Tensor) -> Tensor:
+        """Return the classification loss of each row, (N,): ``-log p_y``."""
+        return F.nll_loss(log_probs, targets, reduction="none")
+
+    @abstractmethod
+    def penalty(self, logits: Tensor, log_probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+        """Return the penalty of the batch, a scalar.
+
+        Args:
+            logits: (N, K), float32 or float64.
+            log_probs: (N, K), their log-softmax.
+            targets: (N,), int64, every entry in [0, K).
+            valid: (N,), bool, False for rows that must change neither value nor gradient.
+        """
+
+
+def top_label(scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest score of each row and whether its class is the target's.
+
+    Args:
+        scores: (N, K), logits or log-probabilities.
+        targets: (N,), int64.
+
+    Returns:
+        The largest score, (N,), with its gradient, and its correctness, (N,), bool. Of tied
+        classes the one that ``torch.max`` names counts.
+    """
+    largest, predicted = scores.max(dim=1)
+    return largest, predicted == targets
+
+
+def positive_sqrt(value: Tensor) -> Tensor:
+    """Return the square root where ``value`` is positive, else 0 with gradient 0."""
+    positive = value > 0
+    return torch.where(positive, torch.where(positive, value, 1).sqrt(), 0)

@@ -1,0 +1,146 @@
+"""Calibration by pairwise constraints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from trainables.checks import check_number
+from trainables.losses._base import Loss, masked_mean
+from trainables.losses._registry import LOSSES
+
+# Classes taken together against all smaller ones: the product of their factors, each in [1, 2],
+# must stay below the largest float32, and one logarithm serves them all.
+_BLOCK = 32
+# Elements of one temporary: it should stay in a processor's cache, and fill a GPU.
+_TEMPORARY = {"cpu": 1 << 18}
+_TEMPORARY_ELSEWHERE = 1 << 25
+
+
+def binary_discrimination(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return ``mean_k softplus(z_k - z_y)`` over the K - 1 other classes k, (N,).
+
+    Args:
+        logits: z, (N, K), K at least 2.
+        targets: y, (N,), int64, in [0, K).
+    """
+    own = logits.gather(1, targets.unsqueeze(1))
+    return -F.logsigmoid(own - other_logits(logits, targets)).mean(dim=1)
+
+
+def binary_exclusion(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return half the sum of ``softplus(z_k - z_j)`` over other classes j, k, normalised, (N,).
+
+    The sum runs over all ordered pairs of the K - 1 classes that are not the target's, a class with
+    itself included, and is divided by (K - 1)(K - 2), as in the released code. For K = 2 there is
+    no pair, and the result is 0. Takes O(N K^2) time and O(N K) memory.
+
+    Args:
+        logits: z, (N, K), K at least 2.
+        targets: y, (N,), int64, in [0, K).
+    """
+    others = other_logits(logits, targets)
+    count = others.shape[1]
+    if count < 2:
+        return others.sum(dim=1) * 0
+    total: Tensor = _PairwiseSoftplus.apply(others)
+    return 0.5 * total / (count * (count - 1))
+
+
+def other_logits(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return (N, K - 1): the logits of all classes but the target's, in their order."""
+    position = torch.arange(logits.shape[1] - 1, device=logits.device)
+    return logits.gather(1, position + (position >= targets.unsqueeze(1)).long())
+
+
+class _PairwiseSoftplus(torch.autograd.Function):
+    """Sums ``softplus(z_k - z_j)`` over all ordered pairs (j, k) of each row of (N, M)."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        ordered, order = values.sort(dim=1, descending=True)
+        total, slope = torch.zeros_like(ordered[:, 0]), torch.zeros_like(ordered)
+        limit = _TEMPORARY.get(values.device.type, _TEMPORARY_ELSEWHERE)
+        rows = max(1, limit // (min(_BLOCK, values.shape[1]) * values.shape[1]))
+        for part in zip(ordered.split(rows), total.split(rows), slope.split(rows), strict=True):
+            _add_pairs(*part)
+        ctx.save_for_backward(torch.zeros_like(slope).scatter(1, order, slope))
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (slope,) = ctx.saved_tensors
+        return grad.unsqueeze(1) * slope
+
+
+def _add_pairs(ordered: Tensor, total: Tensor, slope: Tensor) -> None:
+    """Add the pair sums of rows sorted downwards to ``total``, their derivative to ``slope``."""
+    for start in range(0, ordered.shape[1], _BLOCK):
+        head = ordered[:, start : start + _BLOCK]
+        difference = head.unsqueeze(2) - head.unsqueeze(1)
+        total -= F.logsigmoid(difference).sum(dim=(1, 2))
+        slope[:, start : start + _BLOCK] += torch.tanh(difference / 2).sum(dim=2)
+        if start + _BLOCK < ordered.shape[1]:
+            _add_cross_pairs(head, ordered[:, start + _BLOCK :], total, slope[:, start:])
+
+
+def _add_cross_pairs(head: Tensor, tail: Tensor, total: Tensor, slope: Tensor) -> None:
+    """Add the pairs between ``head`` (N, B) and ``tail`` (N, T), no entry of which is larger.
+
+    With d = z_j - z_k >= 0, softplus(d) + softplus(-d) = d + 2 log(1 + e^-d), and e^-d splits at
+    the smallest of ``head`` into two factors of at most 1: no pair needs an exponential.
+    """
+    pivot = head[:, -1:]
+    above, below = head - pivot, pivot - tail
+    factor = 1 + torch.exp(-above).unsqueeze(2) * torch.exp(-below).unsqueeze(1)
+    distances = tail.shape[1] * above.sum(dim=1) + head.shape[1] * below.sum(dim=1)
+    total += distances + 2 * factor.prod(dim=1).log().sum(dim=1)
+    inverse = factor.reciprocal_()
+    slope[:, : head.shape[1]] += 2 * inverse.sum(dim=2) - tail.shape[1]
+    slope[:, head.shape[1] :] -= 2 * inverse.sum(dim=1) - head.shape[1]
+
+
+@LOSSES.register("cpc")
+class CPCLoss(Loss):
+    """Cross-entropy plus two penalties on pairs of classes, as logistic losses of their logits.
+
+    Binary discrimination lets the true class win against each other class alone; binary exclusion
+    lets no other class win against another. The value holds a constant, 0.5 log 2 / (K - 2) times
+    ``weight_be``, from pairing a class with itself, as the released code does; it has no gradient,
+    so that there is no second variant. For two classes there is nothing to exclude. The time grows
+    with the square of the number of classes: not for many thousands of them.
+
+    Source: Cheng and Vasconcelos, Calibrating Deep Neural Networks by Pairwise Constraints, CVPR
+    2022; normalisation as in the code released with BalCAL.
+
+    Args:
+        weight_1v1: Factor of the binary discrimination, at least 0.
+        weight_be: Factor of the binary exclusion, at least 0.
+        ignore_index: Target value of rows that take no part.
+
+    Raises:
+        ValueError: If a weight is negative; in ``forward`` if there is one class only.
+    """
+
+    def __init__(
+        self, weight_1v1: float = 0.1, weight_be: float = 1.0, *, ignore_index: int = -100
+    ) -> None:
+        super().__init__(ignore_index=ignore_index)
+        self.weight_1v1 = check_number("weight_1v1", weight_1v1, 0.0)
+        self.weight_be = check_number("weight_be", weight_be, 0.0)
+
+    def compute(
+        self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
+    ) -> Tensor:
+        """Return the mean of the three terms over the rows that count."""
+        if logits.shape[1] < 2:
+            raise ValueError(f"K={logits.shape[1]} classes are outside [2, inf)")
+        rows = F.cross_entropy(logits, targets, reduction="none")
+        rows = rows + self.weight_1v1 * binary_discrimination(logits, targets)
+        rows = rows + self.weight_be * binary_exclusion(logits, targets)
+        return masked_mean(rows, valid)

@@ -1,0 +1,36 @@
+"""Difference of confidence and accuracy."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from trainables.losses._base import masked_mean
+from trainables.losses._penalised import PenalisedLoss, top_label
+from trainables.losses._registry import LOSSES
+
+
+@LOSSES.register("dca")
+class DCALoss(PenalisedLoss):
+    """Cross-entropy plus ``|mean confidence - accuracy|`` of the batch.
+
+    The accuracy is a constant for the gradient. Not where single rows matter: over- and
+    under-confident rows of one batch cancel.
+
+    Source: Liang et al., Improved Trainable Calibration Method for Neural Networks on Medical
+    Imaging Classification, BMVC 2020, as released with MDCA.
+
+    Args:
+        weight: Factor of the penalty (beta), at least 0.
+        ignore_index: Target value of rows that take no part.
+
+    Raises:
+        ValueError: If ``weight`` is negative.
+    """
+
+    def __init__(self, weight: float = 1.0, *, ignore_index: int = -100) -> None:
+        super().__init__(weight, ignore_index=ignore_index)
+
+    def penalty(self, logits: Tensor, log_probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+        """Return the gap between mean confidence and accuracy, in [0, 1]."""
+        largest, correct = top_label(log_probs, targets)
+        return masked_mean(largest.exp() - correct.to(largest.dtype), valid).abs()

@@ -1,0 +1,73 @@
+"""Expected squared difference."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.checks import check_choice
+from trainables.losses._base import masked_sum
+from trainables.losses._penalised import PenalisedLoss, positive_sqrt, top_label
+from trainables.losses._registry import LOSSES
+
+
+def esd(confidence: Tensor, correct: Tensor, valid: Tensor) -> Tensor:
+    """Return the unbiased estimate of the expected squared difference, a scalar.
+
+    With v = correctness - confidence, the mean over rows i of the average of ``v_j v_k`` over all
+    pairs of other rows whose confidence is at most that of i, counting the pairs above it as 0. It
+    may be negative. Takes O(N log N) time and O(N) memory for N rows, and is 0 for fewer than 3.
+
+    Args:
+        confidence: (N,); which rows lie below which is a constant for the gradient.
+        correct: (N,), bool.
+        valid: (N,), bool, False for rows that do not count.
+    """
+    gap = (correct.to(confidence.dtype) - confidence).where(valid, 0)
+    powers = torch.stack([gap, gap.square()], dim=1)
+    ordered, order = confidence.detach().sort()
+    running = F.pad(powers.index_select(0, order).cumsum(dim=0), (0, 0, 1, 0))
+    past = torch.searchsorted(ordered, confidence.detach(), right=True)
+    first, second = (running.index_select(0, past) - powers).unbind(dim=1)
+    count = valid.sum().to(gap.dtype)
+    triples = count * (count - 1) * (count - 2)
+    total = masked_sum(first.square() - second, valid)
+    return (total / triples.clamp(min=1)).where(count > 2, 0)
+
+
+@LOSSES.register("esd")
+class ESDLoss(PenalisedLoss):
+    """Cross-entropy plus the square root of the expected squared difference (ESD).
+
+    The estimate has no bins, kernel or other parameter. Where it is negative, or a batch has fewer
+    than three rows, the penalty and its gradient are 0. Not for small batches, where that is often.
+
+    Source: Yoon et al., ESD: Expected Squared Difference as a Tuning-Free Trainable Calibration
+    Measure, ICLR 2023.
+
+    Args:
+        weight: Factor of the penalty (lambda), at least 0.
+        variant: ``paper`` takes the largest probability as confidence; ``released`` (the public
+            copy in BalCAL) takes the largest logit. The default is ``paper``: a logit minus a
+            correctness of 0 or 1 measures no calibration.
+        ignore_index: Target value of rows that take no part.
+
+    Raises:
+        ValueError: If ``weight`` is negative or ``variant`` unknown.
+    """
+
+    def __init__(
+        self, weight: float = 0.5, variant: str = "paper", *, ignore_index: int = -100
+    ) -> None:
+        super().__init__(weight, ignore_index=ignore_index)
+        self.variant = check_choice("variant", variant, ("paper", "released"))
+
+    def penalty(self, logits: Tensor, log_probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+        """Return the root of the estimate where it is positive."""
+        if self.variant == "released":
+            confidence, correct = top_label(logits, targets)
+        else:
+            largest, correct = top_label(log_probs, targets)
+            confidence = largest.exp()
+        return positive_sqrt(esd(confidence, correct, valid))

@@ -1,0 +1,235 @@
+"""Cross-entropy with a kernel density estimate of the calibration error."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from trainables.checks import check_choice, check_number
+from trainables.losses._base import masked_mean, masked_sum
+from trainables.losses._penalised import PenalisedLoss, top_label
+from trainables.losses._registry import LOSSES
+
+FORMS = ("canonical", "marginal", "top_label")
+BANDWIDTHS = (*(10 ** (-5 + 4 * step / 14) for step in range(15)), 0.2, 0.4, 0.6, 0.8, 1.0)
+"""The bandwidths that ``bandwidth="loo"`` chooses from."""
+
+# Probabilities are kept this far from 0 and 1, where the kernels have their poles.
+_MARGIN = 1e-9
+# Up to this many classes the reference bounds the canonical density from below.
+_BOUNDED_CLASSES = 60
+_LOG_DENSITY_BOUND = math.log(1e-10)
+# Elements of the (classes, N, N) temporary of the marginal form.
+_TEMPORARY = 1 << 22
+
+
+def clamped_probabilities(log_probs: Tensor) -> Tensor:
+    """Return the probabilities, (N, K), kept within [1e-9, 1 - 1e-9]."""
+    return log_probs.exp().clamp(_MARGIN, 1 - _MARGIN)
+
+
+def ece_kde(
+    probs: Tensor,
+    targets: Tensor,
+    valid: Tensor,
+    bandwidth: float | Tensor,
+    *,
+    p: float = 1.0,
+    form: str = "canonical",
+) -> Tensor:
+    """Return the kernel density estimate of the L_p calibration error to the power p, a scalar.
+
+    Takes O(N^2) memory; O(N^2 K) time.
+
+    Args:
+        probs: (N, K), inside (0, 1).
+        targets: (N,), int64, in [0, K).
+        valid: (N,), bool, False for rows that do not count.
+        bandwidth: Of the Dirichlet or beta kernel, above 0; a number or a scalar tensor.
+        p: Exponent, at least 1.
+        form: One of ``FORMS``. ``canonical`` compares the whole vector and sums over the classes,
+            ``marginal`` each class alone and sums, ``top_label`` the largest probability.
+    """
+    others = _other_rows(valid)
+    if form == "top_label":
+        probs, correct = top_label(probs, targets)
+        probs, happened = probs.unsqueeze(1), correct.unsqueeze(1).to(probs.dtype)
+        ratio = _weights(_beta_kernel(probs, bandwidth)[0], others) @ happened
+    elif form == "marginal":
+        ratio = _marginal_ratio(probs, targets, others, bandwidth)
+    else:
+        kernel = _dirichlet_kernel(*_log_inner(probs), bandwidth)
+        bound = _LOG_DENSITY_BOUND if probs.shape[1] <= _BOUNDED_CLASSES else -math.inf
+        ratio = _weights(kernel, others, bound) @ _one_hot(probs, targets)
+    return masked_mean((ratio - probs).abs().pow(p).sum(dim=1), valid)
+
+
+@torch.no_grad()
+def leave_one_out_bandwidth(probs: Tensor, valid: Tensor, *, over_bandwidth: bool) -> Tensor:
+    """Return the bandwidth of ``BANDWIDTHS`` with the largest leave-one-out likelihood, a scalar.
+
+    The released codes start their search at likelihood 0 and fail where none is above it; here the
+    largest is taken whatever its sign.
+
+    Args:
+        probs: (N, K), inside (0, 1).
+        valid: (N,), bool, False for rows that do not count.
+        over_bandwidth: Divide each density by the bandwidth, as the ece-kde package does.
+    """
+    others = _other_rows(valid)
+    inner, alpha = _log_inner(probs)
+    count = valid.sum().to(probs.dtype)
+    best = probs.new_ones(())
+    best_likelihood = probs.new_full((), -math.inf)
+    for bandwidth in BANDWIDTHS:
+        kernel = _dirichlet_kernel(inner, alpha, bandwidth)
+        log_density = kernel.masked_fill(~others, -math.inf).logsumexp(dim=1)
+        likelihood = masked_sum(log_density, valid)
+        if over_bandwidth:
+            likelihood = likelihood - count * math.log(bandwidth)
+        better = likelihood > best_likelihood
+        best = torch.where(better, bandwidth, best)
+        best_likelihood = torch.where(better, likelihood, best_likelihood)
+    return best
+
+
+def _other_rows(valid: Tensor) -> Tensor:
+    """Return (N, N), bool: True where column j counts and is not row i."""
+    same = torch.eye(valid.shape[0], dtype=torch.bool, device=valid.device)
+    return valid & ~same
+
+
+def _one_hot(like: Tensor, targets: Tensor) -> Tensor:
+    return torch.zeros_like(like).scatter(1, targets.unsqueeze(1), 1)
+
+
+def _log_inner(probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``sum_k p_jk log p_ik``, (N, N), and the probabilities, for ``_dirichlet_kernel``."""
+    return probs.log() @ probs.T, probs
+
+
+def _dirichlet_kernel(inner: Tensor, probs: Tensor, bandwidth: float | Tensor) -> Tensor:
+    """Return log Dirichlet(p_i; p_j / bandwidth + 1), (N, N); ``inner`` is shared by bandwidths."""
+    alpha = probs / bandwidth + 1
+    log_beta = torch.lgamma(alpha).sum(dim=1) - torch.lgamma(alpha.sum(dim=1))
+    return inner / bandwidth - log_beta
+
+
+def _beta_kernel(probs: Tensor, bandwidth: float | Tensor) -> Tensor:
+    """Return log Beta(p_ik; p_jk / bandwidth + 1, (1 - p_jk) / bandwidth + 1), (K, N, N)."""
+    return torch.bmm(*_beta_factors(probs, bandwidth))
+
+
+def _beta_factors(probs: Tensor, bandwidth: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two factors, (K, N, 3) and (K, 3, N), whose product is the log kernel."""
+    rest = (1 - probs).clamp(min=_MARGIN)
+    first, second = probs / bandwidth, rest / bandwidth
+    log_beta = torch.lgamma(first + 1) + torch.lgamma(second + 1)
+    log_beta = log_beta - torch.lgamma(first + second + 2)
+    points = torch.stack([probs.log(), rest.log(), -torch.ones_like(probs)])
+    centres = torch.stack([first, second, log_beta])
+    return points.permute(2, 1, 0), centres.permute(2, 0, 1)
+
+
+def _weights(log_kernel: Tensor, others: Tensor, bound: float = -math.inf) -> Tensor:
+    """Return the share of each other row j in the density at row i, (N, N); rows add up to 1.
+
+    They add up to less where the density is below ``exp(bound)``, and to 0 where no row is left.
+    """
+    least = torch.finfo(log_kernel.dtype).min / 2
+    log_kernel = log_kernel.masked_fill(~others, least)
+    total = log_kernel.logsumexp(dim=1, keepdim=True).clamp(min=bound)
+    return torch.exp(log_kernel - total).where(others, 0)
+
+
+def _marginal_ratio(
+    probs: Tensor, targets: Tensor, others: Tensor, bandwidth: float | Tensor
+) -> Tensor:
+    """Return the estimated frequency of each class at each row's probability for it, (N, K)."""
+    points, centres = _beta_factors(probs, bandwidth)
+    classes = max(1, _TEMPORARY // others.numel())
+    totals = [
+        checkpoint(_log_total, *part, others, use_reentrant=False, preserve_rng_state=False)
+        for part in zip(points.split(classes), centres.split(classes), strict=True)
+    ]
+    # Only the kernel of a row's own class enters the numerator: (N, N), not (N, N, K).
+    own = -torch.cat(totals).T.index_select(1, targets)
+    for point, centre in zip(points.unbind(dim=2), centres.unbind(dim=1), strict=True):
+        of_own_class = centre.T.gather(1, targets.unsqueeze(1)).squeeze(1)
+        own = own + point.T.index_select(1, targets) * of_own_class
+    return torch.exp(own.where(others, -math.inf)) @ _one_hot(probs, targets)
+
+
+def _log_total(points: Tensor, centres: Tensor, others: Tensor) -> Tensor:
+    """Return the log of the summed kernel over the other rows, (K, N)."""
+    least = torch.finfo(points.dtype).min / 2
+    return torch.bmm(points, centres).masked_fill(~others, least).logsumexp(dim=2)
+
+
+@LOSSES.register("kde-xe")
+class KDEXELoss(PenalisedLoss):
+    """Cross-entropy plus a kernel density estimate of the calibration error (KDE-XE).
+
+    Each row's outcome frequency is estimated from the other rows of the batch, weighted by a
+    Dirichlet kernel (a beta kernel for single classes) around their probabilities. Not for dense
+    prediction or other batches of many thousand rows: memory grows with their square. Not for
+    batches with fewer rows than classes, where most frequencies are estimated as 0.
+
+    Source: Popordanoska et al., A Consistent and Differentiable Lp Canonical Calibration Error
+    Estimator, NeurIPS 2022, and its package ece-kde.
+
+    Args:
+        weight: Factor of the penalty, at least 0.
+        bandwidth: Of the kernel, above 0, or ``loo``: chosen anew in each batch from
+            ``BANDWIDTHS`` by leave-one-out likelihood.
+        p: Exponent of the error, at least 1.
+        form: ``canonical``, ``marginal`` or ``top_label``; see ``ece_kde``.
+        variant: ``paper`` sends the gradient through the penalty and searches the bandwidth as the
+            authors' package does, dividing each density by the bandwidth. ``released`` is the code
+            of CalibWeightedRisk, whose penalty has no gradient, so that it trains as plain
+            cross-entropy, and whose search does not divide. The default is ``paper``, since the
+            other is not a method.
+        ignore_index: Target value of rows that take no part.
+
+    Raises:
+        ValueError: If a number is out of its range, or ``form`` or ``variant`` unknown.
+    """
+
+    def __init__(
+        self,
+        weight: float = 0.3,
+        bandwidth: float | str = "loo",
+        p: float = 1.0,
+        form: str = "canonical",
+        variant: str = "paper",
+        *,
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__(weight, ignore_index=ignore_index)
+        self.bandwidth = _check_bandwidth(bandwidth)
+        self.p = check_number("p", p, 1.0)
+        self.form = check_choice("form", form, FORMS)
+        self.variant = check_choice("variant", variant, ("paper", "released"))
+
+    def penalty(self, logits: Tensor, log_probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+        """Return the estimated calibration error, without gradient for ``variant="released"``."""
+        released = self.variant == "released"
+        probs = clamped_probabilities(log_probs.detach() if released else log_probs)
+        bandwidth: float | Tensor
+        if self.bandwidth is None:
+            bandwidth = leave_one_out_bandwidth(probs, valid, over_bandwidth=not released)
+        else:
+            bandwidth = self.bandwidth
+        return ece_kde(probs, targets, valid, bandwidth, p=self.p, form=self.form)
+
+
+def _check_bandwidth(bandwidth: float | str) -> float | None:
+    """Return the bandwidth as a float, None for ``loo``."""
+    if bandwidth == "loo":
+        return None
+    if isinstance(bandwidth, str):
+        raise ValueError(f"bandwidth={bandwidth!r} is not loo or a number in (0, inf)")
+    return check_number("bandwidth", bandwidth, 0.0, open_low=True)
