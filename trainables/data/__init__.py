@@ -1,6 +1,7 @@
 """Data sets: read, split, prepared once, and kept out of reach where they must be."""
 
 from trainables.data._arrays import ImageArrays
+from trainables.data._device import ImageBatcher
 from trainables.data._guard import TestDataSealedError, inherit_seal
 from trainables.data._info import DatasetInfo
 from trainables.data._prepare import prepare
@@ -14,6 +15,7 @@ __all__ = [
     "SOURCES",
     "DatasetInfo",
     "ImageArrays",
+    "ImageBatcher",
     "PreparedData",
     "Reader",
     "SearchData",

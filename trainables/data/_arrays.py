@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 MAX_CHANNELS = 4
+MAX_LABEL = 2**31 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +56,14 @@ def check_images(name: str, images: np.ndarray) -> None:
 
 
 def check_labels(name: str, labels: np.ndarray) -> None:
-    """Raise ``ValueError`` unless ``labels`` is (N,), of an integer type and never negative."""
+    """Raise ``ValueError`` unless ``labels`` is (N,), of an integer type and within 0..2^31-1."""
     if labels.dtype.kind not in "iu":
         raise ValueError(f"{name} is {labels.dtype} {labels.shape}, allowed are integers")
     if labels.ndim != 1:
         raise ValueError(f"{name} has shape {labels.shape}, allowed is (N,)")
-    if len(labels) and labels.min() < 0:
-        raise ValueError(f"{name} holds {labels.min()}, allowed is 0 and above")
+    for label in (labels.min(), labels.max()) if len(labels) else ():
+        if not 0 <= label <= MAX_LABEL:
+            raise ValueError(f"{name} holds {label}, allowed is 0 to {MAX_LABEL}")
 
 
 def image_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:

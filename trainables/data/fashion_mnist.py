@@ -1,0 +1,47 @@
+"""Fashion-MNIST."""
+
+import numpy as np
+from torchvision.datasets import FashionMNIST
+
+from trainables.data._info import DatasetInfo
+from trainables.data._registry import SOURCES
+from trainables.data._torchvision import Checked, TorchvisionReader
+
+
+@SOURCES.register("fashion-mnist")
+class FashionMnistReader(TorchvisionReader):
+    """Fashion-MNIST (Xiao et al., 2017): 60,000 training and 10,000 test images, grey, 28 x 28.
+
+    torchvision has checksums for the downloaded files, none for the unpacked ones.
+    """
+
+    address = "https://github.com/zalandoresearch/fashion-mnist"
+
+    def info(self) -> DatasetInfo:
+        """Return the constants."""
+        return DatasetInfo(
+            name=self.name,
+            classes=tuple(FashionMNIST.classes),
+            size=(28, 28),
+            channels=1,
+            mean=(0.2860,),
+            std=(0.3530,),
+            augmentation="crop-flip",
+            split_rule="official test set; validation is a stratified draw from the training set",
+            source=f"Xiao et al. (2017), {self.address}; channel statistics of the training set "
+            "as commonly published",
+        )
+
+    def unpacked(self) -> list[Checked]:
+        """Return the four unpacked files."""
+        return [Checked(packed.path.with_suffix(""), None) for packed in self.archives()]
+
+    def archives(self) -> list[Checked]:
+        """Return the four downloaded files."""
+        folder = self.root / "FashionMNIST" / "raw"
+        return [Checked(folder / name, md5) for name, md5 in FashionMNIST.resources]
+
+    def load(self, train: bool, download: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return one part."""
+        part = FashionMNIST(str(self.root), train=train, download=download)
+        return part.data.numpy(), part.targets.numpy()
