@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from trainables.checks import check_choice
+
 REDUCTIONS = ("mean", "sum")
 
 
@@ -55,15 +57,15 @@ class Loss(nn.Module, ABC):
             indices: See ``forward``.
         """
 
-    def prepare(self, num_samples: int, num_classes: int) -> None:  # noqa: B027
+    def prepare(self, num_samples: int, num_classes: int) -> None:
         """Hear of the training set before the first epoch; losses with a history allot it here."""
 
-    def start_epoch(self, epoch: int) -> None:  # noqa: B027
+    def start_epoch(self, epoch: int) -> None:
         """Hear that epoch ``epoch`` (from 0) begins."""
 
 
-class RowLoss(Loss):
-    """A loss that is a mean (or sum) of one value a row; a subclass implements ``per_row``.
+class ReducedLoss(Loss):
+    """A loss that is a mean (or sum) over the rows that count.
 
     Args:
         reduction: ``mean`` over the rows that count, or ``sum``.
@@ -75,18 +77,23 @@ class RowLoss(Loss):
 
     def __init__(self, *, reduction: str = "mean", ignore_index: int = -100) -> None:
         super().__init__(ignore_index=ignore_index)
-        if reduction not in REDUCTIONS:
-            raise ValueError(f"reduction={reduction!r} is not one of {', '.join(REDUCTIONS)}")
-        self.reduction = reduction
+        self.reduction = check_choice("reduction", reduction, REDUCTIONS)
+
+    def reduce(self, values: Tensor, valid: Tensor) -> Tensor:
+        """Reduce one value a row, (N,), over the rows that count, ``valid`` (N,)."""
+        if self.reduction == "sum":
+            return masked_sum(values, valid)
+        return masked_mean(values, valid)
+
+
+class RowLoss(ReducedLoss):
+    """A reduced loss whose rows do not depend on each other; a subclass implements ``per_row``."""
 
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
         """Reduce ``per_row`` over the rows that count."""
-        values = self.per_row(logits, targets)
-        if self.reduction == "sum":
-            return masked_sum(values, valid)
-        return masked_mean(values, valid)
+        return self.reduce(self.per_row(logits, targets), valid)
 
     @abstractmethod
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:

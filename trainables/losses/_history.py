@@ -1,0 +1,161 @@
+"""How often each training sample was right: what ranking losses compare confidences with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trainables.losses._base import ReducedLoss
+from trainables.losses._confidence import positions, valid_order
+
+
+class RankedPairs(NamedTuple):
+    """Each sample of a batch and the one that follows it, the last with the first; all (S,).
+
+    Attributes:
+        confidence: The sample's confidence.
+        other: The following one's confidence.
+        sign: 1, -1 or 0: whether the sample was right more often, less often, or as often.
+        margin: By how much, as a share of the epochs, in [0, 1].
+        valid: False for samples without a row that counts, which are in no pair.
+    """
+
+    confidence: Tensor
+    other: Tensor
+    sign: Tensor
+    margin: Tensor
+    valid: Tensor
+
+    def violation(self) -> Tensor:
+        """Return by how much the difference of confidences falls short of the margin's."""
+        other = self.other + self.margin * self.sign
+        return (-self.sign * (self.confidence - other)).clamp(min=0)
+
+
+class CorrectnessHistory(nn.Module):
+    """Counts for each training sample the epochs in which it was classified rightly."""
+
+    counts: Tensor
+    epoch: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("counts", torch.zeros(0, dtype=torch.float64))
+        self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
+
+    def prepare(self, num_samples: int) -> None:
+        """Begin anew with ``num_samples`` samples."""
+        self.counts = self.counts.new_zeros(num_samples)
+
+    def start_epoch(self, epoch: int) -> None:
+        """Hear that epoch ``epoch`` (from 0) begins."""
+        self.epoch.fill_(epoch)
+
+    def compare(self, confidences: Tensor, valid: Tensor, indices: Tensor) -> RankedPairs:
+        """Return the pairs of a batch, ranked by what happened before it.
+
+        Args:
+            confidences: (S,), one a sample.
+            valid: (S,), bool.
+            indices: (S,), places in the training set.
+        """
+        following = next_valid(valid)
+        shares = self._shares(indices)
+        gaps = shares - shares.gather(0, following)
+        return RankedPairs(
+            confidences,
+            confidences.gather(0, following),
+            gaps.sign().to(confidences.dtype),
+            # Margins have single precision in the released code, whatever the logits have.
+            gaps.abs().float().to(confidences.dtype),
+            valid,
+        )
+
+    @torch.no_grad()
+    def update(self, right: Tensor, indices: Tensor) -> None:
+        """Add to the samples' counts, where ``right`` (S,) is the share of rows that were right."""
+        self.counts.index_add_(0, indices, right.to(self.counts.dtype))
+
+    def _shares(self, indices: Tensor) -> Tensor:
+        # The maximum is 1 in the first two epochs and the number of epochs behind after that; the
+        # minimum is of the whole training set at this moment.
+        low = self.counts.min()
+        span = self.epoch.clamp(min=1) - low
+        shares = (self.counts.gather(0, indices) - low) / span
+        # Without a span (all samples right every time) nothing is ranked, where 0/0 would be NaN.
+        # The upper limit matters only if a sample is met more than once an epoch, as in mixup.
+        return torch.where(span > 0, shares, 0.0).clamp(0.0, 1.0)
+
+
+class RankingLoss(ReducedLoss):
+    """A loss that may compare confidences with the history of the training samples."""
+
+    def __init__(self, *, ranked: bool, reduction: str = "mean", ignore_index: int = -100) -> None:
+        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        self.ranked = ranked
+        self.history = CorrectnessHistory()
+
+    def prepare(self, num_samples: int, num_classes: int) -> None:
+        """Allot a count for each of ``num_samples`` training samples."""
+        if self.ranked:
+            self.history.prepare(num_samples)
+
+    def start_epoch(self, epoch: int) -> None:
+        """Hear that epoch ``epoch`` (from 0) begins: the history's largest count follows from it.
+
+        Raises:
+            ValueError: If ``epoch`` is negative.
+        """
+        if epoch < 0:
+            raise ValueError(f"epoch={epoch!r} is outside [0, inf)")
+        self.history.start_epoch(epoch)
+
+    def rank(
+        self, confidences: Tensor, right: Tensor, valid: Tensor, indices: Tensor | None
+    ) -> RankedPairs:
+        """Return the pairs of a batch; in training mode, count the batch afterwards.
+
+        Rows of one sample (pixels of an image) are averaged: pairs are of samples.
+
+        Args:
+            confidences: (N,), of each row.
+            right: (N,), bool, whether the row is classified rightly.
+            valid: (N,), bool.
+            indices: (S,), places in the training set, where S divides N.
+
+        Raises:
+            ValueError: If there are no indices, they do not fit, or ``prepare`` was not called.
+        """
+        places = self._places(len(valid), valid.device, indices)
+        rows = valid.view(len(places), -1)
+        valid_samples = rows.any(dim=1)
+        pairs = self.history.compare(sample_means(confidences, rows), valid_samples, places)
+        if self.training:
+            self.history.update(sample_means(right.to(confidences.dtype), rows), places)
+        return pairs
+
+    def _places(self, rows: int, device: torch.device, indices: Tensor | None) -> Tensor:
+        if indices is None:
+            raise ValueError("indices=None: a ranking loss needs each sample's place in the data")
+        if not len(self.history.counts):
+            raise ValueError("prepare(num_samples, num_classes) must come before the first batch")
+        if indices.ndim != 1 or not len(indices) or rows % len(indices):
+            raise ValueError(f"indices {tuple(indices.shape)} do not belong to {rows} rows")
+        if self.history.counts.device != device:
+            self.to(device)
+        return indices.to(device, non_blocking=True)
+
+
+def sample_means(values: Tensor, rows: Tensor) -> Tensor:
+    """Average ``values`` (N,) over the valid rows of each sample; ``rows`` (S, N/S) is the mask."""
+    total = torch.where(rows, values.view(rows.shape), 0).sum(dim=1)
+    return total / rows.sum(dim=1).clamp(min=1)
+
+
+def next_valid(valid: Tensor) -> Tensor:
+    """Return for each valid place (S,) the next valid one, for the last the first."""
+    order = valid_order(torch.zeros_like(valid, dtype=torch.float32), valid)
+    place = positions(order) + 1
+    return order.gather(0, torch.where(place < valid.sum(), place, 0))

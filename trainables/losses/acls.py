@@ -1,0 +1,116 @@
+"""Adaptive and conditional label smoothing."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.checks import check_choice, check_number
+from trainables.losses._confidence import confidence
+from trainables.losses._history import RankingLoss
+from trainables.losses._registry import LOSSES
+
+VARIANTS = ("paper", "released")
+PARTS = ("full", "adaptive", "conditional", "ranking")
+
+
+@LOSSES.register("acls")
+class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
+    """Cross-entropy plus squared distances of logits beyond a margin M.
+
+    The predicted class (not the true one) and the others are penalised apart:
+
+    - ``paper`` (Eq. 13): ``weight_pos * max(0, max z - min z - M)^2`` plus the *sum* over the
+      others of ``weight_neg * max(0, max z - z_j - M)^2``; the gradient flows through all of it.
+    - ``released``: the first is ``max(0, max z - M)^2``, without the minimum, so that it depends on
+      the logits' offset; classes that tie for the maximum each pay it. The second is divided by
+      K - 1, and the maximum in it is a constant for the gradient.
+
+    ``released`` is the default: the published weights belong to it, where they are written as
+    products (``alpha * pos_lambda = 0.1``, ``alpha * neg_lambda = 0.01``).
+
+    ``parts`` gives the paper's ablations: ``full``; ``adaptive`` without the condition (the margin
+    is taken as 0); ``conditional`` without the adaptation (distances are not squared, so every
+    logit beyond the margin is pushed equally); ``ranking`` with the condition of CRL in place of
+    the margin: a sample is penalised, margin taken as 0, if it was right less often than the next
+    one of the batch and yet is not less confident by that difference. The paper describes the last
+    in words; the formula is our reading. It needs ``prepare`` and ``indices`` like ``crl``.
+
+    Source: Park et al., ACLS: Adaptive and Conditional Label Smoothing for Network Calibration,
+    ICCV 2023.
+
+    Not with logits of an arbitrary offset under ``released``, such as after a normalisation that
+    shifts them.
+
+    Args:
+        margin: Margin M in units of logits, at least 0.
+        weight_pos: Weight λ1 of the predicted class's term, at least 0.
+        weight_neg: Weight λ2 of the other classes' term, at least 0.
+        variant: ``released`` or ``paper``, see above.
+        parts: ``full``, ``adaptive``, ``conditional`` or ``ranking``, see above.
+        reduction: ``mean`` over the rows that count, or ``sum``.
+        ignore_index: Target value of rows that take no part.
+
+    Raises:
+        ValueError: If an argument is out of its range; under ``ranking`` when called without
+            ``prepare`` or ``indices``.
+    """
+
+    def __init__(
+        self,
+        margin: float = 6.0,
+        weight_pos: float = 0.1,
+        weight_neg: float = 0.01,
+        variant: str = "released",
+        parts: str = "full",
+        *,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+    ) -> None:
+        parts = check_choice("parts", parts, PARTS)
+        super().__init__(ranked=parts == "ranking", reduction=reduction, ignore_index=ignore_index)
+        self.margin = check_number("margin", margin, 0.0)
+        self.weight_pos = check_number("weight_pos", weight_pos, 0.0)
+        self.weight_neg = check_number("weight_neg", weight_neg, 0.0)
+        self.variant = check_choice("variant", variant, VARIANTS)
+        self.parts = parts
+
+    def compute(
+        self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
+    ) -> Tensor:
+        """Return cross-entropy and penalty."""
+        penalty = self._penalty(logits)
+        if self.ranked:
+            penalty = penalty * self._condition(logits.detach(), targets, valid, indices)
+        cross_entropy = F.cross_entropy(logits, targets, reduction="none")
+        return self.reduce(cross_entropy + penalty, valid)
+
+    def _penalty(self, logits: Tensor) -> Tensor:
+        largest = logits.max(dim=1, keepdim=True).values
+        if self.variant == "paper":
+            smallest = logits.min(dim=1, keepdim=True).values
+            predicted = self._amount(largest - smallest).squeeze(1)
+            others = self._amount(largest - logits).sum(dim=1)
+        else:
+            # Ties of the maximum need no mask among the others: their distance is 0.
+            tied = (logits == largest).sum(dim=1)
+            predicted = self._amount(largest).squeeze(1) * tied
+            distances = self._amount(largest.detach() - logits)
+            others = distances.sum(dim=1) / max(logits.shape[1] - 1, 1)
+        return self.weight_pos * predicted + self.weight_neg * others
+
+    def _amount(self, distance: Tensor) -> Tensor:
+        margin = self.margin if self.parts in ("full", "conditional") else 0.0
+        excess = F.relu(distance - margin)
+        return excess if self.parts == "conditional" else excess.square()
+
+    def _condition(
+        self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
+    ) -> Tensor:
+        """Return 1 for the rows of samples that are too sure for their history, else 0, (N,)."""
+        right = logits.argmax(dim=1) == targets
+        scores = confidence(F.softmax(logits, dim=1), "msp")
+        pairs = self.rank(scores, right, valid, indices)
+        too_sure = (pairs.sign < 0) & (pairs.violation() > 0)
+        rows = len(logits) // len(too_sure)
+        return too_sure.to(logits.dtype).repeat_interleave(rows)

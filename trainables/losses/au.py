@@ -1,0 +1,169 @@
+"""Selective risk in the low-confidence region."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.checks import check_choice, check_count, check_number
+from trainables.losses._base import ReducedLoss
+from trainables.losses._confidence import SCORES, row_count, selective_confidence, valid_order
+from trainables.losses._registry import LOSSES
+
+VARIANTS = ("paper", "released")
+HISTOGRAMS = ("epoch", "batch")
+TINY = 1e-12
+
+
+@LOSSES.register("au")
+class SelectiveAULoss(ReducedLoss):
+    """Cross-entropy weighted by ``-log(1 - G(c))``, G the distribution of the confidence c.
+
+    G comes from a histogram of the confidences on [0, 1], smoothed so that the gradient flows
+    through it: ``G(x) = sum_b n_b sigmoid((x - centre_b) / smoothness) / n``. Rows at or above the
+    ``coverage`` quantile τ of the batch share the weight of τ. G is clipped to
+    [1/(B+1), B/(B+1)] for batches of B rows.
+
+    ``variant`` decides the confidence:
+
+    - ``paper``: from the probabilities; ``neg_entropy`` is normalised to ``1 - H / log K``.
+    - ``released``: from a second softmax of the probabilities, which squeezes the scores into few
+      bins; ``neg_entropy`` has a sign error that makes every confidence 1 and the loss a multiple
+      of cross-entropy.
+
+    ``released`` is the default: the published values of coverage and smoothness were chosen with
+    that code. With ``score="neg_entropy"`` use ``paper``.
+
+    A module in evaluation mode counts the batch at hand without keeping it.
+
+    Source: Zhou et al., Revisiting Reweighted Risk for Calibration, 2025, sec. 4.2, Eq. 13-15.
+
+    Not with ``histogram="batch"`` and batches of a few rows: the distribution is then unknown.
+
+    Args:
+        coverage: Share κ of the rows that count as low confidence, in (0, 1).
+        smoothness: Width ν of the smoothed step, above 0, in units of the score.
+        score: Confidence score: ``msp``, ``margin`` or ``neg_entropy``.
+        bins: Number of equal bins on [0, 1].
+        variant: ``released`` or ``paper``, see above.
+        histogram: ``epoch`` keeps counting from batch to batch until ``start_epoch``, as the
+            released code does; ``batch`` starts anew with each batch.
+        batch_size: B. By default the number of rows that count in the batch at hand; the released
+            code always takes the configured batch size.
+        reduction: ``mean`` over the rows that count, or ``sum``.
+        ignore_index: Target value of rows that take no part.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    counts: Tensor
+
+    def __init__(
+        self,
+        coverage: float = 0.9,
+        smoothness: float = 0.1,
+        score: str = "msp",
+        bins: int = 64,
+        variant: str = "released",
+        histogram: str = "epoch",
+        *,
+        batch_size: int | None = None,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        self.coverage = check_number("coverage", coverage, 0.0, 1.0, open_low=True, open_high=True)
+        self.smoothness = check_number("smoothness", smoothness, 0.0, open_low=True)
+        self.score = check_choice("score", score, SCORES)
+        self.bins = check_count("bins", bins)
+        self.variant = check_choice("variant", variant, VARIANTS)
+        self.histogram = check_choice("histogram", histogram, HISTOGRAMS)
+        self.batch_size = None if batch_size is None else check_count("batch_size", batch_size)
+        # Double precision: an epoch of pixels is more than float32 can count.
+        self.register_buffer("counts", torch.zeros(self.bins, dtype=torch.float64))
+
+    def start_epoch(self, epoch: int) -> None:
+        """Forget the confidences of the last epoch."""
+        self.counts.zero_()
+
+    def compute(
+        self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
+    ) -> Tensor:
+        """Return the weighted cross-entropy."""
+        scores = self._confidence(logits)
+        counts = self._counted(scores.detach(), valid)
+        threshold = masked_quantile(scores, valid, self.coverage)
+        ranks = torch.where(
+            scores >= threshold,
+            self._clipped(smooth_cdf(threshold.view(1), counts, self.smoothness), valid),
+            self._clipped(smooth_cdf(scores, counts, self.smoothness), valid),
+        )
+        losses = F.cross_entropy(logits, targets, reduction="none")
+        return self.reduce(losses * -torch.log(1 - ranks), valid)
+
+    def _confidence(self, logits: Tensor) -> Tensor:
+        released = self.variant == "released"
+        scores = selective_confidence(logits, self.score, double_softmax=released)
+        if self.score != "neg_entropy":
+            return scores
+        entropy = -scores / math.log(max(logits.shape[1], 2))
+        return (1 + entropy if released else 1 - entropy).clamp(0.0, 1.0)
+
+    @torch.no_grad()
+    def _counted(self, scores: Tensor, valid: Tensor) -> Tensor:
+        """Return how many confidences lie in each bin, those of this batch included."""
+        if self.counts.device != scores.device:
+            self.to(scores.device)
+        counts = histogram(scores, valid, self.bins)
+        if self.histogram == "epoch":
+            counts = counts + self.counts
+            if self.training:
+                self.counts.copy_(counts)
+        return counts.to(scores.dtype)
+
+    def _clipped(self, ranks: Tensor, valid: Tensor) -> Tensor:
+        rows = row_count(valid, self.batch_size, ranks.dtype)
+        return ranks.clamp(1 / (rows + 1), rows / (rows + 1))
+
+
+def histogram(scores: Tensor, valid: Tensor, bins: int) -> Tensor:
+    """Count valid ``scores`` (N,) in equal bins [a, b) on [0, 1]; the last holds 1, the ends more.
+
+    Returns:
+        (bins,), float64.
+    """
+    edges = torch.linspace(0, 1, bins + 1, dtype=scores.dtype, device=scores.device)
+    places = (torch.bucketize(scores, edges, right=True) - 1).clamp(0, bins - 1)
+    zeros = torch.zeros(bins, dtype=torch.float64, device=scores.device)
+    return zeros.index_add(0, places, valid.to(torch.float64))
+
+
+def smooth_cdf(values: Tensor, counts: Tensor, smoothness: float) -> Tensor:
+    """Return the smoothed distribution function of a histogram on [0, 1] at ``values``, (N,).
+
+    Args:
+        values: (N,), any real number; the gradient flows through them.
+        counts: (bins,), of ``values``'s dtype; empty bins count 1e-12.
+        smoothness: Width of the logistic step at each bin's centre.
+    """
+    edges = torch.linspace(0, 1, len(counts) + 1, dtype=values.dtype, device=values.device)
+    centres = 0.5 * (edges[:-1] + edges[1:])
+    steps = torch.sigmoid((values.unsqueeze(1) - centres) / smoothness)
+    return (steps @ counts.clamp(min=TINY)) / counts.sum().clamp(min=TINY)
+
+
+def masked_quantile(values: Tensor, valid: Tensor, share: float) -> Tensor:
+    """Return the ``share`` quantile of the valid ``values`` (N,), a scalar, linear in between.
+
+    Without a valid one, the result is one of the others.
+    """
+    order = valid_order(values.detach(), valid)
+    place = share * (valid.sum() - 1).clamp(min=0).to(values.dtype)
+    # A tensor without dimensions as an index would wait for the device; gather does not.
+    ends = torch.stack((place.floor(), place.ceil())).long()
+    below, above = values.gather(0, order.gather(0, ends))
+    return torch.lerp(below, above, place - place.floor())

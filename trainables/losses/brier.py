@@ -1,0 +1,30 @@
+"""Brier score."""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.losses._base import RowLoss
+from trainables.losses._registry import LOSSES
+
+
+@LOSSES.register("brier")
+class BrierLoss(RowLoss):
+    """Brier score, ``sum_k (p_k - [k = y])^2``, in [0, 2].
+
+    Source: Brier, Verification of Forecasts Expressed in Terms of Probability, 1950; as a training
+    loss in Mukhoti et al., NeurIPS 2020. It sums over classes like theirs; the released code of
+    aurc and BalCAL averages over the K classes, which is the same loss divided by K.
+
+    Not for many classes or a network far from its optimum: the gradient of a confidently wrong row
+    vanishes.
+
+    Args:
+        reduction: ``mean`` over the rows that count, or ``sum``.
+        ignore_index: Target value of rows that take no part.
+    """
+
+    def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the Brier score of each row."""
+        probs = F.softmax(logits, dim=1)
+        one = probs.new_ones(1, 1).expand(len(probs), 1)
+        return probs.scatter_add(1, targets.unsqueeze(1), -one).square().sum(dim=1)

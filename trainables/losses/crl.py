@@ -1,0 +1,96 @@
+"""Correctness ranking loss."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.checks import check_choice, check_number
+from trainables.losses._confidence import SCORES, confidence
+from trainables.losses._history import RankingLoss
+from trainables.losses._registry import LOSSES
+
+CONDITIONS = ("ranking", "margin")
+
+
+@LOSSES.register("crl")
+class CorrectnessRankingLoss(RankingLoss):
+    """Cross-entropy plus ``weight`` times a ranking of confidences by past correctness.
+
+    Each sample i is paired with the next one j of the batch, the last with the first. If i was
+    right in a share of the past epochs that is larger by m, its confidence should be larger by m:
+    the penalty is ``max(0, m - (c_i - c_j))``, and 0 for samples that were right equally often; its
+    mean is over all pairs. Counts are those before the batch, normalised by their minimum over the
+    training set and the number of epochs, as in the released code. In the first epoch there is no
+    penalty. If every sample has always been right there is none either, where the released code
+    divides 0 by 0.
+
+    In training mode a call also counts the batch, so each batch is to be given once an epoch; in
+    evaluation mode the history stays as it is. For logits (N, K, H, W) confidence and correctness
+    are averaged over an image's pixels, and ``indices`` are those of the images.
+
+    ``condition="margin"`` is the ablation of the acls paper (Table 6): no history is used;
+    instead the confidence of each row whose logits spread over more than ``margin`` is penalised.
+    The paper gives no formula for it: this is our reading.
+
+    Source: Moon et al., Confidence-Aware Learning for Deep Neural Networks, ICML 2020.
+
+    Not for a training of a few epochs or with indices that change from epoch to epoch: there is
+    then no history.
+
+    Args:
+        weight: Weight λ of the penalty, at least 0.
+        score: Confidence score: ``msp``, ``margin`` or ``neg_entropy`` (divided by log K).
+        condition: ``ranking`` or ``margin``, see above.
+        margin: Spread of logits above which ``condition="margin"`` penalises, at least 0.
+        reduction: ``mean`` over the rows that count, or ``sum``; the penalty follows it.
+        ignore_index: Target value of rows that take no part.
+
+    Raises:
+        ValueError: If an argument is out of its range; when called without ``prepare`` or
+            ``indices``.
+    """
+
+    def __init__(
+        self,
+        weight: float = 1.0,
+        score: str = "msp",
+        condition: str = "ranking",
+        margin: float = 10.0,
+        *,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+    ) -> None:
+        condition = check_choice("condition", condition, CONDITIONS)
+        super().__init__(
+            ranked=condition == "ranking", reduction=reduction, ignore_index=ignore_index
+        )
+        self.weight = check_number("weight", weight, 0.0)
+        self.score = check_choice("score", score, SCORES)
+        self.margin = check_number("margin", margin, 0.0)
+
+    def compute(
+        self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
+    ) -> Tensor:
+        """Return cross-entropy and penalty."""
+        log_probs = F.log_softmax(logits, dim=1)
+        cross_entropy = F.nll_loss(log_probs, targets, reduction="none")
+        scores = self._confidence(log_probs)
+        if self.ranked:
+            right = logits.argmax(dim=1) == targets
+            pairs = self.rank(scores, right, valid, indices)
+            penalty = self.reduce(pairs.violation(), pairs.valid)
+        else:
+            spread = logits.detach().amax(dim=1) - logits.detach().amin(dim=1)
+            penalty = self.reduce(torch.where(spread > self.margin, scores, 0), valid)
+        return self.reduce(cross_entropy, valid) + self.weight * penalty
+
+    def _confidence(self, log_probs: Tensor) -> Tensor:
+        probs = log_probs.exp().clamp(min=torch.finfo(log_probs.dtype).tiny)
+        scores = confidence(probs, self.score)
+        if self.score == "neg_entropy":
+            scores = scores / math.log(max(log_probs.shape[1], 2))
+        return scores

@@ -1,0 +1,70 @@
+"""Dual focal loss."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.checks import check_choice, check_number
+from trainables.losses._base import RowLoss
+from trainables.losses._focal import power
+from trainables.losses._registry import LOSSES
+
+VARIANTS = ("paper", "released")
+
+
+@LOSSES.register("dfl")
+class DualFocalLoss(RowLoss):
+    """Dual focal loss, ``-(1 - p_y + p_j)^gamma log p_y``, with the probability p_j of a rival.
+
+    The gradient flows through p_y and p_j. ``variant`` decides who the rival is:
+
+    - ``released``: the class with the largest probability *strictly below* p_y. A wrong class that
+      wins or ties is passed over; with none below, ``p_j = 0`` and the row has the focal loss.
+    - ``paper``: the strongest class other than the true one, so that for a wrongly classified row
+      it is the winner. The two agree on every row that is classified rightly without a tie.
+
+    ``released`` is the default: all published exponents were chosen with that code.
+
+    Source: Tao et al., Dual Focal Loss for Calibration, ICML 2023. Its code sums over the batch
+    (``reduction="sum"``), that of the aurc paper averages.
+
+    Not for two classes: the rival's probability is then ``1 - p_y`` or 0.
+
+    Args:
+        gamma: Focusing parameter γ, at least 0; 0 is cross-entropy.
+        variant: ``released`` or ``paper``, see above.
+        reduction: ``mean`` over the rows that count, or ``sum``.
+        ignore_index: Target value of rows that take no part.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        gamma: float = 5.0,
+        variant: str = "released",
+        *,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        self.gamma = check_number("gamma", gamma, 0.0)
+        self.variant = check_choice("variant", variant, VARIANTS)
+
+    def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the dual focal loss of each row."""
+        log_probs = F.log_softmax(logits, dim=1)
+        true = targets.unsqueeze(1)
+        rivals = self._rivals(log_probs.detach().exp(), true)
+        # Only the rival's place is looked for among all classes: its gradient needs one entry.
+        rival = rivals.max(dim=1, keepdim=True)
+        prob_rival = log_probs.gather(1, rival.indices).exp() * (rival.values > 0)
+        log_prob = log_probs.gather(1, true)
+        return -(power(1 - log_prob.exp() + prob_rival, self.gamma) * log_prob).squeeze(1)
+
+    def _rivals(self, probs: Tensor, true: Tensor) -> Tensor:
+        """Return the probabilities with 0 for the classes that cannot be the rival."""
+        if self.variant == "paper":
+            return probs.scatter(1, true, 0.0)
+        return torch.where(probs < probs.gather(1, true), probs, 0.0)

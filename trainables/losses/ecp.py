@@ -1,0 +1,62 @@
+"""Explicit confidence penalty."""
+
+import math
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.checks import check_choice, check_number
+from trainables.losses._base import RowLoss
+from trainables.losses._registry import LOSSES
+
+VARIANTS = ("paper", "released")
+EPSILON = 1e-10
+
+
+@LOSSES.register("ecp")
+class ConfidencePenaltyLoss(RowLoss):
+    """Cross-entropy less ``weight`` times the entropy (in nats) of the predicted distribution.
+
+    ``variant`` decides the entropy: ``paper`` sums ``-p log p`` over the K classes; ``released``
+    (mbls) averages it over them, so that its effective weight is ``weight / K``, and clamps p to
+    [1e-10, 1 - 1e-10], which also stops the gradient. ``released`` is the default: the published
+    weight of 0.1 is that of the released configurations.
+
+    Source: Pereyra et al., Regularizing Neural Networks by Penalizing Confident Output
+    Distributions, 2017.
+
+    Not with one ``weight`` across numbers of classes: ``released`` weakens with K.
+
+    Args:
+        weight: Weight λ of the entropy, at least 0.
+        variant: ``released`` or ``paper``, see above.
+        reduction: ``mean`` over the rows that count, or ``sum``.
+        ignore_index: Target value of rows that take no part.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        weight: float = 0.1,
+        variant: str = "released",
+        *,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        self.weight = check_number("weight", weight, 0.0)
+        self.variant = check_choice("variant", variant, VARIANTS)
+
+    def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return cross-entropy and penalty of each row."""
+        log_probs = F.log_softmax(logits, dim=1)
+        cross_entropy = F.nll_loss(log_probs, targets, reduction="none")
+        return cross_entropy - self.weight * self._entropy(log_probs)
+
+    def _entropy(self, log_probs: Tensor) -> Tensor:
+        if self.variant == "paper":
+            return -(log_probs.exp() * log_probs).sum(dim=1)
+        clamped = log_probs.clamp(math.log(EPSILON), math.log1p(-EPSILON))
+        return -(clamped.exp() * clamped).mean(dim=1)

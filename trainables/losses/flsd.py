@@ -1,0 +1,77 @@
+"""Focal loss with a sample-dependent exponent."""
+
+import torch
+from torch import Tensor
+
+from trainables.checks import check_choice, check_number
+from trainables.losses._base import RowLoss
+from trainables.losses._focal import power, true_log_prob
+from trainables.losses._registry import LOSSES
+
+SCHEDULES = ("two-threshold", "one-threshold", "predicted")
+LOW_GAMMA, LOW_THRESHOLD = 5.0, 0.2
+MIDDLE_GAMMA, HIGH_THRESHOLD = 3.0, 0.5
+
+
+@LOSSES.register("flsd")
+class SampleDependentFocalLoss(RowLoss):
+    """Focal loss whose exponent depends on the row's probability p (FLSD-53 for ``gamma=3``).
+
+    The published forms differ in p and in the thresholds, which are strict:
+
+    - ``two-threshold``: p of the true class; 5 below 0.2, 3 below 0.5, else ``gamma`` (released
+      code of Mukhoti et al., which sums over the batch).
+    - ``one-threshold``: p of the true class; 5 below 0.2, else ``gamma`` (mbls and aurc; released
+      code of the latter).
+    - ``predicted``: 5 if p of the *predicted* class is below 0.2, else ``gamma`` (acls, supplement
+      S1.1, Eq. 1). The loss itself stays that of the true class.
+
+    The first is the default: it is what the loss's authors released, and for ``gamma=3`` it equals
+    the second.
+
+    Source: Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss, NeurIPS 2020.
+
+    Not for ``predicted`` with five classes or fewer: the largest probability is then never below
+    0.2, and the loss is plain focal loss.
+
+    Args:
+        gamma: Focusing parameter γ of the highest range of p, at least 0.
+        schedule: One of the forms above.
+        reduction: ``mean`` over the rows that count, or ``sum``.
+        ignore_index: Target value of rows that take no part.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        gamma: float = 3.0,
+        schedule: str = "two-threshold",
+        *,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        self.gamma = check_number("gamma", gamma, 0.0)
+        self.schedule = check_choice("schedule", schedule, SCHEDULES)
+
+    def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the focal loss of each row."""
+        log_prob = true_log_prob(logits, targets)
+        prob = log_prob.exp()
+        deciding = prob.detach()
+        if self.schedule == "predicted":
+            deciding = predicted_prob(logits.detach())
+        return -power(1 - prob, self._exponents(deciding)) * log_prob
+
+    def _exponents(self, prob: Tensor) -> Tensor:
+        high = torch.full_like(prob, self.gamma)
+        if self.schedule == "two-threshold":
+            high = torch.where(prob < HIGH_THRESHOLD, MIDDLE_GAMMA, high)
+        return torch.where(prob < LOW_THRESHOLD, LOW_GAMMA, high)
+
+
+def predicted_prob(logits: Tensor) -> Tensor:
+    """Return the largest probability of each row, (N,)."""
+    return (logits.amax(dim=1) - logits.logsumexp(dim=1)).exp()

@@ -1,0 +1,56 @@
+"""Label smoothing."""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.checks import check_choice, check_number
+from trainables.losses._base import RowLoss
+from trainables.losses._registry import LOSSES
+
+SPREADS = ("all", "others")
+
+
+@LOSSES.register("ls")
+class LabelSmoothingLoss(RowLoss):
+    """Cross-entropy with the label ``1 - smoothing`` on the true class and the rest spread evenly.
+
+    ``spread`` decides over what: ``all`` K classes, the true one included (Szegedy et al.; released
+    code of mbls), or the K - 1 ``others`` (released code of MDCA). At the same ``smoothing`` they
+    differ by a factor of (K - 1)/K in strength. The default is the original definition, which the
+    published value belongs to.
+
+    Source: Szegedy et al., Rethinking the Inception Architecture, CVPR 2016.
+
+    Not where the network's features are to be distilled or its ranking of confidences is to be
+    used: smoothing wipes out differences between classes.
+
+    Args:
+        smoothing: Share α of the label that is spread, in [0, 1).
+        spread: ``all`` or ``others``.
+        reduction: ``mean`` over the rows that count, or ``sum``.
+        ignore_index: Target value of rows that take no part.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        smoothing: float = 0.05,
+        spread: str = "all",
+        *,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        self.smoothing = check_number("smoothing", smoothing, 0.0, 1.0, open_high=True)
+        self.spread = check_choice("spread", spread, SPREADS)
+
+    def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross-entropy with the smoothed label of each row."""
+        log_probs = F.log_softmax(logits, dim=1)
+        true = F.nll_loss(log_probs, targets, reduction="none")
+        rest, classes = -log_probs.sum(dim=1), logits.shape[1]
+        if self.spread == "others":
+            rest, classes = rest - true, classes - 1
+        return (1 - self.smoothing) * true + self.smoothing * rest / max(classes, 1)
