@@ -1,0 +1,86 @@
+"""Study results, from the journal or from the tracking store: one rule for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from orchestrator.results import StudyResult
+from orchestrator.tracking import _names as names
+from orchestrator.tracking._ledger import Ledger, Study, Trial
+
+STATUS = {
+    names.RUNNING: "running",
+    names.FINISHED: "finished",
+    names.FAILED: "failed",
+    names.KILLED: "failed",
+}
+
+
+def results_from_journal(events: Iterable[Mapping[str, Any]]) -> list[StudyResult]:
+    """Return the studies of a sweep that are rows of its table, in the order of their opening.
+
+    Args:
+        events: The events of one journal, from its start.
+
+    Raises:
+        InputError: If the events belong to more than one sweep.
+    """
+    ledger = Ledger()
+    for event in events:
+        ledger.apply(event)
+    evaluated = [trial for trial in ledger.trials.values() if trial.test]
+    return results(ledger.sweep, ledger.studies.values(), ledger.trials, evaluated)
+
+
+def results(
+    sweep: str,
+    studies: Iterable[Study],
+    chosen: Mapping[str, Trial],
+    evaluated: Iterable[Trial],
+) -> list[StudyResult]:
+    """Return the results of those studies that are rows.
+
+    Args:
+        sweep: Name of the sweep.
+        studies: All its studies.
+        chosen: Trials by key, the chosen ones among them.
+        evaluated: Trials with test metrics.
+    """
+    tests = sorted(evaluated, key=lambda trial: (trial.seed, trial.role, trial.number))
+    rows = sorted((study for study in studies if study.row), key=lambda study: study.index)
+    return [_result(sweep, study, chosen.get(study.chosen or ""), tests) for study in rows]
+
+
+def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) -> StudyResult:
+    # What a study had chosen before it was resumed may have been evaluated too; it is no result.
+    ours = [
+        trial
+        for trial in tests
+        if chosen is not None
+        and trial.study == study.name
+        and trial.configuration == chosen.configuration
+    ]
+    return StudyResult(
+        sweep=sweep,
+        task=study.task,
+        recipe=study.recipe,
+        status=STATUS[study.status],
+        configuration=chosen.configuration if chosen else {},
+        validation=_validation(chosen),
+        test=tuple(trial.test for trial in ours),
+        trials_finished=study.finished,
+        trials_failed=study.failed,
+        reason=study.reason,
+        run_ids=tuple(trial.run_id for trial in ours if trial.run_id),
+    )
+
+
+def _validation(chosen: Trial | None) -> dict[str, float]:
+    prefix = names.VALIDATION_PREFIX
+    metrics = chosen.metrics if chosen else {}
+    return {
+        name.removeprefix(prefix): value
+        for name, value in metrics.items()
+        if name.startswith(prefix)
+    }

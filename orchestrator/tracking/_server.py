@@ -1,0 +1,233 @@
+"""The one module that speaks to MLflow: explicit run ids, no active run, one error for "away".
+
+Importing it imports MLflow, which takes seconds; the sweep's own process has no need to.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import copyfile
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+# A POST that MLflow itself repeats may create a run twice; whoever calls repeats after looking.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
+
+from mlflow import MlflowClient
+from mlflow.entities import Experiment, Metric, Param, Run, RunTag
+from mlflow.exceptions import MlflowException
+from sqlalchemy import create_engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from orchestrator.tracking import _names as names
+from orchestrator.tracking._ledger import Change
+from orchestrator.tracking._uri import redacted, sqlite_file
+from trainables.errors import InputError
+
+PAGE = 1000
+"""Runs asked for at once."""
+
+_FINAL = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST")
+
+
+class UnreachableError(InputError):
+    """The tracking store gave no answer, or one that may be another the next time."""
+
+
+class RefusedError(ValueError):
+    """The tracking store will never take this, however often it is sent."""
+
+
+class Server:
+    """A tracking store.
+
+    Args:
+        uri: See ``check_tracking_uri``. For a SQLite file that does not exist, the file and its
+            folders are created, which takes seconds.
+
+    Raises:
+        UnreachableError: If the store cannot be opened.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        file = sqlite_file(uri)
+        with _translated(uri):
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+            self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+    def experiment(self, name: str) -> Experiment | None:
+        """Return the experiment of that name, deleted ones included, or None."""
+        with _translated(self.uri):
+            return self.client.get_experiment_by_name(name)
+
+    def ensure_experiment(self, name: str, artifact_root: Path | None) -> tuple[Experiment, bool]:
+        """Return the experiment of that name, and whether it had to be created.
+
+        Raises:
+            UnreachableError: If it has been deleted on the server, until it is restored.
+        """
+        found = self.experiment(name)
+        if found is None:
+            place = None if artifact_root is None else (artifact_root / _slug(name)).as_uri()
+            with _translated(self.uri):
+                self.client.create_experiment(name, place, tags={names.KIND: "sweep"})
+            created = self.experiment(name)
+            assert created is not None
+            return created, True
+        if found.lifecycle_stage != "active":
+            raise UnreachableError(
+                f"experiment {name!r} is deleted on {redacted(self.uri)}; restore it with "
+                f"`mlflow experiments restore -x {found.experiment_id}`"
+            )
+        return found, False
+
+    def experiments(self) -> list[Experiment]:
+        """Return the experiments that hold sweeps."""
+        found: list[Experiment] = []
+        token = None
+        while True:
+            with _translated(self.uri):
+                page = self.client.search_experiments(
+                    filter_string=f"tags.`{names.KIND}` = 'sweep'", page_token=token
+                )
+            found += page
+            token = page.token
+            if not token:
+                return found
+
+    def runs(
+        self,
+        experiments: Sequence[str],
+        tags: Mapping[str, str],
+        extra: Sequence[str] = (),
+        order: Sequence[str] = (),
+        limit: int | None = None,
+    ) -> Iterator[Run]:
+        """Ask for runs by their tags, a page at a time.
+
+        Args:
+            experiments: Ids of experiments.
+            tags: Tags with the values they must have.
+            extra: Further conditions in MLflow's filter language.
+            order: MLflow's order-by clauses.
+            limit: Stop after so many.
+        """
+        conditions = [f"tags.`{name}` = {quoted(value)}" for name, value in tags.items()]
+        condition, token = " AND ".join([*conditions, *extra]), None
+        while experiments:
+            with _translated(self.uri):
+                page = self.client.search_runs(
+                    list(experiments),
+                    condition,
+                    max_results=min(PAGE, limit or PAGE),
+                    order_by=list(order) or None,
+                    page_token=token,
+                )
+            yield from page[:limit]
+            limit = None if limit is None else limit - len(page)
+            token = page.token
+            if not token or limit == 0:
+                return
+
+    def create_run(
+        self, experiment: str, name: str, tags: Mapping[str, str], start_time: int
+    ) -> str:
+        """Create a run and return its id."""
+        with _translated(self.uri):
+            run = self.client.create_run(experiment, start_time, dict(tags), name)
+        return run.info.run_id
+
+    def log(self, run_id: str, change: Change) -> None:
+        """Add what is new to a run; saying it again changes nothing."""
+        metrics = [Metric(*point) for point in change.points]
+        params = [Param(name, value) for name, value in change.params.items()]
+        tags = [RunTag(name, value) for name, value in change.tags.items()]
+        if metrics or params or tags:
+            with _translated(self.uri):
+                # The client cuts this into as few requests as the server's limits allow.
+                self.client.log_batch(run_id, metrics, params, tags, synchronous=True)
+
+    def upload(self, run_id: str, name: str, path: Path) -> None:
+        """Store a file with a run under the name given.
+
+        Raises:
+            RefusedError: If there is no such file.
+        """
+        if not path.is_file():
+            raise RefusedError(f"artifact {name}: {path} does not exist")
+        with tempfile.TemporaryDirectory() as folder, _translated(self.uri):
+            copy = Path(folder) / Path(name).name
+            copyfile(path, copy)
+            self.client.log_artifact(run_id, str(copy))
+
+    def set_status(self, run_id: str, status: str, time: int) -> None:
+        """Set a run's status, and when it ended unless it is RUNNING (again)."""
+        with _translated(self.uri):
+            if status == names.RUNNING:
+                self.client.update_run(run_id, status=status)
+            else:
+                self.client.set_terminated(run_id, status, time)
+
+    def delete_run(self, run_id: str) -> None:
+        """Delete a run, as the user interface would."""
+        with _translated(self.uri):
+            self.client.delete_run(run_id)
+
+
+def answer_within(uri: str, timeout: float) -> str:
+    """Ask a server one small question and return one line about it.
+
+    Raises:
+        UnreachableError: If it does not answer within ``timeout`` seconds.
+    """
+    seconds = max(1, round(timeout))
+    with _translated(uri):
+        if uri.startswith("postgresql"):
+            engine = create_engine(uri, connect_args={"connect_timeout": seconds})
+            engine.connect().close()
+            engine.dispose()
+        else:
+            before = os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]
+            os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(seconds)
+            try:
+                MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+            finally:
+                os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = before
+    return f"{redacted(uri)} answers"
+
+
+def quoted(value: str) -> str:
+    """Quote a value for MLflow's filter language, which has no way to escape.
+
+    Raises:
+        InputError: If it holds both kinds of quotation mark.
+    """
+    mark = '"' if "'" in value else "'"
+    if mark in value:
+        raise InputError(f"{value!r} cannot be looked up: it holds both ' and \"")
+    return f"{mark}{value}{mark}"
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+
+
+@contextmanager
+def _translated(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except MlflowException as error:
+        text = " ".join(str(error).split())
+        if error.error_code in _FINAL:
+            raise RefusedError(text) from error
+        raise UnreachableError(f"tracking {redacted(uri)} gives no answer: {text[:300]}") from error
+    except (SQLAlchemyError, OSError) as error:
+        text = " ".join(str(error).split())
+        raise UnreachableError(f"tracking {redacted(uri)} gives no answer: {text[:300]}") from error

@@ -1,0 +1,354 @@
+"""Delivers a journal to a tracking store: everything, once, whatever happens in between."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import psutil
+from filelock import FileLock, Timeout
+
+from orchestrator.journal import read_events
+from orchestrator.tracking import _names as names
+from orchestrator.tracking._ledger import Change, Ledger
+from orchestrator.tracking._memory import Memory, delivered
+from orchestrator.tracking._server import RefusedError, Server, UnreachableError
+from orchestrator.tracking._tags import study_name, study_tags, trial_name, trial_tags
+from orchestrator.tracking._uri import check_tracking_uri
+from trainables.errors import InputError
+
+CHUNK = 1 << 20
+"""Bytes of journal delivered before the place reached is written down."""
+
+PATIENCE_ONCE = 5.0
+PATIENCE_ORPHANED = 60.0
+LONGEST_PAUSE = 30.0
+LOCK_WAIT = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Shipment:
+    """What one call of ``ship`` delivered.
+
+    Attributes:
+        events: Journal lines taken in.
+        runs: Runs that the sweep has on the server.
+        refused: One line for each thing that the server will never take.
+    """
+
+    events: int = 0
+    runs: int = 0
+    refused: list[str] = field(default_factory=list)
+
+
+def ship(
+    journal: str | Path,
+    uri: str,
+    *,
+    artifact_root: str | Path | None = None,
+    follow: bool = False,
+    poll_seconds: float = 1.0,
+    parent_pid: int | None = None,
+    since: int = 0,
+    interrupted: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Shipment:
+    """Turn the events of a journal into runs on a tracking store.
+
+    May be killed and started again at any moment: nothing is lost and nothing is there twice. Only
+    one process at a time ships a journal.
+
+    Args:
+        journal: The journal; ``shipped.json`` beside it remembers how far delivery has got.
+        uri: See ``check_tracking_uri``.
+        artifact_root: Where a store without a server of its own (SQLite, PostgreSQL) keeps
+            artifacts; ``artifacts`` beside the journal if not given. A tracking server has a place
+            of its own.
+        follow: Go on until the sweep has ended or ``parent_pid`` has died, and wait out any
+            outage. Otherwise deliver what is there, once.
+        poll_seconds: How long events are collected before they are sent together.
+        parent_pid: The process whose death ends following; runs then still open are KILLED.
+        since: Take no end of the sweep before this time (milliseconds since 1970) for the end: it
+            is that of an earlier attempt, which is being resumed.
+        interrupted: Nobody works on the sweep any more: mark runs that are still open as KILLED.
+        on_progress: Called with the bytes delivered and the bytes there are.
+
+    Raises:
+        InputError: If the journal is missing or damaged, another process is shipping it, or (not
+            following) the store gives no answer.
+    """
+    journal = Path(journal).resolve()
+    check_tracking_uri(uri)
+    lock = FileLock(journal.with_name("shipped.lock"))
+    try:
+        with lock.acquire(timeout=-1 if follow else LOCK_WAIT):
+            root = Path(artifact_root) if artifact_root else journal.with_name("artifacts")
+            shipper = _Shipper(journal, uri, root)
+            parent = _Parent(parent_pid) if follow else None
+            _deliver_all(shipper, parent, poll_seconds, since, on_progress)
+            if interrupted or (parent is not None and parent.dead()):
+                _patiently(shipper.close_open, PATIENCE_ORPHANED)
+            _patiently(shipper.remove_doubles, PATIENCE_ORPHANED)
+            return shipper.shipment
+    except Timeout as error:
+        raise InputError(f"journal {journal} is being delivered by another process") from error
+
+
+def sync(
+    journal: str | Path,
+    uri: str,
+    artifact_root: str | Path | None = None,
+    interrupted: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Shipment:
+    """Deliver, once, whatever of a journal has not been delivered; see ``ship``."""
+    return ship(
+        journal,
+        uri,
+        artifact_root=artifact_root,
+        interrupted=interrupted,
+        on_progress=on_progress,
+    )
+
+
+def _deliver_all(
+    shipper: _Shipper,
+    parent: _Parent | None,
+    poll_seconds: float,
+    since: int,
+    on_progress: Callable[[int, int], None] | None,
+) -> None:
+    while True:
+        orphaned = parent is not None and parent.dead()
+        patience = PATIENCE_ORPHANED if orphaned else PATIENCE_ONCE
+        more = _patiently(shipper.step, patience if parent is None or orphaned else None)
+        if on_progress is not None:
+            on_progress(*delivered(shipper.journal))
+        if more:
+            continue
+        if parent is None or orphaned or shipper.over(since):
+            return
+        time.sleep(poll_seconds)
+
+
+def _patiently(action: Callable[[], bool], patience: float | None) -> bool:
+    """Repeat ``action`` while the store is away, for ``patience`` seconds or for ever."""
+    start, pause = time.monotonic(), 0.5
+    while True:
+        try:
+            return action()
+        except UnreachableError as error:
+            waited = time.monotonic() - start
+            if patience is not None and waited + pause > patience:
+                raise
+            logger.warning("%s; trying again in %.1f s", error, pause)
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+class _Parent:
+    """The process for which journals are followed; without a pid it never dies."""
+
+    def __init__(self, pid: int | None) -> None:
+        self._process: psutil.Process | None = None
+        self._gone = False
+        if pid is not None:
+            try:
+                self._process = psutil.Process(pid)
+            except psutil.NoSuchProcess:
+                self._gone = True
+
+    def dead(self) -> bool:
+        """Say whether it has ended, be it unreaped."""
+        if self._process is not None and not self._gone:
+            try:
+                zombie = self._process.status() == psutil.STATUS_ZOMBIE
+                self._gone = zombie or not self._process.is_running()
+            except psutil.NoSuchProcess:
+                self._gone = True
+        return self._gone
+
+
+class _Shipper:
+    """One attempt to deliver one journal to one store."""
+
+    def __init__(self, journal: Path, uri: str, artifact_root: Path) -> None:
+        self.journal = journal
+        self.shipment = Shipment()
+        self._uri = uri
+        self._artifact_root = None if uri.startswith("http") else artifact_root.resolve()
+        self._server: Server | None = None
+        self._experiment = ""
+        self._memory = Memory()
+        self._ledger = Ledger()
+        self._pending: dict[str, Change] = {}
+        self._reached = 0
+        self._looked = False
+        self._unsure: str | None = None
+        self._blips = 0
+
+    def step(self) -> bool:
+        """Deliver the next piece of the journal; return whether more lies ready.
+
+        Raises:
+            UnreachableError: If the store is away; the piece is taken up again by the next call.
+        """
+        if self._server is None and not self._connect():
+            return False
+        before = self._memory.offset
+        if not self._pending and self._reached == before:
+            events, self._reached = read_events(self.journal, before, CHUNK)
+            self.shipment.events += len(events)
+            for event in events:
+                self._collect(self._ledger.apply(event))
+        self._deliver_pending()
+        if self._reached != before:
+            self._memory.offset = self._reached
+            self._memory.save(self.journal)
+        return self._reached - before >= CHUNK
+
+    def over(self, since: int) -> bool:
+        """Say whether the sweep has ended, at or after ``since``."""
+        return self._ledger.ended is not None and self._ledger.ended >= since
+
+    def close_open(self) -> bool:
+        """Mark what is still open as KILLED, unless the journal itself has ended the sweep."""
+        if self._ledger.ended is None and not self._pending:
+            now = time.time_ns() // 1_000_000
+            self._collect(self._ledger.close_open(now, "interrupted"))
+        self._deliver_pending()
+        return True
+
+    def remove_doubles(self) -> bool:
+        """Delete runs that a server created although its answer never came.
+
+        Such a request may take effect so late that looking before repeating it does not help.
+        """
+        if self._blips and self._server is not None:
+            tags = {names.SWEEP_ID: self._ledger.sweep_id}
+            for run in list(self._server.runs([self._experiment], tags)):
+                ours = self._memory.runs.get(run.data.tags[names.KEY])
+                if ours not in (None, run.info.run_id):
+                    self._server.delete_run(run.info.run_id)
+            self._blips = 0
+        self.shipment.runs = len(self._memory.runs)
+        return True
+
+    def _connect(self) -> bool:
+        """Open the store and find out how far earlier attempts got; false without any event."""
+        if not self.journal.exists():
+            return False
+        first, _ = read_events(self.journal, 0, limit=1)
+        if not first:
+            return False
+        if first[0]["event"] != "sweep_started":
+            raise InputError(f"journal {self.journal}, line 1: not the start of a sweep")
+        server = Server(self._uri)
+        experiment, created = server.ensure_experiment(first[0]["sweep"], self._artifact_root)
+        self._experiment, self._looked = experiment.experiment_id, created
+        self._remember(f"{experiment.experiment_id}@{experiment.creation_time}", first[0])
+        self._server = server
+        return True
+
+    def _remember(self, experiment: str, first: dict[str, object]) -> None:
+        store = hashlib.sha256(f"{self._uri} {experiment}".encode()).hexdigest()
+        fresh = Memory(store, str(first["sweep_id"]))
+        self._memory = Memory.load(self.journal)
+        if (self._memory.store, self._memory.sweep_id) != (fresh.store, fresh.sweep_id):
+            self._memory = fresh
+        if not self._replay(self._memory.offset):
+            self._memory, self._ledger = fresh, Ledger()
+        self._reached = self._memory.offset
+
+    def _replay(self, until: int) -> bool:
+        """Take in what has been delivered already; false if that is not what the journal holds."""
+        place = 0
+        while place < until:
+            events, end = read_events(self.journal, place, min(CHUNK, until - place))
+            if end == place:
+                return False
+            for event in events:
+                self._ledger.apply(event)
+            place = end
+        return place == until
+
+    def _collect(self, changes: list[Change]) -> None:
+        for change in changes:
+            known = self._pending.get(change.run)
+            if known is None:
+                self._pending[change.run] = change
+            else:
+                known.absorb(change)
+
+    def _deliver_pending(self) -> None:
+        while self._pending:
+            run, change = next(iter(self._pending.items()))
+            try:
+                self._deliver(run, change)
+            except RefusedError as error:
+                self._refuse(run, error)
+            del self._pending[run]
+
+    def _deliver(self, run: str, change: Change) -> None:
+        server, run_id = self._open_server(), self._known(run)
+        created = run_id is None
+        if run_id is None:
+            run_id = self._memory.runs[run] = self._create(run)
+        self._guarded(run, lambda: server.log(run_id, change))
+        for name, path in change.artifacts.items():
+            self._guarded(run, partial(server.upload, run_id, name, Path(path)))
+        if change.status is not None and (change.status != names.RUNNING or not created):
+            status, time = change.status, change.time
+            self._guarded(run, lambda: server.set_status(run_id, status, time))
+
+    def _guarded(self, run: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except RefusedError as error:
+            self._refuse(run, error)
+
+    def _refuse(self, run: str, error: RefusedError) -> None:
+        self.shipment.refused.append(f"{run}: {error}")
+        logger.error("refused for good: %s: %s", run, error)
+
+    def _open_server(self) -> Server:
+        if self._server is None:
+            raise RuntimeError("the store has not been opened yet")
+        return self._server
+
+    def _known(self, run: str) -> str | None:
+        if run in self._memory.runs:
+            return self._memory.runs[run]
+        if not self._looked:
+            self._adopt({names.SWEEP_ID: self._ledger.sweep_id})
+            self._looked = True
+        elif self._unsure == run:
+            self._adopt({names.SWEEP_ID: self._ledger.sweep_id, names.KEY: run})
+        return self._memory.runs.get(run)
+
+    def _adopt(self, tags: dict[str, str]) -> None:
+        for found in self._open_server().runs([self._experiment], tags):
+            self._memory.runs.setdefault(found.data.tags[names.KEY], found.info.run_id)
+
+    def _create(self, run: str) -> str:
+        ledger = self._ledger
+        trial = ledger.trials.get(run)
+        if trial is not None:
+            name, start = trial_name(trial, ledger), trial.started
+            tags = trial_tags(trial, ledger, self._memory.runs.get(trial.study))
+        else:
+            study = ledger.studies[run]
+            name, tags, start = study_name(study), study_tags(study, ledger), study.opened
+        try:
+            return self._open_server().create_run(self._experiment, name, tags, start)
+        except UnreachableError:
+            self._unsure = run
+            self._blips += 1
+            raise

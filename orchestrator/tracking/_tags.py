@@ -1,0 +1,119 @@
+"""How studies and trials are written as runs, and read back from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.journal import TEST_PREFIX
+from orchestrator.tracking import _names as names
+from orchestrator.tracking._ledger import Ledger, Study, Trial
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+
+def study_name(study: Study) -> str:
+    """Return the name shown for a study's run."""
+    return f"{study.recipe} on {study.task}"
+
+
+def trial_name(trial: Trial, ledger: Ledger) -> str:
+    """Return the name shown for a trial's run."""
+    recipe = _task_and_recipe(trial, ledger)[1]
+    return f"{recipe} #{trial.number}" if trial.role == names.SEARCH else f"{recipe} ~{trial.seed}"
+
+
+def study_tags(study: Study, ledger: Ledger) -> dict[str, str]:
+    """Return the tags with which a study's run is created."""
+    versions = {names.VERSION + name: version for name, version in ledger.versions.items()}
+    return versions | {
+        **_common_tags(ledger, "study", study.name, study.task, study.recipe),
+        names.KEY: study.name,
+        names.NUMBER: str(study.index),
+        names.ROW: names.yes(study.row),
+        names.TRIALS: str(study.trials),
+        names.UPSTREAM: study.upstream or "",
+        names.FINGERPRINT: study.fingerprint,
+    }
+
+
+def trial_tags(trial: Trial, ledger: Ledger, parent_run: str | None) -> dict[str, str]:
+    """Return the tags with which a trial's run is created."""
+    parent = {} if parent_run is None else {names.PARENT: parent_run}
+    study = ledger.studies.get(trial.study)
+    return parent | {
+        **_common_tags(ledger, "trial", trial.study, *_task_and_recipe(trial, ledger)),
+        **names.configuration_tags(trial.configuration),
+        names.KEY: trial.key,
+        names.NUMBER: str(trial.number),
+        names.ROLE: trial.role,
+        names.SEED: str(trial.seed),
+        names.STAGE: trial.stage,
+        names.FINGERPRINT: study.fingerprint if study else "",
+    }
+
+
+def study_of(run: Run) -> Study:
+    """Read a study back from its run."""
+    tags, metrics = run.data.tags, run.data.metrics
+    return Study(
+        tags[names.STUDY],
+        tags[names.TASK],
+        tags[names.RECIPE],
+        index=int(tags[names.NUMBER]),
+        trials=int(tags[names.TRIALS]),
+        row=tags[names.ROW] == "true",
+        opened=run.info.start_time,
+        upstream=tags[names.UPSTREAM] or None,
+        fingerprint=tags[names.FINGERPRINT],
+        status=run.info.status,
+        chosen=tags.get(names.CHOSEN) or None,
+        finished=int(metrics.get(names.TRIALS_FINISHED, 0)),
+        failed=int(metrics.get(names.TRIALS_FAILED, 0)),
+        reason=tags.get(names.REASON, ""),
+        run_id=run.info.run_id,
+    )
+
+
+def trial_of(run: Run) -> Trial:
+    """Read a trial back from its run."""
+    tags, metrics = run.data.tags, run.data.metrics
+    special = (names.OBJECTIVE, names.TRIAL_NUMBER)
+    test = [name for name in metrics if name.startswith(TEST_PREFIX)]
+    validation = {name: value for name, value in metrics.items() if name not in test}
+    return Trial(
+        tags[names.KEY],
+        tags[names.STUDY],
+        int(tags[names.NUMBER]),
+        tags[names.ROLE],
+        int(tags[names.SEED]),
+        tags[names.STAGE],
+        names.configuration_of(tags),
+        started=run.info.start_time,
+        status=run.info.status,
+        metrics={name: value for name, value in validation.items() if name not in special},
+        test={name.removeprefix(TEST_PREFIX): metrics[name] for name in test},
+        objective=metrics.get(names.OBJECTIVE),
+        reason=tags.get(names.REASON, ""),
+        run_id=run.info.run_id,
+    )
+
+
+def _common_tags(ledger: Ledger, kind: str, study: str, task: str, recipe: str) -> dict[str, str]:
+    return {
+        names.KIND: kind,
+        names.SWEEP: ledger.sweep,
+        names.SWEEP_ID: ledger.sweep_id,
+        names.STUDY: study,
+        names.TASK: task,
+        names.RECIPE: recipe,
+        names.GIT_COMMIT: ledger.git_commit,
+    }
+
+
+def _task_and_recipe(trial: Trial, ledger: Ledger) -> tuple[str, str]:
+    study = ledger.studies.get(trial.study)
+    if study is not None:
+        return study.task, study.recipe
+    task, _, recipe = trial.study.partition("|")
+    return task, recipe

@@ -1,0 +1,108 @@
+"""Which tracking addresses are accepted, and whether one answers."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from trainables.errors import InputError
+
+SQLITE = "sqlite:///"
+ALLOWED = "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT or postgresql://USER@HOST/DATABASE"
+
+
+def check_tracking_uri(uri: str) -> None:
+    """Refuse a tracking address that a sweep cannot use, before anything starts.
+
+    Args:
+        uri: ``sqlite:///PATH``, ``http(s)://HOST[:PORT]`` or ``postgresql://USER@HOST/DATABASE``.
+
+    Raises:
+        InputError: If it is none of these, or the folder of the SQLite file cannot be written, or
+            the driver for PostgreSQL is not installed.
+    """
+    scheme, separator, _ = uri.partition("://")
+    kind = scheme.partition("+")[0]
+    if separator and kind == "sqlite":
+        _check_sqlite(uri)
+    elif separator and kind in ("http", "https", "postgresql"):
+        if not urlsplit(uri).hostname:
+            raise InputError(f"tracking uri {redacted(uri)!r} names no host; allowed: {ALLOWED}")
+        if uri.startswith("postgresql://") and find_spec("psycopg2") is None:
+            raise InputError(f"tracking uri {redacted(uri)!r} needs `pip install psycopg2-binary`")
+    else:
+        raise InputError(
+            f"tracking uri {redacted(uri)!r} is not supported (MLflow 3 has given up plain "
+            f"folders); allowed: {ALLOWED}"
+        )
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """Return the database file of a SQLite address, else None."""
+    return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+
+
+def redacted(uri: str) -> str:
+    """Return the address without its password, fit for a message or a log."""
+    parts = urlsplit(uri)
+    if not parts.password:
+        return uri
+    place = f"{parts.username}:***@{parts.netloc.rpartition('@')[2]}"
+    return urlunsplit(parts._replace(netloc=place))
+
+
+def ping(uri: str, timeout: float = 5.0) -> tuple[bool, str]:
+    """Say whether the tracking store behind an address answers.
+
+    A SQLite file that does not exist yet is fine when it could be created; it is not created.
+
+    Args:
+        uri: See ``check_tracking_uri``.
+        timeout: Seconds to wait for a server.
+
+    Returns:
+        Whether it answers, and one line of detail, with the remedy if it does not.
+    """
+    try:
+        check_tracking_uri(uri)
+    except InputError as error:
+        return False, str(error)
+    file = sqlite_file(uri)
+    return _ping_sqlite(file) if file is not None else _ping_server(uri, timeout)
+
+
+def _check_sqlite(uri: str) -> None:
+    file = sqlite_file(uri)
+    if file is None or file.name in ("", ":memory:") or file.is_dir():
+        raise InputError(f"tracking uri {uri!r} names no file; allowed: {ALLOWED}")
+    folder = file.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"tracking uri {uri!r}: {folder} is not a folder that can be written")
+    if file.exists() and not os.access(file, os.W_OK):
+        raise InputError(f"tracking uri {uri!r}: {file} cannot be written")
+
+
+def _ping_sqlite(file: Path) -> tuple[bool, str]:
+    if not file.exists():
+        return True, f"{file} does not exist yet; the first sweep creates it"
+    try:
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            version = database.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.Error as error:
+        return False, f"{file} is no MLflow database ({error}); move it away or name another file"
+    return True, f"{file}, schema {version[0] if version else 'unknown'}"
+
+
+def _ping_server(uri: str, timeout: float) -> tuple[bool, str]:
+    from orchestrator.tracking._server import UnreachableError, answer_within
+
+    try:
+        return True, answer_within(uri, timeout)
+    except UnreachableError as error:
+        return False, str(error)
