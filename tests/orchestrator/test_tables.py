@@ -1,0 +1,385 @@
+"""Comparison tables: figures, marks, order, what failed, and escaping in every format."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import re
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from orchestrator.results import StudyResult
+from orchestrator.tables import COLUMNS, FORMATS, build_table, render, to_rich
+from trainables.errors import InputError
+from trainables.metrics import METRICS
+
+TASK = "digits/convnet/short"
+NASTY = "a|b*c_d`e`<b>&amp;$x$ 50% #1 {y} ~^ [l](u) \\z"
+
+
+def study(recipe, *test, task=TASK, status="finished", **fields):
+    fields = {"trials_finished": 4, **fields}
+    return StudyResult(
+        sweep="demo", task=task, recipe=recipe, status=status, test=tuple(test), **fields
+    )
+
+
+def figures(acc=0.9, ece=0.05, nll=0.4):
+    return {"acc": acc, "ece": ece, "nll": nll}
+
+
+def table_of(*studies, metrics=("acc", "ece", "nll")):
+    return build_table(studies, metrics=metrics)
+
+
+def rows_of(markdown):
+    """Split a Markdown table into its body: recipe -> cells."""
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    split = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines[2:]]
+    return {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in split}
+
+
+class _Cells(HTMLParser):
+    """Read the text of every cell of an HTML page, row by row."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.rows, self.tags = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data):
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+# Figures
+
+
+def test_columns_are_the_metrics_of_a_report():
+    assert set(COLUMNS) == set(METRICS)
+    assert [name for name, column in COLUMNS.items() if column.higher] == ["acc"]
+
+
+def test_mean_and_sample_deviation_over_seeds_in_percent():
+    seeds = [figures(acc, ece, nll) for acc, ece, nll in ((0.9, 0.04, 1), (0.92, 0.05, 2))]
+    seeds.append(figures(0.97, 0.09, 6))
+    found = table_of(study("ce", *seeds))
+    # by hand: mean 0.93, squares 9e-4 + 1e-4 + 16e-4 = 26e-4, over 2, root = 0.036056
+    assert found.summary("ce", TASK, "acc") == pytest.approx((0.93, 0.0360555), rel=1e-5)
+    cells = rows_of(render(found, "markdown"))["ce"]
+    # mean 0.06, squares 4e-4 + 1e-4 + 9e-4, over 2, root = 0.026458; 3, 4 + 1 + 9, 7, 2.6458
+    assert cells == ["**93.00 ± 3.61**", "**6.00 ± 2.65**", "**3.0000 ± 2.6458**"]
+    assert "over 3 seeds" in render(found, "markdown")
+
+
+def test_one_seed_has_no_deviation():
+    found = table_of(study("ce", figures()))
+    assert found.summary("ce", TASK, "acc") == (0.9, None)
+    assert "±" not in render(found, "markdown")
+
+
+def test_brier_and_nll_are_not_in_percent():
+    row = dict.fromkeys(METRICS, 0.5)
+    found = build_table([study("ce", row)], metrics=tuple(COLUMNS))
+    cells = dict(zip(COLUMNS, rows_of(render(found, "markdown"))["ce"], strict=True))
+    assert cells["brier"] == cells["nll"] == "**0.5000**"
+    assert {cells[name] for name in ("acc", "ece", "aece", "mce")} == {"**50.00**"}
+    assert cells["cwece"] == cells["cwaece"] == "**50.000**"
+
+
+def test_a_figure_that_is_missing_or_not_finite_shows_and_is_never_best():
+    found = table_of(
+        study("ce", figures(nll=math.inf)),
+        study("ls", figures(nll=0.3), figures(nll=math.nan)),
+        study("fl", {"acc": 0.9}),
+        study("dfl", figures(nll=9.0)),
+    )
+    cells = rows_of(render(found, "markdown"))
+    assert [cells[name][2] for name in ("ce", "ls", "fl", "dfl")] == [
+        "inf",
+        "nan",
+        "–",
+        "**9.0000**",
+    ]
+
+
+# Marks
+
+
+def test_the_best_is_bold_and_the_second_underlined_in_the_right_direction():
+    found = table_of(
+        study("ce", figures(0.90, 0.05, 0.1)),
+        study("ls", figures(0.95, 0.02, 0.3)),
+        study("fl", figures(0.92, 0.08, 0.2)),
+    )
+    cells = rows_of(render(found, "markdown"))
+    assert cells["ce"] == ["90.00", "<ins>5.00</ins>", "**0.1000**"]
+    assert cells["ls"] == ["**95.00**", "**2.00**", "0.3000"]
+    assert cells["fl"] == ["<ins>92.00</ins>", "8.00", "<ins>0.2000</ins>"]
+
+
+def test_figures_equal_as_printed_share_a_mark():
+    found = table_of(
+        study("ce", figures(ece=0.050001)),
+        study("ls", figures(ece=0.049999)),
+        study("fl", figures(ece=0.0501)),
+        study("dfl", figures(ece=0.0501004)),
+        study("au", figures(ece=0.06)),
+    )
+    cells = rows_of(render(found, "markdown"))
+    marks = [cells[name][1] for name in ("ce", "ls", "fl", "dfl", "au")]
+    assert marks == ["**5.00**", "**5.00**", "<ins>5.01</ins>", "<ins>5.01</ins>", "6.00"]
+
+
+def test_marks_are_compared_as_numbers_not_as_text():
+    found = table_of(study("ce", figures(ece=0.095)), study("ls", figures(ece=0.105)))
+    cells = rows_of(render(found, "markdown"))
+    assert cells["ce"][1] == "**9.50**"
+    assert cells["ls"][1] == "<ins>10.50</ins>"
+
+
+def test_each_task_has_its_own_best():
+    found = table_of(
+        study("ce", figures(ece=0.01), task="a"),
+        study("ls", figures(ece=0.02), task="a"),
+        study("ce", figures(ece=0.04), task="b"),
+        study("ls", figures(ece=0.03), task="b"),
+    )
+    cells = rows_of(render(found, "markdown"))
+    assert cells["ce"][1] == "**1.00**"
+    assert cells["ls"][4] == "**3.00**"
+
+
+# Order
+
+
+def test_a_method_is_followed_by_its_variants_in_order_of_appearance():
+    given = ["ce", "mbls", "mbls+macal+ts", "ce+ts", "fl+ts", "mbls+ts", "ce+macal", "fl"]
+    found = table_of(*(study(name, figures()) for name in given))
+    assert found.recipes == (
+        *("ce", "ce+ts", "ce+macal"),
+        *("mbls", "mbls+macal+ts", "mbls+ts"),
+        *("fl", "fl+ts"),
+    )
+    assert list(rows_of(render(found, "markdown"))) == list(found.recipes)
+
+
+def test_sorting_puts_the_best_first_and_loses_no_row():
+    found = table_of(
+        study("fl", status="failed", trials_failed=2),
+        study("ce", figures(0.90, 0.05)),
+        study("ls", figures(0.95, 0.07)),
+        study("dfl", figures(0.93, 0.01)),
+    )
+    assert found.sorted_by("ece").recipes == ("dfl", "ce", "ls", "fl")
+    assert found.sorted_by("acc", TASK).recipes == ("ls", "dfl", "ce", "fl")
+    assert found.recipes == ("fl", "ce", "ls", "dfl")
+
+
+def test_sorting_over_all_tasks_takes_the_mean_and_wants_all_of_them():
+    found = table_of(
+        study("ce", figures(ece=0.05), task="a"),
+        study("ce", figures(ece=0.05), task="b"),
+        study("ls", figures(ece=0.08), task="a"),
+        study("ls", figures(ece=0.01), task="b"),
+        study("fl", figures(ece=0.001), task="a"),
+    )
+    assert found.sorted_by("ece").recipes == ("ls", "ce", "fl")
+    assert found.sorted_by("ece", "a").recipes == ("fl", "ce", "ls")
+
+
+# What did not go well
+
+
+@pytest.fixture
+def troubled():
+    return table_of(
+        study("ce", figures(), trials_failed=2, trials_finished=8),
+        study("ls", status="failed", trials_failed=3, trials_finished=1, reason="loss is NaN"),
+        study("fl", status="running", trials_finished=2, trials_failed=1),
+        study("dfl"),
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "csv"])
+def test_failed_and_running_studies_are_shown(troubled, name):
+    text = render(troubled, name)
+    assert "failed (3 of 4 trials): loss is NaN" in text
+    assert "running (2 trials finished, 1 failed)" in text
+    assert "finished, without test figures" in text
+    assert f"ce on {TASK}: 2 of 10 trials failed" in text
+
+
+def test_a_pair_that_was_not_run_is_named():
+    found = table_of(study("ce", figures(), task="a"), study("ls", figures(), task="b"))
+    for name in ("terminal", "markdown", "latex", "html"):
+        assert render(found, name).count("not run") == 2
+
+
+def test_figures_of_an_unfinished_study_are_not_compared():
+    found = table_of(study("ce", figures(ece=0.001), status="running"), study("ls", figures()))
+    assert found.summary("ce", TASK, "ece") is None
+    assert rows_of(render(found, "markdown"))["ls"][1] == "**5.00**"
+
+
+# Formats
+
+
+def test_csv_holds_fractions_and_all_that_is_known():
+    chosen = {"ce": {}, "ts": {"temperature": 1.5}}
+    found = table_of(
+        study(
+            "ce+ts",
+            {"acc": 0.9, "mce": 0.25},
+            {"acc": 0.8, "mce": 0.75},
+            configuration=chosen,
+            validation={"ece": 0.012},
+            run_ids=("r1", "r2"),
+        ),
+        study("fl", status="failed", trials_finished=0, trials_failed=3, reason='say "no", twice'),
+    )
+    good, bad = csv.DictReader(io.StringIO(render(found, "csv")))
+    assert (good["sweep"], good["task"], good["recipe"]) == ("demo", TASK, "ce+ts")
+    assert float(good["acc_mean"]) == pytest.approx(0.85)
+    assert float(good["acc_std"]) == pytest.approx(0.1 / math.sqrt(2))
+    assert float(good["mce_mean"]) == 0.5
+    assert float(good["validation_ece"]) == 0.012
+    assert good["nll_mean"] == ""
+    assert good["seeds"] == "2"
+    assert json.loads(good["configuration"]) == chosen
+    assert good["run_ids"] == "r1 r2"
+    assert (bad["status"], bad["trials_failed"], bad["acc_mean"]) == ("failed", "3", "")
+    assert bad["reason"] == 'say "no", twice'
+
+
+def test_csv_text_cannot_be_run_as_a_formula():
+    found = table_of(study("fl", status="failed", reason="=cmd()"))
+    (row,) = csv.DictReader(io.StringIO(render(found, "csv")))
+    assert row["reason"] == "'=cmd()"
+
+
+def test_html_shows_words_as_they_are():
+    page = render(
+        table_of(study(NASTY, status="failed", reason=NASTY), study("ce", figures())), "html"
+    )
+    cells = _Cells(page)
+    assert cells.rows[2][0] == NASTY
+    assert cells.rows[2][1].rstrip("\n").endswith(NASTY)
+    assert "b" not in cells.tags
+    assert [text.strip() for text in cells.rows[3]] == ["ce", "90.00", "5.00", "0.4000"]
+    assert cells.tags.count("strong") == 3
+
+
+def test_markdown_keeps_its_columns_and_escapes_marks():
+    text = render(
+        table_of(study(NASTY, status="failed", reason=NASTY), study("ce", figures())), "markdown"
+    )
+    assert {len(row) for row in rows_of(text).values()} == {3}
+    name = next(iter(rows_of(text)))
+    assert re.sub(r"\\(.)", r"\1", name) == NASTY
+    assert not re.search(r"(?<!\\)[*_`<>&$\[\]~]", name)
+
+
+def test_latex_is_balanced_and_escaped():
+    found = table_of(
+        study(NASTY, status="failed", reason=NASTY),
+        study("ce", figures(), figures(0.8)),
+        study("ls", figures(0.7), figures(0.7)),
+    )
+    text = render(found, "latex")
+    row = text.split("\\midrule\n")[1].splitlines()[0]
+    assert row.startswith(
+        r"a\textbar{}b*c\_d`e`\textless{}b\textgreater{}\&amp;\$x\$ 50\% \#1 \{y\}"
+    )
+    assert row.count(" & ") == 1
+    bare = re.sub(r"\\[{}]", "", text)
+    assert bare.count("{") == bare.count("}")
+    assert r"\textbf{85.00 $\pm$ 7.07}" in text
+    assert r"\underline{70.00 $\pm$ 0.00}" in text
+    for word in (r"\begin{tabular}{lrrr}", r"\toprule", r"\cmidrule(lr){2-4}", r"\bottomrule"):
+        assert word in text
+    assert text.isascii()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_line_breaks_and_control_characters_do_not_get_through(name):
+    found = table_of(study("ce", status="failed", reason="one\ntwo\r\n\x1b[31mthree\x07"))
+    text = render(found, name)
+    assert "one two [31mthree" in text.replace("{[}", "[").replace("\\[", "[")
+    assert not set(text) & {"\x1b", "\x07", "\r"}
+
+
+def test_terminal_shows_marks_as_style():
+    found = table_of(study("ce", figures(ece=0.05)), study("[red]ls", figures(ece=0.02)))
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=80)
+    console.print(to_rich(found))
+    text = console.file.getvalue()
+    assert "\x1b[1m 2.00" in text or "\x1b[1m   2.00" in text
+    assert re.search(r"\x1b\[4m *5\.00", text)
+    assert "[red]ls" in text
+
+
+def test_terminal_text_has_every_figure_and_no_codes():
+    seeds = (figures(0.9), figures(0.8))
+    text = render(table_of(study("ce", *seeds), study("mbls+macal+ts", *seeds)), "terminal")
+    assert "\x1b" not in text
+    assert text.count("85.00±7.07") == 2
+    assert "mbls+macal+ts" in text
+    assert TASK in text
+
+
+def test_a_narrow_terminal_loses_deviations_before_names_or_means():
+    found = table_of(study("mbls+macal+ts", figures(0.9), figures(0.8)))
+    console = Console(file=io.StringIO(), width=48)
+    console.print(to_rich(found))
+    text = console.file.getvalue()
+    assert "mbls+macal+ts" in text
+    assert "85.00" in text
+    assert "7.07" not in text
+    assert "too narrow" in text
+
+
+# What a user can get wrong
+
+
+def test_wrong_requests_are_refused():
+    found = table_of(study("ce", figures()))
+    with pytest.raises(InputError, match="unknown format 'pdf'; there are: terminal, markdown"):
+        render(found, "pdf")
+    with pytest.raises(InputError, match="unknown metric 'auc'; there are: acc"):
+        found.sorted_by("auc")
+    with pytest.raises(InputError, match=f"unknown task 'x'; there are: {TASK}"):
+        found.sorted_by("ece", task="x")
+    with pytest.raises(InputError, match="unknown metric 'auc'"):
+        table_of(study("ce", figures()), metrics=("auc",))
+    with pytest.raises(InputError, match="give each once"):
+        table_of(study("ce", figures()), metrics=("ece", "ece"))
+    with pytest.raises(InputError, match="give each once"):
+        table_of(study("ce", figures()), metrics=())
+    with pytest.raises(InputError, match="no results"):
+        build_table([])
+
+
+def test_two_results_of_one_pair_are_refused():
+    other = dataclasses.replace(study("ce", figures()), sweep="night")
+    with pytest.raises(InputError, match=r"two results for ce on .* \(sweep demo and night\)"):
+        table_of(study("ce", figures()), other)
+
+
+def test_a_result_checks_itself():
+    with pytest.raises(ValueError, match="status='lost' is not one of finished, failed, running"):
+        study("ce", status="lost")
+    with pytest.raises(ValueError, match=r"trials_failed=-1 is outside \[0, inf\)"):
+        study("ce", trials_failed=-1)
