@@ -6,9 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -61,12 +59,12 @@ def prepare(
         return _find(reader, split, destination) or _make(reader, split, destination, download)
 
 
-def raw_test_paths(prepared: Path, fingerprint: str) -> list[Path]:
-    """Return where the sources of a prepared directory keep their test images."""
+def raw_test_paths(destination: Path) -> list[Path]:
+    """Return where the sources of everything prepared below ``destination`` keep test images."""
     paths: list[Path] = []
-    for record in _records(prepared.parent):
-        if record["fingerprint"] == fingerprint:
-            paths += find_reader(record["name"], record["root"]).test_paths()
+    for record in sorted((destination / RECORDS).glob("*.json")):
+        fields = json.loads(record.read_text(encoding="utf-8"))
+        paths += find_reader(fields["name"], fields["root"]).test_paths()
     return paths
 
 
@@ -77,11 +75,6 @@ def _key(fingerprint: str, info: DatasetInfo, split: SplitSpec) -> str:
 
 def _record_path(reader: Reader, destination: Path) -> Path:
     return destination / RECORDS / f"{digest([reader.full_name(), str(reader.root)])}.json"
-
-
-def _records(destination: Path) -> Iterator[dict[str, Any]]:
-    for path in sorted((destination / RECORDS).glob("*.json")):
-        yield json.loads(path.read_text(encoding="utf-8"))
 
 
 def _find(reader: Reader, split: SplitSpec, destination: Path) -> PreparedData | None:

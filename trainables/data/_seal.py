@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainables.data._guard import seal_paths
 from trainables.data._prepare import raw_test_paths
-from trainables.data._prepared import MANIFEST, TEST, read_manifest
+from trainables.data._prepared import MANIFEST, TEST
 from trainables.errors import InputError
 
 
@@ -14,10 +14,10 @@ def seal_test_data(*directories: Path | str) -> None:
     """Give up, for the rest of this process's life, every way to read test data.
 
     Afterwards ``PreparedData.test`` and ``read_source`` raise ``TestDataSealedError``, and so does
-    opening, by whatever path, a file below the ``test`` folder of a prepared directory or a file of
-    its source that holds test images. Child processes that import this package are sealed too.
-    Python code cannot undo it. It is no sandbox against hostile native code: files that a C library
-    opens by itself are not seen.
+    opening, by whatever path, a file below the ``test`` folder of a prepared directory or of those
+    beside it, or a file of their sources that holds test images. Child processes that import this
+    package are sealed too. There is no way back but a new process. It is no sandbox against hostile
+    code: files that a C library opens by itself are not seen.
 
     Args:
         *directories: Prepared directories (with ``split.json``), or any other files and folders,
@@ -38,4 +38,6 @@ def seal_test_data(*directories: Path | str) -> None:
 def _targets(path: Path) -> list[Path]:
     if not (path / MANIFEST).is_file():
         return [path]
-    return [path / TEST, *raw_test_paths(path, read_manifest(path)["fingerprint"])]
+    # Another split of the same images, prepared beside this one, holds the same test images.
+    beside = [manifest.parent / TEST for manifest in path.parent.glob(f"*/{MANIFEST}")]
+    return [path / TEST, *beside, *raw_test_paths(path.parent)]

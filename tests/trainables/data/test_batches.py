@@ -1,0 +1,194 @@
+"""Batches on the device: normalised, and augmented as torchvision does it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.stats import chi2_contingency
+from torchvision.transforms import Compose, RandomCrop, RandomHorizontalFlip
+from torchvision.transforms import functional as TF
+
+from trainables.data import DatasetInfo, ImageBatcher, PreparedData
+from trainables.data._crop_flip import crop_flip, draw_crop_flip
+
+VIEWS = [(top, left, flip) for top in range(9) for left in range(9) for flip in (0, 1)]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+        ],
+    ),
+]
+
+
+def make_info(channels: int = 3) -> DatasetInfo:
+    return DatasetInfo(
+        name="made",
+        classes=("a", "b"),
+        size=(32, 32),
+        channels=channels,
+        mean=(0.4, 0.5, 0.6)[:channels],
+        std=(0.2, 0.25, 0.3)[:channels],
+        augmentation="crop-flip",
+        split_rule="",
+        source="",
+    )
+
+
+@pytest.fixture
+def images() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (50, 32, 32, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_plain_is_torchvisions_normalisation(images: np.ndarray, device: str):
+    info = make_info()
+    rows = torch.tensor([4, 0, 49, 4])
+    found = ImageBatcher(images, info, device).plain(rows).cpu()
+    expected = torch.stack(
+        [TF.normalize(TF.to_tensor(images[row]), info.mean, info.std) for row in rows]
+    )
+    assert found.dtype == torch.float32
+    assert found.is_contiguous()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_every_view_is_torchvisions(images: np.ndarray):
+    views = torch.tensor(VIEWS).T
+    image = torch.from_numpy(images[0]).permute(2, 0, 1)
+    found = crop_flip(image.expand(len(VIEWS), -1, -1, -1), views)
+    for (top, left, flip), view in zip(VIEWS, found, strict=True):
+        expected = TF.crop(TF.pad(image, [4]), top, left, 32, 32)
+        assert torch.equal(view, TF.hflip(expected) if flip else expected)
+
+
+def test_crop_of_images_that_are_not_square():
+    image = torch.arange(2 * 5 * 7, dtype=torch.uint8).view(1, 2, 5, 7)
+    found = crop_flip(image, torch.tensor([[1], [6], [0]]))
+    assert torch.equal(found, TF.crop(TF.pad(image, [4]), 1, 6, 5, 7))
+
+
+def positions() -> np.ndarray:
+    """An image whose pixels tell their own row and column."""
+    row, column = np.mgrid[100:132, 100:132].astype(np.uint8)
+    return np.stack([row, column, row], axis=2)
+
+
+def view_number(view: np.ndarray) -> int:
+    """Return which of ``VIEWS`` a view (32, 32, 3) of ``positions()`` is."""
+    row, column, _ = view[16, 16].astype(int) - 116
+    flip = int(view[16, 17, 1] < view[16, 16, 1])
+    left = column + 4 + (flip if flip else 0)
+    return VIEWS.index((row + 4, left, flip))
+
+
+def test_distribution_is_torchvisions():
+    torch.manual_seed(0)
+    count = 40 * len(VIEWS)
+    image = Image.fromarray(positions())
+    theirs = Compose([RandomCrop(32, padding=4), RandomHorizontalFlip()])
+    expected = [view_number(np.asarray(theirs(image))) for _ in range(count)]
+    batch = torch.from_numpy(positions()).permute(2, 0, 1).expand(count, -1, -1, -1)
+    drawn = crop_flip(batch, draw_crop_flip(count, torch.Generator().manual_seed(0)))
+    found = [view_number(view) for view in drawn.permute(0, 2, 3, 1).numpy()]
+    table = np.stack([np.bincount(v, minlength=len(VIEWS)) for v in (expected, found)])
+    assert (table > 0).all()
+    assert chi2_contingency(table).pvalue > 0.001
+
+
+def test_the_statistical_test_notices_a_wrong_range():
+    generator = torch.Generator().manual_seed(0)
+    views = draw_crop_flip(4000, generator)
+    narrow = views.clamp(max=7)
+    table = np.stack([np.bincount(v[0], minlength=9) for v in (views, narrow)])
+    assert chi2_contingency(table).pvalue < 1e-6
+
+
+def test_same_seed_same_views(images: np.ndarray):
+    batcher = ImageBatcher(images, make_info())
+    batch = batcher.raw(torch.arange(50))
+    first, again, other = (batcher.augment(batch, seed) for seed in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_augmented_goes_on_with_its_generator(images: np.ndarray):
+    batcher = ImageBatcher(images, make_info())
+    rows = torch.arange(50)
+    generator = torch.Generator().manual_seed(3)
+    first = batcher.augmented(rows, "crop-flip", generator)
+    second = batcher.augmented(rows, "crop-flip", generator)
+    assert torch.equal(first, batcher.augment(batcher.raw(rows), 3))
+    assert not torch.equal(first, second)
+
+
+def test_no_augmentation_draws_nothing(images: np.ndarray):
+    batcher = ImageBatcher(images, make_info())
+    generator = torch.Generator().manual_seed(3)
+    state = generator.get_state()
+    rows = torch.arange(5)
+    assert torch.equal(batcher.augmented(rows, "none", generator), batcher.plain(rows))
+    assert torch.equal(generator.get_state(), state)
+
+
+def test_nothing_is_copied_on_the_cpu(digits: PreparedData):
+    images = digits.search().train.images
+    batcher = ImageBatcher(images, digits.info)
+    assert batcher._images.data_ptr() == images.ctypes.data
+    assert batcher.plain(torch.arange(4)).shape == (4, 1, 8, 8)
+    assert len(batcher) == len(images)
+
+
+def test_batches_do_not_touch_the_images(images: np.ndarray):
+    before = images.copy()
+    batcher = ImageBatcher(images, make_info())
+    batcher.raw(torch.arange(50)).zero_()
+    batcher.augment(batcher.raw(torch.arange(50)), 0).zero_()
+    np.testing.assert_array_equal(images, before)
+
+
+def test_grey_images_share_no_memory_with_batches():
+    grey = np.ones((3, 4, 4, 1), np.uint8)
+    ImageBatcher(grey, make_info(1)).raw(torch.tensor([0, 1, 2])).zero_()
+    assert grey.all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_views_are_the_same_on_every_device(images: np.ndarray, device: str):
+    rows = torch.arange(50)
+    here, there = (ImageBatcher(images, make_info(), d) for d in ("cpu", device))
+    expected = here.augmented(rows, "crop-flip", torch.Generator().manual_seed(1))
+    found = there.augmented(rows, "crop-flip", torch.Generator().manual_seed(1))
+    assert found.device.type == device
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_wrong_arguments(images: np.ndarray):
+    with pytest.raises(ValueError, match="images is float64"):
+        ImageBatcher(images / 255, make_info())
+    with pytest.raises(ValueError, match="3 channels, expected 1"):
+        ImageBatcher(images, make_info(1))
+    with pytest.raises(ValueError, match="augmentation='flip' is not one of none, crop-flip"):
+        ImageBatcher(images, make_info()).augmented(torch.arange(2), "flip", torch.Generator())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("classes", ("a",), "two or more"),
+        ("classes", ("a", "a"), "different"),
+        ("size", (0, 3), "at least 1"),
+        ("mean", (0.5,), "must have 3 entries"),
+        ("std", (0.1, 0.0, 0.1), r"outside \(0, inf\)"),
+        ("augmentation", "cutout", "not one of"),
+    ],
+)
+def test_info_is_checked(field: str, value, text: str):
+    fields = {**make_info().to_dict(), field: value}
+    with pytest.raises(ValueError, match=text):
+        DatasetInfo(**fields)

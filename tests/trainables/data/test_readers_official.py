@@ -1,0 +1,181 @@
+"""torchvision's data sets, on miniatures of their official layouts."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torchvision.datasets import CIFAR10, CIFAR100
+
+from trainables.data import ImageArrays, check_source, read_source, source_names
+from trainables.data._long_tail import long_tail_counts
+from trainables.errors import InputError
+
+KINDS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
+
+
+def assert_same(found: ImageArrays | None, expected: ImageArrays) -> None:
+    assert found is not None
+    np.testing.assert_array_equal(found.images, expected.images)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+
+
+def test_names_are_those_of_the_files():
+    assert source_names() == [
+        *("cifar10", "cifar10-lt", "cifar100", "cifar100-lt", "digits", "fashion-mnist"),
+        *("folder:PATH", "npz:PATH", "svhn"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cifra10", "unknown dataset 'cifra10'; there are: cifar10"),
+        ("cifar10:2", "nothing may follow 'cifar10'"),
+        ("npz", "written npz:PATH"),
+        ("folder:", "written folder"),
+        ("cifar10-lt:0.5", "ratio '0.5' is outside"),
+        ("cifar100-lt:many", "ratio 'many' is outside"),
+        ("cifar10-lt:nan", "ratio 'nan' is outside"),
+    ],
+)
+def test_wrong_name(name: str, text: str, tmp_path: Path):
+    with pytest.raises(InputError, match=text):
+        read_source(name, tmp_path, download=False)
+
+
+def test_cifar(cifar):
+    name, root, train, test = cifar
+    source = read_source(name, root, download=False)
+    assert_same(source.train, train)
+    assert_same(source.test, test)
+    assert source.info.num_classes == train.labels.max() + 1
+    assert check_source(name, root).present
+
+
+def test_cifar_is_unpacked_without_a_download(cifar):
+    name, root, train, _ = cifar
+    shutil.rmtree(root / KINDS[name].base_folder)
+    assert check_source(name, root).present
+    assert_same(read_source(name, root, download=False).train, train)
+
+
+@pytest.mark.parametrize("download", [False, True])
+def test_cifar_absent(cifar, tmp_path: Path, download: bool):
+    name, _, _, _ = cifar
+    status = check_source(name, tmp_path / "empty")
+    assert not status.present
+    assert "is absent" in status.detail
+    with pytest.raises(InputError, match="by hand") as caught:
+        read_source(name, tmp_path / "empty", download=download)
+    assert KINDS[name].filename in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("download", [False, True])
+def test_cifar_damaged(cifar, download: bool):
+    name, root, _, _ = cifar
+    batch = root / KINDS[name].base_folder / KINDS[name].test_list[0][0]
+    batch.write_bytes(batch.read_bytes()[:-1])
+    packed = root / KINDS[name].filename
+    packed.write_bytes(packed.read_bytes()[: packed.stat().st_size // 2])
+    assert check_source(name, root).detail == f"{batch} is damaged (wrong checksum)"
+    with pytest.raises(InputError, match="by hand"):
+        read_source(name, root, download=download)
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("intact", [True, False])
+def test_cifar_download_is_checked(cifar, monkeypatch, tmp_path: Path, intact: bool):
+    name, root, train, _ = cifar
+    packed = root / KINDS[name].filename
+    if not intact:
+        packed.write_bytes(packed.read_bytes() + b"!")
+    with HTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(root))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/{packed.name}"
+        monkeypatch.setattr(KINDS[name], "url", url)
+        if intact:
+            assert_same(read_source(name, tmp_path / "new").train, train)
+        else:
+            with pytest.raises(InputError, match="corrupted"):
+                read_source(name, tmp_path / "new")
+        server.shutdown()
+
+
+@pytest.mark.parametrize("ratio", ["", ":4"])
+def test_cifar_long_tail(cifar, ratio: str):
+    name, root, train, test = cifar
+    source = read_source(f"{name}-lt{ratio}", root, download=False)
+    counts = np.bincount(source.train.labels)
+    assert (np.diff(counts) <= 0).all()
+    assert counts[0] == np.bincount(train.labels)[0]
+    assert counts[-1] == max(1, int(counts[0] / float(ratio[1:] or 10)))
+    assert_same(source.test, test)
+    again = read_source(f"{name}-lt{ratio}", root, download=False)
+    assert again.fingerprint == source.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("largest", "classes", "ratio", "total"),
+    [(5000, 10, 10, 20431), (500, 100, 10, 19573), (5000, 10, 100, 12406), (500, 100, 100, 10847)],
+)
+def test_long_tail_has_the_published_sizes(largest, classes, ratio, total):
+    counts = long_tail_counts(largest, classes, ratio)
+    assert counts.sum() == total
+    assert counts[0] == largest
+    assert counts[-1] == largest // ratio
+
+
+def test_svhn(svhn):
+    root, train, test = svhn
+    source = read_source("svhn", root, download=False)
+    assert_same(source.train, train)
+    assert_same(source.test, test)
+    assert source.info.augmentation == "none"
+
+
+def test_svhn_damaged(svhn):
+    root, _, _ = svhn
+    path = root / "test_32x32.mat"
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    assert not check_source("svhn", root).present
+    for download in (False, True):
+        with pytest.raises(InputError, match="dataset 'svhn'"):
+            read_source("svhn", root, download=download)
+
+
+def test_fashion_mnist(fashion):
+    root, train, test = fashion
+    for _ in ("packed", "unpacked"):
+        source = read_source("fashion-mnist", root, download=False)
+        assert_same(source.train, train)
+        assert_same(source.test, test)
+
+
+def test_fashion_mnist_wrong_checksum(fashion):
+    root, _, _ = fashion
+    packed = root / "FashionMNIST" / "raw" / "t10k-labels-idx1-ubyte.gz"
+    packed.write_bytes(packed.read_bytes() + b"!")
+    with pytest.raises(InputError, match="absent"):
+        read_source("fashion-mnist", root, download=False)
+    with pytest.raises(InputError, match="Error downloading"):
+        read_source("fashion-mnist", root, download=True)
+
+
+def test_fashion_mnist_truncated_after_unpacking(fashion):
+    root, _, _ = fashion
+    read_source("fashion-mnist", root, download=False)
+    unpacked = root / "FashionMNIST" / "raw" / "train-images-idx3-ubyte"
+    unpacked.write_bytes(unpacked.read_bytes()[:-100])
+    with pytest.raises(InputError, match="dataset 'fashion-mnist'"):
+        read_source("fashion-mnist", root, download=False)

@@ -1,0 +1,256 @@
+"""Digits, and the images that users bring: npz archives and class folders."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from trainables.data import SplitSpec, check_source, prepare, read_source
+from trainables.data._arrays import image_statistics
+from trainables.errors import InputError
+
+
+def test_digits_keep_every_value(tmp_path: Path):
+    source = read_source("digits", tmp_path)
+    images, labels = load_digits(return_X_y=True)
+    np.testing.assert_array_equal(np.rint(source.train.images.reshape(-1, 64) / 255 * 16), images)
+    np.testing.assert_array_equal(source.train.labels, labels)
+    assert source.test is None
+    assert len(np.unique(source.train.images)) == 17
+    assert check_source("digits", tmp_path).present
+
+
+def test_npz(archive, write_npz):
+    name = write_npz(archive)
+    source = read_source(name, "unused")
+    np.testing.assert_array_equal(source.train.images, archive["x_train"])
+    np.testing.assert_array_equal(source.test.labels, archive["y_test"])
+    assert source.info.classes == ("0", "1", "2", "3")
+    assert source.info.size == (6, 6)
+    assert check_source(name, "unused").present
+
+
+def test_npz_mean_and_deviation_are_those_of_the_training_images(archive, write_npz):
+    info = read_source(write_npz(archive), "unused").info
+    scaled = archive["x_train"] / 255
+    np.testing.assert_allclose(info.mean, scaled.mean(axis=(0, 1, 2)), atol=1e-6)
+    np.testing.assert_allclose(info.std, scaled.std(axis=(0, 1, 2)), atol=1e-6)
+
+
+def test_npz_other_accepted_forms(archive, write_npz):
+    for part in ("train", "test"):
+        archive[f"x_{part}"] = archive[f"x_{part}"][..., 0]
+        archive[f"y_{part}"] = archive[f"y_{part}"].astype(np.uint8)[:, None]
+    archive["classes"] = np.array(["a", "b", "c", "d", "never seen"])
+    source = read_source(write_npz(archive), "unused")
+    assert source.train.images.shape == (40, 6, 6, 1)
+    assert source.train.labels.dtype == np.int64
+    assert source.info.classes[-1] == "never seen"
+
+
+def test_constant_channel_can_be_divided_by():
+    assert image_statistics(np.full((2, 3, 3, 1), 51, np.uint8)) == ((0.2,), (1.0,))
+
+
+def _set(key: str, make: Callable[[np.ndarray], np.ndarray]):
+    return lambda arrays: arrays.update({key: make(arrays[key])})
+
+
+NPZ_FAULTS = {
+    "missing key": (lambda a: a.pop("y_test"), "key 'y_test' is missing"),
+    "object images": (_set("x_train", lambda x: x.astype(object)), "key 'x_train' cannot be read"),
+    "object labels": (_set("y_train", lambda y: y.astype(object)), "key 'y_train' cannot be read"),
+    "float images": (_set("x_train", lambda x: x / 255), "x_train is float64 (40, 6, 6, 3)"),
+    "channels first": (_set("x_test", lambda x: np.moveaxis(x, 3, 1)), "x_test has shape (8, 3"),
+    "flat images": (_set("x_train", lambda x: x.reshape(40, -1)), "x_train has shape (40, 108)"),
+    "no images": (_set("x_test", lambda x: x[:0]), "x_test has shape (0, 6, 6, 3)"),
+    "other size": (_set("x_test", lambda x: x[:, :5]), "x_test has images of shape (5, 6, 3)"),
+    "float labels": (_set("y_train", lambda y: y / 1), "y_train is float64"),
+    "bool labels": (_set("y_test", lambda y: y > 1), "y_test is bool"),
+    "one-hot labels": (_set("y_train", lambda y: np.eye(4, dtype=int)[y]), "y_train has shape"),
+    "negative label": (_set("y_train", lambda y: y - 1), "y_train holds -1"),
+    "huge label": (
+        _set("y_train", lambda y: y.astype(np.uint64) + 2**63),
+        f"y_train holds {2**63}, allowed is 0 to",
+    ),
+    "lengths": (_set("y_train", lambda y: y[:-1]), "x_train has 40 images but y_train 39"),
+    "labels from 1": (_set("y_train", lambda y: y + 1), "y_train holds 1 but no 0"),
+    "unseen class": (_set("y_test", lambda y: y + 1), "y_test holds 4, allowed is 0 to 3"),
+    "unseen named class": (
+        lambda a: a.update(y_test=a["y_test"] + 1, classes=np.array(list("abcde"))),
+        "test has class 'e' (4), which train lacks",
+    ),
+    "too few names": (lambda a: a.update(classes=np.array(["a", "b"])), "y_train holds 2"),
+    "same names": (lambda a: a.update(classes=np.array(list("abca"))), "different names"),
+    "names not text": (lambda a: a.update(classes=np.arange(4)), "classes is int64"),
+    "one class": (
+        lambda a: a.update(y_train=a["y_train"] * 0, y_test=a["y_test"] * 0),
+        "two or more",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", NPZ_FAULTS)
+def test_npz_fault(fault: str, archive, write_npz):
+    spoil, text = NPZ_FAULTS[fault]
+    spoil(archive)
+    name = write_npz(archive)
+    with pytest.raises(InputError) as caught:
+        read_source(name, "unused")
+    assert text in str(caught.value)
+    assert "own.npz" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def _flip_a_byte(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda content: b"no archive at all", "not an intact .npz"),
+        (lambda content: content[:-100], "not an intact .npz"),
+        (lambda content: b"", "not an intact .npz"),
+        (_flip_a_byte, "cannot be read"),
+    ],
+)
+def test_npz_damaged_file(spoil, text: str, archive, write_npz):
+    name = write_npz(archive)
+    path = Path(name.removeprefix("npz:"))
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(InputError, match=text):
+        read_source(name, "unused")
+
+
+def test_npz_absent(tmp_path: Path):
+    with pytest.raises(InputError, match="does not exist"):
+        read_source(f"npz:{tmp_path / 'none.npz'}", "unused")
+    assert not check_source(f"npz:{tmp_path / 'none.npz'}", "unused").present
+
+
+def test_npz_relative_path_starts_at_the_working_directory(archive, write_npz, monkeypatch):
+    path = Path(write_npz(archive).removeprefix("npz:"))
+    monkeypatch.chdir(path.parent)
+    assert len(read_source("npz:own.npz", "unused").train) == 40
+
+
+def test_folder(folder: Path):
+    source = read_source(f"folder:{folder}", "unused")
+    assert source.info.classes == ("cat", "dog")
+    assert source.info.size == (5, 7)
+    assert source.train.labels.tolist() == [0] * 6 + [1] * 6
+    pixels = np.asarray(Image.open(folder / "train" / "dog" / "2.png"))
+    np.testing.assert_array_equal(source.train.images[8], pixels)
+    assert check_source(f"folder:{folder}", "unused").present
+
+
+def _convert(path: Path, mode: str) -> None:
+    Image.open(path).convert(mode).save(path)
+
+
+def test_folder_of_grey_images_stays_grey(folder: Path):
+    for path in folder.rglob("*.png"):
+        _convert(path, "L")
+    assert read_source(f"folder:{folder}", "unused").train.images.shape == (12, 5, 7, 1)
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK"])
+@pytest.mark.parametrize("name", ["train/cat/0", "train/dog/3"])
+def test_folder_of_mixed_modes_becomes_rgb(folder: Path, mode: str, name: str):
+    image = Image.open(folder / f"{name}.png").convert(mode)
+    (folder / f"{name}.png").unlink()
+    image.save(folder / f"{name}.tif")
+    images = read_source(f"folder:{folder}", "unused").train.images
+    assert images.shape == (12, 5, 7, 3)
+    row = 0 if "cat" in name else 9
+    np.testing.assert_array_equal(images[row], np.asarray(image.convert("RGB")))
+
+
+def _shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def _write_deep(path: Path) -> None:
+    Image.fromarray(np.full((5, 7), 40000, np.uint16)).save(path)
+
+
+FOLDER_FAULTS = {
+    "wrong mode": (lambda f: _write_deep(f / "train/dog/1.png"), "train/dog/1.png has image mode"),
+    "wrong size": (
+        lambda f: Image.new("RGB", (9, 9)).save(f / "train/dog/1.png"),
+        "train/dog/1.png is 9 x 9 pixels, but",
+    ),
+    "truncated": (lambda f: _shorten(f / "test/cat/1.png"), "test/cat/1.png cannot be read"),
+    "no image": (lambda f: (f / "test/cat/1.png").write_text("?"), "test/cat/1.png cannot be read"),
+    "missing in test": (lambda f: _remove(f / "test/dog"), "test has no class folder 'dog'"),
+    "missing in train": (
+        lambda f: (f / "test/eel").mkdir(),
+        "train has no class folder 'eel', test has one",
+    ),
+    "empty class": (lambda f: (_remove(f / "test/dog"), (f / "test/dog").mkdir()), "no image"),
+    "one class": (
+        lambda f: (_remove(f / "test/dog"), _remove(f / "train/dog")),
+        "two or more are needed",
+    ),
+    "no test": (lambda f: (f / "test").rename(f / "other"), "test does not exist"),
+}
+
+
+def _remove(path: Path) -> None:
+    for entry in path.iterdir():
+        entry.unlink()
+    path.rmdir()
+
+
+@pytest.mark.parametrize("fault", FOLDER_FAULTS)
+def test_folder_fault(fault: str, folder: Path):
+    spoil, text = FOLDER_FAULTS[fault]
+    spoil(folder)
+    with pytest.raises(InputError) as caught:
+        read_source(f"folder:{folder}", "unused")
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_folder_check_names_what_is_missing(folder: Path):
+    _remove(folder / "test" / "dog")
+    status = check_source(f"folder:{folder}", "unused")
+    assert not status.present
+    assert "'dog'" in status.detail
+    assert status.remedy
+
+
+@pytest.mark.shared
+def test_real_cifar10_through_npz(shared: Path, tmp_path: Path):
+    data = shared / "data"
+    spec = importlib.util.spec_from_file_location("unpack", data / "unpack.py")
+    unpack = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(unpack)
+    index = json.loads((data / "cifar10" / "index.json").read_text())
+    arrays = {"classes": np.array(index["classes"])}
+    for split in ("train", "test"):
+        part = index["splits"][split]
+        part["shards"] = part["shards"][:2]
+        part["labels"] = part["labels"][: sum(count for _, count in part["shards"])]
+        arrays[f"x_{split}"], arrays[f"y_{split}"] = unpack.read_split(
+            data / "cifar10", index, split
+        )
+    present = np.unique(arrays["y_train"])
+    keep = np.isin(arrays["y_test"], present)
+    arrays["x_test"], arrays["y_test"] = arrays["x_test"][keep], arrays["y_test"][keep]
+    np.savez(tmp_path / "cifar10.npz", **arrays)
+    split = SplitSpec(validation=200, train_limit=1000, test_limit=300)
+    found = prepare(f"npz:{tmp_path / 'cifar10.npz'}", tmp_path, split, tmp_path / "prepared")
+    assert found.counts == {"train": 1000, "validation": 200, "test": 300}
+    assert found.info.classes == tuple(index["classes"])
+    assert found.search().train.images.shape == (1000, 32, 32, 3)
+    np.testing.assert_allclose(found.info.mean, (0.4914, 0.4822, 0.4465), atol=0.03)

@@ -1,0 +1,113 @@
+"""Law 1: a search trial cannot reach test data, however it tries.
+
+A seal is irrevocable, so every sealed process here is a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainables.data import PreparedData
+
+SCRIPT = Path(__file__).with_name("seal_attempts.py")
+NAMES = re.findall(r"@attempt\ndef (\w+)", SCRIPT.read_text(encoding="utf-8"))
+
+
+def run_python(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    digits: PreparedData, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, str]]:
+    """What came of every attempt, in a sealed process and in an open one."""
+    # A copy of the whole folder: some attempts move files about.
+    folder = tmp_path_factory.mktemp("seal")
+    shutil.copytree(digits.directory.parent, folder / "prepared")
+    prepared = folder / "prepared" / digits.key
+    aliases = folder / "aliases"
+    aliases.mkdir()
+    (aliases / "file.npy").symlink_to(prepared / "test" / "labels.npy")
+    (aliases / "folder").symlink_to(prepared / "test")
+    os.link(prepared / "test" / "labels.npy", aliases / "hard.npy")
+    return {
+        mode: json.loads(run_python(str(SCRIPT), mode, str(prepared), str(aliases)))
+        for mode in ("sealed", "open")
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sealed_process_does_not_reach_test_labels(outcomes, name: str):
+    assert outcomes["sealed"][name] == "sealed"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_attempt_succeeds_without_the_seal(outcomes, name: str):
+    assert outcomes["open"][name] == "reached"
+
+
+def test_search_goes_on(outcomes, digits: PreparedData):
+    expected = f"{digits.counts['train']} {digits.counts['validation']}"
+    assert outcomes["sealed"]["search data"] == outcomes["open"]["search data"] == expected
+    assert outcomes["sealed"]["files"] == "weights"
+
+
+def test_arrays_held_from_before_are_noticed(digits: PreparedData):
+    script = f"""
+from trainables.data import PreparedData, TestDataSealedError, seal_test_data
+data = PreparedData.open({str(digits.directory)!r})
+dropped = data.test()
+del dropped
+held = data.test()
+try:
+    seal_test_data(data.directory)
+except TestDataSealedError as error:
+    print(error)
+try:
+    data.test()
+except TestDataSealedError:
+    print("sealed all the same")
+del held
+seal_test_data(data.directory)
+print("clean")
+"""
+    lines = run_python("-c", script).splitlines()
+    assert lines[0].startswith("2 arrays of test data")
+    assert lines[1:] == ["sealed all the same", "clean"]
+
+
+def test_raw_files_and_missing_paths(tmp_path: Path):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    np.save(raw / "labels.npy", np.arange(3))
+    script = f"""
+import numpy as np
+from trainables.data import TestDataSealedError, prepare, read_source, seal_test_data
+from trainables.errors import InputError
+try:
+    seal_test_data({str(raw)!r}, {str(tmp_path / "none")!r})
+except InputError as error:
+    print(error)
+for attempt in (lambda: np.load({str(raw / "labels.npy")!r}), lambda: read_source("digits", ".")):
+    try:
+        print("reached", attempt())
+    except TestDataSealedError:
+        print("sealed")
+"""
+    lines = run_python("-c", script).splitlines()
+    assert "none does not exist" in lines[0]
+    assert lines[1:] == ["sealed", "sealed"]
