@@ -1,0 +1,280 @@
+"""Variants, ablations and edges, against their formulas written out row by row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from trainables.losses import Loss, build_loss
+
+ROWS, CLASSES = 12, 5
+
+
+def batch(scale: float = 4.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(ROWS, CLASSES, generator=generator, dtype=torch.float64)
+    return logits, torch.randint(CLASSES, (ROWS,), generator=generator)
+
+
+def cross_entropy(row: Tensor, target: int) -> Tensor:
+    return row.logsumexp(0) - row[target]
+
+
+def others(row: Tensor, place: int) -> list[Tensor]:
+    return [value for j, value in enumerate(row) if j != place]
+
+
+def paper_ecp(row: Tensor, target: int) -> Tensor:
+    p = row.softmax(0)
+    return cross_entropy(row, target) + 0.3 * (p * p.log()).sum()
+
+
+def paper_mbls(row: Tensor, target: int) -> Tensor:
+    return cross_entropy(row, target) + 0.2 * sum((row.max() - z - 3.0).relu() for z in row)
+
+
+def acls(power: int, margin: float, paper: bool) -> Callable[[Tensor, int], Tensor]:
+    def loss(row: Tensor, target: int) -> Tensor:
+        rest = others(row, int(row.argmax()))
+        low = row.min() if paper else 0.0
+        predicted = (row.max() - low - margin).relu() ** power
+        spread = [(row.max() - z - margin).relu() ** power for z in rest]
+        share = 1 if paper else len(rest)
+        return cross_entropy(row, target) + 0.3 * predicted + 0.05 * sum(spread) / share
+
+    return loss
+
+
+def paper_dfl(row: Tensor, target: int) -> Tensor:
+    p = row.softmax(0)
+    rival = max(others(p, target))
+    return -((1 - p[target] + rival) ** 2.5) * p[target].log()
+
+
+def released_dfl(row: Tensor, target: int) -> Tensor:
+    p = row.softmax(0)
+    rival = max([q for q in p if q < p[target]], default=torch.tensor(0.0))
+    return -((1 - p[target] + rival) ** 2.5) * p[target].log()
+
+
+def flsd(schedule: str) -> Callable[[Tensor, int], Tensor]:
+    def loss(row: Tensor, target: int) -> Tensor:
+        p = row.softmax(0)
+        deciding = p.max() if schedule == "predicted" else p[target]
+        gamma = 5.0 if deciding < 0.2 else 1.5
+        if schedule == "two-threshold" and 0.2 <= deciding < 0.5:
+            gamma = 3.0
+        return -((1 - p[target]) ** gamma) * p[target].log()
+
+    return loss
+
+
+ACLS = {"margin": 3.0, "weight_pos": 0.3, "weight_neg": 0.05}
+FORMULAS: list[tuple[str, dict[str, Any], Callable[[Tensor, int], Tensor]]] = [
+    ("ecp", {"weight": 0.3, "variant": "paper"}, paper_ecp),
+    ("mbls", {"margin": 3.0, "weight": 0.2, "variant": "paper"}, paper_mbls),
+    ("acls", {**ACLS, "variant": "paper"}, acls(2, 3.0, True)),
+    ("acls", {**ACLS, "variant": "paper", "parts": "adaptive"}, acls(2, 0.0, True)),
+    ("acls", {**ACLS, "variant": "paper", "parts": "conditional"}, acls(1, 3.0, True)),
+    ("acls", {**ACLS, "parts": "full"}, acls(2, 3.0, False)),
+    ("acls", {**ACLS, "parts": "adaptive"}, acls(2, 0.0, False)),
+    ("acls", {**ACLS, "parts": "conditional"}, acls(1, 3.0, False)),
+    ("dfl", {"gamma": 2.5, "variant": "paper"}, paper_dfl),
+    ("dfl", {"gamma": 2.5, "variant": "released"}, released_dfl),
+    ("flsd", {"gamma": 1.5, "schedule": "two-threshold"}, flsd("two-threshold")),
+    ("flsd", {"gamma": 1.5, "schedule": "one-threshold"}, flsd("one-threshold")),
+    ("flsd", {"gamma": 1.5, "schedule": "predicted"}, flsd("predicted")),
+]
+
+
+@pytest.mark.parametrize("scale", [0.02, 0.5, 4.0])
+@pytest.mark.parametrize(("name", "parameters", "formula"), FORMULAS)
+def test_rows_follow_their_formula(
+    name: str,
+    parameters: dict[str, Any],
+    formula: Callable[[Tensor, int], Tensor],
+    scale: float,
+) -> None:
+    logits, targets = batch(scale)
+    expected = sum(formula(row, int(y)) for row, y in zip(logits, targets, strict=True)) / ROWS
+    torch.testing.assert_close(build_loss(name, **parameters)(logits, targets), expected)
+
+
+def test_the_released_acls_keeps_the_maximum_of_the_others_constant() -> None:
+    logits = torch.tensor([[9.0, 1.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    loss = build_loss("acls", margin=2.0, weight_pos=0.0, weight_neg=1.0)
+    loss(logits, torch.tensor([0])).backward()
+    # relu(9 - z - 2)^2 / (K - 1) with respect to z; none of it reaches the maximum.
+    penalty = torch.tensor([[0.0, -6.0, -7.0]], dtype=torch.float64)
+    softmax = logits.detach().softmax(1) - torch.tensor([[1.0, 0.0, 0.0]])
+    torch.testing.assert_close(logits.grad, softmax + penalty)
+
+
+def test_thresholds_of_the_focal_schedule_are_strict() -> None:
+    # Two, respectively five equal logits give exactly 0.5 and 0.2.
+    half, fifth = torch.zeros(1, 2).double(), torch.zeros(1, 5).double()
+    target = torch.tensor([0])
+    loss = build_loss("flsd", gamma=1.0)
+    assert loss(half, target).item() == pytest.approx(0.5 * math.log(2))
+    assert loss(fifth, target).item() == pytest.approx(0.8**3 * math.log(5))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0, 2.0])
+@pytest.mark.parametrize("name", ["fl", "flsd", "dfl", "ifl"])
+def test_a_certain_row_has_a_finite_gradient(name: str, gamma: float) -> None:
+    logits = torch.tensor([[80.0, 0.0, 0.0]], requires_grad=True)
+    build_loss(name, gamma=gamma)(logits, torch.tensor([0])).backward()
+    assert torch.isfinite(logits.grad).all()
+
+
+def test_detached_focal_weights_keep_the_value_and_change_the_gradient() -> None:
+    logits, targets = batch()
+    results = []
+    for detach in (False, True):
+        given = logits.clone().requires_grad_()
+        value = build_loss("fl", detach=detach)(given, targets)
+        value.backward()
+        results.append((value.item(), given.grad))
+    assert results[0][0] == results[1][0]
+    assert not torch.allclose(results[0][1], results[1][1])
+
+
+def harmonic(n: int) -> float:
+    return sum(1 / k for k in range(1, n + 1))
+
+
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_aurc_weighs_by_harmonic_numbers(batch_size: int | None) -> None:
+    logits, targets = batch()
+    n = batch_size or ROWS
+    order = logits.softmax(1).max(1).values.argsort()
+    losses = [cross_entropy(logits[i], int(targets[i])) for i in order]
+    weights = [harmonic(n) - harmonic(n - rank) for rank in range(1, ROWS + 1)]
+    expected = sum(w * value for w, value in zip(weights, losses, strict=True)) / ROWS
+    loss = build_loss("aurc", variant="paper", batch_size=batch_size)
+    torch.testing.assert_close(loss(logits, targets), expected)
+
+
+def test_aurc_refuses_a_batch_above_the_configured_size() -> None:
+    with pytest.raises(ValueError, match="batch_size=8 is below the 12 rows"):
+        build_loss("aurc", batch_size=8)(*batch())
+
+
+@pytest.mark.parametrize("name", ["aurc", "au"])
+@pytest.mark.parametrize("size", [0, 2.5])
+def test_a_bad_batch_size_is_named(name: str, size: float) -> None:
+    with pytest.raises(ValueError, match=f"batch_size={size}"):
+        build_loss(name, batch_size=size)
+
+
+@pytest.mark.parametrize("coverage", [0.0, 1.0])
+def test_coverage_lies_inside_its_interval(coverage: float) -> None:
+    with pytest.raises(ValueError, match=rf"coverage={coverage} is outside \(0, 1\)"):
+        build_loss("au", coverage=coverage)
+
+
+def test_au_counts_over_an_epoch_or_over_a_batch() -> None:
+    kept, fresh = build_loss("au", variant="paper"), build_loss("au", variant="paper")
+    each = build_loss("au", variant="paper", histogram="batch")
+    first, second = batch(seed=1), batch(seed=2)
+    assert kept(*first) == each(*first)
+    assert kept(*second) != each(*second)
+    kept.start_epoch(1)
+    assert kept(*second) == fresh(*second) == each(*second)
+
+
+def test_au_does_not_keep_what_it_sees_in_evaluation() -> None:
+    loss = build_loss("au").eval()
+    assert loss(*batch()) == loss(*batch())
+    assert loss.counts.sum() == 0
+
+
+def test_au_with_the_released_entropy_is_a_multiple_of_cross_entropy() -> None:
+    loss, plain = build_loss("au", score="neg_entropy", histogram="batch"), build_loss("ce")
+    ratios = [loss(*batch(seed=seed)) / plain(*batch(seed=seed)) for seed in range(3)]
+    torch.testing.assert_close(torch.stack(ratios), ratios[0].expand(3))
+
+
+def ready_crl(**parameters: Any) -> Loss:
+    loss = build_loss("crl", **parameters)
+    loss.prepare(4, CLASSES)
+    return loss
+
+
+def test_crl_needs_to_know_the_training_set() -> None:
+    logits, targets = batch()
+    with pytest.raises(ValueError, match="indices=None"):
+        ready_crl()(logits, targets)
+    with pytest.raises(ValueError, match=r"prepare\(num_samples, num_classes\)"):
+        build_loss("crl")(logits, targets, torch.arange(ROWS))
+    with pytest.raises(ValueError, match=r"indices \(5,\) do not belong to 12 rows"):
+        ready_crl()(logits, targets, torch.arange(5))
+    with pytest.raises(ValueError, match="epoch=-1"):
+        ready_crl().start_epoch(-1)
+
+
+def test_crl_pairs_neighbours_among_the_rows_that_count() -> None:
+    loss = ready_crl(weight=1.0)
+    logits = torch.zeros(4, CLASSES, dtype=torch.float64)
+    logits[:, 0] = torch.tensor([3.0, 2.0, 1.0, 0.5])
+    loss(logits, torch.tensor([1, 0, 0, 0]), torch.arange(4))  # sample 0 is wrong, the others right
+    loss.start_epoch(1)
+    loss.eval()
+    targets = torch.tensor([0, -100, 0, 0])
+    value = loss(logits, targets, torch.arange(4))
+    c = logits.softmax(1)[:, 0]
+    # Pairs 0-2, 2-3, 3-0: the middle one has equal histories.
+    penalty = ((c[0] - c[2] + 1).relu() + (1 - (c[3] - c[0])).relu()) / 3
+    torch.testing.assert_close(value - build_loss("ce")(logits, targets), penalty)
+
+
+def test_crl_averages_the_pixels_of_an_image() -> None:
+    loss = ready_crl()
+    logits, targets = batch()
+    images = logits.view(2, 2, 3, CLASSES).movedim(-1, 1)
+    loss(images, targets.view(2, 2, 3), torch.tensor([3, 1]))
+    right = (logits.argmax(1) == targets).view(2, 6).double().mean(1)
+    assert loss.history.counts.tolist() == pytest.approx([0, right[1].item(), 0, right[0].item()])
+
+
+def test_crl_survives_a_sample_counted_twice_an_epoch() -> None:
+    loss = ready_crl()
+    logits, targets = 6 * torch.eye(CLASSES)[:4], torch.tensor([0, 1, 2, 0])
+    for epoch in range(3):
+        loss.start_epoch(epoch)
+        for _ in range(2):
+            assert torch.isfinite(loss(logits, targets, torch.arange(4)))
+
+
+def test_crl_with_the_margin_condition_needs_no_history() -> None:
+    logits, targets = batch()
+    spread = logits.max(1).values - logits.min(1).values
+    limit = float(spread.median())
+    scores = logits.softmax(1).max(1).values
+    expected = build_loss("ce")(logits, targets) + 0.5 * (scores * (spread > limit)).mean()
+    loss = build_loss("crl", weight=0.5, condition="margin", margin=limit)
+    torch.testing.assert_close(loss(logits, targets), expected)
+
+
+def test_acls_with_the_ranking_condition_spares_what_is_ranked_well() -> None:
+    parameters = {"weight_pos": 0.3, "weight_neg": 0.0}
+    loss = build_loss("acls", parts="ranking", **parameters)
+    loss.prepare(3, CLASSES)
+    logits = torch.zeros(3, CLASSES, dtype=torch.float64)
+    logits[:, 0] = torch.tensor([3.0, 2.0, 4.0])
+    targets = torch.tensor([1, 0, 1])
+    loss(logits, targets, torch.arange(3))
+    loss.start_epoch(1)
+    # Sample 0 was wrong and sample 1 right, but 0 is surer. Sample 2 was wrong as often as 0.
+    expected = build_loss("ce")(logits, targets) + 0.3 * 3.0**2 / 3
+    torch.testing.assert_close(loss(logits, targets, torch.arange(3)), expected)
+
+
+def test_acls_with_the_ranking_condition_needs_the_history() -> None:
+    with pytest.raises(ValueError, match="indices=None"):
+        build_loss("acls", parts="ranking")(*batch())
