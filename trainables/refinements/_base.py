@@ -26,15 +26,15 @@ class Refinement(ABC):
 
     Attributes:
         excludes: Methods that the refinement must not follow, each with the reason.
-        feedback_from_inference: Whether ``end_epoch`` is told accuracy and confidence of the head
-            in eval mode, at the price of another pass, rather than those of the training steps.
+        second_pass: Whether ``end_epoch`` is told accuracy and confidence of ``feedback_logits``
+            after the epoch, at the price of another pass, rather than those of its steps.
 
     Raises:
         ValueError: If an argument is out of its range.
     """
 
     excludes: ClassVar[Mapping[str, str]] = {}
-    feedback_from_inference: bool = False
+    second_pass: bool = False
 
     def __init__(self, *, epochs: int, lr: float) -> None:
         self.epochs = check_count("epochs", epochs)
@@ -72,6 +72,10 @@ class Refinement(ABC):
             confidence: Mean largest probability over the training samples.
         """
         return {}
+
+    def feedback_logits(self, head: nn.Module, features: Tensor) -> Tensor:
+        """Return the logits (N, K) of eval mode that a second pass measures."""
+        return head(features)
 
     def movable(self, head: nn.Module) -> dict[str, Tensor]:
         """Return boolean masks, by parameter name, of the weights that the next step may change.

@@ -11,6 +11,8 @@ from torch import Generator, Tensor, nn
 from trainables.refinements._base import Refinement
 from trainables.refinements._sgd import MaskedSGD
 
+EVALUATION_BATCH = 8192
+
 
 class HeadTrainer:
     """Trains a refinement's head on cached features, one epoch a call.
@@ -75,7 +77,7 @@ class HeadTrainer:
         view = self._views[self.epoch % len(self._views)].to(self._device)
         loss, accuracy, confidence = self._train(view)
         self.head.eval()
-        if self.refinement.feedback_from_inference:
+        if self.refinement.second_pass:
             figures = self.refinement.end_epoch(self.head, *self._evaluate(view))
         else:
             figures = self.refinement.end_epoch(self.head, accuracy, confidence)
@@ -117,10 +119,11 @@ class HeadTrainer:
 
     @torch.no_grad()
     def _evaluate(self, view: Tensor) -> list[float]:
-        """Return accuracy and mean confidence of the head in eval mode."""
+        """Return accuracy and mean confidence of what the refinement wants measured."""
         totals = torch.zeros(2, dtype=torch.float64, device=self._device)
-        for rows in torch.arange(len(view), device=self._device).split(8192):
-            totals += _hits_and_confidence(self.head(view[rows].float()), self._labels[rows])
+        for rows in torch.arange(len(view), device=self._device).split(EVALUATION_BATCH):
+            logits = self.refinement.feedback_logits(self.head, view[rows].float())
+            totals += _hits_and_confidence(logits, self._labels[rows])
         return (totals / len(view)).tolist()
 
     def _step(self, features: Tensor, targets: Tensor, noise: Generator) -> Tensor:

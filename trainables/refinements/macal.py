@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -16,7 +17,7 @@ from trainables.refinements._registry import REFINEMENTS
 SPARSITIES = ("fixed", "adaptive", "decaying")
 RESAMPLINGS = ("epoch", "batch")
 INFERENCES = ("dense", "scaled")
-FEEDBACKS = ("inference", "training")
+FEEDBACKS = ("dense", "training")
 
 
 def clip_bound(eta_init: float, eta_final: float, step: int, horizon: int) -> float:
@@ -57,12 +58,14 @@ class MaskedHead(nn.Module):
     """
 
     q: Tensor
+    next_q: Tensor
     updates: Tensor
 
     def __init__(self, widths: tuple[int, ...], q: float, scaled: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(*pair) for pair in pairwise(widths)])
         self.register_buffer("q", torch.tensor(q, dtype=torch.float64))
+        self.register_buffer("next_q", torch.tensor(q, dtype=torch.float64))
         self.register_buffer("updates", torch.tensor(0))
         for name, weight in self._weights():
             self.register_buffer(_mask_name(name), torch.ones_like(weight, dtype=torch.bool))
@@ -70,14 +73,11 @@ class MaskedHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return logits (N, K) of features (N, D), masked in training mode only."""
-        last = len(self.layers) - 1
-        for position in range(len(self.layers)):
-            weight = self._effective(f"layers.{position}.weight")
-            bias = self.get_parameter(f"layers.{position}.bias")
-            features = F.linear(features, weight, bias)
-            if position < last:
-                features = features.relu()
-        return features
+        return self._run(features, self._masked if self.training else self._averaged)
+
+    def dense(self, features: Tensor) -> Tensor:
+        """Return the logits (N, K) of all weights, neither masked nor scaled."""
+        return self._run(features, self.get_parameter)
 
     def resample(self, generator: Generator) -> None:
         """Draw a new mask for every weight matrix, each entry kept with probability q."""
@@ -89,14 +89,26 @@ class MaskedHead(nn.Module):
         """Return the mask of each weight matrix by parameter name; biases have none."""
         return {name: self.get_buffer(_mask_name(name)) for name, _ in self._weights()}
 
-    def _effective(self, name: str) -> Tensor:
+    def _run(self, features: Tensor, weight: Callable[[str], Tensor]) -> Tensor:
+        for position in range(len(self.layers)):
+            if position:
+                features = features.relu()
+            name = f"layers.{position}"
+            features = F.linear(
+                features, weight(f"{name}.weight"), self.get_parameter(f"{name}.bias")
+            )
+        return features
+
+    def _masked(self, name: str) -> Tensor:
         weight = self.get_parameter(name)
-        if not self.training:
-            return weight * self.q.to(weight.dtype) if self.scaled else weight
         mask = self.get_buffer(_mask_name(name))
         # The value is masked and the gradient is not: which weights may move is the optimiser's
         # business, so that masking and gradient restriction can be studied apart.
         return weight - (weight * ~mask).detach()
+
+    def _averaged(self, name: str) -> Tensor:
+        weight = self.get_parameter(name)
+        return weight * self.q.to(weight.dtype) if self.scaled else weight
 
     def _weights(self) -> list[tuple[str, nn.Parameter]]:
         return [(n, p) for n, p in self.named_parameters() if n.endswith(".weight")]
@@ -130,16 +142,17 @@ class MaCCal(Refinement):
       default, since the stated motivation is a classifier that holds still for an epoch.
     - t of eq. 13 starts from 0 or 1: ``first_step``; 1 makes the last bound exactly ``eta_final``
       and agrees with Algorithm 1, which calls the initial probability q_1.
-    - Inference is called deterministic and no scaling is mentioned: ``inference``. ``dense`` uses
-      all weights as they are: the equations contain no other factor. ``scaled`` multiplies them by
-      q, as for dropout, so that a layer's mean output is that of training.
-    - The accuracy and confidence of eq. 12 are those of the training set, but it is not said
-      whether under the mask: ``feedback``. ``inference`` takes them from the classifier as it will
-      be used, in one more pass an epoch; ``training`` from the masked outputs as they come. The
-      sign of eq. 12 corrects only with ``dense`` and ``inference``, hence the defaults: full
-      weights give larger logits than the masked ones that were fitted, the more so the smaller q,
-      so over-confidence calls for a larger q. Masked outputs lose confidence as q falls, which
-      lowers q further, and where the masked classifier underfits q runs down to 0.
+    - Inference is called deterministic and no scaling is mentioned: ``inference``. ``scaled``
+      multiplies each weight by q, its mean under the mask, as is usual after dropout; ``dense``
+      uses it as it is. Two classifiers fitted under complementary masks add up in ``dense``: at q =
+      0.5 its logits are about twice those that were fitted and the network grows more confident,
+      where Table 5 reports that masked retraining reduces over-confidence. Hence ``scaled``.
+    - The accuracy and confidence of eq. 12 are those of the training set, but it is not said of
+      which outputs: ``feedback``. ``dense`` takes them from the new classifier with all its
+      weights, in one more pass an epoch; ``training`` from the masked outputs as they come. The
+      sign of eq. 12 corrects with ``dense`` only: full weights exceed what was fitted the more, the
+      smaller q, so over-confidence calls for a larger q. Masked outputs lose confidence as q falls,
+      which lowers q further: with few steps an epoch q runs down to 0 and nothing is learnt.
     - Velocity and weight decay would move weights whose gradient is zero. With
       ``restrict_gradient`` neither does, and the velocity of a masked weight waits unchanged.
 
@@ -161,8 +174,8 @@ class MaCCal(Refinement):
             the decaying bound.
         resample: A new mask each ``epoch`` or each ``batch``.
         first_step: The t of the first epoch's bound, 0 or 1.
-        inference: ``dense`` or ``scaled``.
-        feedback: ``inference`` or ``training``.
+        inference: ``scaled`` or ``dense``.
+        feedback: ``dense`` or ``training``.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -184,8 +197,8 @@ class MaCCal(Refinement):
         sparsity: str = "decaying",
         resample: str = "epoch",
         first_step: int = 1,
-        inference: str = "dense",
-        feedback: str = "inference",
+        inference: str = "scaled",
+        feedback: str = "dense",
     ) -> None:
         super().__init__(epochs=epochs, lr=lr)
         self.gamma = check_number("gamma", gamma, 0.0, open_low=True)
@@ -202,7 +215,7 @@ class MaCCal(Refinement):
         self.inference = check_choice("inference", inference, INFERENCES)
         self.feedback = check_choice("feedback", feedback, FEEDBACKS)
         adapts = self.masked and self.sparsity != "fixed"
-        self.feedback_from_inference = adapts and self.feedback == "inference"
+        self.second_pass = adapts and self.feedback == "dense"
 
     def build_head(self, feature_dim: int, num_classes: int) -> MaskedHead:
         """Return the new classifier: two layers, or one if ``restructure`` is off."""
@@ -212,9 +225,11 @@ class MaCCal(Refinement):
         return MaskedHead((feature_dim, *middle, num_classes), q, scaled)
 
     def start_epoch(self, head: nn.Module, epoch: int, generator: Generator) -> None:
-        """Draw the epoch's mask."""
+        """Take up the new q and draw the epoch's mask."""
+        head = _masked(head)
+        head.q.copy_(head.next_q)
         if self.masked and self.resample == "epoch":
-            _masked(head).resample(generator)
+            head.resample(generator)
 
     def batch_loss(
         self, head: nn.Module, features: Tensor, targets: Tensor, generator: Generator
@@ -225,15 +240,23 @@ class MaCCal(Refinement):
         return super().batch_loss(head, features, targets, generator)
 
     def end_epoch(self, head: nn.Module, accuracy: float, confidence: float) -> dict[str, float]:
-        """Move q; return ``q``, as used in the epoch that ended, and the next one, ``next_q``."""
+        """Move q; return ``q`` of the epoch that ended and of the next one, ``next_q``.
+
+        Inference scales with the former until the next epoch begins: the weights were fitted
+        under it.
+        """
         head = _masked(head)
         before = after = float(head.q)
         if self.masked and self.sparsity != "fixed":
             eta = self._bound(int(head.updates))
             after = sparsity_step(before, accuracy, confidence, self.gamma, eta)
-        head.q.fill_(after)
+        head.next_q.fill_(after)
         head.updates += 1
         return {"q": before, "next_q": after}
+
+    def feedback_logits(self, head: nn.Module, features: Tensor) -> Tensor:
+        """Return the logits of all weights."""
+        return _masked(head).dense(features)
 
     def movable(self, head: nn.Module) -> dict[str, Tensor]:
         """Return the present masks, unless masked weights may move."""

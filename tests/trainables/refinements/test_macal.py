@@ -1,0 +1,229 @@
+"""MaC-Cal against the stored sequences, and what each of its switches does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainables.refinements import HeadTrainer, build_refinement
+from trainables.refinements.macal import MaskedHead, clip_bound, sparsity_step
+
+MakeTrainer = Callable[..., HeadTrainer]
+ABLATION: dict[str, dict[str, Any]] = {
+    "masked retraining": {
+        "restrict_gradient": False,
+        "restructure": False,
+        "sparsity": "fixed",
+    },
+    "gradient restriction": {"restructure": False, "sparsity": "fixed"},
+    "classifier restructure": {"sparsity": "fixed"},
+    "static adaptive": {"sparsity": "adaptive"},
+    "decaying adaptive": {},
+}
+
+
+def masked_head(trainer: HeadTrainer) -> MaskedHead:
+    assert isinstance(trainer.head, MaskedHead)
+    return trainer.head
+
+
+@pytest.mark.shared
+def test_every_stored_sequence(shared: Path) -> None:
+    index = json.loads((shared / "goldens" / "index.json").read_text(encoding="utf-8"))
+    arrays = np.load(shared / "goldens" / "maccal.npz")
+    cases = index["files"]["maccal.npz"]
+    assert len(cases) == 42
+    for case in cases:
+        accuracies = arrays[f"in/{case['sequence']}/acc"]
+        confidences = arrays[f"in/{case['sequence']}/conf"]
+        first = {"t_from_0": 0, "t_from_1": 1}[case["indexing"]]
+        q, found, bounds = case["q0"], [], []
+        for step, (accuracy, confidence) in enumerate(zip(accuracies, confidences, strict=True)):
+            bound = clip_bound(case["eta_init"], case["eta_final"], step + first, case["T"])
+            q = sparsity_step(q, accuracy, confidence, case["gamma"], bound)
+            found.append(q)
+            bounds.append(bound)
+        np.testing.assert_allclose(bounds, arrays[case["prefix"] + "eta"], rtol=1e-12, atol=0)
+        np.testing.assert_allclose(found, arrays[case["prefix"] + "q"], rtol=0, atol=1e-12)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("first_step", [0, 1])
+def test_refinement_follows_a_stored_sequence(shared: Path, first_step: int) -> None:
+    arrays = np.load(shared / "goldens" / "maccal.npz")
+    refinement = build_refinement("macal", gamma=0.95, epochs=20, first_step=first_step)
+    head = refinement.build_head(3, 2)
+    found = []
+    for accuracy, confidence in zip(
+        arrays["in/crossing/acc"], arrays["in/crossing/conf"], strict=True
+    ):
+        refinement.start_epoch(head, len(found), torch.Generator().manual_seed(0))
+        found.append(refinement.end_epoch(head, accuracy, confidence)["next_q"])
+    expected = arrays[f"out/crossing/g0.95/t_from_{first_step}/q"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+fractions = st.floats(0, 1)
+
+
+@given(fractions, fractions, fractions, st.floats(0.01, 2), st.floats(1e-4, 0.5))
+def test_q_stays_a_probability_and_moves_by_eta_at_most(
+    q: float, accuracy: float, confidence: float, gamma: float, eta: float
+) -> None:
+    after = sparsity_step(q, accuracy, confidence, gamma, eta)
+    assert 0 <= after <= 1
+    assert abs(after - q) <= eta + 1e-12
+    gap = confidence - gamma * accuracy
+    assert (after - q) * gap >= 0
+
+
+def test_bound_runs_from_initial_to_final() -> None:
+    assert clip_bound(0.1, 0.001, 0, 40) == pytest.approx(0.1, rel=1e-12)
+    assert clip_bound(0.1, 0.001, 20, 40) == pytest.approx(0.01, rel=1e-12)
+    assert clip_bound(0.1, 0.001, 40, 40) == pytest.approx(0.001, rel=1e-12)
+
+
+@pytest.mark.parametrize("resample", ["epoch", "batch"])
+def test_masked_weights_stand_still_against_momentum_and_decay(
+    resample: str, make_trainer: MakeTrainer
+) -> None:
+    trainer = make_trainer("macal", resample=resample)
+    for _ in range(2):
+        trainer.train_epoch()
+    head = masked_head(trainer)
+    before: dict[str, torch.Tensor] = {}
+    moved = {name: torch.zeros_like(mask) for name, mask in head.masks().items()}
+    kept = {name: torch.zeros_like(mask) for name, mask in head.masks().items()}
+    movable = trainer.refinement.movable
+
+    def observe(current: torch.nn.Module) -> dict[str, torch.Tensor]:
+        for name, mask in movable(current).items():
+            weight = current.get_parameter(name).detach()
+            if name in before:
+                moved[name] |= weight != before[name]
+            before[name] = weight.clone()
+            kept[name] |= mask
+        return movable(current)
+
+    trainer.refinement.movable = observe  # type: ignore[method-assign]
+    trainer.train_epoch()
+    for name in moved:
+        last = head.get_parameter(name).detach() != before[name]
+        assert not ((moved[name] | last) & ~kept[name]).any()
+        assert (moved[name] | last)[kept[name]].any()
+    if resample == "epoch":
+        shares = [float(mask.float().mean()) for mask in kept.values()]
+        assert all(share < 0.95 for share in shares)
+
+
+def test_without_restriction_masked_weights_move(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("macal", restrict_gradient=False)
+    head = masked_head(trainer)
+    name = "layers.1.weight"
+    before = head.get_parameter(name).detach().clone()
+    trainer.train_epoch()
+    masked = ~head.masks()[name]
+    assert masked.any()
+    assert (head.get_parameter(name).detach() != before)[masked].float().mean() > 0.9
+
+
+def test_mask_takes_weights_out_of_the_output() -> None:
+    head = MaskedHead((3, 2), 0.5, scaled=True).train()
+    head.masks()["layers.0.weight"].copy_(torch.tensor([[1, 0, 1], [0, 0, 1]]).bool())
+    features = torch.randn(5, 3)
+    weight = head.get_parameter("layers.0.weight").detach() * head.masks()["layers.0.weight"]
+    expected = features @ weight.T + head.get_parameter("layers.0.bias")
+    torch.testing.assert_close(head(features), expected)
+
+
+def test_inference_scales_with_the_probability_of_training_or_not_at_all() -> None:
+    features = torch.randn(5, 3)
+    for scaled, factor in ((True, 0.25), (False, 1.0)):
+        head = MaskedHead((3, 2), 0.25, scaled).eval()
+        weight, bias = head.get_parameter("layers.0.weight"), head.get_parameter("layers.0.bias")
+        torch.testing.assert_close(head(features), features @ (factor * weight).T + bias)
+        torch.testing.assert_close(head.dense(features), features @ weight.T + bias)
+
+
+def test_share_of_kept_weights_is_q() -> None:
+    head = MaskedHead((200, 100, 50), 0.3, scaled=True)
+    head.resample(torch.Generator().manual_seed(0))
+    for mask in head.masks().values():
+        assert float(mask.float().mean()) == pytest.approx(0.3, abs=0.02)
+    first = {name: mask.clone() for name, mask in head.masks().items()}
+    head.resample(torch.Generator().manual_seed(1))
+    assert all((first[name] != mask).any() for name, mask in head.masks().items())
+
+
+@pytest.mark.parametrize(("resample", "expected"), [("epoch", 1), ("batch", 16)])
+def test_mask_changes_as_often_as_told(
+    resample: str, expected: int, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    draw = MaskedHead.resample
+
+    def count(head: MaskedHead, generator: torch.Generator) -> None:
+        drawn.append(head)
+        draw(head, generator)
+
+    monkeypatch.setattr(MaskedHead, "resample", count)
+    make_trainer("macal", resample=resample).train_epoch()
+    assert len(drawn) == expected
+
+
+def test_every_row_of_the_ablation_differs(make_trainer: MakeTrainer) -> None:
+    tracked = {row: make_trainer("macal", **switches) for row, switches in ABLATION.items()}
+    heads, paths = {}, {}
+    for row, trainer in tracked.items():
+        paths[row] = [trainer.train_epoch()["q"] for _ in range(4)]
+        heads[row] = masked_head(trainer)
+    assert [len(head.layers) for head in heads.values()] == [1, 1, 2, 2, 2]
+    for row in ("masked retraining", "gradient restriction", "classifier restructure"):
+        assert paths[row] == [0.5] * 4
+    steps = {row: np.abs(np.diff(path)) for row, path in paths.items()}
+    assert steps["static adaptive"].max() > 0
+    assert not np.allclose(paths["static adaptive"], paths["decaying adaptive"])
+    bounds = [clip_bound(0.1, 0.001, t, 4) for t in (1, 2, 3)]
+    assert (steps["decaying adaptive"] <= np.array(bounds) + 1e-12).all()
+
+
+def test_feedback_is_measured_where_told(make_trainer: MakeTrainer) -> None:
+    for feedback in ("dense", "training"):
+        trainer = make_trainer("macal", feedback=feedback)
+        told: list[tuple[float, float]] = []
+        end = trainer.refinement.end_epoch
+
+        def spy(
+            head: torch.nn.Module,
+            accuracy: float,
+            confidence: float,
+            told: list[tuple[float, float]] = told,
+            end: Callable[..., dict[str, float]] = end,
+        ) -> dict[str, float]:
+            told.append((accuracy, confidence))
+            return end(head, accuracy, confidence)
+
+        trainer.refinement.end_epoch = spy  # type: ignore[method-assign]
+        figures = trainer.train_epoch()
+        masked = (figures["train_accuracy"], figures["train_confidence"])
+        assert (told == [masked]) == (feedback == "training")
+
+
+def test_unmasked_is_a_plain_two_layer_classifier(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("macal", masked=False)
+    assert trainer.train_epoch()["q"] == 1.0
+    assert all(mask.all() for mask in masked_head(trainer).masks().values())
+    assert trainer.refinement.movable(trainer.head) == {}
+
+
+def test_foreign_heads_are_refused() -> None:
+    with pytest.raises(TypeError, match="macal needs its own head, not Linear"):
+        build_refinement("macal").movable(torch.nn.Linear(3, 2))

@@ -1,0 +1,277 @@
+"""What every refinement keeps to."""
+
+from __future__ import annotations
+
+import inspect
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from search_spaces import Parameter, load_space, space_names
+from trainables.errors import InputError
+from trainables.refinements import REFINEMENTS, HeadTrainer, Refinement, build_refinement
+
+NAMES = REFINEMENTS.names()
+MakeTrainer = Callable[..., HeadTrainer]
+Problem = tuple[list[Tensor], Tensor]
+
+
+def run(trainer: HeadTrainer) -> HeadTrainer:
+    for _ in range(trainer.refinement.epochs - trainer.epoch):
+        trainer.train_epoch()
+    return trainer
+
+
+@torch.no_grad()
+def outputs(trainer: HeadTrainer, problem: Problem) -> Tensor:
+    return trainer.head(problem[0][0])
+
+
+def alternatives(parameter: Parameter) -> list[Any]:
+    """Return values that a sweep may choose, other than the default."""
+    if parameter.type == "categorical":
+        return [choice for choice in parameter.choices if choice != parameter.default]
+    if parameter.type == "int":
+        assert isinstance(parameter.default, int)
+        return [3 if parameter.name == "epochs" else parameter.default + 5]
+    assert parameter.low is not None
+    assert parameter.high is not None
+    assert isinstance(parameter.default, float)
+    other = parameter.low if parameter.default == parameter.high else parameter.high
+    return [(parameter.default + other) / 2]
+
+
+def changes() -> Iterator[tuple[str, str, Any]]:
+    for name in NAMES:
+        for key, parameter in load_space("refinements", name).parameters.items():
+            for value in alternatives(parameter):
+                yield name, key, value
+
+
+def test_every_refinement_has_a_search_space_and_the_other_way_round() -> None:
+    assert space_names("refinements") == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_space_and_constructor_agree(name: str) -> None:
+    signature = inspect.signature(REFINEMENTS.get(name))
+    defaults = {key: p.default for key, p in signature.parameters.items()}
+    assert load_space("refinements", name).default_point() == defaults
+
+
+@pytest.mark.parametrize(("name", "key", "value"), list(changes()))
+def test_every_parameter_changes_the_outcome(
+    name: str, key: str, value: Any, make_trainer: MakeTrainer, problem: Problem
+) -> None:
+    default = outputs(run(make_trainer(name)), problem)
+    changed = outputs(run(make_trainer(name, **{key: value})), problem)
+    assert not torch.allclose(default, changed, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_seed_same_weights_and_other_seed_other_weights(
+    name: str, make_trainer: MakeTrainer
+) -> None:
+    torch.manual_seed(1)
+    first = run(make_trainer(name)).head.state_dict()
+    torch.manual_seed(2)
+    second = run(make_trainer(name)).head.state_dict()
+    other = run(make_trainer(name, seed=1)).head.state_dict()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    weights = [key for key in first if key.endswith("weight")]
+    assert weights
+    assert not any(torch.equal(first[key], other[key]) for key in weights)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_global_generator_is_left_alone(name: str, make_trainer: MakeTrainer) -> None:
+    before = torch.get_rng_state()
+    run(make_trainer(name))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("extra", [{}, {"resample": "batch"}])
+def test_resumed_training_is_bitwise_the_uninterrupted_one(
+    name: str, extra: dict[str, Any], make_trainer: MakeTrainer
+) -> None:
+    if not extra.keys() <= set(REFINEMENTS.parameter_names(name)):
+        extra = {}
+    whole = make_trainer(name, **extra)
+    tracked = [whole.train_epoch() for _ in range(4)]
+    interrupted = make_trainer(name, **extra)
+    interrupted.train_epoch()
+    interrupted.train_epoch()
+    file = io.BytesIO()
+    torch.save(interrupted.state_dict(), file)
+    file.seek(0)
+    resumed = make_trainer(name, seed=99, **extra)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    assert [resumed.train_epoch(), resumed.train_epoch()] == tracked[2:]
+    expected = whole.head.state_dict()
+    for key, tensor in resumed.head.state_dict().items():
+        assert torch.equal(tensor, expected[key]), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_state_is_a_copy(name: str, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(name)
+    trainer.train_epoch()
+    state = trainer.state_dict()
+    kept = {key: value.clone() for key, value in state["head"].items()}
+    trainer.train_epoch()
+    assert all(torch.equal(state["head"][key], kept[key]) for key in kept)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inference_depends_on_the_row_alone(
+    name: str, make_trainer: MakeTrainer, problem: Problem
+) -> None:
+    trainer = run(make_trainer(name))
+    features = problem[0][0]
+    with torch.no_grad():
+        whole, again = trainer.head(features), trainer.head(features)
+        pieces = torch.cat([trainer.head(piece) for piece in features.split(37)])
+    assert torch.equal(whole, again)
+    assert torch.allclose(whole, pieces, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_head_restored_by_its_state_alone_gives_the_same_logits(
+    name: str, make_trainer: MakeTrainer, problem: Problem
+) -> None:
+    trainer = run(make_trainer(name))
+    head = build_refinement(name).build_head(problem[0][0].shape[1], 4)
+    head.load_state_dict(trainer.head.state_dict())
+    with torch.no_grad():
+        assert torch.equal(head.eval()(problem[0][0]), outputs(trainer, problem))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_learns(name: str, make_trainer: MakeTrainer, problem: Problem) -> None:
+    trainer = run(make_trainer(name, epochs=20))
+    accuracy = (outputs(trainer, problem).argmax(dim=1) == problem[1]).float().mean()
+    assert accuracy > 0.6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figures_are_finite_fractions(name: str, make_trainer: MakeTrainer) -> None:
+    figures = make_trainer(name).train_epoch()
+    assert {"train_loss", "train_accuracy", "train_confidence"} <= figures.keys()
+    assert all(isinstance(value, float) for value in figures.values())
+    assert 0 <= figures["train_accuracy"] <= 1
+    assert 0.25 <= figures["train_confidence"] <= 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_extreme_features_stay_finite_at_inference(name: str) -> None:
+    head = build_refinement(name).build_head(6, 3).eval()
+    features = torch.tensor([[1e4, -1e4, 1e4, -1e4, 0.0, 1e4]])
+    with torch.no_grad():
+        assert head(features).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("epochs", 0, "[1, inf)"),
+        ("epochs", 2.5, "whole number"),
+        ("lr", 0.0, "(0, inf)"),
+        ("lr", float("nan"), "(0, inf)"),
+        ("lr", True, "not a number"),
+    ],
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_bad_arguments_name_argument_value_and_range(
+    name: str, key: str, value: Any, allowed: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{key}=") as error:
+        build_refinement(name, **{key: value})
+    assert str(value) in str(error.value)
+    assert allowed in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("macal", "gamma", -1.0),
+        ("macal", "q0", 1.5),
+        ("macal", "eta_init", 0.0),
+        ("macal", "eta_final", -0.1),
+        ("macal", "hidden", 0),
+        ("macal", "masked", "yes"),
+        ("macal", "restrict_gradient", 1),
+        ("macal", "restructure", None),
+        ("macal", "sparsity", "static"),
+        ("macal", "resample", "step"),
+        ("macal", "first_step", 2),
+        ("macal", "inference", "mean"),
+        ("macal", "feedback", "test"),
+        ("tst", "latent_dim", -1),
+        ("vtst", "latent_dim", 0),
+        ("vtst", "beta", -0.5),
+        ("vtst", "samples", 0),
+    ],
+)
+def test_bad_own_arguments_are_refused(name: str, key: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{key}={value!r}"):
+        build_refinement(name, **{key: value})
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(InputError, match="unknown refinement 'maccal'; there are: macal"):
+        build_refinement("maccal")
+    with pytest.raises(InputError, match="tst has no parameter 'beta'"):
+        build_refinement("tst", beta=1.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_excluded_methods_come_with_a_reason(name: str) -> None:
+    excluded = REFINEMENTS.get(name).excludes
+    assert all(method and reason for method, reason in excluded.items())
+    assert issubclass(REFINEMENTS.get(name), Refinement)
+
+
+def test_trainer_refuses_views_that_do_not_fit() -> None:
+    labels = torch.zeros(4, dtype=torch.int64)
+    settings: dict[str, Any] = {
+        "num_classes": 2,
+        "batch_size": 2,
+        "momentum": 0.9,
+        "weight_decay": 0.0,
+        "seed": 0,
+    }
+    with pytest.raises(ValueError, match="views is empty"):
+        HeadTrainer(build_refinement("tst"), [], labels, **settings)
+    views = [torch.zeros(4, 5), torch.zeros(3, 5)]
+    with pytest.raises(ValueError, match=r"views\[1\] has the shape \(3, 5\); expected \(4, D\)"):
+        HeadTrainer(build_refinement("tst"), views, labels, **settings)
+
+
+def test_views_are_used_in_turn(problem: Problem) -> None:
+    views, labels = problem
+    seen: list[int] = []
+
+    class Recorder(type(build_refinement("tst"))):  # type: ignore[misc]
+        def batch_loss(
+            self, head: torch.nn.Module, features: Tensor, *rest: Any
+        ) -> tuple[Tensor, Tensor]:
+            seen.append(int((features[0] == views[1]).all(dim=1).any()))
+            return super().batch_loss(head, features, *rest)
+
+    trainer = HeadTrainer(
+        Recorder(epochs=3),
+        views,
+        labels,
+        num_classes=4,
+        batch_size=len(labels),
+        momentum=0.0,
+        weight_decay=0.0,
+        seed=0,
+    )
+    run(trainer)
+    assert seen == [0, 1, 0]

@@ -1,0 +1,48 @@
+"""The variational head: divergence, sampling and averaging."""
+
+import pytest
+import torch
+from torch.distributions import Normal, kl_divergence
+
+from trainables.refinements import build_refinement
+from trainables.refinements.vtst import VariationalHead
+
+
+def test_loss_is_cross_entropy_plus_the_mean_divergence() -> None:
+    features, targets = torch.randn(9, 6), torch.randint(3, (9,))
+    losses = {}
+    for beta in (0.0, 2.0):
+        torch.manual_seed(0)
+        refinement = build_refinement("vtst", latent_dim=5, beta=beta)
+        head = refinement.build_head(6, 3)
+        generator = torch.Generator().manual_seed(1)
+        losses[beta], logits = refinement.batch_loss(head, features, targets, generator)
+        assert isinstance(head, VariationalHead)
+        mean, log_variance = head.encode(features)
+    assert logits.shape == (9, 3)
+    expected = kl_divergence(Normal(mean, (0.5 * log_variance).exp()), Normal(0.0, 1.0)).mean()
+    torch.testing.assert_close((losses[2.0] - losses[0.0]) / 2, expected)
+    torch.testing.assert_close(losses[0.0], torch.nn.functional.cross_entropy(logits, targets))
+
+
+def test_output_is_the_log_of_averaged_probabilities() -> None:
+    head = VariationalHead(6, 5, 3, samples=4).eval()
+    features = torch.randn(7, 6)
+    with torch.no_grad():
+        mean, log_variance = head.encode(features)
+        draws = mean + (0.5 * log_variance).exp() * head.noise[:, None]
+        expected = head.classifier(draws).softmax(dim=2).mean(dim=0)
+        torch.testing.assert_close(head(features).exp(), expected)
+
+
+def test_variance_stays_below_the_prior() -> None:
+    head = VariationalHead(6, 5, 3, samples=1)
+    _, log_variance = head.encode(100 * torch.randn(50, 6))
+    assert (log_variance <= 0).all()
+
+
+def test_foreign_heads_are_refused() -> None:
+    with pytest.raises(TypeError, match="vtst needs its own head, not Linear"):
+        build_refinement("vtst").batch_loss(
+            torch.nn.Linear(2, 2), torch.zeros(1, 2), torch.zeros(1).long(), torch.Generator()
+        )
