@@ -164,7 +164,7 @@ class Ledger:
         name, time = event["study"], event["time"]
         known = self.studies.get(name)
         if known is not None:
-            known.status = names.RUNNING
+            known.status, known.reason = names.RUNNING, ""
             return [_reopened(name, time)]
         study = self.studies[name] = Study(
             name,
@@ -183,7 +183,7 @@ class Ledger:
         key, time = event["key"], event["time"]
         known = self.trials.get(key)
         if known is not None:
-            known.status = names.RUNNING
+            known.status, known.reason = names.RUNNING, ""
             return [_reopened(key, time)]
         trial = self.trials[key] = Trial(
             key,

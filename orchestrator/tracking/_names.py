@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -44,13 +45,26 @@ SEARCH = "search"
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 STATUS_OF_TRIAL = {"finished": FINISHED, "failed": FAILED, "pruned": KILLED}
 
+MAX_NAME = 250
+"""Characters of the name of a metric or parameter."""
+
 MAX_TAG = 8000
 """Characters that a tracking server keeps of one tag."""
+
+_FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 
 def yes(flag: bool) -> str:
     """Write a flag as a tag."""
     return "true" if flag else "false"
+
+
+def allowed(name: str) -> str:
+    """Return the name of a metric or parameter as a tracking server accepts it.
+
+    A server refuses a whole batch for one name with, say, a ``+`` in it.
+    """
+    return _FORBIDDEN.sub("_", name)[:MAX_NAME]
 
 
 def test_name(metric: str) -> str:

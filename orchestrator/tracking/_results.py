@@ -20,6 +20,8 @@ STATUS = {
 def results_from_journal(events: Iterable[Mapping[str, Any]]) -> list[StudyResult]:
     """Return the studies of a sweep that are rows of its table, in the order of their opening.
 
+    Agrees with ``study_results`` on the same sweep but for ``run_ids``, which are empty here.
+
     Args:
         events: The events of one journal, from its start.
 
@@ -61,6 +63,7 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
         and trial.study == study.name
         and trial.configuration == chosen.configuration
     ]
+    shown = ours or ([chosen] if chosen is not None else [])
     return StudyResult(
         sweep=sweep,
         task=study.task,
@@ -72,7 +75,7 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
         trials_finished=study.finished,
         trials_failed=study.failed,
         reason=study.reason,
-        run_ids=tuple(trial.run_id for trial in ours if trial.run_id),
+        run_ids=tuple(trial.run_id for trial in shown if trial.run_id),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import copyfile
+from urllib.parse import urlsplit
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -31,6 +32,9 @@ from trainables.errors import InputError
 
 PAGE = 1000
 """Runs asked for at once."""
+
+MAX_TEXT = 400
+"""Characters shown of a store's own words."""
 
 _FINAL = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST")
 
@@ -146,8 +150,8 @@ class Server:
 
     def log(self, run_id: str, change: Change) -> None:
         """Add what is new to a run; saying it again changes nothing."""
-        metrics = [Metric(*point) for point in change.points]
-        params = [Param(name, value) for name, value in change.params.items()]
+        metrics = [Metric(names.allowed(p.name), p.value, p.time, p.step) for p in change.points]
+        params = [Param(names.allowed(name), value) for name, value in change.params.items()]
         tags = [RunTag(name, value) for name, value in change.tags.items()]
         if metrics or params or tags:
             with _translated(self.uri):
@@ -224,10 +228,16 @@ def _translated(uri: str) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        text = " ".join(str(error).split())
+        text = _one_line(error, uri)
         if error.error_code in _FINAL:
             raise RefusedError(text) from error
-        raise UnreachableError(f"tracking {redacted(uri)} gives no answer: {text[:300]}") from error
+        raise UnreachableError(f"tracking {redacted(uri)} gives no answer: {text}") from error
     except (SQLAlchemyError, OSError) as error:
-        text = " ".join(str(error).split())
-        raise UnreachableError(f"tracking {redacted(uri)} gives no answer: {text[:300]}") from error
+        text = _one_line(error, uri)
+        raise UnreachableError(f"tracking {redacted(uri)} gives no answer: {text}") from error
+
+
+def _one_line(error: Exception, uri: str) -> str:
+    text = " ".join(str(error).split())
+    password = urlsplit(uri).password
+    return (text.replace(password, "***") if password else text)[:MAX_TEXT]

@@ -27,7 +27,7 @@ CHUNK = 1 << 20
 
 PATIENCE_ONCE = 5.0
 PATIENCE_ORPHANED = 60.0
-LONGEST_PAUSE = 30.0
+LONGEST_PAUSE = 5.0
 LOCK_WAIT = 10.0
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,167 @@
+"""One tracking store for all tests here (creating one takes seconds), and journals to ship."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from orchestrator.journal import Journal
+
+TASK = "digits/convnet/digits"
+START = 1_800_000_000_000
+
+
+class Writer:
+    """Writes the journal of a sweep, as the driver of one would."""
+
+    def __init__(self, folder, sweep, sweep_id="5eed"):
+        self.path = folder / "journal.jsonl"
+        self.sweep, self.sweep_id = sweep, sweep_id
+        self.journal = Journal(self.path)
+        self.clock = itertools.count(START, 10)
+
+    def write(self, event, **fields):
+        self.journal.append({"event": event, **fields, "time": next(self.clock)}, durable=False)
+
+    def start(self):
+        provenance = {"git_commit": "c0ffee", "versions": {"torch": "2.11.0"}, "hardware": "cpu"}
+        self.write(
+            "sweep_started",
+            sweep=self.sweep,
+            sweep_id=self.sweep_id,
+            spec={"name": self.sweep},
+            provenance=provenance,
+        )
+
+    def open(self, recipe, trials=2, row=True, task=TASK):
+        study = f"{task}|{recipe}"
+        self.write(
+            "study_opened",
+            study=study,
+            task=task,
+            recipe=recipe,
+            trials=trials,
+            upstream=None,
+            fingerprint="f1",
+            row=row,
+        )
+        return study
+
+    def begin(self, study, number, role="search", seed=0, configuration=None):
+        key = self.key(study, number, role)
+        configuration = configuration or {study.split("|")[1]: {"margin": number + 0.5}}
+        self.write(
+            "trial_started",
+            study=study,
+            number=number,
+            key=key,
+            role=role,
+            seed=seed,
+            stage="train",
+            parameters={},
+            configuration=configuration,
+        )
+        return key
+
+    def key(self, study, number, role="search"):
+        return hashlib.sha256(f"{self.sweep_id} {study} {number} {role}".encode()).hexdigest()
+
+    def epochs(self, key, count=2, first=0):
+        for step in range(first, first + count):
+            metrics = {"val_ece": 0.5 / (step + 1), "val_acc": 0.9, "train_loss": 1.0 / (step + 1)}
+            self.write("epoch", key=key, step=step, metrics=metrics)
+
+    def finish(self, key, status="finished", reason="", **metrics):
+        self.write(
+            "trial_finished",
+            key=key,
+            status=status,
+            metrics=metrics,
+            reason=reason,
+            reused=False,
+            seconds=1.5,
+        )
+
+    def score(self, key, objective):
+        self.write("trial_scored", key=key, objective=objective)
+
+    def trial(self, study, number, objective, **more):
+        key = self.begin(study, number, **more)
+        self.epochs(key)
+        self.finish(key, val_ece=objective / 2, val_acc=0.91)
+        self.score(key, objective)
+        return key
+
+    def close(self, study, chosen, finished=2, failed=0, reason=""):
+        self.write(
+            "study_closed",
+            study=study,
+            chosen=chosen,
+            finished=finished,
+            failed=failed,
+            reason=reason,
+        )
+
+    def evaluate(self, key, study, seed=0, artifacts=None, **metrics):
+        self.write(
+            "evaluated", key=key, study=study, seed=seed, metrics=metrics, artifacts=artifacts or {}
+        )
+
+    def end(self, status="finished"):
+        self.write("sweep_ended", status=status)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory):
+    """Return the address of a SQLite store that several sweeps share."""
+    from orchestrator.tracking._server import Server
+
+    uri = f"sqlite:///{tmp_path_factory.mktemp('store') / 'mlflow.db'}"
+    Server(uri)
+    return uri
+
+
+@pytest.fixture
+def writer(tmp_path, request):
+    """Return a writer for a sweep that no other test uses."""
+    return Writer(tmp_path / "sweep", request.node.name)
+
+
+@pytest.fixture(scope="session")
+def rows():
+    """Return a function that asks a SQLite store directly."""
+
+    def ask(uri, query, *values):
+        with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database:
+            return database.execute(query, values).fetchall()
+
+    return ask
+
+
+@pytest.fixture(scope="session")
+def snapshot(rows):
+    """Return a function giving all that a SQLite store holds of one sweep, as sorted rows."""
+
+    def take(uri, sweep):
+        runs = (
+            "SELECT run_uuid FROM runs JOIN experiments USING (experiment_id) "
+            "WHERE experiments.name = ? AND runs.lifecycle_stage = 'active'"
+        )
+        columns = {
+            "runs": "run_uuid, name, status, start_time, end_time",
+            "metrics": "run_uuid, key, value, timestamp, step",
+            "params": "run_uuid, key, value",
+            "tags": "run_uuid, key, value",
+        }
+        return {
+            table: sorted(
+                rows(uri, f"SELECT {names} FROM {table} WHERE run_uuid IN ({runs})", sweep), key=str
+            )
+            for table, names in columns.items()
+        }
+
+    return take

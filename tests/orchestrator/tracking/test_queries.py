@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.journal import read_events
+from orchestrator.tracking import best_runs, results_from_journal, study_results, sync
+from trainables.errors import InputError
+
+TASK = "digits/convnet/digits"
+CONFIGURATION = {
+    "mbls": {"margin": 6.0, "hidden": 8, "on": True, "variant": "paper", "lr": 1e-05, "x": None},
+    "ts": {"objective": "6.0"},
+}
+
+
+@pytest.fixture
+def study(writer):
+    """Open a study and leave it to the test to fill."""
+    writer.start()
+    return writer.open("mbls+ts")
+
+
+def best(store, writer, **more):
+    return best_runs(store, TASK, "mbls+ts", sweep=writer.sweep, **more)
+
+
+def test_the_best_is_the_lowest_objective_and_the_earliest_of_equals(writer, study, store, rows):
+    for number, objective in enumerate([0.5, 0.2, 0.3, 0.2, 1e-3]):
+        key = writer.begin(study, number)
+        status = "failed" if objective < 0.1 else "finished"
+        writer.finish(key, status=status, val_ece=objective)
+        writer.score(key, objective)
+    sync(writer.path, store)
+    found = best(store, writer, top=10)
+    assert [(run.number, run.objective) for run in found] == [
+        (1, 0.2),
+        (3, 0.2),
+        (2, 0.3),
+        (0, 0.5),
+    ]
+    assert [run.number for run in best(store, writer)] == [1]
+    by_hand = rows(
+        store,
+        "SELECT run_uuid FROM runs JOIN latest_metrics AS m USING (run_uuid) "
+        "JOIN tags AS t USING (run_uuid) JOIN latest_metrics AS n USING (run_uuid) "
+        "WHERE m.key = 'objective' AND n.key = 'trial_number' AND runs.status = 'FINISHED' "
+        "AND t.key = 'calsweep.sweep' AND t.value = ? ORDER BY m.value, n.value",
+        writer.sweep,
+    )
+    assert [run.run_id for run in found] == [row[0] for row in by_hand]
+
+
+def test_seeds_unscored_pruned_and_other_studies_do_not_count(writer, study, store):
+    writer.trial(study, 0, 0.5)
+    writer.trial(study, 1, 0.1, role="seed", seed=1)
+    writer.finish(writer.begin(study, 2), val_ece=0.01)
+    cut = writer.begin(study, 3)
+    writer.finish(cut, status="pruned")
+    writer.score(cut, 0.1)
+    running = writer.begin(study, 4)
+    writer.score(running, 0.1)
+    writer.trial(writer.open("mbls"), 0, 0.1)
+    writer.trial(writer.open("mbls+ts", task="other/task/x"), 0, 0.1)
+    sync(writer.path, store)
+    assert [run.number for run in best(store, writer, top=5)] == [0]
+
+
+def test_the_configuration_comes_back_with_its_types_and_the_test_metrics(writer, study, store):
+    key = writer.trial(study, 0, 0.25, configuration=CONFIGURATION)
+    other = writer.trial(study, 1, 0.5)
+    writer.close(study, key)
+    writer.evaluate(key, study, test_ece=0.02, test_acc=0.95)
+    sync(writer.path, store)
+    first, second = best(store, writer, top=2)
+    assert (first.sweep, first.task, first.recipe) == (writer.sweep, TASK, "mbls+ts")
+    assert (first.key, second.key) == (key, other)
+    assert first.configuration == CONFIGURATION
+    assert [type(value) for value in first.configuration["mbls"].values()] == [
+        float,
+        int,
+        bool,
+        str,
+        float,
+        type(None),
+    ]
+    assert first.metrics == {"val_ece": 0.125, "val_acc": 0.91, "train_loss": 0.5, "seconds": 1.5}
+    assert (first.test, second.test) == ({"ece": 0.02, "acc": 0.95}, {})
+
+
+def test_a_configuration_longer_than_a_tag_comes_back_whole(writer, study, store):
+    long = {"mbls": {f"p{i}": "ä'\"`" + str(i) * 40 for i in range(400)}}
+    writer.trial(study, 0, 0.1, configuration=long)
+    assert sync(writer.path, store).refused == []
+    assert best(store, writer)[0].configuration == long
+
+
+def test_without_a_sweep_all_sweeps_are_searched(writer, store):
+    writer.start()
+    task = "only/here/once"
+    writer.trial(writer.open("ce", task=task), 0, 0.1)
+    sync(writer.path, store)
+    (found,) = best_runs(store, task, "ce", top=3)
+    assert found.sweep == writer.sweep
+
+
+def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_path):
+    sync(writer.path, store)
+    assert best(store, writer) == []
+    with pytest.raises(InputError, match=f"no sweep 'x' on sqlite:.*there are: .*{writer.sweep}"):
+        best_runs(store, TASK, "mbls+ts", sweep="x")
+    with pytest.raises(InputError, match=f"no task 'x' on .*there are: {TASK}$"):
+        best_runs(store, "x", "mbls+ts", sweep=writer.sweep)
+    with pytest.raises(InputError, match=rf"no recipe 'x' for '{TASK}' on .*: mbls\+ts$"):
+        best_runs(store, TASK, "x", sweep=writer.sweep)
+    with pytest.raises(InputError, match="no sweep 'x'"):
+        study_results(store, "x")
+    with pytest.raises(InputError, match="top=0 is outside"):
+        best_runs(store, TASK, "ce", top=0)
+    missing = tmp_path / "none.db"
+    with pytest.raises(InputError, match="no tracking database at"):
+        study_results(f"sqlite:///{missing}", "x")
+    assert not missing.exists()
+
+
+@pytest.mark.parametrize("task", ["it's", 'a "b"', "100% _x"])
+def test_names_with_marks_of_the_filter_language_are_looked_up(writer, store, task):
+    writer.start()
+    writer.trial(writer.open("ce", task=task), 0, 0.1)
+    sync(writer.path, store)
+    assert len(best_runs(store, task, "ce", sweep=writer.sweep)) == 1
+
+
+def test_a_name_that_cannot_be_quoted_is_refused(writer, study, store):
+    sync(writer.path, store)
+    with pytest.raises(InputError, match="cannot be looked up"):
+        best_runs(store, 'it\'s "it"', "ce")
+
+
+def whole_sweep(writer):
+    """Write a sweep with every kind of study there is."""
+    writer.start()
+    base = writer.open("ce", row=False)
+    writer.close(base, writer.trial(base, 0, 0.4), finished=1)
+    good = writer.open("mbls+ts", trials=3)
+    keys = [writer.trial(good, n, 0.5 - n / 10, configuration=CONFIGURATION) for n in range(2)]
+    seeds = [
+        writer.trial(good, seed, 0.3, role="seed", seed=seed, configuration=CONFIGURATION)
+        for seed in (2, 1)
+    ]
+    lost = writer.begin(good, 2)
+    writer.finish(lost, status="failed", reason="out of memory")
+    writer.close(good, keys[1], finished=2, failed=1, reason="out of memory")
+    for seed, key in enumerate([keys[1], seeds[1], seeds[0]]):
+        writer.evaluate(key, good, seed=seed, test_ece=seed / 100, test_acc=0.9)
+    bad = writer.open("acls")
+    writer.finish(writer.begin(bad, 0), status="failed", reason="loss is NaN")
+    writer.close(bad, None, finished=0, failed=1, reason="no trial finished: loss is NaN")
+    running = writer.open("dfl")
+    writer.trial(running, 0, 0.1)
+    writer.begin(running, 1)
+
+
+def both(writer, store):
+    sync(writer.path, store)
+    events, _ = read_events(writer.path)
+    ours, theirs = results_from_journal(events), study_results(store, writer.sweep)
+    return ours, theirs
+
+
+def without_runs(results):
+    return [{**vars(result), "run_ids": ()} for result in results]
+
+
+def test_results_hold_the_rows_of_the_table(writer, store):
+    whole_sweep(writer)
+    ours, theirs = both(writer, store)
+    assert without_runs(theirs) == without_runs(ours)
+    good, bad, running = ours
+    assert (good.recipe, good.status, good.sweep, good.task) == (
+        "mbls+ts",
+        "finished",
+        writer.sweep,
+        TASK,
+    )
+    assert good.configuration == CONFIGURATION
+    assert good.validation == {"ece": 0.2, "acc": 0.91}
+    assert [test["ece"] for test in good.test] == [0.0, 0.01, 0.02]
+    assert (good.trials_finished, good.trials_failed, good.reason) == (2, 1, "out of memory")
+    assert (bad.status, bad.configuration, bad.test, bad.trials_failed) == ("failed", {}, (), 1)
+    assert bad.reason == "no trial finished: loss is NaN"
+    assert (running.status, running.trials_finished) == ("running", 1)
+    assert [len(result.run_ids) for result in theirs] == [3, 0, 0]
+
+
+def test_results_agree_at_every_moment_of_a_sweep_and_after_its_resumption(writer, store):
+    whole_sweep(writer)
+    writer.end("interrupted")
+    ours, theirs = both(writer, store)
+    assert without_runs(theirs) == without_runs(ours)
+    assert ours[2].status == "failed"
+    assert "interrupted" in ours[2].reason
+    writer.start()
+    running = writer.open("dfl")
+    ours, theirs = both(writer, store)
+    assert without_runs(theirs) == without_runs(ours)
+    assert (ours[2].status, ours[2].reason) == ("running", "")
+    key = writer.begin(running, 1)
+    writer.finish(key, val_ece=0.3)
+    writer.close(running, key, finished=2)
+    good = writer.open("mbls+ts", trials=3)
+    writer.close(good, writer.trial(good, 3, 0.1), finished=3, failed=1)
+    writer.end()
+    ours, theirs = both(writer, store)
+    assert without_runs(theirs) == without_runs(ours)
+    assert ours[2].validation == {"ece": 0.3}
+    assert ours[0].test == ()
+    assert len(theirs[0].run_ids) == 1
+
+
+def test_of_two_sweeps_of_one_name_the_later_counts(writer, store, tmp_path):
+    whole_sweep(writer)
+    sync(writer.path, store)
+    later = type(writer)(tmp_path / "later", writer.sweep, sweep_id="1a7e")
+    later.clock = iter(range(1_900_000_000_000, 1_900_000_001_000))
+    later.start()
+    later.close(later.open("ce"), None, finished=0, reason="nothing")
+    sync(later.path, store)
+    (only,) = study_results(store, writer.sweep)
+    assert (only.recipe, only.reason) == ("ce", "nothing")

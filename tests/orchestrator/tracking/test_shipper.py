@@ -1,0 +1,540 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from mlflow import MlflowClient
+
+from orchestrator.tracking import ship, start_shipper, sync
+from orchestrator.tracking._ledger import Change
+from orchestrator.tracking._server import RefusedError, Server, UnreachableError
+from trainables.errors import InputError
+
+
+def runs_of(uri, sweep, condition=""):
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name(sweep)
+    return {
+        run.data.tags["calsweep.key"]: run
+        for run in client.search_runs([experiment.experiment_id], condition)
+    }
+
+
+def small_sweep(writer, tmp_path):
+    """Write a sweep of one study with four trials: chosen, failed, pruned, another seed."""
+    writer.start()
+    study = writer.open("mbls", trials=3)
+    configuration = {"mbls": {"margin": 6.0, "variant": "paper", "on": True, "hidden": [8, 4]}}
+    good = writer.trial(study, 0, 0.25, configuration=configuration)
+    bad = writer.begin(study, 1)
+    writer.finish(bad, status="failed", reason="ValueError: loss is NaN\nin epoch 2")
+    cut = writer.begin(study, 2)
+    writer.epochs(cut, 1)
+    writer.finish(cut, status="pruned", val_ece=0.5)
+    again = writer.trial(study, 0, 0.3, role="seed", seed=1, configuration=configuration)
+    writer.close(study, good, finished=1, failed=1)
+    picture = tmp_path / "some picture.png"
+    picture.write_bytes(b"png")
+    writer.evaluate(good, study, test_ece=0.02, artifacts={"reliability.png": str(picture)})
+    writer.evaluate(again, study, seed=1, test_ece=0.03)
+    writer.end()
+    return study, good, bad, cut, again
+
+
+def test_a_sweep_becomes_an_experiment_with_a_run_a_study_and_a_run_a_trial(
+    writer, store, tmp_path
+):
+    study, good, bad, cut, again = small_sweep(writer, tmp_path)
+    shipment = sync(writer.path, store)
+    assert (shipment.events, shipment.runs, shipment.refused) == (21, 5, [])
+    runs = runs_of(store, writer.sweep)
+    assert {key: run.info.status for key, run in runs.items()} == {
+        study: "FINISHED",
+        good: "FINISHED",
+        bad: "FAILED",
+        cut: "KILLED",
+        again: "FINISHED",
+    }
+    parent = runs.pop(study)
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
+    assert "mlflow.parentRunId" not in parent.data.tags
+    assert parent.data.tags["calsweep.kind"] == "study"
+    assert parent.data.tags["calsweep.chosen"] == good
+    assert parent.data.tags["calsweep.version.torch"] == "2.11.0"
+    assert parent.data.metrics == {"trials_finished": 1.0, "trials_failed": 1.0}
+    assert runs[bad].data.tags["calsweep.reason"] == "ValueError: loss is NaN\nin epoch 2"
+
+
+def test_a_trial_carries_its_parameters_metrics_and_tags(writer, store, tmp_path):
+    study, good, _, cut, again = small_sweep(writer, tmp_path)
+    sync(writer.path, store)
+    runs = runs_of(store, writer.sweep)
+    run = runs[good]
+    expected = {
+        "kind": "trial",
+        "sweep": writer.sweep,
+        "sweep_id": writer.sweep_id,
+        "study": study,
+        "task": "digits/convnet/digits",
+        "recipe": "mbls",
+        "key": good,
+        "number": "0",
+        "role": "search",
+        "seed": "0",
+        "stage": "train",
+        "chosen": "true",
+        "evaluated": "true",
+        "reused": "false",
+        "fingerprint": "f1",
+        "git_commit": "c0ffee",
+    }
+    tags = {key.removeprefix("calsweep."): value for key, value in run.data.tags.items()}
+    assert {name: tags.get(name) for name in expected} == expected
+    assert run.info.run_name == "mbls #0"
+    assert run.data.params == {
+        "mbls.margin": "6.0",
+        "mbls.variant": "paper",
+        "mbls.on": "true",
+        "mbls.hidden": "[8, 4]",
+    }
+    assert run.data.metrics == {
+        "trial_number": 0.0,
+        "val_ece": 0.125,
+        "val_acc": 0.91,
+        "train_loss": 0.5,
+        "seconds": 1.5,
+        "objective": 0.25,
+        "test_ece": 0.02,
+    }
+    history = MlflowClient(store).get_metric_history(run.info.run_id, "train_loss")
+    assert [(point.step, point.value) for point in history] == [(0, 1.0), (1, 0.5)]
+    assert run.info.end_time > run.info.start_time > 1_700_000_000_000
+    tested = {key for key, run in runs.items() if any("test" in m for m in run.data.metrics)}
+    assert tested == {good, again}
+    assert not any("test" in metric for metric in runs[cut].data.metrics)
+
+
+def test_artifacts_lie_under_the_root_with_the_names_given(writer, store, tmp_path):
+    _, good, *_ = small_sweep(writer, tmp_path)
+    root = tmp_path / "the root"
+    sync(writer.path, store, artifact_root=root)
+    run = runs_of(store, writer.sweep)[good]
+    client = MlflowClient(store)
+    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["reliability.png"]
+    (stored,) = root.rglob("reliability.png")
+    assert stored.read_bytes() == b"png"
+
+
+def test_delivering_again_changes_nothing_even_when_nothing_is_remembered(
+    writer, store, tmp_path, snapshot
+):
+    small_sweep(writer, tmp_path)
+    sync(writer.path, store)
+    before = snapshot(store, writer.sweep)
+    assert len(before["metrics"]) > 20
+    assert sync(writer.path, store).events == 0
+    writer.path.with_name("shipped.json").unlink()
+    assert sync(writer.path, store).events == 21
+    writer.path.with_name("shipped.json").write_text('{"offset": 3')
+    assert sync(writer.path, store).events == 21
+    assert snapshot(store, writer.sweep) == before
+
+
+def test_delivering_in_pieces_gives_the_same_as_delivering_at_once(
+    writer, store, tmp_path, snapshot
+):
+    small_sweep(writer, tmp_path)
+    sync(writer.path, store)
+    whole = snapshot(store, writer.sweep)
+    lines = writer.path.read_bytes().splitlines(keepends=True)
+    MlflowClient(store).rename_experiment(
+        MlflowClient(store).get_experiment_by_name(writer.sweep).experiment_id, "whole"
+    )
+    other = tmp_path / "pieces" / "journal.jsonl"
+    other.parent.mkdir()
+    for line in lines:
+        with open(other, "ab") as stream:
+            stream.write(line)
+        sync(other, store)
+    pieces = snapshot(store, writer.sweep)
+    assert without_ids(pieces) == without_ids(whole)
+
+
+def without_ids(tables):
+    hidden = ("mlflow.parentRunId",)
+    keys = {row[0]: row[2] for row in tables["tags"] if row[1] == "calsweep.key"}
+    return {
+        table: sorted([(keys[row[0]], *row[1:]) for row in found if row[1] not in hidden], key=str)
+        for table, found in tables.items()
+    }
+
+
+def test_a_trial_costs_three_requests(writer, store, monkeypatch):
+    writer.start()
+    study = writer.open("ce", trials=3)
+    for number in range(3):
+        writer.trial(study, number, 0.1)
+    calls = []
+    for name in dir(MlflowClient):
+        if not name.startswith("_") and callable(getattr(MlflowClient, name)):
+            real = getattr(MlflowClient, name)
+
+            def counted(*args, _real=real, _name=name, **options):
+                calls.append(_name)
+                return _real(*args, **options)
+
+            monkeypatch.setattr(MlflowClient, name, counted)
+    sync(writer.path, store)
+    assert calls.count("create_run") == 4
+    assert calls.count("log_batch") == 4
+    assert calls.count("set_terminated") == 3
+    assert len(calls) <= 3 * 4 + 3
+
+
+def test_more_than_a_batch_holds_is_delivered_in_several(writer, store, rows):
+    writer.start()
+    study = writer.open("ce")
+    configuration = {"ce": {f"p{i}": i for i in range(250)}}
+    key = writer.begin(study, 0, configuration=configuration)
+    for step in range(30):
+        metrics = {f"val_{i}": step + i / 100 for i in range(80)}
+        writer.write("epoch", key=key, step=step, metrics=metrics)
+    writer.end()
+    assert sync(writer.path, store).refused == []
+    run = runs_of(store, writer.sweep)[key]
+    assert len(run.data.params) == 250
+    count = "SELECT count(*) FROM metrics WHERE run_uuid = ?"
+    assert rows(store, count, run.info.run_id) == [(30 * 80 + 1,)]
+
+
+def test_a_resumed_sweep_goes_on_in_the_same_runs(writer, store, snapshot):
+    writer.start()
+    study = writer.open("ce", trials=2)
+    done = writer.trial(study, 0, 0.1)
+    lost = writer.begin(study, 1)
+    writer.epochs(lost, 2)
+    writer.end("interrupted")
+    sync(writer.path, store)
+    runs = runs_of(store, writer.sweep)
+    killed = {key for key, run in runs.items() if run.info.status == "KILLED"}
+    assert killed == {study, lost}
+    assert "interrupted" in runs[lost].data.tags["calsweep.reason"]
+
+    writer.start()
+    assert writer.open("ce", trials=2) == study
+    assert writer.begin(study, 1) == lost
+    sync(writer.path, store)
+    status = {key: run.info.status for key, run in runs_of(store, writer.sweep).items()}
+    assert status == {study: "RUNNING", lost: "RUNNING", done: "FINISHED"}
+
+    writer.epochs(lost, 3)
+    writer.finish(lost, val_ece=0.4)
+    writer.close(study, done)
+    writer.end()
+    sync(writer.path, store)
+    after = runs_of(store, writer.sweep)
+    assert {run.info.status for run in after.values()} == {"FINISHED"}
+    assert after[lost].data.tags["calsweep.reason"] == ""
+    assert {key: run.info.run_id for key, run in after.items()} == {
+        key: run.info.run_id for key, run in runs.items()
+    }
+    history = MlflowClient(store).get_metric_history(after[lost].info.run_id, "train_loss")
+    assert [point.step for point in history] == [0, 1, 2]
+
+
+def test_open_runs_of_a_sweep_nobody_works_on_are_killed_when_asked(writer, store):
+    writer.start()
+    study = writer.open("ce")
+    key = writer.begin(study, 0)
+    sync(writer.path, store)
+    assert {run.info.status for run in runs_of(store, writer.sweep).values()} == {"RUNNING"}
+    sync(writer.path, store, interrupted=True)
+    assert {run.info.status for run in runs_of(store, writer.sweep).values()} == {"KILLED"}
+    writer.begin(study, 0)
+    sync(writer.path, store)
+    assert runs_of(store, writer.sweep)[key].info.status == "RUNNING"
+
+
+def test_a_later_choice_replaces_an_earlier_one(writer, store):
+    writer.start()
+    study = writer.open("ce")
+    first, second = writer.trial(study, 0, 0.2), writer.trial(study, 1, 0.1)
+    writer.close(study, first)
+    sync(writer.path, store)
+    writer.open("ce")
+    writer.close(study, second)
+    sync(writer.path, store)
+    runs = runs_of(store, writer.sweep)
+    assert runs[first].data.tags["calsweep.chosen"] == "false"
+    assert runs[second].data.tags["calsweep.chosen"] == "true"
+    assert runs[study].data.tags["calsweep.chosen"] == second
+
+
+def test_a_clock_that_goes_back_does_not_bring_back_old_values(writer, store):
+    writer.start()
+    study = writer.open("ce")
+    key = writer.begin(study, 0)
+    writer.score(key, 0.9)
+    writer.clock = iter(range(1_700_000_000_000, 1_700_000_000_010))
+    writer.score(key, 0.1)
+    sync(writer.path, store)
+    assert runs_of(store, writer.sweep)[key].data.metrics["objective"] == 0.1
+
+
+def test_what_the_store_refuses_is_named_and_stops_nothing(writer, store, tmp_path):
+    writer.start()
+    study = writer.open("ce")
+    gone = writer.begin(study, 0)
+    sync(writer.path, store)
+    MlflowClient(store).delete_run(runs_of(store, writer.sweep)[gone].info.run_id)
+    writer.epochs(gone, 1)
+    other = writer.trial(study, 1, 0.1)
+    writer.evaluate(other, study, test_ece=0.1, artifacts={"no.png": str(tmp_path / "no.png")})
+    shipment = sync(writer.path, store)
+    assert len(shipment.refused) == 2
+    assert "'active' state" in shipment.refused[0]
+    assert "no.png does not exist" in shipment.refused[1]
+    run = runs_of(store, writer.sweep)[other]
+    assert (run.info.status, run.data.metrics["test_ece"]) == ("FINISHED", 0.1)
+    assert sync(writer.path, store).events == 0
+
+
+def test_names_that_a_server_would_refuse_are_mended(writer, store):
+    writer.start()
+    study = writer.open("a+b")
+    key = writer.begin(study, 0, configuration={"a+b": {"µ": 1, "x" * 300: 2}})
+    writer.write("epoch", key=key, step=0, metrics={"val?ece!": 0.5})
+    assert sync(writer.path, store).refused == []
+    run = runs_of(store, writer.sweep)[key]
+    assert run.data.params == {"a_b.µ": "1", "a_b." + "x" * 246: "2"}
+    assert run.data.metrics["val_ece_"] == 0.5
+
+
+def test_a_journal_of_two_sweeps_or_without_a_start_is_refused(writer, store):
+    writer.write("sweep_ended", status="finished")
+    with pytest.raises(InputError, match="line 1: not the start"):
+        sync(writer.path, store)
+
+
+def test_a_second_sweep_in_a_journal_is_refused(writer, store):
+    writer.start()
+    writer.sweep_id = "0ther"
+    writer.start()
+    with pytest.raises(InputError, match="5eed holds another sweep, 0ther"):
+        sync(writer.path, store)
+
+
+def test_another_store_gets_everything_again(writer, store, tmp_path, rows):
+    small_sweep(writer, tmp_path)
+    sync(writer.path, store)
+    link = tmp_path / "linked.db"
+    link.symlink_to(store.removeprefix("sqlite:///"))
+    assert sync(writer.path, f"sqlite:///{link}").events == 21
+    count = "SELECT count(*) FROM tags WHERE key = 'calsweep.sweep' AND value = ?"
+    assert rows(store, count, writer.sweep) == [(5,)]
+
+
+def test_a_run_whose_creation_was_never_confirmed_is_not_created_twice(
+    writer, store, monkeypatch, tmp_path
+):
+    small_sweep(writer, tmp_path)
+    real, calls = Server.create_run, []
+
+    def answer_lost(self, *args):
+        run = real(self, *args)
+        calls.append(run)
+        if len(calls) in (2, 3):
+            raise UnreachableError("connection reset")
+        return run
+
+    monkeypatch.setattr(Server, "create_run", answer_lost)
+    sync(writer.path, store)
+    assert len(calls) == 5
+    experiment = MlflowClient(store).get_experiment_by_name(writer.sweep)
+    assert len(MlflowClient(store).search_runs([experiment.experiment_id])) == 5
+
+
+def test_a_creation_that_takes_effect_late_leaves_one_run(writer, store, monkeypatch, tmp_path):
+    small_sweep(writer, tmp_path)
+    real, late = Server.create_run, []
+
+    def delayed(self, *args):
+        if not late:
+            late.append((self, *args))
+            raise UnreachableError("timed out")
+        run = real(self, *args)
+        if len(late) == 1:
+            late.append(real(*late[0]))
+        return run
+
+    monkeypatch.setattr(Server, "create_run", delayed)
+    sync(writer.path, store)
+    experiment = MlflowClient(store).get_experiment_by_name(writer.sweep)
+    runs = MlflowClient(store).search_runs([experiment.experiment_id])
+    assert len(runs) == 5
+    assert late[1] not in {run.info.run_id for run in runs}
+
+
+def test_an_experiment_deleted_on_the_server_is_named_with_the_remedy(writer, store, monkeypatch):
+    monkeypatch.setattr("orchestrator.tracking._shipper.PATIENCE_ONCE", 0.0)
+    writer.start()
+    writer.open("ce")
+    sync(writer.path, store)
+    client = MlflowClient(store)
+    client.delete_experiment(client.get_experiment_by_name(writer.sweep).experiment_id)
+    with pytest.raises(InputError, match=r"is deleted .* `mlflow experiments restore -x"):
+        sync(writer.path, store)
+
+
+def test_only_one_process_ships_a_journal(writer, store, monkeypatch):
+    from filelock import FileLock
+
+    monkeypatch.setattr("orchestrator.tracking._shipper.LOCK_WAIT", 0.1)
+    writer.start()
+    with (
+        FileLock(writer.path.with_name("shipped.lock")),
+        pytest.raises(InputError, match="another process"),
+    ):
+        sync(writer.path, store)
+
+
+def test_changes_of_a_run_that_is_gone_are_refused_not_repeated(store):
+    with pytest.raises(RefusedError):
+        Server(store).log("0" * 32, Change("k", tags={"a": "b"}))
+
+
+# --- the process of its own -------------------------------------------------------------------
+
+
+@pytest.fixture
+def strict(monkeypatch):
+    """Make warnings of coming changes errors in processes started from here."""
+    monkeypatch.setenv("PYTHONWARNINGS", "error::FutureWarning")
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_the_shipper_follows_a_sweep_and_ends_with_it(writer, store, tmp_path, strict):
+    seen = []
+    shipper = start_shipper(writer.path, store, poll_seconds=0.1)
+    writer.start()
+    study = writer.open("ce")
+    key = writer.begin(study, 0)
+    writer.epochs(key, 1)
+    wait_for(lambda: shipper.progress()[0] == writer.path.stat().st_size)
+    assert runs_of(store, writer.sweep)[key].data.metrics["val_ece"] == 0.5
+    assert shipper.alive()
+    assert os.getpriority(os.PRIO_PROCESS, shipper.pid) > os.getpriority(os.PRIO_PROCESS, 0)
+    writer.finish(key)
+    writer.close(study, key, finished=1)
+    writer.clock = iter([time.time_ns() // 1_000_000 + 1])
+    writer.end()
+    assert shipper.wait_drained(60, lambda done, total: seen.append((done, total)))
+    assert not shipper.alive()
+    assert not shipper.revive()
+    assert seen[-1][0] <= seen[-1][1] == writer.path.stat().st_size
+    assert {run.info.status for run in runs_of(store, writer.sweep).values()} == {"FINISHED"}
+    assert "runs delivered" in shipper.log.read_text()
+
+
+def test_killed_at_any_moment_it_delivers_everything_once(writer, store, snapshot, strict):
+    writer.start()
+    study = writer.open("ce", trials=60)
+    keys = [writer.trial(study, number, 0.1 + number) for number in range(60)]
+    writer.close(study, keys[0], finished=60)
+    writer.clock = iter([time.time_ns() // 1_000_000 + 60_000])
+    writer.end()
+    shipper = start_shipper(writer.path, store, poll_seconds=0.05)
+    kills = 0
+    for count in (5, 25):
+        wait_for(lambda count=count: len(found(snapshot, store, writer)) > count)
+        os.kill(shipper.pid, signal.SIGKILL)
+        wait_for(lambda: not shipper.alive())
+        kills += shipper.revive()
+    assert kills == 2
+    assert shipper.wait_drained(90)
+    tables = snapshot(store, writer.sweep)
+    delivered = [row[2] for row in tables["tags"] if row[1] == "calsweep.key"]
+    assert sorted(delivered) == sorted([study, *keys])
+    assert {row[2] for row in tables["runs"]} == {"FINISHED"}
+    identities = [(row[0], row[1], row[4]) for row in tables["metrics"] if row[1] == "train_loss"]
+    assert len(identities) == len(set(identities)) == 120
+    assert MlflowClient(store).get_experiment_by_name(writer.sweep) is not None
+
+
+def found(snapshot, store, writer):
+    return snapshot(store, writer.sweep)["runs"]
+
+
+def test_when_its_parent_dies_it_delivers_the_rest_and_closes_what_is_open(writer, store, strict):
+    writer.start()
+    study = writer.open("ce")
+    key = writer.begin(study, 0)
+    program = (
+        "import sys, time\n"
+        "from orchestrator.tracking import start_shipper\n"
+        "print(start_shipper(sys.argv[1], sys.argv[2], poll_seconds=0.1).pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, str(writer.path), store], stdout=subprocess.PIPE, text=True
+    )
+    pid = int(parent.stdout.readline())
+    wait_for(lambda: writer.path.with_name("shipped.json").exists())
+    writer.epochs(key, 2)
+    parent.kill()
+    wait_for(lambda: runs_of(store, writer.sweep)[key].info.status == "KILLED")
+    parent.wait()
+    parent.stdout.close()
+    wait_for(lambda: not os.path.exists(f"/proc/{pid}") or is_zombie(pid))
+    runs = runs_of(store, writer.sweep)
+    assert runs[key].data.metrics["train_loss"] == 0.5
+    assert runs[study].info.status == "KILLED"
+
+
+def is_zombie(pid):
+    with open(f"/proc/{pid}/stat") as stream:
+        return stream.read().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def test_the_end_of_an_earlier_attempt_does_not_end_the_shipper(writer, store):
+    writer.start()
+    writer.end("interrupted")
+    shipper = start_shipper(writer.path, store, poll_seconds=0.05)
+    wait_for(lambda: shipper.progress()[0] == writer.path.stat().st_size)
+    time.sleep(0.3)
+    assert shipper.alive()
+    writer.clock = iter([n + time.time_ns() // 1_000_000 for n in range(3)])
+    writer.start()
+    writer.end()
+    assert shipper.wait_drained(30)
+
+
+def test_a_shipper_that_is_not_done_in_time_says_so(writer, store):
+    writer.start()
+    shipper = start_shipper(writer.path, store)
+    assert not shipper.wait_drained(0.2)
+    shipper.stop()
+    assert not shipper.alive()
+
+
+def test_one_that_keeps_failing_is_given_up(writer, store, monkeypatch):
+    monkeypatch.setattr("orchestrator.tracking._process.RESTARTS", 1)
+    writer.write("sweep_ended", status="finished")
+    shipper = start_shipper(writer.path, store)
+    assert not shipper.wait_drained(60)
+    assert shipper.log.read_text().count("not the start of a sweep") == 2
+
+
+def test_following_in_process_needs_no_parent(writer, store, tmp_path):
+    small_sweep(writer, tmp_path)
+    assert ship(writer.path, store, follow=True).runs == 5

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from orchestrator.tracking import check_tracking_uri, ping
+from orchestrator.tracking._uri import redacted
+from trainables.errors import InputError
+
+
+def test_what_a_sweep_can_use_is_accepted(tmp_path, monkeypatch):
+    monkeypatch.setattr("orchestrator.tracking._uri.find_spec", lambda name: object())
+    for uri in (
+        f"sqlite:///{tmp_path}/not/yet/there/mlflow.db",
+        "http://localhost:5000",
+        "https://user:secret@tracking.example/mlflow",
+        "postgresql://me@db.example/mlflow",
+        "postgresql+psycopg://me@db.example:5432/mlflow",
+    ):
+        check_tracking_uri(uri)
+    assert not (tmp_path / "not").exists()
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["mlruns", "/data/mlruns", "file:///data/mlruns", "file:mlruns", "", "databricks", "s3://b/c"],
+)
+def test_folders_and_the_unknown_are_refused_with_the_remedy(uri):
+    with pytest.raises(InputError, match=f"{re.escape(repr(uri))} is not supported .*sqlite:///"):
+        check_tracking_uri(uri)
+
+
+@pytest.mark.parametrize("uri", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:////"])
+def test_sqlite_without_a_file_is_refused(uri):
+    with pytest.raises(InputError, match="names no file"):
+        check_tracking_uri(uri)
+
+
+@pytest.mark.parametrize("uri", ["http://", "https:///path", "postgresql://"])
+def test_a_server_without_a_host_is_refused(uri):
+    with pytest.raises(InputError, match="names no host"):
+        check_tracking_uri(uri)
+
+
+def test_a_missing_driver_is_named(monkeypatch):
+    monkeypatch.setattr("orchestrator.tracking._uri.find_spec", lambda name: None)
+    with pytest.raises(InputError, match="pip install psycopg2-binary") as caught:
+        check_tracking_uri("postgresql://me:secret@db.example/mlflow")
+    assert "secret" not in str(caught.value)
+
+
+def test_sqlite_in_a_place_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=re.escape(f"{tmp_path / 'file'} is not a folder")):
+        check_tracking_uri(f"sqlite:///{tmp_path}/file/mlflow.db")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(InputError, match="can be written"):
+        check_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def test_passwords_are_not_shown():
+    assert redacted("https://me:secret@host:1/x") == "https://me:***@host:1/x"
+    assert redacted("http://host:1/x") == "http://host:1/x"
+
+
+def test_ping_looks_at_a_sqlite_file_without_creating_it(tmp_path, store):
+    file = tmp_path / "mlflow.db"
+    ok, detail = ping(f"sqlite:///{file}")
+    assert ok
+    assert "does not exist yet" in detail
+    assert not file.exists()
+    file.write_text("something else that is long enough to be no database")
+    ok, detail = ping(f"sqlite:///{file}")
+    assert not ok
+    assert "no MLflow database" in detail
+    file.unlink()
+    sqlite3.connect(file).close()
+    assert not ping(f"sqlite:///{file}")[0]
+    ok, detail = ping(store)
+    assert ok
+    assert "schema" in detail
+
+
+def test_ping_says_what_is_wrong_with_an_address_or_a_server():
+    ok, detail = ping("mlruns")
+    assert not ok
+    assert "is not supported" in detail
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        uri = f"http://me:secret@127.0.0.1:{taken.getsockname()[1]}"
+        ok, detail = ping(uri, timeout=1.0)
+    assert not ok
+    assert "gives no answer" in detail
+    assert "secret" not in detail
+
+
+def test_importing_tracking_and_checking_an_address_does_not_import_mlflow():
+    program = (
+        "import sys\n"
+        "from orchestrator.tracking import check_tracking_uri, start_shipper\n"
+        "check_tracking_uri('http://localhost:5000')\n"
+        "assert 'mlflow' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
