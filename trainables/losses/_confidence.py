@@ -10,19 +10,22 @@ SCORES = ("msp", "margin", "neg_entropy")
 EPSILON = 1e-9
 
 
-def confidence(probs: Tensor, score: str) -> Tensor:
+def confidence(probs: Tensor, score: str, limits: tuple[float, float]) -> Tensor:
     """Return the confidence of each row, (N,), larger for surer rows.
 
     Args:
-        probs: (N, K), all positive.
-        score: ``msp``, the largest probability, in (0, 1]; ``margin``, what separates it from the
+        probs: (N, K).
+        score: ``msp``, the largest probability, in [0, 1]; ``margin``, what separates it from the
             second, in [0, 1]; ``neg_entropy``, minus the entropy in nats, in [-log K, 0].
+        limits: What probabilities are clamped to, the lower one above 0.
     """
+    # Clamping keeps the order, so that the first two scores clamp only what they use.
     if score == "msp":
-        return probs.max(dim=1).values
+        return probs.max(dim=1).values.clamp(*limits)
     if score == "margin":
-        top = probs.topk(2, dim=1).values
-        return top[:, 0] - top[:, 1]
+        first, second = probs.topk(2, dim=1).values.clamp(*limits).unbind(dim=1)
+        return first - second
+    probs = probs.clamp(*limits)
     return (probs * probs.log()).sum(dim=1)
 
 
@@ -32,22 +35,20 @@ def selective_confidence(logits: Tensor, score: str, *, double_softmax: bool) ->
     Probabilities are clamped to [1e-9, 1 - 1e-9]; with ``double_softmax`` another softmax (and
     clamp) is taken of them.
     """
-    probs = _clamped_softmax(logits)
+    limits = EPSILON, 1 - EPSILON
+    probs = F.softmax(logits, dim=1)
     if double_softmax:
-        probs = _clamped_softmax(probs)
-    return confidence(probs, score)
-
-
-def _clamped_softmax(values: Tensor) -> Tensor:
-    return F.softmax(values, dim=1).clamp(EPSILON, 1 - EPSILON)
+        probs = F.softmax(probs.clamp(*limits), dim=1)
+    return confidence(probs, score, limits)
 
 
 def valid_order(keys: Tensor, valid: Tensor) -> Tensor:
-    """Return the places (N,) that sort ``keys`` (N,), equal ones as they come, invalid ones last.
+    """Return the places (N,) that sort ``keys`` (N,), all finite, with invalid ones last.
 
-    Keys must be finite.
+    Equal keys come in the order that ``torch.sort`` gives them, which is not that of the rows.
     """
-    return torch.where(valid, keys, torch.inf).argsort(stable=True)
+    # A stable sort would rank equal confidences in another order than the released code.
+    return torch.where(valid, keys, torch.inf).argsort()
 
 
 def positions(order: Tensor) -> Tensor:
@@ -59,3 +60,8 @@ def row_count(valid: Tensor, configured: int | None, dtype: torch.dtype) -> Tens
     """Return the number of valid rows, or the configured one instead, as a scalar tensor."""
     rows = valid.sum().to(dtype)
     return rows if configured is None else torch.full_like(rows, configured)
+
+
+def predicted_prob(logits: Tensor) -> Tensor:
+    """Return the largest probability of each row, (N,)."""
+    return (logits.amax(dim=1) - logits.logsumexp(dim=1)).exp()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trainables.losses._base import ReducedLoss
-from trainables.losses._confidence import positions, valid_order
+from trainables.losses._confidence import positions
 
 
 class RankedPairs(NamedTuple):
@@ -156,6 +156,6 @@ def sample_means(values: Tensor, rows: Tensor) -> Tensor:
 
 def next_valid(valid: Tensor) -> Tensor:
     """Return for each valid place (S,) the next valid one, for the last the first."""
-    order = valid_order(torch.zeros_like(valid, dtype=torch.float32), valid)
+    order = valid.logical_not().to(torch.int8).argsort(stable=True)
     place = positions(order) + 1
     return order.gather(0, torch.where(place < valid.sum(), place, 0))

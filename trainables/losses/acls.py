@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.checks import check_choice, check_number
-from trainables.losses._confidence import confidence
+from trainables.losses._confidence import predicted_prob
 from trainables.losses._history import RankingLoss
 from trainables.losses._registry import LOSSES
 
@@ -101,7 +101,7 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
 
     def _amount(self, distance: Tensor) -> Tensor:
         margin = self.margin if self.parts in ("full", "conditional") else 0.0
-        excess = F.relu(distance - margin)
+        excess = (distance - margin).relu_()
         return excess if self.parts == "conditional" else excess.square()
 
     def _condition(
@@ -109,7 +109,7 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
     ) -> Tensor:
         """Return 1 for the rows of samples that are too sure for their history, else 0, (N,)."""
         right = logits.argmax(dim=1) == targets
-        scores = confidence(F.softmax(logits, dim=1), "msp")
+        scores = predicted_prob(logits)
         pairs = self.rank(scores, right, valid, indices)
         too_sure = (pairs.sign < 0) & (pairs.violation() > 0)
         rows = len(logits) // len(too_sure)

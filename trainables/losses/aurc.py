@@ -24,9 +24,10 @@ VARIANTS = ("paper", "released")
 class AURCLoss(ReducedLoss):
     """Cross-entropy weighted by the rank of the row's confidence: the batch's AURC.
 
-    The row of rank r among n (1 for the least confident, equal ones in their order in the batch)
-    has the weight ``H_n - H_{n-r}`` with the harmonic numbers H: between 1/n and about log n, mean
-    1. No gradient flows through the weights.
+    The row of rank r among n (1 for the least confident) has the weight ``H_n - H_{n-r}`` with the
+    harmonic numbers H: between 1/n and about log n, mean 1. No gradient flows through the weights.
+    Rows of equal confidence share their ranks in no particular order: that of ``torch.sort``, as in
+    the released code.
 
     ``variant`` decides the confidence: ``paper`` takes it from the probabilities, ``released`` from
     a second softmax of the probabilities, which changes the ranks. ``released`` is the default:

@@ -89,8 +89,8 @@ class CorrectnessRankingLoss(RankingLoss):
         return self.reduce(cross_entropy, valid) + self.weight * penalty
 
     def _confidence(self, log_probs: Tensor) -> Tensor:
-        probs = log_probs.exp().clamp(min=torch.finfo(log_probs.dtype).tiny)
-        scores = confidence(probs, self.score)
+        limits = torch.finfo(log_probs.dtype).tiny, 1.0
+        scores = confidence(log_probs.exp(), self.score, limits)
         if self.score == "neg_entropy":
             scores = scores / math.log(max(log_probs.shape[1], 2))
         return scores

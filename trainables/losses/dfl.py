@@ -1,6 +1,5 @@
 """Dual focal loss."""
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -58,13 +57,13 @@ class DualFocalLoss(RowLoss):
         true = targets.unsqueeze(1)
         rivals = self._rivals(log_probs.detach().exp(), true)
         # Only the rival's place is looked for among all classes: its gradient needs one entry.
-        rival = rivals.max(dim=1, keepdim=True)
+        rival = rivals.topk(1, dim=1)
         prob_rival = log_probs.gather(1, rival.indices).exp() * (rival.values > 0)
         log_prob = log_probs.gather(1, true)
         return -(power(1 - log_prob.exp() + prob_rival, self.gamma) * log_prob).squeeze(1)
 
     def _rivals(self, probs: Tensor, true: Tensor) -> Tensor:
-        """Return the probabilities with 0 for the classes that cannot be the rival."""
+        """Set the probabilities of the classes that cannot be the rival to 0, in place."""
         if self.variant == "paper":
-            return probs.scatter(1, true, 0.0)
-        return torch.where(probs < probs.gather(1, true), probs, 0.0)
+            return probs.scatter_(1, true, 0.0)
+        return probs.masked_fill_(probs >= probs.gather(1, true), 0.0)

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from trainables.checks import check_choice, check_number
 from trainables.losses._base import RowLoss
+from trainables.losses._confidence import predicted_prob
 from trainables.losses._focal import power, true_log_prob
 from trainables.losses._registry import LOSSES
 
@@ -70,8 +71,3 @@ class SampleDependentFocalLoss(RowLoss):
         if self.schedule == "two-threshold":
             high = torch.where(prob < HIGH_THRESHOLD, MIDDLE_GAMMA, high)
         return torch.where(prob < LOW_THRESHOLD, LOW_GAMMA, high)
-
-
-def predicted_prob(logits: Tensor) -> Tensor:
-    """Return the largest probability of each row, (N,)."""
-    return (logits.amax(dim=1) - logits.logsumexp(dim=1)).exp()

@@ -54,6 +54,6 @@ class MarginLabelSmoothingLoss(RowLoss):
         """Return cross-entropy and penalty of each row."""
         cross_entropy = F.cross_entropy(logits, targets, reduction="none")
         largest = logits.max(dim=1, keepdim=True).values
-        excess = F.relu(largest - logits - self.margin)
+        excess = (largest - logits).sub_(self.margin).relu_()
         penalty = excess.sum(dim=1) if self.variant == "paper" else excess.mean(dim=1)
         return cross_entropy + self.weight * penalty

@@ -160,6 +160,32 @@ def test_aurc_weighs_by_harmonic_numbers(batch_size: int | None) -> None:
     torch.testing.assert_close(loss(logits, targets), expected)
 
 
+def test_tied_confidences_are_ranked_as_the_released_code_ranks_them() -> None:
+    logits = torch.zeros(100, 3, dtype=torch.float64)
+    logits[::2] = torch.tensor([1.0, 0.0, 0.0])
+    targets = torch.arange(100) % 3
+    scores = logits.softmax(1).max(1).values
+    ranks = scores.argsort().argsort() + 1
+    weights = torch.tensor([harmonic(100) - harmonic(100 - int(rank)) for rank in ranks])
+    losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+    value = build_loss("aurc", variant="paper")(logits, targets)
+    torch.testing.assert_close(value, (losses * weights).mean(), rtol=1e-6, atol=0)
+
+
+def test_of_tied_rivals_the_one_that_topk_names_gets_the_gradient() -> None:
+    logits = torch.zeros(1, 50, dtype=torch.float64)
+    logits[0, 7] = 1.0
+    given = logits.clone().requires_grad_()
+    build_loss("dfl", gamma=2.0)(given, torch.tensor([7])).backward()
+    probs = logits.softmax(1)
+    rivals = torch.where(probs < probs[0, 7], probs, 0.0)
+    # The wrong classes have one gradient, but for the rival.
+    assert given.grad is not None
+    odd = (given.grad[0] - given.grad[0].median()).abs()
+    odd[7] = 0.0
+    assert int(odd.argmax()) == int(rivals.topk(1).indices)
+
+
 def test_aurc_refuses_a_batch_above_the_configured_size() -> None:
     with pytest.raises(ValueError, match="batch_size=8 is below the 12 rows"):
         build_loss("aurc", batch_size=8)(*batch())
