@@ -47,7 +47,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from trainables.errors import InputError
 
@@ -155,7 +155,7 @@ def read_events(
     Args:
         path: A journal, which may be in the middle of being written.
         offset: 0, or what an earlier call returned.
-        limit: Stop after about so many bytes, at the end of a line; negative for all there is.
+        limit: Stop with the line that reaches so many bytes; negative for all there is.
 
     Returns:
         The events, and the offset after the last of them: an unfinished last line is left for the
@@ -167,7 +167,7 @@ def read_events(
     try:
         with open(path, "rb") as stream:
             stream.seek(offset)
-            lines = stream.readlines(limit)
+            lines = _lines(stream, limit)
     except OSError as error:
         raise InputError(f"journal {path} cannot be read: {error.strerror}") from error
     events, end = [], offset
@@ -181,6 +181,17 @@ def read_events(
         events.append(event)
         end += len(line)
     return events, end
+
+
+def _lines(stream: BinaryIO, limit: int) -> list[bytes]:
+    # Not readlines(limit): that goes on by one line where a line ends exactly at the limit.
+    lines, size = [], 0
+    for line in stream:
+        lines.append(line)
+        size += len(line)
+        if 0 <= limit <= size:
+            break
+    return lines
 
 
 def _encode(event: Mapping[str, Any]) -> bytes:

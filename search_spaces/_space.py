@@ -118,7 +118,7 @@ class Parameter:
 
     def default_for(self, dataset: str | None = None, model: str | None = None) -> Value:
         """Return the published default for a dataset and model, else for the dataset, else any."""
-        for key in (f"{dataset}/{model}", dataset):
+        for key in (f"{dataset}/{model}", str(dataset)):
             if key in self.defaults:
                 return self.defaults[key]
         return self.default

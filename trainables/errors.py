@@ -1,8 +1,8 @@
-"""The one exception for what a user can mend."""
+"""The exceptions that a sweep tells apart: what a user can mend, and what ends a trial."""
 
 from __future__ import annotations
 
-__all__ = ["InputError"]
+__all__ = ["InputError", "TrainingDivergedError"]
 
 
 class InputError(ValueError):
@@ -11,3 +11,7 @@ class InputError(ValueError):
     The text is one line that says what is wrong, where, with which value, and what is allowed. The
     command line prints it and exits with code 2.
     """
+
+
+class TrainingDivergedError(ArithmeticError):
+    """A loss or a metric became infinite or NaN, so that going on would be pointless."""

@@ -1,7 +1,11 @@
 """Post-hoc calibrators, one file each: logits to log-probabilities, fitted on held-out rows."""
 
 from trainables.calibrators._base import Calibrator, FitReport
-from trainables.calibrators._build import build_calibrator, parse_calibrator
+from trainables.calibrators._build import (
+    build_calibrator,
+    calibrator_from_recipe,
+    parse_calibrator,
+)
 from trainables.calibrators._crossfit import cross_fit
 from trainables.calibrators._registry import CALIBRATORS
 from trainables.calibrators._storage import load_calibrator, save_calibrator
@@ -15,6 +19,7 @@ __all__ = [
     "Objective",
     "build_calibrator",
     "build_objective",
+    "calibrator_from_recipe",
     "cross_fit",
     "load_calibrator",
     "parse_calibrator",

@@ -41,6 +41,29 @@ def build_calibrator(
     return calibrator
 
 
+def calibrator_from_recipe(text: str, parameters: Mapping[str, Any]) -> Calibrator:
+    """Make the calibrator that a recipe names, such as ``ts-ls``.
+
+    Args:
+        text: See ``parse_calibrator``.
+        parameters: Hyper-parameters of the calibrator and of its fitting objective together.
+
+    Raises:
+        InputError: If a name is unknown.
+        ValueError: If a value is out of its range.
+    """
+    name, objective = parse_calibrator(text)
+    own = set(CALIBRATORS.parameter_names(name))
+    if objective is None:
+        return build_calibrator(name, **parameters)
+    return build_calibrator(
+        name,
+        objective,
+        {key: value for key, value in parameters.items() if key not in own},
+        **{key: value for key, value in parameters.items() if key in own},
+    )
+
+
 def parse_calibrator(text: str) -> tuple[str, str | None]:
     """Split a recipe's calibrator, such as ``ts-cls``, into calibrator and fitting objective.
 

@@ -1,0 +1,64 @@
+"""Starting Ray on one machine, or joining a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["joined_cluster", "slots"]
+
+# Read by Ray when it is imported or started: no files a trial of its own, enough pending trials
+# for a searcher to fill the machine, workers as urgent as other programs.
+ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_MAX_PENDING_TRIALS_PG": "1024",
+    "RAY_worker_niceness": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+
+
+@contextlib.contextmanager
+def joined_cluster(address: str | None) -> Iterator[Any]:
+    """Start Ray on this machine (``address`` None) or join the cluster at an address.
+
+    A machine of its own listens on the loopback only.
+    """
+    for name, value in {**ENVIRONMENT, **(_one_machine() if address is None else {})}.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    # Tune warns of files that it was told not to write.
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    ray.init(
+        address=address or "local",
+        include_dashboard=False if address is None else None,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        configure_logging=False,
+    )
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _one_machine() -> dict[str, str]:
+    """Return settings for the loopback only, with a token that never reaches the disk."""
+    return {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    }
+
+
+def slots(resources: dict[str, float], cpu: float, gpu: float) -> int:
+    """Return how many trials of a given size fit on what the cluster has, at least one."""
+    fits = [int(resources.get("CPU", 1) // cpu)]
+    if gpu:
+        fits.append(int(resources.get("GPU", 0) / gpu))
+    return max(1, min(fits))

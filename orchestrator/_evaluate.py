@@ -1,0 +1,111 @@
+"""The one look at test data, in a process that no search trial ever ran in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator._state import Chosen, StudyState, SweepState
+from trainables.artifacts import ArtifactStore
+from trainables.data import PreparedData
+from trainables.metrics import reliability_curve, reliability_diagram
+from trainables.stages import evaluate_on_test
+
+__all__ = ["Evaluation", "evaluate", "pending_evaluations"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One chosen configuration and seed to be measured on test data.
+
+    Attributes:
+        key: The trial's key.
+        study: The study's name.
+        task: The task.
+        recipe: The recipe.
+        seed: The seed.
+        stage: Stage of the chosen artifact.
+        artifact: Its key.
+        data: Directory of the prepared data.
+        configuration: The whole chain, part to its parameters.
+        objective: The validation objective that it was chosen for.
+    """
+
+    key: str
+    study: str
+    task: str
+    recipe: str
+    seed: int
+    stage: str
+    artifact: str
+    data: str
+    configuration: dict[str, dict[str, Any]]
+    objective: float
+
+
+def pending_evaluations(state: SweepState) -> Iterator[Evaluation]:
+    """Return what is to be measured on test data, once every study has chosen."""
+    for study in state.studies.values():
+        if study.plan.row:
+            for chosen in study.seeds.values():
+                if chosen is not None:
+                    yield _evaluation(study, chosen)
+
+
+def _evaluation(study: StudyState, chosen: Chosen) -> Evaluation:
+    return Evaluation(
+        key=chosen.trial.key,
+        study=study.plan.id,
+        task=study.plan.task.id,
+        recipe=study.plan.recipe.name,
+        seed=chosen.trial.request.seed,
+        stage=chosen.trial.request.stage,
+        artifact=chosen.outcome.artifact,
+        data=chosen.trial.request.data,
+        configuration={part: dict(v) for part, v in chosen.trial.configuration.items()},
+        objective=chosen.objective,
+    )
+
+
+def evaluate(storage: str, folder: str, job: Evaluation) -> dict[str, Any]:
+    """Measure one configuration and return the ``evaluated`` event for the journal.
+
+    Args:
+        storage: Root of the artifact store.
+        folder: Where the reliability diagram and the configuration are written.
+        job: What to measure.
+    """
+    metrics, artifact = evaluate_on_test(
+        ArtifactStore(Path(storage)), job.stage, job.artifact, PreparedData.open(job.data)
+    )
+    target = Path(folder) / job.task.replace("/", "_") / job.recipe / f"seed-{job.seed}"
+    target.mkdir(parents=True, exist_ok=True)
+    rows = artifact.tensors("test")
+    curve = reliability_curve(logits=rows["log_probs"], labels=rows["labels"])
+    diagram = target / "reliability.png"
+    reliability_diagram(curve, title=f"{job.recipe} on {job.task}").savefig(diagram, dpi=110)
+    configuration = target / "configuration.yaml"
+    configuration.write_text(_configuration_text(job), encoding="utf-8")
+    return {
+        "event": "evaluated",
+        "key": job.key,
+        "study": job.study,
+        "seed": job.seed,
+        "metrics": {f"test_{name}": value for name, value in metrics.items()},
+        "artifacts": {path.name: str(path) for path in (diagram, configuration)},
+    }
+
+
+def _configuration_text(job: Evaluation) -> str:
+    document = {
+        "task": job.task,
+        "recipe": job.recipe,
+        "seed": job.seed,
+        "objective": job.objective,
+        "fixed": job.configuration,
+    }
+    return yaml.safe_dump(document, sort_keys=False)

@@ -1,0 +1,123 @@
+"""What a person watching a sweep sees: studies done, trials running, best so far, time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from orchestrator._state import SweepState
+
+__all__ = ["Snapshot", "shown_progress", "snapshot"]
+
+PLAIN_SECONDS = 10.0  # Between two lines where the output is no terminal.
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """How far a sweep is.
+
+    Attributes:
+        studies: Studies done.
+        all_studies: Studies in all.
+        trials: Trials ended.
+        all_trials: Trials in all, further seeds included.
+        running: Trials given out that have not ended.
+        failed: Trials that failed.
+        best: The best study so far and its validation objective.
+        seconds_left: An estimate; None before anything has ended.
+    """
+
+    studies: int
+    all_studies: int
+    trials: int
+    all_trials: int
+    running: int
+    failed: int
+    best: str
+    seconds_left: float | None
+
+    def line(self) -> str:
+        """Return it as one line of text."""
+        left = "" if self.seconds_left is None else f" · about {_duration(self.seconds_left)} left"
+        failed = f" · {self.failed} failed" if self.failed else ""
+        best = f" · best so far {self.best}" if self.best else ""
+        return (
+            f"studies {self.studies}/{self.all_studies} · "
+            f"trials {self.trials}/{self.all_trials}, {self.running} running{failed}{best}{left}"
+        )
+
+
+def snapshot(state: SweepState, started: float) -> Snapshot:
+    """Describe a sweep that began at ``started`` (``time.monotonic``)."""
+    studies = list(state.studies.values())
+    seeds = len(state.plan.spec.seeds)
+    ended = sum(len(study.outcomes) for study in studies)
+    computed = ended - state.taken_over
+    left = state.plan.trials - ended
+    pace = (time.monotonic() - started) / computed if computed else None
+    return Snapshot(
+        studies=sum(study.done(seeds) for study in studies),
+        all_studies=len(studies),
+        trials=ended,
+        all_trials=state.plan.trials,
+        running=sum(study.running for study in studies),
+        failed=sum(len(study.failures()) for study in studies),
+        best=_best(state),
+        seconds_left=None if pace is None else pace * max(0, left),
+    )
+
+
+def _best(state: SweepState) -> str:
+    scored = [
+        (objective, study.plan.recipe.name)
+        for study in state.studies.values()
+        for number, objective in study.objectives.items()
+        if study.outcomes[number].status == "finished"
+    ]
+    if not scored:
+        return ""
+    objective, recipe = min(scored)
+    return f"{recipe} (validation {state.plan.spec.search.objective} {objective:.4f})"
+
+
+@contextmanager
+def shown_progress(console: Console | None) -> Iterator[Callable[[Snapshot], None]]:
+    """Show snapshots live on a terminal, as a line now and then elsewhere, or not at all."""
+    if console is None:
+        yield lambda _: None
+    elif console.is_terminal:
+        with Live(console=console, refresh_per_second=4, transient=True) as live:
+            yield lambda now: live.update(_panel(now))
+    else:
+        yield _PlainProgress(console)
+
+
+class _PlainProgress:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last = 0.0
+
+    def __call__(self, now: Snapshot) -> None:
+        if time.monotonic() - self._last >= PLAIN_SECONDS:
+            self._last = time.monotonic()
+            self._console.print(now.line(), highlight=False)
+
+
+def _panel(now: Snapshot) -> RenderableType:
+    bar = ProgressBar(total=max(1, now.all_trials), completed=now.trials, width=60)
+    return Group(bar, Text(now.line()))
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

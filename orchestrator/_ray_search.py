@@ -1,0 +1,183 @@
+"""The edge to Ray Tune: one searcher for all studies, and one scheduler a study."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+from ray.tune.utils.util import unflatten_dict
+
+from orchestrator._state import SweepState, TrialSpec
+from orchestrator._study import Outcome
+from orchestrator.journal import Journal
+from orchestrator.plan import StudyPlan
+from orchestrator.spec import SweepSpec
+
+__all__ = ["StudySchedulers", "SweepSearcher", "make_scheduler"]
+
+REAPED = "the trial's process ended more often than resources.max_failures allows"
+
+
+class SweepSearcher(Searcher):
+    """Hands the trials of a ``SweepState`` to Tune and its reports back to the state.
+
+    Args:
+        state: The sweep.
+        journal: Receives the epochs.
+        spec: The sweep's specification.
+        changed: Called whenever something happened.
+    """
+
+    def __init__(
+        self,
+        state: SweepState,
+        journal: Journal,
+        spec: SweepSpec,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(metric="score", mode="min")
+        self._state = state
+        self._journal = journal
+        self._spec = spec
+        self._changed = changed
+        self._running: dict[str, TrialSpec] = {}
+        self._last: dict[str, dict[str, Any]] = {}
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return a trial's configuration, None if all must wait, FINISHED at the very end."""
+        trial = self._state.next_trial()
+        if trial is None:
+            return Searcher.FINISHED if self._state.finished else None
+        self._running[trial_id] = trial
+        return {
+            "study": trial.study,
+            "number": trial.number,
+            "request": trial.request.__dict__,
+            "cpus": getattr(self._spec.resources, trial.request.stage).cpu,
+            "score": f"val_{self._spec.search.objective}",
+        }
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Write the epochs of a report into the journal."""
+        self._last[trial_id] = result
+        self._write_epochs(trial_id, result)
+        self._changed()
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Tell the state how a trial ended. Tune hands over the last report flattened."""
+        trial = self._running[trial_id]
+        seen = self._last.pop(trial_id, None)
+        last = unflatten_dict(result) if result else seen
+        if result and last is not None:
+            self._write_epochs(trial_id, last)
+        del self._running[trial_id]
+        self._state.record(trial, _outcome(trial, last, error), **_facts(last))
+        self._changed()
+
+    def _write_epochs(self, trial_id: str, result: dict[str, Any]) -> None:
+        trial = self._running[trial_id]
+        for epoch in result.get("history", ()):
+            self._journal.append({"event": "epoch", "key": trial.key, **epoch}, durable=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the live state out of Tune's snapshots, which nothing is restored from."""
+        return {"_metric": self._metric, "_mode": self._mode}
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write who this is: the journal, not Tune's snapshot, is what a sweep resumes from."""
+        Path(checkpoint_path).write_text(json.dumps({"sweep_id": self._state.sweep_id}))
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Refuse: a sweep resumes from its journal."""
+        raise RuntimeError("a sweep resumes from its journal: calsweep run --resume NAME")
+
+
+def _outcome(trial: TrialSpec, last: dict[str, Any] | None, error: bool) -> Outcome:
+    """Translate Tune's last word on a trial; one that it stopped early counts as pruned."""
+    if error or last is None:
+        return Outcome("failed", {}, reason=REAPED)
+    if last["status"] == "failed":
+        return Outcome("failed", last.get("metrics", {}), reason=last["reason"])
+    if last["status"] == "finished":
+        return Outcome("finished", last["metrics"], artifact=trial.request.key())
+    return Outcome("pruned", last["metrics"])
+
+
+def _facts(last: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "reused": bool(last and last["reused"]),
+        "seconds": round(last["seconds"], 3) if last else 0.0,
+    }
+
+
+class StudySchedulers(TrialScheduler):
+    """One ASHA for each study, so that studies never stop each other's trials.
+
+    Args:
+        epochs: Study to the epochs of its trials.
+    """
+
+    def __init__(self, epochs: dict[str, int]) -> None:
+        super().__init__()
+        self._epochs = epochs
+        self._schedulers: dict[str, ASHAScheduler] = {}
+
+    def _of(self, trial: Any) -> ASHAScheduler:
+        study = trial.config["study"]
+        if study not in self._schedulers:
+            self._schedulers[study] = ASHAScheduler(
+                time_attr="epoch",
+                metric="score",
+                mode="min",
+                max_t=max(2, self._epochs[study] + 1),
+                grace_period=max(1, self._epochs[study] // 9),
+                reduction_factor=3,
+            )
+        return self._schedulers[study]
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Pass on to the study's own scheduler."""
+        self._of(trial).on_trial_add(tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        """Pass on to the study's own scheduler."""
+        self._of(trial).on_trial_error(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Let the study's own scheduler decide."""
+        return self._of(trial).on_trial_result(tune_controller, trial, result)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Pass on to the study's own scheduler."""
+        self._of(trial).on_trial_complete(tune_controller, trial, result)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        """Pass on to the study's own scheduler."""
+        self._of(trial).on_trial_remove(tune_controller, trial)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        """Return the first trial that fits: the state decides the order."""
+        return FIFOScheduler().choose_trial_to_run(tune_controller)
+
+    def debug_string(self) -> str:
+        """Return a line for Tune's own status."""
+        return f"{len(self._schedulers)} ASHA schedulers"
+
+
+def make_scheduler(state: SweepState, spec: SweepSpec) -> TrialScheduler:
+    """Return the scheduler that a sweep asks for."""
+    if spec.search.scheduler == "none":
+        return FIFOScheduler()
+    return StudySchedulers({study.id: _epochs(study) for study in state.plan})
+
+
+def _epochs(study: StudyPlan) -> int:
+    if study.stage == "train":
+        return study.task.resolved_protocol.epochs
+    return max(int(values.get("epochs", 1)) for values in study.defaults.values())

@@ -1,0 +1,83 @@
+"""The command's frame: its sub-commands, and how it fails."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+
+import typer
+from rich.console import Console
+
+from orchestrator.cli._doctor import doctor
+from orchestrator.cli._list import list_names
+from orchestrator.cli._query import best, sync, table
+from orchestrator.cli._run import demo, plan, run
+from trainables.errors import InputError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="calsweep",
+    help="Hyper-parameter sweeps and comparison tables for the calibration of neural networks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"calsweep {version('calsweep')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Take the options that stand before a sub-command."""
+
+
+app.command()(demo)
+app.command()(run)
+app.command()(plan)
+app.command()(best)
+app.command()(table)
+app.command("list")(list_names)
+app.command()(doctor)
+app.command()(sync)
+
+
+def _message(error: typer.TyperException) -> str:
+    """Return what typer complains of, in one line."""
+    text = error.format_message() if hasattr(error, "format_message") else str(error)
+    return " ".join(text.split())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    Returns:
+        0 if all went well, 1 if a study has no finished trial, 2 for wrong input, 130 when
+        interrupted.
+    """
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        outcome = app(args=arguments, standalone_mode=False)
+    except InputError as error:
+        errors.print(f"calsweep: {error}", markup=False)
+        return 2
+    except typer.TyperException as error:
+        errors.print(f"calsweep: {_message(error)}", markup=False)
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        errors.print("calsweep: interrupted", markup=False)
+        return 130
+    return outcome if isinstance(outcome, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""``calsweep doctor``: is this machine ready, and if not, what is to be done."""
+
+from __future__ import annotations
+
+import os
+import platform
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+__all__ = ["doctor"]
+
+
+class Finding(NamedTuple):
+    """One line of the report: ``fault`` is empty if all is well, else it is the remedy."""
+
+    subject: str
+    detail: str
+    remedy: str = ""
+    optional: bool = False
+
+
+def doctor(
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow URI to be checked.")] = None,
+    storage: Annotated[str, typer.Option(help="Storage folder.")] = "calsweep-storage",
+    data_root: Annotated[str, typer.Option(help="Folder for downloaded data sets.")] = "data",
+) -> int:
+    """Check versions, GPUs, Ray, tracking, storage and data sets, each with its remedy."""
+    faults = 0
+    for finding in _findings(tracking_uri, storage, data_root):
+        mark = "ok  " if not finding.remedy else ("info" if finding.optional else "FAIL")
+        faults += mark == "FAIL"
+        remedy = f" -> {finding.remedy}" if finding.remedy else ""
+        typer.echo(f"{mark} {finding.subject}: {finding.detail}{remedy}")
+    return 1 if faults else 0
+
+
+def _findings(tracking_uri: str | None, storage: str, data_root: str) -> Iterator[Finding]:
+    checks: list[Callable[[], Finding]] = [
+        _versions,
+        _gpus,
+        _ray,
+        lambda: _tracking(tracking_uri, storage),
+        lambda: _storage(storage),
+    ]
+    for check in checks:
+        yield check()
+    yield from _datasets(data_root)
+
+
+def _versions() -> Finding:
+    from orchestrator.provenance import library_versions
+
+    versions = library_versions()
+    listing = ", ".join(f"{name} {number}" for name, number in versions.items())
+    missing = [name for name, number in versions.items() if number == "not installed"]
+    remedy = f"pip install {' '.join(missing)}" if missing else ""
+    return Finding("versions", f"Python {platform.python_version()}, {listing}", remedy)
+
+
+def _gpus() -> Finding:
+    import torch
+
+    if not torch.cuda.is_available():
+        remedy = "install a driver that fits this torch build if this machine has an NVIDIA GPU"
+        return Finding("GPUs", "none: trials run on the CPU", remedy, optional=True)
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return Finding("GPUs", ", ".join(names))
+
+
+def _ray() -> Finding:
+    from orchestrator._cluster import joined_cluster
+
+    try:
+        with joined_cluster(None) as ray:
+            resources = ray.cluster_resources()
+    except (RuntimeError, OSError, ConnectionError, ValueError) as error:
+        line = str(error).splitlines()[0]
+        return Finding("Ray", f"does not start: {line}", "free memory and /dev/shm, then try again")
+    return Finding("Ray", f"starts on the loopback with {resources.get('CPU', 0):g} CPUs")
+
+
+def _tracking(tracking_uri: str | None, storage: str) -> Finding:
+    from orchestrator.selection import default_tracking_uri
+    from orchestrator.tracking import check_tracking_uri, ping
+    from trainables.errors import InputError
+
+    uri = tracking_uri or default_tracking_uri(storage)
+    try:
+        check_tracking_uri(uri)
+        answers, detail = ping(uri, 10.0)
+    except InputError as error:
+        return Finding("tracking", str(error), "give another --tracking-uri")
+    remedy = "" if answers else "start the server, or give another --tracking-uri"
+    return Finding("tracking", f"{uri}: {detail}", remedy)
+
+
+def _storage(storage: str) -> Finding:
+    folder = Path(storage).expanduser().absolute()
+    nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    probe = nearest / f".calsweep-{uuid.uuid4().hex}"
+    try:
+        probe.write_bytes(b"calsweep")
+        probe.unlink()
+    except OSError as error:
+        return Finding("storage", f"{folder} is not writable: {error}", "give another --storage")
+    free = os.statvfs(nearest)
+    gigabytes = free.f_bavail * free.f_frsize / 2**30
+    return Finding("storage", f"{folder} is writable, {gigabytes:.0f} GB free")
+
+
+def _datasets(data_root: str) -> Iterator[Finding]:
+    from trainables.data import check_source, source_names
+
+    for name in source_names():
+        if ":" not in name:
+            status = check_source(name, Path(data_root))
+            remedy = "" if status.present else status.remedy
+            yield Finding(f"dataset {name}", status.detail, remedy, optional=True)

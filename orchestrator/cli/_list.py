@@ -1,0 +1,82 @@
+"""``calsweep list``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+__all__ = ["list_names"]
+
+
+class Catalogue(StrEnum):
+    """What can be listed."""
+
+    methods = "methods"
+    refinements = "refinements"
+    calibrators = "calibrators"
+    objectives = "objectives"
+    datasets = "datasets"
+    models = "models"
+    protocols = "protocols"
+
+
+def list_names(what: Annotated[Catalogue, typer.Argument(help="What to list.")]) -> int:
+    """List what sweep files may name, with the parameters that a search varies."""
+    from rich.console import Console
+    from rich.table import Table
+
+    output = Console(soft_wrap=True, highlight=False)
+    if what in (Catalogue.datasets, Catalogue.models, Catalogue.protocols):
+        for name in _plain_names(what):
+            output.print(name, markup=False)
+        return 0
+    table = Table("name", "title", "searched: default in [range]", "source", box=None)
+    for name in _registered(what):
+        table.add_row(name, *_describe(what.value, name))
+    output.print(table)
+    return 0
+
+
+def _plain_names(what: Catalogue) -> list[str]:
+    from trainables.protocols import protocol_names
+
+    from trainables.data import source_names
+    from trainables.models import model_names
+
+    listings: dict[Catalogue, Callable[[], list[str]]] = {
+        Catalogue.datasets: source_names,
+        Catalogue.models: lambda: [*model_names(), "timm:NAME", "torchvision:NAME"],
+        Catalogue.protocols: protocol_names,
+    }
+    return listings[what]()
+
+
+def _registered(what: Catalogue) -> list[str]:
+    from trainables.calibrators import CALIBRATORS, OBJECTIVES
+    from trainables.methods import method_names
+    from trainables.refinements import REFINEMENTS
+
+    listings: dict[Catalogue, Callable[[], list[str]]] = {
+        Catalogue.methods: method_names,
+        Catalogue.refinements: REFINEMENTS.names,
+        Catalogue.calibrators: CALIBRATORS.names,
+        Catalogue.objectives: OBJECTIVES.names,
+    }
+    return listings[what]()
+
+
+def _describe(kind: str, name: str) -> tuple[str, str, str]:
+    from search_spaces import Parameter, load_space
+
+    def show(parameter: Parameter) -> str:
+        if parameter.type == "categorical":
+            choices = ", ".join(map(str, parameter.choices))
+            return f"{parameter.name} {parameter.default} in {{{choices}}}"
+        return f"{parameter.name} {parameter.default:g} in [{parameter.low:g}, {parameter.high:g}]"
+
+    space = load_space(kind, name)
+    searched = "; ".join(show(parameter) for parameter in space.searched().values())
+    return space.title, searched.replace("[", r"\["), space.source

@@ -1,0 +1,108 @@
+"""``calsweep best``, ``table`` and ``sync``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+__all__ = ["best", "sync", "table"]
+
+TrackingUri = Annotated[
+    str | None,
+    typer.Option(help="MLflow URI; default: MLFLOW_TRACKING_URI, else the storage's database."),
+]
+Storage = Annotated[str, typer.Option(help="Storage folder whose database is asked.")]
+
+
+class ConfigFormat(StrEnum):
+    """How a configuration is printed."""
+
+    yaml = "yaml"
+    json = "json"
+
+
+class TableFormat(StrEnum):
+    """How a table is printed."""
+
+    terminal = "terminal"
+    markdown = "markdown"
+    csv = "csv"
+    latex = "latex"
+    html = "html"
+
+
+def best(
+    task: Annotated[str, typer.Option(help="dataset/model/protocol, or the task's name.")],
+    recipe: Annotated[str, typer.Option(help="Such as mbls+macal.")],
+    sweep: Annotated[str | None, typer.Option(help="Only trials of this sweep.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many, best first.")] = 1,
+    format: Annotated[ConfigFormat, typer.Option(help="yaml or json.")] = ConfigFormat.yaml,
+    out: Annotated[
+        Path | None, typer.Option(help="Write OUT.yaml and OUT.json instead of printing.")
+    ] = None,
+    tracking_uri: TrackingUri = None,
+    storage: Storage = "calsweep-storage",
+) -> int:
+    """Print the best configuration of a recipe: the `fixed` block for another sweep file."""
+    from orchestrator.selection import best_config, default_tracking_uri
+
+    uri = tracking_uri or default_tracking_uri(storage)
+    for position, config in enumerate(
+        best_config(task, recipe, tracking_uri=uri, sweep=sweep, top=top)
+    ):
+        if out is not None:
+            name = out.name if top == 1 else f"{out.name}-{position + 1}"
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.with_name(f"{name}.yaml").write_text(config.to_yaml(), encoding="utf-8")
+            out.with_name(f"{name}.json").write_text(config.to_json(), encoding="utf-8")
+        elif format is ConfigFormat.json:
+            typer.echo(config.to_json())
+        else:
+            typer.echo(config.to_yaml(), nl=False)
+    return 0
+
+
+def table(
+    sweep: Annotated[str, typer.Argument(help="The sweep's name.")] = "demo",
+    metrics: Annotated[
+        str, typer.Option(help="Columns, separated by commas.")
+    ] = "acc,ece,aece,cwece,nll",
+    sort: Annotated[str | None, typer.Option(help="Sort the rows by this metric.")] = None,
+    format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.terminal,
+    tracking_uri: TrackingUri = None,
+    storage: Storage = "calsweep-storage",
+) -> int:
+    """Print a sweep's comparison table from the tracking server."""
+    from orchestrator.selection import comparison_table, default_tracking_uri
+    from orchestrator.tables import render, to_rich
+
+    columns = [name.strip() for name in metrics.split(",") if name.strip()]
+    uri = tracking_uri or default_tracking_uri(storage)
+    built = comparison_table(sweep, tracking_uri=uri, metrics=columns)
+    built = built.sorted_by(sort) if sort else built
+    if format is TableFormat.terminal:
+        Console(highlight=False).print(to_rich(built))
+    else:
+        typer.echo(render(built, format.value).rstrip("\n"))
+    return 0
+
+
+def sync(
+    journal: Annotated[Path, typer.Argument(help="A sweep's journal.jsonl, or its folder.")],
+    tracking_uri: TrackingUri = None,
+) -> int:
+    """Deliver what a sweep recorded while the tracking server was away; twice changes nothing."""
+    from orchestrator.run import JOURNAL, SPEC
+    from orchestrator.spec import load_sweep
+    from orchestrator.tracking import sync as deliver
+
+    path = journal / JOURNAL if journal.is_dir() else journal
+    spec = load_sweep(path.with_name(SPEC))
+    uri = tracking_uri or spec.tracking_uri
+    deliver(path, uri, spec.storage_path / "mlflow-artifacts")
+    typer.echo(f"everything in {path} has reached {uri}")
+    return 0

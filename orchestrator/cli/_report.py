@@ -1,0 +1,122 @@
+"""What ``run`` and ``plan`` print when they are done."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator.plan import Plan, StudyPlan
+from orchestrator.run import JOURNAL, SweepOutcome
+from orchestrator.selection import DEFAULT_METRICS
+from orchestrator.tables import build_table, render, to_rich
+
+__all__ = ["show_outcome", "show_plan"]
+
+EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
+
+
+def show_outcome(outcome: SweepOutcome) -> int:
+    """Print the table and where everything lies; return the exit code."""
+    spec = outcome.spec
+    output = Console(soft_wrap=True, highlight=False)
+    if outcome.status == "interrupted":
+        output.print(
+            f"sweep {spec.name} was interrupted; go on with: "
+            f"calsweep run --resume {spec.name} --storage {shlex.quote(spec.storage)}",
+            markup=False,
+        )
+        return EXIT_CODES["interrupted"]
+    table = build_table(outcome.results, DEFAULT_METRICS)
+    output.print(to_rich(table))
+    _write_tables(outcome)
+    output.print(_where(outcome), markup=False)
+    if not outcome.tracked:
+        output.print(
+            f"not everything has reached {spec.tracking_uri}; deliver the rest with: "
+            f"calsweep sync {shlex.quote(str(outcome.journal))}",
+            markup=False,
+        )
+    return EXIT_CODES[outcome.status]
+
+
+def _write_tables(outcome: SweepOutcome) -> None:
+    table = build_table(outcome.results, DEFAULT_METRICS)
+    for format, ending in (("markdown", "md"), ("csv", "csv"), ("latex", "tex"), ("html", "html")):
+        path = outcome.spec.directory / f"table.{ending}"
+        path.write_text(render(table, format), encoding="utf-8")
+
+
+def _where(outcome: SweepOutcome) -> str:
+    spec = outcome.spec
+    place = _relative(spec.directory)
+    return (
+        f"{outcome.seconds:.0f} s · tracking: mlflow ui --backend-store-uri "
+        f"{shlex.quote(spec.tracking_uri)} · artifacts: {_relative(spec.storage_path)}/artifacts · "
+        f"configurations: {place}/chosen · tables: {place}/table.md, .csv, .tex, .html"
+    )
+
+
+def _relative(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def show_plan(plan: Plan) -> None:
+    """Print studies, trials, distinct trainings, and what an earlier run has left to reuse."""
+    output = Console(soft_wrap=True, highlight=False)
+    output.print(_studies(plan))
+    stages = plan.stage_trials()
+    output.print(
+        f"{len(plan.studies)} studies, {plan.trials} trials: at most {stages['train']} trainings, "
+        f"{stages['refine']} refinements on stored features, "
+        f"{stages['calibrate']} calibrations of stored logits",
+        markup=False,
+    )
+    output.print(
+        f"with a training of its own for every trial it would be {plan.trials} trainings",
+        markup=False,
+    )
+    output.print(_reuse(plan), markup=False)
+
+
+def _studies(plan: Plan) -> Table:
+    table = Table("task", "recipe", "stage", "trials", "searches", "builds on", box=None)
+    for study in plan:
+        recipe = study.recipe.name if study.row else f"({study.recipe.name})"
+        upstream = study.recipe.upstream
+        table.add_row(
+            study.task.id,
+            recipe,
+            study.stage,
+            str(study.trials),
+            _searches(study),
+            upstream.name if upstream else "",
+        )
+    return table
+
+
+def _searches(study: StudyPlan) -> str:
+    names = [f"{part}.{name}" for part, parameters in study.searched.items() for name in parameters]
+    return ", ".join(names) or "nothing: one trial"
+
+
+def _reuse(plan: Plan) -> str:
+    from orchestrator.journal import read_events
+
+    spec = plan.spec
+    path = spec.directory / JOURNAL
+    events = read_events(path)[0] if path.exists() else []
+    ended = {event["key"] for event in events if event["event"] == "trial_finished"}
+    folder = spec.storage_path / "artifacts"
+    stored = Counter(entry.parts[-4] for entry in folder.glob("*/*/*/manifest.json"))
+    listing = ", ".join(f"{count} {stage}" for stage, count in sorted(stored.items()))
+    return (
+        f"reused: {len(ended)} trials that an earlier run of {spec.name!r} ended; "
+        f"artifacts in {_relative(folder)}: {listing or 'none'}"
+    )

@@ -1,0 +1,159 @@
+"""Recipes: what a row of a table is made of, and which rows build on which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from search_spaces import SearchSpace, load_space
+from trainables.calibrators import CALIBRATORS, OBJECTIVES, parse_calibrator
+from trainables.errors import InputError
+from trainables.methods import method_kind, method_names
+from trainables.refinements import REFINEMENTS
+
+__all__ = ["Recipe", "expand_recipes", "parse_recipe", "part_spaces"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A method, perhaps refined, perhaps calibrated.
+
+    Attributes:
+        method: The parts of the method, such as ``("mbls",)`` or ``("mbls", "mixup")``.
+        refinement: Such as ``macal``, or None.
+        calibrator: With its fitting objective, such as ``ts-cls``, or None.
+    """
+
+    method: tuple[str, ...]
+    refinement: str | None = None
+    calibrator: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the recipe as it is written, such as ``mbls+macal+ts``."""
+        return "+".join((*self.method, *filter(None, (self.refinement, self.calibrator))))
+
+    @property
+    def stage(self) -> str:
+        """Return the stage that this recipe's own study computes."""
+        if self.calibrator:
+            return "calibrate"
+        return "refine" if self.refinement else "train"
+
+    @property
+    def own_parts(self) -> tuple[str, ...]:
+        """Return the parts that this recipe's own study searches."""
+        if self.calibrator:
+            return (self.calibrator,)
+        return (self.refinement,) if self.refinement else self.method
+
+    @property
+    def upstream(self) -> Recipe | None:
+        """Return the recipe that this one builds on, or None for a plain method."""
+        if self.calibrator:
+            return Recipe(self.method, self.refinement)
+        return Recipe(self.method) if self.refinement else None
+
+
+def parse_recipe(text: str) -> Recipe:
+    """Read a recipe such as ``mbls+macal+ts``.
+
+    Raises:
+        InputError: If a part is unknown, or the parts are in no order that makes sense.
+    """
+    method: list[str] = []
+    refinement = calibrator = None
+    for part in text.split("+"):
+        if method_kind(part) and not refinement and not calibrator:
+            method.append(part)
+        elif part in REFINEMENTS and method and not refinement and not calibrator:
+            refinement = part
+        elif _is_calibrator(part) and method and not calibrator:
+            calibrator = part
+        else:
+            raise InputError(_complaint(text, part))
+    recipe = Recipe(tuple(method), refinement, calibrator)
+    _check_method(recipe)
+    return recipe
+
+
+def _check_method(recipe: Recipe) -> None:
+    kinds = [method_kind(part) for part in recipe.method]
+    for kind in ("loss", "augmentation", "scheme"):
+        if kinds.count(kind) > 1:
+            raise InputError(f"recipe {recipe.name!r} has more than one {kind}")
+    if recipe.refinement:
+        excludes = REFINEMENTS.get(recipe.refinement).excludes
+        for part in recipe.method:
+            if part in excludes:
+                raise InputError(f"recipe {recipe.name!r} is excluded: {excludes[part]}")
+
+
+def _is_calibrator(part: str) -> bool:
+    try:
+        parse_calibrator(part)
+    except InputError:
+        return False
+    return True
+
+
+def _complaint(text: str, part: str) -> str:
+    known = {
+        "method": method_names(),
+        "refinement": REFINEMENTS.names(),
+        "calibrator": CALIBRATORS.names(),
+    }
+    if any(part in names for names in known.values()) or _is_calibrator(part):
+        return f"recipe {text!r}: {part!r} is misplaced; write method[+refinement][+calibrator]"
+    listing = "; ".join(f"{kind}s: {', '.join(names)}" for kind, names in known.items())
+    return f"recipe {text!r}: {part!r} is unknown ({listing})"
+
+
+def expand_recipes(patterns: Iterable[str]) -> list[Recipe]:
+    """Turn recipes with wildcards into recipes, in the order of first mention.
+
+    ``*+macal`` stands for every plain method of the list with ``macal``; ``f*+ts`` for those that
+    begin with ``f``.
+
+    Raises:
+        InputError: If a recipe is wrong, stands twice, or a wildcard matches no plain method.
+    """
+    patterns = list(patterns)
+    plain = [pattern for pattern in patterns if "*" not in pattern and _is_method(pattern)]
+    recipes: dict[str, Recipe] = {}
+    for pattern in patterns:
+        for text in _expand(pattern, plain):
+            recipe = parse_recipe(text)
+            if recipe.name in recipes:
+                raise InputError(f"recipe {recipe.name!r} stands twice")
+            recipes[recipe.name] = recipe
+    return list(recipes.values())
+
+
+def _expand(pattern: str, plain: list[str]) -> list[str]:
+    if "*" not in pattern:
+        return [pattern]
+    head, _, tail = pattern.partition("+")
+    matches = [method for method in plain if fnmatchcase(method, head)]
+    if not matches or "*" in tail:
+        listing = ", ".join(plain) or "none"
+        raise InputError(
+            f"recipe {pattern!r}: the wildcard matches no plain method of the list ({listing})"
+        )
+    return [f"{method}+{tail}" if tail else method for method in matches]
+
+
+def _is_method(text: str) -> bool:
+    return all(method_kind(part) for part in text.split("+"))
+
+
+def part_spaces(part: str) -> list[SearchSpace]:
+    """Return the search spaces of one part; a calibrator's objective brings a second one."""
+    if method_kind(part):
+        return [load_space("methods", part)]
+    if part in REFINEMENTS:
+        return [load_space("refinements", part)]
+    name, objective = parse_calibrator(part)
+    spaces = [load_space("calibrators", name)]
+    return [*spaces, load_space("objectives", objective)] if objective in OBJECTIVES else spaces

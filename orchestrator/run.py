@@ -1,0 +1,340 @@
+"""Runs a sweep: plan, search inside Ray Tune, one look at test data, results."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+from rich.console import Console
+
+from orchestrator._cluster import joined_cluster, slots
+from orchestrator._evaluate import Evaluation, evaluate, pending_evaluations
+from orchestrator._progress import shown_progress, snapshot
+from orchestrator._state import SweepState
+from orchestrator.journal import Journal, read_events
+from orchestrator.plan import Plan, make_plan
+from orchestrator.provenance import provenance
+from orchestrator.results import StudyResult
+from orchestrator.spec import SweepSpec, parse_sweep
+from orchestrator.tracking import results_from_journal, start_shipper
+from trainables.artifacts import ArtifactStore
+from trainables.data import PreparedData, prepare
+from trainables.errors import InputError
+
+__all__ = ["SweepOutcome", "load_existing", "prepare_data", "run_sweep"]
+
+JOURNAL = "journal.jsonl"
+SPEC = "sweep.yaml"
+DRAIN_SECONDS = 120.0
+# What makes two specifications the same sweep; resources and places may differ when it resumes.
+IDENTITY = ("name", "tasks", "recipes", "search", "seeds")
+
+
+@dataclass(frozen=True)
+class SweepOutcome:
+    """What a sweep left behind.
+
+    Attributes:
+        spec: The sweep as it ran.
+        status: ``finished``, ``failed`` (a study has no finished trial) or ``interrupted``.
+        results: One entry a row, in table order.
+        tracked: Whether everything has reached the tracking server.
+        seconds: Wall time of this run.
+    """
+
+    spec: SweepSpec
+    status: str
+    results: tuple[StudyResult, ...]
+    tracked: bool
+    seconds: float
+
+    @property
+    def journal(self) -> Path:
+        """Return the journal's path."""
+        return self.spec.directory / JOURNAL
+
+
+def prepare_data(spec: SweepSpec) -> dict[str, PreparedData]:
+    """Read, split and store the data of every task; returns task name to prepared data.
+
+    Raises:
+        InputError: If a data set is absent or damaged; the text names the task.
+    """
+    prepared = {}
+    for number, task in enumerate(spec.tasks):
+        try:
+            prepared[task.id] = prepare(
+                task.dataset,
+                Path(spec.data_root),
+                task.split_spec,
+                spec.storage_path / "data",
+            )
+        except InputError as error:
+            raise InputError(f"tasks[{number}] ({task.id}): {error}") from error
+    return prepared
+
+
+def load_existing(name: str, storage: str) -> SweepSpec:
+    """Return the specification of a sweep that has been started in a storage folder.
+
+    Raises:
+        InputError: If there is none of that name; the text lists those there are.
+    """
+    folder = Path(storage).expanduser().absolute() / "sweeps"
+    path = folder / name / SPEC
+    if not path.is_file():
+        known = sorted(entry.parent.name for entry in folder.glob(f"*/{SPEC}"))
+        listing = ", ".join(known) or "none"
+        raise InputError(f"no sweep {name!r} in {folder}; there are: {listing}")
+    spec = parse_sweep(path.read_text(encoding="utf-8"), str(path))
+    return spec.model_copy(update={"storage": storage})
+
+
+def run_sweep(
+    spec: SweepSpec,
+    *,
+    resume: bool = False,
+    fresh: bool = False,
+    address: str | None = None,
+    console: Console | None = None,
+) -> SweepOutcome:
+    """Run a sweep to its end, or go on with one that was interrupted.
+
+    A sweep that has been run before with the same specification goes on where it ended; trials
+    that finished are not computed again.
+
+    Args:
+        spec: The checked sweep.
+        resume: Insist that the sweep has been started before.
+        fresh: Start over under the next free name instead of going on.
+        address: A Ray cluster to join; None for Ray on this machine alone.
+        console: Where progress is shown; None for nowhere.
+
+    Raises:
+        InputError: If the data, the storage or the name cannot be used; nothing is started then.
+    """
+    started = time.monotonic()
+    if fresh:
+        spec = _next_free(spec)
+    _check_same(spec, resume)
+    plan = make_plan(spec)
+    data = prepare_data(spec)
+    with _owned(spec):
+        _store_spec(spec)
+        return _run(plan, data, address, console, started)
+
+
+def _run(
+    plan: Plan,
+    data: dict[str, PreparedData],
+    address: str | None,
+    console: Console | None,
+    started: float,
+) -> SweepOutcome:
+    spec = plan.spec
+    path = spec.directory / JOURNAL
+    history = read_events(path)[0] if path.exists() else []
+    sweep_id = next((e["sweep_id"] for e in history if "sweep_id" in e), uuid.uuid4().hex)
+    store = ArtifactStore(spec.storage_path / "artifacts")
+    with Journal(path) as journal:
+        journal.append(_started_event(spec, sweep_id))
+        shipper = start_shipper(path, spec.tracking_uri, spec.storage_path / "mlflow-artifacts")
+        state = SweepState(plan, sweep_id, data, journal.append, history, store.contains)
+        status = "interrupted"
+        try:
+            status = _search_and_evaluate(state, journal, store, address, console, history)
+        finally:
+            journal.append({"event": "sweep_ended", "status": status})
+            _say(console, "delivering the last runs to the tracking server")
+            tracked = shipper.wait_drained(DRAIN_SECONDS)
+    results = tuple(results_from_journal(read_events(path)[0]))
+    return SweepOutcome(spec, status, results, tracked, time.monotonic() - started)
+
+
+def _search_and_evaluate(
+    state: SweepState,
+    journal: Journal,
+    store: ArtifactStore,
+    address: str | None,
+    console: Console | None,
+    history: list[dict[str, Any]],
+) -> str:
+    evaluated = {event["key"] for event in history if event["event"] == "evaluated"}
+    if not _all_known(state, evaluated):
+        with joined_cluster(address) as ray:
+            _search(state, journal, store, ray, console)
+            if not state.finished:
+                return "interrupted"
+            jobs = [job for job in pending_evaluations(state) if job.key not in evaluated]
+            _evaluate_all(jobs, state.plan.spec, store, ray, journal.append, console)
+    hopeless = any(study.chosen is None for study in state.studies.values() if study.plan.row)
+    return "failed" if hopeless else "finished"
+
+
+def _all_known(state: SweepState, evaluated: set[str]) -> bool:
+    """Take over what an earlier run finished; tell whether that was everything."""
+    idle = state.take_over()
+    return (
+        idle and state.finished and all(job.key in evaluated for job in pending_evaluations(state))
+    )
+
+
+def _search(
+    state: SweepState, journal: Journal, store: ArtifactStore, ray: Any, console: Console | None
+) -> None:
+    from ray import tune
+
+    from orchestrator._ray_search import SweepSearcher, make_scheduler
+    from trainables.ray_edge import StageTrainable
+
+    spec = state.plan.spec
+    started = time.monotonic()
+    with shown_progress(console) as show:
+        searcher = SweepSearcher(state, journal, spec, lambda: show(snapshot(state, started)))
+        trainable = tune.with_parameters(
+            StageTrainable,
+            storage=str(store.root),
+            report_seconds=0.0 if spec.search.scheduler == "asha" else 2.0,
+        )
+        tuner = tune.Tuner(
+            tune.with_resources(trainable, _resources(spec)),
+            tune_config=tune.TuneConfig(
+                num_samples=-1,
+                search_alg=searcher,
+                scheduler=make_scheduler(state, spec),
+                max_concurrent_trials=_concurrent(spec, ray),
+                reuse_actors=True,
+                trial_name_creator=_trial_name,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=str(spec.directory),
+                verbose=0,
+                checkpoint_config=tune.CheckpointConfig(
+                    checkpoint_frequency=spec.resources.checkpoint_every,
+                    num_to_keep=1,
+                    checkpoint_at_end=False,
+                ),
+                failure_config=tune.FailureConfig(max_failures=spec.resources.max_failures),
+            ),
+        )
+        tuner.fit()
+
+
+def _trial_name(trial: Any) -> str:
+    return f"{trial.config['study']}|{trial.config['number']}"
+
+
+def _resources(spec: SweepSpec) -> Callable[[dict[str, Any]], Any]:
+    from ray import tune
+
+    def resources(config: dict[str, Any]) -> Any:
+        wanted = getattr(spec.resources, config["request"]["stage"])
+        return tune.PlacementGroupFactory([{"CPU": wanted.cpu, "GPU": wanted.gpu}])
+
+    return resources
+
+
+def _concurrent(spec: SweepSpec, ray: Any) -> int:
+    if spec.resources.concurrent is not None:
+        return spec.resources.concurrent
+    stages = (spec.resources.train, spec.resources.refine, spec.resources.calibrate)
+    available = ray.cluster_resources()
+    return max(slots(available, stage.cpu, stage.gpu) for stage in stages)
+
+
+def _evaluate_all(
+    jobs: list[Evaluation],
+    spec: SweepSpec,
+    store: ArtifactStore,
+    ray: Any,
+    emit: Callable[[dict[str, Any]], None],
+    console: Console | None,
+) -> None:
+    """Measure the chosen configurations, after every search trial has ended."""
+    _say(console, f"measuring {len(jobs)} chosen configurations on test data")
+    wanted = spec.resources.train
+    remote = ray.remote(num_cpus=1, num_gpus=wanted.gpu)(evaluate)
+    folder = str(spec.directory / "chosen")
+    pending = [remote.remote(str(store.root), folder, job) for job in jobs]
+    while pending:
+        done, pending = ray.wait(pending)
+        for event in ray.get(done):
+            emit(event)
+
+
+def _started_event(spec: SweepSpec, sweep_id: str) -> dict[str, Any]:
+    return {
+        "event": "sweep_started",
+        "sweep": spec.name,
+        "sweep_id": sweep_id,
+        "spec": spec.model_dump(mode="json"),
+        "provenance": provenance(),
+    }
+
+
+def _next_free(spec: SweepSpec) -> SweepSpec:
+    number, candidate = 1, spec
+    while (candidate.directory / SPEC).exists():
+        number += 1
+        candidate = spec.model_copy(update={"name": f"{spec.name}-{number}"})
+    return candidate
+
+
+def _check_same(spec: SweepSpec, resume: bool) -> None:
+    path = spec.directory / SPEC
+    if not path.is_file():
+        if resume:
+            load_existing(spec.name, spec.storage)
+        return
+    before = load_existing(spec.name, spec.storage).model_dump(mode="json")
+    now = spec.model_dump(mode="json")
+    for key in IDENTITY:
+        if before[key] != now[key]:
+            raise InputError(
+                f"sweep {spec.name!r} exists in {spec.directory} with another `{key}`; "
+                "give this one another name, or start it with --fresh"
+            )
+
+
+def _store_spec(spec: SweepSpec) -> None:
+    document = spec.model_dump(mode="json")
+    (spec.directory / SPEC).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+
+
+@contextmanager
+def _owned(spec: SweepSpec) -> Iterator[None]:
+    """Hold the sweep's folder for this process alone.
+
+    Raises:
+        InputError: If another process runs this sweep, or the folder cannot be written.
+    """
+    owner = spec.directory / "owner"
+    lock = FileLock(spec.directory / "run.lock", timeout=0)
+    try:
+        spec.directory.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+        owner.write_text(f"process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
+    except Timeout as error:
+        text = owner.read_text(encoding="utf-8") if owner.exists() else "another process"
+        raise InputError(f"sweep {spec.name!r} is being run by {text}") from error
+    except OSError as error:
+        raise InputError(f"storage {spec.directory} cannot be written: {error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _say(console: Console | None, text: str) -> None:
+    if console is not None:
+        console.print(text, style="dim")

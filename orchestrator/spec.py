@@ -1,0 +1,462 @@
+"""The sweep file: one YAML document, checked as a whole before anything starts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from trainables.protocols import Protocol, protocol_from
+
+from orchestrator.recipes import Recipe, expand_recipes, part_spaces
+from orchestrator.tracking import check_tracking_uri
+from search_spaces import Parameter, SpaceError
+from trainables.calibrators import calibrator_from_recipe
+from trainables.data import SplitSpec
+from trainables.errors import InputError
+from trainables.methods import build_method, method_kind
+from trainables.models import build_model
+from trainables.refinements import REFINEMENTS, build_refinement
+
+__all__ = ["OBJECTIVES", "SweepSpec", "TaskSpec", "load_sweep", "parse_sweep"]
+
+OBJECTIVES = ("ece", "aece", "cwece", "cwaece", "mce", "nll", "brier")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+Value = bool | int | float | str
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class SplitModel(_Strict):
+    """How a data set's training part is divided; see ``trainables.data.SplitSpec``."""
+
+    validation: float | int | None = None
+    test: float = 0.25
+    train_limit: int | None = None
+    test_limit: int | None = None
+    seed: Seed = 0
+
+
+class TaskSpec(_Strict):
+    """One task: data set x model x protocol.
+
+    Attributes:
+        dataset: A name from ``calsweep list datasets``, ``npz:PATH`` or ``folder:PATH``.
+        model: A name from ``calsweep list models``.
+        protocol: A protocol's name, or a mapping of its fields (with ``base:`` for a named one).
+        name: What tables call the task; ``dataset/model/protocol`` if left out.
+        split: How the training part is divided; by default as the protocol says.
+    """
+
+    dataset: str
+    model: str
+    protocol: str | dict[str, Any]
+    name: str = ""
+    split: SplitModel = SplitModel()
+
+    @property
+    def id(self) -> str:
+        """Return what tables, MLflow and ``calsweep best`` call this task."""
+        if self.name:
+            return self.name
+        dataset = self.dataset
+        if ":" in dataset and dataset.split(":", 1)[0] in ("npz", "folder"):
+            dataset = Path(dataset.split(":", 1)[1]).stem
+        protocol = self.protocol if isinstance(self.protocol, str) else self.resolved_protocol.name
+        return f"{dataset}/{self.model}/{protocol}"
+
+    @property
+    def resolved_protocol(self) -> Protocol:
+        """Return the protocol with all its fields."""
+        return protocol_from(self.protocol)
+
+    @property
+    def split_spec(self) -> SplitSpec:
+        """Return the split, with the protocol's validation share where the task names none."""
+        fields = self.split.model_dump(exclude_none=True)
+        validation = self.resolved_protocol.validation
+        if self.split.validation is None and validation is not None:
+            fields["validation"] = validation
+        return SplitSpec(**fields)
+
+
+class RangeModel(_Strict):
+    """Another range than the search space's own; what is left out keeps the space's value."""
+
+    low: float | None = None
+    high: float | None = None
+    scale: Literal["linear", "log"] | None = None
+    choices: tuple[Value, ...] | None = Field(default=None, strict=False)
+
+
+class SearchModel(_Strict):
+    """How every study searches, with one budget for all.
+
+    Attributes:
+        trials: Trials of each study; one whose recipe has nothing to search runs a single one.
+        sampler: Optuna's sampler.
+        scheduler: ``asha`` stops weak trials early, a study at a time; the outcome then depends on
+            the order in which trials report, so that two runs need not agree.
+        objective: The validation metric to minimise.
+        accuracy_tolerance: How far, as a fraction, validation accuracy may fall below plain
+            cross-entropy before the shortfall is added to the objective; null for no guard.
+        parallel_trials: Trials of one study that are suggested without knowing each other. It
+            bounds how many run side by side, and makes suggestions the same on any machine.
+        spaces: Other ranges: part, parameter, range.
+        fixed: Parameters that are not searched: part, parameter, value.
+    """
+
+    trials: Annotated[int, Field(ge=1)] = 20
+    sampler: Literal["tpe", "random", "gp"] = "tpe"
+    scheduler: Literal["none", "asha"] = "none"
+    objective: Literal["ece", "aece", "cwece", "cwaece", "mce", "nll", "brier"] = "ece"
+    accuracy_tolerance: Annotated[float, Field(ge=0, le=1)] | None = 0.01
+    parallel_trials: Annotated[int, Field(ge=1)] = 4
+    spaces: dict[str, dict[str, RangeModel]] = {}
+    fixed: dict[str, dict[str, Value]] = {}
+
+
+class StageResources(_Strict):
+    """What one trial takes; a fraction of a GPU lets several share it."""
+
+    cpu: Annotated[int, Field(ge=1)] = 1
+    gpu: Annotated[float, Field(ge=0)] = 0.0
+
+
+class ResourcesModel(_Strict):
+    """What the trials of each stage take, and how many may run at once.
+
+    Attributes:
+        train: Resources of a training.
+        refine: Resources of a refinement.
+        calibrate: Resources of a calibration.
+        concurrent: Most trials at once; null for as many as fit.
+        checkpoint_every: Reports (of about two seconds) between checkpoints; 0 for none.
+        max_failures: How often a trial whose process died is started again.
+    """
+
+    train: StageResources = StageResources()
+    refine: StageResources = StageResources()
+    calibrate: StageResources = StageResources()
+    concurrent: Annotated[int, Field(ge=1)] | None = None
+    checkpoint_every: Annotated[int, Field(ge=0)] = 10
+    max_failures: Annotated[int, Field(ge=0)] = 3
+
+
+class TrackingModel(_Strict):
+    """Where runs are tracked: an MLflow URI, or null for SQLite inside the storage."""
+
+    uri: str | None = None
+
+
+class SweepSpec(_Strict):
+    """A sweep: tasks x recipes with a budget.
+
+    Attributes:
+        name: Names the sweep's folder and its MLflow experiment.
+        tasks: What to train on.
+        recipes: What to compare, with wildcards.
+        search: Budget and rules of the search.
+        seeds: The first is used by the search; chosen configurations run with all of them.
+        resources: What a trial takes.
+        tracking: Where runs are tracked.
+        storage: Folder for artifacts, journal and the default tracking database.
+        data_root: Folder for downloaded data sets.
+    """
+
+    name: str
+    tasks: tuple[TaskSpec, ...] = Field(min_length=1, strict=False)
+    recipes: tuple[str, ...] = Field(min_length=1, strict=False)
+    search: SearchModel = SearchModel()
+    seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1, strict=False)
+    resources: ResourcesModel = ResourcesModel()
+    tracking: TrackingModel = TrackingModel()
+    storage: str = "calsweep-storage"
+    data_root: str = "data"
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if not NAME.fullmatch(value):
+            raise ValueError("must be letters, digits, '.', '_' and '-', beginning with no sign")
+        return value
+
+    @field_validator("seeds")
+    @classmethod
+    def _check_seeds(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError("the same seed stands twice")
+        return value
+
+    @model_validator(mode="after")
+    def _check_all(self) -> SweepSpec:
+        _check_tasks(self.tasks)
+        parts = {part for recipe in self.expanded() for part in _all_parts(recipe)}
+        _check_parameters(self.search, parts)
+        if self.tracking.uri is not None:
+            check_tracking_uri(self.tracking.uri)
+        return self
+
+    def expanded(self) -> list[Recipe]:
+        """Return the recipes without wildcards, in table order."""
+        return expand_recipes(self.recipes)
+
+    @property
+    def storage_path(self) -> Path:
+        """Return the storage folder, absolute."""
+        return Path(self.storage).expanduser().absolute()
+
+    @property
+    def directory(self) -> Path:
+        """Return the folder of this sweep's journal, configurations and tables."""
+        return self.storage_path / "sweeps" / self.name
+
+    @property
+    def tracking_uri(self) -> str:
+        """Return the MLflow URI, by default a SQLite database inside the storage."""
+        return self.tracking.uri or f"sqlite:///{self.storage_path / 'mlflow.db'}"
+
+    def searched(self, part: str) -> dict[str, Parameter]:
+        """Return the parameters of a part that its study searches, with the sweep's ranges."""
+        fixed = self.search.fixed.get(part, {})
+        ranges = self.search.spaces.get(part, {})
+        parameters: dict[str, Parameter] = {}
+        for space in part_spaces(part):
+            for name, parameter in space.parameters.items():
+                if name not in fixed and (parameter.search or name in ranges):
+                    parameters[name] = _narrow(parameter, ranges.get(name))
+        return parameters
+
+    def defaults(self, part: str, task: TaskSpec) -> dict[str, Any]:
+        """Return every parameter's published value for a task, or the sweep's fixed one."""
+        point: dict[str, Any] = {}
+        for space in part_spaces(part):
+            point.update(space.default_point(task.dataset, task.model))
+        return {**point, **self.search.fixed.get(part, {})}
+
+
+def _all_parts(recipe: Recipe) -> set[str]:
+    return {*recipe.method, *filter(None, (recipe.refinement, recipe.calibrator))}
+
+
+def _check_tasks(tasks: tuple[TaskSpec, ...]) -> None:
+    seen: set[str] = set()
+    for number, task in enumerate(tasks):
+        where = f"tasks[{number}]"
+        for key, check in (
+            ("protocol", lambda task=task: task.resolved_protocol),
+            ("split", lambda task=task: task.split_spec),
+            ("model", lambda task=task: _check_model(task.model)),
+        ):
+            try:
+                check()
+            except ValueError as error:
+                raise InputError(f"{where}.{key}: {error}") from error
+        if task.id in seen:
+            raise InputError(f"{where}: task {task.id!r} stands twice; give one of them a `name`")
+        seen.add(task.id)
+
+
+def _check_model(name: str) -> None:
+    import torch
+
+    with torch.device("meta"):
+        build_model(name, 10, 3, 32)
+
+
+def _check_parameters(search: SearchModel, parts: set[str]) -> None:
+    for section, chosen in (("spaces", search.spaces), ("fixed", search.fixed)):
+        for part, parameters in chosen.items():
+            if part not in parts:
+                listing = ", ".join(sorted(parts))
+                raise InputError(
+                    f"search.{section}: {part!r} is part of no recipe here; parts are: {listing}"
+                )
+            known = {name: p for s in part_spaces(part) for name, p in s.parameters.items()}
+            for name in parameters:
+                if name not in known:
+                    listing = ", ".join(known) or "none"
+                    raise InputError(
+                        f"search.{section}.{part}: unknown parameter {name!r}; it has: {listing}"
+                    )
+    for part, ranges in search.spaces.items():
+        _check_ranges(part, ranges)
+    for part, values in search.fixed.items():
+        _check_fixed(part, values)
+
+
+def _check_ranges(part: str, ranges: Mapping[str, RangeModel]) -> None:
+    known = {name: p for s in part_spaces(part) for name, p in s.parameters.items()}
+    for name, change in ranges.items():
+        try:
+            _narrow(known[name], change)
+        except SpaceError as error:
+            raise InputError(f"search.spaces.{part}: {error}") from error
+
+
+def _check_fixed(part: str, values: Mapping[str, Value]) -> None:
+    try:
+        if method_kind(part):
+            build_method({part: values})
+        elif part in REFINEMENTS:
+            build_refinement(part, **values)
+        else:
+            calibrator_from_recipe(part, values)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"search.fixed.{part}: {error}") from error
+
+
+def _narrow(parameter: Parameter, change: RangeModel | None) -> Parameter:
+    """Return the parameter with another range; its default moves to the nearest end if outside.
+
+    Raises:
+        SpaceError: If the range makes no sense for the parameter.
+    """
+    if change is None:
+        return parameter
+    fields = change.model_dump(exclude_none=True)
+    if parameter.type == "categorical" and (set(fields) - {"choices"} or not fields):
+        raise SpaceError(f"{parameter.name} takes choices, not a range")
+    if parameter.type != "categorical" and "choices" in fields:
+        raise SpaceError(f"{parameter.name} takes low and high, not choices")
+    values = {**parameter.__dict__, **fields, "grid": (), "defaults": {}, "search": True}
+    if parameter.type == "categorical":
+        if parameter.default not in values["choices"]:
+            values["default"] = values["choices"][0]
+    elif values["low"] <= values["high"]:
+        values["default"] = min(max(parameter.default, values["low"]), values["high"])
+    return Parameter(**values)
+
+
+def load_sweep(path: str | Path) -> SweepSpec:
+    """Read a sweep file.
+
+    Args:
+        path: The YAML file.
+
+    Returns:
+        The checked specification.
+
+    Raises:
+        InputError: If the file is missing, no valid YAML, or says something that is not allowed;
+            one line with file, key, value and what is allowed.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    return parse_sweep(text, str(path))
+
+
+def parse_sweep(text: str, where: str) -> SweepSpec:
+    """Read a sweep from the text of a sweep file; ``where`` names it in messages.
+
+    Raises:
+        InputError: See ``load_sweep``.
+    """
+    try:
+        document = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise InputError(f"{where}: {_yaml_complaint(error)}") from error
+    if document is None:
+        raise InputError(f"{where}: the document is empty; a sweep needs name, tasks and recipes")
+    if not isinstance(document, dict):
+        kind = type(document).__name__
+        raise InputError(f"{where}: the document is a {kind}; a sweep is a mapping of keys")
+    try:
+        return SweepSpec.model_validate(document)
+    except ValidationError as error:
+        raise InputError(f"{where}: {_complaint(error)}") from error
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """A safe loader that refuses a key that stands twice in one mapping."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Build a mapping after checking its keys."""
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable) and key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _yaml_complaint(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    if "'\\t'" in problem:
+        problem = "a tab stands where YAML allows only spaces"
+    return f"line {mark.line + 1}: {problem}" if mark else problem
+
+
+def _complaint(error: ValidationError) -> str:
+    """Return the first thing wrong: key, what, value, and what is allowed."""
+    first = error.errors()[0]
+    where = _dotted(first["loc"])
+    if first["type"] == "value_error":
+        message = str(first["ctx"]["error"])
+        if isinstance(first["ctx"]["error"], InputError):
+            return message
+        return f"{where}: {message}, got {first['input']!r}"
+    if first["type"] == "extra_forbidden":
+        allowed = ", ".join(_keys_at(first["loc"][:-1]))
+        return f"{where}: unknown key; allowed are: {allowed}"
+    if first["type"] == "missing":
+        return f"{where}: is missing"
+    return f"{where}: {_lower_first(first['msg'])}, got {_short(first['input'])}"
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    text = ""
+    for step in location:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif step not in ("str", "int", "float", "bool") and not step.startswith("dict["):
+            text += f".{step}" if text else step
+    return text
+
+
+def _keys_at(location: tuple[int | str, ...]) -> list[str]:
+    """Return the allowed keys of the mapping at a place in the document."""
+    model: Any = SweepSpec
+    for step in location:
+        if isinstance(step, str) and step in getattr(model, "model_fields", {}):
+            model = _nested(model.model_fields[step].annotation)
+    return list(model.model_fields)
+
+
+def _nested(annotation: Any) -> Any:
+    """Return the pydantic model inside an annotation such as ``tuple[TaskSpec, ...]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _nested(argument)
+        if found is not None:
+            return found
+    return None
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,210 @@
+"""The order of trials, without Ray: dependencies, fairness, determinism, failures, resuming."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator._state import SweepState, TrialSpec
+from orchestrator._study import Outcome
+from orchestrator.plan import make_plan
+from orchestrator.spec import SweepSpec, parse_sweep
+from trainables.data import PreparedData, SplitSpec, prepare
+
+TASK = "digits/convnet/digits"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PreparedData]:
+    folder = tmp_path_factory.mktemp("data")
+    return {TASK: prepare("digits", folder, SplitSpec(), folder / "prepared")}
+
+
+def make_spec(recipes: str = 'ce, mbls, "*+macal", "*+macal+ts"', **search: Any) -> SweepSpec:
+    rules = {"trials": 5, "parallel_trials": 2, **search}
+    text = f"""
+name: state
+tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
+recipes: [{recipes}]
+search: {rules}
+seeds: [0, 1]
+""".replace("None", "null")
+    return parse_sweep(text, "state")
+
+
+def make_state(
+    spec: SweepSpec, data: dict[str, PreparedData], **options: Any
+) -> tuple[SweepState, list[dict[str, Any]]]:
+    events: list[dict[str, Any]] = []
+    return SweepState(make_plan(spec), "sweep", data, events.append, **options), events
+
+
+def measure(trial: TrialSpec) -> Outcome:
+    """Stand in for a training: metrics that depend on the parameters alone."""
+    noise = random.Random(repr(sorted(trial.parameters.items())) + str(trial.request.seed))
+    return Outcome(
+        "finished",
+        {"val_ece": noise.random() / 10, "val_acc": 0.95 + noise.random() / 50},
+        artifact=trial.request.key(),
+    )
+
+
+def drive(
+    state: SweepState,
+    workers: int,
+    order: random.Random,
+    measured: Callable[[TrialSpec], Outcome] = measure,
+    stop_after: int | None = None,
+) -> list[TrialSpec]:
+    """Run a sweep with so many workers, which end in an arbitrary order."""
+    running: list[TrialSpec] = []
+    ended: list[TrialSpec] = []
+    while not state.finished and len(ended) != stop_after:
+        while len(running) < workers and (trial := state.next_trial()) is not None:
+            running.append(trial)
+        if not running:
+            break
+        trial = running.pop(order.randrange(len(running)))
+        state.record(trial, measured(trial))
+        ended.append(trial)
+    return ended
+
+
+def choices(state: SweepState) -> dict[str, Any]:
+    return {
+        name: study.chosen and (study.chosen.trial.number, study.chosen.trial.configuration)
+        for name, study in state.studies.items()
+    }
+
+
+def test_every_study_runs_its_budget_and_the_default_first(data: dict[str, PreparedData]) -> None:
+    state, _ = make_state(make_spec(), data)
+    drive(state, 3, random.Random(0))
+    assert state.finished
+    for study in state.studies.values():
+        assert len(study.trials) == study.plan.trials + 1  # and one further seed
+    mbls = state.studies[f"{TASK}|mbls"]
+    assert mbls.plan.trials == 5
+    assert mbls.trials[0].parameters == {"mbls.margin": 6.0, "mbls.weight": 0.1}
+    assert state.studies[f"{TASK}|ce"].plan.trials == 1  # nothing to search
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_suggestions_do_not_depend_on_who_ends_first(
+    data: dict[str, PreparedData], workers: int
+) -> None:
+    reference, _ = make_state(make_spec(), data)
+    drive(reference, 1, random.Random(0))
+    state, _ = make_state(make_spec(), data)
+    drive(state, workers, random.Random(workers))
+    assert choices(state) == choices(reference)
+    for name, study in state.studies.items():
+        expected = reference.studies[name].trials
+        assert {n: t.parameters for n, t in study.trials.items()} == {
+            n: t.parameters for n, t in expected.items()
+        }
+
+
+def test_a_study_builds_on_the_chosen_configuration(data: dict[str, PreparedData]) -> None:
+    state, _ = make_state(make_spec(), data)
+    drive(state, 4, random.Random(1))
+    chosen = state.studies[f"{TASK}|mbls"].chosen
+    assert chosen is not None
+    for trial in state.studies[f"{TASK}|mbls+macal"].trials.values():
+        assert trial.configuration["mbls"] == chosen.trial.configuration["mbls"]
+        if trial.role == "search":
+            assert trial.request.upstream == chosen.outcome.artifact
+
+
+def test_further_seeds_build_on_the_same_seed(data: dict[str, PreparedData]) -> None:
+    state, _ = make_state(make_spec(), data)
+    drive(state, 4, random.Random(1))
+    upstream = state.studies[f"{TASK}|mbls"].seeds[1]
+    refined = state.studies[f"{TASK}|mbls+macal"].seeds[1]
+    assert upstream is not None
+    assert refined is not None
+    assert refined.trial.request.seed == 1
+    assert refined.trial.request.upstream == upstream.outcome.artifact
+
+
+def test_the_lowest_guarded_objective_wins(data: dict[str, PreparedData]) -> None:
+    def measured(trial: TrialSpec) -> Outcome:
+        sharp = trial.number == 3
+        accuracy = 0.90 if sharp else 0.97
+        metrics = {"val_ece": 0.01 if sharp else 0.03 + trial.number / 1000, "val_acc": accuracy}
+        return Outcome("finished", metrics, artifact=trial.request.key())
+
+    guarded, _ = make_state(make_spec("ce, mbls", accuracy_tolerance=0.01), data)
+    drive(guarded, 2, random.Random(0), measured)
+    study = guarded.studies[f"{TASK}|mbls"]
+    assert study.chosen is not None
+    assert study.chosen.trial.number == 0
+    assert study.objectives[3] == pytest.approx(0.01 + (0.97 - 0.01 - 0.90))
+
+    free, _ = make_state(make_spec("ce, mbls", accuracy_tolerance=None), data)
+    drive(free, 2, random.Random(0), measured)
+    chosen = free.studies[f"{TASK}|mbls"].chosen
+    assert chosen is not None
+    assert chosen.trial.number == 3
+
+
+def test_failed_trials_count_and_the_study_goes_on(data: dict[str, PreparedData]) -> None:
+    def measured(trial: TrialSpec) -> Outcome:
+        if trial.study.endswith("|mbls") and trial.number in (0, 2):
+            return Outcome("failed", {}, reason="loss became nan")
+        return measure(trial)
+
+    state, events = make_state(make_spec(), data)
+    drive(state, 3, random.Random(0), measured)
+    closed = [e for e in events if e["event"] == "study_closed" and e["study"] == f"{TASK}|mbls"]
+    assert [(e["finished"], e["failed"], e["reason"]) for e in closed] == [
+        (3, 2, "loss became nan")
+    ]
+    assert state.finished
+
+
+def test_nothing_is_built_on_a_study_without_a_finished_trial(
+    data: dict[str, PreparedData],
+) -> None:
+    def measured(trial: TrialSpec) -> Outcome:
+        failed = Outcome("failed", {}, reason="out of memory")
+        return failed if trial.study.endswith("|mbls") else measure(trial)
+
+    state, _ = make_state(make_spec(), data)
+    drive(state, 3, random.Random(0), measured)
+    assert state.finished
+    for recipe in ("mbls", "mbls+macal", "mbls+macal+ts"):
+        assert state.studies[f"{TASK}|{recipe}"].chosen is None
+    assert "mbls" in state.studies[f"{TASK}|mbls+macal+ts"].reason
+    assert state.studies[f"{TASK}|ce+macal+ts"].chosen is not None
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 4, 11, 17])
+def test_a_resumed_sweep_repeats_nothing_and_chooses_the_same(
+    data: dict[str, PreparedData], stop_after: int
+) -> None:
+    whole, _ = make_state(make_spec(), data)
+    drive(whole, 2, random.Random(0))
+    first, events = make_state(make_spec(), data)
+    before = {trial.key for trial in drive(first, 2, random.Random(5), stop_after=stop_after)}
+
+    again, later = make_state(make_spec(), data, history=events)
+    after = {trial.key for trial in drive(again, 3, random.Random(6))}
+    assert not before & after
+    assert again.taken_over == len(before) == stop_after
+    assert choices(again) == choices(whole)
+    keys = [e["key"] for e in [*events, *later] if e["event"] == "trial_finished"]
+    assert len(keys) == len(set(keys))
+
+
+def test_a_finished_trial_without_its_artifact_runs_again(data: dict[str, PreparedData]) -> None:
+    first, events = make_state(make_spec("ce"), data)
+    drive(first, 1, random.Random(0))
+    again, _ = make_state(
+        make_spec("ce"), data, history=events, available=lambda stage, key: False
+    )
+    assert len(drive(again, 1, random.Random(0))) == 2

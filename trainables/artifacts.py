@@ -1,0 +1,176 @@
+"""Outcomes of stages, stored once under a key made of everything that determines them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from trainables.errors import InputError
+
+__all__ = ["SCHEMA_VERSION", "Artifact", "ArtifactStore", "stage_key"]
+
+SCHEMA_VERSION = 1  # Raise it when a stage computes something else from the same inputs.
+MANIFEST = "manifest.json"
+RECORD = "record.json"
+
+log = logging.getLogger(__name__)
+
+
+def stage_key(stage: str, **determinants: Any) -> str:
+    """Return the key of a stage's outcome: a SHA-256 of all that determines it.
+
+    Args:
+        stage: ``train``, ``features``, ``refine``, ``calibrate`` or ``evaluate``.
+        **determinants: Plain JSON values: hyper-parameters, task, seed, upstream key.
+
+    Raises:
+        TypeError: If a determinant is no plain JSON value.
+    """
+    content = {"schema": SCHEMA_VERSION, "stage": stage, **determinants}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """The stored outcome of one stage.
+
+    Attributes:
+        stage: The stage's name.
+        key: See ``stage_key``.
+        directory: Where its files lie.
+        record: Metrics, configuration and provenance.
+    """
+
+    stage: str
+    key: str
+    directory: Path
+    record: Mapping[str, Any]
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """Return the tensors of the file ``NAME.safetensors``, on the CPU."""
+        return load_file(self.directory / f"{name}.safetensors")
+
+
+class ArtifactStore:
+    """A folder of artifacts, safe for many processes at once.
+
+    An artifact appears whole or not at all: it is written beside its place and then renamed. One
+    whose files do not match their manifest is removed and counts as absent, so that it is computed
+    again.
+
+    Args:
+        root: The folder, local or on a file system that every node shares.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+
+    def path(self, stage: str, key: str) -> Path:
+        """Return where the artifact of that key lies or would lie."""
+        return self.root / stage / key[:2] / key
+
+    def find(self, stage: str, key: str) -> Artifact | None:
+        """Return an intact artifact, or None if it has still to be computed."""
+        directory = self.path(stage, key)
+        if not directory.exists():
+            return None
+        damage = _damage(directory)
+        if damage:
+            log.warning("artifact %s is damaged (%s): it will be computed again", directory, damage)
+            shutil.rmtree(directory, ignore_errors=True)
+            return None
+        return Artifact(stage, key, directory, json.loads((directory / RECORD).read_text()))
+
+    def contains(self, stage: str, key: str) -> bool:
+        """Tell whether an artifact is there, without checking that it is intact."""
+        return (self.path(stage, key) / MANIFEST).is_file()
+
+    def write(
+        self,
+        stage: str,
+        key: str,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        record: Mapping[str, Any],
+    ) -> Artifact:
+        """Store an outcome and return it.
+
+        Args:
+            stage: The stage's name.
+            key: See ``stage_key``.
+            tensors: File name (without ending) to named tensors.
+            record: Plain JSON values.
+
+        Raises:
+            InputError: If the storage cannot be written, such as a full disk; the text names it.
+        """
+        directory = self.path(stage, key)
+        draft = directory.with_name(f"{key}.{uuid.uuid4().hex}.tmp")
+        try:
+            draft.mkdir(parents=True)
+            for name, named in tensors.items():
+                plain = {label: value.detach().cpu().contiguous() for label, value in named.items()}
+                save_file(plain, draft / f"{name}.safetensors")
+            (draft / RECORD).write_text(json.dumps(record, sort_keys=True, allow_nan=False))
+            _seal(draft)
+            _publish(draft, directory)
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise InputError(f"cannot write artifact {directory}: {error}") from error
+        return Artifact(stage, key, directory, record)
+
+    def lock(self, stage: str, key: str) -> FileLock:
+        """Return the lock that whoever computes this artifact holds meanwhile."""
+        path = self.path(stage, key).with_suffix(".lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path)
+
+
+def _seal(directory: Path) -> None:
+    files = {
+        path.name: {"bytes": path.stat().st_size, "sha256": _digest(path)}
+        for path in sorted(directory.iterdir())
+    }
+    (directory / MANIFEST).write_text(json.dumps(files, sort_keys=True))
+
+
+def _publish(draft: Path, directory: Path) -> None:
+    try:
+        os.rename(draft, directory)
+    except OSError:
+        # Another process was first: the same key means the same content.
+        if not (directory / MANIFEST).is_file():
+            raise
+        shutil.rmtree(draft)
+
+
+def _damage(directory: Path) -> str:
+    """Return what is wrong with an artifact's files, or an empty string."""
+    try:
+        files = json.loads((directory / MANIFEST).read_text())
+        for name, facts in files.items():
+            path = directory / name
+            if path.stat().st_size != facts["bytes"]:
+                return f"{name} has {path.stat().st_size} bytes, not {facts['bytes']}"
+            if _digest(path) != facts["sha256"]:
+                return f"{name} does not match its checksum"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,172 @@
+"""The training loop that every method runs through: data on the device once, no per-step sync."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainables.data import DatasetInfo, ImageArrays, ImageBatcher
+from trainables.errors import TrainingDivergedError
+from trainables.methods import TrainingMethod
+from trainables.models import Network, build_model
+from trainables.protocols import Protocol, learning_rate
+
+__all__ = ["EVALUATION_BATCH", "Trainer", "default_device", "place", "predict", "seeded_network"]
+
+EVALUATION_BATCH = 1024
+
+
+def default_device() -> torch.device:
+    """Return the first GPU that this process may use, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def place(network: Network, device: torch.device) -> Network:
+    """Move a network to a device, in the memory format that convolutions are fastest in."""
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network.to(device)
+
+
+def seeded_network(model: str, info: DatasetInfo, seed: int) -> Network:
+    """Return a network whose initial weights depend on ``seed`` alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build_model(model, info.num_classes, info.channels, info.size[0])
+
+
+class Trainer:
+    """Trains one network with one method on one device.
+
+    The same arguments give the same weights: bitwise on a CPU with the same number of threads, up
+    to the rounding of its kernels on a GPU.
+
+    Args:
+        model: Name of the network, see ``trainables.models``.
+        method: What to minimise and how.
+        data: The training images, uint8.
+        info: The data set's facts.
+        protocol: Epochs, optimiser, schedule and batch size.
+        seed: Decides the initial weights, the order of the batches and the augmentation.
+        device: Where to train.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        method: TrainingMethod,
+        data: ImageArrays,
+        info: DatasetInfo,
+        protocol: Protocol,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self.method = method
+        self.protocol = protocol
+        self.device = device
+        self.epoch = 0
+        torch.manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(seed)
+        network = seeded_network(model, info, seed)
+        self.network = place(method.attach(network, len(data.labels), info.num_classes), device)
+        self.method.loss.to(device)
+        self._batcher = ImageBatcher(data.images, info, device)
+        self._labels = torch.from_numpy(data.labels.copy()).to(device)
+        self._augmentation = protocol.augmentation or info.augmentation
+        self._optimizer = _optimizer(self.network, protocol, device)
+
+    def train_epoch(self) -> dict[str, float]:
+        """Run one epoch and return its mean loss, learning rate and the method's own figures.
+
+        Raises:
+            TrainingDivergedError: If the mean loss is not finite.
+        """
+        self.network.train()
+        self.method.start_epoch(self.network, self.epoch, self.protocol.epochs)
+        rate = learning_rate(self.protocol, self.epoch)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        loss = self._run_batches()
+        if not math.isfinite(loss):
+            raise TrainingDivergedError(f"training loss became {loss} in epoch {self.epoch + 1}")
+        figures = self.method.end_epoch(self.network, self.epoch)
+        self.epoch += 1
+        return {"train_loss": loss, "lr": rate, **figures}
+
+    def _run_batches(self) -> float:
+        total = torch.zeros((), device=self.device)
+        batches = self._batches()
+        for batch in batches:
+            images = self._batcher.augmented(batch, self._augmentation, self._generator)
+            indices = batch.to(self.device, non_blocking=True)
+            with torch.autocast(self.device.type, torch.bfloat16, self.device.type == "cuda"):
+                loss, _ = self.method.training_loss(
+                    self.network, images, self._labels[indices], indices, self._generator
+                )
+            self._optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self._optimizer.step()
+            total += loss.detach()
+        return float(total) / len(batches)
+
+    def _batches(self) -> list[Tensor]:
+        """Return the epoch's batches of indices; a last one of one row is left out.
+
+        Batch normalisation cannot estimate a variance from a single row.
+        """
+        order = torch.randperm(len(self._labels), generator=self._generator)
+        batches = list(order.split(self.protocol.batch_size))
+        if len(batches) > 1 and len(batches[-1]) == 1:
+            batches.pop()
+        return batches
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that ``load_state_dict`` needs to go on as if nothing had happened."""
+        return {
+            "epoch": self.epoch,
+            "network": self.network.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "loss": self.method.loss.state_dict(),
+            "scheme": self.method.scheme.state_dict(),
+            "generator": self._generator.get_state(),
+            "torch": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state_dict`` returned."""
+        self.epoch = state["epoch"]
+        self.network.load_state_dict(state["network"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.method.loss.load_state_dict(state["loss"])
+        self.method.scheme.load_state_dict(state["scheme"])
+        self._generator.set_state(state["generator"])
+        torch.set_rng_state(state["torch"])
+
+
+def _optimizer(network: Network, protocol: Protocol, device: torch.device) -> torch.optim.Optimizer:
+    parameters = list(network.parameters())
+    if protocol.optimizer == "adamw":
+        return torch.optim.AdamW(
+            parameters, lr=protocol.lr, weight_decay=protocol.weight_decay, fused=True
+        )
+    return torch.optim.SGD(
+        parameters,
+        lr=protocol.lr,
+        momentum=protocol.momentum,
+        weight_decay=protocol.weight_decay,
+        nesterov=protocol.nesterov,
+        fused=True,
+    )
+
+
+@torch.inference_mode()
+def predict(network: Network, batcher: ImageBatcher, count: int, device: torch.device) -> Tensor:
+    """Return the logits (N, K), float32 on the CPU, of the first ``count`` images, unaugmented."""
+    network.eval()
+    rows = []
+    for batch in torch.arange(count).split(EVALUATION_BATCH):
+        with torch.autocast(device.type, torch.bfloat16, device.type == "cuda"):
+            rows.append(network(batcher.plain(batch)).float())
+    return torch.cat(rows).cpu()

@@ -1,0 +1,99 @@
+"""A training method as recipes name it: a loss, an augmentation, a scheme, or several together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Generator, Tensor
+
+from trainables.augmentations import AUGMENTATIONS, Augmentation
+from trainables.errors import InputError
+from trainables.losses import LOSSES, Loss, build_loss
+from trainables.models import Network
+from trainables.registry import Registry
+from trainables.schemes import SCHEMES, Scheme
+
+__all__ = ["TrainingMethod", "build_method", "method_kind", "method_names"]
+
+_REGISTRIES: dict[str, Registry[Any]] = {"loss": LOSSES, "augmentation": AUGMENTATIONS, "scheme": SCHEMES}
+
+
+def method_names() -> list[str]:
+    """Return the names of all methods, sorted."""
+    return sorted(name for registry in _REGISTRIES.values() for name in registry.names())
+
+
+def method_kind(name: str) -> str | None:
+    """Return ``loss``, ``augmentation`` or ``scheme``, or None if ``name`` is no method."""
+    return next((kind for kind, registry in _REGISTRIES.items() if name in registry), None)
+
+
+def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
+    """Make a training method from its parts, such as ``{"mbls": {"margin": 6.0}, "mixup": {}}``.
+
+    Args:
+        parts: Name to hyper-parameters; at most one loss, one augmentation and one scheme. Without
+            a loss, cross-entropy is used.
+
+    Raises:
+        InputError: If a name is unknown, or two parts are of one kind.
+        ValueError: If a hyper-parameter is out of its range.
+    """
+    built: dict[str, Any] = {}
+    for name, parameters in parts.items():
+        kind = method_kind(name)
+        if kind is None:
+            raise InputError(f"unknown method {name!r}; there are: {', '.join(method_names())}")
+        if kind in built:
+            raise InputError(f"a method has one {kind} at most; {name!r} is a second one")
+        built[kind] = _REGISTRIES[kind].build(name, **parameters)
+    return TrainingMethod(
+        built.get("loss") or build_loss("ce"), built.get("augmentation"), built.get("scheme")
+    )
+
+
+class TrainingMethod:
+    """A loss with the augmentation and the scheme it is trained with.
+
+    Args:
+        loss: The loss.
+        augmentation: Forms the loss from a batch, if given.
+        scheme: Changes what is trained when; the default trains everything always.
+    """
+
+    def __init__(
+        self, loss: Loss, augmentation: Augmentation | None = None, scheme: Scheme | None = None
+    ) -> None:
+        self.loss = loss
+        self.augmentation = augmentation
+        self.scheme = scheme or Scheme()
+
+    def attach(self, network: Network, num_samples: int, num_classes: int) -> Network:
+        """Make ready for a training set and return the network to train."""
+        self.loss.prepare(num_samples, num_classes)
+        return self.scheme.attach(network, num_classes)
+
+    def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:
+        """Hear that epoch ``epoch`` (from 0) of ``epochs`` begins."""
+        self.loss.start_epoch(epoch)
+        self.scheme.start_epoch(network, epoch, epochs)
+
+    def training_loss(
+        self,
+        network: Network,
+        images: Tensor,
+        targets: Tensor,
+        indices: Tensor,
+        generator: Generator,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the scalar to minimise and the logits (N, K) of a batch."""
+        if self.augmentation is not None:
+            return self.augmentation.training_loss(
+                network, self.loss, images, targets, indices, generator
+            )
+        return self.scheme.training_loss(network, self.loss, images, targets, indices)
+
+    def end_epoch(self, network: Network, epoch: int) -> dict[str, float]:
+        """Finish an epoch and return figures worth tracking."""
+        return self.scheme.end_epoch(network, epoch)

@@ -1,0 +1,150 @@
+"""The one module here that knows Ray: a Tune trainable that computes stages."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import Timeout
+from ray import tune
+
+from trainables.artifacts import ArtifactStore
+from trainables.data import PreparedData, seal_test_data
+from trainables.engine import default_device
+from trainables.stages import StageRequest, StageRun, TaskData, open_stage
+
+__all__ = ["StageTrainable"]
+
+WAIT_SECONDS = 0.2  # Pause of a trial that waits for another one that computes the same stage.
+
+
+class StageTrainable(tune.Trainable):
+    """Computes the stage that its configuration asks for; one actor serves many trials.
+
+    The configuration holds ``request`` (the fields of a ``StageRequest``), ``cpus`` (threads of
+    the trial) and ``score`` (name of the validation metric that a scheduler compares). Every
+    report holds ``status`` (``running``, ``waiting``, ``finished`` or ``failed``), ``reason``,
+    ``metrics``, ``history`` (the epochs since the last report), ``reused`` and ``seconds``.
+
+    A stage that raises ends as ``failed`` with its reason, not as an error of the actor: to try
+    the same computation again would fail again. A process that dies is Tune's to restart.
+    """
+
+    def setup(self, config: dict[str, Any], storage: str = "", report_seconds: float = 2.0) -> None:
+        """Seal the test data for good and open the first trial.
+
+        Args:
+            config: See the class.
+            storage: Root of the artifact store.
+            report_seconds: Epochs shorter than this are reported together.
+        """
+        self._store = ArtifactStore(Path(storage))
+        self._report_seconds = report_seconds
+        self._tasks: dict[str, TaskData] = {}
+        self._open(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Forget the last trial and open another in the same process."""
+        self.cleanup()
+        self._open(new_config)
+        return True
+
+    def _open(self, config: dict[str, Any]) -> None:
+        torch.set_num_threads(max(1, int(config["cpus"])))
+        self._request = StageRequest(**config["request"])
+        self._score = config["score"]
+        self._run: StageRun | None = None
+        self._metrics: dict[str, float] = {}
+        self._resumed: dict[str, Any] | None = None
+        self._lock: Any = None
+        self._seconds = 0.0
+        self._epoch = 0
+
+    def step(self) -> dict[str, Any]:
+        """Compute for a while and report."""
+        started = time.monotonic()
+        history: list[dict[str, Any]] = []
+        reused, reason = False, ""
+        try:
+            status, reused = self._advance(started, history)
+        except Exception as error:  # noqa: BLE001 - the trial's boundary: the reason is reported
+            status, reason = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
+            self.cleanup()
+        self._seconds += time.monotonic() - started
+        return {
+            "status": status,
+            "reason": reason,
+            "reused": reused,
+            "metrics": self._metrics,
+            "history": history,
+            "epoch": self._run.epoch if self._run is not None else self._epoch,
+            "seconds": self._seconds,
+            "score": self._metrics.get(self._score, float("inf")),
+            "done": status in ("finished", "failed"),
+        }
+
+    def _advance(self, started: float, history: list[dict[str, Any]]) -> tuple[str, bool]:
+        if self._run is None and not self._begin():
+            return ("finished", True) if self._metrics else ("waiting", False)
+        assert self._run is not None
+        while self._run.epoch < self._run.epochs:
+            self._metrics = self._run.run_epoch()
+            history.append({"step": self._run.epoch, "metrics": self._metrics})
+            if time.monotonic() - started > self._report_seconds:
+                break
+        if self._run.epoch < self._run.epochs:
+            return "running", False
+        self._run.finish(self._metrics)
+        self._epoch = self._run.epoch
+        self.cleanup()
+        return "finished", False
+
+    def _begin(self) -> bool:
+        """Open the stage; False if another trial has computed it or is computing it now."""
+        data = self._task(self._request.data)
+        key = self._request.key()
+        lock = self._store.lock(self._request.stage, key)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            time.sleep(WAIT_SECONDS)
+            return False
+        self._lock = lock
+        found = self._store.find(self._request.stage, key)
+        if found is not None:
+            self._metrics = dict(found.record["metrics"])
+            self.cleanup()
+            return False
+        self._run = open_stage(self._request, self._store, data)
+        if self._resumed is not None:
+            self._run.load_state_dict(self._resumed)
+        return True
+
+    def _task(self, directory: str) -> TaskData:
+        if directory not in self._tasks:
+            prepared = PreparedData.open(Path(directory))
+            seal_test_data(prepared.directory)
+            self._tasks[directory] = TaskData(prepared, default_device())
+        return self._tasks[directory]
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Write the state of an unfinished stage."""
+        state = self._run.state_dict() if self._run is not None else None
+        torch.save({"stage": state, "seconds": self._seconds}, Path(checkpoint_dir) / "state.pt")
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Have the stage go on from a checkpoint's folder once it is opened."""
+        path = Path(checkpoint) / "state.pt"
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        self._resumed, self._seconds = state["stage"], state["seconds"]
+
+    def cleanup(self) -> None:
+        """Let go of the device's memory and of the artifact's lock."""
+        self._run = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()

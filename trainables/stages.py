@@ -1,0 +1,459 @@
+"""The stages that a trial computes: train, refine, calibrate; and the one look at test data.
+
+Every stage is a ``StageRun``: it advances epoch by epoch, can be interrupted and resumed, and ends
+in an artifact that other stages build on. Nothing here knows Ray, MLflow or Optuna.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainables.artifacts import Artifact, ArtifactStore, stage_key
+from trainables.calibrators import Calibrator, calibrator_from_recipe, cross_fit
+from trainables.data import ImageBatcher, PreparedData, SearchData
+from trainables.engine import Trainer, default_device, place, predict, seeded_network
+from trainables.errors import InputError, TrainingDivergedError
+from trainables.methods import build_method
+from trainables.metrics import calibration_report
+from trainables.models import Network
+from trainables.protocols import Protocol, protocol_from
+from trainables.refinements import HeadTrainer, build_refinement
+
+__all__ = ["STAGES", "StageRequest", "StageRun", "TaskData", "evaluate_on_test", "open_stage"]
+
+STAGES = ("train", "refine", "calibrate")
+FEATURE_VIEWS = 8  # Augmented views of the training set that refinements cycle through.
+CROSS_FIT_FOLDS = 5
+
+Parts = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class StageRequest:
+    """All that determines the outcome of one stage, in plain JSON values.
+
+    Attributes:
+        stage: One of ``STAGES``.
+        parts: Name to hyper-parameters of what this stage builds: the parts of a method, one
+            refinement, or one calibrator (with its fitting objective in the name).
+        data: Directory of the prepared data.
+        model: Name of the network.
+        protocol: Fields of the protocol.
+        seed: Decides everything random.
+        upstream: Key of the artifact that this one builds on; None for ``train``.
+        upstream_stage: That artifact's stage; None for ``train``.
+    """
+
+    stage: str
+    parts: Parts
+    data: str
+    model: str
+    protocol: Mapping[str, Any]
+    seed: int
+    upstream: str | None = None
+    upstream_stage: str | None = None
+
+    def key(self) -> str:
+        """Return the key of the outcome; the data count by content, not by place."""
+        determinants = asdict(self)
+        determinants["data"] = PreparedData.open(Path(self.data)).key
+        return stage_key(determinants.pop("stage"), **determinants)
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """What a search trial may see of a task: training and validation data, never test data."""
+
+    prepared: PreparedData
+    device: torch.device
+
+    @cached_property
+    def search(self) -> SearchData:
+        """Return the training and validation images."""
+        return self.prepared.search()
+
+    @cached_property
+    def validation_labels(self) -> Tensor:
+        """Return the labels (N,) of the validation rows."""
+        return torch.from_numpy(self.search.validation.labels.copy())
+
+    @cached_property
+    def validation_batcher(self) -> ImageBatcher:
+        """Return the validation images on the device."""
+        return ImageBatcher(self.search.validation.images, self.prepared.info, self.device)
+
+
+class StageRun(ABC):
+    """One stage being computed.
+
+    Args:
+        request: What to compute.
+        store: Where artifacts lie.
+        data: The task's data.
+    """
+
+    def __init__(self, request: StageRequest, store: ArtifactStore, data: TaskData) -> None:
+        self.request = request
+        self.store = store
+        self.data = data
+        self.epoch = 0
+
+    @property
+    @abstractmethod
+    def epochs(self) -> int:
+        """Return how many times ``run_epoch`` must be called."""
+
+    @abstractmethod
+    def run_epoch(self) -> dict[str, float]:
+        """Advance one epoch and return its figures; validation metrics begin with ``val_``."""
+
+    @abstractmethod
+    def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Return the tensors, by file, and the facts to be stored."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return what an interrupted stage needs to go on."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``."""
+
+    def finish(self, metrics: Mapping[str, float]) -> Artifact:
+        """Store the outcome with the last epoch's metrics and return the artifact."""
+        tensors, facts = self.outcome()
+        record = {"request": asdict(self.request), "metrics": dict(metrics), **facts}
+        return self.store.write(self.request.stage, self.request.key(), tensors, record)
+
+    def upstream(self) -> Artifact:
+        """Return the artifact that this stage builds on.
+
+        Raises:
+            InputError: If it is missing or damaged.
+        """
+        return _find(self.store, self.request.upstream_stage, self.request.upstream)
+
+    def _figures(self, figures: Mapping[str, float], logits: Tensor) -> dict[str, float]:
+        """Add the validation metrics to an epoch's figures.
+
+        Raises:
+            TrainingDivergedError: If a logit or a figure is not finite.
+        """
+        for name, value in figures.items():
+            if not math.isfinite(value):
+                raise TrainingDivergedError(f"{name} became {value} in epoch {self.epoch}")
+        if not bool(logits.isfinite().all()):
+            raise TrainingDivergedError(f"validation logits became NaN in epoch {self.epoch}")
+        report = calibration_report(logits=logits, labels=self.data.validation_labels)
+        return {**figures, **{f"val_{name}": value for name, value in report.items()}}
+
+    def _validation_tensors(self, logits: Tensor) -> dict[str, Tensor]:
+        return {"logits": logits, "labels": self.data.validation_labels}
+
+
+class TrainStage(StageRun):
+    """Trains a network from scratch with one method."""
+
+    def __init__(self, request: StageRequest, store: ArtifactStore, data: TaskData) -> None:
+        super().__init__(request, store, data)
+        self._protocol = protocol_from(dict(request.protocol))
+        self._trainer = Trainer(
+            request.model,
+            build_method(request.parts),
+            data.search.train,
+            data.prepared.info,
+            self._protocol,
+            request.seed,
+            data.device,
+        )
+        self._logits = torch.empty(0)
+
+    @property
+    def epochs(self) -> int:
+        """Return the protocol's epochs."""
+        return self._protocol.epochs
+
+    def run_epoch(self) -> dict[str, float]:
+        """Train one epoch and validate."""
+        figures = self._trainer.train_epoch()
+        self.epoch = self._trainer.epoch
+        self._logits = _logits(self._trainer.network, self.data)
+        return self._figures(figures, self._logits)
+
+    def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Return weights and validation logits."""
+        weights = self._trainer.network.state_dict()
+        files = {"weights": weights, "validation": self._validation_tensors(self._logits)}
+        return files, {"epochs": self.epoch}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the trainer's state."""
+        return {"trainer": self._trainer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the trainer and the logits of its last epoch."""
+        self._trainer.load_state_dict(state["trainer"])
+        self.epoch = self._trainer.epoch
+        self._logits = _logits(self._trainer.network, self.data)
+
+
+class RefineStage(StageRun):
+    """Retrains the classifier on the stored features of a trained network."""
+
+    def __init__(self, request: StageRequest, store: ArtifactStore, data: TaskData) -> None:
+        super().__init__(request, store, data)
+        (name, parameters), *_ = request.parts.items()
+        protocol = protocol_from(dict(request.protocol))
+        features = load_features(self.upstream(), store, data)
+        self._validation = features["validation"].to(data.device)
+        self._trainer = HeadTrainer(
+            build_refinement(name, **parameters),
+            list(features["views"].to(data.device)),
+            torch.from_numpy(data.search.train.labels.copy()).to(data.device),
+            num_classes=data.prepared.info.num_classes,
+            batch_size=protocol.batch_size,
+            momentum=protocol.momentum,
+            weight_decay=protocol.weight_decay,
+            seed=request.seed,
+            device=data.device,
+        )
+        self._epochs = self._trainer.refinement.epochs
+
+    @property
+    def epochs(self) -> int:
+        """Return the refinement's epochs."""
+        return self._epochs
+
+    def run_epoch(self) -> dict[str, float]:
+        """Retrain the head for one epoch and validate."""
+        figures = self._trainer.train_epoch()
+        self.epoch = self._trainer.epoch
+        return self._figures(figures, self._head_logits())
+
+    def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Return the head's weights and validation logits."""
+        files = {
+            "head": self._trainer.head.state_dict(),
+            "validation": self._validation_tensors(self._head_logits()),
+        }
+        return files, {"epochs": self.epoch}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the head trainer's state."""
+        return {"trainer": self._trainer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the head trainer."""
+        self._trainer.load_state_dict(state["trainer"])
+        self.epoch = self._trainer.epoch
+
+    @torch.inference_mode()
+    def _head_logits(self) -> Tensor:
+        self._trainer.head.eval()
+        return self._trainer.head(self._validation).float().cpu()
+
+
+class CalibrateStage(StageRun):
+    """Fits a post-hoc calibrator on validation logits, judged by cross-fitting.
+
+    The metrics are those of rows that the calibrator which scored them was not fitted on (law 4);
+    the calibrator that is stored is fitted on all rows.
+    """
+
+    epochs = 1
+
+    def run_epoch(self) -> dict[str, float]:
+        """Cross-fit for the metrics, then fit on all validation rows."""
+        rows = self.upstream().tensors("validation")
+        held_out = cross_fit(
+            self._build, rows["logits"], rows["labels"], CROSS_FIT_FOLDS, self.request.seed
+        )
+        self._calibrator = self._build().fit(rows["logits"], rows["labels"])
+        self._held_out = held_out.float()
+        self.epoch = 1
+        figures = {f"fit_{name}": value for name, value in self._calibrator.summary().items()}
+        return self._figures(figures, held_out)
+
+    def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Return the calibrator and the cross-fitted log-probabilities."""
+        files = {
+            "calibrator": self._calibrator.state_dict(),
+            "validation": self._validation_tensors(self._held_out),
+        }
+        return files, {"summary": self._calibrator.summary()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the single step starts anew."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Do nothing: the single step starts anew."""
+
+    def _build(self) -> Calibrator:
+        return _calibrator(self.request.parts)
+
+
+_RUNS: dict[str, type[StageRun]] = {
+    "train": TrainStage,
+    "refine": RefineStage,
+    "calibrate": CalibrateStage,
+}
+
+
+def open_stage(request: StageRequest, store: ArtifactStore, data: TaskData) -> StageRun:
+    """Make ready to compute a stage.
+
+    Raises:
+        InputError: If the stage is unknown or what it builds on is missing.
+        ValueError: If a hyper-parameter is out of its range.
+    """
+    if request.stage not in _RUNS:
+        raise InputError(f"unknown stage {request.stage!r}; there are: {', '.join(STAGES)}")
+    return _RUNS[request.stage](request, store, data)
+
+
+def load_features(trained: Artifact, store: ArtifactStore, data: TaskData) -> dict[str, Tensor]:
+    """Return the features of a trained network, computed once for all refinements of it.
+
+    Returns:
+        ``views`` (V, N, D): the training set as V augmented views drawn from fixed seeds (one,
+        unaugmented, where the protocol does not augment), and ``validation`` (M, D).
+    """
+    key = stage_key("features", upstream=trained.key, views=FEATURE_VIEWS)
+    with store.lock("features", key):
+        found = store.find("features", key)
+        if found is None:
+            tensors = _compute_features(trained, data)
+            found = store.write("features", key, {"features": tensors}, {"upstream": trained.key})
+    return found.tensors("features")
+
+
+def _compute_features(trained: Artifact, data: TaskData) -> dict[str, Tensor]:
+    network, protocol = restore_network(trained, data.prepared, data.device)
+    kind = protocol.augmentation or data.prepared.info.augmentation
+    train = ImageBatcher(data.search.train.images, data.prepared.info, data.device)
+    count = 1 if kind == "none" else FEATURE_VIEWS
+    views = [_features(network, train, kind, seed, data.device) for seed in range(count)]
+    validation = _features(network, data.validation_batcher, "none", 0, data.device)
+    return {"views": torch.stack(views), "validation": validation}
+
+
+@torch.inference_mode()
+def _features(
+    network: Network, batcher: ImageBatcher, kind: str, seed: int, device: torch.device
+) -> Tensor:
+    network.eval()
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for batch in torch.arange(len(batcher)).split(1024):
+        with torch.autocast(device.type, torch.bfloat16, device.type == "cuda"):
+            rows.append(network.features(batcher.augmented(batch, kind, generator)).float())
+    return torch.cat(rows).cpu()
+
+
+def _logits(network: Network, data: TaskData) -> Tensor:
+    return predict(network, data.validation_batcher, len(data.validation_labels), data.device)
+
+
+def restore_network(
+    trained: Artifact, prepared: PreparedData, device: torch.device
+) -> tuple[Network, Protocol]:
+    """Return the network of a ``train`` artifact with its weights, and its protocol."""
+    request = trained.record["request"]
+    method = build_method(request["parts"])
+    network = seeded_network(request["model"], prepared.info, request["seed"])
+    network = method.scheme.attach(network, prepared.info.num_classes)
+    network.load_state_dict(trained.tensors("weights"))
+    return place(network, device), protocol_from(dict(request["protocol"]))
+
+
+def _restore_head(refined: Artifact, feature_dim: int, num_classes: int) -> nn.Module:
+    (name, parameters), *_ = refined.record["request"]["parts"].items()
+    head = build_refinement(name, **parameters).build_head(feature_dim, num_classes)
+    head.load_state_dict(refined.tensors("head"))
+    return head.eval()
+
+
+def _calibrator(parts: Parts) -> Calibrator:
+    (part, parameters), *_ = parts.items()
+    return calibrator_from_recipe(part, parameters)
+
+
+def _find(store: ArtifactStore, stage: str | None, key: str | None) -> Artifact:
+    if stage is None or key is None:
+        raise InputError("this stage builds on another, but no upstream artifact is named")
+    found = store.find(stage, key)
+    if found is None:
+        raise InputError(f"artifact {store.path(stage, key)} is missing or damaged")
+    return found
+
+
+def evaluate_on_test(
+    store: ArtifactStore, stage: str, key: str, prepared: PreparedData
+) -> tuple[dict[str, float], Artifact]:
+    """Read the test data once, for a chosen configuration.
+
+    Args:
+        store: Where artifacts lie.
+        stage: Stage of the chosen artifact.
+        key: Its key.
+        prepared: The task's data; this process must not be sealed.
+
+    Returns:
+        The metrics, fractions, as ``trainables.metrics.calibration_report`` names them, and the
+        artifact with the log-probabilities and labels of every test row.
+
+    Raises:
+        TestDataSealedError: If this process runs search trials.
+        InputError: If an artifact is missing.
+    """
+    evaluation_key = stage_key("evaluate", upstream=key, data=prepared.key)
+    found = store.find("evaluate", evaluation_key)
+    if found is None:
+        test = prepared.test()
+        log_probs = _test_outputs(store, stage, key, prepared).log_softmax(1)
+        labels = torch.from_numpy(test.labels.copy())
+        metrics = calibration_report(logits=log_probs, labels=labels)
+        found = store.write(
+            "evaluate",
+            evaluation_key,
+            {"test": {"log_probs": log_probs.float(), "labels": labels}},
+            {"metrics": metrics, "upstream": key},
+        )
+    return dict(found.record["metrics"]), found
+
+
+@torch.inference_mode()
+def _test_outputs(store: ArtifactStore, stage: str, key: str, prepared: PreparedData) -> Tensor:
+    """Return the logits or log-probabilities (N, K) of the test rows, down the chain of stages."""
+    artifact = _find(store, stage, key)
+    request = artifact.record["request"]
+    if stage == "calibrate":
+        logits = _test_outputs(store, request["upstream_stage"], request["upstream"], prepared)
+        calibrator = _calibrator(request["parts"])
+        calibrator.load_state_dict(artifact.tensors("calibrator"))
+        return calibrator(logits)
+    if stage == "refine":
+        return _refined_outputs(_find(store, "train", request["upstream"]), artifact, prepared)
+    device = default_device()
+    network, _ = restore_network(artifact, prepared, device)
+    batcher = ImageBatcher(prepared.test().images, prepared.info, device)
+    return predict(network, batcher, len(batcher), device)
+
+
+def _refined_outputs(trained: Artifact, refined: Artifact, prepared: PreparedData) -> Tensor:
+    device = default_device()
+    network, _ = restore_network(trained, prepared, device)
+    batcher = ImageBatcher(prepared.test().images, prepared.info, device)
+    features = _features(network, batcher, "none", 0, device)
+    head = _restore_head(refined, network.feature_dim, prepared.info.num_classes)
+    return head(features)
