@@ -173,6 +173,19 @@ def without_ids(tables):
     }
 
 
+def test_a_restart_takes_up_where_the_last_one_stopped(writer, store, tmp_path, monkeypatch):
+    small_sweep(writer, tmp_path)
+    lines = writer.path.read_bytes().splitlines(keepends=True)
+    other = tmp_path / "pieces" / "journal.jsonl"
+    other.parent.mkdir()
+    other.write_bytes(b"".join(lines[:12]))
+    assert sync(other, store).events == 12
+    other.write_bytes(b"".join(lines))
+    assert sync(other, store).events == len(lines) - 12
+    other.write_bytes(b"".join(lines[:1] + lines[3:]))
+    assert sync(other, store).events == len(lines) - 2
+
+
 def test_a_trial_costs_three_requests(writer, store, monkeypatch):
     writer.start()
     study = writer.open("ce", trials=3)
