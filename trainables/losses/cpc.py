@@ -16,45 +16,48 @@ from trainables.losses._registry import LOSSES
 # Classes taken together against all smaller ones: the product of their factors, each in [1, 2],
 # must stay below the largest float32, and one logarithm serves them all.
 _BLOCK = 32
-# Elements of one temporary: it should stay in a processor's cache, and fill a GPU.
-_TEMPORARY = {"cpu": 1 << 18}
+# Elements of one temporary, by measurement: few enough for a processor's cache, many on a GPU.
+_TEMPORARY = {"cpu": 1 << 20}
 _TEMPORARY_ELSEWHERE = 1 << 25
 
 
-def binary_discrimination(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return ``mean_k softplus(z_k - z_y)`` over the K - 1 other classes k, (N,).
+def split_logits(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logit of each row's target, (N, 1), and those of the other classes, (N, K - 1).
 
     Args:
-        logits: z, (N, K), K at least 2.
-        targets: y, (N,), int64, in [0, K).
+        logits: (N, K), K at least 2.
+        targets: (N,), int64, in [0, K).
     """
-    own = logits.gather(1, targets.unsqueeze(1))
-    return -F.logsigmoid(own - other_logits(logits, targets)).mean(dim=1)
+    own = targets.unsqueeze(1)
+    position = torch.arange(logits.shape[1] - 1, device=logits.device)
+    return logits.gather(1, own), logits.gather(1, position + (position >= own).long())
 
 
-def binary_exclusion(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return half the sum of ``softplus(z_k - z_j)`` over other classes j, k, normalised, (N,).
+def binary_discrimination(own: Tensor, others: Tensor) -> Tensor:
+    """Return ``mean_k softplus(z_k - z_y)`` of each row, (N,).
+
+    Args:
+        own: z_y, (N, 1).
+        others: z_k, (N, K - 1).
+    """
+    return -F.logsigmoid(own - others).mean(dim=1)
+
+
+def binary_exclusion(others: Tensor) -> Tensor:
+    """Return half the sum of ``softplus(z_k - z_j)`` of each row, normalised, (N,).
 
     The sum runs over all ordered pairs of the K - 1 classes that are not the target's, a class with
     itself included, and is divided by (K - 1)(K - 2), as in the released code. For K = 2 there is
     no pair, and the result is 0. Takes O(N K^2) time and O(N K) memory.
 
     Args:
-        logits: z, (N, K), K at least 2.
-        targets: y, (N,), int64, in [0, K).
+        others: z, (N, K - 1).
     """
-    others = other_logits(logits, targets)
     count = others.shape[1]
     if count < 2:
         return others.sum(dim=1) * 0
     total: Tensor = _PairwiseSoftplus.apply(others)
     return 0.5 * total / (count * (count - 1))
-
-
-def other_logits(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return (N, K - 1): the logits of all classes but the target's, in their order."""
-    position = torch.arange(logits.shape[1] - 1, device=logits.device)
-    return logits.gather(1, position + (position >= targets.unsqueeze(1)).long())
 
 
 class _PairwiseSoftplus(torch.autograd.Function):
@@ -82,22 +85,35 @@ def _add_pairs(ordered: Tensor, total: Tensor, slope: Tensor) -> None:
     """Add the pair sums of rows sorted downwards to ``total``, their derivative to ``slope``."""
     for start in range(0, ordered.shape[1], _BLOCK):
         head = ordered[:, start : start + _BLOCK]
-        difference = head.unsqueeze(2) - head.unsqueeze(1)
-        total -= F.logsigmoid(difference).sum(dim=(1, 2))
-        slope[:, start : start + _BLOCK] += torch.tanh(difference / 2).sum(dim=2)
+        _add_inner_pairs(head, total, slope[:, start : start + _BLOCK])
         if start + _BLOCK < ordered.shape[1]:
             _add_cross_pairs(head, ordered[:, start + _BLOCK :], total, slope[:, start:])
+
+
+def _add_inner_pairs(head: Tensor, total: Tensor, slope: Tensor) -> None:
+    """Add all ordered pairs within ``head`` (N, B), sorted downwards.
+
+    softplus(d) + softplus(-d) = |d| + 2 log(1 + e^-|d|), with derivative tanh(d / 2).
+    """
+    distance = (head.unsqueeze(2) - head.unsqueeze(1)).abs()
+    total += distance.sum(dim=(1, 2)) / 2
+    factor = distance.neg_().exp_().add_(1)
+    total += factor.prod(dim=1).log().sum(dim=1)
+    sign = torch.ones_like(factor[0]).triu(1)
+    sign = sign - sign.T
+    slope += 2 * (sign / factor).sum(dim=2) - sign.sum(dim=1)
 
 
 def _add_cross_pairs(head: Tensor, tail: Tensor, total: Tensor, slope: Tensor) -> None:
     """Add the pairs between ``head`` (N, B) and ``tail`` (N, T), no entry of which is larger.
 
-    With d = z_j - z_k >= 0, softplus(d) + softplus(-d) = d + 2 log(1 + e^-d), and e^-d splits at
-    the smallest of ``head`` into two factors of at most 1: no pair needs an exponential.
+    The distance's exponential splits at the smallest of ``head`` into two factors of at most 1, so
+    that no pair needs an exponential of its own.
     """
     pivot = head[:, -1:]
     above, below = head - pivot, pivot - tail
-    factor = 1 + torch.exp(-above).unsqueeze(2) * torch.exp(-below).unsqueeze(1)
+    factor = torch.exp(-above).unsqueeze(2) * torch.exp(-below).unsqueeze(1)
+    factor += 1
     distances = tail.shape[1] * above.sum(dim=1) + head.shape[1] * below.sum(dim=1)
     total += distances + 2 * factor.prod(dim=1).log().sum(dim=1)
     inverse = factor.reciprocal_()
@@ -141,6 +157,7 @@ class CPCLoss(Loss):
         if logits.shape[1] < 2:
             raise ValueError(f"K={logits.shape[1]} classes are outside [2, inf)")
         rows = F.cross_entropy(logits, targets, reduction="none")
-        rows = rows + self.weight_1v1 * binary_discrimination(logits, targets)
-        rows = rows + self.weight_be * binary_exclusion(logits, targets)
+        own, others = split_logits(logits, targets)
+        rows = rows + self.weight_1v1 * binary_discrimination(own, others)
+        rows = rows + self.weight_be * binary_exclusion(others)
         return masked_mean(rows, valid)

@@ -22,6 +22,8 @@ _MARGIN = 1e-9
 # Up to this many classes the reference bounds the canonical density from below.
 _BOUNDED_CLASSES = 60
 _LOG_DENSITY_BOUND = math.log(1e-10)
+# Stands for the log of 0, finite so that a row of nothing else gives no NaN.
+_MASKED = -1e30
 # Elements of the (classes, N, N) temporary of the marginal form.
 _TEMPORARY = 1 << 22
 
@@ -61,7 +63,7 @@ def ece_kde(
     elif form == "marginal":
         ratio = _marginal_ratio(probs, targets, others, bandwidth)
     else:
-        kernel = _dirichlet_kernel(*_log_inner(probs), bandwidth)
+        kernel = _dirichlet_kernel(_log_inner(probs), probs, bandwidth)
         bound = _LOG_DENSITY_BOUND if probs.shape[1] <= _BOUNDED_CLASSES else -math.inf
         ratio = _weights(kernel, others, bound) @ _one_hot(probs, targets)
     return masked_mean((ratio - probs).abs().pow(p).sum(dim=1), valid)
@@ -79,15 +81,12 @@ def leave_one_out_bandwidth(probs: Tensor, valid: Tensor, *, over_bandwidth: boo
         valid: (N,), bool, False for rows that do not count.
         over_bandwidth: Divide each density by the bandwidth, as the ece-kde package does.
     """
-    others = _other_rows(valid)
-    inner, alpha = _log_inner(probs)
+    inner = _log_inner(probs).masked_fill(~_other_rows(valid), _MASKED)
     count = valid.sum().to(probs.dtype)
     best = probs.new_ones(())
     best_likelihood = probs.new_full((), -math.inf)
     for bandwidth in BANDWIDTHS:
-        kernel = _dirichlet_kernel(inner, alpha, bandwidth)
-        log_density = kernel.masked_fill(~others, -math.inf).logsumexp(dim=1)
-        likelihood = masked_sum(log_density, valid)
+        likelihood = masked_sum(_log_total(_dirichlet_kernel(inner, probs, bandwidth)), valid)
         if over_bandwidth:
             likelihood = likelihood - count * math.log(bandwidth)
         better = likelihood > best_likelihood
@@ -106,13 +105,13 @@ def _one_hot(like: Tensor, targets: Tensor) -> Tensor:
     return torch.zeros_like(like).scatter(1, targets.unsqueeze(1), 1)
 
 
-def _log_inner(probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``sum_k p_jk log p_ik``, (N, N), and the probabilities, for ``_dirichlet_kernel``."""
-    return probs.log() @ probs.T, probs
+def _log_inner(probs: Tensor) -> Tensor:
+    """Return ``sum_k p_jk log p_ik``, (N, N), which all bandwidths share."""
+    return probs.log() @ probs.T
 
 
 def _dirichlet_kernel(inner: Tensor, probs: Tensor, bandwidth: float | Tensor) -> Tensor:
-    """Return log Dirichlet(p_i; p_j / bandwidth + 1), (N, N); ``inner`` is shared by bandwidths."""
+    """Return log Dirichlet(p_i; p_j / bandwidth + 1), (N, N), from ``_log_inner``."""
     alpha = probs / bandwidth + 1
     log_beta = torch.lgamma(alpha).sum(dim=1) - torch.lgamma(alpha.sum(dim=1))
     return inner / bandwidth - log_beta
@@ -139,10 +138,21 @@ def _weights(log_kernel: Tensor, others: Tensor, bound: float = -math.inf) -> Te
 
     They add up to less where the density is below ``exp(bound)``, and to 0 where no row is left.
     """
-    least = torch.finfo(log_kernel.dtype).min / 2
-    log_kernel = log_kernel.masked_fill(~others, least)
-    total = log_kernel.logsumexp(dim=1, keepdim=True).clamp(min=bound)
-    return torch.exp(log_kernel - total).where(others, 0)
+    log_kernel = log_kernel.masked_fill(~others, _MASKED)
+    weights = log_kernel.softmax(dim=1).where(others, 0)
+    if bound == -math.inf:
+        return weights
+    return weights * torch.exp((_log_total(log_kernel) - bound).clamp(max=0)).unsqueeze(1)
+
+
+def _log_total(log_values: Tensor) -> Tensor:
+    """Return the log-sum-exp over the last dimension.
+
+    Measured against the largest entry by ``log_softmax``: on a processor the exponential in
+    ``torch.logsumexp`` takes many times as long where it underflows, as most kernels do.
+    """
+    largest, place = log_values.max(dim=-1, keepdim=True)
+    return (largest - log_values.log_softmax(dim=-1).gather(-1, place)).squeeze(-1)
 
 
 def _marginal_ratio(
@@ -152,7 +162,7 @@ def _marginal_ratio(
     points, centres = _beta_factors(probs, bandwidth)
     classes = max(1, _TEMPORARY // others.numel())
     totals = [
-        checkpoint(_log_total, *part, others, use_reentrant=False, preserve_rng_state=False)
+        checkpoint(_beta_total, *part, others, use_reentrant=False, preserve_rng_state=False)
         for part in zip(points.split(classes), centres.split(classes), strict=True)
     ]
     # Only the kernel of a row's own class enters the numerator: (N, N), not (N, N, K).
@@ -163,10 +173,9 @@ def _marginal_ratio(
     return torch.exp(own.where(others, -math.inf)) @ _one_hot(probs, targets)
 
 
-def _log_total(points: Tensor, centres: Tensor, others: Tensor) -> Tensor:
+def _beta_total(points: Tensor, centres: Tensor, others: Tensor) -> Tensor:
     """Return the log of the summed kernel over the other rows, (K, N)."""
-    least = torch.finfo(points.dtype).min / 2
-    return torch.bmm(points, centres).masked_fill(~others, least).logsumexp(dim=2)
+    return _log_total(torch.bmm(points, centres).masked_fill(~others, _MASKED))
 
 
 @LOSSES.register("kde-xe")
