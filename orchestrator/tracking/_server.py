@@ -19,6 +19,7 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
 
+from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import Experiment, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
@@ -32,6 +33,9 @@ from trainables.errors import InputError
 
 PAGE = 1000
 """Runs asked for at once."""
+
+OPEN_WAIT = 120.0
+"""Seconds that another process may take to create a SQLite store."""
 
 MAX_TEXT = 400
 """Characters shown of a store's own words."""
@@ -61,9 +65,7 @@ class Server:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         file = sqlite_file(uri)
-        with _translated(uri):
-            if file is not None:
-                file.parent.mkdir(parents=True, exist_ok=True)
+        with _translated(uri), _alone(file):
             self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
 
     def experiment(self, name: str) -> Experiment | None:
@@ -81,10 +83,8 @@ class Server:
         if found is None:
             place = None if artifact_root is None else (artifact_root / _slug(name)).as_uri()
             with _translated(self.uri):
-                self.client.create_experiment(name, place, tags={names.KIND: "sweep"})
-            created = self.experiment(name)
-            assert created is not None
-            return created, True
+                made = self.client.create_experiment(name, place, tags={names.KIND: "sweep"})
+                return self.client.get_experiment(made), True
         if found.lifecycle_stage != "active":
             raise UnreachableError(
                 f"experiment {name!r} is deleted on {redacted(self.uri)}; restore it with "
@@ -221,6 +221,17 @@ def quoted(value: str) -> str:
 
 def _slug(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+
+
+@contextmanager
+def _alone(file: Path | None) -> Iterator[None]:
+    """Keep others from creating the same SQLite file at the same time, which breaks its schema."""
+    if file is None:
+        yield
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_name(f"{file.name}.lock"), timeout=OPEN_WAIT):
+        yield
 
 
 @contextmanager
