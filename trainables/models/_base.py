@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from trainables.models._parts import blocks
+
 
 class Network(nn.Module):
     """An image classifier split where the refinements need it.
@@ -28,6 +30,18 @@ class Network(nn.Module):
         """Return the features (N, D) that the classifier sees."""
         return self.extractor(images)
 
+    def classify(self, features: Tensor) -> Tensor:
+        """Return the logits (N, K) of features (N, D); what a training scheme may replace."""
+        return self.classifier(features)
+
+    def blocks(self) -> list[nn.Module]:
+        """Return modules that, applied one after the other, give the features of images.
+
+        The last one is the pooling, without parameters. A network that is no plain sequence is one
+        block.
+        """
+        return blocks(self.extractor)
+
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (N, K)."""
-        return self.classifier(self.features(images))
+        return self.classify(self.features(images))

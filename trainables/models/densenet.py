@@ -75,7 +75,8 @@ def densenet(
             outputs = channels // 2 if bottleneck else channels
             layers.append(transition(channels, outputs))
             channels = outputs
-        layers += [DenseLayer(channels + i * growth, growth, bottleneck) for i in range(count)]
+        block = [DenseLayer(channels + i * growth, growth, bottleneck) for i in range(count)]
+        layers.append(nn.Sequential(*block))
         channels += count * growth
     return assemble([*layers, *norm_relu(channels), pooled()], channels, num_classes)
 

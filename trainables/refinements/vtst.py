@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from trainables.averaging import log_mean_probabilities
 from trainables.checks import check_count, check_number
 from trainables.refinements._base import Refinement
 from trainables.refinements._encoder import latent_encoder
@@ -41,12 +40,9 @@ class VariationalHead(nn.Module):
         """Return the log of the averaged probabilities, (N, K), of features (N, D)."""
         mean, log_variance = self.encode(features)
         deviation = (0.5 * log_variance).exp()
-        total = None
-        for vector in self.noise.to(mean.dtype):
-            row = self.classifier(mean + deviation * vector).log_softmax(dim=1)
-            total = row if total is None else torch.logaddexp(total, row)
-        assert total is not None
-        return total - math.log(len(self.noise))
+        return log_mean_probabilities(
+            self.classifier(mean + deviation * vector) for vector in self.noise.to(mean.dtype)
+        )
 
     def encode(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log-variance of the latent variable, (N, Z) each."""

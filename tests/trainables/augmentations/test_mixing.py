@@ -1,0 +1,222 @@
+"""Mixup, CutMix and MIT against the released code's values, and their geometry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from trainables.augmentations import build_augmentation
+from trainables.augmentations._mixing import Pairs, draw_pairs
+from trainables.augmentations.cutmix import draw_box
+from trainables.augmentations.mit import MixupInferenceInTraining, decouple
+from trainables.losses import build_loss
+from trainables.models import Network
+
+pytestmark = pytest.mark.filterwarnings("error")
+RTOL = 1e-5
+
+
+class Goldens:
+    """The stored cases of one kind, with their arrays as tensors."""
+
+    def __init__(self, shared: Path, kind: str) -> None:
+        folder = shared / "goldens"
+        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        cases = index["files"]["mixup_mit.npz"]
+        self.cases: list[dict[str, Any]] = [case for case in cases if case["method"] == kind]
+        self._arrays = np.load(folder / "mixup_mit.npz")
+        assert self.cases
+
+    def array(self, case: dict[str, Any], name: str) -> Tensor:
+        return torch.from_numpy(self._arrays[case["prefix"] + name])
+
+    def network(self, case: dict[str, Any]) -> Network:
+        """Return the network that the case was computed with, as ours is built."""
+        layers = [
+            self._layer(case, name) for name in ("conv1", *[f"layer{i}" for i in range(1, 5)])
+        ]
+        weight = self.array(case, "fc_w")
+        classifier = nn.Linear(*reversed(weight.shape), dtype=torch.float64)
+        classifier.load_state_dict({"weight": weight, "bias": self.array(case, "fc_b")})
+        pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        return Network(nn.Sequential(*layers, pooled), classifier)
+
+    def pairs(self, case: dict[str, Any]) -> Pairs:
+        x, y, order = (self.array(case, name) for name in ("x", "targets", "perm"))
+        rows = torch.arange(len(x))
+        return Pairs(x, x[order], y, y[order], rows, rows[order])
+
+    def _layer(self, case: dict[str, Any], name: str) -> nn.Module:
+        weight = self.array(case, name)
+        layer = nn.Conv2d(weight.shape[1], weight.shape[0], 1, bias=False, dtype=torch.float64)
+        layer.load_state_dict({"weight": weight})
+        return nn.Sequential(layer, nn.ReLU())
+
+
+@pytest.mark.shared
+def test_mixup_equals_the_released_code(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goldens = Goldens(shared, "mixup")
+    for case in goldens.cases:
+        pairs = goldens.pairs(case)
+        # Whichever side of 0.5 is drawn, the larger share is the image's own.
+        for ratio in (case["lambda"], 1 - case["lambda"]):
+            source = type("Source", (), {"beta": staticmethod(lambda a, b, ratio=ratio: ratio)})
+            for name, value in (("draw_pairs", pairs), ("random_source", source)):
+                monkeypatch.setattr(
+                    f"trainables.augmentations.mixup.{name}", lambda *_, value=value: value
+                )
+            loss, logits = build_augmentation("mixup").training_loss(
+                goldens.network(case),
+                build_loss("ce"),
+                pairs.images,
+                pairs.targets,
+                pairs.indices,
+                torch.Generator(),
+            )
+            assert loss.item() == pytest.approx(case["loss"], rel=RTOL)
+            torch.testing.assert_close(logits, goldens.array(case, "output"), rtol=RTOL, atol=1e-9)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("kind", "variant"), [("MIT-L", "l"), ("MIT-A", "a")])
+def test_mit_equals_the_released_code(shared: Path, kind: str, variant: str) -> None:
+    goldens = Goldens(shared, kind)
+    for case in goldens.cases:
+        method = build_augmentation("mit", variant=variant, margin=case["hyper"]["margin"])
+        assert isinstance(method, MixupInferenceInTraining)
+        pairs = goldens.pairs(case)
+        steps = method._steps(goldens.network(case))
+        a, b = method.run(pairs, steps, [(l1, l2) for l1, l2 in case["lambda_pairs"]])
+        tolerance = {"rtol": RTOL, "atol": 1e-9}
+        torch.testing.assert_close(a, goldens.array(case, "output_a"), **tolerance)
+        torch.testing.assert_close(b, goldens.array(case, "output_b"), **tolerance)
+        loss = build_loss("ce")
+        assert loss(a, pairs.targets).item() == pytest.approx(case["loss_a"], rel=RTOL)
+        assert loss(b, pairs.other_targets).item() == pytest.approx(case["loss_b"], rel=RTOL)
+        assert pairs.loss(loss, a, b, 0.5).item() == pytest.approx(case["loss"], rel=RTOL)
+
+
+@pytest.mark.shared
+def test_decoupling_equals_the_released_code(shared: Path) -> None:
+    goldens = Goldens(shared, "decouple")
+    for case in goldens.cases:
+        outputs = goldens.array(case, "out1"), goldens.array(case, "out2")
+        a, b = decouple(*outputs, (case["l1"], case["l2"]))
+        torch.testing.assert_close(a, goldens.array(case, "a"), rtol=RTOL, atol=1e-9)
+        torch.testing.assert_close(b, goldens.array(case, "b"), rtol=RTOL, atol=1e-9)
+
+
+def test_decoupling_undoes_mixing() -> None:
+    a, b = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+    mixed, other = 0.8 * a + 0.2 * b, 0.3 * a + 0.7 * b
+    for found, expected in zip(decouple(mixed, other, (0.8, 0.3)), (a, b), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(("alpha", "margin"), [(0.2, 0.0), (1.0, 0.5), (2.0, 0.9)])
+def test_ratios_keep_their_sides_and_their_distance(alpha: float, margin: float) -> None:
+    method = build_augmentation("mit", alpha=alpha, margin=margin)
+    assert isinstance(method, MixupInferenceInTraining)
+    source = np.random.default_rng(0)
+    for _ in range(50):
+        first, second = method.draw_ratios(source)
+        assert first >= 0.5 >= second
+        assert first - second >= margin
+        assert first > second
+
+
+def test_unreachable_margin_is_refused_instead_of_searched_for_ever() -> None:
+    with pytest.raises(ValueError, match=r"margin=0\.9 is too wide for alpha=20\.0"):
+        build_augmentation("mit", alpha=20.0, margin=0.9)
+
+
+def test_mit_a_cuts_after_every_block() -> None:
+    extractor = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Conv2d(2, 3, 1), nn.Flatten())
+    method = build_augmentation("mit", variant="a")
+    assert isinstance(method, MixupInferenceInTraining)
+    network = Network(extractor, nn.Linear(12, 2))
+    images = torch.randn(5, 1, 2, 2)
+    steps = method._steps(network)
+    assert len(steps) == 3
+    value = images
+    for layers in steps:
+        value = layers(value)
+    torch.testing.assert_close(value, network(images))
+
+
+def test_a_network_of_one_block_is_still_cut_before_its_classifier() -> None:
+    class Library(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return images.flatten(1)
+
+    method = build_augmentation("mit", variant="a")
+    assert isinstance(method, MixupInferenceInTraining)
+    assert len(method._steps(Network(Library(), nn.Linear(4, 2)))) == 2
+
+
+def test_cross_entropy_of_mixed_targets_is_the_mixture_of_losses() -> None:
+    images, targets = torch.randn(6, 1, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+    pairs = draw_pairs(images, targets, torch.arange(6), torch.Generator().manual_seed(0))
+    logits = torch.randn(6, 3)
+    soft = 0.7 * nn.functional.one_hot(targets, 3) + 0.3 * nn.functional.one_hot(
+        pairs.other_targets, 3
+    )
+    expected = nn.functional.cross_entropy(logits, soft)
+    torch.testing.assert_close(pairs.loss(build_loss("ce"), logits, logits, 0.7), expected)
+
+
+def test_pairs_belong_together() -> None:
+    targets = torch.arange(8)
+    images = targets.float()[:, None, None, None].expand(8, 1, 2, 2)
+    pairs = draw_pairs(images, targets, 10 * targets, torch.Generator().manual_seed(0))
+    assert torch.equal(pairs.other_images[:, 0, 0, 0].long(), pairs.other_targets)
+    assert torch.equal(pairs.other_indices, 10 * pairs.other_targets)
+    assert sorted(pairs.other_targets.tolist()) == targets.tolist()
+    assert not torch.equal(pairs.other_targets, targets)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_boxes_lie_inside_and_have_their_share_at_most(share: float) -> None:
+    source = np.random.default_rng(0)
+    areas = []
+    for _ in range(200):
+        rows, columns = draw_box(20, 30, share, source)
+        assert 0 <= rows.start <= rows.stop <= 20
+        assert 0 <= columns.start <= columns.stop <= 30
+        areas.append((rows.stop - rows.start) * (columns.stop - columns.start) / 600)
+    assert max(areas) <= share
+    if share:
+        assert max(areas) > 0.7 * share
+
+
+def test_cutmix_weighs_by_the_area_that_was_replaced() -> None:
+    seen: list[Tensor] = []
+
+    class Recorder(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            seen.append(images)
+            return images.flatten(1)
+
+    targets, value = torch.arange(6) % 2, build_loss("ce")
+    images = torch.arange(6.0)[:, None, None, None].expand(6, 1, 8, 8).contiguous()
+    kept = images.clone()
+    network, shares = Network(Recorder(), nn.Linear(64, 2)), []
+    for seed in range(10):
+        loss, logits = build_augmentation("cutmix").training_loss(
+            network, value, images, targets, torch.arange(6), torch.Generator().manual_seed(seed)
+        )
+        assert torch.equal(images, kept)
+        order = torch.randperm(6, generator=torch.Generator().manual_seed(seed))
+        replaced = seen[-1] != images
+        assert torch.equal(seen[-1][replaced], images[order][replaced])
+        share = replaced[order != torch.arange(6)].float().mean().item()
+        shares.append(share)
+        expected = (1 - share) * value(logits, targets) + share * value(logits, targets[order])
+        torch.testing.assert_close(loss, expected)
+    assert min(shares) < 0.3 < 0.7 < max(shares)

@@ -1,0 +1,70 @@
+"""CutMix."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from torch import Generator, Tensor
+
+from trainables.augmentations._base import Augmentation
+from trainables.augmentations._mixing import draw_pairs, random_source
+from trainables.augmentations._registry import AUGMENTATIONS
+from trainables.checks import check_number
+from trainables.losses import Loss
+from trainables.models import Network
+
+
+def draw_box(
+    height: int, width: int, share: float, source: np.random.Generator
+) -> tuple[slice, slice]:
+    """Return rows and columns of a box with ``share`` of the area, where it lies inside the image.
+
+    The centre is uniform over the image; what sticks out is cut off.
+    """
+    side = math.sqrt(share)
+    spans = []
+    for length in (height, width):
+        centre, half = int(source.integers(length)), int(length * side) // 2
+        spans.append(slice(max(centre - half, 0), min(centre + half, length)))
+    return spans[0], spans[1]
+
+
+@AUGMENTATIONS.register("cutmix")
+class CutMix(Augmentation):
+    """Pastes a box of another image into each image and weighs the losses by area.
+
+    One box for the batch, with the share 1 - l of the area, l ~ Beta(alpha, alpha); the losses are
+    weighted by the area that was in fact replaced.
+
+    Source: Yun et al., CutMix, ICCV 2019.
+
+    Args:
+        alpha: Both parameters of the beta distribution, > 0; 1, the published default, is uniform.
+
+    Raises:
+        ValueError: If ``alpha`` is out of its range.
+    """
+
+    def __init__(self, *, alpha: float = 1.0) -> None:
+        self.alpha = check_number("alpha", alpha, 0.0, open_low=True)
+
+    def training_loss(
+        self,
+        network: Network,
+        loss: Loss,
+        images: Tensor,
+        targets: Tensor,
+        indices: Tensor,
+        generator: Generator,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of a batch with pasted boxes and its logits."""
+        pairs = draw_pairs(images, targets, indices, generator)
+        source = random_source(generator)
+        height, width = images.shape[-2:]
+        rows, columns = draw_box(height, width, 1 - source.beta(self.alpha, self.alpha), source)
+        mixed = images.clone()
+        mixed[..., rows, columns] = pairs.other_images[..., rows, columns]
+        replaced = (rows.stop - rows.start) * (columns.stop - columns.start) / (height * width)
+        logits = network(mixed)
+        return pairs.loss(loss, logits, logits, 1 - replaced), logits

@@ -1,0 +1,136 @@
+"""Mixup inference in training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy import stats
+from torch import Generator, Tensor
+
+from trainables.augmentations._base import Augmentation
+from trainables.augmentations._mixing import Pairs, draw_pairs, random_source
+from trainables.augmentations._registry import AUGMENTATIONS
+from trainables.checks import check_choice, check_number
+from trainables.losses import Loss
+from trainables.losses._base import full_precision
+from trainables.models import Network
+
+VARIANTS = ("l", "a")
+DRAWS = 1024
+RAREST = 1e-4
+
+Layers = Callable[[Tensor], Tensor]
+Ratios = tuple[float, float]
+
+
+def decouple(mixed: Tensor, other_mixed: Tensor, ratios: Ratios) -> tuple[Tensor, Tensor]:
+    """Solve two mixtures of two unknowns for the unknowns.
+
+    Args:
+        mixed: ``l1 * a + (1 - l1) * b``.
+        other_mixed: ``l2 * a + (1 - l2) * b``.
+        ratios: l1 and l2, which differ.
+
+    Returns:
+        a and b.
+    """
+    first, second = ratios
+    gap = first - second
+    a = ((1 - second) * mixed - (1 - first) * other_mixed) / gap
+    b = (first * other_mixed - second * mixed) / gap
+    return a, b
+
+
+@AUGMENTATIONS.register("mit")
+class MixupInferenceInTraining(Augmentation):
+    """Trains on the two sides of mixed images, decoupled from two mixtures of each pair.
+
+    Each pair is mixed twice, in ratios l1 >= 0.5 and l2 <= 0.5 that are at least ``margin`` apart.
+    The outputs of the two mixtures are solved for those of the unmixed images, and each side has
+    the loss of its own target. ``variant`` says where this happens:
+
+    - ``l`` (MIT-L): at the logits.
+    - ``a`` (MIT-A): after every block of the network, which is then mixed anew in new ratios; the
+      pooling and the classifier are the last block. Blocks are the stages of a network
+      (``Network.blocks``); a network that is no sequence has two, extractor and classifier.
+
+    ``l`` is the default: it is the same for every network, and the form that the code of the
+    BalCAL and MaC-Cal authors compares with (there without a margin, which lets the quotient
+    explode when l1 and l2 are close). ``margin`` and ``alpha`` are those of the released commands.
+
+    Source: Wang et al., On the Pitfall of Mixup for Uncertainty Calibration, CVPR 2023.
+
+    Costs two passes a step. Not with batch statistics that unmixed images must match: the network
+    sees mixed images only.
+
+    Args:
+        alpha: Both parameters of the ratios' beta distribution, > 0.
+        margin: Smallest distance of l1 and l2, in [0, 1).
+        variant: ``l`` or ``a``.
+
+    Raises:
+        ValueError: If an argument is out of its range, or ratios ``margin`` apart are so rare at
+            ``alpha`` that drawing them would not end.
+    """
+
+    def __init__(self, *, alpha: float = 1.0, margin: float = 0.5, variant: str = "l") -> None:
+        self.alpha = check_number("alpha", alpha, 0.0, open_low=True)
+        self.margin = check_number("margin", margin, 0.0, 1.0, open_high=True)
+        self.variant = check_choice("variant", variant, VARIANTS)
+        # Both ratios half the margin from 0.5 is sufficient, so this is a lower bound.
+        one_side = 2 * stats.beta.sf(0.5 + self.margin / 2, self.alpha, self.alpha)
+        if one_side**2 < RAREST:
+            raise ValueError(
+                f"margin={margin!r} is too wide for alpha={alpha!r}: ratios that far apart are "
+                f"drawn less than once in {1 / RAREST:.0f} times"
+            )
+
+    def training_loss(
+        self,
+        network: Network,
+        loss: Loss,
+        images: Tensor,
+        targets: Tensor,
+        indices: Tensor,
+        generator: Generator,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the mean loss of both sides, and the logits of the images' own side."""
+        pairs = draw_pairs(images, targets, indices, generator)
+        source = random_source(generator)
+        steps = self._steps(network)
+        logits, other = self.run(pairs, steps, [self.draw_ratios(source) for _ in steps])
+        return pairs.loss(loss, logits, other, 0.5), logits
+
+    def run(self, pairs: Pairs, steps: list[Layers], ratios: list[Ratios]) -> tuple[Tensor, Tensor]:
+        """Return the logits of both sides, (N, K) each.
+
+        Args:
+            pairs: What is mixed.
+            steps: Layers that follow each other, to be decoupled after each.
+            ratios: l1 and l2 of each step.
+        """
+        a, b = pairs.images, pairs.other_images
+        for layers, (first, second) in zip(steps, ratios, strict=True):
+            mixed = layers(first * a + (1 - first) * b)
+            other_mixed = layers(second * a + (1 - second) * b)
+            a, b = decouple(mixed, other_mixed, (first, second))
+        return a, b
+
+    def draw_ratios(self, source: np.random.Generator) -> Ratios:
+        """Return l1 >= 0.5 and l2 <= 0.5, at least ``margin`` apart and different."""
+        while True:
+            draws = source.beta(self.alpha, self.alpha, size=(DRAWS, 2))
+            first = np.maximum(draws[:, 0], 1 - draws[:, 0])
+            second = np.minimum(draws[:, 1], 1 - draws[:, 1])
+            gaps = first - second
+            wide = np.flatnonzero((gaps >= self.margin) & (gaps > 0))
+            if len(wide):
+                return float(first[wide[0]]), float(second[wide[0]])
+
+    def _steps(self, network: Network) -> list[Layers]:
+        """Return the parts of the network between two decouplings."""
+        if self.variant == "l":
+            return [lambda images: full_precision(network(images))]
+        *blocks, pooling = network.blocks()
+        return [*blocks, lambda maps: full_precision(network.classify(pooling(maps)))]
