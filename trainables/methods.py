@@ -16,7 +16,11 @@ from trainables.schemes import SCHEMES, Scheme
 
 __all__ = ["TrainingMethod", "build_method", "method_kind", "method_names"]
 
-_REGISTRIES: dict[str, Registry[Any]] = {"loss": LOSSES, "augmentation": AUGMENTATIONS, "scheme": SCHEMES}
+_REGISTRIES: dict[str, Registry[Any]] = {
+    "loss": LOSSES,
+    "augmentation": AUGMENTATIONS,
+    "scheme": SCHEMES,
+}
 
 
 def method_names() -> list[str]:
@@ -37,7 +41,8 @@ def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
             a loss, cross-entropy is used.
 
     Raises:
-        InputError: If a name is unknown, or two parts are of one kind.
+        InputError: If a name is unknown, two parts are of one kind, or both an augmentation and a
+            scheme form the loss in their own way.
         ValueError: If a hyper-parameter is out of its range.
     """
     built: dict[str, Any] = {}
@@ -48,6 +53,16 @@ def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
         if kind in built:
             raise InputError(f"a method has one {kind} at most; {name!r} is a second one")
         built[kind] = _REGISTRIES[kind].build(name, **parameters)
+    if "augmentation" in built and "scheme" in built and built["scheme"].forms_loss:
+        raise InputError(
+            f"{' and '.join(parts)} cannot be combined: the augmentation and the scheme both form "
+            "the loss in their own way"
+        )
+    scheme = built.get("scheme")
+    if "augmentation" in built and scheme is not None and scheme.forms_own_loss():
+        raise InputError(
+            f"{' and '.join(parts)} do not compose: each forms the training loss in its own way"
+        )
     return TrainingMethod(
         built.get("loss") or build_loss("ce"), built.get("augmentation"), built.get("scheme")
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -10,19 +10,28 @@ from trainables.losses import Loss
 from trainables.models import Network
 
 
-class Scheme(ABC):
+class Scheme:
     """A change of the training procedure itself: frozen layers, another head, a weighting.
 
     The base class trains as usual; a subclass overrides what it changes. State that an interrupted
     trial needs goes through ``state_dict`` and ``load_state_dict``, or lives in the network that
     ``attach`` returns.
+
+    Attributes:
+        forms_loss: Whether ``training_loss`` is the scheme's own, so that an augmentation, which
+            forms the loss too, cannot be combined with it.
     """
 
+    forms_loss: ClassVar[bool] = False
+
     def attach(self, network: Network, num_classes: int) -> Network:
-        """Return the network to train, which may be a wrapped or extended one."""
+        """Return the network to train, which may be a wrapped or extended one.
+
+        Its ``features`` are those that a refinement retrains on; only ``classify`` may differ.
+        """
         return network
 
-    def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:  # noqa: B027
+    def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:
         """Prepare epoch ``epoch`` (from 0) of ``epochs``, such as by freezing parameters."""
 
     def training_loss(
@@ -32,6 +41,11 @@ class Scheme(ABC):
         logits = network(images)
         return loss(logits, targets, indices), logits
 
+    @classmethod
+    def forms_own_loss(cls) -> bool:
+        """Tell whether this scheme changes the loss of a batch, as augmentations do too."""
+        return cls.training_loss is not Scheme.training_loss
+
     def end_epoch(self, network: Network, epoch: int) -> dict[str, float]:
         """Finish an epoch and return figures worth tracking, such as a searched weight."""
         return {}
@@ -40,5 +54,5 @@ class Scheme(ABC):
         """Return what ``load_state_dict`` needs to go on after an interruption."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:  # noqa: B027
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``."""

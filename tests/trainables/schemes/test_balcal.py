@@ -1,0 +1,188 @@
+"""BalCAL against the released code's values, and the balance it strikes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from trainables.losses import build_loss
+from trainables.models import Network, build_model
+from trainables.schemes import build_scheme
+from trainables.schemes.balcal import (
+    BalancedNetwork,
+    balancing_weight,
+    class_lengths,
+    frame_of,
+    simplex_frame,
+)
+
+
+class Goldens:
+    """The stored cases with their arrays as tensors."""
+
+    def __init__(self, shared: Path) -> None:
+        folder = shared / "goldens"
+        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        self._cases = index["files"]["balcal_head.npz"]
+        self._arrays = np.load(folder / "balcal_head.npz")
+
+    def cases(self, kind: str) -> list[dict[str, Any]]:
+        found = [case for case in self._cases if case["id"].startswith(kind)]
+        assert found
+        return found
+
+    def array(self, case: dict[str, Any], name: str) -> Tensor:
+        return torch.from_numpy(self._arrays[case.get("prefix", case["id"] + "/") + name])
+
+
+@pytest.fixture
+def goldens(shared: Path) -> Goldens:
+    return Goldens(shared)
+
+
+@pytest.mark.shared
+def test_frame_equals_the_released_one(goldens: Goldens) -> None:
+    for case in goldens.cases("etf"):
+        frame = frame_of(goldens.array(case, "P"))
+        torch.testing.assert_close(frame, goldens.array(case, "M"), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.shared
+def test_mixture_equals_the_released_one(goldens: Goldens) -> None:
+    for case in goldens.cases("etf"):
+        classifier = nn.Linear(case["d"], case["K"])
+        state = {"weight": goldens.array(case, "W"), "bias": goldens.array(case, "b")}
+        classifier.load_state_dict(state)
+        network = BalancedNetwork(nn.Flatten(), classifier)
+        network.frame.copy_(goldens.array(case, "M"))
+        network.weight.fill_(case["lamd"])
+        # The adaptor differs from the released one; its outcome is given.
+        network.adaptor = Fixed(torch.zeros(()))
+        network.adaptor_end = Fixed(3 * goldens.array(case, "feat_etf_unit"))
+        features = goldens.array(case, "feat_linear")
+        linear, frame = network.both(features)
+        torch.testing.assert_close(linear, goldens.array(case, "y_linear"), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(frame, goldens.array(case, "y_etf"), rtol=1e-5, atol=1e-5)
+        mixed = network.classify(features)
+        torch.testing.assert_close(mixed, goldens.array(case, "y_mix"), rtol=1e-5, atol=1e-5)
+
+
+class Fixed(nn.Sequential):
+    """Gives one value whatever it sees."""
+
+    def __init__(self, value: Tensor) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.value
+
+
+@pytest.mark.shared
+def test_class_lengths_equal_the_released_ones(goldens: Goldens) -> None:
+    for case in goldens.cases("ew"):
+        lengths = class_lengths(goldens.array(case, "labels"), case["K"])
+        torch.testing.assert_close(lengths, goldens.array(case, "Ew").flatten())
+
+
+@pytest.mark.shared
+def test_weight_equals_the_released_search(goldens: Goldens) -> None:
+    for case in goldens.cases("lamd"):
+        arrays = (goldens.array(case, n) for n in ("linear_logits", "etf_logits", "labels"))
+        weight = balancing_weight(*arrays, case["delta"], case["tol"])
+        assert weight == pytest.approx(case["lamd"], rel=1e-5), case["id"]
+
+
+def test_simplex_columns_have_unit_length_and_equal_angles() -> None:
+    torch.manual_seed(0)
+    frame = simplex_frame(20, 6)
+    expected = torch.full((6, 6), -1 / 5) + (1 + 1 / 5) * torch.eye(6)
+    torch.testing.assert_close(frame.T @ frame, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match=r"num_classes=6 is outside \[2, 5\]"):
+        simplex_frame(5, 6)
+
+
+@pytest.mark.parametrize("num_classes", [2, 64, 100])
+def test_any_number_of_classes_has_a_frame(num_classes: int) -> None:
+    torch.manual_seed(0)
+    network = build_scheme("balcal").attach(build_model("convnet", num_classes, 1, 8), num_classes)
+    logits = network(torch.randn(4, 1, 8, 8))
+    assert logits.shape == (4, num_classes)
+    logits.sum().backward()
+    assert network.classifier.weight.grad is not None
+
+
+def test_loss_is_the_weighted_loss_of_both_classifiers() -> None:
+    torch.manual_seed(0)
+    scheme, loss = build_scheme("balcal"), build_loss("ce")
+    network = scheme.attach(build_model("convnet", 3, 1, 8), 3).eval()
+    assert isinstance(network, BalancedNetwork)
+    images, targets = torch.randn(6, 1, 8, 8), torch.tensor([0, 0, 0, 0, 1, 1])
+    value, logits = scheme.training_loss(network, loss, images, targets, torch.arange(6))
+    lengths = torch.tensor([(3 / 4) ** 0.5, (3 / 2) ** 0.5, 1.0])
+    linear, frame = network.both(network.features(images), lengths)
+    expected = 0.8 * loss(linear, targets) + 0.2 * loss(frame, targets)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(logits, 0.8 * linear + 0.2 * frame)
+    assert frame.abs().max() <= 1.3
+
+
+def test_frame_does_not_learn(train_shortly: Callable[..., Network]) -> None:
+    start = train_shortly({"balcal": {}}, epochs=0).get_buffer("frame").clone()
+    trained = train_shortly({"balcal": {}}, epochs=3)
+    assert torch.equal(trained.get_buffer("frame"), start)
+    assert "frame" not in dict(trained.named_parameters())
+
+
+def test_search_meets_its_target() -> None:
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.randint(5, (2000,), generator=generator)
+    linear = 6 * torch.randn(2000, 5, generator=generator)
+    linear[torch.arange(2000), targets] += 6
+    frame = torch.nn.functional.normalize(linear, dim=1)
+    for delta in (0.8, 0.95):
+        weight = balancing_weight(linear, frame, targets, delta)
+        mixed = weight * linear + (1 - weight) * frame
+        confidence = mixed.softmax(dim=1).amax(dim=1).mean()
+        accuracy = (mixed.argmax(dim=1) == targets).float().mean()
+        assert 0 < weight < 1
+        assert confidence.item() == pytest.approx(delta * accuracy.item(), abs=1e-3)
+
+
+def test_epoch_sets_the_weight_that_inference_uses() -> None:
+    torch.manual_seed(0)
+    scheme, loss = build_scheme("balcal", delta=0.9), build_loss("ce")
+    network = scheme.attach(build_model("convnet", 3, 1, 8), 3).eval()
+    assert isinstance(network, BalancedNetwork)
+    with torch.no_grad():
+        network.classifier.weight.mul_(50)
+    images, targets = torch.randn(90, 1, 8, 8), torch.arange(90) % 3
+    scheme.start_epoch(network, 0, 2)
+    outputs = []
+    for rows in torch.arange(90).split(30):
+        scheme.training_loss(network, loss, images[rows], targets[rows], rows)
+        lengths = class_lengths(targets[rows], 3)
+        outputs.append(network.both(network.features(images[rows]), lengths))
+    figures = scheme.end_epoch(network, 0)
+    linear, frame = (torch.cat(parts).detach() for parts in zip(*outputs, strict=True))
+    assert figures == {"balcal_weight": balancing_weight(linear, frame, targets, 0.9)}
+    assert figures["balcal_weight"] != pytest.approx(0.8)
+    assert network.weight.item() == pytest.approx(figures["balcal_weight"])
+
+
+def test_foreign_networks_are_refused() -> None:
+    with pytest.raises(TypeError, match="balcal needs its own network, not Network"):
+        build_scheme("balcal").training_loss(
+            build_model("convnet", 3, 1, 8),
+            build_loss("ce"),
+            torch.randn(2, 1, 8, 8),
+            torch.tensor([0, 1]),
+            torch.arange(2),
+        )

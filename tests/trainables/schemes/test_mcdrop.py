@@ -1,0 +1,47 @@
+"""Monte Carlo dropout: what is dropped when, and the average at inference."""
+
+import torch
+
+from trainables.models import build_model
+from trainables.schemes import build_scheme
+from trainables.schemes.mcdrop import DropoutNetwork
+
+
+def dropout_network(rate: float = 0.5, samples: int = 50) -> DropoutNetwork:
+    torch.manual_seed(0)
+    scheme = build_scheme("mcdrop", rate=rate, samples=samples)
+    network = scheme.attach(build_model("convnet", 3, 1, 8), 3)
+    assert isinstance(network, DropoutNetwork)
+    return network
+
+
+def test_inference_averages_probabilities_over_fixed_masks() -> None:
+    network = dropout_network(samples=7).eval()
+    features = torch.randn(5, 64)
+    with torch.no_grad():
+        draws = [network.classifier(features * mask).softmax(dim=1) for mask in network.masks]
+        expected = torch.stack(draws).mean(dim=0)
+        torch.testing.assert_close(network.classify(features).exp(), expected)
+        plain = network.classifier(features).softmax(dim=1)
+    assert not torch.allclose(expected, plain, atol=1e-3)
+
+
+def test_masks_drop_the_rate_and_keep_the_mean() -> None:
+    masks = dropout_network(rate=0.2, samples=500).masks
+    assert abs((masks == 0).float().mean() - 0.2) < 0.02
+    torch.testing.assert_close(masks[masks > 0].unique(), torch.tensor([1.25]))
+
+
+def test_training_drops_at_random_and_features_stay_whole() -> None:
+    network = dropout_network().train()
+    features = torch.randn(5, 64)
+    assert not torch.equal(network.classify(features), network.classify(features))
+    network.eval()
+    images = torch.randn(5, 1, 8, 8)
+    assert torch.equal(network.features(images), network.extractor(images))
+
+
+def test_extreme_logits_stay_finite() -> None:
+    network = dropout_network().eval()
+    with torch.no_grad():
+        assert network.classify(torch.full((1, 64), 1e4)).isfinite().all()

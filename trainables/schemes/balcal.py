@@ -1,0 +1,208 @@
+"""BalCAL: a linear and a fixed simplex classifier, balanced to match confidence and accuracy."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trainables.checks import check_number
+from trainables.losses import Loss
+from trainables.losses._aside import loss_aside
+from trainables.losses._base import full_precision
+from trainables.models import Network
+from trainables.schemes._base import Scheme
+from trainables.schemes._registry import SCHEMES
+
+FIRST_WEIGHT = 0.8
+TOLERANCE = 1e-4
+
+
+def simplex_frame(feature_dim: int, num_classes: int) -> Tensor:
+    """Return a random simplex equiangular tight frame, (D, K), with columns of unit length.
+
+    ``sqrt(K / (K - 1)) P (I - 1 1^T / K)``, P an orthonormal basis of the columns of a matrix of
+    uniform random numbers from torch's global generator.
+
+    Raises:
+        ValueError: If D < K or K < 2.
+    """
+    if not 2 <= num_classes <= feature_dim:
+        raise ValueError(f"num_classes={num_classes} is outside [2, {feature_dim}]")
+    basis, _ = torch.linalg.qr(torch.rand(feature_dim, num_classes))
+    return frame_of(basis)
+
+
+def frame_of(basis: Tensor) -> Tensor:
+    """Return the simplex frame in the span of an orthonormal ``basis`` (D, K)."""
+    count = basis.shape[1]
+    centred = torch.eye(count).to(basis) - 1 / count
+    return math.sqrt(count / (count - 1)) * basis @ centred
+
+
+def class_lengths(targets: Tensor, num_classes: int) -> Tensor:
+    """Return the length of each class's column in a batch, (K,), the longer the rarer the class.
+
+    ``sqrt((B / number of classes present) / count)``; 1 for a class that is absent.
+    """
+    counts = torch.zeros(num_classes, device=targets.device)
+    counts.index_add_(0, targets, torch.ones_like(targets, dtype=counts.dtype))
+    share = counts.sum() / (counts > 0).sum().clamp(min=1)
+    return torch.where(counts > 0, (share / counts.clamp(min=1)).sqrt(), 1.0)
+
+
+def balancing_weight(
+    linear_logits: Tensor,
+    frame_logits: Tensor,
+    targets: Tensor,
+    delta: float,
+    tolerance: float = TOLERANCE,
+) -> float:
+    """Search the weight of the linear classifier by bisection, on the device, with one read.
+
+    Of the mixture ``w * linear + (1 - w) * frame`` the mean confidence is to be ``delta`` times the
+    accuracy. As released, the outcome is the last mid-point whose gap is smaller than that of
+    w = 1, and 1 if the linear classifier alone is not confident enough.
+
+    Args:
+        linear_logits: (N, K).
+        frame_logits: (N, K).
+        targets: (N,).
+        delta: Factor of the accuracy.
+        tolerance: Length of the interval at which the search ends.
+    """
+    first_gap = _excess(linear_logits, targets, delta)
+    left, right = torch.zeros_like(first_gap), torch.ones_like(first_gap)
+    found = torch.ones_like(first_gap)
+    for _ in range(math.ceil(-math.log2(tolerance))):
+        middle = (left + right) / 2
+        mixed = torch.lerp(frame_logits, linear_logits, middle.to(linear_logits.dtype))
+        gap = _excess(mixed, targets, delta)
+        found = torch.where(gap.abs() < first_gap.abs(), middle, found)
+        timid = gap < 0
+        left, right = torch.where(timid, middle, left), torch.where(timid, right, middle)
+    return float(torch.where(first_gap < 0, 1.0, found))
+
+
+class BalancedNetwork(Network):
+    """A network with a second classifier: an adaptor before a fixed simplex frame.
+
+    The adaptor is a residual bottleneck with batch normalisation, as in the released code, there of
+    two 3x3 convolutions before the pooling; here of two linear layers after it, so that every
+    network can have one and ``features`` stay those of the linear classifier. With fewer features
+    than classes it works in K dimensions, the missing ones zero at its entry.
+
+    Args:
+        extractor: Maps images (N, C, H, W) to features (N, D).
+        classifier: Maps features (N, D) to logits (N, K).
+    """
+
+    frame: Tensor
+    weight: Tensor
+
+    def __init__(self, extractor: nn.Module, classifier: nn.Linear) -> None:
+        super().__init__(extractor, classifier)
+        width = max(self.feature_dim, self.num_classes)
+        self.missing = width - self.feature_dim
+        bottleneck = max(width // 2, 1)
+        self.adaptor = nn.Sequential(
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Linear(width, bottleneck, bias=False),
+            nn.BatchNorm1d(bottleneck),
+            nn.ReLU(),
+            nn.Linear(bottleneck, width, bias=False),
+        )
+        self.adaptor_end = nn.Sequential(nn.BatchNorm1d(width), nn.ReLU())
+        self.register_buffer("frame", simplex_frame(width, self.num_classes))
+        self.register_buffer("weight", torch.tensor(FIRST_WEIGHT))
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Return the mixture of both classifiers' logits, (N, K)."""
+        linear, frame = self.both(features)
+        return self.weight * linear + (1 - self.weight) * frame
+
+    def both(self, features: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the logits of the linear and of the simplex classifier, (N, K) each.
+
+        Args:
+            features: (N, D).
+            lengths: Lengths of the frame's columns, (K,); 1 if left out.
+        """
+        padded = F.pad(features, (0, self.missing))
+        adapted = full_precision(self.adaptor_end(padded + self.adaptor(padded)))
+        frame = self.frame if lengths is None else self.frame * lengths
+        directions = F.normalize(adapted, dim=1)
+        return full_precision(self.classifier(features)), full_precision(directions @ frame)
+
+
+@SCHEMES.register("balcal")
+class BalCAL(Scheme):
+    """Balances a learnt linear classifier and a fixed simplex one (Ni et al., CVPR 2025).
+
+    The logits of the simplex classifier lie in [-1, 1] times the class lengths, so that it is never
+    confident; the weight of the linear classifier, searched after each epoch on the epoch's own
+    outputs, brings the mean confidence to ``delta`` times the accuracy. The loss is the same
+    mixture of the losses of both, and in training the columns of rare classes are longer.
+
+    Follows the released code, but for the place of the adaptor (``BalancedNetwork``). The released
+    script runs ``delta = 0.95`` on CIFAR-10; its argument defaults to 1.
+
+    Not with an augmentation that forms the loss from mixed images: each classifier has a loss of
+    its own, and the search needs outputs with labels.
+
+    Args:
+        delta: Confidence to reach, as a factor of the training accuracy, in (0, 2].
+
+    Raises:
+        ValueError: If ``delta`` is out of its range.
+    """
+
+    forms_loss = True
+
+    def __init__(self, *, delta: float = 0.95) -> None:
+        self.delta = check_number("delta", delta, 0.0, 2.0, open_low=True)
+        self._outputs: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def attach(self, network: Network, num_classes: int) -> Network:
+        """Return the network with a second classifier."""
+        return BalancedNetwork(network.extractor, network.classifier)
+
+    def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:
+        """Forget the outputs of an epoch that was interrupted."""
+        self._outputs.clear()
+
+    def training_loss(
+        self, network: Network, loss: Loss, images: Tensor, targets: Tensor, indices: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the weighted loss of both classifiers and the mixed logits."""
+        balanced = _balanced(network)
+        lengths = class_lengths(targets, balanced.num_classes)
+        linear, frame = balanced.both(balanced.features(images), lengths)
+        self._outputs.append((linear.detach(), frame.detach(), targets))
+        weight = balanced.weight
+        total = weight * loss(linear, targets, indices)
+        total = total + (1 - weight) * loss_aside(loss, frame, targets, indices)
+        return total, weight * linear + (1 - weight) * frame
+
+    def end_epoch(self, network: Network, epoch: int) -> dict[str, float]:
+        """Search the weight on the epoch's outputs; return it as ``balcal_weight``."""
+        linear, frame, targets = (torch.cat(parts) for parts in zip(*self._outputs, strict=True))
+        self._outputs.clear()
+        weight = balancing_weight(linear, frame, targets, self.delta)
+        _balanced(network).weight.fill_(weight)
+        return {"balcal_weight": weight}
+
+
+def _excess(logits: Tensor, targets: Tensor, delta: float) -> Tensor:
+    """Return mean confidence minus ``delta`` times accuracy, a scalar."""
+    confidences, predictions = logits.softmax(dim=1).max(dim=1)
+    return confidences.mean() - delta * (predictions == targets).to(confidences.dtype).mean()
+
+
+def _balanced(network: Network) -> BalancedNetwork:
+    if not isinstance(network, BalancedNetwork):
+        raise TypeError(f"balcal needs its own network, not {type(network).__name__}")
+    return network

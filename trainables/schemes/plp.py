@@ -1,0 +1,74 @@
+"""Progressively layer-peeled training."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import nn
+
+from trainables.checks import check_choice, check_number
+from trainables.models import Network
+from trainables.models._parts import GRANULARITIES, units
+from trainables.schemes._base import Scheme
+from trainables.schemes._registry import SCHEMES
+
+
+@SCHEMES.register("plp")
+class ProgressivelyLayerPeeled(Scheme):
+    """Freezes the network from the top down while it trains (PLP; Wang & Zhang, ICML 2024).
+
+    The upper layers compress the features so far that what is left can hardly be calibrated. With L
+    groups of parameters, group by group from the classifier down stops learning at the fractions
+    ``(j / L) ** gamma`` of the epochs, j = 1 ... L - 1; the lowest group learns to the end. A
+    frozen parameter keeps value and momentum and is not decayed; batch statistics go on, as in the
+    released code.
+
+    The released code lists its groups by number for ResNet-18, ResNet-50 and VGG-11; here they
+    follow from the network: its first layer, its blocks, its classifier (it also cuts the last
+    block in two). Its schedule stalls for good if two groups are due in the same epoch, as with
+    fewer epochs than groups; here both are frozen.
+
+    Not with a short training: the classifier is frozen after 1/L of the epochs.
+
+    Args:
+        gamma: Exponent of the schedule, > 0; the larger, the earlier the freezing.
+        groups: ``block``: every block is a group, and the classifier; ``stage``: every stage, the
+            classifier belonging to the last.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    def __init__(self, *, gamma: float = 1.0, groups: str = "block") -> None:
+        self.gamma = check_number("gamma", gamma, 0.0, open_low=True)
+        self.groups = check_choice("groups", groups, GRANULARITIES)
+
+    def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:
+        """Freeze the groups whose time has come and release the others."""
+        groups = parameter_groups(network, self.groups)
+        frozen = self.frozen_groups(len(groups), epoch, epochs)
+        for position, group in enumerate(groups):
+            for parameter in group:
+                parameter.requires_grad_(position < len(groups) - frozen)
+
+    def frozen_groups(self, count: int, epoch: int, epochs: int) -> int:
+        """Return how many of ``count`` groups, from the top, are frozen in epoch ``epoch``."""
+        starts = np.linspace(0, 1, count + 1)[1:-1] ** self.gamma * epochs
+        return int((starts.astype(int) <= epoch).sum())
+
+
+def parameter_groups(network: Network, granularity: str) -> list[list[nn.Parameter]]:
+    """Return all parameters of a network in groups, from the images to the classifier.
+
+    Parameters that belong to no part, such as position embeddings, are in the first group. What a
+    scheme adds to the classifier belongs to the classifier.
+    """
+    groups = [
+        [parameter for part in parts for parameter in part.parameters()]
+        for parts in units(network.extractor, granularity)
+    ] or [[]]
+    groups[0] = [*network.extractor.parameters(recurse=False), *groups[0]]
+    inside = {id(parameter) for parameter in network.extractor.parameters()}
+    head = [parameter for parameter in network.parameters() if id(parameter) not in inside]
+    if granularity == "stage":
+        return [*groups[:-1], [*groups[-1], *head]]
+    return [*groups, head]
