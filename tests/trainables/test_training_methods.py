@@ -15,7 +15,7 @@ from trainables.augmentations import AUGMENTATIONS, build_augmentation
 from trainables.errors import InputError
 from trainables.losses import LOSSES
 from trainables.methods import build_method, method_names
-from trainables.models import Network
+from trainables.models import Network, build_model
 from trainables.registry import Registry
 from trainables.schemes import SCHEMES, build_scheme
 
@@ -120,6 +120,26 @@ def test_every_loss_can_be_used(
 ) -> None:
     logits = outputs(train_shortly({loss: {}, name: {}}, epochs=2, lr=0.01), image_problem)
     assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_autocast_stays_close(name: str, image_problem: Problem) -> None:
+    images, labels = image_problem
+    values = []
+    for half in (False, True):
+        torch.manual_seed(0)
+        method = build_method({name: {}})
+        network = method.attach(build_model("convnet", 3, 1, 8), 96, 3).train()
+        generator = torch.Generator().manual_seed(0)
+        with torch.autocast("cpu", torch.bfloat16, half):
+            loss, logits = method.training_loss(
+                network, images, labels, torch.arange(96), generator
+            )
+        loss.backward()
+        assert logits.isfinite().all()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+        values.append(loss.item())
+    assert values[1] == pytest.approx(values[0], rel=0.05)
 
 
 @pytest.mark.parametrize("name", [*AUGMENTATIONS.names(), "balcal"])

@@ -219,4 +219,4 @@ def test_cutmix_weighs_by_the_area_that_was_replaced() -> None:
         shares.append(share)
         expected = (1 - share) * value(logits, targets) + share * value(logits, targets[order])
         torch.testing.assert_close(loss, expected)
-    assert min(shares) < 0.3 < 0.7 < max(shares)
+    assert min(shares) < 0.2 < 0.5 < max(shares)
