@@ -30,8 +30,8 @@ class AURCLoss(ReducedLoss):
     the released code.
 
     ``variant`` decides the confidence: ``paper`` takes it from the probabilities, ``released`` from
-    a second softmax of the probabilities, which changes the ranks. ``released`` is the default:
-    the published numbers come from that code.
+    a second softmax of the probabilities, which changes the ranks. ``paper`` is the default, as for
+    ``au``: the second softmax is an oversight that blurs differences between confidences.
 
     Source: Zhou et al., Revisiting Reweighted Risk for Calibration, 2025, and Zhou et al., A Novel
     Characterization of the Population AURC, 2024.
@@ -40,7 +40,7 @@ class AURCLoss(ReducedLoss):
 
     Args:
         score: Confidence score: ``msp``, ``margin`` or ``neg_entropy``.
-        variant: ``released`` or ``paper``, see above.
+        variant: ``paper`` or ``released``, see above.
         batch_size: n. By default the number of rows that count in the batch at hand; the released
             code always takes the configured batch size, so that a shorter last batch gets the
             first, smallest weights.
@@ -54,7 +54,7 @@ class AURCLoss(ReducedLoss):
     def __init__(
         self,
         score: str = "msp",
-        variant: str = "released",
+        variant: str = "paper",
         *,
         batch_size: int | None = None,
         reduction: str = "mean",

@@ -37,12 +37,9 @@ BUILDERS: dict[str, Callable[[Hyper], tuple[str, Hyper]]] = {
             "weight_neg": h["alpha"] * h["neg_lambda"],
         },
     ),
-    "aurc": lambda h: ("aurc", {"score": SCORES[h["score_function"]]}),
-    "aurc_single_softmax": lambda h: (
-        "aurc",
-        {"score": SCORES[h["score_function"]], "variant": "paper"},
-    ),
-    "aurc_prob": lambda h: ("aurc", {"score": SCORES[h["score_function"]], "variant": "paper"}),
+    "aurc": lambda h: ("aurc", {"score": SCORES[h["score_function"]], "variant": "released"}),
+    "aurc_single_softmax": lambda h: ("aurc", {"score": SCORES[h["score_function"]]}),
+    "aurc_prob": lambda h: ("aurc", {"score": SCORES[h["score_function"]]}),
 }
 
 NOT_OFFERED = {
