@@ -3,7 +3,7 @@
 from trainables.data._arrays import ImageArrays
 from trainables.data._device import ImageBatcher
 from trainables.data._guard import TestDataSealedError, inherit_seal
-from trainables.data._info import DatasetInfo
+from trainables.data._info import AUGMENTATIONS, DatasetInfo
 from trainables.data._prepare import prepare
 from trainables.data._prepared import PreparedData, SearchData
 from trainables.data._registry import SOURCES, check_source, read_source, source_names
@@ -12,6 +12,7 @@ from trainables.data._source import Reader, Source, SourceStatus
 from trainables.data._split import SplitSpec
 
 __all__ = [
+    "AUGMENTATIONS",
     "SOURCES",
     "DatasetInfo",
     "ImageArrays",
