@@ -16,7 +16,7 @@ class PenalisedLoss(Loss):
     """A classification loss plus ``weight`` times a calibration penalty of the whole batch.
 
     A subclass implements ``penalty``; the classification loss is cross-entropy unless it overrides
-    ``base``. Both see the same log-probabilities, which are computed once.
+    ``base``.
 
     Args:
         weight: Factor of the penalty, at least 0.
@@ -34,21 +34,23 @@ class PenalisedLoss(Loss):
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
         """Add the weighted penalty to the mean of the classification loss."""
-        log_probs = F.log_softmax(logits, dim=1)
-        base = masked_mean(self.base(log_probs, targets), valid)
-        return base + self.weight * self.penalty(logits, log_probs, targets, valid)
+        base = masked_mean(self.base(logits, targets), valid)
+        # Not the exponential of a log-softmax: rows whose confidences tie in the released codes
+        # must tie here, and rounding decides that.
+        probs = F.softmax(logits, dim=1)
+        return base + self.weight * self.penalty(logits, probs, targets, valid)
 
-    def base(self, log_probs: Tensor, targets: Tensor) -> Tensor:
+    def base(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the classification loss of each row, (N,): ``-log p_y``."""
-        return F.nll_loss(log_probs, targets, reduction="none")
+        return F.cross_entropy(logits, targets, reduction="none")
 
     @abstractmethod
-    def penalty(self, logits: Tensor, log_probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+    def penalty(self, logits: Tensor, probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
         """Return the penalty of the batch, a scalar.
 
         Args:
             logits: (N, K), float32 or float64.
-            log_probs: (N, K), their log-softmax.
+            probs: (N, K), their softmax.
             targets: (N,), int64, every entry in [0, K).
             valid: (N,), bool, False for rows that must change neither value nor gradient.
         """
@@ -58,7 +60,7 @@ def top_label(scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return the largest score of each row and whether its class is the target's.
 
     Args:
-        scores: (N, K), logits or log-probabilities.
+        scores: (N, K), probabilities or logits.
         targets: (N,), int64.
 
     Returns:

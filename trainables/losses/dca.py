@@ -30,7 +30,7 @@ class DCALoss(PenalisedLoss):
     def __init__(self, weight: float = 1.0, *, ignore_index: int = -100) -> None:
         super().__init__(weight, ignore_index=ignore_index)
 
-    def penalty(self, logits: Tensor, log_probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+    def penalty(self, logits: Tensor, probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
         """Return the gap between mean confidence and accuracy, in [0, 1]."""
-        largest, correct = top_label(log_probs, targets)
-        return masked_mean(largest.exp() - correct.to(largest.dtype), valid).abs()
+        confidence, correct = top_label(probs, targets)
+        return masked_mean(confidence - correct.to(confidence.dtype), valid).abs()

@@ -63,11 +63,8 @@ class ESDLoss(PenalisedLoss):
         super().__init__(weight, ignore_index=ignore_index)
         self.variant = check_choice("variant", variant, ("paper", "released"))
 
-    def penalty(self, logits: Tensor, log_probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+    def penalty(self, logits: Tensor, probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
         """Return the root of the estimate where it is positive."""
-        if self.variant == "released":
-            confidence, correct = top_label(logits, targets)
-        else:
-            largest, correct = top_label(log_probs, targets)
-            confidence = largest.exp()
+        scores = logits if self.variant == "released" else probs
+        confidence, correct = top_label(scores, targets)
         return positive_sqrt(esd(confidence, correct, valid))

@@ -28,9 +28,9 @@ _MASKED = -1e30
 _TEMPORARY = 1 << 22
 
 
-def clamped_probabilities(log_probs: Tensor) -> Tensor:
+def clamp_inside(probs: Tensor) -> Tensor:
     """Return the probabilities, (N, K), kept within [1e-9, 1 - 1e-9]."""
-    return log_probs.exp().clamp(_MARGIN, 1 - _MARGIN)
+    return probs.clamp(_MARGIN, 1 - _MARGIN)
 
 
 def ece_kde(
@@ -223,10 +223,10 @@ class KDEXELoss(PenalisedLoss):
         self.form = check_choice("form", form, FORMS)
         self.variant = check_choice("variant", variant, ("paper", "released"))
 
-    def penalty(self, logits: Tensor, log_probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+    def penalty(self, logits: Tensor, probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
         """Return the estimated calibration error, without gradient for ``variant="released"``."""
         released = self.variant == "released"
-        probs = clamped_probabilities(log_probs.detach() if released else log_probs)
+        probs = clamp_inside(probs.detach() if released else probs)
         bandwidth: float | Tensor
         if self.bandwidth is None:
             bandwidth = leave_one_out_bandwidth(probs, valid, over_bandwidth=not released)

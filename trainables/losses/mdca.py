@@ -14,16 +14,16 @@ from trainables.losses.fl import FocalLoss
 from trainables.losses.ls import LabelSmoothingLoss
 
 
-def mdca(log_probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+def mdca(probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
     """Return ``mean_k |mean_n p_nk - mean_n [y_n = k]|`` of a batch, a scalar in [0, 2 / K].
 
     Args:
-        log_probs: (N, K), log-softmax of the logits.
+        probs: (N, K), softmax of the logits.
         targets: (N,), int64, in [0, K).
         valid: (N,), bool, False for rows that do not count.
     """
-    counts = valid.to(log_probs.dtype)
-    expected = counts @ log_probs.exp()
+    counts = valid.to(probs.dtype)
+    expected = counts @ probs
     occurred = torch.zeros_like(expected).index_add(0, targets, counts)
     return (expected - occurred).abs().mean() / counts.sum().clamp(min=1)
 
@@ -69,13 +69,10 @@ class MDCALoss(PenalisedLoss):
         }
         self.rows = rows[base]
 
-    def base(self, log_probs: Tensor, targets: Tensor) -> Tensor:
+    def base(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the classification loss of each row."""
-        if isinstance(self.rows, CrossEntropyLoss):
-            return super().base(log_probs, targets)
-        # The log-softmax of log-probabilities is the same, so that they can stand in for logits.
-        return self.rows.per_row(log_probs, targets)
+        return self.rows.per_row(logits, targets)
 
-    def penalty(self, logits: Tensor, log_probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+    def penalty(self, logits: Tensor, probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
         """Return the difference of confidence and accuracy of the batch."""
-        return mdca(log_probs, targets, valid)
+        return mdca(probs, targets, valid)

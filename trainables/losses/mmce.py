@@ -10,18 +10,17 @@ from trainables.losses._penalised import PenalisedLoss, positive_sqrt, top_label
 from trainables.losses._registry import LOSSES
 
 
-def mmce(log_probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+def mmce(probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
     """Return the squared maximum mean calibration error of a batch, a scalar in [0, 1].
 
     Takes O(N log N) time and O(N) memory for N rows.
 
     Args:
-        log_probs: (N, K), log-softmax of the logits.
+        probs: (N, K), softmax of the logits.
         targets: (N,), int64, in [0, K).
         valid: (N,), bool, False for rows that do not count.
     """
-    largest, correct = top_label(log_probs, targets)
-    confidence = largest.exp()
+    confidence, correct = top_label(probs, targets)
     residual = (correct.to(confidence.dtype) - confidence).where(valid, 0)
     count = valid.sum().clamp(min=1)
     return laplacian_gram(confidence, residual.unsqueeze(1)).sum() / count.square()
@@ -55,7 +54,7 @@ class MMCELoss(PenalisedLoss):
         super().__init__(weight, ignore_index=ignore_index)
         self.variant = check_choice("variant", variant, ("paper", "released"))
 
-    def penalty(self, logits: Tensor, log_probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+    def penalty(self, logits: Tensor, probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
         """Return the squared error, or its root for ``variant="paper"``."""
-        squared = mmce(log_probs, targets, valid)
+        squared = mmce(probs, targets, valid)
         return squared if self.variant == "released" else positive_sqrt(squared)

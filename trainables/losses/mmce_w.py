@@ -15,20 +15,19 @@ _DIVISION_GUARD = 1e-5
 _ROOT_GUARD = 1e-10
 
 
-def mmce_w(log_probs: Tensor, targets: Tensor, valid: Tensor, *, normalise_twice: bool) -> Tensor:
+def mmce_w(probs: Tensor, targets: Tensor, valid: Tensor, *, normalise_twice: bool) -> Tensor:
     """Return the weighted maximum mean calibration error of a batch, a scalar of at least 0.
 
     Takes O(N log N) time and O(N) memory for N rows. It is 0, with gradient 0, if the batch is all
     right or all wrong.
 
     Args:
-        log_probs: (N, K), log-softmax of the logits.
+        probs: (N, K), softmax of the logits.
         targets: (N,), int64, in [0, K).
         valid: (N,), bool, False for rows that do not count.
         normalise_twice: Divide each mean over pairs by its number of pairs once more.
     """
-    largest, correct = top_label(log_probs, targets)
-    confidence = largest.exp()
+    confidence, correct = top_label(probs, targets)
     right, wrong = valid & correct, valid & ~correct
     features = torch.stack([(1 - confidence).where(right, 0), confidence.where(wrong, 0)], dim=1)
     gram = laplacian_gram(confidence, features)
@@ -76,6 +75,6 @@ class WeightedMMCELoss(PenalisedLoss):
         super().__init__(weight, ignore_index=ignore_index)
         self.variant = check_choice("variant", variant, ("paper", "released"))
 
-    def penalty(self, logits: Tensor, log_probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+    def penalty(self, logits: Tensor, probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
         """Return the weighted error of the batch."""
-        return mmce_w(log_probs, targets, valid, normalise_twice=self.variant == "released")
+        return mmce_w(probs, targets, valid, normalise_twice=self.variant == "released")

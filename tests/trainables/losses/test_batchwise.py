@@ -20,7 +20,7 @@ from trainables.losses.esd import esd
 from trainables.losses.kde_xe import (
     BANDWIDTHS,
     FORMS,
-    clamped_probabilities,
+    clamp_inside,
     ece_kde,
     leave_one_out_bandwidth,
 )
@@ -61,7 +61,7 @@ def everything(targets: Tensor) -> Tensor:
 
 
 def term(compute: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Value:
-    return lambda x, y: compute(x.log_softmax(dim=1), y, everything(y))
+    return lambda x, y: compute(x.softmax(dim=1), y, everything(y))
 
 
 def batch(rows: int, classes: int, seed: int = 0, scale: float = 3.0) -> tuple[Tensor, Tensor]:
@@ -110,7 +110,7 @@ def esd_on_probabilities(hyper: Case) -> Value:
 
 def ece_kde_of(hyper: Case) -> Value:
     def compute(logits: Tensor, targets: Tensor) -> Tensor:
-        probs = clamped_probabilities(logits.log_softmax(dim=1))
+        probs = clamp_inside(logits.softmax(dim=1))
         valid, form = everything(targets), hyper["mc_type"]
         return ece_kde(probs, targets, valid, hyper["bandwidth"], p=hyper["p"], form=form)
 
@@ -183,7 +183,7 @@ def test_bandwidths_of_both_released_searches(shared: Path) -> None:
     assert cases
     for case in cases:
         logits, targets = golden_batch(arrays, case, torch.float32)
-        probs, valid = clamped_probabilities(logits.log_softmax(dim=1)), everything(targets)
+        probs, valid = clamp_inside(logits.softmax(dim=1)), everything(targets)
         for over, key in ((False, "bandwidth_chosen"), (True, "bandwidth_original_code")):
             chosen = leave_one_out_bandwidth(probs, valid, over_bandwidth=over)
             assert chosen.item() == pytest.approx(case[key], rel=1e-5)
@@ -231,7 +231,7 @@ def exclusion_over_pairs(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def ece_kde_over_pairs(logits: Tensor, targets: Tensor, form: str, bandwidth: float) -> Tensor:
-    probs = clamped_probabilities(logits.log_softmax(dim=1))
+    probs = clamp_inside(logits.softmax(dim=1))
     outcome = F.one_hot(targets, logits.shape[1]).double()
     if form == "top_label":
         probs, predicted = probs.max(dim=1, keepdim=True)
@@ -393,7 +393,7 @@ def test_released_kernel_loss_has_the_gradient_of_cross_entropy() -> None:
 
 def test_searched_bandwidth_is_the_best_of_all() -> None:
     logits, targets = batch(30, 4, scale=1.0)
-    probs, valid = clamped_probabilities(logits.log_softmax(dim=1)), everything(targets)
+    probs, valid = clamp_inside(logits.softmax(dim=1)), everything(targets)
 
     def likelihood(bandwidth: float) -> float:
         density = torch.distributions.Dirichlet(probs / bandwidth + 1)
