@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +29,9 @@ def joined_cluster(address: str | None) -> Iterator[Any]:
 
     A machine of its own listens on the loopback only.
     """
-    for name, value in {**ENVIRONMENT, **(_one_machine() if address is None else {})}.items():
+    # Ray reads where to listen and how to authenticate when it is imported; later is too late.
+    alone = address is None and "ray" not in sys.modules
+    for name, value in {**ENVIRONMENT, **(_one_machine() if alone else {})}.items():
         os.environ.setdefault(name, value)
     import ray
 

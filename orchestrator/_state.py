@@ -232,7 +232,7 @@ class SweepState:
         task = study.plan.task
         request = StageRequest(
             stage=study.plan.stage,
-            parts=parts,
+            parts={self.plan.spec.base(part): values for part, values in parts.items()},
             data=str(self._data[task.id].directory),
             model=task.model,
             protocol=task.resolved_protocol.to_dict(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import optuna
@@ -62,8 +63,17 @@ class StudySearch:
         self._study = optuna.create_study(
             direction="minimize", sampler=_sampler(rules, _seed(plan.id, seed))
         )
-        start = {name: _default(plan, name) for name in self._distributions}
-        self._study.enqueue_trial(start)
+        for point in self._first_points(rules):
+            self._study.enqueue_trial(point)
+
+    def _first_points(self, rules: SearchModel) -> list[dict[str, Any]]:
+        """Return the published default, or all of a grid with that first where it is part of it."""
+        default = {name: _default(self.plan, name) for name in self._distributions}
+        if rules.sampler != "grid":
+            return [default]
+        values = [d.choices for d in self._distributions.values() if hasattr(d, "choices")]
+        grid = [dict(zip(default, point, strict=True)) for point in product(*values)]
+        return sorted(grid, key=lambda point: point != default)
 
     def may_ask(self) -> bool:
         """Tell whether the next configuration can be suggested now."""

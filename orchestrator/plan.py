@@ -123,12 +123,13 @@ def _depth(recipe: Recipe) -> int:
 
 def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyPlan:
     searched = {part: spec.searched(part) for part in recipe.own_parts}
+    points = _points(searched)
     guarded = spec.search.accuracy_tolerance is not None and recipe.name != BASELINE
     return StudyPlan(
         task=task,
         recipe=recipe,
         row=row,
-        trials=min(spec.search.trials, _points(searched)),
+        trials=points if spec.search.sampler == "grid" else min(spec.search.trials, points),
         searched=searched,
         defaults={part: spec.defaults(part, task) for part in recipe.own_parts},
         upstream=study_id(task.id, recipe.upstream.name) if recipe.upstream else None,

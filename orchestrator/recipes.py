@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 from search_spaces import SearchSpace, load_space
 from trainables.calibrators import CALIBRATORS, OBJECTIVES, parse_calibrator
 from trainables.errors import InputError
-from trainables.methods import method_kind, method_names
+from trainables.methods import build_method, method_kind, method_names
 from trainables.refinements import REFINEMENTS
 
 __all__ = ["Recipe", "expand_recipes", "parse_recipe", "part_spaces"]
+
+
+NO_VARIANTS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,12 @@ class Recipe:
         return Recipe(self.method) if self.refinement else None
 
 
-def parse_recipe(text: str) -> Recipe:
+def parse_recipe(text: str, variants: Mapping[str, str] = NO_VARIANTS) -> Recipe:
     """Read a recipe such as ``mbls+macal+ts``.
+
+    Args:
+        text: The recipe.
+        variants: A sweep's own names for parts, to the parts that they are variants of.
 
     Raises:
         InputError: If a part is unknown, or the parts are in no order that makes sense.
@@ -65,27 +73,32 @@ def parse_recipe(text: str) -> Recipe:
     method: list[str] = []
     refinement = calibrator = None
     for part in text.split("+"):
-        if method_kind(part) and not refinement and not calibrator:
+        base = variants.get(part, part)
+        if method_kind(base) and not refinement and not calibrator:
             method.append(part)
-        elif part in REFINEMENTS and method and not refinement and not calibrator:
+        elif base in REFINEMENTS and method and not refinement and not calibrator:
             refinement = part
-        elif _is_calibrator(part) and method and not calibrator:
+        elif _is_calibrator(base) and method and not calibrator:
             calibrator = part
         else:
-            raise InputError(_complaint(text, part))
+            raise InputError(_complaint(text, part, variants))
     recipe = Recipe(tuple(method), refinement, calibrator)
-    _check_method(recipe)
+    _check_composition(recipe, variants)
     return recipe
 
 
-def _check_method(recipe: Recipe) -> None:
-    kinds = [method_kind(part) for part in recipe.method]
-    for kind in ("loss", "augmentation", "scheme"):
-        if kinds.count(kind) > 1:
-            raise InputError(f"recipe {recipe.name!r} has more than one {kind}")
+def _check_composition(recipe: Recipe, variants: Mapping[str, str]) -> None:
+    method = [variants.get(part, part) for part in recipe.method]
+    if len(set(method)) != len(method):
+        raise InputError(f"recipe {recipe.name!r}: a part stands twice")
+    try:
+        build_method({part: {} for part in method})
+    except InputError as error:
+        raise InputError(f"recipe {recipe.name!r}: {error}") from error
     if recipe.refinement:
-        excludes = REFINEMENTS.get(recipe.refinement).excludes
-        for part in recipe.method:
+        refinement = variants.get(recipe.refinement, recipe.refinement)
+        excludes = REFINEMENTS.get(refinement).excludes
+        for part in method:
             if part in excludes:
                 raise InputError(f"recipe {recipe.name!r} is excluded: {excludes[part]}")
 
@@ -98,19 +111,22 @@ def _is_calibrator(part: str) -> bool:
     return True
 
 
-def _complaint(text: str, part: str) -> str:
+def _complaint(text: str, part: str, variants: Mapping[str, str]) -> str:
     known = {
         "method": method_names(),
         "refinement": REFINEMENTS.names(),
         "calibrator": CALIBRATORS.names(),
+        "variant": sorted(variants),
     }
     if any(part in names for names in known.values()) or _is_calibrator(part):
         return f"recipe {text!r}: {part!r} is misplaced; write method[+refinement][+calibrator]"
-    listing = "; ".join(f"{kind}s: {', '.join(names)}" for kind, names in known.items())
+    listing = "; ".join(f"{kind}s: {', '.join(names)}" for kind, names in known.items() if names)
     return f"recipe {text!r}: {part!r} is unknown ({listing})"
 
 
-def expand_recipes(patterns: Iterable[str]) -> list[Recipe]:
+def expand_recipes(
+    patterns: Iterable[str], variants: Mapping[str, str] = NO_VARIANTS
+) -> list[Recipe]:
     """Turn recipes with wildcards into recipes, in the order of first mention.
 
     ``*+macal`` stands for every plain method of the list with ``macal``; ``f*+ts`` for those that
@@ -120,11 +136,11 @@ def expand_recipes(patterns: Iterable[str]) -> list[Recipe]:
         InputError: If a recipe is wrong, stands twice, or a wildcard matches no plain method.
     """
     patterns = list(patterns)
-    plain = [pattern for pattern in patterns if "*" not in pattern and _is_method(pattern)]
+    plain = [text for text in patterns if "*" not in text and _is_method(text, variants)]
     recipes: dict[str, Recipe] = {}
     for pattern in patterns:
         for text in _expand(pattern, plain):
-            recipe = parse_recipe(text)
+            recipe = parse_recipe(text, variants)
             if recipe.name in recipes:
                 raise InputError(f"recipe {recipe.name!r} stands twice")
             recipes[recipe.name] = recipe
@@ -144,8 +160,8 @@ def _expand(pattern: str, plain: list[str]) -> list[str]:
     return [f"{method}+{tail}" if tail else method for method in matches]
 
 
-def _is_method(text: str) -> bool:
-    return all(method_kind(part) for part in text.split("+"))
+def _is_method(text: str, variants: Mapping[str, str]) -> bool:
+    return all(method_kind(variants.get(part, part)) for part in text.split("+"))
 
 
 def part_spaces(part: str) -> list[SearchSpace]:

@@ -10,22 +10,23 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from trainables.protocols import Protocol, protocol_from
 
 from orchestrator.recipes import Recipe, expand_recipes, part_spaces
 from orchestrator.tracking import check_tracking_uri
 from search_spaces import Parameter, SpaceError
 from trainables.calibrators import calibrator_from_recipe
-from trainables.data import SplitSpec
+from trainables.data import SOURCES, SplitSpec
 from trainables.errors import InputError
 from trainables.methods import build_method, method_kind
 from trainables.models import build_model
+from trainables.protocols import Protocol, protocol_from
 from trainables.refinements import REFINEMENTS, build_refinement
 
 __all__ = ["OBJECTIVES", "SweepSpec", "TaskSpec", "load_sweep", "parse_sweep"]
 
 OBJECTIVES = ("ece", "aece", "cwece", "cwaece", "mce", "nll", "brier")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+PART = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 Value = bool | int | float | str
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
@@ -102,7 +103,8 @@ class SearchModel(_Strict):
 
     Attributes:
         trials: Trials of each study; one whose recipe has nothing to search runs a single one.
-        sampler: Optuna's sampler.
+        sampler: Optuna's sampler; ``grid`` tries every combination of the ``choices`` given in
+            ``spaces`` and leaves all other parameters at their defaults, whatever ``trials`` says.
         scheduler: ``asha`` stops weak trials early, a study at a time; the outcome then depends on
             the order in which trials report, so that two runs need not agree.
         objective: The validation metric to minimise.
@@ -115,13 +117,25 @@ class SearchModel(_Strict):
     """
 
     trials: Annotated[int, Field(ge=1)] = 20
-    sampler: Literal["tpe", "random", "gp"] = "tpe"
+    sampler: Literal["tpe", "random", "gp", "grid"] = "tpe"
     scheduler: Literal["none", "asha"] = "none"
     objective: Literal["ece", "aece", "cwece", "cwaece", "mce", "nll", "brier"] = "ece"
     accuracy_tolerance: Annotated[float, Field(ge=0, le=1)] | None = 0.01
     parallel_trials: Annotated[int, Field(ge=1)] = 4
     spaces: dict[str, dict[str, RangeModel]] = {}
     fixed: dict[str, dict[str, Value]] = {}
+
+
+class VariantModel(_Strict):
+    """A part under another name with settings of its own, such as one row of an ablation.
+
+    Attributes:
+        of: The method, refinement or calibrator.
+        fixed: Parameters that differ from the published default and are not searched.
+    """
+
+    of: str
+    fixed: dict[str, Value] = {}
 
 
 class StageResources(_Strict):
@@ -164,6 +178,7 @@ class SweepSpec(_Strict):
         name: Names the sweep's folder and its MLflow experiment.
         tasks: What to train on.
         recipes: What to compare, with wildcards.
+        variants: Parts under other names, for recipes to use.
         search: Budget and rules of the search.
         seeds: The first is used by the search; chosen configurations run with all of them.
         resources: What a trial takes.
@@ -175,6 +190,7 @@ class SweepSpec(_Strict):
     name: str
     tasks: tuple[TaskSpec, ...] = Field(min_length=1, strict=False)
     recipes: tuple[str, ...] = Field(min_length=1, strict=False)
+    variants: dict[str, VariantModel] = {}
     search: SearchModel = SearchModel()
     seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1, strict=False)
     resources: ResourcesModel = ResourcesModel()
@@ -199,15 +215,27 @@ class SweepSpec(_Strict):
     @model_validator(mode="after")
     def _check_all(self) -> SweepSpec:
         _check_tasks(self.tasks)
+        _check_variants(self.variants)
         parts = {part for recipe in self.expanded() for part in _all_parts(recipe)}
-        _check_parameters(self.search, parts)
+        _check_parameters(self, parts)
+        if self.search.sampler == "grid":
+            _check_grid(self.search.spaces)
         if self.tracking.uri is not None:
             check_tracking_uri(self.tracking.uri)
         return self
 
     def expanded(self) -> list[Recipe]:
         """Return the recipes without wildcards, in table order."""
-        return expand_recipes(self.recipes)
+        return expand_recipes(self.recipes, {name: v.of for name, v in self.variants.items()})
+
+    def base(self, part: str) -> str:
+        """Return the method, refinement or calibrator that a part is, or is a variant of."""
+        return self.variants[part].of if part in self.variants else part
+
+    def fixed(self, part: str) -> dict[str, Value]:
+        """Return the parameters of a part that are not searched, with their values."""
+        own = self.variants[part].fixed if part in self.variants else {}
+        return {**own, **self.search.fixed.get(part, {})}
 
     @property
     def storage_path(self) -> Path:
@@ -226,21 +254,21 @@ class SweepSpec(_Strict):
 
     def searched(self, part: str) -> dict[str, Parameter]:
         """Return the parameters of a part that its study searches, with the sweep's ranges."""
-        fixed = self.search.fixed.get(part, {})
+        fixed = self.fixed(part)
         ranges = self.search.spaces.get(part, {})
-        parameters: dict[str, Parameter] = {}
-        for space in part_spaces(part):
-            for name, parameter in space.parameters.items():
-                if name not in fixed and (parameter.search or name in ranges):
-                    parameters[name] = _narrow(parameter, ranges.get(name))
-        return parameters
+        whole = self.search.sampler != "grid"
+        return {
+            name: _narrow(parameter, ranges.get(name))
+            for name, parameter in _parameters(self.base(part)).items()
+            if name not in fixed and (name in ranges or (whole and parameter.search))
+        }
 
     def defaults(self, part: str, task: TaskSpec) -> dict[str, Any]:
         """Return every parameter's published value for a task, or the sweep's fixed one."""
         point: dict[str, Any] = {}
-        for space in part_spaces(part):
+        for space in part_spaces(self.base(part)):
             point.update(space.default_point(task.dataset, task.model))
-        return {**point, **self.search.fixed.get(part, {})}
+        return {**point, **self.fixed(part)}
 
 
 def _all_parts(recipe: Recipe) -> set[str]:
@@ -252,6 +280,7 @@ def _check_tasks(tasks: tuple[TaskSpec, ...]) -> None:
     for number, task in enumerate(tasks):
         where = f"tasks[{number}]"
         for key, check in (
+            ("dataset", lambda task=task: SOURCES.get(task.dataset.partition(":")[0])),
             ("protocol", lambda task=task: task.resolved_protocol),
             ("split", lambda task=task: task.split_spec),
             ("model", lambda task=task: _check_model(task.model)),
@@ -272,37 +301,79 @@ def _check_model(name: str) -> None:
         build_model(name, 10, 3, 32)
 
 
-def _check_parameters(search: SearchModel, parts: set[str]) -> None:
-    for section, chosen in (("spaces", search.spaces), ("fixed", search.fixed)):
-        for part, parameters in chosen.items():
+def _check_variants(variants: Mapping[str, VariantModel]) -> None:
+    for name, variant in variants.items():
+        where = f"variants.{name}"
+        if not PART.fullmatch(name):
+            raise InputError(f"{where}: a name is made of small letters, digits and '-'")
+        if _is_part(name):
+            raise InputError(f"{where}: {name!r} is the name of a part already")
+        if not _is_part(variant.of):
+            raise InputError(f"{where}.of: {variant.of!r} is no method, refinement or calibrator")
+        _check_fixed(f"{where}.fixed", variant.of, variant.fixed)
+
+
+def _is_part(name: str) -> bool:
+    try:
+        part_spaces(name)
+    except InputError:
+        return False
+    return True
+
+
+def _parameters(part: str) -> dict[str, Parameter]:
+    """Return every parameter of a part, those of a calibrator's objective included."""
+    return {name: p for space in part_spaces(part) for name, p in space.parameters.items()}
+
+
+def _check_parameters(spec: SweepSpec, parts: set[str]) -> None:
+    sections: tuple[tuple[str, Mapping[str, Mapping[str, Any]]], ...] = (
+        ("search.spaces", spec.search.spaces),
+        ("search.fixed", spec.search.fixed),
+    )
+    for section, chosen in sections:
+        for part, values in chosen.items():
             if part not in parts:
                 listing = ", ".join(sorted(parts))
                 raise InputError(
-                    f"search.{section}: {part!r} is part of no recipe here; parts are: {listing}"
+                    f"{section}: {part!r} is part of no recipe here; parts are: {listing}"
                 )
-            known = {name: p for s in part_spaces(part) for name, p in s.parameters.items()}
-            for name in parameters:
-                if name not in known:
-                    listing = ", ".join(known) or "none"
-                    raise InputError(
-                        f"search.{section}.{part}: unknown parameter {name!r}; it has: {listing}"
-                    )
-    for part, ranges in search.spaces.items():
-        _check_ranges(part, ranges)
-    for part, values in search.fixed.items():
-        _check_fixed(part, values)
+            _check_known(f"{section}.{part}", spec.base(part), values)
+    for part, ranges in spec.search.spaces.items():
+        _check_ranges(f"search.spaces.{part}", spec.base(part), ranges)
+    for part, values in spec.search.fixed.items():
+        _check_fixed(f"search.fixed.{part}", spec.base(part), values)
 
 
-def _check_ranges(part: str, ranges: Mapping[str, RangeModel]) -> None:
-    known = {name: p for s in part_spaces(part) for name, p in s.parameters.items()}
+def _check_grid(spaces: Mapping[str, Mapping[str, RangeModel]]) -> None:
+    for part, ranges in spaces.items():
+        for name, change in ranges.items():
+            if not change.choices:
+                raise InputError(f"search.spaces.{part}.{name}: the grid sampler needs `choices`")
+
+
+def _check_known(where: str, part: str, names: Mapping[str, Any]) -> None:
+    known = _parameters(part)
+    for name in names:
+        if name not in known:
+            listing = ", ".join(known) or "none"
+            raise InputError(f"{where}: unknown parameter {name!r}; it has: {listing}")
+
+
+def _check_ranges(where: str, part: str, ranges: Mapping[str, RangeModel]) -> None:
+    known = _parameters(part)
     for name, change in ranges.items():
         try:
-            _narrow(known[name], change)
+            narrowed = _narrow(known[name], change)
         except SpaceError as error:
-            raise InputError(f"search.spaces.{part}: {error}") from error
+            raise InputError(f"{where}: {error}") from error
+        for value in narrowed.choices:
+            _check_fixed(where, part, {name: value})
 
 
-def _check_fixed(part: str, values: Mapping[str, Value]) -> None:
+def _check_fixed(where: str, part: str, values: Mapping[str, Value]) -> None:
+    """Let the part itself judge values, which may lie outside the range that is searched."""
+    _check_known(where, part, values)
     try:
         if method_kind(part):
             build_method({part: values})
@@ -311,7 +382,7 @@ def _check_fixed(part: str, values: Mapping[str, Value]) -> None:
         else:
             calibrator_from_recipe(part, values)
     except (ValueError, TypeError) as error:
-        raise InputError(f"search.fixed.{part}: {error}") from error
+        raise InputError(f"{where}: {error}") from error
 
 
 def _narrow(parameter: Parameter, change: RangeModel | None) -> Parameter:
@@ -323,12 +394,13 @@ def _narrow(parameter: Parameter, change: RangeModel | None) -> Parameter:
     if change is None:
         return parameter
     fields = change.model_dump(exclude_none=True)
-    if parameter.type == "categorical" and (set(fields) - {"choices"} or not fields):
+    if parameter.type == "categorical" and not fields.get("choices"):
         raise SpaceError(f"{parameter.name} takes choices, not a range")
-    if parameter.type != "categorical" and "choices" in fields:
-        raise SpaceError(f"{parameter.name} takes low and high, not choices")
+    if "choices" in fields and len(fields) > 1:
+        raise SpaceError(f"{parameter.name} takes either choices or a range, not both")
     values = {**parameter.__dict__, **fields, "grid": (), "defaults": {}, "search": True}
-    if parameter.type == "categorical":
+    if "choices" in fields:
+        values["type"] = "categorical"
         if parameter.default not in values["choices"]:
             values["default"] = values["choices"][0]
     elif values["low"] <= values["high"]:

@@ -132,6 +132,7 @@ class Trainer:
             "scheme": self.method.scheme.state_dict(),
             "generator": self._generator.get_state(),
             "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -143,6 +144,8 @@ class Trainer:
         self.method.scheme.load_state_dict(state["scheme"])
         self._generator.set_state(state["generator"])
         torch.set_rng_state(state["torch"])
+        if state["cuda"]:
+            torch.cuda.set_rng_state_all(state["cuda"])
 
 
 def _optimizer(network: Network, protocol: Protocol, device: torch.device) -> torch.optim.Optimizer:

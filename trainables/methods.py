@@ -58,11 +58,6 @@ def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
             f"{' and '.join(parts)} cannot be combined: the augmentation and the scheme both form "
             "the loss in their own way"
         )
-    scheme = built.get("scheme")
-    if "augmentation" in built and scheme is not None and scheme.forms_own_loss():
-        raise InputError(
-            f"{' and '.join(parts)} do not compose: each forms the training loss in its own way"
-        )
     return TrainingMethod(
         built.get("loss") or build_loss("ce"), built.get("augmentation"), built.get("scheme")
     )

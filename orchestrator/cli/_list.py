@@ -41,10 +41,9 @@ def list_names(what: Annotated[Catalogue, typer.Argument(help="What to list.")])
 
 
 def _plain_names(what: Catalogue) -> list[str]:
-    from trainables.protocols import protocol_names
-
     from trainables.data import source_names
     from trainables.models import model_names
+    from trainables.protocols import protocol_names
 
     listings: dict[Catalogue, Callable[[], list[str]]] = {
         Catalogue.datasets: source_names,

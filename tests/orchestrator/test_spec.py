@@ -31,7 +31,7 @@ def test_defaults_are_filled_in() -> None:
 BAD = {
     "unknown recipe": (GOOD.replace("mbls", "mbsl"), ["mbsl", "mbls"]),
     "misplaced refinement": (GOOD.replace("mbls", "macal+mbls"), ["macal", "method[+refinement]"]),
-    "two losses": (GOOD.replace("mbls", "mbls+fl"), ["mbls+fl", "more than one loss"]),
+    "two losses": (GOOD.replace("mbls", "mbls+fl"), ["mbls+fl", "one loss at most"]),
     "recipe twice": (GOOD.replace("mbls", "ce"), ["'ce' stands twice"]),
     "wildcard without methods": (GOOD.replace('[ce, mbls, "*+ts"]', '["*+ts"]'), ["*+ts"]),
     "unknown dataset": (GOOD.replace("digits,", "digist,", 1), ["digist", "digits"]),

@@ -41,11 +41,6 @@ class Scheme:
         logits = network(images)
         return loss(logits, targets, indices), logits
 
-    @classmethod
-    def forms_own_loss(cls) -> bool:
-        """Tell whether this scheme changes the loss of a batch, as augmentations do too."""
-        return cls.training_loss is not Scheme.training_loss
-
     def end_epoch(self, network: Network, epoch: int) -> dict[str, float]:
         """Finish an epoch and return figures worth tracking, such as a searched weight."""
         return {}
