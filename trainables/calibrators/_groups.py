@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trainables.calibrators._base import FitReport
+from trainables.calibrators._minimize import first_step
 from trainables.calibrators._passes import RowPass, temperature_pass
 from trainables.calibrators.objectives import Objective
 
@@ -17,8 +18,9 @@ TEMPERATURE_LOW, TEMPERATURE_HIGH = 0.01, 100.0
 LOW, HIGH = math.log(TEMPERATURE_LOW), math.log(TEMPERATURE_HIGH)
 LONGEST_STEP = 1.5
 TOLERANCE = 1e-10
+PERFECT = 1e-5
+PERFECT_NOTE = f"loss below {PERFECT:g}: the rows do not determine the temperature"
 MAX_PASSES = 100
-FIRST_STEP = 0.02
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,7 @@ def group_slopes(
 def prepare_objective(
     logits: Tensor, labels: Tensor, groups: Tensor, num_groups: int, objective: Objective
 ) -> None:
-    """Let an adaptive objective see the losses before and after the released first step.
-
-    That step starts at temperature 1 and goes down the gradient by 0.02 times the gradient, or by
-    0.02 in the sum of absolute changes where the gradient's absolute sum exceeds 1.
-    """
+    """Let an adaptive objective see the losses before and after the released first step from 1."""
     if not objective.adaptive:
         return
     num_classes = logits.shape[1]
@@ -107,15 +105,18 @@ def prepare_objective(
     rows = temperature_pass(logits, labels, theta[groups], objective)
     objective.begin(rows.loss, labels, num_classes)
     slope = group_slopes(rows, labels, groups, num_groups, objective, num_classes).slope
-    step = FIRST_STEP * min(1.0, 1.0 / max(float(slope.abs().sum()), 1e-300)) * slope
-    rows = temperature_pass(logits, labels, (1 - step).log()[groups], objective)
+    stepped = (1 - first_step(slope)).log()
+    rows = temperature_pass(logits, labels, stepped[groups], objective)
     objective.freeze(rows.loss, labels, num_classes)
 
 
 def solve(
     evaluate: Callable[[Tensor], Slopes], start: Tensor, *, coupled: bool
 ) -> tuple[Tensor, FitReport]:
-    """Find where all slopes vanish, inside [LOW, HIGH].
+    """Find where all slopes vanish, inside [LOW, HIGH], or where hardly any loss is left.
+
+    Rows that a vanishing temperature fits without loss would send it to its lower bound, and the
+    first mistake on other rows would then cost the most it can.
 
     Args:
         evaluate: Slopes and curvatures at (G,) log temperatures.
@@ -128,6 +129,8 @@ def solve(
     before: tuple[Tensor, Tensor] | None = None
     for passes in range(1, MAX_PASSES + 1):
         found = evaluate(theta)
+        if found.value < PERFECT:
+            return theta, FitReport(True, passes, found.value, PERFECT_NOTE)
         if not coupled:
             low = torch.where(found.slope < 0, theta, low)
             high = torch.where(found.slope > 0, theta, high)

@@ -63,7 +63,7 @@ def _chunk_pass(
         squares = weights * weights
         square = squares.sum(1) / total**2
         square_slope = 2 * (torch.linalg.vecdot(squares, z) / total**2 - square * mean)
-    terms = RowTerms(s * chosen - log_total, s * average - log_total, square)
+    terms = RowTerms(s * chosen - log_total, s * average - log_total, square, z.shape[1])
     loss, pulls = row_gradients(objective, terms)
     to_label, to_mean, to_square = pulls
     in_s = to_label * (chosen - mean) + to_mean * (average - mean) + to_square * square_slope
@@ -74,10 +74,10 @@ def _chunk_pass(
 def row_gradients(objective: Objective, terms: RowTerms) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return the loss of each row and its derivative in each of the three row terms, all (N,)."""
     with torch.enable_grad():
-        leaves = [
+        log_p, mean_log_p, sum_p2 = leaves = [
             term.detach().requires_grad_() for term in (terms.log_p, terms.mean_log_p, terms.sum_p2)
         ]
-        loss = objective.per_row(RowTerms(*leaves))
+        loss = objective.per_row(RowTerms(log_p, mean_log_p, sum_p2, terms.num_classes))
         pulls = torch.autograd.grad(loss.sum(), leaves, allow_unused=True)
     filled = (
         torch.zeros_like(leaf) if pull is None else pull

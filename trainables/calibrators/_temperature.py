@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -41,4 +42,14 @@ class TemperatureCalibrator(Calibrator):
         """Return the temperature of each row, (N,) or (1,), float64."""
 
     def _transform(self, logits: Tensor) -> Tensor:
-        return F.log_softmax(logits / self._temperatures(logits).unsqueeze(1), dim=1)
+        return divide([self._temperatures(logits).unsqueeze(1)], logits)
+
+
+def divide(temperatures: Sequence[Tensor], logits: Tensor) -> Tensor:
+    """Return the log-probabilities of logits divided by the one tensor in ``temperatures``."""
+    return F.log_softmax(logits / temperatures[0], dim=1)
+
+
+def divide_by_exp(log_temperatures: Sequence[Tensor], logits: Tensor) -> Tensor:
+    """Return the log-probabilities of logits divided by the exponential of the one tensor."""
+    return divide([log_temperatures[0].exp()], logits)

@@ -11,17 +11,19 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RowTerms:
-    """What an objective may know of each calibrated row; all (N,), float64.
+    """What an objective may know of each calibrated row; tensors are (N,).
 
     Attributes:
         log_p: Log-probability of the row's label, <= 0.
         mean_log_p: Mean log-probability over the classes.
         sum_p2: Sum of the squared probabilities, in (0, 1].
+        num_classes: Number of classes K.
     """
 
     log_p: Tensor
     mean_log_p: Tensor
     sum_p2: Tensor
+    num_classes: int
 
 
 class Objective(ABC):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy import optimize
 from torch import Tensor
 
 from trainables.calibrators._checks import check_choice
+from trainables.calibrators._scipy import scipy_minimize
 from trainables.calibrators.objectives._base import Objective, RowTerms
 from trainables.calibrators.objectives._registry import OBJECTIVES
 
@@ -72,10 +72,9 @@ class ClasswiseScaling(Objective):
             gap = self._first - swing * (second - self._first) - second.mean()
             return float(np.sqrt((gap**2).sum()))
 
-        start, bounds = (ALPHA_START, BETA_START), self._bounds(num_classes)
-        self.alpha, self.beta = map(
-            float, optimize.minimize(distance, start, method="SLSQP", bounds=bounds).x
-        )
+        start, bounds = np.array([ALPHA_START, BETA_START]), self._bounds(num_classes)
+        found = scipy_minimize(distance, start, method="SLSQP", bounds=bounds)
+        self.alpha, self.beta = map(float, found.x)
 
     def state(self) -> dict[str, float]:
         """Return the frozen alpha and beta."""

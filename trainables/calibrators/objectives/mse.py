@@ -8,14 +8,14 @@ from trainables.calibrators.objectives._registry import OBJECTIVES
 
 @OBJECTIVES.register("mse")
 class SquaredError(Objective):
-    """Brier score, summed over the classes and averaged over the rows.
+    """Squared error of the probabilities, averaged over rows and classes: the Brier score over K.
 
-    The released Mix-n-Match code fits its temperature and its ensemble weights with it. It sees a
+    The released Mix-n-Match code fits its temperature and its ensemble weights with it. It minds a
     confident mistake less than ``ce`` does; prefer ``ce`` when the log-likelihood is reported.
     """
 
     needs_square = True
 
     def per_row(self, terms: RowTerms) -> Tensor:
-        """Return the squared distance between the calibrated row and its one-hot label."""
-        return terms.sum_p2 - 2 * terms.log_p.exp() + 1
+        """Return the mean squared distance of the calibrated row from its one-hot label."""
+        return (terms.sum_p2 - 2 * terms.log_p.exp() + 1) / terms.num_classes

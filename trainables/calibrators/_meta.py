@@ -1,0 +1,89 @@
+"""The family that sets uncertain rows apart and calibrates the others by a temperature."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.calibrators._base import Calibrator, FitReport, chunks
+from trainables.calibrators._checks import check_count
+from trainables.calibrators._groups import fit_group_temperatures
+from trainables.calibrators.objectives import build_objective
+from trainables.errors import InputError
+
+MOST_THRESHOLD_ROWS = 500
+THRESHOLD_SHARE = 10
+
+
+class MetaCalibrator(Calibrator):
+    """Rows whose entropy reaches a threshold become uniform; the rest is temperature scaled.
+
+    Args:
+        seed: Decides which rows the threshold is read from; the others fit the temperature.
+
+    Raises:
+        ValueError: If ``seed`` is negative.
+    """
+
+    state_names = ("threshold", "temperature")
+    threshold: Tensor
+    temperature: Tensor
+
+    def __init__(self, *, seed: int) -> None:
+        self.seed = check_count("seed", seed, 0)
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
+        entropies = row_entropies(logits)
+        for_threshold = self._threshold_rows(logits, labels)
+        self.threshold = self._find_threshold(
+            entropies[for_threshold], labels[for_threshold], logits[for_threshold]
+        ).reshape(1)
+        rest = torch.ones_like(labels, dtype=torch.bool)
+        rest[for_threshold] = False
+        accepted = rest & (entropies < self.threshold)
+        if not bool(accepted.any()):
+            raise InputError(
+                f"{self.name}: no fitting row has an entropy below the threshold "
+                f"{float(self.threshold):.4g}; relax the constraint or bring more rows"
+            )
+        self.temperature, report = fit_group_temperatures(
+            logits[accepted], labels[accepted], labels[accepted] * 0, 1, build_objective("ce")
+        )
+        return report
+
+    @abstractmethod
+    def _threshold_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the positions of the rows that the threshold is read from."""
+
+    @abstractmethod
+    def _find_threshold(self, entropies: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
+        """Return the entropy, in nats, from which on rows are set apart."""
+
+    def _draw(self, candidates: Tensor) -> Tensor:
+        """Draw a tenth of the candidates, at least one and at most 500."""
+        wanted = max(1, min(MOST_THRESHOLD_ROWS, len(candidates) // THRESHOLD_SHARE))
+        shuffle = torch.randperm(
+            len(candidates), generator=torch.Generator().manual_seed(self.seed)
+        )
+        return candidates[shuffle[:wanted].to(candidates.device)]
+
+    def _transform(self, logits: Tensor) -> Tensor:
+        accepted = row_entropies(logits) < self.threshold.to(logits.device)
+        scaled = F.log_softmax(logits / self.temperature.to(logits.device), dim=1)
+        uniform = torch.full_like(scaled, -math.log(logits.shape[1]))
+        return torch.where(accepted.unsqueeze(1), scaled, uniform)
+
+    def summary(self) -> dict[str, float]:
+        """Return ``threshold`` (nats) and ``temperature``."""
+        self.require_fitted()
+        return {"threshold": float(self.threshold), "temperature": float(self.temperature)}
+
+
+def row_entropies(logits: Tensor) -> Tensor:
+    """Return the entropy of each row's softmax in nats, (N,), float64."""
+    parts = (F.log_softmax(logits[part].double(), dim=1) for part in chunks(logits))
+    return torch.cat([-(part.exp() * part).sum(1) for part in parts])

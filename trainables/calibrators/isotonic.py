@@ -1,0 +1,60 @@
+"""Isotonic regression of each class against the rest."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+from sklearn.isotonic import IsotonicRegression
+from torch import Tensor
+
+from trainables.calibrators._binary import OneVersusRestCalibrator
+from trainables.calibrators._registry import CALIBRATORS
+
+
+@CALIBRATORS.register("isotonic")
+class IsotonicCalibration(OneVersusRestCalibrator):
+    """A non-decreasing step curve a class (Zadrozny and Elkan, KDD 2002), by scikit-learn.
+
+    Between the fitted points the curve is linear, outside it is constant. It changes accuracy and
+    ties classes. Do not use it with few rows a class, or where the log-likelihood matters: curves
+    reach 0 and 1. A class without fitting rows is mapped to (almost) 0.
+    """
+
+    name = "isotonic"
+    state_names = ("points", "values", "offsets")
+    points: Tensor
+    values: Tensor
+    offsets: Tensor
+
+    def _fit_classes(self, probabilities: Tensor, labels: Tensor) -> None:
+        scores, targets = probabilities.cpu().numpy(), labels.cpu().numpy()
+        curves = [
+            isotonic_curve(np.ascontiguousarray(scores[:, k]), targets == k)
+            for k in range(scores.shape[1])
+        ]
+        lengths = np.cumsum([0, *(len(x) for x, _ in curves)])
+        self.points = torch.from_numpy(np.concatenate([x for x, _ in curves]))
+        self.values = torch.from_numpy(np.concatenate([y for _, y in curves]))
+        self.offsets = torch.from_numpy(lengths.astype(np.int64))
+
+    def _map(self, probabilities: Tensor) -> Tensor:
+        scores = probabilities.cpu().numpy()
+        ends = self.offsets.tolist()
+        points, values = self.points.numpy(), self.values.numpy()
+        mapped = np.empty_like(scores)
+        for k, (start, stop) in enumerate(itertools.pairwise(ends)):
+            mapped[:, k] = np.interp(scores[:, k], points[start:stop], values[start:stop])
+        return torch.from_numpy(mapped).to(probabilities.device)
+
+    def summary(self) -> dict[str, float]:
+        """Return the mean number of points a curve has."""
+        self.require_fitted()
+        return {"points_per_class": len(self.points) / self.num_classes}
+
+
+def isotonic_curve(scores: np.ndarray, hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the points and values of the least-squares non-decreasing curve, float64."""
+    fitted = IsotonicRegression(y_min=0.0, y_max=1.0).fit(scores.astype(np.float64), hits)
+    return fitted.X_thresholds_.astype(np.float64), fitted.y_thresholds_.astype(np.float64)

@@ -1,0 +1,45 @@
+"""Meta-Cal under a miscoverage constraint."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trainables.calibrators._base import first_argmax
+from trainables.calibrators._checks import check_range
+from trainables.calibrators._meta import MetaCalibrator
+from trainables.calibrators._registry import CALIBRATORS
+from trainables.errors import InputError
+
+
+@CALIBRATORS.register("meta-mis")
+class MetaMiscoverage(MetaCalibrator):
+    """Sets apart at most a share ``alpha`` of the rows that are classified right.
+
+    Ma and Blaschko, Meta-Cal, ICML 2021, algorithm 1. The threshold is the upper (1 - alpha)
+    quantile of the entropy over a tenth of the rows that are right. Rows set apart become exactly
+    uniform, so their first class wins: accuracy falls, and ECE alone flatters. Never read its ECE
+    without its accuracy; do not use it where every row needs a decision.
+
+    Args:
+        alpha: Share of right rows that may be set apart, in (0, 1).
+        seed: Decides which rows the threshold is read from.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    name = "meta-mis"
+
+    def __init__(self, *, alpha: float = 0.05, seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        self.alpha = check_range("alpha", alpha, 0.0, 1.0, left_open=True, right_open=True)
+
+    def _threshold_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
+        right = (first_argmax(logits) == labels).nonzero().squeeze(1)
+        if len(right) == 0:
+            raise InputError("meta-mis: no fitting row is classified right, so no threshold exists")
+        return self._draw(right)
+
+    def _find_threshold(self, entropies: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
+        return torch.quantile(entropies, 1 - self.alpha, interpolation="higher")

@@ -1,0 +1,77 @@
+"""Spline calibration of the top label's confidence."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.interpolate import CubicSpline
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.calibrators._base import Calibrator, FitReport, chunks, first_argmax
+from trainables.calibrators._checks import check_count
+from trainables.calibrators._registry import CALIBRATORS
+
+LOWEST, HIGHEST = 1e-6, 1 - 1e-6
+GRID = 2001
+
+
+@CALIBRATORS.register("spline")
+class SplineCalibration(Calibrator):
+    """Reads the accuracy at each confidence off a spline through the cumulated accuracy.
+
+    Gupta et al., Calibration of neural networks using splines, ICLR 2021. Rows are ordered by
+    confidence; a natural cubic spline is fitted by least squares to the share of all rows that are
+    right and not more confident; its slope at a row's rank is the calibrated confidence. The other
+    classes share what is left in their old proportions. Only the top label is calibrated, and a low
+    value can hand the first place to another class. With fewer rows than knots the curve is not
+    determined: the least curved solution is taken.
+
+    Args:
+        knots: Knots of the spline, evenly spaced in rank, at least 3.
+
+    Raises:
+        ValueError: If ``knots`` is out of its range.
+    """
+
+    name = "spline"
+    state_names = ("confidences", "calibrated")
+    confidences: Tensor
+    calibrated: Tensor
+
+    def __init__(self, *, knots: int = 6) -> None:
+        self.knots = check_count("knots", knots, 3)
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
+        top = torch.cat([logits[p].double().softmax(1).amax(1) for p in chunks(logits)])
+        right = (first_argmax(logits) == labels).cpu().numpy()
+        scores = top.cpu().numpy()
+        order = np.argsort(scores, kind="stable")
+        scores, right = scores[order], right[order]
+        basis = CubicSpline(np.linspace(0, 1, self.knots), np.eye(self.knots), bc_type="natural")
+        ranks = np.arange(len(scores) + 1) / len(scores)
+        cumulated = np.concatenate([[0.0], np.cumsum(right)]) / len(scores)
+        weights, *_ = np.linalg.lstsq(basis(ranks), cumulated, rcond=None)
+        at = np.linspace(0, 1, min(GRID, len(scores)))
+        slope = (basis.derivative()(at) @ weights).clip(LOWEST, HIGHEST)
+        place = np.quantile(scores, at)
+        self.confidences, first = map(torch.from_numpy, np.unique(place, return_index=True))
+        self.calibrated = torch.from_numpy(slope)[first]
+        return FitReport(True, 1, float(np.abs(basis(ranks) @ weights - cumulated).max()))
+
+    def _transform(self, logits: Tensor) -> Tensor:
+        log_probs = F.log_softmax(logits, dim=1)
+        winner = first_argmax(logits).unsqueeze(1)
+        top = log_probs.gather(1, winner)
+        wanted = np.interp(
+            top.exp().cpu().numpy(), self.confidences.numpy(), self.calibrated.numpy()
+        )
+        confidence = torch.from_numpy(wanted).to(logits.device)
+        others = (1 - top.exp()).clamp(min=1e-300)
+        rest = log_probs + (1 - confidence).log() - others.log()
+        return F.log_softmax(rest.scatter(1, winner, confidence.log()), dim=1)
+
+    def summary(self) -> dict[str, float]:
+        """Return the calibrated value of the least and of the most confident fitting row."""
+        self.require_fitted()
+        return {"lowest": float(self.calibrated[0]), "highest": float(self.calibrated[-1])}
