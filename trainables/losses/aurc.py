@@ -30,8 +30,8 @@ class AURCLoss(ReducedLoss):
     the released code.
 
     ``variant`` decides the confidence: ``paper`` takes it from the probabilities, ``released`` from
-    a second softmax of the probabilities, which changes the ranks. ``paper`` is the default, as for
-    ``au``: the second softmax is an oversight that blurs differences between confidences.
+    a second softmax of the probabilities, which changes the ranks. ``paper`` is the default: the
+    second softmax is an oversight that changes little but ranks that should not change.
 
     Source: Zhou et al., Revisiting Reweighted Risk for Calibration, 2025, and Zhou et al., A Novel
     Characterization of the Population AURC, 2024.
