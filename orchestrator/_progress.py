@@ -107,7 +107,7 @@ class _PlainProgress:
     def __call__(self, now: Snapshot) -> None:
         if time.monotonic() - self._last >= PLAIN_SECONDS:
             self._last = time.monotonic()
-            self._console.print(now.line(), highlight=False)
+            self._console.print(now.line(), highlight=False, soft_wrap=True)
 
 
 def _panel(now: Snapshot) -> RenderableType:

@@ -415,14 +415,14 @@ PROTOCOLS = (
         name="digits",
         epochs=30,
         batch_size=64,
-        lr=0.1,
-        momentum=0.98,
+        lr=0.3,
+        momentum=0.9,
         weight_decay=0.0,
         schedule="cosine",
         augmentation="none",
         validation=0.5,
         source="ours, for the demo: a second on one CPU thread with the small convnet",
-        note="so high a momentum makes the network over-confident, as longer training would",
+        note="so high a rate makes the network over-confident, as longer training would",
     ),
 )
 _BY_NAME = {protocol.name: protocol for protocol in PROTOCOLS}
