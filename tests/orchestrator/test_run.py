@@ -95,7 +95,7 @@ def test_every_trial_is_in_mlflow_once_finished_and_under_its_study(
     studies = {r.info.run_id: r for r in runs if r.data.tags["calsweep.kind"] == "study"}
     trials = [run for run in runs if run.data.tags["calsweep.kind"] == "trial"]
     started = {event["key"]: event["study"] for event in of_kind(events, "trial_started")}
-    assert Counter(run.data.tags["calsweep.key"] for run in trials) == Counter(started)
+    assert Counter(run.data.tags["calsweep.key"] for run in trials) == Counter(list(started))
     for run in trials:
         assert run.info.status == "FINISHED"
         parent = studies[run.data.tags["mlflow.parentRunId"]]
@@ -163,7 +163,11 @@ def test_chosen_runs_carry_diagram_and_configuration(
 
 
 def test_epochs_are_tracked(client: MlflowClient, runs: list[Run]) -> None:
-    run = next(r for r in runs if r.data.tags.get("calsweep.recipe") == "ce" and r.data.params)
+    run = next(
+        run
+        for run in runs
+        if run.data.tags["calsweep.kind"] == "trial" and run.data.tags["calsweep.recipe"] == "ce"
+    )
     history = client.get_metric_history(run.info.run_id, "val_ece")
     assert sorted({point.step for point in history}) == [1, 2, 3, 4]
 
