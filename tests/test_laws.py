@@ -1,0 +1,220 @@
+"""Laws of the whole catalogue: every parameter is an argument, matters, and starts as published."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from search_spaces import Parameter, load_space, space_names
+from trainables.artifacts import Artifact, ArtifactStore
+from trainables.augmentations import AUGMENTATIONS
+from trainables.calibrators import CALIBRATORS, OBJECTIVES
+from trainables.data import SplitSpec, prepare
+from trainables.losses import LOSSES
+from trainables.protocols import protocol_from
+from trainables.refinements import REFINEMENTS
+from trainables.registry import Registry
+from trainables.schemes import SCHEMES
+from trainables.stages import StageRequest, StageRun, TaskData, open_stage
+
+REGISTRIES: dict[str, tuple[Registry[Any], ...]] = {
+    "methods": (LOSSES, AUGMENTATIONS, SCHEMES),
+    "refinements": (REFINEMENTS,),
+    "calibrators": (CALIBRATORS,),
+    "objectives": (OBJECTIVES,),
+}
+PARTS = [
+    (kind, name)
+    for kind, registries in REGISTRIES.items()
+    for registry in registries
+    for name in registry.names()
+]
+# Constructor arguments that follow from the task and are never searched.
+OF_THE_TASK = {"reduction", "ignore_index", "batch_size"}
+
+
+@dataclass(frozen=True)
+class Under:
+    """Under what a parameter acts that does not act, or not measurably, in the shortest training.
+
+    Attributes:
+        why: The reason.
+        setting: Other parameters to be set.
+        epochs: Length of the training, 0 for the usual one.
+        value: The value to change to, where the usual one is too near the default.
+        alone: Whether the parameter is known to do nothing without ``setting``.
+    """
+
+    why: str
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    epochs: int = 0
+    value: Any = None
+    alone: bool = False
+
+
+UNDER = {
+    "methods/acls/weight_pos": Under("early logits are all below the margin", {"margin": 1.0}),
+    "methods/acls/weight_neg": Under("early logits differ by less than it", {"margin": 1.0}),
+    "methods/acls/parts": Under("early logits keep within the margin", {"margin": 1.0}),
+    "methods/balcal/delta": Under("balances from the day that confidence exceeds it", epochs=12),
+    "methods/crl/margin": Under(
+        "the ranking condition has no margin", {"condition": "margin"}, alone=True
+    ),
+    "methods/flsd/schedule": Under("two of the schedules agree at gamma 3", {"gamma": 4.0}),
+    "methods/mdca/gamma": Under("the exponent of the focal base", {"base": "fl"}, alone=True),
+    "methods/mdca/smoothing": Under("that of the smoothed base", {"base": "ls"}, alone=True),
+    "refinements/macal/feedback": Under(
+        "both gaps exceed the decaying bound, which then is the change", {"eta_init": 0.5}
+    ),
+    "calibrators/cts/variant": Under(
+        "there is released code for one assignment", {"assignment": "logit"}
+    ),
+    "calibrators/meta-mis/alpha": Under("a quantile of some twenty rows", value=0.15),
+}
+NOWHERE = Under("")
+
+TRAINING: dict[str, Any] = {"epochs": 4, "batch_size": 64, "lr": 0.1, "schedule": "cosine"}
+OVERCONFIDENT = {**TRAINING, "epochs": 30, "momentum": 0.98, "weight_decay": 0.0}
+
+
+def constructor(kind: str, name: str) -> type[Any]:
+    return next(registry.get(name) for registry in REGISTRIES[kind] if name in registry)
+
+
+@pytest.mark.parametrize("kind", REGISTRIES)
+def test_every_class_has_a_space_and_every_space_a_class(kind: str) -> None:
+    assert space_names(kind) == sorted(name for part, name in PARTS if part == kind)
+
+
+@pytest.mark.parametrize(("kind", "name"), PARTS)
+def test_arguments_are_the_parameters_of_the_space_with_its_defaults(kind: str, name: str) -> None:
+    arguments = inspect.signature(constructor(kind, name)).parameters
+    defaults = {key: p.default for key, p in arguments.items() if key not in OF_THE_TASK}
+    assert load_space(kind, name).default_point() == defaults
+    for key, value in load_space(kind, name).default_point().items():
+        assert type(value) is type(defaults[key]), key
+
+
+class Laboratory:
+    """Computes very short stages on a few digits; the same request is computed once."""
+
+    def __init__(self, folder: Path) -> None:
+        split = SplitSpec(validation=0.25, train_limit=256)
+        self._prepared = prepare("digits", folder, split, folder / "data")
+        self._data = TaskData(self._prepared, torch.device("cpu"))
+        self._store = ArtifactStore(folder / "artifacts")
+        self._known: dict[str, Tensor] = {}
+        # What is refined and calibrated has to be over-confident for calibration to matter.
+        plain, metrics = self._run("train", {"ce": {}}, None, OVERCONFIDENT)
+        self._plain: Artifact = plain.finish(metrics)
+
+    def outcome(
+        self, kind: str, name: str, parameters: Mapping[str, Any], epochs: int = 0
+    ) -> Tensor:
+        """Return validation logits, or cross-fitted log-probabilities, (N, K)."""
+        key = json.dumps([kind, name, parameters, epochs], sort_keys=True)
+        if key not in self._known:
+            self._known[key] = self._compute(kind, name, parameters, epochs)
+        return self._known[key]
+
+    def _compute(self, kind: str, name: str, parameters: Mapping[str, Any], epochs: int) -> Tensor:
+        if kind == "methods":
+            protocol = {**TRAINING, "epochs": epochs or TRAINING["epochs"]}
+            return self._logits(self._run("train", {name: parameters}, None, protocol)[0])
+        if kind == "refinements":
+            parameters = {"epochs": 6, **parameters}
+        part = f"ts-{name}" if kind == "objectives" else name
+        stage = "refine" if kind == "refinements" else "calibrate"
+        return self._logits(self._run(stage, {part: parameters}, self._plain, TRAINING)[0])
+
+    def _run(
+        self,
+        stage: str,
+        parts: Mapping[str, Mapping[str, Any]],
+        upstream: Artifact | None,
+        protocol: Mapping[str, Any],
+    ) -> tuple[StageRun, dict[str, float]]:
+        request = StageRequest(
+            stage=stage,
+            parts=parts,
+            data=str(self._prepared.directory),
+            model="convnet",
+            protocol=protocol_from(protocol).to_dict(),
+            seed=0,
+            upstream=upstream.key if upstream else None,
+            upstream_stage=upstream.stage if upstream else None,
+        )
+        run = open_stage(request, self._store, self._data)
+        metrics: dict[str, float] = {}
+        while run.epoch < run.epochs:
+            metrics = run.run_epoch()
+        return run, metrics
+
+    @staticmethod
+    def _logits(run: StageRun) -> Tensor:
+        return run.outcome()[0]["validation"]["logits"]
+
+
+@pytest.fixture(scope="module")
+def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield Laboratory(tmp_path_factory.mktemp("laws"))
+    torch.set_num_threads(threads)
+
+
+def alternatives(place: str, parameter: Parameter) -> list[Any]:
+    """Return every other choice, or one other value inside the range."""
+    if parameter.type == "categorical":
+        return [choice for choice in parameter.choices if choice != parameter.default]
+    assert parameter.low is not None
+    assert parameter.high is not None
+    if parameter.scale == "log":
+        inside = parameter.low * (parameter.high / parameter.low) ** 0.17
+    else:
+        inside = parameter.low + 0.17 * (parameter.high - parameter.low)
+    value = UNDER.get(place, NOWHERE).value or inside
+    return [parameter.check(int(value) if parameter.type == "int" else value)]
+
+
+def changes() -> Iterator[tuple[str, str, str, Any]]:
+    for kind, name in PARTS:
+        for key, parameter in load_space(kind, name).parameters.items():
+            for value in alternatives(f"{kind}/{name}/{key}", parameter):
+                yield kind, name, key, value
+
+
+@pytest.mark.parametrize(("kind", "name", "key", "value"), list(changes()))
+def test_changing_a_parameter_changes_the_outcome(
+    kind: str, name: str, key: str, value: Any, laboratory: Laboratory
+) -> None:
+    under = UNDER.get(f"{kind}/{name}/{key}", NOWHERE)
+    changed = {**under.setting, key: value}
+    assert value != load_space(kind, name).parameters[key].default
+    before = laboratory.outcome(kind, name, under.setting, under.epochs)
+    after = laboratory.outcome(kind, name, changed, under.epochs)
+    assert not torch.allclose(before, after, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("place", [place for place, under in UNDER.items() if under.alone])
+def test_a_parameter_of_one_setting_does_nothing_without_it(
+    place: str, laboratory: Laboratory
+) -> None:
+    kind, name, key = place.split("/")
+    (value,) = alternatives(place, load_space(kind, name).parameters[key])
+    before = laboratory.outcome(kind, name, {})
+    assert torch.equal(before, laboratory.outcome(kind, name, {key: value}))
+
+
+def test_the_same_request_has_the_same_outcome(laboratory: Laboratory, tmp_path: Path) -> None:
+    again = Laboratory(tmp_path)
+    for kind, name in (("methods", "ce"), ("refinements", "macal"), ("calibrators", "ts")):
+        assert torch.equal(laboratory.outcome(kind, name, {}), again.outcome(kind, name, {}))
