@@ -41,7 +41,7 @@ PUBLISHED = {
     "cls2023-lt-resnet110-sd": ("cls", "cifar10-lt", "resnet110-sd"),
     "cls2023-lt100-resnet110-sd": ("cls", "cifar100-lt", "resnet110-sd"),
 }
-OURS = {"digits"}
+OURS = {"digits", "cifar-cpu"}
 
 
 def test_every_protocol_is_ours_or_published() -> None:
