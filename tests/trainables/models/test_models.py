@@ -52,7 +52,7 @@ def parameters_of(name: str, num_classes: int, size: int) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def images(count: int, channels: int = 3, size: int = 32) -> torch.Tensor:
+def images(count: int, channels: int = 3, size: int = 16) -> torch.Tensor:
     return torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(0))
 
 
