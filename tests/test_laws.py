@@ -11,19 +11,17 @@ from typing import Any
 
 import pytest
 import torch
+from laboratory import OVERCONFIDENT, Laboratory
 from torch import Tensor
 
 from search_spaces import Parameter, load_space, space_names
-from trainables.artifacts import Artifact, ArtifactStore
 from trainables.augmentations import AUGMENTATIONS
 from trainables.calibrators import CALIBRATORS, OBJECTIVES
-from trainables.data import SplitSpec, prepare
+from trainables.data import SplitSpec
 from trainables.losses import LOSSES
-from trainables.protocols import protocol_from
 from trainables.refinements import REFINEMENTS
 from trainables.registry import Registry
 from trainables.schemes import SCHEMES
-from trainables.stages import StageRequest, StageRun, TaskData, open_stage
 
 REGISTRIES: dict[str, tuple[Registry[Any], ...]] = {
     "methods": (LOSSES, AUGMENTATIONS, SCHEMES),
@@ -82,7 +80,6 @@ UNDER = {
 NOWHERE = Under("")
 
 TRAINING: dict[str, Any] = {"epochs": 4, "batch_size": 64, "lr": 0.1, "schedule": "cosine"}
-OVERCONFIDENT = {**TRAINING, "epochs": 30, "momentum": 0.98, "weight_decay": 0.0}
 
 
 def constructor(kind: str, name: str) -> type[Any]:
@@ -103,18 +100,14 @@ def test_arguments_are_the_parameters_of_the_space_with_its_defaults(kind: str, 
         assert type(value) is type(defaults[key]), key
 
 
-class Laboratory:
-    """Computes very short stages on a few digits; the same request is computed once."""
+class Catalogue:
+    """The outcome of every part, with what it builds on; the same request is computed once."""
 
     def __init__(self, folder: Path) -> None:
-        split = SplitSpec(validation=0.25, train_limit=256)
-        self._prepared = prepare("digits", folder, split, folder / "data")
-        self._data = TaskData(self._prepared, torch.device("cpu"))
-        self._store = ArtifactStore(folder / "artifacts")
-        self._known: dict[str, Tensor] = {}
+        self._laboratory = Laboratory(folder, SplitSpec(validation=0.25, train_limit=256))
         # What is refined and calibrated has to be over-confident for calibration to matter.
-        plain, metrics = self._run("train", {"ce": {}}, None, OVERCONFIDENT)
-        self._plain: Artifact = plain.finish(metrics)
+        self._plain = self._laboratory.compute("train", {"ce": {}}, OVERCONFIDENT).artifact()
+        self._known: dict[str, Tensor] = {}
 
     def outcome(
         self, kind: str, name: str, parameters: Mapping[str, Any], epochs: int = 0
@@ -126,48 +119,22 @@ class Laboratory:
         return self._known[key]
 
     def _compute(self, kind: str, name: str, parameters: Mapping[str, Any], epochs: int) -> Tensor:
+        compute = self._laboratory.compute
         if kind == "methods":
             protocol = {**TRAINING, "epochs": epochs or TRAINING["epochs"]}
-            return self._logits(self._run("train", {name: parameters}, None, protocol)[0])
+            return compute("train", {name: parameters}, protocol).logits
         if kind == "refinements":
             parameters = {"epochs": 6, **parameters}
+            return compute("refine", {name: parameters}, TRAINING, self._plain).logits
         part = f"ts-{name}" if kind == "objectives" else name
-        stage = "refine" if kind == "refinements" else "calibrate"
-        return self._logits(self._run(stage, {part: parameters}, self._plain, TRAINING)[0])
-
-    def _run(
-        self,
-        stage: str,
-        parts: Mapping[str, Mapping[str, Any]],
-        upstream: Artifact | None,
-        protocol: Mapping[str, Any],
-    ) -> tuple[StageRun, dict[str, float]]:
-        request = StageRequest(
-            stage=stage,
-            parts=parts,
-            data=str(self._prepared.directory),
-            model="convnet",
-            protocol=protocol_from(protocol).to_dict(),
-            seed=0,
-            upstream=upstream.key if upstream else None,
-            upstream_stage=upstream.stage if upstream else None,
-        )
-        run = open_stage(request, self._store, self._data)
-        metrics: dict[str, float] = {}
-        while run.epoch < run.epochs:
-            metrics = run.run_epoch()
-        return run, metrics
-
-    @staticmethod
-    def _logits(run: StageRun) -> Tensor:
-        return run.outcome()[0]["validation"]["logits"]
+        return compute("calibrate", {part: parameters}, TRAINING, self._plain).logits
 
 
 @pytest.fixture(scope="module")
-def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalogue]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield Laboratory(tmp_path_factory.mktemp("laws"))
+    yield Catalogue(tmp_path_factory.mktemp("laws"))
     torch.set_num_threads(threads)
 
 
@@ -194,27 +161,27 @@ def changes() -> Iterator[tuple[str, str, str, Any]]:
 
 @pytest.mark.parametrize(("kind", "name", "key", "value"), list(changes()))
 def test_changing_a_parameter_changes_the_outcome(
-    kind: str, name: str, key: str, value: Any, laboratory: Laboratory
+    kind: str, name: str, key: str, value: Any, catalogue: Catalogue
 ) -> None:
     under = UNDER.get(f"{kind}/{name}/{key}", NOWHERE)
     changed = {**under.setting, key: value}
     assert value != load_space(kind, name).parameters[key].default
-    before = laboratory.outcome(kind, name, under.setting, under.epochs)
-    after = laboratory.outcome(kind, name, changed, under.epochs)
+    before = catalogue.outcome(kind, name, under.setting, under.epochs)
+    after = catalogue.outcome(kind, name, changed, under.epochs)
     assert not torch.allclose(before, after, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("place", [place for place, under in UNDER.items() if under.alone])
 def test_a_parameter_of_one_setting_does_nothing_without_it(
-    place: str, laboratory: Laboratory
+    place: str, catalogue: Catalogue
 ) -> None:
     kind, name, key = place.split("/")
     (value,) = alternatives(place, load_space(kind, name).parameters[key])
-    before = laboratory.outcome(kind, name, {})
-    assert torch.equal(before, laboratory.outcome(kind, name, {key: value}))
+    before = catalogue.outcome(kind, name, {})
+    assert torch.equal(before, catalogue.outcome(kind, name, {key: value}))
 
 
-def test_the_same_request_has_the_same_outcome(laboratory: Laboratory, tmp_path: Path) -> None:
-    again = Laboratory(tmp_path)
+def test_the_same_request_has_the_same_outcome(catalogue: Catalogue, tmp_path: Path) -> None:
+    again = Catalogue(tmp_path)
     for kind, name in (("methods", "ce"), ("refinements", "macal"), ("calibrators", "ts")):
-        assert torch.equal(laboratory.outcome(kind, name, {}), again.outcome(kind, name, {}))
+        assert torch.equal(catalogue.outcome(kind, name, {}), again.outcome(kind, name, {}))

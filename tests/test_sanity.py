@@ -1,0 +1,96 @@
+"""Every method and refinement on real images: it learns, and does what it is known for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from laboratory import OVERCONFIDENT, Laboratory, Outcome
+
+from trainables.data import SplitSpec
+from trainables.methods import method_names
+from trainables.refinements import REFINEMENTS
+
+pytestmark = pytest.mark.slow
+
+TRAINING = {"epochs": 10, "batch_size": 64, "lr": 0.05, "schedule": "cosine"}
+# Those that weigh down most rows of a batch learn more slowly.
+EPOCHS = {"aurc": 20}
+SEEDS = (0, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield Laboratory(tmp_path_factory.mktemp("sanity"), SplitSpec(validation=0.5))
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def plain(laboratory: Laboratory) -> Outcome:
+    return laboratory.compute("train", {"ce": {}}, TRAINING)
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_a_method_learns_and_differs_from_cross_entropy(
+    name: str, laboratory: Laboratory, plain: Outcome
+) -> None:
+    protocol = {**TRAINING, "epochs": EPOCHS.get(name, TRAINING["epochs"])}
+    outcome = laboratory.compute("train", {name: {}}, protocol)
+    assert outcome.accuracy > 0.8
+    if name != "ce":
+        assert not torch.allclose(outcome.logits, plain.logits, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", REFINEMENTS.names())
+def test_a_refinement_learns_and_differs_from_what_it_refines(
+    name: str, laboratory: Laboratory, plain: Outcome
+) -> None:
+    outcome = laboratory.compute("refine", {name: {"epochs": 20}}, TRAINING, plain.artifact())
+    assert outcome.accuracy > 0.8
+    assert not torch.allclose(outcome.logits, plain.logits, rtol=1e-2, atol=1e-2)
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
+    """Return where cross-entropy fits a few images too long."""
+    split = SplitSpec(validation=0.5, train_limit=300)
+    return Laboratory(tmp_path_factory.mktemp("few"), split)
+
+
+@pytest.fixture(scope="module")
+def overconfident(few: Laboratory) -> dict[int, Outcome]:
+    return {seed: few.compute("train", {"ce": {}}, OVERCONFIDENT, seed=seed) for seed in SEEDS}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_cross_entropy_is_overconfident(seed: int, overconfident: dict[int, Outcome]) -> None:
+    assert overconfident[seed].confidence > overconfident[seed].accuracy + 0.02
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", ["ls", "mbls", "acls", "ecp", "fl"])
+def test_confidence_falls(
+    name: str, seed: int, few: Laboratory, overconfident: dict[int, Outcome]
+) -> None:
+    outcome = few.compute("train", {name: {}}, OVERCONFIDENT, seed=seed)
+    assert outcome.confidence < overconfident[seed].confidence
+    assert outcome.accuracy > 0.8
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_entropy_penalty_lowers_confidence_as_far_as_its_weight(
+    seed: int, few: Laboratory, overconfident: dict[int, Outcome]
+) -> None:
+    outcome = few.compute("train", {"ecp": {"weight": 5.0}}, OVERCONFIDENT, seed=seed)
+    assert outcome.confidence < overconfident[seed].confidence - 0.05
+
+
+def test_the_selective_loss_as_written_needs_a_wider_step(laboratory: Laboratory) -> None:
+    narrow = laboratory.compute("train", {"au": {"variant": "paper"}}, TRAINING)
+    wide = laboratory.compute("train", {"au": {"variant": "paper", "smoothness": 0.5}}, TRAINING)
+    assert narrow.confidence < 0.3
+    assert wide.accuracy > 0.9
+    assert wide.confidence > 0.7
