@@ -17,7 +17,8 @@ MAX_ITERATIONS = 200
 MAX_ROUNDS = 100
 ROUND_ITERATIONS = 25
 ROUND_TOLERANCE = 1e-4
-DAMPING, CAUTION = 0.5, 0.8
+BOLDEST = 0.5
+SETTLING, CAUTION = 0.8, 0.8
 FIRST_STEP = 0.02
 
 Transform = Callable[[Sequence[Tensor], Tensor], Tensor]
@@ -174,18 +175,18 @@ def in_rounds(
     objective: Objective,
     max_iterations: int = MAX_ITERATIONS,
 ) -> tuple[list[Tensor], FitReport]:
-    """Minimise with fixed row weights, renew the weights, and repeat until nothing moves.
+    """Minimise with fixed row weights, renew the weights, and repeat until they stay.
 
-    An objective that is not adaptive needs a single round. New weights are averaged with the old
-    ones, more cautiously as long as the parameters do not settle: weight and loss of a class push
-    each other back and forth otherwise.
+    An objective that is not adaptive needs a single round. Otherwise new weights are averaged with
+    the old ones, the more cautiously the longer they fail to settle: weight and loss of a class
+    push each other back and forth when the new ones are simply taken over.
     """
     if not objective.adaptive:
         even = torch.zeros(len(labels), dtype=torch.float64, device=labels.device)
         return lbfgs(
             with_weights(objective.row_weights(even, labels, num_classes)), start, max_iterations
         )
-    parameters, iterations, share, before = list(start), 0, DAMPING, math.inf
+    parameters, iterations, share, before = list(start), 0, BOLDEST, math.inf
     weights = objective.row_weights(losses(parameters), labels, num_classes)
     for _ in range(MAX_ROUNDS):
         found, report = lbfgs(with_weights(weights), parameters, ROUND_ITERATIONS)
@@ -194,12 +195,11 @@ def in_rounds(
         parameters = found
         if moved < ROUND_TOLERANCE:
             return parameters, FitReport(True, iterations, report.objective)
-        share, before = (share if moved < 0.8 * before else CAUTION * share), moved
+        share, before = (share if moved < SETTLING * before else CAUTION * share), moved
         renewed = objective.row_weights(losses(parameters), labels, num_classes)
         weights = (1 - share) * weights + share * renewed
-    return parameters, FitReport(
-        False, iterations, report.objective, f"last change {moved:.1e} after {MAX_ROUNDS} rounds"
-    )
+    note = f"parameters still move by {moved:.1e} after {MAX_ROUNDS} rounds"
+    return parameters, FitReport(False, iterations, report.objective, note)
 
 
 def add_penalty(

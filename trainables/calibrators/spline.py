@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from scipy.interpolate import CubicSpline
@@ -14,6 +16,7 @@ from trainables.calibrators._registry import CALIBRATORS
 
 LOWEST, HIGHEST = 1e-6, 1 - 1e-6
 GRID = 2001
+TINY = 1e-300
 
 
 @CALIBRATORS.register("spline")
@@ -22,10 +25,11 @@ class SplineCalibration(Calibrator):
 
     Gupta et al., Calibration of neural networks using splines, ICLR 2021. Rows are ordered by
     confidence; a natural cubic spline is fitted by least squares to the share of all rows that are
-    right and not more confident; its slope at a row's rank is the calibrated confidence. The other
-    classes share what is left in their old proportions. Only the top label is calibrated, and a low
-    value can hand the first place to another class. With fewer rows than knots the curve is not
-    determined: the least curved solution is taken.
+    right and not more confident; its slope at a row's rank is the calibrated confidence, at least
+    1 / K. The other classes share what is left in their old proportions, evened out as far as it
+    takes for none of them to pass the first, so accuracy stays. Only the top label is calibrated:
+    do not use it where the other probabilities matter. With fewer rows than knots the curve is not
+    determined: the smallest solution is taken.
 
     Args:
         knots: Knots of the spline, evenly spaced in rank, at least 3.
@@ -35,6 +39,7 @@ class SplineCalibration(Calibrator):
     """
 
     name = "spline"
+    preserves_accuracy = True
     state_names = ("confidences", "calibrated")
     confidences: Tensor
     calibrated: Tensor
@@ -66,10 +71,15 @@ class SplineCalibration(Calibrator):
         wanted = np.interp(
             top.exp().cpu().numpy(), self.confidences.numpy(), self.calibrated.numpy()
         )
-        confidence = torch.from_numpy(wanted).to(logits.device)
-        others = (1 - top.exp()).clamp(min=1e-300)
-        rest = log_probs + (1 - confidence).log() - others.log()
-        return F.log_softmax(rest.scatter(1, winner, confidence.log()), dim=1)
+        confidence = torch.from_numpy(wanted).to(logits.device).clamp(min=1 / logits.shape[1])
+        rest = log_probs.scatter(1, winner, -math.inf)
+        shares = F.softmax(rest, dim=1)
+        even = 1 / (logits.shape[1] - 1)
+        largest = shares.amax(1, keepdim=True)
+        excess = largest - confidence / (1 - confidence)
+        mixed = (excess / (largest - even).clamp(min=TINY)).clamp(0, 1)
+        others = (1 - confidence) * ((1 - mixed) * shares + mixed * even)
+        return others.scatter(1, winner, confidence).clamp(min=TINY).log()
 
     def summary(self) -> dict[str, float]:
         """Return the calibrated value of the least and of the most confident fitting row."""

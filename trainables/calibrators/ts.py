@@ -22,10 +22,10 @@ class TemperatureScaling(TemperatureCalibrator):
     """Divides all logits by one temperature T (Guo et al., ICML 2017).
 
     T is the exact minimiser of the objective, in [0.01, 100], by Newton's method on log T. Rows
-    that say nothing about T (constant logits) leave T = 1; where every row is right, T stops as soon
-    as the loss is below 1e-5; where an infinite T would fit best (a single wrong row), it ends on
-    the bound. The report notes both. Do not use it where miscalibration differs between classes or
-    confidence ranges: one number cannot mend both ends.
+    that say nothing about T (constant logits) leave T = 1; where every row is right, T stops as
+    soon as the loss is below 1e-5; where an infinite T would fit best (a single wrong row), it ends
+    on the bound. The report notes both. Do not use it where miscalibration differs between classes
+    or confidence ranges: one number cannot mend both ends.
 
     Args:
         selection: ``objective`` fits T as said above; ``ece`` takes the T with the smallest 15-bin

@@ -1,0 +1,308 @@
+"""What every calibrator must hold: checks, the kept argmax, state, edge cases."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from search_spaces import load_space, space_names
+from trainables.calibrators import (
+    CALIBRATORS,
+    OBJECTIVES,
+    build_calibrator,
+    build_objective,
+    load_calibrator,
+    parse_calibrator,
+    save_calibrator,
+)
+from trainables.calibrators._base import first_argmax, keep_argmax
+from trainables.errors import InputError
+
+NAMES = [
+    *("cts", "dirichlet", "ets", "histogram-binning", "isotonic", "meta-acc", "meta-mis", "ms"),
+    *("pts", "spline", "ts", "vs"),
+]
+WITH_OBJECTIVE = ("cts", "ets", "pts", "ts")
+KEEPERS = [(name, objective) for name in WITH_OBJECTIVE for objective in ("ce", "ls", "fl", "cls")]
+OWN = {"meta-acc": {"accuracy": 0.5}}
+RECIPES = [*KEEPERS, *((n, None) for n in NAMES if n not in WITH_OBJECTIVE)]
+
+
+def build(name: str, objective: str | None = None):
+    return build_calibrator(name, objective, **OWN.get(name, {}))
+
+
+@pytest.fixture(scope="module")
+def fitted_keepers(synthetic):
+    logits, labels = synthetic(rows=400, classes=4)
+    return [build(*recipe).fit(logits, labels) for recipe in [*KEEPERS, ("spline", None)]]
+
+
+def test_the_catalogue():
+    assert CALIBRATORS.names() == NAMES
+    assert OBJECTIVES.names() == ["ce", "cls", "fl", "ls", "mse"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "registry"), [("calibrators", CALIBRATORS), ("objectives", OBJECTIVES)]
+)
+def test_every_entry_has_a_search_space_with_the_same_defaults(kind, registry):
+    assert space_names(kind) == registry.names()
+    for name in registry.names():
+        signature = inspect.signature(registry.get(name)).parameters
+        defaults = {key: parameter.default for key, parameter in signature.items()}
+        assert load_space(kind, name).default_point() == defaults
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ts", ("ts", "ce")),
+        ("ts-cls", ("ts", "cls")),
+        ("cts-fl", ("cts", "fl")),
+        ("vs", ("vs", None)),
+        ("meta-acc", ("meta-acc", None)),
+        ("histogram-binning", ("histogram-binning", None)),
+    ],
+)
+def test_parse_calibrator(text, expected):
+    assert parse_calibrator(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("st", ["'st'", "ts", "histogram-binning"]),
+        ("ts-xx", ["'xx'", "cls"]),
+        ("vs-cls", ["vs takes no fitting objective"]),
+        ("meta-acc-cls", ["meta-acc takes no fitting objective"]),
+        ("", ["''"]),
+    ],
+)
+def test_parse_calibrator_says_what_exists(text, words):
+    with pytest.raises(InputError) as error:
+        parse_calibrator(text)
+    assert all(word in str(error.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("ts", "ls", {"smoothing": 1.0}), r"smoothing=1.0 is outside \[0, 1\)"),
+        (("ts", "fl", {"gamma": -1.0}), r"gamma=-1.0 is outside \[0, inf\)"),
+        (("ts", "fl", {"gama": 1.0}), "fl has no parameter 'gama'; it has: gamma, variant"),
+        (("ts", "cls", {"normalization": "x"}), "normalization='x' is not one of nd, cm, mm"),
+        (("vs", "cls"), "vs takes no fitting objective"),
+    ],
+)
+def test_build_refuses_bad_objectives(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        build_calibrator(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "text"),
+    [
+        ("ts", {"selection": "nll"}, "selection='nll' is not one of objective, ece"),
+        ("ets", {"variant": "x"}, "variant='x' is not one of paper, released"),
+        ("pts", {"top": 0}, r"top=0 is not a whole number in \[1, inf\)"),
+        ("pts", {"weight_decay": -1.0}, r"weight_decay=-1.0 is outside \[0, inf\)"),
+        ("cts", {"shrinkage": float("nan")}, r"shrinkage=nan is outside \[0, inf\)"),
+        ("cts", {"variant": "released"}, "exists for assignment='logit' only"),
+        ("vs", {"weight_decay": -0.1}, r"weight_decay=-0.1 is outside \[0, inf\)"),
+        ("ms", {"weight_bias": -0.1}, r"weight_bias=-0.1 is outside \[0, inf\)"),
+        ("histogram-binning", {"bins": 0}, r"bins=0 is not a whole number in \[1, inf\)"),
+        ("spline", {"knots": 2}, r"knots=2 is not a whole number in \[3, inf\)"),
+        ("meta-mis", {"alpha": 1.0}, r"alpha=1.0 is outside \(0, 1\)"),
+        ("meta-acc", {"accuracy": 0.0}, r"accuracy=0.0 is outside \(0, 1\)"),
+    ],
+)
+def test_constructors_check_their_arguments(name, parameters, text):
+    with pytest.raises(ValueError, match=text):
+        build_calibrator(name, **parameters)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=arrays(
+        np.float64,
+        st.tuples(st.integers(1, 6), st.just(4)),
+        elements=st.one_of(
+            st.sampled_from([0.0, 1.0, 1.0 + 2**-52, 1.0 + 2**-23, -1.0, 30.0, 1e-300]),
+            st.floats(-1e4, 1e4),
+        ),
+    ),
+    single=st.booleans(),
+)
+def test_accuracy_preserving_calibrators_keep_the_first_argmax(fitted_keepers, values, single):
+    logits = torch.from_numpy(values.astype(np.float32) if single else values)
+    for calibrator in fitted_keepers:
+        assert calibrator.preserves_accuracy
+        calibrated = calibrator(logits)
+        assert calibrated.dtype == logits.dtype
+        np.testing.assert_array_equal(calibrated.numpy().argmax(1), logits.numpy().argmax(1))
+        np.testing.assert_array_equal(calibrated.exp().numpy().argmax(1), logits.numpy().argmax(1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    before=arrays(np.float64, (3, 5), elements=st.sampled_from([-1.0, 0.0, 1.0, 2.0])),
+    after=arrays(np.float32, (3, 5), elements=st.floats(-50, 0, width=32)),
+)
+def test_keep_argmax_wins_against_any_rounding(before, after):
+    kept = keep_argmax(torch.from_numpy(before), torch.from_numpy(after))
+    np.testing.assert_array_equal(kept.numpy().argmax(1), before.argmax(1))
+
+
+def test_first_argmax_takes_the_first_of_ties():
+    rows = torch.tensor([[1.0, 3.0, 3.0], [0.0, 0.0, 0.0], [2.0, 1.0, 2.0]])
+    assert first_argmax(rows).tolist() == [1, 0, 0]
+
+
+def test_variants_that_change_accuracy_say_so():
+    assert not build_calibrator("cts", assignment="logit").preserves_accuracy
+    assert not build_calibrator("pts", variant="released").preserves_accuracy
+    changing = {n for n in NAMES if not CALIBRATORS.get(n).preserves_accuracy}
+    assert changing == set(NAMES) - {*WITH_OBJECTIVE, "spline"}
+
+
+@pytest.mark.parametrize(("name", "objective"), RECIPES)
+def test_every_recipe_returns_log_probabilities_and_repeats_itself(rows, name, objective):
+    logits, labels = rows
+    first = build(name, objective).fit(logits.float().numpy(), labels.numpy())
+    second = build(name, objective).fit(logits.float(), labels)
+    out = first(logits.float())
+    assert out.shape == logits.shape
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(
+        out.double().exp().sum(1), torch.ones(len(out)).double(), rtol=0, atol=1e-6
+    )
+    assert torch.equal(out, second(logits.float().numpy()))
+    assert first.report.converged
+    assert first.summary() == second.summary()
+    assert all(np.isfinite(value) for value in first.summary().values())
+
+
+@pytest.mark.parametrize(("name", "objective"), RECIPES)
+def test_saving_and_loading_changes_nothing(rows, tmp_path, name, objective):
+    logits, labels = rows
+    calibrator = build(name, objective).fit(logits, labels)
+    loaded = load_calibrator(save_calibrator(calibrator, tmp_path / "kept"))
+    assert torch.equal(loaded(logits), calibrator(logits))
+    assert loaded.summary() == calibrator.summary()
+    assert loaded.parameters() == calibrator.parameters()
+    assert loaded.report.iterations == calibrator.report.iterations
+
+
+def test_objective_parameters_survive_saving(rows, tmp_path):
+    calibrator = build_calibrator("ts", "ls", {"smoothing": 0.1}).fit(*rows)
+    loaded = load_calibrator(save_calibrator(calibrator, tmp_path))
+    assert (loaded.objective_name, loaded.objective.smoothing) == ("ls", 0.1)
+
+
+@pytest.mark.parametrize("damage", ["missing", "json", "format", "tensors", "state"])
+def test_loading_damaged_files_is_a_clear_error(rows, tmp_path, damage):
+    from safetensors.torch import save_file
+
+    save_calibrator(build("ts").fit(*rows), tmp_path)
+    description, tensors = tmp_path / "calibrator.json", tmp_path / "calibrator.safetensors"
+    if damage == "missing":
+        description.unlink()
+    elif damage == "json":
+        description.write_text("{")
+    elif damage == "format":
+        description.write_text('{"format": 99}')
+    elif damage == "tensors":
+        tensors.write_bytes(b"no tensors")
+    else:
+        save_file({"temperature": torch.ones(1)}, tensors)
+    with pytest.raises(InputError):
+        load_calibrator(tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unfitted_use_is_a_clear_error(name):
+    calibrator = build(name)
+    for use in (lambda: calibrator(torch.zeros(2, 3)), calibrator.summary, calibrator.state_dict):
+        with pytest.raises(InputError, match=f"this {name} is not fitted"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "text"),
+    [
+        (torch.zeros(3), torch.zeros(3).long(), r"shape \(3,\), expected \(N, K\)"),
+        (torch.zeros(0, 3), torch.zeros(0).long(), r"shape \(0, 3\)"),
+        (torch.zeros(3, 1), torch.zeros(3).long(), "K >= 2"),
+        (torch.tensor([[0.0, 1.0], [float("nan"), 2.0]]), torch.tensor([0, 1]), "row 1, class 0"),
+        (torch.tensor([[0.0, -float("inf")]]), torch.tensor([0]), "1 values are not finite"),
+        (torch.zeros(3, 2), torch.zeros(2).long(), r"shape \(2,\), expected \(3,\)"),
+        (torch.zeros(3, 2), torch.zeros(3), "dtype torch.float32, expected whole numbers"),
+        (torch.zeros(3, 2), torch.tensor([0, 2, 1]), "2 in row 1, allowed are 0 to 1"),
+        (torch.zeros(3, 2), torch.tensor([0, 1, -1]), "-1 in row 2, allowed are 0 to 1"),
+    ],
+)
+def test_bad_rows_are_one_line_errors(logits, labels, text):
+    with pytest.raises(InputError, match=text) as error:
+        build("ts").fit(logits, labels)
+    assert "\n" not in str(error.value)
+
+
+def test_another_number_of_classes_is_an_error(rows):
+    with pytest.raises(InputError, match="4 classes, but this ts was fitted on 5"):
+        build("ts").fit(*rows)(torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize(("name", "objective"), RECIPES)
+def test_a_class_missing_from_the_fitting_rows_stays_finite(rows, name, objective):
+    logits, labels = rows
+    present = labels != 3
+    out = build(name, objective).fit(logits[present], labels[present])(logits)
+    assert bool(torch.isfinite(out).all())
+
+
+@pytest.mark.parametrize(("name", "objective"), [r for r in RECIPES if "meta" not in r[0]])
+@pytest.mark.parametrize("rows_of", ["constant", "single", "all right"])
+def test_degenerate_rows_give_finite_log_probabilities(name, objective, rows_of):
+    logits, labels = {
+        "constant": (torch.ones(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])),
+        "single": (torch.tensor([[2.0, 0.0, 1.0]]), torch.tensor([1])),
+        "all right": (8 * torch.eye(3).repeat(4, 1), torch.arange(3).repeat(4)),
+    }[rows_of]
+    out = build(name, objective).fit(logits, labels)(logits)
+    assert bool(torch.isfinite(out).all())
+    torch.testing.assert_close(out.exp().sum(1), torch.ones(len(out)))
+
+
+def test_half_precision_logits_are_answered_in_float32(rows):
+    logits, labels = rows
+    assert build("ts").fit(logits.half(), labels)(logits.half()).dtype == torch.float32
+
+
+def test_results_do_not_depend_on_where_chunks_end(rows, monkeypatch):
+    logits, labels = rows
+    whole = build("ets", "cls").fit(logits, labels)(logits)
+    monkeypatch.setattr("trainables.calibrators._base.CHUNK_VALUES", {"cpu": 35})
+    parts = build("ets", "cls").fit(logits, labels)(logits)
+    torch.testing.assert_close(whole, parts, rtol=1e-9, atol=1e-9)
+
+
+def test_objectives_can_be_built_alone():
+    assert build_objective("ls", smoothing=0.1).smoothing == 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("name", "objective"), RECIPES)
+def test_a_gpu_gives_what_a_cpu_gives(rows, name, objective):
+    logits, labels = rows
+    there = build(name, objective).fit(logits.cuda(), labels.cuda())(logits.cuda())
+    here = build(name, objective).fit(logits, labels)(logits)
+    assert there.is_cuda
+    torch.testing.assert_close(there.cpu(), here, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainables.calibrators import build_calibrator, cross_fit
+from trainables.calibrators._crossfit import stratified_folds
+from trainables.errors import InputError
+
+
+class Memory:
+    """Remembers the rows it was fitted on and marks those it has seen."""
+
+    def __init__(self) -> None:
+        self.seen: set[float] = set()
+
+    def fit(self, logits, labels):
+        self.seen = set(logits[:, 0].tolist())
+        return self
+
+    def __call__(self, logits):
+        marks = [float(value in self.seen) for value in logits[:, 0].tolist()]
+        return torch.tensor(marks).unsqueeze(1).expand(-1, logits.shape[1])
+
+
+def test_no_row_is_scored_by_a_calibrator_that_saw_it():
+    logits = torch.arange(60.0).reshape(30, 2)
+    labels = torch.arange(30) % 2
+    assert not bool(cross_fit(Memory, logits, labels, folds=4, seed=3).any())
+
+
+def test_each_row_gets_the_calibrator_of_the_other_folds(rows):
+    logits, labels = rows
+    out = cross_fit(lambda: build_calibrator("ts"), logits, labels, folds=3, seed=5)
+    fold = stratified_folds(labels, 3, 5)
+    for index in range(3):
+        held_out = fold == index
+        fitted = build_calibrator("ts").fit(logits[~held_out], labels[~held_out])
+        assert torch.equal(out[held_out], fitted(logits[held_out]))
+
+
+def test_folds_are_even_within_classes_and_overall():
+    labels = torch.tensor([0] * 23 + [1] * 9 + [2] * 2 + [3])
+    fold = stratified_folds(labels, 5, 0)
+    assert torch.equal(fold, stratified_folds(labels, 5, 0))
+    assert not torch.equal(fold, stratified_folds(labels, 5, 1))
+    assert torch.bincount(fold, minlength=5).tolist() == [7, 7, 7, 7, 7]
+    for label in range(4):
+        counts = torch.bincount(fold[labels == label], minlength=5)
+        assert int(counts.max() - counts.min()) <= 1
+
+
+def test_a_class_with_one_row_is_no_obstacle(rows):
+    logits, labels = rows
+    labels = torch.where(labels == 4, 3, labels)
+    labels[0] = 4
+    out = cross_fit(lambda: build_calibrator("ts", "cls"), logits, labels)
+    assert bool(torch.isfinite(out).all())
+
+
+def test_fewer_rows_than_folds_is_an_error():
+    with pytest.raises(InputError, match="folds=5 needs at least as many rows, got 2"):
+        cross_fit(Memory, torch.zeros(2, 2), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match=r"folds=1 is not a whole number in \[2, inf\)"):
+        cross_fit(Memory, torch.zeros(2, 2), torch.tensor([0, 1]), folds=1)

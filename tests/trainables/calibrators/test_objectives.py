@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from trainables.calibrators import build_calibrator, build_objective
+from trainables.calibrators._minimize import row_terms
+from trainables.calibrators._passes import temperature_pass
+from trainables.calibrators.objectives.cls import ClasswiseScaling, normalize
+
+ALL = [
+    ("ce", {}),
+    ("ls", {"smoothing": 0.1}),
+    ("fl", {"gamma": 2.0}),
+    ("mse", {}),
+    ("cls", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), ALL)
+def test_slopes_of_a_pass_are_those_of_autograd(rows, name, parameters):
+    logits, labels = rows
+    objective = build_objective(name, **parameters)
+    theta = torch.linspace(-0.5, 1.0, len(labels), dtype=torch.float64).requires_grad_()
+    log_probs = F.log_softmax(logits / theta.exp().unsqueeze(1), dim=1)
+    loss = objective.per_row(row_terms(log_probs, labels, objective))
+    (slope,) = torch.autograd.grad(loss.sum(), theta)
+    found = temperature_pass(logits, labels, theta.detach(), objective)
+    torch.testing.assert_close(found.loss, loss.detach())
+    torch.testing.assert_close(found.slope, slope)
+
+
+def test_label_smoothing_and_focal_values(rows):
+    logits, labels = rows
+    terms = temperature_pass(
+        logits, labels, torch.zeros(1).double(), build_objective("ls", smoothing=0.1)
+    )
+    expected = F.cross_entropy(logits, labels, label_smoothing=0.1, reduction="none")
+    torch.testing.assert_close(terms.loss, expected)
+    focal = temperature_pass(
+        logits, labels, torch.zeros(1).double(), build_objective("fl", gamma=3.0)
+    )
+    log_p = -F.cross_entropy(logits, labels, reduction="none")
+    torch.testing.assert_close(focal.loss, -((1 - log_p.exp()) ** 3) * log_p)
+
+
+@pytest.mark.parametrize("objective", ["ls", "fl"])
+def test_the_neutral_hyper_parameter_is_cross_entropy(rows, objective):
+    neutral = {"ls": {"smoothing": 0.0}, "fl": {"gamma": 0.0}}[objective]
+    plain = build_calibrator("ts").fit(*rows).summary()["temperature"]
+    same = build_calibrator("ts", objective, neutral).fit(*rows).summary()["temperature"]
+    assert same == pytest.approx(plain, rel=1e-8)
+
+
+def test_the_released_focal_gradient_holds_the_weight_still(rows):
+    logits, labels = rows
+    paper, released = (
+        build_calibrator("ts", "fl", {"variant": v}).fit(logits, labels).summary()["temperature"]
+        for v in ("paper", "released")
+    )
+    log_t = torch.tensor(math.log(released), dtype=torch.float64, requires_grad=True)
+    log_p = -F.cross_entropy(logits / log_t.exp(), labels, reduction="none")
+    (-((1 - log_p.exp().detach()) ** 3) * log_p).mean().backward()
+    assert abs(float(log_t.grad)) < 1e-9
+    assert released > paper > 0
+
+
+def test_cls_weights_sum_the_classes_and_favour_the_worst():
+    objective = ClasswiseScaling()
+    labels = torch.tensor([0, 0, 0, 1, 2, 2])
+    losses = torch.tensor([1.0, 2.0, 3.0, 0.5, 4.0, 6.0], dtype=torch.float64)
+    weights = objective.row_weights(losses, labels, 4)
+    means = torch.tensor([2.0, 0.5, 5.0], dtype=torch.float64)
+    x = (means - means.mean()) / means.std()
+    scale = 1.5 * (torch.sigmoid(x) - 0.5) + 1
+    expected = (scale / torch.tensor([3.0, 1.0, 2.0]))[labels]
+    torch.testing.assert_close(weights, expected)
+    assert weights[4] * 2 > weights[0] * 3 > weights[3]
+
+
+def test_normalizations():
+    means = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)
+    assert normalize(means, "mm").tolist() == pytest.approx([0.0, 0.2, 1.0])
+    assert normalize(means, "cm").tolist() == pytest.approx([-0.4, -0.2, 0.6])
+    assert float(normalize(means, "nd").std()) == pytest.approx(1.0)
+    for how in ("nd", "cm", "mm"):
+        assert normalize(torch.ones(3), how).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_cls_of_equal_classes_is_cross_entropy():
+    logits = torch.tensor([[2.0, 0.0], [0.0, 2.0], [0.0, 1.0], [1.0, 0.0]]).double()
+    labels = torch.tensor([0, 1, 0, 1])
+    plain, scaled = (
+        build_calibrator("ts", name).fit(logits, labels).summary()["temperature"]
+        for name in ("ce", "cls")
+    )
+    assert scaled == pytest.approx(plain, rel=1e-8)
+
+
+def test_cls_bounds_follow_the_variant(rows):
+    released = build_calibrator("ts", "cls").fit(*rows).summary()
+    assert 0.1 <= released["alpha"] <= math.log(5) / 2
+    assert 1.5 <= released["beta"] <= 2.0
+    unbounded = build_calibrator("ts", "cls", {"variant": "paper"}).fit(*rows).summary()
+    assert unbounded["alpha"] > 0
+
+
+def test_adaptive_fits_are_fixed_points(rows):
+    logits, labels = rows
+    fitted = build_calibrator("cts", "cls", assignment="logit").fit(logits, labels)
+    leaf = fitted.temperatures.clone().requires_grad_()
+    losses = F.cross_entropy(logits / leaf, labels, reduction="none")
+    weights = fitted.objective.row_weights(losses.detach(), labels, 5)
+    (slope,) = torch.autograd.grad((weights * losses).sum(), leaf)
+    assert float(slope.abs().max()) < 0.01 * float((weights * losses).sum())

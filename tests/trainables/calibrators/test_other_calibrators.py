@@ -1,0 +1,153 @@
+"""What the calibrators beside temperature scaling do on rows whose answer is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.isotonic import IsotonicRegression
+from torch.nn import functional as F
+
+from trainables.calibrators import build_calibrator
+from trainables.errors import InputError
+from trainables.metrics import calibration_report
+
+
+def nll(log_probs: torch.Tensor, labels: torch.Tensor) -> float:
+    return float(F.nll_loss(log_probs, labels))
+
+
+@pytest.mark.parametrize("name", ["ets", "pts", "cts", "vs", "ms", "dirichlet"])
+def test_richer_families_fit_no_worse_than_one_temperature(rows, name):
+    logits, labels = rows
+    free = {
+        "cts": {"shrinkage": 0.0},
+        "vs": {"weight_decay": 0.0},
+        "pts": {"weight_decay": 0.0},
+        "ms": {"weight_offdiag": 0.0, "weight_bias": 0.0},
+        "dirichlet": {"weight_offdiag": 0.0, "weight_bias": 0.0},
+    }.get(name, {})
+    plain = build_calibrator("ts").fit(logits, labels)(logits)
+    richer = build_calibrator(name, **free).fit(logits, labels)(logits)
+    assert nll(richer, labels) <= nll(plain, labels) + 1e-9
+
+
+def test_cts_finds_the_temperature_of_each_predicted_class(synthetic):
+    logits, _ = synthetic(rows=60_000, classes=3)
+    wanted = torch.tensor([1.0, 2.0, 4.0]).double()
+    scaled = logits / wanted[logits.argmax(1)].unsqueeze(1)
+    draw = torch.Generator().manual_seed(1)
+    labels = torch.multinomial(scaled.softmax(1), 1, generator=draw).squeeze(1)
+    fitted = build_calibrator("cts").fit(logits, labels)
+    assert fitted.temperatures.tolist() == pytest.approx(wanted.tolist(), rel=0.05)
+
+
+def test_cts_leaves_a_class_that_is_never_predicted_at_the_common_temperature(rows):
+    logits, labels = rows
+    logits = logits.clone()
+    logits[:, 2] -= 50
+    labels = torch.where(labels == 2, 1, labels)
+    fitted = build_calibrator("cts").fit(logits, labels)
+    common = build_calibrator("ts").fit(logits, labels).summary()["temperature"]
+    assert float(fitted.temperatures[2]) == pytest.approx(common)
+
+
+def test_pts_beats_one_temperature_where_it_depends_on_the_margin(synthetic):
+    logits, _ = synthetic(rows=8000, classes=4)
+    margin = logits.topk(2).values.diff().abs()
+    scaled = logits / torch.where(margin > 2, 3.0, 0.8)
+    draw = torch.Generator().manual_seed(1)
+    labels = torch.multinomial(scaled.softmax(1), 1, generator=draw).squeeze(1)
+    half = slice(0, 4000), slice(4000, 8000)
+    scores = [
+        nll(
+            build_calibrator(name).fit(logits[half[0]], labels[half[0]])(logits[half[1]]),
+            labels[half[1]],
+        )
+        for name in ("ts", "pts")
+    ]
+    assert scores[1] < scores[0] - 0.01
+
+
+def test_vector_scaling_undoes_a_known_map(synthetic):
+    logits, _ = synthetic(rows=60_000, classes=3)
+    slope, bias = torch.tensor([1.0, 0.5, 2.0]).double(), torch.tensor([0.0, 1.0, -1.0]).double()
+    draw = torch.Generator().manual_seed(1)
+    labels = torch.multinomial((logits * slope + bias).softmax(1), 1, generator=draw).squeeze(1)
+    fitted = build_calibrator("vs", weight_decay=0.0).fit(logits, labels)
+    assert fitted.slope.tolist() == pytest.approx(slope.tolist(), rel=0.05)
+    gaps = fitted.bias - fitted.bias[0]
+    assert gaps.tolist() == pytest.approx([0.0, 1.0, -1.0], abs=0.1)
+
+
+def test_dirichlet_is_blind_to_a_constant_a_row(rows):
+    logits, labels = rows
+    shift = torch.linspace(-5, 5, len(labels)).double().unsqueeze(1)
+    plain = build_calibrator("dirichlet").fit(logits, labels)(logits)
+    shifted = build_calibrator("dirichlet").fit(logits + shift, labels)(logits + shift)
+    torch.testing.assert_close(plain, shifted, rtol=1e-3, atol=1e-3)
+
+
+def test_strong_odir_leaves_a_diagonal(rows):
+    fitted = build_calibrator("dirichlet", weight_offdiag=1e4, weight_bias=1e4).fit(*rows)
+    assert fitted.summary()["offdiagonal_rms"] < 1e-4
+    assert fitted.summary()["bias_max"] < 1e-4
+
+
+def test_isotonic_is_scikit_learns_curve_a_class_normalised(rows):
+    logits, labels = rows
+    probs = logits.softmax(1).numpy()
+    curves = [
+        IsotonicRegression(out_of_bounds="clip").fit(probs[:, k], labels.numpy() == k)
+        for k in range(5)
+    ]
+    mapped = np.stack([c.predict(probs[:, k]) for k, c in enumerate(curves)], 1) + 1e-9 * probs
+    expected = mapped / mapped.sum(1, keepdims=True)
+    found = build_calibrator("isotonic").fit(logits, labels)(logits).exp().numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_histogram_binning_returns_the_share_of_each_bin():
+    probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.95, 0.05], [0.3, 0.7]]).double()
+    labels = torch.tensor([0, 1, 0, 1])
+    fitted = build_calibrator("histogram-binning", bins=2).fit(probs.log(), labels)
+    np.testing.assert_allclose(fitted.shares.numpy(), [[0.0, 2 / 3], [1 / 3, 1.0]])
+    np.testing.assert_allclose(fitted(probs.log()).exp().numpy()[0], [2 / 3, 1 / 3], atol=1e-8)
+
+
+def test_spline_brings_the_confidence_to_the_accuracy(synthetic):
+    logits, labels = synthetic(rows=20_000, classes=4, temperature=3.0)
+    fitted = build_calibrator("spline").fit(logits[:10_000], labels[:10_000])
+    before = calibration_report(logits=logits[10_000:], labels=labels[10_000:])["ece"]
+    after = calibration_report(logits=fitted(logits[10_000:]), labels=labels[10_000:])["ece"]
+    assert before > 0.15
+    assert after < 0.02
+
+
+def test_meta_calibrators_make_uncertain_rows_uniform_and_keep_their_promise(synthetic):
+    logits, labels = synthetic(rows=20_000, classes=4, temperature=1.2)
+    fit, test = slice(0, 10_000), slice(10_000, 20_000)
+    mis = build_calibrator("meta-mis", alpha=0.1).fit(logits[fit], labels[fit])
+    out = mis(logits[test])
+    set_apart = (out == out[:, :1]).all(1)
+    right = logits[test].argmax(1) == labels[test]
+    assert float(set_apart[right].double().mean()) == pytest.approx(0.1, abs=0.03)
+    acc = build_calibrator("meta-acc", accuracy=0.9).fit(logits[fit], labels[fit])
+    out = acc(logits[test])
+    kept = ~(out == out[:, :1]).all(1)
+    assert float(right[kept].double().mean()) > max(0.88, float(right.double().mean()))
+    assert 0.1 < float(kept.double().mean()) < 0.99
+
+
+def test_meta_acc_says_what_it_can_reach(synthetic):
+    logits, labels = synthetic(rows=2000, temperature=20.0)
+    with pytest.raises(InputError, match=r"accuracy=0\.999 is out of reach"):
+        build_calibrator("meta-acc", accuracy=0.999).fit(logits, labels)
+    easy = build_calibrator("meta-acc", accuracy=0.01).fit(logits, labels)
+    ts = build_calibrator("ts").fit(logits, labels)(logits)
+    torch.testing.assert_close(easy(logits), ts, rtol=0.1, atol=0.1)
+
+
+def test_meta_mis_without_a_right_row_is_an_error():
+    with pytest.raises(InputError, match="no fitting row is classified right"):
+        build_calibrator("meta-mis").fit(torch.eye(3), torch.tensor([1, 2, 0]))
