@@ -24,7 +24,7 @@ from orchestrator.plan import Plan, make_plan
 from orchestrator.provenance import provenance
 from orchestrator.results import StudyResult
 from orchestrator.spec import SweepSpec, parse_sweep
-from orchestrator.tracking import results_from_journal, start_shipper
+from orchestrator.tracking import ShipperProcess, results_from_journal, start_shipper
 from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData, prepare
 from trainables.errors import InputError
@@ -33,7 +33,7 @@ __all__ = ["SweepOutcome", "load_existing", "prepare_data", "run_sweep"]
 
 JOURNAL = "journal.jsonl"
 SPEC = "sweep.yaml"
-DRAIN_SECONDS = 120.0
+STALLED_SECONDS = 45.0  # A tracking server that takes nothing for so long counts as away.
 # What makes two specifications the same sweep; resources and places may differ when it resumes.
 IDENTITY = ("name", "tasks", "recipes", "search", "seeds")
 
@@ -154,9 +154,22 @@ def _run(
         finally:
             journal.append({"event": "sweep_ended", "status": status})
             _say(console, "delivering the last runs to the tracking server")
-            tracked = shipper.wait_drained(DRAIN_SECONDS)
+            tracked = _drained(shipper)
     results = tuple(results_from_journal(read_events(path)[0]))
     return SweepOutcome(spec, status, results, tracked, time.monotonic() - started)
+
+
+def _drained(shipper: ShipperProcess) -> bool:
+    """Wait until everything is delivered; give up on a server that is away."""
+    delivered, since = -1, time.monotonic()
+    while not shipper.wait_drained(2.0):
+        now, _ = shipper.progress()
+        if now != delivered:
+            delivered, since = now, time.monotonic()
+        elif time.monotonic() - since > STALLED_SECONDS:
+            shipper.stop()
+            return False
+    return True
 
 
 def _search_and_evaluate(

@@ -96,12 +96,11 @@ def sync(
     tracking_uri: TrackingUri = None,
 ) -> int:
     """Deliver what a sweep recorded while the tracking server was away; twice changes nothing."""
-    from orchestrator.run import JOURNAL, SPEC
-    from orchestrator.spec import load_sweep
+    from orchestrator.run import JOURNAL, load_existing
     from orchestrator.tracking import sync as deliver
 
-    path = journal / JOURNAL if journal.is_dir() else journal
-    spec = load_sweep(path.with_name(SPEC))
+    path = (journal / JOURNAL if journal.is_dir() else journal).absolute()
+    spec = load_existing(path.parent.name, str(path.parents[2]))
     uri = tracking_uri or spec.tracking_uri
     deliver(path, uri, spec.storage_path / "mlflow-artifacts")
     typer.echo(f"everything in {path} has reached {uri}")
