@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from orchestrator._state import Chosen, StudyState, SweepState
 from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData
+from trainables.engine import default_device
 from trainables.metrics import reliability_curve, reliability_diagram
 from trainables.stages import evaluate_on_test
 
@@ -71,16 +73,24 @@ def _evaluation(study: StudyState, chosen: Chosen) -> Evaluation:
     )
 
 
-def evaluate(storage: str, folder: str, job: Evaluation) -> dict[str, Any]:
+def evaluate(storage: str, folder: str, job: Evaluation, gpus: float = 0.0) -> dict[str, Any]:
     """Measure one configuration and return the ``evaluated`` event for the journal.
 
     Args:
         storage: Root of the artifact store.
         folder: Where the reliability diagram and the configuration are written.
         job: What to measure.
+        gpus: GPUs that this process was given; without one it computes on the CPU.
+
+    Raises:
+        InputError: If an artifact is missing or damaged, or the folder cannot be written.
     """
     metrics, artifact = evaluate_on_test(
-        ArtifactStore(Path(storage)), job.stage, job.artifact, PreparedData.open(job.data)
+        ArtifactStore(Path(storage)),
+        job.stage,
+        job.artifact,
+        PreparedData.open(job.data),
+        default_device() if gpus else torch.device("cpu"),
     )
     target = Path(folder) / job.task.replace("/", "_") / job.recipe / f"seed-{job.seed}"
     target.mkdir(parents=True, exist_ok=True)

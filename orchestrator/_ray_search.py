@@ -53,11 +53,13 @@ class SweepSearcher(Searcher):
         if trial is None:
             return Searcher.FINISHED if self._state.finished else None
         self._running[trial_id] = trial
+        resources = getattr(self._spec.resources, trial.request.stage)
         return {
             "study": trial.study,
             "number": trial.number,
             "request": trial.request.__dict__,
-            "cpus": getattr(self._spec.resources, trial.request.stage).cpu,
+            "cpus": resources.cpu,
+            "gpus": resources.gpu,
             "score": f"val_{self._spec.search.objective}",
         }
 
@@ -116,8 +118,10 @@ def _facts(last: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-class StudySchedulers(TrialScheduler):
+class StudySchedulers(FIFOScheduler):
     """One ASHA for each study, so that studies never stop each other's trials.
+
+    Trials run in the order in which they come: the state decides it.
 
     Args:
         epochs: Study to the epochs of its trials.
@@ -145,10 +149,6 @@ class StudySchedulers(TrialScheduler):
         """Pass on to the study's own scheduler."""
         self._of(trial).on_trial_add(tune_controller, trial)
 
-    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """Pass on to the study's own scheduler."""
-        self._of(trial).on_trial_error(tune_controller, trial)
-
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Let the study's own scheduler decide."""
         return self._of(trial).on_trial_result(tune_controller, trial, result)
@@ -160,10 +160,6 @@ class StudySchedulers(TrialScheduler):
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
         """Pass on to the study's own scheduler."""
         self._of(trial).on_trial_remove(tune_controller, trial)
-
-    def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Return the first trial that fits: the state decides the order."""
-        return FIFOScheduler().choose_trial_to_run(tune_controller)
 
     def debug_string(self) -> str:
         """Return a line for Tune's own status."""

@@ -35,7 +35,7 @@ JOURNAL = "journal.jsonl"
 SPEC = "sweep.yaml"
 STALLED_SECONDS = 45.0  # A tracking server that takes nothing for so long counts as away.
 # What makes two specifications the same sweep; resources and places may differ when it resumes.
-IDENTITY = ("name", "tasks", "recipes", "search", "seeds")
+IDENTITY = ("name", "tasks", "recipes", "variants", "search", "seeds")
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def _evaluate_all(
     wanted = spec.resources.train
     remote = ray.remote(num_cpus=1, num_gpus=wanted.gpu)(evaluate)
     folder = str(spec.directory / "chosen")
-    pending = [remote.remote(str(store.root), folder, job) for job in jobs]
+    pending = [remote.remote(str(store.root), folder, job, wanted.gpu) for job in jobs]
     while pending:
         done, pending = ray.wait(pending)
         for event in ray.get(done):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -33,14 +34,25 @@ def stage_key(stage: str, **determinants: Any) -> str:
 
     Args:
         stage: ``train``, ``features``, ``refine``, ``calibrate`` or ``evaluate``.
-        **determinants: Plain JSON values: hyper-parameters, task, seed, upstream key.
+        **determinants: Plain JSON values: hyper-parameters, task, seed, upstream key. The order of
+            names does not count, and 6 is the same number as 6.0.
 
     Raises:
         TypeError: If a determinant is no plain JSON value.
+        ValueError: If a number is not finite.
     """
-    content = {"schema": SCHEMA_VERSION, "stage": stage, **determinants}
+    content = {**_one_spelling(determinants), "schema": SCHEMA_VERSION, "stage": stage}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _one_spelling(value: Any) -> Any:
+    """Write whole numbers as int, so that a sweep file's 6 finds what the default 6.0 computed."""
+    if isinstance(value, Mapping):
+        return {name: _one_spelling(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_one_spelling(entry) for entry in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,7 @@ class ArtifactStore:
         damage = _damage(directory)
         if damage:
             log.warning("artifact %s is damaged (%s): it will be computed again", directory, damage)
-            shutil.rmtree(directory, ignore_errors=True)
+            self._discard(directory)
             return None
         return Artifact(stage, key, directory, json.loads((directory / RECORD).read_text()))
 
@@ -125,11 +137,30 @@ class ArtifactStore:
                 save_file(plain, draft / f"{name}.safetensors")
             (draft / RECORD).write_text(json.dumps(record, sort_keys=True, allow_nan=False))
             _seal(draft)
-            _publish(draft, directory)
-        except OSError as error:
-            shutil.rmtree(draft, ignore_errors=True)
+            self._publish(draft, directory)
+        except (OSError, SafetensorError) as error:
             raise InputError(f"cannot write artifact {directory}: {error}") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
         return Artifact(stage, key, directory, record)
+
+    def _publish(self, draft: Path, directory: Path) -> None:
+        """Move a draft to its place, unless another process was first with the same content."""
+        with self._changing():
+            if directory.exists() and _damage(directory):
+                shutil.rmtree(directory)
+            if not directory.exists():
+                os.rename(draft, directory)
+
+    def _discard(self, directory: Path) -> None:
+        """Remove an artifact if it still is damaged: another process may have mended it."""
+        with self._changing():
+            if directory.exists() and _damage(directory):
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def _changing(self) -> FileLock:
+        """Return the lock under which artifacts come and go: for moments, never for a stage."""
+        return FileLock(self.root / ".changing.lock")
 
     def lock(self, stage: str, key: str) -> FileLock:
         """Return the lock that whoever computes this artifact holds meanwhile."""
@@ -144,16 +175,6 @@ def _seal(directory: Path) -> None:
         for path in sorted(directory.iterdir())
     }
     (directory / MANIFEST).write_text(json.dumps(files, sort_keys=True))
-
-
-def _publish(draft: Path, directory: Path) -> None:
-    try:
-        os.rename(draft, directory)
-    except OSError:
-        # Another process was first: the same key means the same content.
-        if not (directory / MANIFEST).is_file():
-            raise
-        shutil.rmtree(draft)
 
 
 def _damage(directory: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from trainables.methods import TrainingMethod
 from trainables.models import Network, build_model
 from trainables.protocols import Protocol, learning_rate
 
-__all__ = ["EVALUATION_BATCH", "Trainer", "default_device", "place", "predict", "seeded_network"]
+__all__ = ["Trainer", "default_device", "in_batches", "place", "predict", "seeded_network"]
 
 EVALUATION_BATCH = 1024
 
@@ -75,10 +76,10 @@ class Trainer:
         self._batcher = ImageBatcher(data.images, info, device)
         self._labels = torch.from_numpy(data.labels.copy()).to(device)
         self._augmentation = protocol.augmentation or info.augmentation
-        self._optimizer = _optimizer(self.network, protocol, device)
+        self._optimizer = _optimizer(self.network, protocol)
 
     def train_epoch(self) -> dict[str, float]:
-        """Run one epoch and return its mean loss, learning rate and the method's own figures.
+        """Run one epoch; return its loss (mean over the rows), its rate and the method's figures.
 
         Raises:
             TrainingDivergedError: If the mean loss is not finite.
@@ -97,10 +98,9 @@ class Trainer:
 
     def _run_batches(self) -> float:
         total = torch.zeros((), device=self.device)
-        batches = self._batches()
-        for batch in batches:
-            images = self._batcher.augmented(batch, self._augmentation, self._generator)
-            indices = batch.to(self.device, non_blocking=True)
+        rows = 0
+        for indices in self._batches():
+            images = self._batcher.augmented(indices, self._augmentation, self._generator)
             with torch.autocast(self.device.type, torch.bfloat16, self.device.type == "cuda"):
                 loss, _ = self.method.training_loss(
                     self.network, images, self._labels[indices], indices, self._generator
@@ -108,17 +108,18 @@ class Trainer:
             self._optimizer.zero_grad(set_to_none=True)
             loss.backward()
             self._optimizer.step()
-            total += loss.detach()
-        return float(total) / len(batches)
+            total.add_(loss.detach(), alpha=len(indices))
+            rows += len(indices)
+        return float(total) / rows
 
     def _batches(self) -> list[Tensor]:
-        """Return the epoch's batches of indices; a last one of one row is left out.
+        """Return the epoch's batches of indices, on the device; a remainder of one is left out.
 
         Batch normalisation cannot estimate a variance from a single row.
         """
-        order = torch.randperm(len(self._labels), generator=self._generator)
+        order = torch.randperm(len(self._labels), generator=self._generator).to(self.device)
         batches = list(order.split(self.protocol.batch_size))
-        if len(batches) > 1 and len(batches[-1]) == 1:
+        if len(batches) > 1 and len(batches[-1]) == 1 < self.protocol.batch_size:
             batches.pop()
         return batches
 
@@ -148,7 +149,7 @@ class Trainer:
             torch.cuda.set_rng_state_all(state["cuda"])
 
 
-def _optimizer(network: Network, protocol: Protocol, device: torch.device) -> torch.optim.Optimizer:
+def _optimizer(network: Network, protocol: Protocol) -> torch.optim.Optimizer:
     parameters = list(network.parameters())
     if protocol.optimizer == "adamw":
         return torch.optim.AdamW(
@@ -164,12 +165,18 @@ def _optimizer(network: Network, protocol: Protocol, device: torch.device) -> to
     )
 
 
-@torch.inference_mode()
-def predict(network: Network, batcher: ImageBatcher, count: int, device: torch.device) -> Tensor:
-    """Return the logits (N, K), float32 on the CPU, of the first ``count`` images, unaugmented."""
+def predict(network: Network, batcher: ImageBatcher) -> Tensor:
+    """Return the logits (N, K), float32 on the CPU, of all images, unaugmented."""
     network.eval()
+    return in_batches(lambda indices: network(batcher.plain(indices)), batcher)
+
+
+@torch.inference_mode()
+def in_batches(compute: Callable[[Tensor], Tensor], batcher: ImageBatcher) -> Tensor:
+    """Apply ``compute`` to batches of all indices, in order; float32 on the CPU."""
+    device = batcher.device
     rows = []
-    for batch in torch.arange(count).split(EVALUATION_BATCH):
+    for indices in torch.arange(len(batcher)).split(EVALUATION_BATCH):
         with torch.autocast(device.type, torch.bfloat16, device.type == "cuda"):
-            rows.append(network(batcher.plain(batch)).float())
+            rows.append(compute(indices).float())
     return torch.cat(rows).cpu()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from trainables.artifacts import Artifact, ArtifactStore, stage_key
 from trainables.calibrators import Calibrator, calibrator_from_recipe, cross_fit
 from trainables.data import ImageBatcher, PreparedData, SearchData
-from trainables.engine import Trainer, default_device, place, predict, seeded_network
+from trainables.engine import Trainer, default_device, in_batches, place, predict, seeded_network
 from trainables.errors import InputError, TrainingDivergedError
 from trainables.methods import build_method
 from trainables.metrics import calibration_report
@@ -30,7 +30,7 @@ from trainables.refinements import HeadTrainer, build_refinement
 
 __all__ = ["STAGES", "StageRequest", "StageRun", "TaskData", "evaluate_on_test", "open_stage"]
 
-STAGES = ("train", "refine", "calibrate")
+STAGES = ("train", "refine", "calibrate")  # In the order in which they build on each other.
 FEATURE_VIEWS = 8  # Augmented views of the training set that refinements cycle through.
 CROSS_FIT_FOLDS = 5
 
@@ -71,7 +71,12 @@ class StageRequest:
 
 @dataclass(frozen=True)
 class TaskData:
-    """What a search trial may see of a task: training and validation data, never test data."""
+    """What a search trial may see of a task: training and validation data, never test data.
+
+    Attributes:
+        prepared: The task's data.
+        device: Where the trial computes.
+    """
 
     prepared: PreparedData
     device: torch.device
@@ -148,11 +153,12 @@ class StageRun(ABC):
         Raises:
             TrainingDivergedError: If a logit or a figure is not finite.
         """
+        epoch = f"epoch {self.epoch}"
         for name, value in figures.items():
             if not math.isfinite(value):
-                raise TrainingDivergedError(f"{name} became {value} in epoch {self.epoch}")
+                raise TrainingDivergedError(f"{name} became {value} in {epoch}")
         if not bool(logits.isfinite().all()):
-            raise TrainingDivergedError(f"validation logits became NaN in epoch {self.epoch}")
+            raise TrainingDivergedError(f"validation logits became NaN or infinite in {epoch}")
         report = calibration_report(logits=logits, labels=self.data.validation_labels)
         return {**figures, **{f"val_{name}": value for name, value in report.items()}}
 
@@ -186,7 +192,7 @@ class TrainStage(StageRun):
         """Train one epoch and validate."""
         figures = self._trainer.train_epoch()
         self.epoch = self._trainer.epoch
-        self._logits = _logits(self._trainer.network, self.data)
+        self._validate()
         return self._figures(figures, self._logits)
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -203,7 +209,10 @@ class TrainStage(StageRun):
         """Restore the trainer and the logits of its last epoch."""
         self._trainer.load_state_dict(state["trainer"])
         self.epoch = self._trainer.epoch
-        self._logits = _logits(self._trainer.network, self.data)
+        self._validate()
+
+    def _validate(self) -> None:
+        self._logits = predict(self._trainer.network, self.data.validation_batcher)
 
 
 class RefineStage(StageRun):
@@ -211,7 +220,7 @@ class RefineStage(StageRun):
 
     def __init__(self, request: StageRequest, store: ArtifactStore, data: TaskData) -> None:
         super().__init__(request, store, data)
-        (name, parameters), *_ = request.parts.items()
+        ((name, parameters),) = request.parts.items()
         protocol = protocol_from(dict(request.protocol))
         features = load_features(self.upstream(), store, data)
         self._validation = features["validation"].to(data.device)
@@ -302,11 +311,9 @@ class CalibrateStage(StageRun):
         return _calibrator(self.request.parts)
 
 
-_RUNS: dict[str, type[StageRun]] = {
-    "train": TrainStage,
-    "refine": RefineStage,
-    "calibrate": CalibrateStage,
-}
+_RUNS: dict[str, type[StageRun]] = dict(
+    zip(STAGES, (TrainStage, RefineStage, CalibrateStage), strict=True)
+)
 
 
 def open_stage(request: StageRequest, store: ArtifactStore, data: TaskData) -> StageRun:
@@ -329,11 +336,13 @@ def load_features(trained: Artifact, store: ArtifactStore, data: TaskData) -> di
         unaugmented, where the protocol does not augment), and ``validation`` (M, D).
     """
     key = stage_key("features", upstream=trained.key, views=FEATURE_VIEWS)
-    with store.lock("features", key):
-        found = store.find("features", key)
-        if found is None:
-            tensors = _compute_features(trained, data)
-            found = store.write("features", key, {"features": tensors}, {"upstream": trained.key})
+    found = store.find("features", key)
+    if found is None:
+        with store.lock("features", key):
+            found = store.find("features", key)
+            if found is None:
+                files = {"features": _compute_features(trained, data)}
+                found = store.write("features", key, files, {"upstream": trained.key})
     return found.tensors("features")
 
 
@@ -342,26 +351,18 @@ def _compute_features(trained: Artifact, data: TaskData) -> dict[str, Tensor]:
     kind = protocol.augmentation or data.prepared.info.augmentation
     train = ImageBatcher(data.search.train.images, data.prepared.info, data.device)
     count = 1 if kind == "none" else FEATURE_VIEWS
-    views = [_features(network, train, kind, seed, data.device) for seed in range(count)]
-    validation = _features(network, data.validation_batcher, "none", 0, data.device)
+    views = [_features(network, train, kind, seed) for seed in range(count)]
+    validation = _features(network, data.validation_batcher)
     return {"views": torch.stack(views), "validation": validation}
 
 
-@torch.inference_mode()
-def _features(
-    network: Network, batcher: ImageBatcher, kind: str, seed: int, device: torch.device
-) -> Tensor:
-    network.eval()
+def _features(network: Network, batcher: ImageBatcher, kind: str = "none", seed: int = 0) -> Tensor:
+    """Return the features (N, D) of one view of all images, drawn from ``seed``."""
     generator = torch.Generator().manual_seed(seed)
-    rows = []
-    for batch in torch.arange(len(batcher)).split(1024):
-        with torch.autocast(device.type, torch.bfloat16, device.type == "cuda"):
-            rows.append(network.features(batcher.augmented(batch, kind, generator)).float())
-    return torch.cat(rows).cpu()
-
-
-def _logits(network: Network, data: TaskData) -> Tensor:
-    return predict(network, data.validation_batcher, len(data.validation_labels), data.device)
+    network.eval()
+    return in_batches(
+        lambda indices: network.features(batcher.augmented(indices, kind, generator)), batcher
+    )
 
 
 def restore_network(
@@ -377,14 +378,14 @@ def restore_network(
 
 
 def _restore_head(refined: Artifact, feature_dim: int, num_classes: int) -> nn.Module:
-    (name, parameters), *_ = refined.record["request"]["parts"].items()
+    ((name, parameters),) = refined.record["request"]["parts"].items()
     head = build_refinement(name, **parameters).build_head(feature_dim, num_classes)
     head.load_state_dict(refined.tensors("head"))
     return head.eval()
 
 
 def _calibrator(parts: Parts) -> Calibrator:
-    (part, parameters), *_ = parts.items()
+    ((part, parameters),) = parts.items()
     return calibrator_from_recipe(part, parameters)
 
 
@@ -398,7 +399,11 @@ def _find(store: ArtifactStore, stage: str | None, key: str | None) -> Artifact:
 
 
 def evaluate_on_test(
-    store: ArtifactStore, stage: str, key: str, prepared: PreparedData
+    store: ArtifactStore,
+    stage: str,
+    key: str,
+    prepared: PreparedData,
+    device: torch.device | None = None,
 ) -> tuple[dict[str, float], Artifact]:
     """Read the test data once, for a chosen configuration.
 
@@ -407,6 +412,7 @@ def evaluate_on_test(
         stage: Stage of the chosen artifact.
         key: Its key.
         prepared: The task's data; this process must not be sealed.
+        device: Where networks run; ``default_device()`` if left out.
 
     Returns:
         The metrics, fractions, as ``trainables.metrics.calibration_report`` names them, and the
@@ -414,13 +420,14 @@ def evaluate_on_test(
 
     Raises:
         TestDataSealedError: If this process runs search trials.
-        InputError: If an artifact is missing.
+        InputError: If an artifact is missing or damaged.
     """
+    test = prepared.test()
     evaluation_key = stage_key("evaluate", upstream=key, data=prepared.key)
     found = store.find("evaluate", evaluation_key)
     if found is None:
-        test = prepared.test()
-        log_probs = _test_outputs(store, stage, key, prepared).log_softmax(1)
+        images = ImageBatcher(test.images, prepared.info, device or default_device())
+        log_probs = _outputs(store, stage, key, prepared, images).log_softmax(1)
         labels = torch.from_numpy(test.labels.copy())
         metrics = calibration_report(logits=log_probs, labels=labels)
         found = store.write(
@@ -433,27 +440,20 @@ def evaluate_on_test(
 
 
 @torch.inference_mode()
-def _test_outputs(store: ArtifactStore, stage: str, key: str, prepared: PreparedData) -> Tensor:
-    """Return the logits or log-probabilities (N, K) of the test rows, down the chain of stages."""
+def _outputs(
+    store: ArtifactStore, stage: str, key: str, prepared: PreparedData, images: ImageBatcher
+) -> Tensor:
+    """Return the logits or log-probabilities (N, K) of images, down the chain of stages."""
     artifact = _find(store, stage, key)
     request = artifact.record["request"]
     if stage == "calibrate":
-        logits = _test_outputs(store, request["upstream_stage"], request["upstream"], prepared)
+        before = request["upstream_stage"], request["upstream"]
         calibrator = _calibrator(request["parts"])
         calibrator.load_state_dict(artifact.tensors("calibrator"))
-        return calibrator(logits)
-    if stage == "refine":
-        return _refined_outputs(_find(store, "train", request["upstream"]), artifact, prepared)
-    device = default_device()
-    network, _ = restore_network(artifact, prepared, device)
-    batcher = ImageBatcher(prepared.test().images, prepared.info, device)
-    return predict(network, batcher, len(batcher), device)
-
-
-def _refined_outputs(trained: Artifact, refined: Artifact, prepared: PreparedData) -> Tensor:
-    device = default_device()
-    network, _ = restore_network(trained, prepared, device)
-    batcher = ImageBatcher(prepared.test().images, prepared.info, device)
-    features = _features(network, batcher, "none", 0, device)
-    head = _restore_head(refined, network.feature_dim, prepared.info.num_classes)
-    return head(features)
+        return calibrator(_outputs(store, *before, prepared, images))
+    trained = artifact if stage == "train" else _find(store, "train", request["upstream"])
+    network, _ = restore_network(trained, prepared, images.device)
+    if stage == "train":
+        return predict(network, images)
+    head = _restore_head(artifact, network.feature_dim, prepared.info.num_classes)
+    return head(_features(network, images))
