@@ -6,6 +6,7 @@ from trainables.calibrators._build import (
     calibrator_from_recipe,
     parse_calibrator,
 )
+from trainables.calibrators._checks import check_rows
 from trainables.calibrators._crossfit import cross_fit
 from trainables.calibrators._registry import CALIBRATORS
 from trainables.calibrators._storage import load_calibrator, save_calibrator
@@ -20,6 +21,7 @@ __all__ = [
     "build_calibrator",
     "build_objective",
     "calibrator_from_recipe",
+    "check_rows",
     "cross_fit",
     "load_calibrator",
     "parse_calibrator",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from trainables.calibrators._checks import check_labels, check_logits
+from trainables.calibrators._checks import check_logits, check_rows
 from trainables.errors import InputError
 
 CHUNK_VALUES = {"cpu": 1 << 19, "cuda": 1 << 24}
@@ -75,8 +75,7 @@ class Calibrator(ABC):
         Raises:
             InputError: If shapes, values or labels are not as stated.
         """
-        rows = check_logits(logits)
-        targets = check_labels(labels, rows)
+        rows, targets = check_rows(logits, labels)
         self.num_classes = rows.shape[1]
         with torch.no_grad():
             self.report = self._fit(rows, targets)

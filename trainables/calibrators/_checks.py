@@ -80,6 +80,16 @@ def check_logits(logits: Any) -> Tensor:
     return values
 
 
+def check_rows(logits: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    """Return checked logits (N, K) and labels (N,); see ``check_logits`` and ``check_labels``.
+
+    Raises:
+        InputError: If shapes, values or labels are wrong.
+    """
+    rows = check_logits(logits)
+    return rows, check_labels(labels, rows)
+
+
 def check_labels(labels: Any, logits: Tensor) -> Tensor:
     """Return labels (N,) as int64 on the device of ``logits`` (N, K).
 

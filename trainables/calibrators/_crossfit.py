@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trainables.calibrators._base import Calibrator
-from trainables.calibrators._checks import check_count, check_labels, check_logits
+from trainables.calibrators._checks import check_count, check_rows
 from trainables.errors import InputError
 
 
@@ -31,8 +31,7 @@ def cross_fit(
     Raises:
         InputError: If there are fewer rows than folds, or the rows are not as ``fit`` wants them.
     """
-    rows = check_logits(logits)
-    targets = check_labels(labels, rows)
+    rows, targets = check_rows(logits, labels)
     parts = check_count("folds", folds, 2)
     if rows.shape[0] < parts:
         raise InputError(f"folds={parts} needs at least as many rows, got {rows.shape[0]}")

@@ -14,6 +14,7 @@ from trainables.calibrators._scipy import scipy_minimize
 from trainables.calibrators.objectives import Objective, RowTerms
 
 MAX_ITERATIONS = 200
+TOLERANCE = 1e-12
 MAX_ROUNDS = 100
 ROUND_ITERATIONS = 25
 ROUND_TOLERANCE = 1e-4
@@ -106,7 +107,10 @@ def prepare_objective(
 
 
 def lbfgs(
-    evaluate: Evaluate, start: Sequence[Tensor], max_iterations: int = MAX_ITERATIONS
+    evaluate: Evaluate,
+    start: Sequence[Tensor],
+    max_iterations: int = MAX_ITERATIONS,
+    tolerance: float = TOLERANCE,
 ) -> tuple[list[Tensor], FitReport]:
     """Minimise a smooth function of tensors with SciPy's L-BFGS-B, in float64.
 
@@ -114,13 +118,14 @@ def lbfgs(
         evaluate: Returns value and gradients at given tensors.
         start: Where to begin; shapes and device are kept.
         max_iterations: Iterations after which the fit counts as not converged.
+        tolerance: Relative gain of an iteration below which it stops.
     """
 
     def flat(x: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradients = evaluate(_unpack(x, start))
         return value, _pack(gradients)
 
-    options = {"maxiter": max_iterations, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-8}
+    options = {"maxiter": max_iterations, "maxcor": 20, "ftol": tolerance, "gtol": 1e-8}
     found = scipy_minimize(flat, _pack(start), jac=True, method="L-BFGS-B", options=options)
     note = "" if found.success else str(found.message)
     return _unpack(found.x, start), FitReport(
@@ -174,6 +179,7 @@ def in_rounds(
     num_classes: int,
     objective: Objective,
     max_iterations: int = MAX_ITERATIONS,
+    tolerance: float = TOLERANCE,
 ) -> tuple[list[Tensor], FitReport]:
     """Minimise with fixed row weights, renew the weights, and repeat until they stay.
 
@@ -183,13 +189,12 @@ def in_rounds(
     """
     if not objective.adaptive:
         even = torch.zeros(len(labels), dtype=torch.float64, device=labels.device)
-        return lbfgs(
-            with_weights(objective.row_weights(even, labels, num_classes)), start, max_iterations
-        )
+        weights = objective.row_weights(even, labels, num_classes)
+        return lbfgs(with_weights(weights), start, max_iterations, tolerance)
     parameters, iterations, share, before = list(start), 0, BOLDEST, math.inf
     weights = objective.row_weights(losses(parameters), labels, num_classes)
     for _ in range(MAX_ROUNDS):
-        found, report = lbfgs(with_weights(weights), parameters, ROUND_ITERATIONS)
+        found, report = lbfgs(with_weights(weights), parameters, ROUND_ITERATIONS, tolerance)
         iterations += report.iterations
         moved = max(float((a - b).abs().max()) for a, b in zip(found, parameters, strict=True))
         parameters = found

@@ -20,7 +20,8 @@ from trainables.calibrators._released import ReleasedRun
 from trainables.calibrators._temperature import TemperatureCalibrator, divide
 
 RELEASED_SEED = 1
-MAX_ITERATIONS = 60
+MAX_ITERATIONS = 200
+TOLERANCE = 1e-7
 
 
 @CALIBRATORS.register("pts")
@@ -118,7 +119,14 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
             return evaluate
 
         return in_rounds(
-            with_weights, losses, start, labels, logits.shape[1], self.objective, MAX_ITERATIONS
+            with_weights,
+            losses,
+            start,
+            labels,
+            logits.shape[1],
+            self.objective,
+            MAX_ITERATIONS,
+            TOLERANCE,
         )
 
     def _fit_as_released(self, logits: Tensor, labels: Tensor) -> FitReport:
