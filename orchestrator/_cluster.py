@@ -7,10 +7,12 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["joined_cluster", "slots"]
+from trainables.errors import InputError
+
+__all__ = ["joined_cluster", "require_room", "slots"]
 
 # Read by Ray when it is imported or started: no files a trial of its own, enough pending trials
 # for a searcher to fill the machine, workers as urgent as other programs.
@@ -27,7 +29,8 @@ ENVIRONMENT = {
 def joined_cluster(address: str | None) -> Iterator[Any]:
     """Start Ray on this machine (``address`` None) or join the cluster at an address.
 
-    A machine of its own listens on the loopback only.
+    On one machine Ray listens on the loopback only, unless it was imported before: it reads where
+    to listen when it is imported.
     """
     # Ray reads where to listen and how to authenticate when it is imported; later is too late.
     alone = address is None and "ray" not in sys.modules
@@ -59,9 +62,28 @@ def _one_machine() -> dict[str, str]:
     }
 
 
-def slots(resources: dict[str, float], cpu: float, gpu: float) -> int:
-    """Return how many trials of a given size fit on what the cluster has, at least one."""
-    fits = [int(resources.get("CPU", 1) // cpu)]
-    if gpu:
-        fits.append(int(resources.get("GPU", 0) / gpu))
-    return max(1, min(fits))
+def slots(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
+    """Return how many trials of a given size fit on what the cluster has now, at least one."""
+    return max(1, _fits(resources, cpu, gpu))
+
+
+def require_room(resources: Mapping[str, float], stage: str, cpu: float, gpu: float) -> None:
+    """Refuse a trial that would wait for ever, on a machine that does not grow.
+
+    Raises:
+        InputError: If no trial of that size fits.
+    """
+    if _fits(resources, cpu, gpu) == 0:
+        raise InputError(
+            f"resources.{stage}: a trial of {cpu:g} CPUs and {gpu:g} GPUs does not fit on this "
+            f"machine with {resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs"
+        )
+
+
+def _fits(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
+    by_cpu = int(resources.get("CPU", 0) // cpu)
+    if not gpu:
+        return by_cpu
+    gpus = int(resources.get("GPU", 0))
+    # A share of a GPU never spreads over two of them.
+    return min(by_cpu, gpus * int(1 / gpu) if gpu < 1 else int(gpus // gpu))

@@ -11,9 +11,10 @@ import torch
 import yaml
 
 from orchestrator._state import Chosen, StudyState, SweepState
-from trainables.artifacts import ArtifactStore
+from trainables.artifacts import Artifact, ArtifactStore
 from trainables.data import PreparedData
 from trainables.engine import default_device
+from trainables.errors import InputError
 from trainables.metrics import reliability_curve, reliability_diagram
 from trainables.stages import evaluate_on_test
 
@@ -50,7 +51,7 @@ class Evaluation:
 
 
 def pending_evaluations(state: SweepState) -> Iterator[Evaluation]:
-    """Return what is to be measured on test data, once every study has chosen."""
+    """Yield what is to be measured on test data; to be called once every study has chosen."""
     for study in state.studies.values():
         if study.plan.row:
             for chosen in study.seeds.values():
@@ -93,21 +94,28 @@ def evaluate(storage: str, folder: str, job: Evaluation, gpus: float = 0.0) -> d
         default_device() if gpus else torch.device("cpu"),
     )
     target = Path(folder) / job.task.replace("/", "_") / job.recipe / f"seed-{job.seed}"
-    target.mkdir(parents=True, exist_ok=True)
-    rows = artifact.tensors("test")
-    curve = reliability_curve(logits=rows["log_probs"], labels=rows["labels"])
-    diagram = target / "reliability.png"
-    reliability_diagram(curve, title=f"{job.recipe} on {job.task}").savefig(diagram, dpi=110)
-    configuration = target / "configuration.yaml"
-    configuration.write_text(_configuration_text(job), encoding="utf-8")
+    try:
+        written = _write_reports(target, job, artifact)
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error}") from error
     return {
         "event": "evaluated",
         "key": job.key,
         "study": job.study,
         "seed": job.seed,
         "metrics": {f"test_{name}": value for name, value in metrics.items()},
-        "artifacts": {path.name: str(path) for path in (diagram, configuration)},
+        "artifacts": {path.name: str(path) for path in written},
     }
+
+
+def _write_reports(target: Path, job: Evaluation, artifact: Artifact) -> tuple[Path, ...]:
+    target.mkdir(parents=True, exist_ok=True)
+    rows = artifact.tensors("test")
+    curve = reliability_curve(logits=rows["log_probs"], labels=rows["labels"])
+    diagram, configuration = target / "reliability.png", target / "configuration.yaml"
+    reliability_diagram(curve, title=f"{job.recipe} on {job.task}").savefig(diagram, dpi=110)
+    configuration.write_text(_configuration_text(job), encoding="utf-8")
+    return diagram, configuration
 
 
 def _configuration_text(job: Evaluation) -> str:

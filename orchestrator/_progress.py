@@ -30,7 +30,7 @@ class Snapshot:
         all_trials: Trials in all, further seeds included.
         running: Trials given out that have not ended.
         failed: Trials that failed.
-        best: The best study so far and its validation objective.
+        best: The best trial so far: its recipe, its task if there are several, its objective.
         seconds_left: An estimate; None before anything has ended.
     """
 
@@ -75,16 +75,17 @@ def snapshot(state: SweepState, started: float) -> Snapshot:
 
 
 def _best(state: SweepState) -> str:
+    several = len(state.plan.spec.tasks) > 1
     scored = [
-        (objective, study.plan.recipe.name)
+        (objective, study.plan.id if several else study.plan.recipe.name)
         for study in state.studies.values()
         for number, objective in study.objectives.items()
         if study.outcomes[number].status == "finished"
     ]
     if not scored:
         return ""
-    objective, recipe = min(scored)
-    return f"{recipe} (validation {state.plan.spec.search.objective} {objective:.4f})"
+    objective, name = min(scored)
+    return f"{name} (validation {state.plan.spec.search.objective} {objective:.4f})"
 
 
 @contextmanager
@@ -102,7 +103,7 @@ def shown_progress(console: Console | None) -> Iterator[Callable[[Snapshot], Non
 class _PlainProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._last = 0.0
+        self._last = -PLAIN_SECONDS
 
     def __call__(self, now: Snapshot) -> None:
         if time.monotonic() - self._last >= PLAIN_SECONDS:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from orchestrator._study import Outcome
 from orchestrator.journal import Journal
 from orchestrator.plan import StudyPlan
 from orchestrator.spec import SweepSpec
+from trainables.errors import InputError
 
 __all__ = ["StudySchedulers", "SweepSearcher", "make_scheduler"]
 
@@ -46,9 +48,17 @@ class SweepSearcher(Searcher):
         self._changed = changed
         self._running: dict[str, TrialSpec] = {}
         self._last: dict[str, dict[str, Any]] = {}
+        self._failure: InputError | None = None
 
     def suggest(self, trial_id: str) -> Any:
-        """Return a trial's configuration, None if all must wait, FINISHED at the very end."""
+        """Return a trial's configuration, None if all must wait, FINISHED at the very end.
+
+        Raises:
+            InputError: If the journal could not be written, now or when a report came: Tune lets
+                only what is raised here end the sweep.
+        """
+        if self._failure is not None:
+            raise self._failure
         trial = self._state.next_trial()
         if trial is None:
             return Searcher.FINISHED if self._state.finished else None
@@ -66,24 +76,31 @@ class SweepSearcher(Searcher):
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Write the epochs of a report into the journal."""
         self._last[trial_id] = result
-        self._write_epochs(trial_id, result)
+        with self._failures_kept():
+            self._write_epochs(self._running[trial_id], result)
         self._changed()
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Tell the state how a trial ended. Tune hands over the last report flattened."""
-        trial = self._running[trial_id]
-        seen = self._last.pop(trial_id, None)
-        last = unflatten_dict(result) if result else seen
-        if result and last is not None:
-            self._write_epochs(trial_id, last)
-        del self._running[trial_id]
-        self._state.record(trial, _outcome(trial, last, error), **_facts(last))
+        trial = self._running.pop(trial_id)
+        last = self._last.pop(trial_id, None)
+        with self._failures_kept():
+            if result:
+                last = unflatten_dict(result)
+                self._write_epochs(trial, last)
+            self._state.record(trial, _outcome(trial, last, error), **_facts(last))
         self._changed()
 
-    def _write_epochs(self, trial_id: str, result: dict[str, Any]) -> None:
-        trial = self._running[trial_id]
+    @contextmanager
+    def _failures_kept(self) -> Iterator[None]:
+        try:
+            yield
+        except InputError as error:
+            self._failure = self._failure or error
+
+    def _write_epochs(self, trial: TrialSpec, result: dict[str, Any]) -> None:
         for epoch in result.get("history", ()):
             self._journal.append({"event": "epoch", "key": trial.key, **epoch}, durable=False)
 

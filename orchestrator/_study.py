@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import Trial, TrialState
 
 from orchestrator.plan import StudyPlan
@@ -15,7 +17,7 @@ from orchestrator.spec import SearchModel
 
 __all__ = ["Outcome", "StudySearch"]
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)
+optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,15 @@ class StudySearch:
         self._study = optuna.create_study(
             direction="minimize", sampler=_sampler(rules, _seed(plan.id, seed))
         )
-        for point in self._first_points(rules):
+        for point in self._first_points():
             self._study.enqueue_trial(point)
 
-    def _first_points(self, rules: SearchModel) -> list[dict[str, Any]]:
-        """Return the published default, or all of a grid with that first where it is part of it."""
+    def _first_points(self) -> list[dict[str, Any]]:
+        """Return the published default; all points, that one first, where the budget holds them."""
         default = {name: _default(self.plan, name) for name in self._distributions}
-        if rules.sampler != "grid":
+        if self.plan.points > self.plan.trials:
             return [default]
-        values = [d.choices for d in self._distributions.values() if hasattr(d, "choices")]
+        values = map(_values, self._distributions.values())
         grid = [dict(zip(default, point, strict=True)) for point in product(*values)]
         return sorted(grid, key=lambda point: point != default)
 
@@ -95,11 +97,6 @@ class StudySearch:
         """Hand in a finished trial's objective (None for a failed one)."""
         self._waiting[number] = (value, outcome)
 
-    @property
-    def scored(self) -> int:
-        """Return how many trials have been handed in."""
-        return len(self._waiting) + self._told
-
     def _tell(self, number: int) -> None:
         value, outcome = self._waiting.pop(number)
         self._told += 1
@@ -109,6 +106,15 @@ class StudySearch:
             self._study.tell(self._trials[number], state=TrialState.PRUNED)
         else:
             self._study.tell(self._trials[number], value)
+
+
+def _values(distribution: BaseDistribution) -> Sequence[Any]:
+    """Return every value of a distribution that has a few."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices
+    if isinstance(distribution, IntDistribution):
+        return range(distribution.low, distribution.high + 1)
+    return (distribution.low,)  # type: ignore[attr-defined]
 
 
 def _default(plan: StudyPlan, name: str) -> Any:

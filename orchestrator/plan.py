@@ -15,6 +15,7 @@ from search_spaces import Parameter
 __all__ = ["BASELINE", "Plan", "StudyPlan", "make_plan", "study_id"]
 
 BASELINE = "ce"  # The model that the accuracy guard compares with.
+MANY = 10**9  # More configurations than any budget.
 
 
 def study_id(task: str, recipe: str) -> str:
@@ -31,6 +32,7 @@ class StudyPlan:
         recipe: The recipe.
         row: Whether the sweep asked for it; False if it is only there because others build on it.
         trials: Trials to run on the first seed.
+        points: Different configurations that there are, at most ``MANY``.
         searched: Part to the parameters that are searched.
         defaults: Part to every parameter's starting value.
         upstream: Study whose chosen configuration this one builds on.
@@ -41,6 +43,7 @@ class StudyPlan:
     recipe: Recipe
     row: bool
     trials: int
+    points: int
     searched: dict[str, dict[str, Parameter]] = field(hash=False)
     defaults: dict[str, dict[str, Any]] = field(hash=False)
     upstream: str | None = None
@@ -80,10 +83,6 @@ class Plan:
             counts[study.stage] += study.trials + len(self.spec.seeds) - 1
         return counts
 
-    def trainings_from_scratch(self) -> int:
-        """Return how many trainings it would take if every trial computed its whole chain."""
-        return self.trials
-
 
 def make_plan(spec: SweepSpec) -> Plan:
     """Lay out the studies of a sweep.
@@ -101,7 +100,7 @@ def make_plan(spec: SweepSpec) -> Plan:
     studies = [
         _study(spec, task, recipe, recipe.name in names)
         for task in spec.tasks
-        for recipe in sorted(ordered, key=lambda recipe: _depth(recipe))
+        for recipe in sorted(ordered, key=_depth)
     ]
     return Plan(spec, tuple(studies))
 
@@ -130,6 +129,7 @@ def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyP
         recipe=recipe,
         row=row,
         trials=points if spec.search.sampler == "grid" else min(spec.search.trials, points),
+        points=points,
         searched=searched,
         defaults={part: spec.defaults(part, task) for part in recipe.own_parts},
         upstream=study_id(task.id, recipe.upstream.name) if recipe.upstream else None,
@@ -138,10 +138,16 @@ def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyP
 
 
 def _points(searched: dict[str, dict[str, Parameter]]) -> int:
-    """Return how many different configurations there are, at most ``sys.maxsize``."""
-    sizes = [
-        len(parameter.choices) if parameter.type == "categorical" else 10**9
-        for parameters in searched.values()
-        for parameter in parameters.values()
-    ]
-    return min(math.prod(sizes), 10**9)
+    """Return how many different configurations there are, at most ``MANY``."""
+    sizes = [_size(p) for parameters in searched.values() for p in parameters.values()]
+    return min(math.prod(sizes), MANY)
+
+
+def _size(parameter: Parameter) -> int:
+    if parameter.type == "categorical":
+        return len(parameter.choices)
+    assert parameter.low is not None
+    assert parameter.high is not None
+    if parameter.type == "int":
+        return int(parameter.high) - int(parameter.low) + 1
+    return 1 if parameter.low == parameter.high else MANY

@@ -14,7 +14,18 @@ import torch
 
 __all__ = ["LIBRARIES", "git_commit", "library_versions", "provenance"]
 
-LIBRARIES = ("calsweep", "torch", "torchvision", "timm", "ray", "optuna", "mlflow", "numpy")
+LIBRARIES = (
+    "calsweep",
+    "torch",
+    "torchvision",
+    "timm",
+    "ray",
+    "optuna",
+    "mlflow",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+)
 
 
 def provenance() -> dict[str, Any]:
@@ -44,8 +55,15 @@ def library_versions() -> dict[str, str]:
 
 
 def git_commit() -> str:
-    """Return the commit of this code, with ``-dirty`` for local changes; empty outside git."""
-    folder = Path(__file__).resolve().parent
+    """Return the commit of this code, with ``-dirty`` for local changes; empty outside git.
+
+    Code that is merely installed inside someone's repository, as in its virtual environment, has
+    no commit.
+    """
+    file = Path(__file__).resolve()
+    folder = file.parent
+    if not _git(folder, "ls-files", "--", file.name):
+        return ""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit and _git(folder, "status", "--porcelain", "--untracked-files=no"):
         return f"{commit}-dirty"
@@ -55,7 +73,10 @@ def git_commit() -> str:
 def _git(folder: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=10,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -15,7 +15,7 @@ import yaml
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from orchestrator._cluster import joined_cluster, slots
+from orchestrator._cluster import joined_cluster, require_room, slots
 from orchestrator._evaluate import Evaluation, evaluate, pending_evaluations
 from orchestrator._progress import shown_progress, snapshot
 from orchestrator._state import SweepState
@@ -183,6 +183,8 @@ def _search_and_evaluate(
     evaluated = {event["key"] for event in history if event["event"] == "evaluated"}
     if not _all_known(state, evaluated):
         with joined_cluster(address) as ray:
+            if address is None:
+                _require_room(state.plan, ray)
             _search(state, journal, store, ray, console)
             if not state.finished:
                 return "interrupted"
@@ -255,6 +257,13 @@ def _resources(spec: SweepSpec) -> Callable[[dict[str, Any]], Any]:
         return tune.PlacementGroupFactory([{"CPU": wanted.cpu, "GPU": wanted.gpu}])
 
     return resources
+
+
+def _require_room(plan: Plan, ray: Any) -> None:
+    available = ray.cluster_resources()
+    for stage in plan.stage_trials():
+        wanted = getattr(plan.spec.resources, stage)
+        require_room(available, stage, wanted.cpu, wanted.gpu)
 
 
 def _concurrent(spec: SweepSpec, ray: Any) -> int:
