@@ -41,7 +41,7 @@ def stage_key(stage: str, **determinants: Any) -> str:
         TypeError: If a determinant is no plain JSON value.
         ValueError: If a number is not finite.
     """
-    content = {**_one_spelling(determinants), "schema": SCHEMA_VERSION, "stage": stage}
+    content = [SCHEMA_VERSION, stage, _one_spelling(determinants)]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -148,7 +148,7 @@ class ArtifactStore:
         """Move a draft to its place, unless another process was first with the same content."""
         with self._changing():
             if directory.exists() and _damage(directory):
-                shutil.rmtree(directory)
+                _remove(directory)
             if not directory.exists():
                 os.rename(draft, directory)
 
@@ -156,7 +156,7 @@ class ArtifactStore:
         """Remove an artifact if it still is damaged: another process may have mended it."""
         with self._changing():
             if directory.exists() and _damage(directory):
-                shutil.rmtree(directory, ignore_errors=True)
+                _remove(directory)
 
     def _changing(self) -> FileLock:
         """Return the lock under which artifacts come and go: for moments, never for a stage."""
@@ -181,15 +181,25 @@ def _damage(directory: Path) -> str:
     """Return what is wrong with an artifact's files, or an empty string."""
     try:
         files = json.loads((directory / MANIFEST).read_text())
+        present = {path.name for path in directory.iterdir()} - {MANIFEST}
+        if RECORD not in present or present != set(files):
+            return f"it holds {sorted(present)}, not what its manifest lists"
         for name, facts in files.items():
             path = directory / name
             if path.stat().st_size != facts["bytes"]:
                 return f"{name} has {path.stat().st_size} bytes, not {facts['bytes']}"
             if _digest(path) != facts["sha256"]:
                 return f"{name} does not match its checksum"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _digest(path: Path) -> str:
