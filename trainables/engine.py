@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,16 +35,23 @@ def place(network: Network, device: torch.device) -> Network:
 
 def seeded_network(model: str, info: DatasetInfo, seed: int) -> Network:
     """Return a network whose initial weights depend on ``seed`` alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with _global_seed(seed):
         return build_model(model, info.num_classes, info.channels, info.size[0])
+
+
+@contextmanager
+def _global_seed(seed: int, *devices: torch.device) -> Iterator[None]:
+    """Seed torch's global generators, of the CPU and ``devices``, and put them back afterwards."""
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        yield
 
 
 class Trainer:
     """Trains one network with one method on one device.
 
-    The same arguments give the same weights: bitwise on a CPU with the same number of threads, up
-    to the rounding of its kernels on a GPU.
+    The same arguments give the same weights, whatever else the process computes: bitwise on a CPU
+    with the same number of threads, up to the rounding of its kernels on a GPU.
 
     Args:
         model: Name of the network, see ``trainables.models``.
@@ -68,10 +77,12 @@ class Trainer:
         self.protocol = protocol
         self.device = device
         self.epoch = 0
-        torch.manual_seed(seed)
+        self._seed = seed
         self._generator = torch.Generator().manual_seed(seed)
         network = seeded_network(model, info, seed)
-        self.network = place(method.attach(network, len(data.labels), info.num_classes), device)
+        with _global_seed(seed):
+            network = method.attach(network, len(data.labels), info.num_classes)
+        self.network = place(network, device)
         self.method.loss.to(device)
         self._batcher = ImageBatcher(data.images, info, device)
         self._labels = torch.from_numpy(data.labels.copy()).to(device)
@@ -89,12 +100,20 @@ class Trainer:
         rate = learning_rate(self.protocol, self.epoch)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        loss = self._run_batches()
+        # Dropout draws from the global generators; an epoch's draws depend on nothing before it.
+        with _global_seed(self._epoch_seed(), *self._gpus()):
+            loss = self._run_batches()
         if not math.isfinite(loss):
             raise TrainingDivergedError(f"training loss became {loss} in epoch {self.epoch + 1}")
         figures = self.method.end_epoch(self.network, self.epoch)
         self.epoch += 1
         return {"train_loss": loss, "lr": rate, **figures}
+
+    def _epoch_seed(self) -> int:
+        return int(np.random.SeedSequence((self._seed, self.epoch)).generate_state(1)[0])
+
+    def _gpus(self) -> list[torch.device]:
+        return [self.device] if self.device.type == "cuda" else []
 
     def _run_batches(self) -> float:
         total = torch.zeros((), device=self.device)
@@ -132,8 +151,6 @@ class Trainer:
             "loss": self.method.loss.state_dict(),
             "scheme": self.method.scheme.state_dict(),
             "generator": self._generator.get_state(),
-            "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -144,9 +161,6 @@ class Trainer:
         self.method.loss.load_state_dict(state["loss"])
         self.method.scheme.load_state_dict(state["scheme"])
         self._generator.set_state(state["generator"])
-        torch.set_rng_state(state["torch"])
-        if state["cuda"]:
-            torch.cuda.set_rng_state_all(state["cuda"])
 
 
 def _optimizer(network: Network, protocol: Protocol) -> torch.optim.Optimizer:

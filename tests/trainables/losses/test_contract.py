@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from no_waiting import NoWaiting
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from search_spaces import Parameter, load_space, space_names
 from trainables.errors import InputError
@@ -71,36 +71,6 @@ def parameters() -> Iterator[tuple[str, str]]:
     for name in NAMES:
         for parameter in load_space("methods", name).parameters:
             yield name, parameter
-
-
-class NoWaiting(TorchDispatchMode):
-    """Fails on what would make the host wait for a device: values read, shapes from values."""
-
-    FORBIDDEN = (
-        "local_scalar_dense",
-        "nonzero",
-        "masked_select",
-        "bincount",
-        "unique",
-        "unique2",
-        "unique_consecutive",
-        "is_nonzero",
-        "equal",
-        "repeat_interleave.Tensor",
-    )
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        name = func.name().removeprefix("aten::").strip("_")
-        base = name.split(".")[0].rstrip("_")
-        if name in self.FORBIDDEN or base in self.FORBIDDEN:
-            raise AssertionError(f"{name} waits for the device")
-        if base in ("index", "index_put") and any(
-            place is not None and place.dtype in (torch.bool, torch.uint8) for place in args[1]
-        ):
-            raise AssertionError(f"{name} with a mask waits for the device")
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize(

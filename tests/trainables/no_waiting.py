@@ -1,0 +1,51 @@
+"""Notices operations that would make the host wait for a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class NoWaiting(TorchDispatchMode):
+    """Fails on what would make the host wait for a device: values read, shapes from values.
+
+    Args:
+        allowed: How many such operations are let through.
+    """
+
+    FORBIDDEN = (
+        "local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "bincount",
+        "unique",
+        "unique2",
+        "unique_consecutive",
+        "is_nonzero",
+        "equal",
+        "repeat_interleave.Tensor",
+    )
+
+    def __init__(self, allowed: int = 0) -> None:
+        super().__init__()
+        self.allowed = allowed
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = func.name().removeprefix("aten::").strip("_")
+        base = name.split(".")[0].rstrip("_")
+        if name in self.FORBIDDEN or base in self.FORBIDDEN:
+            self._count(name)
+        if base in ("index", "index_put") and any(
+            place is not None and str(place.dtype) in ("torch.bool", "torch.uint8")
+            for place in args[1]
+        ):
+            self._count(f"{name} with a mask")
+        return func(*args, **(kwargs or {}))
+
+    def _count(self, what: str) -> None:
+        self.allowed -= 1
+        if self.allowed < 0:
+            raise AssertionError(f"{what} waits for the device")
