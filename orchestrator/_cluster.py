@@ -40,13 +40,17 @@ def joined_cluster(address: str | None) -> Iterator[Any]:
 
     # Tune warns of files that it was told not to write.
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
-    ray.init(
-        address=address or "local",
-        include_dashboard=False if address is None else None,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        configure_logging=False,
-    )
+    try:
+        ray.init(
+            address=address or "local",
+            include_dashboard=False if address is None else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
+    except ConnectionError as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"no Ray cluster answers at {address!r}: {reason}") from error
     try:
         yield ray
     finally:

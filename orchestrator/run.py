@@ -126,8 +126,8 @@ def run_sweep(
         spec = _next_free(spec)
     _check_same(spec, resume)
     plan = make_plan(spec)
-    data = prepare_data(spec)
     with _owned(spec):
+        data = prepare_data(spec)
         _store_spec(spec)
         return _run(plan, data, address, console, started)
 

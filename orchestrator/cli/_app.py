@@ -8,18 +8,21 @@ from importlib.metadata import version
 import typer
 from rich.console import Console
 
+from orchestrator.cli._calibrate import apply, calibrate
 from orchestrator.cli._doctor import doctor
 from orchestrator.cli._list import list_names
+from orchestrator.cli._plot import plot
 from orchestrator.cli._query import best, sync, table
 from orchestrator.cli._run import demo, plan, run
 from trainables.errors import InputError
 
 __all__ = ["app", "main"]
 
+WRONG_INPUT = 2
+
 app = typer.Typer(
     name="calsweep",
     help="Hyper-parameter sweeps and comparison tables for the calibration of neural networks.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -32,13 +35,17 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
+    context: typer.Context,
     version: bool = typer.Option(
         False, "--version", callback=_show_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
-    """Take the options that stand before a sub-command."""
+    """Take the options that stand before a sub-command; without one, show the help."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(WRONG_INPUT)
 
 
 app.command()(demo)
@@ -46,15 +53,19 @@ app.command()(run)
 app.command()(plan)
 app.command()(best)
 app.command()(table)
+app.command()(plot)
+app.command()(sync)
+app.command()(calibrate)
+app.command()(apply)
 app.command("list")(list_names)
 app.command()(doctor)
-app.command()(sync)
 
 
 def _message(error: typer.TyperException) -> str:
     """Return what typer complains of, in one line."""
     text = error.format_message() if hasattr(error, "format_message") else str(error)
-    return " ".join(text.split())
+    # pydantic, by which typer reads values, begins the messages of an Enum so.
+    return " ".join(text.split()).replace(": Value error, ", ": ")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,10 +80,10 @@ def main(arguments: list[str] | None = None) -> int:
         outcome = app(args=arguments, standalone_mode=False)
     except InputError as error:
         errors.print(f"calsweep: {error}", markup=False)
-        return 2
+        return WRONG_INPUT
     except typer.TyperException as error:
         errors.print(f"calsweep: {_message(error)}", markup=False)
-        return 2
+        return WRONG_INPUT
     except (KeyboardInterrupt, typer.Abort):
         errors.print("calsweep: interrupted", markup=False)
         return 130

@@ -25,18 +25,22 @@ class Catalogue(StrEnum):
 
 def list_names(what: Annotated[Catalogue, typer.Argument(help="What to list.")]) -> int:
     """List what sweep files may name, with the parameters that a search varies."""
-    from rich.console import Console
     from rich.table import Table
 
-    output = Console(soft_wrap=True, highlight=False)
+    from orchestrator.cli._console import output
+
+    console = output()
     if what in (Catalogue.datasets, Catalogue.models, Catalogue.protocols):
         for name in _plain_names(what):
-            output.print(name, markup=False)
+            console.print(name, markup=False)
         return 0
-    table = Table("name", "title", "searched: default in [range]", "source", box=None)
+    table = Table(box=None)
+    table.add_column("name", no_wrap=True)
+    for heading in ("title", "searched: default in [range]", "source"):
+        table.add_column(heading, overflow="fold")
     for name in _registered(what):
         table.add_row(name, *_describe(what.value, name))
-    output.print(table)
+    console.print(table)
     return 0
 
 

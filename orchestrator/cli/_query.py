@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+
+from orchestrator.cli._console import output
+from trainables.errors import InputError
+
+if TYPE_CHECKING:
+    from orchestrator.selection import BestConfig
 
 __all__ = ["best", "sync", "table"]
 
@@ -55,15 +60,25 @@ def best(
         best_config(task, recipe, tracking_uri=uri, sweep=sweep, top=top)
     ):
         if out is not None:
-            name = out.name if top == 1 else f"{out.name}-{position + 1}"
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.with_name(f"{name}.yaml").write_text(config.to_yaml(), encoding="utf-8")
-            out.with_name(f"{name}.json").write_text(config.to_json(), encoding="utf-8")
+            _save(config, out, "" if top == 1 else f"-{position + 1}")
         elif format is ConfigFormat.json:
             typer.echo(config.to_json())
         else:
             typer.echo(config.to_yaml(), nl=False)
     return 0
+
+
+def _save(config: BestConfig, out: Path, suffix: str) -> None:
+    stem = out.stem if out.suffix in (".yaml", ".yml", ".json") else out.name
+    texts = {"yaml": config.to_yaml(), "json": config.to_json()}
+    for ending, text in texts.items():
+        try:
+            path = out.with_name(f"{stem}{suffix}.{ending}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InputError(f"--out {out}: cannot be written: {error}") from error
+        typer.echo(f"wrote {path}")
 
 
 def table(
@@ -85,7 +100,7 @@ def table(
     built = comparison_table(sweep, tracking_uri=uri, metrics=columns)
     built = built.sorted_by(sort) if sort else built
     if format is TableFormat.terminal:
-        Console(highlight=False).print(to_rich(built))
+        output().print(to_rich(built))
     else:
         typer.echo(render(built, format.value).rstrip("\n"))
     return 0
@@ -96,10 +111,12 @@ def sync(
     tracking_uri: TrackingUri = None,
 ) -> int:
     """Deliver what a sweep recorded while the tracking server was away; twice changes nothing."""
-    from orchestrator.run import JOURNAL, load_existing
+    from orchestrator.run import JOURNAL, SPEC, load_existing
     from orchestrator.tracking import sync as deliver
 
     path = (journal / JOURNAL if journal.is_dir() else journal).absolute()
+    if not path.is_file() or not path.with_name(SPEC).is_file() or len(path.parents) < 3:
+        raise InputError(f"{path} is no sweep's journal: that is STORAGE/sweeps/NAME/{JOURNAL}")
     spec = load_existing(path.parent.name, str(path.parents[2]))
     uri = tracking_uri or spec.tracking_uri
     deliver(path, uri, spec.storage_path / "mlflow-artifacts")

@@ -6,13 +6,13 @@ import shlex
 from collections import Counter
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
+from orchestrator.cli._console import output
 from orchestrator.plan import Plan, StudyPlan
 from orchestrator.run import JOURNAL, SweepOutcome
 from orchestrator.selection import DEFAULT_METRICS
-from orchestrator.tables import build_table, render, to_rich
+from orchestrator.tables import ComparisonTable, build_table, render, to_rich
 
 __all__ = ["show_outcome", "show_plan"]
 
@@ -22,20 +22,20 @@ EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
 def show_outcome(outcome: SweepOutcome) -> int:
     """Print the table and where everything lies; return the exit code."""
     spec = outcome.spec
-    output = Console(soft_wrap=True, highlight=False)
+    console = output()
     if outcome.status == "interrupted":
-        output.print(
+        console.print(
             f"sweep {spec.name} was interrupted; go on with: "
             f"calsweep run --resume {spec.name} --storage {shlex.quote(spec.storage)}",
             markup=False,
         )
         return EXIT_CODES["interrupted"]
     table = build_table(outcome.results, DEFAULT_METRICS)
-    output.print(to_rich(table))
-    _write_tables(outcome)
-    output.print(_where(outcome), markup=False)
+    console.print(to_rich(table))
+    _write_tables(table, spec.directory)
+    console.print(_where(outcome), markup=False)
     if not outcome.tracked:
-        output.print(
+        console.print(
             f"not everything has reached {spec.tracking_uri}; deliver the rest with: "
             f"calsweep sync {shlex.quote(str(outcome.journal))}",
             markup=False,
@@ -43,11 +43,9 @@ def show_outcome(outcome: SweepOutcome) -> int:
     return EXIT_CODES[outcome.status]
 
 
-def _write_tables(outcome: SweepOutcome) -> None:
-    table = build_table(outcome.results, DEFAULT_METRICS)
+def _write_tables(table: ComparisonTable, folder: Path) -> None:
     for format, ending in (("markdown", "md"), ("csv", "csv"), ("latex", "tex"), ("html", "html")):
-        path = outcome.spec.directory / f"table.{ending}"
-        path.write_text(render(table, format), encoding="utf-8")
+        (folder / f"table.{ending}").write_text(render(table, format), encoding="utf-8")
 
 
 def _where(outcome: SweepOutcome) -> str:
@@ -69,24 +67,26 @@ def _relative(path: Path) -> str:
 
 def show_plan(plan: Plan) -> None:
     """Print studies, trials, distinct trainings, and what an earlier run has left to reuse."""
-    output = Console(soft_wrap=True, highlight=False)
-    output.print(_studies(plan))
+    console = output()
+    console.print(_studies(plan))
     stages = plan.stage_trials()
-    output.print(
+    console.print(
         f"{len(plan.studies)} studies, {plan.trials} trials: at most {stages['train']} trainings, "
         f"{stages['refine']} refinements on stored features, "
         f"{stages['calibrate']} calibrations of stored logits",
         markup=False,
     )
-    output.print(
+    console.print(
         f"with a training of its own for every trial it would be {plan.trials} trainings",
         markup=False,
     )
-    output.print(_reuse(plan), markup=False)
+    console.print(_reuse(plan), markup=False)
 
 
 def _studies(plan: Plan) -> Table:
-    table = Table("task", "recipe", "stage", "trials", "searches", "builds on", box=None)
+    table = Table(box=None)
+    for heading in ("task", "recipe", "stage", "trials", "searches", "builds on"):
+        table.add_column(heading, overflow="fold")
     for study in plan:
         recipe = study.recipe.name if study.row else f"({study.recipe.name})"
         upstream = study.recipe.upstream

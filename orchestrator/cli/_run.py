@@ -45,17 +45,17 @@ def demo(
 
     text = (files("orchestrator") / "examples" / DEMO).read_text(encoding="utf-8")
     document = yaml.safe_load(text)
-    if tasks:
-        document["tasks"] = [_task(text) for text in _items(tasks)]
-    if recipes:
-        document["recipes"] = _items(recipes)
+    if tasks is not None:
+        document["tasks"] = [_task(text) for text in _items("--tasks", tasks)]
+    if recipes is not None:
+        document["recipes"] = _items("--recipes", recipes)
     if trials is not None:
         document["search"]["trials"] = trials
-    if seeds:
-        document["seeds"] = [_whole("--seeds", item) for item in _items(seeds)]
-    if storage:
+    if seeds is not None:
+        document["seeds"] = [_whole("--seeds", item) for item in _items("--seeds", seeds)]
+    if storage is not None:
         document["storage"] = storage
-    if any((tasks, recipes, trials is not None, seeds)):
+    if any(choice is not None for choice in (tasks, recipes, trials, seeds)):
         # The demo as shipped keeps its name: another selection is another sweep.
         document["name"] = f"demo-{_short_hash(document)}"
         _drop_foreign_parts(document)
@@ -112,8 +112,11 @@ def _show_plan(spec: Any) -> int:
     return 0
 
 
-def _items(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
+def _items(option: str, text: str) -> list[str]:
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise InputError(f"{option}: {text!r} names nothing")
+    return items
 
 
 def _whole(option: str, text: str) -> int:

@@ -12,7 +12,7 @@ from orchestrator.tracking._ledger import Trial
 from orchestrator.tracking._results import results
 from orchestrator.tracking._server import Server
 from orchestrator.tracking._tags import study_of, trial_of
-from orchestrator.tracking._uri import check_tracking_uri, redacted, sqlite_file
+from orchestrator.tracking._uri import check_tracking_uri, is_sqlite, redacted, sqlite_file
 from trainables.errors import InputError
 
 _STUDY, _TRIAL = {names.KIND: "study"}, {names.KIND: "trial"}
@@ -133,6 +133,8 @@ def _existing(uri: str) -> Server:
     file = sqlite_file(uri)
     if file is not None and not file.exists():
         raise InputError(f"no tracking database at {file}; `calsweep sync` builds it")
+    if file is not None and not is_sqlite(file):
+        raise InputError(f"{file} is no SQLite database; name another file")
     return Server(uri)
 
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from trainables.errors import InputError
 
 SQLITE = "sqlite:///"
+SQLITE_HEADER = b"SQLite format 3\0"
 ALLOWED = "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT or postgresql://USER@HOST/DATABASE"
 
 
@@ -44,6 +45,19 @@ def check_tracking_uri(uri: str) -> None:
 def sqlite_file(uri: str) -> Path | None:
     """Return the database file of a SQLite address, else None."""
     return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+
+
+def is_sqlite(file: Path) -> bool:
+    """Say whether a file is a SQLite database, or empty, which SQLite takes for a new one.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
+    try:
+        with open(file, "rb") as stream:
+            return stream.read(len(SQLITE_HEADER)) in (b"", SQLITE_HEADER)
+    except OSError as error:
+        raise InputError(f"tracking database {file} cannot be read: {error.strerror}") from error
 
 
 def redacted(uri: str) -> str:
