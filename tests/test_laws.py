@@ -100,6 +100,13 @@ def test_arguments_are_the_parameters_of_the_space_with_its_defaults(kind: str, 
         assert type(value) is type(defaults[key]), key
 
 
+@pytest.mark.parametrize("name", [name for kind, name in PARTS if kind == "calibrators"])
+@pytest.mark.parametrize("objective", OBJECTIVES.names())
+def test_a_calibrator_and_its_objective_share_no_parameter(name: str, objective: str) -> None:
+    shared = load_space("calibrators", name).parameters.keys()
+    assert not shared & load_space("objectives", objective).parameters.keys()
+
+
 class Catalogue:
     """The outcome of every part, with what it builds on; the same request is computed once."""
 

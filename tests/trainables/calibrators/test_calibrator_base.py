@@ -96,7 +96,7 @@ def test_parse_calibrator_says_what_exists(text, words):
     [
         (("ts", "ls", {"smoothing": 1.0}), r"smoothing=1.0 is outside \[0, 1\)"),
         (("ts", "fl", {"gamma": -1.0}), r"gamma=-1.0 is outside \[0, inf\)"),
-        (("ts", "fl", {"gama": 1.0}), "fl has no parameter 'gama'; it has: gamma, variant"),
+        (("ts", "fl", {"gama": 1.0}), "fl has no parameter 'gama'; it has: gamma, detach"),
         (("ts", "cls", {"normalization": "x"}), "normalization='x' is not one of nd, cm, mm"),
         (("vs", "cls"), "vs takes no fitting objective"),
     ],

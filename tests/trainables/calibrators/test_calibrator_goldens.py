@@ -21,7 +21,7 @@ OBJECTIVES = {"CE": "ce", "LS": "ls", "FL": "fl", "CL": "cls"}
 
 def objective_of(case: dict) -> tuple[str, dict]:
     name = OBJECTIVES[case["loss"]]
-    own = {"cls": {"normalization": case["norm"].lower()}, "fl": {"variant": "released"}}
+    own = {"cls": {"normalization": case["norm"].lower()}, "fl": {"detach": True}}
     return name, own.get(name, {})
 
 

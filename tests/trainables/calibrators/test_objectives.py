@@ -58,8 +58,8 @@ def test_the_neutral_hyper_parameter_is_cross_entropy(rows, objective):
 def test_the_released_focal_gradient_holds_the_weight_still(rows):
     logits, labels = rows
     paper, released = (
-        build_calibrator("ts", "fl", {"variant": v}).fit(logits, labels).summary()["temperature"]
-        for v in ("paper", "released")
+        build_calibrator("ts", "fl", {"detach": d}).fit(logits, labels).summary()["temperature"]
+        for d in (False, True)
     )
     log_t = torch.tensor(math.log(released), dtype=torch.float64, requires_grad=True)
     log_p = -F.cross_entropy(logits / log_t.exp(), labels, reduction="none")
@@ -100,11 +100,11 @@ def test_cls_of_equal_classes_is_cross_entropy():
     assert scaled == pytest.approx(plain, rel=1e-8)
 
 
-def test_cls_bounds_follow_the_variant(rows):
+def test_cls_bounds_are_the_released_ones_or_none(rows):
     released = build_calibrator("ts", "cls").fit(*rows).summary()
     assert 0.1 <= released["alpha"] <= math.log(5) / 2
     assert 1.5 <= released["beta"] <= 2.0
-    unbounded = build_calibrator("ts", "cls", {"variant": "paper"}).fit(*rows).summary()
+    unbounded = build_calibrator("ts", "cls", {"bounds": "paper"}).fit(*rows).summary()
     assert unbounded["alpha"] > 0
 
 

@@ -32,16 +32,16 @@ class ClasswiseScaling(Objective):
     Args:
         normalization: ``nd`` (standardised, n-1), ``cm`` (centred, divided by the range) or ``mm``
             (minimum to maximum mapped to [0, 1]).
-        variant: ``released`` bounds alpha to [0.1, ln(K)/2] and beta to [1.5, 2]; ``paper`` names
+        bounds: ``released`` bounds alpha to [0.1, ln(K)/2] and beta to [1.5, 2]; ``paper`` names
             no bounds, so only alpha > 0 is kept. The default is ``released`` because all published
             figures come from that code, and without bounds the search may run away.
     """
 
     adaptive = True
 
-    def __init__(self, *, normalization: str = "nd", variant: str = "released") -> None:
+    def __init__(self, *, normalization: str = "nd", bounds: str = "released") -> None:
         self.normalization = check_choice("normalization", normalization, ("nd", "cm", "mm"))
-        self.variant = check_choice("variant", variant, ("paper", "released"))
+        self.bounds = check_choice("bounds", bounds, ("paper", "released"))
         self.alpha, self.beta = ALPHA_START, BETA_START
         self._first = np.zeros(0)
 
@@ -84,7 +84,7 @@ class ClasswiseScaling(Objective):
         return self.beta * (torch.sigmoid(x / self.alpha) - 0.5) + 1
 
     def _bounds(self, num_classes: int) -> tuple[tuple[float, float | None], ...]:
-        if self.variant == "paper":
+        if self.bounds == "paper":
             return (1e-6, None), (0.0, None)
         return (ALPHA_LOW, float(np.log(num_classes)) / 2), BETA_BOUNDS
 

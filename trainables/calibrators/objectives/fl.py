@@ -2,9 +2,10 @@
 
 from torch import Tensor
 
-from trainables.calibrators._checks import check_choice, check_range
+from trainables.calibrators._checks import check_range
 from trainables.calibrators.objectives._base import Objective, RowTerms
 from trainables.calibrators.objectives._registry import OBJECTIVES
+from trainables.checks import check_flag
 
 
 @OBJECTIVES.register("fl")
@@ -16,18 +17,18 @@ class Focal(Objective):
 
     Args:
         gamma: Focusing exponent, >= 0; 0 is ``ce``.
-        variant: ``paper`` differentiates the weight too, so that the fit ends at the minimum of the
-            loss as it is written, which is why it is the default; ``released`` treats the weight as
-            a constant, so the fit ends where the weighted likelihood gradient vanishes.
+        detach: Whether the weight is a constant for the gradient, as in the class-wise scaling
+            code, so that the fit ends where the weighted likelihood gradient vanishes. The default
+            ends at the minimum of the loss as the paper writes it.
     """
 
     scheduled = True
 
-    def __init__(self, *, gamma: float = 3.0, variant: str = "paper") -> None:
+    def __init__(self, *, gamma: float = 3.0, detach: bool = False) -> None:
         self.gamma = check_range("gamma", gamma, 0.0, float("inf"), right_open=True)
-        self.variant = check_choice("variant", variant, ("paper", "released"))
+        self.detach = check_flag("detach", detach)
 
     def per_row(self, terms: RowTerms) -> Tensor:
         """Return the focal loss of each row."""
-        log_p = terms.log_p.detach() if self.variant == "released" else terms.log_p
+        log_p = terms.log_p.detach() if self.detach else terms.log_p
         return -((-log_p.expm1()).clamp(min=1e-300) ** self.gamma) * terms.log_p
