@@ -204,7 +204,5 @@ def test_a_resumed_sweep_repeats_nothing_and_chooses_the_same(
 def test_a_finished_trial_without_its_artifact_runs_again(data: dict[str, PreparedData]) -> None:
     first, events = make_state(make_spec("ce"), data)
     drive(first, 1, random.Random(0))
-    again, _ = make_state(
-        make_spec("ce"), data, history=events, available=lambda stage, key: False
-    )
+    again, _ = make_state(make_spec("ce"), data, history=events, available=lambda stage, key: False)
     assert len(drive(again, 1, random.Random(0))) == 2
