@@ -13,7 +13,7 @@ from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.protocols import protocol_from
 from trainables.stages import StageRequest, StageRun, TaskData, open_stage
 
-SPLIT = SplitSpec(validation=300, test=400, train_limit=400)
+SPLIT = SplitSpec(validation=300, test=350, train_limit=400)
 PROTOCOL: dict[str, Any] = {
     "epochs": 5,
     "batch_size": 50,

@@ -1,0 +1,412 @@
+"""A script: drives the trainable without a cluster and prints, as JSON, what came of each scenario.
+
+Usage: ray_edge_scenarios.py sealed|open FOLDER. FOLDER holds what ``Workshop`` prepares and the
+artifact store with an evaluation. ``open`` only makes the attempts at test data, in a process that
+never ran a trial. A trial seals its process for good, hence the script.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from small_stages import MACAL, request
+
+from trainables import ray_edge
+from trainables.artifacts import ArtifactStore
+from trainables.data import PreparedData, TestDataSealedError, read_source
+from trainables.ray_edge import StageTrainable
+from trainables.stages import evaluate_on_test
+
+MODE, FOLDER = sys.argv[1], Path(sys.argv[2])
+(DIRECTORY,) = (path.parent for path in (FOLDER / "data").glob("*/split.json"))
+DATA = PreparedData.open(DIRECTORY)
+SHARED = FOLDER / "artifacts"
+EVALUATED = (FOLDER / "evaluated").read_text().split()
+SCENARIOS: dict[str, Callable[[], Any]] = {}
+ATTEMPTS: dict[str, Callable[[], Any]] = {}
+HELD: list[Any] = []
+
+
+def scenario(function: Callable[[], Any]) -> Callable[[], Any]:
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def attempt(function: Callable[[], Any]) -> Callable[[], Any]:
+    ATTEMPTS[function.__name__] = function
+    return function
+
+
+class Edge(StageTrainable):
+    """The trainable, which Tune would hand the last two settings."""
+
+    def setup(self, config: dict[str, Any]) -> None:  # type: ignore[override]
+        super().setup(config, str(config.pop("storage")), config.pop("report_seconds"))
+
+
+def config(gpus: float = 0.0, **changes: Any) -> dict[str, Any]:
+    wanted = request(DATA, **changes)
+    return {"request": wanted.__dict__, "cpus": 1, "gpus": gpus, "score": "val_nll"}
+
+
+def edge(storage: Path, report_seconds: float = 0.0, **changes: Any) -> Edge:
+    return Edge({**config(**changes), "storage": storage, "report_seconds": report_seconds})
+
+
+def fresh_store() -> Path:
+    return Path(tempfile.mkdtemp(dir=FOLDER))
+
+
+def reports(trial: Edge) -> list[dict[str, Any]]:
+    """Train to the end."""
+    found = [trial.train()]
+    while not found[-1]["done"]:
+        found.append(trial.train())
+    return found
+
+
+def brief(report: dict[str, Any]) -> dict[str, Any]:
+    names = ("status", "reason", "reused", "epoch", "done", "metrics")
+    return {name: report[name] for name in names}
+
+
+def lock_of(storage: Path, **changes: Any) -> Any:
+    wanted = request(DATA, **changes)
+    return ArtifactStore(storage).lock(wanted.stage, wanted.key())
+
+
+def stored(storage: Path, **changes: Any) -> Any:
+    wanted = request(DATA, **changes)
+    return ArtifactStore(storage).find(wanted.stage, wanted.key())
+
+
+@scenario
+def a_training() -> Any:
+    storage = fresh_store()
+    found = reports(edge(storage))
+    artifact = stored(storage)
+    return {
+        "statuses": [report["status"] for report in found],
+        "epochs": [report["epoch"] for report in found],
+        "steps": [[entry["step"] for entry in report["history"]] for report in found],
+        "scores": [report["score"] == report["metrics"]["val_nll"] for report in found],
+        "last": brief(found[-1]),
+        "history": found[-1]["history"][-1]["metrics"],
+        "stored": dict(artifact.record["metrics"]),
+        "rising": all(a["seconds"] < b["seconds"] for a, b in pairwise(found)),
+    }
+
+
+@scenario
+def short_epochs_together() -> Any:
+    (report,) = reports(edge(fresh_store(), report_seconds=1e9))
+    return {"steps": [entry["step"] for entry in report["history"]], **brief(report)}
+
+
+@scenario
+def a_stored_artifact() -> Any:
+    storage = fresh_store()
+    first = reports(edge(storage))[-1]
+    (report,) = reports(edge(storage))
+    return {
+        "first": brief(first),
+        "again": brief(report),
+        "history": report["history"],
+        "score": report["score"] == first["score"],
+    }
+
+
+@scenario
+def a_damaged_artifact() -> Any:
+    storage = fresh_store()
+    first = reports(edge(storage))[-1]
+    (stored(storage).directory / "weights.safetensors").write_bytes(b"x")
+    again = reports(edge(storage))[-1]
+    return {"first": brief(first), "again": brief(again)}
+
+
+@scenario
+def waiting_for_another_that_finishes() -> Any:
+    storage = fresh_store()
+    trial, other = edge(storage), edge(storage)
+    other.train()
+    waiting = trial.train()
+    finished = reports(other)[-1]
+    return {
+        "waiting": brief(waiting),
+        "infinite": waiting["score"] == float("inf"),
+        "other": brief(finished),
+        "then": brief(trial.train()),
+    }
+
+
+@scenario
+def waiting_for_another_that_gives_up() -> Any:
+    storage = fresh_store()
+    trial = edge(storage)
+    with lock_of(storage):
+        waiting = trial.train()["status"]
+    return {"waiting": waiting, "then": [report["status"] for report in reports(trial)]}
+
+
+@scenario
+def another_that_is_silent() -> Any:
+    storage = fresh_store()
+    trial = edge(storage)
+    with lock_of(storage) as held:
+        os.utime(held.lock_file, (0, time.time() - ray_edge.PATIENCE_SECONDS - 1))
+        found = reports(trial)
+    return {"last": brief(found[-1]), "stored": stored(storage) is not None}
+
+
+@scenario
+def signs_of_life() -> Any:
+    storage = fresh_store()
+    trial = edge(storage)
+    trial.train()
+    path = lock_of(storage).lock_file
+    os.utime(path, (0, 0))
+    trial.train()
+    return time.time() - os.stat(path).st_mtime < 60
+
+
+@scenario
+def another_configuration_midway() -> Any:
+    storage = fresh_store()
+    trial, other = edge(storage), edge(storage)
+    trial.train()
+    blocked = other.train()["status"]
+    reset = trial.reset(config(seed=1))
+    return {
+        "blocked": blocked,
+        "reset": reset,
+        "other": reports(other)[-1]["status"],
+        "own": brief(reports(trial)[-1]),
+        "seeds": [stored(storage, seed=seed) is not None for seed in (0, 1)],
+    }
+
+
+def failing(error: BaseException) -> Any:
+    """Have a stage raise, then give the same actor a stage that works."""
+    storage = fresh_store()
+    trial, original = edge(storage), ray_edge.open_stage
+
+    def broken(*_: Any) -> Any:
+        raise error
+
+    ray_edge.open_stage = broken
+    try:
+        (report,) = reports(trial)
+    finally:
+        ray_edge.open_stage = original
+    with lock_of(storage).acquire(timeout=1):
+        pass
+    trial.reset(config(seed=1))
+    return {"failed": brief(report), "next": [entry["status"] for entry in reports(trial)]}
+
+
+@scenario
+def a_stage_that_raises() -> Any:
+    return failing(RuntimeError("first line\nsecond line"))
+
+
+@scenario
+def a_stage_without_memory() -> Any:
+    return failing(MemoryError("cannot allocate"))
+
+
+@scenario
+def a_stage_without_words() -> Any:
+    return failing(ValueError())
+
+
+@scenario
+def a_training_that_diverges() -> Any:
+    storage = fresh_store()
+    trial = edge(storage, protocol={"lr": 1e30})
+    found = reports(trial)
+    return {"last": brief(found[-1]), "stored": stored(storage, protocol={"lr": 1e30}) is None}
+
+
+@scenario
+def an_upstream_that_is_missing() -> Any:
+    missing = ArtifactStore(SHARED).find(*EVALUATED)
+    return brief(reports(edge(fresh_store(), stage="refine", parts=MACAL, upstream=missing))[-1])
+
+
+@scenario
+def data_that_are_gone() -> Any:
+    trial = Edge(
+        {
+            **config(),
+            "request": {**request(DATA).__dict__, "data": str(FOLDER / "none")},
+            "storage": fresh_store(),
+            "report_seconds": 0.0,
+        }
+    )
+    return brief(reports(trial)[-1])
+
+
+@scenario
+def a_checkpoint() -> Any:
+    whole, halves = fresh_store(), fresh_store()
+    expected = reports(edge(whole))[-1]
+    first = edge(halves)
+    first.train()
+    seconds = first.train()["seconds"]
+    saved = first.save(str(fresh_store()))
+    first.stop()
+    second = edge(halves)
+    second.restore(saved)
+    found = reports(second)
+    one, other = (stored(root).tensors("weights") for root in (whole, halves))
+    return {
+        "expected": brief(expected),
+        "resumed": brief(found[-1]),
+        "steps": [entry["step"] for report in found for entry in report["history"]],
+        "bitwise": all(torch.equal(one[name], other[name]) for name in one),
+        "seconds": found[0]["seconds"] > seconds,
+    }
+
+
+@scenario
+def a_checkpoint_while_waiting() -> Any:
+    storage = fresh_store()
+    first = edge(storage)
+    first.train()
+    first.train()
+    saved = first.save(str(fresh_store()))
+    first.stop()
+    second = edge(storage)
+    second.restore(saved)
+    with lock_of(storage):
+        waiting = second.train()["status"]
+        saved = second.save(str(fresh_store()))
+    second.stop()
+    third = edge(storage)
+    third.restore(saved)
+    return {"waiting": waiting, "step": third.train()["history"][0]["step"]}
+
+
+@scenario
+def a_checkpoint_of_nothing() -> Any:
+    storage = fresh_store()
+    saved = edge(storage).save(str(fresh_store()))
+    trial = edge(storage)
+    trial.restore(saved)
+    return [report["epoch"] for report in reports(trial)]
+
+
+@scenario
+def devices() -> Any:
+    original = torch.cuda.is_available
+    torch.cuda.is_available = lambda: True
+    try:
+        return [edge(fresh_store(), gpus=gpus)._device.type for gpus in (0.0, 0.5)]
+    finally:
+        torch.cuda.is_available = original
+
+
+@scenario
+def threads() -> Any:
+    trial = edge(fresh_store())
+    before = torch.get_num_threads()
+    trial.reset({**config(), "cpus": 2})
+    after = torch.get_num_threads()
+    trial.reset(config())
+    return [before, after]
+
+
+LABELS = DIRECTORY / "test" / "labels.npy"
+
+
+@attempt
+def prepared_test() -> Any:
+    return DATA.test().labels
+
+
+@attempt
+def opened_again() -> Any:
+    return PreparedData.open(DIRECTORY).test().labels
+
+
+@attempt
+def numpy_load() -> Any:
+    return np.load(LABELS)
+
+
+@attempt
+def whole_source() -> Any:
+    return read_source("digits", FOLDER).train.labels
+
+
+@attempt
+def scikit_learn() -> Any:
+    from sklearn.datasets import load_digits
+
+    return load_digits(return_X_y=True)[1]
+
+
+@attempt
+def stored_evaluation() -> Any:
+    found = ArtifactStore(SHARED).find("evaluate", (FOLDER / "evaluation").read_text())
+    assert found is not None
+    return found.tensors("test")["labels"].numpy()
+
+
+@attempt
+def evaluation_anew() -> Any:
+    _, found = evaluate_on_test(ArtifactStore(SHARED), *EVALUATED, DATA)
+    return found.tensors("test")["labels"].numpy()
+
+
+@attempt
+def live_objects() -> Any:
+    if MODE == "open":
+        HELD.append(DATA.test())
+    found = [
+        value
+        for holder in gc.get_objects()
+        for value in gc.get_referents(holder)
+        if type(value) in (np.ndarray, np.memmap, torch.Tensor)
+        if tuple(value.shape) == (DATA.counts["test"],) and "int64" in str(value.dtype)
+    ]
+    if not found:
+        raise TestDataSealedError
+    return np.asarray(found[0])
+
+
+def outcome(function: Callable[[], Any]) -> str:
+    try:
+        found = function()
+    except TestDataSealedError:
+        return "sealed"
+    return "reached" if len(found) else "odd"
+
+
+def main() -> None:
+    results: dict[str, Any] = {}
+    if MODE == "sealed":
+        before = edge(SHARED, seed=5)
+        # Even a trial that has not taken its first step has given up the functions.
+        results["before the first step"] = outcome(prepared_test)
+        reports(before)
+    results["attempts"] = {name: outcome(function) for name, function in ATTEMPTS.items()}
+    if MODE == "sealed":
+        results |= {name: function() for name, function in SCENARIOS.items()}
+    sys.stdout.write(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

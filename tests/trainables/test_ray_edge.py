@@ -1,0 +1,216 @@
+"""The trainable that Tune runs, without a cluster; and that no search trial reaches test data.
+
+A trial gives up test data for the rest of its process's life, so that everything here happens in
+processes of their own: see ``ray_edge_scenarios.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_stages import Workshop, request
+
+from trainables.stages import evaluate_on_test
+
+SCRIPT = Path(__file__).with_name("ray_edge_scenarios.py")
+ATTEMPTS = re.findall(r"@attempt\ndef (\w+)", SCRIPT.read_text(encoding="utf-8"))
+EPOCHS = [1, 2, 3, 4, 5]
+
+
+def outcomes_in(mode: str, folder: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), mode, str(folder)],
+        env={**os.environ, "HOME": str(folder), "OMP_NUM_THREADS": "1"},
+        cwd=SCRIPT.parents[2],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a workshop's folder with one evaluated training."""
+    folder = tmp_path_factory.mktemp("edge")
+    workshop = Workshop(folder)
+    trained = workshop.compute(request(workshop.prepared))
+    _, evaluation = evaluate_on_test(workshop.store, "train", trained.key, workshop.prepared)
+    (folder / "evaluated").write_text(f"train {trained.key}")
+    (folder / "evaluation").write_text(evaluation.key)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sealed(folder: Path) -> dict[str, Any]:
+    return outcomes_in("sealed", folder)
+
+
+@pytest.fixture(scope="module")
+def unsealed(folder: Path) -> dict[str, Any]:
+    return outcomes_in("open", folder)
+
+
+def finished(report: dict[str, Any], reused: bool = False) -> bool:
+    metrics = report["metrics"]
+    assert {"val_acc", "val_ece", "val_nll"} <= set(metrics)
+    assert all(math.isfinite(value) for value in metrics.values())
+    return (report["status"], report["reason"], report["reused"], report["done"]) == (
+        "finished",
+        "",
+        reused,
+        True,
+    )
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_a_process_that_ran_a_trial_reaches_no_test_labels(
+    sealed: dict[str, Any], name: str
+) -> None:
+    assert sealed["attempts"][name] == "sealed"
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_the_same_attempt_succeeds_where_no_trial_ran(unsealed: dict[str, Any], name: str) -> None:
+    assert unsealed["attempts"][name] == "reached"
+
+
+def test_test_data_are_given_up_before_the_first_step(sealed: dict[str, Any]) -> None:
+    assert sealed["before the first step"] == "sealed"
+
+
+def test_a_training_reports_every_epoch_and_leaves_an_artifact(sealed: dict[str, Any]) -> None:
+    found = sealed["a_training"]
+    assert found["statuses"] == ["running"] * 4 + ["finished"]
+    assert found["epochs"] == EPOCHS
+    assert found["steps"] == [[epoch] for epoch in EPOCHS]
+    assert all(found["scores"])
+    assert found["rising"]
+    assert finished(found["last"])
+    assert found["last"]["metrics"] == found["history"] == found["stored"]
+
+
+def test_short_epochs_are_reported_together(sealed: dict[str, Any]) -> None:
+    found = sealed["short_epochs_together"]
+    assert found["steps"] == EPOCHS
+    assert finished(found)
+
+
+def test_what_is_stored_is_not_computed_again(sealed: dict[str, Any]) -> None:
+    found = sealed["a_stored_artifact"]
+    assert finished(found["again"], reused=True)
+    assert found["again"]["metrics"] == found["first"]["metrics"]
+    assert found["history"] == []
+    assert found["score"]
+
+
+def test_what_is_damaged_is_computed_again(sealed: dict[str, Any]) -> None:
+    found = sealed["a_damaged_artifact"]
+    assert finished(found["again"], reused=False)
+    assert found["again"]["metrics"] == found["first"]["metrics"]
+
+
+def test_a_trial_waits_for_another_that_computes_the_same(sealed: dict[str, Any]) -> None:
+    found = sealed["waiting_for_another_that_finishes"]
+    assert found["waiting"] == {
+        "status": "waiting",
+        "reason": "",
+        "reused": False,
+        "epoch": 0,
+        "done": False,
+        "metrics": {},
+    }
+    assert found["infinite"]
+    assert finished(found["other"])
+    assert finished(found["then"], reused=True)
+    assert found["then"]["metrics"] == found["other"]["metrics"]
+
+
+def test_a_trial_takes_over_from_another_that_gave_up(sealed: dict[str, Any]) -> None:
+    found = sealed["waiting_for_another_that_gives_up"]
+    assert found["waiting"] == "waiting"
+    assert found["then"] == ["running"] * 4 + ["finished"]
+
+
+def test_a_trial_does_not_wait_for_good(sealed: dict[str, Any]) -> None:
+    """A scheduler may have stopped the other one, whose actor then lies idle with the lock."""
+    found = sealed["another_that_is_silent"]
+    assert finished(found["last"])
+    assert found["stored"]
+    assert sealed["signs_of_life"]
+
+
+def test_an_actor_lets_go_of_what_it_leaves_unfinished(sealed: dict[str, Any]) -> None:
+    found = sealed["another_configuration_midway"]
+    assert found["blocked"] == "waiting"
+    assert found["reset"] is True
+    assert found["other"] == "finished"
+    assert finished(found["own"])
+    assert found["seeds"] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("a_stage_that_raises", "RuntimeError: first line"),
+        ("a_stage_without_memory", "MemoryError: cannot allocate"),
+        ("a_stage_without_words", "ValueError: "),
+    ],
+)
+def test_a_stage_that_raises_is_a_failed_trial_and_the_actor_goes_on(
+    sealed: dict[str, Any], name: str, reason: str
+) -> None:
+    found = sealed[name]
+    assert found["failed"]["status"] == "failed"
+    assert found["failed"]["reason"] == reason
+    assert found["failed"]["done"] is True
+    assert found["next"] == ["running"] * 4 + ["finished"]
+
+
+def test_a_training_that_diverges_is_a_failed_trial(sealed: dict[str, Any]) -> None:
+    found = sealed["a_training_that_diverges"]
+    assert found["last"]["status"] == "failed"
+    assert re.fullmatch(r"TrainingDivergedError: .* (in|of) epoch \d", found["last"]["reason"]), (
+        found["last"]["reason"]
+    )
+    assert found["stored"]
+
+
+def test_what_is_missing_is_a_failed_trial_that_names_it(
+    sealed: dict[str, Any], folder: Path
+) -> None:
+    upstream = sealed["an_upstream_that_is_missing"]
+    assert upstream["status"] == "failed"
+    assert re.match(r"InputError: artifact .* is missing or damaged", upstream["reason"])
+    data = sealed["data_that_are_gone"]
+    assert data["status"] == "failed"
+    assert str(folder / "none") in data["reason"]
+
+
+def test_a_resumed_trial_ends_where_an_uninterrupted_one_does(sealed: dict[str, Any]) -> None:
+    found = sealed["a_checkpoint"]
+    assert finished(found["resumed"])
+    assert found["resumed"]["metrics"] == found["expected"]["metrics"]
+    assert found["steps"] == [3, 4, 5]
+    assert found["bitwise"]
+    assert found["seconds"]
+
+
+def test_a_checkpoint_made_while_waiting_loses_nothing(sealed: dict[str, Any]) -> None:
+    assert sealed["a_checkpoint_while_waiting"] == {"waiting": "waiting", "step": 3}
+    assert sealed["a_checkpoint_of_nothing"] == EPOCHS
+
+
+def test_resources_decide_device_and_threads(sealed: dict[str, Any]) -> None:
+    assert sealed["devices"] == ["cpu", "cuda"]
+    assert sealed["threads"] == [1, 2]
