@@ -15,6 +15,7 @@ from trainables.calibrators._minimize import minimize_objective
 from trainables.calibrators.objectives import build_objective
 
 SINGLE_PRECISION_CLASSES = 200
+TOLERANCE = 1e-6
 
 
 class AffineCalibrator(Calibrator):
@@ -63,7 +64,7 @@ class AffineCalibrator(Calibrator):
             return self.weight_offdiag * outside + self.weight_bias * bias.square().sum()
 
         found, report = minimize_objective(
-            self._map, start, logits, labels, objective, penalty=penalty
+            self._map, start, logits, labels, objective, penalty=penalty, tolerance=TOLERANCE
         )
         self.matrix, self.bias = found
         return report

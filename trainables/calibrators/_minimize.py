@@ -13,7 +13,7 @@ from trainables.calibrators._base import FitReport, chunks
 from trainables.calibrators._scipy import scipy_minimize
 from trainables.calibrators.objectives import Objective, RowTerms
 
-MAX_ITERATIONS = 200
+MAX_ITERATIONS = 500
 TOLERANCE = 1e-12
 MAX_ROUNDS = 100
 ROUND_ITERATIONS = 25
@@ -140,7 +140,7 @@ def minimize_objective(
     labels: Tensor,
     objective: Objective,
     penalty: Penalty | None = None,
-    max_iterations: int = MAX_ITERATIONS,
+    tolerance: float = TOLERANCE,
 ) -> tuple[list[Tensor], FitReport]:
     """Fit parameters of a map from logits to log-probabilities.
 
@@ -151,7 +151,7 @@ def minimize_objective(
         labels: (N,), int64.
         objective: What is minimised; an adaptive one must have been prepared.
         penalty: Added to the objective, a function of the parameters alone.
-        max_iterations: As in ``lbfgs``, for each round.
+        tolerance: As in ``lbfgs``.
     """
 
     def with_weights(weights: Tensor) -> Evaluate:
@@ -167,7 +167,7 @@ def minimize_objective(
         return row_losses(transform, parameters, logits, labels, objective)
 
     return in_rounds(
-        with_weights, losses, start, labels, logits.shape[1], objective, max_iterations
+        with_weights, losses, start, labels, logits.shape[1], objective, tolerance=tolerance
     )
 
 

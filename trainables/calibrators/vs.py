@@ -38,7 +38,7 @@ class VectorScaling(Calibrator):
     slope: Tensor
     bias: Tensor
 
-    def __init__(self, *, weight_decay: float = 0.0003) -> None:
+    def __init__(self, *, weight_decay: float = 0.0001) -> None:
         self.weight_decay = check_range(
             "weight_decay", weight_decay, 0.0, float("inf"), right_open=True
         )
