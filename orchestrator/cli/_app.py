@@ -19,6 +19,7 @@ from trainables.errors import InputError
 __all__ = ["app", "main"]
 
 WRONG_INPUT = 2
+INTERRUPTED = 130  # What typer makes of Ctrl-C, and a sweep that ended by it returns.
 
 app = typer.Typer(
     name="calsweep",
@@ -77,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
-        outcome = app(args=arguments, standalone_mode=False)
+        outcome = app(args=arguments, prog_name="calsweep", standalone_mode=False)
     except InputError as error:
         errors.print(f"calsweep: {error}", markup=False)
         return WRONG_INPUT
@@ -85,8 +86,9 @@ def main(arguments: list[str] | None = None) -> int:
         errors.print(f"calsweep: {_message(error)}", markup=False)
         return WRONG_INPUT
     except (KeyboardInterrupt, typer.Abort):
+        outcome = INTERRUPTED
+    if outcome == INTERRUPTED:
         errors.print("calsweep: interrupted", markup=False)
-        return 130
     return outcome if isinstance(outcome, int) else 0
 
 

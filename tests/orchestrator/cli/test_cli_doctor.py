@@ -1,0 +1,74 @@
+"""``calsweep doctor``: one line a check, with the remedy where something is wrong."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from orchestrator.cli import _doctor
+from trainables.data import source_names
+
+LINE = re.compile(r"(ok  |info|FAIL) ([^:]+): (.+)")
+
+
+def findings(out):
+    """Return mark and text by subject; fails if a line is none."""
+    found = [LINE.fullmatch(line).groups() for line in out.splitlines()]
+    return {subject: (mark.strip(), text) for mark, subject, text in found}
+
+
+@pytest.fixture
+def no_ray(monkeypatch):
+    monkeypatch.setattr(_doctor, "_ray", lambda: _doctor.Finding("Ray", "not asked"))
+
+
+@pytest.mark.slow
+def test_a_machine_that_is_ready(calsweep, empty_folder):
+    code, out, _ = calsweep("doctor")
+    found = findings(out)
+    data = [f"dataset {name}" for name in source_names() if ":" not in name]
+    assert code == 0
+    assert list(found) == ["versions", "GPUs", "Ray", "tracking", "storage", *data]
+    for subject in ("versions", "Ray", "tracking", "storage", "dataset digits"):
+        assert found[subject][0] == "ok"
+    assert re.search(r"with [1-9]\d* CPUs", found["Ray"][1])
+    assert all(" -> " in text for mark, text in found.values() if mark != "ok")
+    assert list(empty_folder.iterdir()) == []
+
+
+def test_what_is_wrong_comes_with_its_remedy(calsweep, no_ray, empty_folder):
+    (empty_folder / "file").write_text("")
+    code, out, _ = calsweep("doctor", "--storage", "file", "--tracking-uri", "./mlruns")
+    found = findings(out)
+    assert code == 1
+    for subject, remedy in (("storage", "--storage"), ("tracking", "--tracking-uri")):
+        mark, text = found[subject]
+        assert mark == "FAIL"
+        assert text.endswith(f"-> give another {remedy}")
+
+
+def test_a_server_that_is_away(calsweep, no_ray):
+    code, out, _ = calsweep("doctor", "--tracking-uri", "http://127.0.0.1:9")
+    mark, text = findings(out)["tracking"]
+    assert (code, mark) == (1, "FAIL")
+    assert "-> start the server" in text
+
+
+def test_ray_that_does_not_start(calsweep, monkeypatch):
+    def refuse(**options):
+        raise RuntimeError("no shared memory\nmore")
+
+    monkeypatch.setattr("ray.init", refuse)
+    code, out, _ = calsweep("doctor")
+    mark, text = findings(out)["Ray"]
+    assert (code, mark) == (1, "FAIL")
+    assert text.startswith("does not start: no shared memory -> ")
+
+
+def test_a_missing_data_set_is_no_fault(calsweep, no_ray, empty_folder):
+    code, out, _ = calsweep("doctor", "--data-root", "nowhere")
+    mark, text = findings(out)["dataset cifar10"]
+    assert (code, mark) == (0, "info")
+    assert " -> " in text
+    assert not (empty_folder / "nowhere").exists()

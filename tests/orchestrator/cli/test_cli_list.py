@@ -1,0 +1,46 @@
+"""``calsweep list``: every name that sweep files may use."""
+
+from __future__ import annotations
+
+import pytest
+
+from search_spaces import space_names
+from trainables.data import source_names
+from trainables.models import model_names
+from trainables.protocols import protocol_names
+
+NAMES = {
+    "datasets": source_names(),
+    "models": [*model_names(), "timm:NAME", "torchvision:NAME"],
+    "protocols": protocol_names(),
+    **{kind: space_names(kind) for kind in ("methods", "refinements", "calibrators", "objectives")},
+}
+KNOWN = {
+    "datasets": {"digits", "cifar10", "npz:PATH", "folder:PATH"},
+    "models": {"convnet", "resnet50", "timm:NAME"},
+    "protocols": {"digits", "mukhoti2020"},
+    "methods": {"ce", "ls", "fl", "dfl", "mbls", "acls", "au", "mixup", "plp", "balcal"},
+    "refinements": {"macal", "tst", "vtst"},
+    "calibrators": {"ts", "ets", "pts", "cts"},
+    "objectives": {"ce", "ls", "fl", "cls"},
+}
+
+
+@pytest.mark.parametrize("what", NAMES)
+def test_a_catalogue_is_complete(calsweep, what):
+    code, out, err = calsweep("list", what)
+    listed = [line.split()[0] for line in out.splitlines()]
+    if what not in ("datasets", "models", "protocols"):
+        assert listed.pop(0) == "name"
+    assert (code, err) == (0, "")
+    assert listed == NAMES[what]
+    assert set(listed) >= KNOWN[what]
+
+
+def test_a_method_is_shown_with_range_default_and_source(calsweep):
+    lines = calsweep("list", "methods").out.splitlines()
+    (mbls,) = [line for line in lines if line.split()[0] == "mbls"]
+    assert "margin 6 in [0, 20]; weight 0.1 in [0.001, 1]" in mbls
+    assert "CVPR 2022" in mbls
+    (mit,) = [line for line in lines if line.split()[0] == "mit"]
+    assert "variant l in {l, a}" in mit

@@ -1,0 +1,188 @@
+"""``calsweep best``, ``table`` and ``sync`` on a small tracking store."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+
+import pytest
+import yaml
+
+from orchestrator.spec import parse_sweep
+from orchestrator.tracking import sync as deliver
+
+TASK = "digits/convnet/digits"
+TEST = {"test_acc": 0.98, "test_ece": 0.0123, "test_aece": 0.01, "test_cwece": 0.004}
+SWEEP = """
+name: {name}
+tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
+recipes: [ce, mbls]
+"""
+
+
+@pytest.fixture
+def journal(writer):
+    """Return the journal of a finished sweep of ``ce`` (one trial) and ``mbls`` (three)."""
+    writer.start()
+    ce, mbls = writer.open("ce", trials=1), writer.open("mbls", trials=3)
+    keys = [writer.trial(ce, 0, 0.3, configuration={"ce": {}})]
+    for number, objective in enumerate([0.3, 0.1, 0.2]):
+        configuration = {"mbls": {"margin": 6.0 + number, "weight": 0.1, "variant": "released"}}
+        keys.append(writer.trial(mbls, number, objective, configuration=configuration))
+    writer.close(ce, keys[0], finished=1)
+    writer.close(mbls, keys[2], finished=3)
+    writer.evaluate(keys[0], ce, **TEST, test_nll=0.06)
+    writer.evaluate(keys[2], mbls, **{**TEST, "test_ece": 0.0099}, test_nll=0.05)
+    writer.end()
+    return writer.path
+
+
+@pytest.fixture
+def ask(calsweep, journal, writer, store):
+    """Return a function that asks about that sweep on the store."""
+    deliver(journal, store)
+
+    def call(command, *arguments):
+        scope = (writer.sweep,) if command == "table" else ("--sweep", writer.sweep)
+        return calsweep(command, *scope, "--tracking-uri", store, *arguments)
+
+    return call
+
+
+@pytest.fixture
+def best(ask):
+    return lambda *arguments: ask("best", "--task", TASK, "--recipe", "mbls", *arguments)
+
+
+def test_best_prints_the_lowest_objective_as_yaml_and_json(best):
+    code, out, err = best()
+    found = yaml.safe_load(out)
+    assert (code, err) == (0, "")
+    assert (found["number"], found["objective"]) == (1, 0.1)
+    assert found["fixed"] == {"mbls": {"margin": 7.0, "weight": 0.1, "variant": "released"}}
+    assert json.loads(best("--format", "json").out) == found
+
+
+def test_best_goes_into_files_that_another_sweep_file_takes(best, empty_folder):
+    code, out, _ = best("--out", "chosen/mbls")
+    found = yaml.safe_load((empty_folder / "chosen" / "mbls.yaml").read_text())
+    assert code == 0
+    assert out == "wrote chosen/mbls.yaml\nwrote chosen/mbls.json\n"
+    assert json.loads((empty_folder / "chosen" / "mbls.json").read_text()) == found
+    document = {**yaml.safe_load(SWEEP.format(name="again")), "search": {"fixed": found["fixed"]}}
+    spec = parse_sweep(yaml.safe_dump(document), "again")
+    assert spec.searched("mbls") == {}
+    assert spec.defaults("mbls", spec.tasks[0])["margin"] == 7.0
+
+
+def test_the_best_ones_are_numbered(best, empty_folder):
+    assert best("--top", 2, "--out", "mbls.json").code == 0
+    margins = [
+        yaml.safe_load((empty_folder / f"mbls-{rank}.yaml").read_text())["fixed"]["mbls"]["margin"]
+        for rank in (1, 2)
+    ]
+    assert margins == [7.0, 8.0]
+
+
+@pytest.mark.parametrize("out", ["file/inside", "/"])
+def test_a_place_that_cannot_be_written_is_named(best, empty_folder, out):
+    (empty_folder / "file").write_text("")
+    code, _, err = best("--out", out)
+    assert code == 2
+    assert err.startswith(f"calsweep: --out {out}: cannot be written: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "listing"),
+    [("--task", "mnist/x/y", TASK), ("--recipe", "fl", "ce, mbls"), ("--sweep", "nope", "")],
+)
+def test_best_lists_what_there_is(calsweep, ask, store, writer, option, value, listing):
+    options = {"--task": TASK, "--recipe": "mbls", "--sweep": writer.sweep, option: value}
+    words = [word for pair in options.items() for word in pair]
+    code, out, err = calsweep("best", "--tracking-uri", store, *words)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert value in err
+    assert listing in err.partition("there are: ")[2]
+
+
+def test_the_table_has_every_recipe(ask):
+    code, out, err = ask("table")
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
+    assert (code, err) == (0, "")
+    assert rows["ce"] == ["98.00", "1.23", "1.00", "0.400", "0.0600"]
+    assert rows["mbls"] == ["98.00", "0.99", "1.00", "0.400", "0.0500"]
+
+
+def test_the_table_is_sorted_and_narrowed(ask):
+    out = ask("table", "--sort", "ece", "--metrics", "ece,nll", "--format", "markdown").out
+    rows = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("| ")]
+    assert [row[0].strip() for row in rows[-2:]] == ["mbls", "ce"]
+    assert {len(row) for row in rows} == {3}
+
+
+@pytest.mark.parametrize("format", ["latex", "html"])
+def test_the_table_for_papers_and_pages(ask, format):
+    code, out, _ = ask("table", "--format", format)
+    assert code == 0
+    assert {"latex": r"\textbf{0.99}", "html": "<strong>0.99</strong>"}[format] in out
+
+
+def test_the_table_as_fractions(ask):
+    rows = list(csv.DictReader(io.StringIO(ask("table", "--format", "csv").out)))
+    assert [(row["recipe"], float(row["ece_mean"])) for row in rows] == [
+        ("ce", 0.0123),
+        ("mbls", 0.0099),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--metrics", "foo"], "unknown metric 'foo'"),
+        (["--metrics", ""], "at least one"),
+        (["--sort", "foo"], "unknown metric 'foo'"),
+    ],
+)
+def test_the_table_refuses_what_it_does_not_know(ask, arguments, expected):
+    code, out, err = ask("table", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert expected in err
+
+
+@pytest.fixture
+def stored(journal, writer, empty_folder):
+    """Return the folder of that sweep inside a storage."""
+    folder = empty_folder / "moved-storage" / "sweeps" / "left-over"
+    folder.mkdir(parents=True)
+    shutil.copy(journal, folder / "journal.jsonl")
+    (folder / "sweep.yaml").write_text(SWEEP.format(name="left-over"))
+    return folder
+
+
+def test_sync_delivers_once(calsweep, stored, writer, store, snapshot):
+    first = calsweep("sync", stored, "--tracking-uri", store)
+    delivered = snapshot(store, writer.sweep)
+    again = calsweep("sync", stored / "journal.jsonl", "--tracking-uri", store)
+    assert first == again == (0, f"everything in {stored}/journal.jsonl has reached {store}\n", "")
+    assert len(delivered["runs"]) == 6  # two studies, four trials
+    assert snapshot(store, writer.sweep) == delivered
+
+
+def test_sync_refuses_a_damaged_journal(calsweep, stored, store):
+    path = stored / "journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], b'{"event": \xff\n', *lines[2:]]))
+    code, out, err = calsweep("sync", stored, "--tracking-uri", store)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"journal {path}, line 3: damaged" in err
+
+
+def test_sync_needs_the_sweep_beside_the_journal(calsweep, stored, store):
+    (stored / "sweep.yaml").unlink()
+    code, _, err = calsweep("sync", stored, "--tracking-uri", store)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "is no sweep's journal" in err
