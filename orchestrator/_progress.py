@@ -113,7 +113,7 @@ class _PlainProgress:
 
 def _panel(now: Snapshot) -> RenderableType:
     bar = ProgressBar(total=max(1, now.all_trials), completed=now.trials, width=60)
-    return Group(bar, Text(now.line()))
+    return Group(Text(now.line()), bar)
 
 
 def _duration(seconds: float) -> str:

@@ -15,9 +15,8 @@ import yaml
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from orchestrator._cluster import joined_cluster, require_room, slots
+from orchestrator._cluster import joined_cluster, require_room
 from orchestrator._evaluate import Evaluation, evaluate, pending_evaluations
-from orchestrator._progress import shown_progress, snapshot
 from orchestrator._state import SweepState
 from orchestrator.journal import Journal, read_events
 from orchestrator.plan import Plan, make_plan
@@ -182,10 +181,13 @@ def _search_and_evaluate(
 ) -> str:
     evaluated = {event["key"] for event in history if event["event"] == "evaluated"}
     if not _all_known(state, evaluated):
+        _say(console, "starting Ray" if address is None else f"joining Ray at {address}")
         with joined_cluster(address) as ray:
+            from orchestrator._tune import search  # Ray must be set up before it is imported
+
             if address is None:
                 _require_room(state.plan, ray)
-            _search(state, journal, store, ray, console)
+            search(state, journal, store, ray, console)
             if not state.finished:
                 return "interrupted"
             jobs = [job for job in pending_evaluations(state) if job.key not in evaluated]
@@ -202,76 +204,11 @@ def _all_known(state: SweepState, evaluated: set[str]) -> bool:
     )
 
 
-def _search(
-    state: SweepState, journal: Journal, store: ArtifactStore, ray: Any, console: Console | None
-) -> None:
-    from ray import tune
-
-    from orchestrator._ray_search import SweepSearcher, make_scheduler
-    from trainables.ray_edge import StageTrainable
-
-    spec = state.plan.spec
-    started = time.monotonic()
-    with shown_progress(console) as show:
-        searcher = SweepSearcher(state, journal, spec, lambda: show(snapshot(state, started)))
-        trainable = tune.with_parameters(
-            StageTrainable,
-            storage=str(store.root),
-            report_seconds=0.0 if spec.search.scheduler == "asha" else 2.0,
-        )
-        tuner = tune.Tuner(
-            tune.with_resources(trainable, _resources(spec)),
-            tune_config=tune.TuneConfig(
-                num_samples=-1,
-                search_alg=searcher,
-                scheduler=make_scheduler(state, spec),
-                max_concurrent_trials=_concurrent(spec, ray),
-                reuse_actors=True,
-                trial_name_creator=_trial_name,
-                trial_dirname_creator=lambda trial: trial.trial_id,
-            ),
-            run_config=tune.RunConfig(
-                name="tune",
-                storage_path=str(spec.directory),
-                verbose=0,
-                checkpoint_config=tune.CheckpointConfig(
-                    checkpoint_frequency=spec.resources.checkpoint_every,
-                    num_to_keep=1,
-                    checkpoint_at_end=False,
-                ),
-                failure_config=tune.FailureConfig(max_failures=spec.resources.max_failures),
-            ),
-        )
-        tuner.fit()
-
-
-def _trial_name(trial: Any) -> str:
-    return f"{trial.config['study']}|{trial.config['number']}"
-
-
-def _resources(spec: SweepSpec) -> Callable[[dict[str, Any]], Any]:
-    from ray import tune
-
-    def resources(config: dict[str, Any]) -> Any:
-        wanted = getattr(spec.resources, config["request"]["stage"])
-        return tune.PlacementGroupFactory([{"CPU": wanted.cpu, "GPU": wanted.gpu}])
-
-    return resources
-
-
 def _require_room(plan: Plan, ray: Any) -> None:
     available = ray.cluster_resources()
     for stage in plan.stage_trials():
         wanted = getattr(plan.spec.resources, stage)
         require_room(available, stage, wanted.cpu, wanted.gpu)
-
-
-def _concurrent(spec: SweepSpec, ray: Any) -> int:
-    if spec.resources.concurrent is not None:
-        return spec.resources.concurrent
-    stages = (spec.resources.train, spec.resources.refine, spec.resources.calibrate)
-    available = ray.cluster_resources()
-    return max(slots(available, stage.cpu, stage.gpu) for stage in stages)
 
 
 def _evaluate_all(
@@ -359,4 +296,4 @@ def _owned(spec: SweepSpec) -> Iterator[None]:
 
 def _say(console: Console | None, text: str) -> None:
     if console is not None:
-        console.print(text, style="dim")
+        console.print(text, style="dim", highlight=False)

@@ -1,0 +1,96 @@
+"""The search itself: all studies of a sweep in one Ray Tune run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ray import tune
+from rich.console import Console
+
+from orchestrator._cluster import slots
+from orchestrator._progress import shown_progress, snapshot
+from orchestrator._ray_search import SweepSearcher, make_scheduler
+from orchestrator._state import SweepState
+from orchestrator.journal import Journal
+from orchestrator.spec import SweepSpec
+from trainables.artifacts import ArtifactStore
+from trainables.ray_edge import StageTrainable
+
+__all__ = ["search"]
+
+REPORT_SECONDS = 2.0
+
+
+def search(
+    state: SweepState, journal: Journal, store: ArtifactStore, ray: Any, console: Console | None
+) -> None:
+    """Run every trial of a sweep, until it is finished or interrupted.
+
+    Args:
+        state: The sweep.
+        journal: Receives the epochs; the state writes everything else.
+        store: Where artifacts lie.
+        ray: The initialised module.
+        console: Where progress is shown; None for nowhere.
+    """
+    spec = state.plan.spec
+    started = time.monotonic()
+    with shown_progress(console) as show:
+        show(snapshot(state, started))
+        searcher = SweepSearcher(state, journal, spec, lambda: show(snapshot(state, started)))
+        trainable = tune.with_parameters(
+            StageTrainable,
+            storage=str(store.root),
+            # ASHA decides after every epoch; otherwise short epochs are reported together.
+            report_seconds=0.0 if spec.search.scheduler == "asha" else REPORT_SECONDS,
+        )
+        tune.Tuner(
+            tune.with_resources(trainable, _resources(spec)),
+            tune_config=tune.TuneConfig(
+                num_samples=-1,
+                search_alg=searcher,
+                scheduler=make_scheduler(state, spec),
+                max_concurrent_trials=_concurrent(spec, ray),
+                reuse_actors=True,
+                trial_name_creator=_trial_name,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=_run_config(spec),
+        ).fit()
+
+
+def _run_config(spec: SweepSpec) -> tune.RunConfig:
+    return tune.RunConfig(
+        name="tune",
+        storage_path=str(spec.directory),
+        verbose=0,
+        checkpoint_config=tune.CheckpointConfig(
+            checkpoint_frequency=spec.resources.checkpoint_every,
+            num_to_keep=1,
+            checkpoint_at_end=False,
+        ),
+        failure_config=tune.FailureConfig(max_failures=spec.resources.max_failures),
+    )
+
+
+def _trial_name(trial: Any) -> str:
+    return f"{trial.config['study']}|{trial.config['number']}"
+
+
+def _resources(spec: SweepSpec) -> Callable[[dict[str, Any]], Any]:
+    def resources(config: dict[str, Any]) -> Any:
+        wanted = getattr(spec.resources, config["request"]["stage"])
+        return tune.PlacementGroupFactory([{"CPU": wanted.cpu, "GPU": wanted.gpu}])
+
+    return resources
+
+
+def _concurrent(spec: SweepSpec, ray: Any) -> int:
+    """Return how many trials may run at once: as many as fit, unless the sweep says less."""
+    if spec.resources.concurrent is not None:
+        return spec.resources.concurrent
+    stages = (spec.resources.train, spec.resources.refine, spec.resources.calibrate)
+    available = ray.cluster_resources()
+    return max(slots(available, stage.cpu, stage.gpu) for stage in stages)
