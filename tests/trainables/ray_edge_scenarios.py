@@ -26,7 +26,7 @@ from trainables import ray_edge
 from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData, TestDataSealedError, read_source
 from trainables.ray_edge import StageTrainable
-from trainables.stages import evaluate_on_test
+from trainables.stages import StageRequest, evaluate_on_test
 
 MODE, FOLDER = sys.argv[1], Path(sys.argv[2])
 (DIRECTORY,) = (path.parent for path in (FOLDER / "data").glob("*/split.json"))
@@ -55,9 +55,12 @@ class Edge(StageTrainable):
         super().setup(config, str(config.pop("storage")), config.pop("report_seconds"))
 
 
+def wanted(protocol: dict[str, Any] | None = None, **changes: Any) -> StageRequest:
+    return request(DATA, protocol={"epochs": 3, **(protocol or {})}, **changes)
+
+
 def config(gpus: float = 0.0, **changes: Any) -> dict[str, Any]:
-    wanted = request(DATA, **changes)
-    return {"request": wanted.__dict__, "cpus": 1, "gpus": gpus, "score": "val_nll"}
+    return {"request": wanted(**changes).__dict__, "cpus": 1, "gpus": gpus, "score": "val_nll"}
 
 
 def edge(storage: Path, report_seconds: float = 0.0, **changes: Any) -> Edge:
@@ -82,13 +85,13 @@ def brief(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def lock_of(storage: Path, **changes: Any) -> Any:
-    wanted = request(DATA, **changes)
-    return ArtifactStore(storage).lock(wanted.stage, wanted.key())
+    asked = wanted(**changes)
+    return ArtifactStore(storage).lock(asked.stage, asked.key())
 
 
 def stored(storage: Path, **changes: Any) -> Any:
-    wanted = request(DATA, **changes)
-    return ArtifactStore(storage).find(wanted.stage, wanted.key())
+    asked = wanted(**changes)
+    return ArtifactStore(storage).find(asked.stage, asked.key())
 
 
 @scenario
@@ -250,7 +253,7 @@ def data_that_are_gone() -> Any:
     trial = Edge(
         {
             **config(),
-            "request": {**request(DATA).__dict__, "data": str(FOLDER / "none")},
+            "request": {**wanted().__dict__, "data": str(FOLDER / "none")},
             "storage": fresh_store(),
             "report_seconds": 0.0,
         }
