@@ -68,6 +68,8 @@ class StageTrainable(tune.Trainable):
         self._run: StageRun | None = None
         self._metrics: dict[str, float] = {}
         self._resumed: dict[str, Any] | None = None
+        self._history: list[dict[str, Any]] = []
+        self._reported = 0
         self._reused = False
         self._seconds = 0.0
         self._epoch = 0
@@ -75,10 +77,9 @@ class StageTrainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         """Compute for a while and report."""
         started = time.monotonic()
-        history: list[dict[str, Any]] = []
         reason = ""
         try:
-            status = self._advance(started, history)
+            status = self._advance(started)
         except Exception as error:  # noqa: BLE001 - the trial's boundary: the reason is reported
             status, reason = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
         if status in ENDED:
@@ -86,6 +87,7 @@ class StageTrainable(tune.Trainable):
         elif self._lock is not None:
             os.utime(self._lock.lock_file)
         self._seconds += time.monotonic() - started
+        history, self._reported = self._history[self._reported :], len(self._history)
         return {
             "status": status,
             "reason": reason,
@@ -98,7 +100,7 @@ class StageTrainable(tune.Trainable):
             "done": status in ENDED,
         }
 
-    def _advance(self, started: float, history: list[dict[str, Any]]) -> str:
+    def _advance(self, started: float) -> str:
         """Compute until it is time to report or all is done; return the trial's status."""
         run = self._run or self._begin()
         if run is None:
@@ -106,12 +108,12 @@ class StageTrainable(tune.Trainable):
         while run.epoch < run.epochs:
             self._metrics = run.run_epoch()
             self._epoch = run.epoch
-            history.append({"step": run.epoch, "metrics": self._metrics})
+            self._history.append({"step": run.epoch, "metrics": self._metrics})
             if time.monotonic() - started > self._report_seconds:
                 break
         if run.epoch < run.epochs:
             return "running"
-        run.finish(self._metrics)
+        run.finish(self._metrics, self._history)
         return "finished"
 
     def _begin(self) -> StageRun | None:
@@ -124,6 +126,7 @@ class StageTrainable(tune.Trainable):
         found = self._store.find(self._request.stage, key)
         if found is not None:
             self._metrics, self._reused = dict(found.record["metrics"]), True
+            self._history = list(found.record["history"])
             return None
         self._run = open_stage(self._request, self._store, data)
         if self._resumed is not None:
@@ -156,13 +159,15 @@ class StageTrainable(tune.Trainable):
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write the state of an unfinished stage."""
         state = self._run.state_dict() if self._run is not None else self._resumed
-        torch.save({"stage": state, "seconds": self._seconds}, Path(checkpoint_dir) / "state.pt")
+        content = {"stage": state, "seconds": self._seconds, "history": self._history}
+        torch.save(content, Path(checkpoint_dir) / "state.pt")
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Have the stage go on from a checkpoint's folder once it is opened."""
         path = Path(checkpoint) / "state.pt"
         state = torch.load(path, map_location="cpu", weights_only=True)
         self._resumed, self._seconds = state["stage"], state["seconds"]
+        self._history, self._reported = state["history"], len(state["history"])
 
     def cleanup(self) -> None:
         """Let go of the device's memory and of the artifact's lock."""

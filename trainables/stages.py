@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -133,10 +133,23 @@ class StageRun(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``."""
 
-    def finish(self, metrics: Mapping[str, float]) -> Artifact:
-        """Store the outcome with the last epoch's metrics and return the artifact."""
+    def finish(
+        self, metrics: Mapping[str, float], history: Sequence[Mapping[str, Any]] = ()
+    ) -> Artifact:
+        """Store the outcome and return the artifact.
+
+        Args:
+            metrics: The last epoch's.
+            history: ``step`` and ``metrics`` of every epoch, so that a trial that finds this
+                artifact has the same learning curve as the one that computed it.
+        """
         tensors, facts = self.outcome()
-        record = {"request": asdict(self.request), "metrics": dict(metrics), **facts}
+        record = {
+            "request": asdict(self.request),
+            "metrics": dict(metrics),
+            "history": list(history),
+            **facts,
+        }
         return self.store.write(self.request.stage, self.request.key(), tensors, record)
 
     def upstream(self) -> Artifact:

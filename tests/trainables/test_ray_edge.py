@@ -110,7 +110,8 @@ def test_what_is_stored_is_not_computed_again(sealed: dict[str, Any]) -> None:
     found = sealed["a_stored_artifact"]
     assert finished(found["again"], reused=True)
     assert found["again"]["metrics"] == found["first"]["metrics"]
-    assert found["history"] == []
+    assert [entry["step"] for entry in found["history"]] == EPOCHS
+    assert found["history"][-1]["metrics"] == found["first"]["metrics"]
     assert found["score"]
 
 
