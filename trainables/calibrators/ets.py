@@ -110,7 +110,8 @@ def collect_members(
     """Compute what does not depend on the weights, chunk by chunk."""
     label, gram = [], []
     for part in chunks(logits):
-        members = _probabilities(logits[part].double(), temperature)
+        softmaxes = _softmaxes(logits[part].double(), temperature)
+        members = (*softmaxes, torch.full_like(softmaxes[0], 1 / logits.shape[1]))
         index = labels[part].unsqueeze(1)
         label.append(torch.cat([m.gather(1, index) for m in members], dim=1))
         if objective.needs_square:
@@ -180,10 +181,15 @@ def _mean_log(members: Members, w: Tensor, objective: Objective) -> tuple[Tensor
         return torch.zeros_like(members.label[:, 0]), torch.zeros_like(members.label)
     averages, slopes = [], []
     for part in chunks(members.logits):
-        parts = _probabilities(members.logits[part].double(), members.temperature)
-        mixture = (w[0] * parts[0] + w[1] * parts[1] + w[2] * parts[2]).clamp(min=TINY)
-        averages.append(mixture.log().mean(1))
-        slopes.append(torch.stack([(m / mixture).mean(1) for m in parts], dim=1))
+        scaled, plain = _softmaxes(members.logits[part].double(), members.temperature)
+        classes = scaled.shape[1]
+        mixture = torch.add(w[2] / classes, scaled, alpha=float(w[0])).add_(
+            plain, alpha=float(w[1])
+        )
+        averages.append(mixture.clamp_(min=TINY).log().mean(1))
+        inverse = mixture.reciprocal_().div_(classes)
+        sums = torch.linalg.vecdot(scaled, inverse), torch.linalg.vecdot(plain, inverse)
+        slopes.append(torch.stack([*sums, inverse.mean(1)], dim=1))
     return torch.cat(averages), torch.cat(slopes)
 
 
@@ -198,9 +204,9 @@ def _squares(members: Members, w: Tensor, objective: Objective) -> tuple[Tensor,
     return slope @ w, 2 * slope
 
 
-def _probabilities(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    plain = logits.softmax(1)
-    return (logits / temperature).softmax(1), plain, torch.full_like(plain, 1 / plain.shape[1])
+def _softmaxes(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    """Return scaled and plain probabilities; the third member is 1 / K everywhere."""
+    return (logits / temperature).softmax(1), logits.softmax(1)
 
 
 def _on_simplex(weights: np.ndarray) -> np.ndarray:

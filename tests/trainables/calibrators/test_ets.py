@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from trainables.calibrators import build_calibrator, build_objective
+from trainables.calibrators.ets import _losses_and_pulls, collect_members
+
+
+@pytest.mark.parametrize("name", ["ce", "ls", "fl", "mse", "cls"])
+def test_derivatives_in_the_weights_are_finite_differences(rows, name):
+    logits, labels = rows
+    objective = build_objective(name)
+    members = collect_members(logits, labels, torch.tensor([2.0]).double(), objective)
+    weights, step = np.array([0.5, 0.3, 0.2]), 1e-6
+    _, pulls = _losses_and_pulls(members, weights, objective)
+    for member in range(3):
+        up, down = (
+            _losses_and_pulls(members, weights + sign * step * np.eye(3)[member], objective)[0]
+            for sign in (1, -1)
+        )
+        torch.testing.assert_close(pulls[:, member], (up - down) / (2 * step), rtol=1e-5, atol=1e-5)
+
+
+def test_weights_are_on_the_simplex_and_mix_probabilities(rows):
+    logits, labels = rows
+    for objective in ("ce", "ls", "fl", "cls"):
+        fitted = build_calibrator("ets", objective).fit(logits, labels)
+        w, t = fitted.weights, fitted.temperature
+        assert float(w.min()) >= 0
+        assert float(w.sum()) == pytest.approx(1.0)
+        mixed = w[0] * (logits / t).softmax(1) + w[1] * logits.softmax(1) + w[2] / 5
+        torch.testing.assert_close(fitted(logits).exp(), mixed)
+
+
+def test_uniform_labels_are_answered_with_the_uniform_member():
+    draw = torch.Generator().manual_seed(0)
+    logits = 5 * torch.randn(4000, 4, generator=draw, dtype=torch.float64)
+    labels = torch.randint(4, (4000,), generator=draw)
+    fitted = build_calibrator("ets", variant="released").fit(logits, labels)
+    assert float(fitted(logits).exp().amax(1).mean()) < 0.3
