@@ -67,6 +67,7 @@ class SweepSearcher(Searcher):
         return {
             "study": trial.study,
             "number": trial.number,
+            "role": trial.role,
             "request": trial.request.__dict__,
             "cpus": resources.cpu,
             "gpus": resources.gpu,
@@ -167,7 +168,9 @@ class StudySchedulers(FIFOScheduler):
         self._of(trial).on_trial_add(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Let the study's own scheduler decide."""
+        """Let the study's own scheduler decide; further seeds of what was chosen run to the end."""
+        if trial.config["role"] == "seed":
+            return TrialScheduler.CONTINUE
         return self._of(trial).on_trial_result(tune_controller, trial, result)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:

@@ -257,7 +257,7 @@ class SweepState:
             self._emit(event)
         if trial.role == "seed":
             position = self.plan.spec.seeds.index(trial.request.seed)
-            value = self._objective(study, outcome)
+            value = self._objective(study, outcome) if outcome.status == "finished" else None
             study.seeds[position] = None if value is None else Chosen(trial, outcome, value)
             if value is not None:
                 self._emit_once(_scored(trial, value))

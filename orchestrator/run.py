@@ -227,7 +227,12 @@ def _evaluate_all(
     pending = [remote.remote(str(store.root), folder, job, wanted.gpu) for job in jobs]
     while pending:
         done, pending = ray.wait(pending)
-        for event in ray.get(done):
+        try:
+            events = ray.get(done)
+        except InputError as error:
+            # Ray adds the worker's whole traceback to the text.
+            raise getattr(error, "cause", error) from error
+        for event in events:
             emit(event)
 
 

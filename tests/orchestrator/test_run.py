@@ -1,4 +1,4 @@
-"""Whole sweeps on real data: what lands in the journal, in MLflow, in the store and in the table."""
+"""Whole sweeps on real data: what lands in journal, MLflow, store and table."""
 
 from __future__ import annotations
 
