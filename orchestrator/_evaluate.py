@@ -93,7 +93,7 @@ def evaluate(storage: str, folder: str, job: Evaluation, gpus: float = 0.0) -> d
         PreparedData.open(job.data),
         default_device() if gpus else torch.device("cpu"),
     )
-    target = Path(folder) / job.task.replace("/", "_") / job.recipe / f"seed-{job.seed}"
+    target = Path(folder) / job.task / job.recipe / f"seed-{job.seed}"
     try:
         written = _write_reports(target, job, artifact)
     except OSError as error:

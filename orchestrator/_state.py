@@ -325,7 +325,7 @@ class SweepState:
                 "event": "study_closed",
                 "study": study.plan.id,
                 "chosen": study.chosen.trial.key if study.chosen else None,
-                "finished": len(study.outcomes) - len(study.failures()),
+                "finished": sum(o.status == "finished" for o in study.outcomes.values()),
                 "failed": len(study.failures()),
                 "reason": reason,
             }

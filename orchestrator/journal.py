@@ -27,7 +27,7 @@ One event is one line, an object with ``event``, ``time`` (milliseconds since 19
     than ``trial_finished``).
 ``study_closed``
     ``study``, ``chosen`` (key or null), ``finished`` and ``failed`` (counts of its search trials),
-    ``reason`` (why nothing was chosen, else empty).
+    ``reason`` (of the first failed trial, or why nothing could run; else empty).
 ``evaluated``
     ``key``, ``study``, ``seed``, ``metrics`` (``test_*``), ``artifacts`` (file name to absolute
     path). Only for chosen configurations.

@@ -26,6 +26,7 @@ __all__ = ["OBJECTIVES", "SweepSpec", "TaskSpec", "load_sweep", "parse_sweep"]
 
 OBJECTIVES = ("ece", "aece", "cwece", "cwaece", "mce", "nll", "brier")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+TASK = re.compile(r"[A-Za-z0-9][\w.:@+-]*(/[A-Za-z0-9][\w.:@+-]*)*")
 PART = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 Value = bool | int | float | str
@@ -289,6 +290,11 @@ def _check_tasks(tasks: tuple[TaskSpec, ...]) -> None:
                 check()
             except ValueError as error:
                 raise InputError(f"{where}.{key}: {error}") from error
+        if not TASK.fullmatch(task.id):
+            raise InputError(
+                f"{where}: task {task.id!r} cannot be a name; give it a `name` of letters, digits "
+                "and ._:@+- in parts between slashes, each beginning with a letter or digit"
+            )
         if task.id in seen:
             raise InputError(f"{where}: task {task.id!r} stands twice; give one of them a `name`")
         seen.add(task.id)

@@ -243,8 +243,7 @@ class RefineStage(StageRun):
             torch.from_numpy(data.search.train.labels.copy()).to(data.device),
             num_classes=data.prepared.info.num_classes,
             batch_size=protocol.batch_size,
-            momentum=protocol.momentum,
-            weight_decay=protocol.weight_decay,
+            **_head_penalties(protocol),
             seed=request.seed,
             device=data.device,
         )
@@ -282,6 +281,17 @@ class RefineStage(StageRun):
     def _head_logits(self) -> Tensor:
         self._trainer.head.eval()
         return self._trainer.head(self._validation).float().cpu()
+
+
+def _head_penalties(protocol: Protocol) -> dict[str, float]:
+    """Return the momentum and weight decay of a head, which is always trained by SGD.
+
+    Those of the training, except that AdamW's decoupled decay is no L2 penalty: then the values of
+    the MaC-Cal paper hold.
+    """
+    if protocol.optimizer == "sgd":
+        return {"momentum": protocol.momentum, "weight_decay": protocol.weight_decay}
+    return {"momentum": 0.9, "weight_decay": 5e-4}
 
 
 class CalibrateStage(StageRun):

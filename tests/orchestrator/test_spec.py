@@ -76,6 +76,14 @@ BAD = {
     "negative seed": (GOOD + "seeds: [-1]\n", ["seeds[0]", "-1"]),
     "bare tracking path": (GOOD + "tracking: {uri: ./mlruns}\n", ["mlruns"]),
     "bad name": (GOOD.replace("small", "../up"), ["name", "../up"]),
+    "task name that leaves the folder": (
+        GOOD.replace("{dataset:", "{name: a/../b, dataset:"),
+        ["tasks[0]", "a/../b", "letters"],
+    ),
+    "task name with the study's sign": (
+        GOOD.replace("{dataset:", '{name: "a|b", dataset:'),
+        ["tasks[0]", "a|b"],
+    ),
     "not finite": (GOOD.replace("3}", "3, accuracy_tolerance: .nan}"), ["accuracy_tolerance"]),
 }
 
