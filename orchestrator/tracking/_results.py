@@ -55,14 +55,7 @@ def results(
 
 
 def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) -> StudyResult:
-    # What a study had chosen before it was resumed may have been evaluated too; it is no result.
-    ours = [
-        trial
-        for trial in tests
-        if chosen is not None
-        and trial.study == study.name
-        and trial.configuration == chosen.configuration
-    ]
+    ours = _of_the_choice(study, chosen, tests) if chosen is not None else []
     shown = ours or ([chosen] if chosen is not None else [])
     return StudyResult(
         sweep=sweep,
@@ -77,6 +70,22 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
         reason=study.reason,
         run_ids=tuple(trial.run_id for trial in shown if trial.run_id),
     )
+
+
+def _of_the_choice(study: Study, chosen: Trial, tests: list[Trial]) -> list[Trial]:
+    """Return the evaluated trials of what a study chose, one a seed.
+
+    What the study had chosen before it was resumed, perhaps by older code, may have been evaluated
+    too, even with the same configuration; it is no result.
+    """
+    by_seed = {
+        trial.seed: trial
+        for trial in tests
+        if trial.study == study.name and trial.configuration == chosen.configuration
+    }
+    if chosen.seed in by_seed and chosen.test:
+        by_seed[chosen.seed] = chosen
+    return list(by_seed.values())
 
 
 def _validation(chosen: Trial | None) -> dict[str, float]:

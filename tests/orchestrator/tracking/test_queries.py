@@ -227,3 +227,16 @@ def test_of_two_sweeps_of_one_name_the_later_counts(writer, store, tmp_path):
     sync(later.path, store)
     (only,) = study_results(store, writer.sweep)
     assert (only.recipe, only.reason) == ("ce", "nothing")
+
+
+def test_a_seed_counts_once_though_older_code_evaluated_it_too(writer, store):
+    writer.start()
+    study = writer.open("mbls+ts")
+    older = writer.trial(study, 0, 0.3, configuration=CONFIGURATION)
+    newer = writer.trial(study, 1, 0.2, configuration=CONFIGURATION)
+    writer.close(study, newer)
+    writer.evaluate(older, study, test_ece=0.5)
+    writer.evaluate(newer, study, test_ece=0.1)
+    writer.end()
+    for results in both(writer, store):
+        assert results[0].test == ({"ece": 0.1},)
