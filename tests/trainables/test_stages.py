@@ -227,10 +227,10 @@ class Noting(Calibrator):
         return self.inner(logits)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> Any:
-        raise NotImplementedError
+        raise AssertionError("a stage that is never computed")
 
     def _transform(self, logits: Tensor) -> Tensor:
-        raise NotImplementedError
+        raise AssertionError("a stage that is never computed")
 
     def summary(self) -> dict[str, float]:
         return self.inner.summary()
