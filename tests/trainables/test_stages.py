@@ -227,10 +227,10 @@ class Noting(Calibrator):
         return self.inner(logits)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> Any:
-        raise AssertionError("a stage that is never computed")
+        raise AssertionError("fit and __call__ are overridden")
 
     def _transform(self, logits: Tensor) -> Tensor:
-        raise AssertionError("a stage that is never computed")
+        raise AssertionError("fit and __call__ are overridden")
 
     def summary(self) -> dict[str, float]:
         return self.inner.summary()
