@@ -14,7 +14,7 @@ from rich.text import Text
 
 from orchestrator._state import SweepState
 
-__all__ = ["Snapshot", "shown_progress", "snapshot"]
+__all__ = ["Snapshot", "say", "shown_progress", "snapshot"]
 
 PLAIN_SECONDS = 10.0  # Between two lines where the output is no terminal.
 
@@ -122,3 +122,9 @@ def _duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def say(console: Console | None, text: str) -> None:
+    """Print a line for the person watching, if anyone does."""
+    if console is not None:
+        console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)

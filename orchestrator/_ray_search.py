@@ -32,6 +32,7 @@ class SweepSearcher(Searcher):
         journal: Receives the epochs.
         spec: The sweep's specification.
         changed: Called whenever something happened.
+        notice: Receives what a person should know of, such as a damaged artifact.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class SweepSearcher(Searcher):
         journal: Journal,
         spec: SweepSpec,
         changed: Callable[[], None] = lambda: None,
+        notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         super().__init__(metric="score", mode="min")
         self._state = state
         self._journal = journal
         self._spec = spec
         self._changed = changed
+        self._notice = notice
         self._running: dict[str, TrialSpec] = {}
         self._last: dict[str, dict[str, Any]] = {}
         self._failure: InputError | None = None
@@ -75,10 +78,10 @@ class SweepSearcher(Searcher):
         }
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Write the epochs of a report into the journal."""
+        """Write the epochs of a report into the journal and pass its notices on."""
         self._last[trial_id] = result
         with self._failures_kept():
-            self._write_epochs(self._running[trial_id], result)
+            self._take_report(self._running[trial_id], result)
         self._changed()
 
     def on_trial_complete(
@@ -90,7 +93,7 @@ class SweepSearcher(Searcher):
         with self._failures_kept():
             if result:
                 last = unflatten_dict(result)
-                self._write_epochs(trial, last)
+                self._take_report(trial, last)
             self._state.record(trial, _outcome(trial, last, error), **_facts(last))
         self._changed()
 
@@ -101,7 +104,9 @@ class SweepSearcher(Searcher):
         except InputError as error:
             self._failure = self._failure or error
 
-    def _write_epochs(self, trial: TrialSpec, result: dict[str, Any]) -> None:
+    def _take_report(self, trial: TrialSpec, result: dict[str, Any]) -> None:
+        for text in result.get("notices", ()):
+            self._notice(text)
         for epoch in result.get("history", ()):
             self._journal.append({"event": "epoch", "key": trial.key, **epoch}, durable=False)
 

@@ -10,7 +10,7 @@ from ray import tune
 from rich.console import Console
 
 from orchestrator._cluster import slots
-from orchestrator._progress import shown_progress, snapshot
+from orchestrator._progress import say, shown_progress, snapshot
 from orchestrator._ray_search import SweepSearcher, make_scheduler
 from orchestrator._state import SweepState
 from orchestrator.journal import Journal
@@ -39,7 +39,13 @@ def search(
     started = time.monotonic()
     with shown_progress(console) as show:
         show(snapshot(state, started))
-        searcher = SweepSearcher(state, journal, spec, lambda: show(snapshot(state, started)))
+        searcher = SweepSearcher(
+            state,
+            journal,
+            spec,
+            changed=lambda: show(snapshot(state, started)),
+            notice=lambda text: say(console, text),
+        )
         trainable = tune.with_parameters(
             StageTrainable,
             storage=str(store.root),

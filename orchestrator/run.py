@@ -17,6 +17,7 @@ from rich.console import Console
 
 from orchestrator._cluster import joined_cluster, require_room
 from orchestrator._evaluate import Evaluation, evaluate, pending_evaluations
+from orchestrator._progress import say
 from orchestrator._state import SweepState
 from orchestrator.journal import Journal, read_events
 from orchestrator.plan import Plan, make_plan
@@ -152,7 +153,7 @@ def _run(
             status = _search_and_evaluate(state, journal, store, address, console, history)
         finally:
             journal.append({"event": "sweep_ended", "status": status})
-            _say(console, "delivering the last runs to the tracking server")
+            say(console, "delivering the last runs to the tracking server")
             tracked = _drained(shipper)
     results = tuple(results_from_journal(read_events(path)[0]))
     return SweepOutcome(spec, status, results, tracked, time.monotonic() - started)
@@ -181,7 +182,7 @@ def _search_and_evaluate(
 ) -> str:
     evaluated = {event["key"] for event in history if event["event"] == "evaluated"}
     if not _all_known(state, evaluated):
-        _say(console, "starting Ray" if address is None else f"joining Ray at {address}")
+        say(console, "starting Ray" if address is None else f"joining Ray at {address}")
         with joined_cluster(address) as ray:
             from orchestrator._tune import search  # Ray must be set up before it is imported
 
@@ -220,7 +221,7 @@ def _evaluate_all(
     console: Console | None,
 ) -> None:
     """Measure the chosen configurations, after every search trial has ended."""
-    _say(console, f"measuring {len(jobs)} chosen configurations on test data")
+    say(console, f"measuring {len(jobs)} chosen configurations on test data")
     wanted = spec.resources.train
     remote = ray.remote(num_cpus=1, num_gpus=wanted.gpu)(evaluate)
     folder = str(spec.directory / "chosen")
@@ -297,8 +298,3 @@ def _owned(spec: SweepSpec) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _say(console: Console | None, text: str) -> None:
-    if console is not None:
-        console.print(text, style="dim", highlight=False)

@@ -12,8 +12,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """Return the folder of reference values and data kept beside the repository, else skip."""
-    folder = Path(os.environ.get("CALSWEEP_SHARED", ROOT.parent / "shared"))
-    if not (folder / "goldens" / "index.json").is_file():
-        pytest.skip(f"no reference values at {folder} (set CALSWEEP_SHARED to their folder)")
-    return folder
+    """Return the folder of reference values and data kept beside the repository, else skip.
+
+    They are no part of the repository, so that most machines lack them. A folder that
+    CALSWEEP_SHARED names must hold them: then their absence is a failure, not a skip.
+    """
+    named = os.environ.get("CALSWEEP_SHARED")
+    folder = Path(named) if named else ROOT.parent / "shared"
+    if (folder / "goldens" / "index.json").is_file():
+        return folder
+    if named:
+        pytest.fail(f"CALSWEEP_SHARED={named} holds no reference values (goldens/index.json)")
+    pytest.skip(f"no reference values at {folder} (set CALSWEEP_SHARED to their folder)")

@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,10 +85,12 @@ class ArtifactStore:
 
     Args:
         root: The folder, local or on a file system that every node shares.
+        notice: Receives a line about each damaged artifact.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, notice: Callable[[str], None] = log.warning) -> None:
         self.root = Path(root)
+        self._notice = notice
 
     def path(self, stage: str, key: str) -> Path:
         """Return where the artifact of that key lies or would lie."""
@@ -101,7 +103,7 @@ class ArtifactStore:
             return None
         damage = _damage(directory)
         if damage:
-            log.warning("artifact %s is damaged (%s): it will be computed again", directory, damage)
+            self._notice(f"artifact {directory} is damaged ({damage}): it is computed again")
             self._discard(directory)
             return None
         return Artifact(stage, key, directory, json.loads((directory / RECORD).read_text()))

@@ -47,7 +47,8 @@ class StageTrainable(tune.Trainable):
             storage: Root of the artifact store.
             report_seconds: Epochs shorter than this are reported together.
         """
-        self._store = ArtifactStore(Path(storage))
+        self._notices: list[str] = []  # What a person should know of, such as a damaged artifact.
+        self._store = ArtifactStore(Path(storage), self._notices.append)
         self._report_seconds = report_seconds
         self._tasks: dict[tuple[str, torch.device], TaskData] = {}
         self._lock: Any = None
@@ -88,12 +89,15 @@ class StageTrainable(tune.Trainable):
             os.utime(self._lock.lock_file)
         self._seconds += time.monotonic() - started
         history, self._reported = self._history[self._reported :], len(self._history)
+        notices = list(self._notices)
+        self._notices.clear()
         return {
             "status": status,
             "reason": reason,
             "reused": self._reused,
             "metrics": self._metrics,
             "history": history,
+            "notices": notices,
             "epoch": self._epoch,
             "seconds": self._seconds,
             "score": self._metrics.get(self._score, float("inf")),

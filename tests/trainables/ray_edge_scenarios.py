@@ -135,8 +135,12 @@ def a_damaged_artifact() -> Any:
     storage = fresh_store()
     first = reports(edge(storage))[-1]
     (stored(storage).directory / "weights.safetensors").write_bytes(b"x")
-    again = reports(edge(storage))[-1]
-    return {"first": brief(first), "again": brief(again)}
+    found = reports(edge(storage))
+    return {
+        "first": brief(first),
+        "again": brief(found[-1]),
+        "notices": [text for report in found for text in report["notices"]],
+    }
 
 
 @scenario

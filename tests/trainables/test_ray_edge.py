@@ -119,6 +119,9 @@ def test_what_is_damaged_is_computed_again(sealed: dict[str, Any]) -> None:
     found = sealed["a_damaged_artifact"]
     assert finished(found["again"], reused=False)
     assert found["again"]["metrics"] == found["first"]["metrics"]
+    (notice,) = found["notices"]
+    assert "weights.safetensors" in notice
+    assert "damaged" in notice
 
 
 def test_a_trial_waits_for_another_that_computes_the_same(sealed: dict[str, Any]) -> None:
