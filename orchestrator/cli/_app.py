@@ -12,8 +12,9 @@ from orchestrator.cli._calibrate import apply, calibrate
 from orchestrator.cli._doctor import doctor
 from orchestrator.cli._list import list_names
 from orchestrator.cli._plot import plot
-from orchestrator.cli._query import best, sync, table
+from orchestrator.cli._query import best, sync
 from orchestrator.cli._run import demo, plan, run
+from orchestrator.cli._table import table
 from trainables.errors import InputError
 
 __all__ = ["app", "main"]

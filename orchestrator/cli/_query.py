@@ -1,4 +1,4 @@
-"""``calsweep best``, ``table`` and ``sync``."""
+"""``calsweep best`` and ``sync``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli._console import output
+from orchestrator.cli._options import Storage, TrackingUri
 from trainables.errors import InputError
 
 if TYPE_CHECKING:
     from orchestrator.selection import BestConfig
 
-__all__ = ["best", "sync", "table"]
-
-TrackingUri = Annotated[
-    str | None,
-    typer.Option(help="MLflow URI; default: MLFLOW_TRACKING_URI, else the storage's database."),
-]
-Storage = Annotated[str, typer.Option(help="Storage folder whose database is asked.")]
+__all__ = ["best", "sync"]
 
 
 class ConfigFormat(StrEnum):
@@ -28,16 +22,6 @@ class ConfigFormat(StrEnum):
 
     yaml = "yaml"
     json = "json"
-
-
-class TableFormat(StrEnum):
-    """How a table is printed."""
-
-    terminal = "terminal"
-    markdown = "markdown"
-    csv = "csv"
-    latex = "latex"
-    html = "html"
 
 
 def best(
@@ -79,31 +63,6 @@ def _save(config: BestConfig, out: Path, suffix: str) -> None:
         except (OSError, ValueError) as error:
             raise InputError(f"--out {out}: cannot be written: {error}") from error
         typer.echo(f"wrote {path}")
-
-
-def table(
-    sweep: Annotated[str, typer.Argument(help="The sweep's name.")] = "demo",
-    metrics: Annotated[
-        str, typer.Option(help="Columns, separated by commas.")
-    ] = "acc,ece,aece,cwece,nll",
-    sort: Annotated[str | None, typer.Option(help="Sort the rows by this metric.")] = None,
-    format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.terminal,
-    tracking_uri: TrackingUri = None,
-    storage: Storage = "calsweep-storage",
-) -> int:
-    """Print a sweep's comparison table from the tracking server."""
-    from orchestrator.selection import comparison_table, default_tracking_uri
-    from orchestrator.tables import render, to_rich
-
-    columns = [name.strip() for name in metrics.split(",") if name.strip()]
-    uri = tracking_uri or default_tracking_uri(storage)
-    built = comparison_table(sweep, tracking_uri=uri, metrics=columns)
-    built = built.sorted_by(sort) if sort else built
-    if format is TableFormat.terminal:
-        output().print(to_rich(built))
-    else:
-        typer.echo(render(built, format.value).rstrip("\n"))
-    return 0
 
 
 def sync(
