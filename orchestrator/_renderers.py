@@ -18,7 +18,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator._table import COLUMNS, Cell, ComparisonTable, Notice, summarise
+from orchestrator._table import COLUMNS, Cell, ComparisonTable, Notice, column, summarise
 from orchestrator.results import StudyResult
 
 __all__ = ["RENDERERS", "to_rich"]
@@ -73,7 +73,7 @@ def _rich_block(table: ComparisonTable, task: str, shorten: Escape) -> Table:
     block = Table(title=Text(one_line(task)), box=SIMPLE_HEAD, padding=(0, 1), title_justify="left")
     block.add_column("recipe", no_wrap=True)
     for metric in table.metrics:
-        block.add_column(COLUMNS[metric].heading, justify="right", no_wrap=True)
+        block.add_column(column(metric).heading, justify="right", no_wrap=True)
     for recipe in table.recipes:
         cells = table.block(recipe, task)
         if isinstance(cells, Notice):
@@ -112,7 +112,7 @@ def render_markdown(table: ComparisonTable) -> str:
     """Return a GitHub table; best in bold, second underlined."""
     escape = _escaper(MARKDOWN)
     groups = [f"{escape(task)}: " if len(table.tasks) > 1 else "" for task in table.tasks]
-    heads = [group + COLUMNS[metric].heading for group in groups for metric in table.metrics]
+    heads = [group + column(metric).heading for group in groups for metric in table.metrics]
     lines = [f"**{escape(table.tasks[0])}**", ""] if len(table.tasks) == 1 else []
     lines += [_pipes(["recipe", *heads]), _pipes(["---", *("---:" for _ in heads)])]
     for recipe in table.recipes:
@@ -158,7 +158,7 @@ def render_latex(table: ComparisonTable) -> str:
     spans = [rf"\multicolumn{{{wide}}}{{c}}{{{escape(task)}}}" for task in table.tasks]
     starts = [2 + wide * i for i in range(len(table.tasks))]
     rules = [rf"\cmidrule(lr){{{start}-{start + wide - 1}}}" for start in starts]
-    heads = [escape(COLUMNS[metric].heading) for _ in table.tasks for metric in table.metrics]
+    heads = [escape(column(metric).heading) for _ in table.tasks for metric in table.metrics]
     lines = [
         rf"\begin{{tabular}}{{l{'r' * len(heads)}}}",
         r"\toprule",
@@ -196,7 +196,7 @@ def render_html(table: ComparisonTable) -> str:
     escape, wide = _escaper({}, html.escape), len(table.metrics)
     spans = "".join(f'<th colspan="{wide}">{escape(task)}</th>' for task in table.tasks)
     heads = "".join(
-        f"<th>{escape(COLUMNS[metric].heading)}</th>"
+        f"<th>{escape(column(metric).heading)}</th>"
         for _ in table.tasks
         for metric in table.metrics
     )

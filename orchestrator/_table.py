@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,22 +14,36 @@ from typing import NamedTuple
 from orchestrator.results import StudyResult
 from trainables.errors import InputError
 
-__all__ = ["COLUMNS", "Cell", "Column", "ComparisonTable", "Notice", "Summary", "build_table"]
+__all__ = [
+    "COLUMNS",
+    "Cell",
+    "Column",
+    "ComparisonTable",
+    "Notice",
+    "Summary",
+    "build_table",
+    "column",
+]
 
 
 class Column(NamedTuple):
-    """How a metric is shown: heading, factor, decimals, and whether more is better."""
+    """How a metric is shown: heading, factor, decimals, and whether more is better.
+
+    A noise floor is ``neutral``: neither more nor less of it is better, and none is marked as best.
+    """
 
     label: str
     factor: float
     digits: int
     higher: bool = False
+    neutral: bool = False
 
     @property
     def heading(self) -> str:
         """Return label, unit and direction, such as ``ECE % ↓``."""
         unit = " %" if self.factor == 100 else ""
-        return f"{self.label}{unit} {'↑' if self.higher else '↓'}"
+        arrow = "" if self.neutral else " ↑" if self.higher else " ↓"
+        return f"{self.label}{unit}{arrow}"
 
     def show(self, fraction: float) -> str:
         """Return a fraction as it is printed, without its unit."""
@@ -46,8 +61,39 @@ COLUMNS: Mapping[str, Column] = {
     "cwece": Column("cwECE", 100, 3),
     "cwaece": Column("cwAECE", 100, 3),
     "mce": Column("MCE", 100, 2),
+    "debiased_ece": Column("debiased ECE", 100, 2),
+    "smooth_ece": Column("smooth ECE", 100, 2),
+    "ece_floor": Column("ECE floor", 100, 2, neutral=True),
+    "aece_floor": Column("AECE floor", 100, 2, neutral=True),
+    "cwece_floor": Column("cwECE floor", 100, 3, neutral=True),
+    "auroc": Column("AUROC", 100, 2, higher=True),
+    "fpr95": Column("FPR95", 100, 2),
+    "seconds": Column("Seconds", 1, 1),
 }
-"""Every metric that a table can show."""
+"""Every metric that a table can show; a suite's metric is ``SUITE/METRIC``, see ``column``."""
+
+SUITE = re.compile(r"[a-z0-9][\w.@+-]*(/[a-z0-9][\w.@+-]*)*")
+
+
+def column(name: str) -> Column:
+    """Return how a metric is shown.
+
+    Args:
+        name: A name from ``COLUMNS``, or one after a suite's name and ``/``, such as
+            ``cifar10-c/ece`` or ``ood-svhn/auroc``. The cost, ``seconds``, belongs to no suite.
+
+    Raises:
+        InputError: If there is no such metric.
+    """
+    suite, slash, metric = name.rpartition("/")
+    if metric in COLUMNS and not slash:
+        return COLUMNS[metric]
+    if metric in COLUMNS and metric != "seconds" and SUITE.fullmatch(suite):
+        found = COLUMNS[metric]
+        return found._replace(label=f"{suite} {found.label}")
+    raise InputError(
+        f"unknown metric {name!r}; there are: {', '.join(COLUMNS)}, and SUITE/METRIC for a suite"
+    )
 
 
 class Summary(NamedTuple):
@@ -128,7 +174,7 @@ class ComparisonTable:
             if len(means) < len(tasks) or not all(map(math.isfinite, means)):
                 return math.inf
             mean = statistics.fmean(means)
-            return -mean if COLUMNS[metric].higher else mean
+            return -mean if column(metric).higher else mean
 
         return replace(self, recipes=tuple(sorted(self.recipes, key=key)))
 
@@ -136,7 +182,7 @@ class ComparisonTable:
         found = self.summary(recipe, task, metric)
         if found is None:
             return Cell("–")
-        show = COLUMNS[metric].show
+        show = column(metric).show
         text = show(found.mean)
         best, second = self._leaders[task, metric]
         mark = {best: "best", second: "second"}.get(text, "") if math.isfinite(found.mean) else ""
@@ -152,10 +198,12 @@ class ComparisonTable:
         }
 
     def _two_best(self, task: str, metric: str) -> tuple[str | None, str | None]:
-        column = COLUMNS[metric]
+        shown = column(metric)
+        if shown.neutral:
+            return None, None
         found = (self.summary(recipe, task, metric) for recipe in self.recipes)
-        texts = {column.show(item.mean) for item in found if item and math.isfinite(item.mean)}
-        ordered: list[str | None] = [*sorted(texts, key=float, reverse=column.higher), None, None]
+        texts = {shown.show(item.mean) for item in found if item and math.isfinite(item.mean)}
+        ordered: list[str | None] = [*sorted(texts, key=float, reverse=shown.higher), None, None]
         return ordered[0], ordered[1]
 
     def _seed_note(self) -> list[str]:
@@ -246,7 +294,6 @@ def _in_families(recipes: Iterable[str]) -> tuple[str, ...]:
 
 def _check_metrics(metrics: Sequence[str]) -> None:
     for metric in metrics:
-        if metric not in COLUMNS:
-            raise InputError(f"unknown metric {metric!r}; there are: {', '.join(COLUMNS)}")
+        column(metric)
     if not metrics or len(set(metrics)) < len(metrics):
         raise InputError(f"metrics {', '.join(metrics) or 'none'}: give each once, at least one")

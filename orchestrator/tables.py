@@ -7,10 +7,10 @@ live terminal. Nothing here reads files or the tracking server.
 from __future__ import annotations
 
 from orchestrator._renderers import RENDERERS, to_rich
-from orchestrator._table import COLUMNS, ComparisonTable, build_table
+from orchestrator._table import COLUMNS, ComparisonTable, build_table, column
 from trainables.errors import InputError
 
-__all__ = ["COLUMNS", "FORMATS", "ComparisonTable", "build_table", "render", "to_rich"]
+__all__ = ["COLUMNS", "FORMATS", "ComparisonTable", "build_table", "column", "render", "to_rich"]
 
 FORMATS = tuple(RENDERERS)
 

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.results import StudyResult
-from orchestrator.tables import COLUMNS, FORMATS, build_table, render, to_rich
+from orchestrator.tables import COLUMNS, FORMATS, build_table, column, render, to_rich
 from trainables.errors import InputError
 from trainables.metrics import METRICS
 
@@ -67,9 +67,38 @@ class _Cells(HTMLParser):
 # Figures
 
 
-def test_columns_are_the_metrics_of_a_report():
-    assert set(COLUMNS) == set(METRICS)
-    assert [name for name, column in COLUMNS.items() if column.higher] == ["acc"]
+def test_every_metric_of_a_report_is_a_column():
+    assert set(METRICS) <= set(COLUMNS)
+    assert [name for name in COLUMNS if column(name).higher] == ["acc", "auroc"]
+
+
+@pytest.mark.parametrize(
+    ("name", "heading"),
+    [
+        ("ece", "ECE % ↓"),
+        ("cifar10-c/ece", "cifar10-c ECE % ↓"),
+        ("ood-svhn/auroc", "ood-svhn AUROC % ↑"),
+        ("ood-svhn/fpr95", "ood-svhn FPR95 % ↓"),
+        ("cifar10-c/gaussian_noise/3/acc", "cifar10-c/gaussian_noise/3 Acc % ↑"),
+        ("ece_floor", "ECE floor %"),
+        ("debiased_ece", "debiased ECE % ↓"),
+        ("smooth_ece", "smooth ECE % ↓"),
+        ("seconds", "Seconds ↓"),
+    ],
+)
+def test_a_column_says_what_is_better_and_in_which_unit(name, heading):
+    assert column(name).heading == heading
+
+
+@pytest.mark.parametrize("name", ["auc", "/ece", "a//ece", "cifar10-c/seconds", "cifar10-c/", ""])
+def test_a_column_that_is_not_there_is_refused(name):
+    with pytest.raises(InputError, match=f"unknown metric '{name}'; there are: acc"):
+        column(name)
+
+
+def test_no_noise_floor_is_best():
+    found = table_of(study("ce", {"ece_floor": 0.01}), metrics=("ece_floor",))
+    assert rows_of(render(found, "markdown"))["ce"] == ["1.00"]
 
 
 def test_mean_and_sample_deviation_over_seeds_in_percent():
@@ -92,8 +121,8 @@ def test_one_seed_has_no_deviation():
 
 def test_brier_and_nll_are_not_in_percent():
     row = dict.fromkeys(METRICS, 0.5)
-    found = build_table([study("ce", row)], metrics=tuple(COLUMNS))
-    cells = dict(zip(COLUMNS, rows_of(render(found, "markdown"))["ce"], strict=True))
+    found = build_table([study("ce", row)], metrics=METRICS)
+    cells = dict(zip(METRICS, rows_of(render(found, "markdown"))["ce"], strict=True))
     assert cells["brier"] == cells["nll"] == "**0.5000**"
     assert {cells[name] for name in ("acc", "ece", "aece", "mce")} == {"**50.00**"}
     assert cells["cwece"] == cells["cwaece"] == "**50.000**"
