@@ -104,8 +104,29 @@ def evaluate(storage: str, folder: str, job: Evaluation, gpus: float = 0.0) -> d
         "study": job.study,
         "seed": job.seed,
         "metrics": {f"test_{name}": value for name, value in metrics.items()},
+        "predictions": artifact.key,
+        "seconds": chain_seconds(ArtifactStore(Path(storage)), job.stage, job.artifact),
         "artifacts": {path.name: str(path) for path in written},
     }
+
+
+def chain_seconds(store: ArtifactStore, stage: str | None, key: str | None) -> float | None:
+    """Return what a chain of stages cost to compute, or None if a link does not know its cost.
+
+    Args:
+        store: Where artifacts lie.
+        stage: Stage of the last link.
+        key: Its key.
+    """
+    total = 0.0
+    while stage is not None and key is not None:
+        found = store.find(stage, key)
+        if found is None or found.record.get("seconds") is None:
+            return None
+        total += found.record["seconds"]
+        request = found.record["request"]
+        stage, key = request["upstream_stage"], request["upstream"]
+    return round(total, 3)
 
 
 def _write_reports(target: Path, job: Evaluation, artifact: Artifact) -> tuple[Path, ...]:

@@ -10,6 +10,8 @@ from typing import Any
 
 from orchestrator._study import Outcome, StudySearch
 from orchestrator.plan import BASELINE, Plan, StudyPlan
+from orchestrator.spec import SearchModel, TaskSpec
+from trainables.artifacts import stage_key
 from trainables.data import PreparedData
 from trainables.stages import STAGES, StageRequest
 
@@ -118,7 +120,7 @@ class SweepState:
             for study in plan
         }
         for study in plan:
-            self._emit_once(_opened(study, data[study.task.id]))
+            self._emit_once(_opened(study, data[study.task.id], selection_rule(plan.spec.search)))
 
     @property
     def finished(self) -> bool:
@@ -378,7 +380,24 @@ def _trial_key(sweep_id: str, study: str, role: str, number: int, request: str) 
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _opened(plan: StudyPlan, data: PreparedData) -> Event:
+def selection_rule(search: SearchModel) -> dict[str, Any]:
+    """Return how a study's configuration is chosen, as plain values for journal and tracking."""
+    return {
+        "objective": f"val_{search.objective}",
+        "accuracy_tolerance": search.accuracy_tolerance,
+        "epoch": "last",
+        "tie": "earlier trial",
+    }
+
+
+def _setting(task: TaskSpec, data: PreparedData) -> str:
+    """Return a hash of all that two results must share to be compared: data, model, protocol."""
+    return stage_key(
+        "setting", data=data.key, model=task.model, protocol=task.resolved_protocol.to_dict()
+    )
+
+
+def _opened(plan: StudyPlan, data: PreparedData, rule: Mapping[str, Any]) -> Event:
     return {
         "event": "study_opened",
         "study": plan.id,
@@ -387,7 +406,12 @@ def _opened(plan: StudyPlan, data: PreparedData) -> Event:
         "trials": plan.trials,
         "upstream": plan.upstream,
         "row": plan.row,
-        "fingerprint": data.fingerprint,
+        "fingerprint": data.key,
+        "dataset": plan.task.dataset_name,
+        "model": plan.task.model,
+        "protocol": plan.task.protocol_name,
+        "setting": _setting(plan.task, data),
+        "rule": dict(rule),
     }
 
 

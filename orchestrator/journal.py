@@ -8,8 +8,10 @@ One event is one line, an object with ``event``, ``time`` (milliseconds since 19
     (``git_commit``, ``versions``, ``hardware``).
 ``study_opened``
     ``study`` (``<task>|<recipe>``), ``task``, ``recipe``, ``trials`` (planned), ``upstream`` (the
-    study it builds on, or null), ``fingerprint``, ``row`` (false: it exists only because others
-    build on it, and is no row of a table).
+    study it builds on, or null), ``row`` (false: it exists only because others build on it, and is
+    no row of a table), ``dataset``, ``model``, ``protocol`` (names), ``fingerprint`` (hash of the
+    data as split), ``setting`` (hash of data, model and protocol), ``rule`` (how the choice is
+    made).
 ``trial_started``
     ``study``, ``number`` (from 0 within the study and role), ``key`` (hex, names the trial for
     ever), ``role`` (``search`` or ``seed``), ``seed``, ``stage`` (``train``, ``refine`` or
@@ -30,7 +32,8 @@ One event is one line, an object with ``event``, ``time`` (milliseconds since 19
     ``reason`` (of the first failed trial, or why nothing could run; else empty).
 ``evaluated``
     ``key``, ``study``, ``seed``, ``metrics`` (``test_*``), ``artifacts`` (file name to absolute
-    path). Only for chosen configurations.
+    path), ``predictions`` (key of the ``evaluate`` artifact), ``seconds`` (what the chain of stages
+    cost to compute, or null). Only for chosen configurations.
 ``sweep_ended``
     ``status`` (``finished``, ``failed`` or ``interrupted``).
 

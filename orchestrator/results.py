@@ -26,7 +26,20 @@ class StudyResult:
         trials_finished: Search trials that finished.
         trials_failed: Search trials that failed.
         reason: Why the study, or the last failed trial, failed; else empty.
-        run_ids: MLflow runs of the chosen configuration, one a seed.
+        run_ids: MLflow runs of the chosen configuration, one a seed; empty from a journal.
+        sweep_id: Identifies the sweep for good; several may have borne the same name.
+        dataset: Short name, such as ``cifar10``, or the stem of an npz file or folder.
+        model: Name of the network.
+        protocol: Name of the protocol.
+        fingerprint: Hash (hex) of the content of the data and of how they were split.
+        code: Git commit that the chosen trial ran with, with ``-dirty`` for local changes.
+        started: When the study was opened, seconds since 1970.
+        predictions: Keys of the ``evaluate`` artifacts, one a seed, aligned with ``test``.
+        seconds: What the chosen chain of stages cost to compute, one a seed, aligned with ``test``;
+            stages that were reused count what they cost at first. Empty where that is not known.
+        rule: How the choice was made: ``objective``, ``accuracy_tolerance``, ``epoch``, ``tie``.
+
+    What older sweeps did not write down is left at its default.
 
     Raises:
         ValueError: If ``status`` is none of the three, or a count is negative.
@@ -43,6 +56,16 @@ class StudyResult:
     trials_failed: int = 0
     reason: str = ""
     run_ids: tuple[str, ...] = ()
+    sweep_id: str = ""
+    dataset: str = ""
+    model: str = ""
+    protocol: str = ""
+    fingerprint: str = ""
+    code: str = ""
+    started: float = 0.0
+    predictions: tuple[str, ...] = ()
+    seconds: tuple[float, ...] = ()
+    rule: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -22,7 +22,15 @@ from trainables.models import build_model
 from trainables.protocols import Protocol, protocol_from
 from trainables.refinements import REFINEMENTS, build_refinement
 
-__all__ = ["OBJECTIVES", "SweepSpec", "TaskSpec", "load_sweep", "parse_sweep"]
+__all__ = [
+    "OBJECTIVES",
+    "SweepSpec",
+    "TaskSpec",
+    "checked",
+    "load_sweep",
+    "parse_sweep",
+    "read_mapping",
+]
 
 OBJECTIVES = ("ece", "aece", "cwece", "cwaece", "mce", "nll", "brier")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -30,6 +38,7 @@ TASK = re.compile(r"[A-Za-z0-9][\w.:@+-]*(/[A-Za-z0-9][\w.:@+-]*)*")
 PART = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 Value = bool | int | float | str
+Model = TypeVar("Model", bound=BaseModel)
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -69,11 +78,18 @@ class TaskSpec(_Strict):
         """Return what tables, MLflow and ``calsweep best`` call this task."""
         if self.name:
             return self.name
-        dataset = self.dataset
-        if ":" in dataset and dataset.split(":", 1)[0] in ("npz", "folder"):
-            dataset = Path(dataset.split(":", 1)[1]).stem
-        protocol = self.protocol if isinstance(self.protocol, str) else self.resolved_protocol.name
-        return f"{dataset}/{self.model}/{protocol}"
+        return f"{self.dataset_name}/{self.model}/{self.protocol_name}"
+
+    @property
+    def dataset_name(self) -> str:
+        """Return the data set's name, or the stem of its file or folder."""
+        kind, _, place = self.dataset.partition(":")
+        return Path(place).stem if place and kind in ("npz", "folder") else self.dataset
+
+    @property
+    def protocol_name(self) -> str:
+        """Return the protocol's name, also where some of its fields were changed."""
+        return self.protocol if isinstance(self.protocol, str) else self.resolved_protocol.name
 
     @property
     def resolved_protocol(self) -> Protocol:
@@ -441,19 +457,44 @@ def parse_sweep(text: str, where: str) -> SweepSpec:
     Raises:
         InputError: See ``load_sweep``.
     """
+    document = read_mapping(text, where, "a sweep", "name, tasks and recipes")
+    return checked(SweepSpec, document, where)
+
+
+def read_mapping(text: str, where: str, what: str, needs: str) -> dict[str, Any]:
+    """Read a YAML document that is one mapping, safely, each key once.
+
+    Args:
+        text: The document.
+        where: Names it in messages.
+        what: What it describes, such as ``a sweep``.
+        needs: The keys that it must have, for a message.
+
+    Raises:
+        InputError: If it is no such document.
+    """
     try:
         document = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise InputError(f"{where}: {_yaml_complaint(error)}") from error
     if document is None:
-        raise InputError(f"{where}: the document is empty; a sweep needs name, tasks and recipes")
+        raise InputError(f"{where}: the document is empty; {what} needs {needs}")
     if not isinstance(document, dict):
         kind = type(document).__name__
-        raise InputError(f"{where}: the document is a {kind}; a sweep is a mapping of keys")
+        raise InputError(f"{where}: the document is a {kind}; {what} is a mapping of keys")
+    return document
+
+
+def checked(model: type[Model], document: Mapping[str, Any], where: str) -> Model:
+    """Return a document as the model that describes it.
+
+    Raises:
+        InputError: If it says something that is not allowed: one line with ``where``, key, value.
+    """
     try:
-        return SweepSpec.model_validate(document)
+        return model.model_validate(document)
     except ValidationError as error:
-        raise InputError(f"{where}: {_complaint(error)}") from error
+        raise InputError(f"{where}: {_complaint(error, model)}") from error
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
 
@@ -482,7 +523,7 @@ def _yaml_complaint(error: yaml.YAMLError) -> str:
     return f"line {mark.line + 1}: {problem}" if mark else problem
 
 
-def _complaint(error: ValidationError) -> str:
+def _complaint(error: ValidationError, root: type[BaseModel]) -> str:
     """Return the first thing wrong: key, what, value, and what is allowed."""
     first = error.errors()[0]
     where = _dotted(first["loc"])
@@ -492,7 +533,7 @@ def _complaint(error: ValidationError) -> str:
             return message
         return f"{where}: {message}, got {first['input']!r}"
     if first["type"] == "extra_forbidden":
-        allowed = ", ".join(_keys_at(first["loc"][:-1]))
+        allowed = ", ".join(_keys_at(first["loc"][:-1], root))
         return f"{where}: unknown key; allowed are: {allowed}"
     if first["type"] == "missing":
         return f"{where}: is missing"
@@ -509,9 +550,9 @@ def _dotted(location: tuple[int | str, ...]) -> str:
     return text
 
 
-def _keys_at(location: tuple[int | str, ...]) -> list[str]:
+def _keys_at(location: tuple[int | str, ...], root: type[BaseModel]) -> list[str]:
     """Return the allowed keys of the mapping at a place in the document."""
-    model: Any = SweepSpec
+    model: Any = root
     for step in location:
         if isinstance(step, str) and step in getattr(model, "model_fields", {}):
             model = _nested(model.model_fields[step].annotation)

@@ -117,7 +117,7 @@ class StageTrainable(tune.Trainable):
                 break
         if run.epoch < run.epochs:
             return "running"
-        run.finish(self._metrics, self._history)
+        run.finish(self._metrics, self._history, self._seconds + time.monotonic() - started)
         return "finished"
 
     def _begin(self) -> StageRun | None:

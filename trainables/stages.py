@@ -7,6 +7,7 @@ in an artifact that other stages build on. Nothing here knows Ray, MLflow or Opt
 from __future__ import annotations
 
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -111,6 +112,7 @@ class StageRun(ABC):
         self.store = store
         self.data = data
         self.epoch = 0
+        self.shared_seconds = 0.0  # Spent by another trial on something that both need.
 
     @property
     @abstractmethod
@@ -134,7 +136,10 @@ class StageRun(ABC):
         """Go on from ``state``."""
 
     def finish(
-        self, metrics: Mapping[str, float], history: Sequence[Mapping[str, Any]] = ()
+        self,
+        metrics: Mapping[str, float],
+        history: Sequence[Mapping[str, Any]] = (),
+        seconds: float | None = None,
     ) -> Artifact:
         """Store the outcome and return the artifact.
 
@@ -142,8 +147,11 @@ class StageRun(ABC):
             metrics: The last epoch's.
             history: ``step`` and ``metrics`` of every epoch, so that a trial that finds this
                 artifact has the same learning curve as the one that computed it.
+            seconds: What this trial spent on it, if known: the cost of whoever reuses it.
         """
         tensors, facts = self.outcome()
+        if seconds is not None:
+            facts["seconds"] = round(seconds + self.shared_seconds, 3)
         record = {
             "request": asdict(self.request),
             "metrics": dict(metrics),
@@ -235,7 +243,7 @@ class RefineStage(StageRun):
         super().__init__(request, store, data)
         ((name, parameters),) = request.parts.items()
         protocol = protocol_from(dict(request.protocol))
-        features = load_features(self.upstream(), store, data)
+        features, self.shared_seconds = load_features(self.upstream(), store, data)
         self._validation = features["validation"].to(data.device)
         self._trainer = HeadTrainer(
             build_refinement(name, **parameters),
@@ -351,12 +359,15 @@ def open_stage(request: StageRequest, store: ArtifactStore, data: TaskData) -> S
     return _RUNS[request.stage](request, store, data)
 
 
-def load_features(trained: Artifact, store: ArtifactStore, data: TaskData) -> dict[str, Tensor]:
+def load_features(
+    trained: Artifact, store: ArtifactStore, data: TaskData
+) -> tuple[dict[str, Tensor], float]:
     """Return the features of a trained network, computed once for all refinements of it.
 
     Returns:
         ``views`` (V, N, D): the training set as V augmented views drawn from fixed seeds (one,
-        unaugmented, where the protocol does not augment), and ``validation`` (M, D).
+        unaugmented, where the protocol does not augment), and ``validation`` (M, D); and the
+        seconds that another trial has spent on them.
     """
     key = stage_key("features", upstream=trained.key, views=FEATURE_VIEWS)
     found = store.find("features", key)
@@ -364,9 +375,12 @@ def load_features(trained: Artifact, store: ArtifactStore, data: TaskData) -> di
         with store.lock("features", key):
             found = store.find("features", key)
             if found is None:
+                started = time.monotonic()
                 files = {"features": _compute_features(trained, data)}
-                found = store.write("features", key, files, {"upstream": trained.key})
-    return found.tensors("features")
+                facts = {"upstream": trained.key, "seconds": time.monotonic() - started}
+                store.write("features", key, files, facts)
+                return files["features"], 0.0
+    return found.tensors("features"), found.record.get("seconds", 0.0)
 
 
 def _compute_features(trained: Artifact, data: TaskData) -> dict[str, Tensor]:

@@ -14,6 +14,8 @@ from orchestrator.journal import EVENTS, TEST_PREFIX
 from orchestrator.tracking import _names as names
 from trainables.errors import InputError
 
+_DESCRIPTION = ("fingerprint", "dataset", "model", "protocol", "setting")
+
 
 class Point(NamedTuple):
     """One value of one metric of one run; ``time`` in milliseconds since 1970."""
@@ -66,6 +68,9 @@ class Trial:
     last_step: int = -1
     clock: int = 0
     run_id: str = ""
+    code: str = ""
+    predictions: str = ""
+    chain_seconds: float | None = None
 
     def points(self, metrics: Mapping[str, float], time: int, step: int) -> list[Point]:
         """Turn metrics into points that supersede all earlier ones of the same step.
@@ -98,6 +103,13 @@ class Study:
     ticks: int = 0
     clock: int = 0
     run_id: str = ""
+    dataset: str = ""
+    model: str = ""
+    protocol: str = ""
+    setting: str = ""
+    rule: dict[str, str] = field(default_factory=dict)
+    code: str = ""
+    sweep_id: str = ""
 
     def count(self, finished: int, failed: int, time: int) -> list[Point]:
         """Set the counts of search trials; return points where they changed."""
@@ -166,6 +178,7 @@ class Ledger:
         if known is not None:
             known.status, known.reason = names.RUNNING, ""
             return [_reopened(name, time)]
+        facts: dict[str, Any] = {fact: str(event.get(fact) or "") for fact in _DESCRIPTION}
         study = self.studies[name] = Study(
             name,
             event["task"],
@@ -175,7 +188,10 @@ class Ledger:
             row=bool(event["row"]),
             opened=time,
             upstream=event.get("upstream"),
-            fingerprint=str(event.get("fingerprint") or ""),
+            code=self.git_commit,
+            sweep_id=self.sweep_id,
+            rule={name: names.text(value) for name, value in (event.get("rule") or {}).items()},
+            **facts,
         )
         return [Change(name, study.count(0, 0, time), status=names.RUNNING)]
 
@@ -194,6 +210,7 @@ class Ledger:
             event["stage"],
             event["configuration"],
             started=time,
+            code=self.git_commit,
         )
         points = trial.points({names.TRIAL_NUMBER: trial.number}, time, 0)
         return [Change(key, points, names.flatten(trial.configuration), status=names.RUNNING)]
@@ -277,9 +294,14 @@ class Ledger:
             if trial.test.get(name.removeprefix(TEST_PREFIX)) != value
         }
         trial.test |= {name.removeprefix(TEST_PREFIX): value for name, value in news.items()}
+        seconds = event.get("seconds")
+        if seconds is not None and seconds != trial.chain_seconds:
+            trial.chain_seconds = news[names.CHAIN_SECONDS] = seconds
         points = trial.points(news, event["time"], max(trial.last_step, 0))
+        trial.predictions = str(event.get("predictions") or "")
+        tags = {names.EVALUATED: "true", names.PREDICTIONS: trial.predictions}
         artifacts = dict(event.get("artifacts") or {})
-        return [Change(trial.key, points, tags={names.EVALUATED: "true"}, artifacts=artifacts)]
+        return [Change(trial.key, points, tags=tags, artifacts=artifacts)]
 
     def _sweep_ended(self, event: Mapping[str, Any]) -> list[Change]:
         self.ended = event["time"]

@@ -25,6 +25,13 @@ CHOSEN = PREFIX + "chosen"
 EVALUATED = PREFIX + "evaluated"
 REUSED = PREFIX + "reused"
 FINGERPRINT = PREFIX + "fingerprint"
+DATASET = PREFIX + "dataset"
+MODEL = PREFIX + "model"
+PROTOCOL = PREFIX + "protocol"
+SETTING = PREFIX + "setting"
+RULE = PREFIX + "rule."
+PREDICTIONS = PREFIX + "predictions"
+CHAIN_SECONDS = "chain_seconds"
 UPSTREAM = PREFIX + "upstream"
 TRIALS = PREFIX + "trials"
 ROW = PREFIX + "row"
@@ -59,6 +66,11 @@ def yes(flag: bool) -> str:
     return "true" if flag else "false"
 
 
+def text(value: Any) -> str:
+    """Write a plain value as a tag; texts as they are, other values as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def allowed(name: str) -> str:
     """Return the name of a metric or parameter as a tracking server accepts it.
 
@@ -74,10 +86,7 @@ def test_name(metric: str) -> str:
 
 def flatten(configuration: Mapping[str, Any]) -> dict[str, str]:
     """Write a configuration as parameters: ``{"mbls": {"margin": 6.0}}`` as ``mbls.margin``."""
-    return {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in _leaves(configuration)
-    }
+    return {name: text(value) for name, value in _leaves(configuration)}
 
 
 def _leaves(part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

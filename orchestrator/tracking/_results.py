@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.results import StudyResult
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._ledger import Ledger, Study, Trial
+
+T = TypeVar("T")
 
 STATUS = {
     names.RUNNING: "running",
@@ -69,7 +71,23 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
         trials_failed=study.failed,
         reason=study.reason,
         run_ids=tuple(trial.run_id for trial in shown if trial.run_id),
+        sweep_id=study.sweep_id,
+        dataset=study.dataset,
+        model=study.model,
+        protocol=study.protocol,
+        fingerprint=study.fingerprint,
+        code=chosen.code if chosen else study.code,
+        started=study.opened / 1000,
+        predictions=_known([trial.predictions or None for trial in ours]),
+        seconds=_known([trial.chain_seconds for trial in ours]),
+        rule=study.rule,
     )
+
+
+def _known(values: list[T | None]) -> tuple[T, ...]:
+    """Return the values if each is known, else none: a part could not be told from the whole."""
+    known = tuple(value for value in values if value is not None)
+    return known if len(known) == len(values) else ()
 
 
 def _of_the_choice(study: Study, chosen: Trial, tests: list[Trial]) -> list[Trial]:

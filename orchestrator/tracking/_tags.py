@@ -28,12 +28,18 @@ def study_tags(study: Study, ledger: Ledger) -> dict[str, str]:
     versions = {names.VERSION + name: version for name, version in ledger.versions.items()}
     return versions | {
         **_common_tags(ledger, "study", study.name, study.task, study.recipe),
+        names.GIT_COMMIT: study.code,
         names.KEY: study.name,
         names.NUMBER: str(study.index),
         names.ROW: names.yes(study.row),
         names.TRIALS: str(study.trials),
         names.UPSTREAM: study.upstream or "",
         names.FINGERPRINT: study.fingerprint,
+        names.DATASET: study.dataset,
+        names.MODEL: study.model,
+        names.PROTOCOL: study.protocol,
+        names.SETTING: study.setting,
+        **{names.RULE + name: value for name, value in study.rule.items()},
     }
 
 
@@ -43,6 +49,7 @@ def trial_tags(trial: Trial, ledger: Ledger, parent_run: str | None) -> dict[str
     study = ledger.studies.get(trial.study)
     return parent | {
         **_common_tags(ledger, "trial", trial.study, *_task_and_recipe(trial, ledger)),
+        names.GIT_COMMIT: trial.code,
         **names.configuration_tags(trial.configuration),
         names.KEY: trial.key,
         names.NUMBER: str(trial.number),
@@ -72,13 +79,24 @@ def study_of(run: Run) -> Study:
         failed=int(metrics.get(names.TRIALS_FAILED, 0)),
         reason=tags.get(names.REASON, ""),
         run_id=run.info.run_id,
+        dataset=tags.get(names.DATASET, ""),
+        model=tags.get(names.MODEL, ""),
+        protocol=tags.get(names.PROTOCOL, ""),
+        setting=tags.get(names.SETTING, ""),
+        rule={
+            name.removeprefix(names.RULE): value
+            for name, value in tags.items()
+            if name.startswith(names.RULE)
+        },
+        code=tags.get(names.GIT_COMMIT, ""),
+        sweep_id=tags[names.SWEEP_ID],
     )
 
 
 def trial_of(run: Run) -> Trial:
     """Read a trial back from its run."""
     tags, metrics = run.data.tags, run.data.metrics
-    special = (names.OBJECTIVE, names.TRIAL_NUMBER)
+    special = (names.OBJECTIVE, names.TRIAL_NUMBER, names.CHAIN_SECONDS)
     test = [name for name in metrics if name.startswith(TEST_PREFIX)]
     validation = {name: value for name, value in metrics.items() if name not in test}
     return Trial(
@@ -96,6 +114,9 @@ def trial_of(run: Run) -> Trial:
         objective=metrics.get(names.OBJECTIVE),
         reason=tags.get(names.REASON, ""),
         run_id=run.info.run_id,
+        code=tags.get(names.GIT_COMMIT, ""),
+        predictions=tags.get(names.PREDICTIONS, ""),
+        chain_seconds=metrics.get(names.CHAIN_SECONDS),
     )
 
 
@@ -107,7 +128,6 @@ def _common_tags(ledger: Ledger, kind: str, study: str, task: str, recipe: str) 
         names.STUDY: study,
         names.TASK: task,
         names.RECIPE: recipe,
-        names.GIT_COMMIT: ledger.git_commit,
     }
 
 

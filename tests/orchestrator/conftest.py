@@ -37,7 +37,7 @@ class Writer:
             provenance=provenance,
         )
 
-    def open(self, recipe, trials=2, row=True, task=TASK):
+    def open(self, recipe, trials=2, row=True, task=TASK, **facts):
         study = f"{task}|{recipe}"
         self.write(
             "study_opened",
@@ -46,8 +46,8 @@ class Writer:
             recipe=recipe,
             trials=trials,
             upstream=None,
-            fingerprint="f1",
             row=row,
+            **{"fingerprint": "f1", **facts},
         )
         return study
 
@@ -106,9 +106,15 @@ class Writer:
             reason=reason,
         )
 
-    def evaluate(self, key, study, seed=0, artifacts=None, **metrics):
+    def evaluate(self, key, study, seed=0, artifacts=None, facts=None, **metrics):
         self.write(
-            "evaluated", key=key, study=study, seed=seed, metrics=metrics, artifacts=artifacts or {}
+            "evaluated",
+            key=key,
+            study=study,
+            seed=seed,
+            metrics=metrics,
+            artifacts=artifacts or {},
+            **(facts or {}),
         )
 
     def end(self, status="finished"):

@@ -172,7 +172,7 @@ def test_a_training_resumed_after_its_last_epoch_still_has_logits(
 
 
 def test_cached_features_equal_live_ones(workshop: Workshop, augmented: Artifact) -> None:
-    cached = load_features(augmented, workshop.store, workshop.data)
+    cached, _ = load_features(augmented, workshop.store, workshop.data)
     assert cached["views"].shape[:2] == (FEATURE_VIEWS, 400)
     network = network_of(augmented)
     train = workshop.data.search.train.images
@@ -188,7 +188,7 @@ def test_cached_features_equal_live_ones(workshop: Workshop, augmented: Artifact
 
 
 def test_without_augmentation_there_is_one_view(workshop: Workshop, trained: Artifact) -> None:
-    cached = load_features(trained, workshop.store, workshop.data)
+    cached, _ = load_features(trained, workshop.store, workshop.data)
     assert cached["views"].shape[0] == 1
     with torch.no_grad():
         live = network_of(trained).features(normalised(workshop.data.search.train.images))

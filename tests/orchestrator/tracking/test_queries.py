@@ -240,3 +240,48 @@ def test_a_seed_counts_once_though_older_code_evaluated_it_too(writer, store):
     writer.end()
     for results in both(writer, store):
         assert results[0].test == ({"ece": 0.1},)
+
+
+FACTS = {
+    "dataset": "digits",
+    "model": "convnet",
+    "protocol": "digits",
+    "setting": "5e77",
+    "fingerprint": "f2",
+}
+RULE = {"objective": "val_ece", "accuracy_tolerance": 0.01, "epoch": "last", "tie": "earlier trial"}
+
+
+def test_where_a_result_comes_from_travels_with_it(writer, store):
+    writer.start()
+    study = writer.open("mbls+ts", rule=RULE, **FACTS)
+    key = writer.trial(study, 0, 0.2, configuration=CONFIGURATION)
+    other = writer.trial(study, 1, 0.2, role="seed", seed=1, configuration=CONFIGURATION)
+    writer.close(study, key)
+    for seed, trial in enumerate((key, other)):
+        facts = {"predictions": f"p{seed}", "seconds": 10.5 + seed}
+        writer.evaluate(trial, study, seed=seed, test_ece=0.1, facts=facts)
+    writer.end()
+    ours, theirs = both(writer, store)
+    assert without_runs(theirs) == without_runs(ours)
+    (result,) = theirs
+    assert (result.sweep_id, result.code) == ("5eed", "c0ffee")
+    assert (result.dataset, result.model, result.protocol) == ("digits", "convnet", "digits")
+    assert result.fingerprint == "f2"
+    assert result.started == 1_800_000_000.01
+    assert result.predictions == ("p0", "p1")
+    assert result.seconds == (10.5, 11.5)
+    assert result.rule == {**RULE, "accuracy_tolerance": "0.01"}
+    assert result.test == ({"ece": 0.1}, {"ece": 0.1})
+
+
+def test_a_cost_that_is_not_known_for_every_seed_is_left_out(writer, store):
+    writer.start()
+    study = writer.open("mbls+ts")
+    key = writer.trial(study, 0, 0.2, configuration=CONFIGURATION)
+    other = writer.trial(study, 1, 0.2, role="seed", seed=1, configuration=CONFIGURATION)
+    writer.close(study, key)
+    writer.evaluate(key, study, test_ece=0.1, facts={"predictions": "p0", "seconds": 1.0})
+    writer.evaluate(other, study, seed=1, test_ece=0.1, facts={"seconds": None})
+    for results in both(writer, store):
+        assert (results[0].predictions, results[0].seconds, results[0].rule) == ((), (), {})
