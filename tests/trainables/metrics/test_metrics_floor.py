@@ -1,0 +1,99 @@
+"""Noise floors against a plain simulation, and against what is known of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from trainables.metrics import calibration_report, evaluation_report, noise_floor, noise_floors
+
+
+def predictions(rows, classes, seed=0):
+    logits = 2 * torch.randn(rows, classes, generator=torch.Generator().manual_seed(seed))
+    return logits.double().log_softmax(1)
+
+
+def two_classes(confidence):
+    return torch.from_numpy(np.log(np.stack([confidence, 1 - confidence], axis=1)))
+
+
+def simulated(log_probs, draws):
+    """Metrics of many sets of labels, each drawn row by row and given to the report."""
+    rng = np.random.default_rng(5)
+    probs = log_probs.exp().numpy()
+    found = []
+    for _ in range(draws):
+        labels = np.array([rng.choice(len(row), p=row / row.sum()) for row in probs])
+        found.append(calibration_report(logits=log_probs, labels=labels, bins=7))
+    return {name: np.array([row[name] for row in found]) for name in ("ece", "aece", "cwece")}
+
+
+def test_the_floor_is_what_a_plain_simulation_gives():
+    log_probs = predictions(150, 4)
+    plain = simulated(log_probs, 300)
+    floors = noise_floors(log_probs, bins=7, draws=4000)
+    for metric, values in plain.items():
+        error = values.std() / np.sqrt(len(values))
+        assert abs(floors[metric].mean - values.mean()) < 4 * error
+        assert abs(floors[metric].quantile - np.quantile(values, 0.95)) < 10 * error
+        assert floors[metric].quantile > floors[metric].mean + 10 * error
+
+
+def test_ten_thousand_calibrated_rows_show_four_tenths_of_a_percent():
+    confidence = np.random.default_rng(0).beta(8, 0.5, 10_000).clip(0.5, 1 - 1e-12)
+    mean, quantile = noise_floor(two_classes(confidence), draws=1000)
+    assert mean == pytest.approx(0.0044, abs=0.0003)
+    assert quantile == pytest.approx(mean + 1.7 * 0.0013, abs=0.0005)
+
+
+def test_blocks_of_rows_change_nothing(monkeypatch):
+    log_probs = predictions(200, 5)
+    whole = noise_floors(log_probs, draws=3000)
+    monkeypatch.setattr("trainables.metrics._floor.BLOCK_ELEMENTS", 3000 * 7)
+    in_blocks = noise_floors(log_probs, draws=3000)
+    for metric, floor in whole.items():
+        assert in_blocks[metric] == pytest.approx(floor, rel=1e-9)
+
+
+def test_a_sure_model_has_no_floor():
+    logits = torch.tensor([[800.0, 0.0, 0.0], [0.0, 800.0, 0.0]])
+    assert all(floor == (0.0, 0.0) for floor in noise_floors(logits, draws=10).values())
+
+
+def test_one_metric_is_the_same_alone_and_among_others():
+    log_probs = predictions(50, 3).float()
+    together = noise_floors(log_probs, draws=20, seed=4)
+    for metric, floor in together.items():
+        assert noise_floor(log_probs, metric, draws=20, seed=4) == floor
+    assert noise_floor(log_probs, draws=20, seed=5) != together["ece"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"metric": "nll"}, "metric='nll' is not one of ece, aece, cwece"),
+        ({"draws": 0}, r"draws=0 is outside \[1, inf\)"),
+        ({"bins": 0}, "bins=0 is not an integer"),
+    ],
+)
+def test_arguments_are_checked(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        noise_floor(predictions(5, 3), **wrong)
+
+
+def test_scores_are_checked():
+    with pytest.raises(ValueError, match=r"shape \(5,\)"):
+        noise_floor(torch.zeros(5))
+    with pytest.raises(ValueError, match="NaN"):
+        noise_floor(torch.full((5, 2), torch.nan))
+
+
+def test_the_evaluation_adds_to_the_report_and_changes_nothing_in_it():
+    log_probs = predictions(80, 3)
+    labels = torch.arange(80) % 3
+    found = evaluation_report(log_probs, labels)
+    report = calibration_report(logits=log_probs, labels=labels)
+    assert {name: found.pop(name) for name in report} == report
+    assert found.pop("ece_floor") == noise_floor(log_probs).mean
+    assert set(found) == {"debiased_ece", "smooth_ece", "aece_floor", "cwece_floor"}

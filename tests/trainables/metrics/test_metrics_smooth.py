@@ -1,0 +1,94 @@
+"""The debiased and the smooth error against peers, their definitions and their limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trainables.metrics import calibration_report, debiased_ece, smooth_ece
+
+
+def case(kind):
+    """Confidences of two classes, right less often than they say by a known amount."""
+    rows, shape, gap = [(500, 2.0, 0.0), (3000, 0.5, 0.05), (3000, 1.0, 0.1), (10_000, 0.5, 0.0)][
+        kind
+    ]
+    rng = np.random.default_rng(kind)
+    confidence = rng.beta(8, shape, rows).clip(0.51, 0.9999)
+    right = rng.random(rows) < confidence - gap
+    return confidence, right
+
+
+def given(confidence, right):
+    probs = np.stack([confidence, 1 - confidence], axis=1)
+    return {"probs": probs, "labels": 1 - right.astype(int)}
+
+
+# From uncertainty-calibration 0.1.4 (normal_debiased_ce, 100,000 draws) and relplot 1.0.3 (smECE,
+# whose bandwidth is a multiple of 1/1024), on the cases above.
+PEERS = [(0.015035, 0.023902), (0.04876, 0.046937), (0.098491, 0.097849), (0.000442, 0.005759)]
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_debiased_agrees_with_the_authors_library(kind):
+    assert debiased_ece(**given(*case(kind))) == pytest.approx(PEERS[kind][0], abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_smooth_agrees_with_the_authors_library(kind):
+    assert smooth_ece(**given(*case(kind))) == pytest.approx(PEERS[kind][1], abs=1 / 1024)
+
+
+@pytest.mark.parametrize("bandwidth", [0.01, 0.05, 0.4])
+def test_smooth_is_the_integral_of_reflected_gaussians(bandwidth):
+    confidence, right = case(0)
+    places = (np.arange(4000) + 0.5) / 4000
+    density = np.zeros_like(places)
+    for score, hit in zip(confidence, right, strict=True):
+        for image in range(-4, 5):
+            for centre in (2 * image + score, 2 * image - score):
+                bell = np.exp(-(((places - centre) / bandwidth) ** 2) / 2)
+                density += (score - hit) * bell / (bandwidth * np.sqrt(2 * np.pi))
+    expected = np.abs(density).mean() / len(confidence)
+    assert smooth_ece(**given(confidence, right), bandwidth=bandwidth) == pytest.approx(
+        expected, rel=2e-3
+    )
+
+
+def test_the_chosen_bandwidth_is_the_error_itself():
+    rows = given(*case(1))
+    found = smooth_ece(**rows)
+    assert smooth_ece(**rows, bandwidth=found) == pytest.approx(found, rel=1e-6)
+
+
+def test_a_constant_gap_is_its_size():
+    confidence = np.full(1000, 0.8)
+    right = np.arange(1000) < 700
+    assert smooth_ece(**given(confidence, right)) == pytest.approx(0.1, abs=1e-9)
+    assert debiased_ece(**given(confidence, right)) == pytest.approx(0.1, abs=1e-9)
+
+
+def test_no_gap_is_none():
+    rows = given(np.full(10, 1.0), np.full(10, True))
+    assert (smooth_ece(**rows), debiased_ece(**rows)) == (0.0, 0.0)
+
+
+def test_debiasing_takes_four_tenths_off_a_calibrated_model_and_little_off_another():
+    plain, less = [], []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        confidence = rng.beta(8, 2, 4000).clip(0.51, 0.9999)
+        rows = given(confidence, rng.random(4000) < confidence)
+        plain.append(calibration_report(**rows)["ece"])
+        less.append(debiased_ece(**rows))
+    assert 0.3 < 1 - np.mean(less) / np.mean(plain) < 0.6
+    rows = given(*case(2))
+    assert debiased_ece(**rows) == pytest.approx(calibration_report(**rows)["ece"], rel=0.01)
+
+
+def test_arguments_are_checked():
+    rows = given(*case(0))
+    with pytest.raises(ValueError, match=r"bandwidth=0 is outside \(0, 1\]"):
+        smooth_ece(**rows, bandwidth=0)
+    with pytest.raises(ValueError, match="bins=0"):
+        debiased_ece(**rows, bins=0)

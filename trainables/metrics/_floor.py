@@ -1,0 +1,149 @@
+"""What a perfectly calibrated model with the same predictions would show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainables.metrics._binning import bin_index, bin_sums, mass_edges, width_edges
+from trainables.metrics._scores import BLOCK_ELEMENTS, ArrayLike, Scores, check_bins
+
+FLOORED = ("ece", "aece", "cwece")
+"""Metrics that have a noise floor."""
+
+DRAWS = 400
+"""Sets of labels drawn: the mean is then known to a twentieth of the spread."""
+
+
+class NoiseFloor(NamedTuple):
+    """What a metric of a calibrated model comes to by chance, fractions.
+
+    Attributes:
+        mean: Expected value.
+        quantile: Value that 95% of all test sets stay below.
+    """
+
+    mean: float
+    quantile: float
+
+
+def noise_floor(
+    log_probs: ArrayLike, metric: str = "ece", bins: int = 15, draws: int = DRAWS, seed: int = 0
+) -> NoiseFloor:
+    """Return what a metric would be if the model's own probabilities were right.
+
+    See ``noise_floors``, which does several metrics at the cost of one.
+
+    Args:
+        log_probs: See ``noise_floors``.
+        metric: ``ece``, ``aece`` or ``cwece``.
+        bins: See ``noise_floors``.
+        draws: See ``noise_floors``.
+        seed: See ``noise_floors``.
+
+    Raises:
+        ValueError: See ``noise_floors``.
+    """
+    return noise_floors(log_probs, (metric,), bins, draws, seed)[metric]
+
+
+def noise_floors(
+    log_probs: ArrayLike,
+    metrics: Sequence[str] = FLOORED,
+    bins: int = 15,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> dict[str, NoiseFloor]:
+    """Return what metrics would be if the model's own probabilities were right.
+
+    Labels of all rows are drawn from the predicted probabilities, ``draws`` times, and the metric
+    of ``calibration_report`` is taken of each. A model that is calibrated perfectly shows the mean
+    of these, not 0: with 10,000 rows an ``ece`` of about 0.004. Differences below it say nothing.
+
+    Args:
+        log_probs: (N, K), log-probabilities or logits.
+        metrics: Some of ``ece, aece, cwece``.
+        bins: Number of bins, at least 1.
+        draws: Sets of labels, at least 1. 50,000 x 1000 with 400 take seconds.
+        seed: The same seed gives the same numbers, whichever metrics are asked for.
+
+    Raises:
+        ValueError: If a metric has no floor, ``draws`` is below 1, or scores are not as
+            ``calibration_report`` takes them.
+    """
+    check_bins(bins)
+    for metric in metrics:
+        if metric not in FLOORED:
+            raise ValueError(f"metric={metric!r} is not one of {', '.join(FLOORED)}")
+    if draws < 1:
+        raise ValueError(f"draws={draws!r} is outside [1, inf)")
+    simulation = _Simulation(log_probs, bins, draws, "cwece" in metrics)
+    simulation.run(seed)
+    return {metric: _summary(simulation.errors(metric)) for metric in metrics}
+
+
+def _summary(errors: Tensor) -> NoiseFloor:
+    return NoiseFloor(float(errors.mean()), float(np.quantile(errors.numpy(), 0.95)))
+
+
+class _Simulation:
+    """Adds up, block by block of rows, the bins of many draws of labels.
+
+    Only what a bin's rows hit depends on the draw; which rows and scores it holds does not.
+    """
+
+    def __init__(self, log_probs: ArrayLike, bins: int, draws: int, by_class: bool) -> None:
+        self._values = torch.as_tensor(log_probs).detach().cpu()
+        self._predicted = self._values.argmax(dim=-1)
+        scores = Scores(self._values, None, self._predicted)
+        confidence = scores.confidence[None]
+        self._edges = width_edges(bins, torch.float64, confidence.device)
+        edges = {"ece": self._edges, "aece": mass_edges(confidence, bins)}
+        self._top = {name: bin_index(confidence, found)[0] for name, found in edges.items()}
+        self._gaps = {
+            name: bin_sums(index[None], confidence, bins).T.repeat(1, draws)
+            for name, index in self._top.items()
+        }
+        self._bins, self._draws, self._classes = bins, draws, scores.num_classes
+        cells = self._classes * bins if by_class else 0
+        self._cell_scores = torch.zeros(cells, dtype=torch.float64)
+        self._cell_hits = torch.zeros(draws, cells, dtype=torch.int32)
+
+    def run(self, seed: int) -> None:
+        """Draw labels of all rows and count what they hit."""
+        generator = torch.Generator().manual_seed(seed)
+        step = max(1, BLOCK_ELEMENTS // max(self._classes, self._draws))
+        for first in range(0, len(self._values), step):
+            rows = slice(first, first + step)
+            probs = self._values[rows].double().softmax(dim=1)
+            uniform = torch.rand(len(probs), self._draws, generator=generator, dtype=torch.float64)
+            # Without the last end: a sum just below 1 must not give a class too many.
+            ends = probs.cumsum(dim=1)[:, :-1].contiguous()
+            labels = torch.searchsorted(ends, uniform, right=True)
+            self._add_top(rows, labels)
+            if len(self._cell_scores):
+                self._add_classes(probs, labels)
+
+    def errors(self, metric: str) -> Tensor:
+        """Return the metric of each draw, (draws,), float64."""
+        rows = len(self._values)
+        if metric != "cwece":
+            return self._gaps[metric].abs().sum(dim=0) / rows
+        gaps = [(self._cell_scores - hits).abs().sum() for hits in self._cell_hits]
+        return torch.stack(gaps) / (rows * self._classes)
+
+    def _add_top(self, rows: slice, labels: Tensor) -> None:
+        hits = (labels == self._predicted[rows, None]).double()
+        for name, index in self._top.items():
+            self._gaps[name].index_add_(0, index[rows], hits, alpha=-1)
+
+    def _add_classes(self, probs: Tensor, labels: Tensor) -> None:
+        cells = bin_index(probs, self._edges) + torch.arange(self._classes) * self._bins
+        self._cell_scores.index_add_(0, cells.flatten(), probs.flatten())
+        hit = cells.gather(1, labels) + torch.arange(self._draws) * len(self._cell_scores)
+        ones = torch.ones(1, dtype=torch.int32).expand(hit.numel())
+        self._cell_hits.view(-1).index_add_(0, hit.flatten(), ones)
