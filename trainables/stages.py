@@ -24,7 +24,7 @@ from trainables.data import ImageBatcher, PreparedData, SearchData
 from trainables.engine import Trainer, default_device, in_batches, place, predict, seeded_network
 from trainables.errors import InputError, TrainingDivergedError
 from trainables.methods import build_method
-from trainables.metrics import calibration_report
+from trainables.metrics import calibration_report, evaluation_report
 from trainables.models import Network
 from trainables.protocols import Protocol, protocol_from
 from trainables.refinements import HeadTrainer, build_refinement
@@ -34,6 +34,7 @@ __all__ = ["STAGES", "StageRequest", "StageRun", "TaskData", "evaluate_on_test",
 STAGES = ("train", "refine", "calibrate")  # In the order in which they build on each other.
 FEATURE_VIEWS = 8  # Augmented views of the training set that refinements cycle through.
 CROSS_FIT_FOLDS = 5
+EVALUATION_VERSION = 2  # Raise it when an evaluation says more or something else.
 
 Parts = Mapping[str, Mapping[str, Any]]
 
@@ -452,7 +453,7 @@ def evaluate_on_test(
         device: Where networks run; ``default_device()`` if left out.
 
     Returns:
-        The metrics, fractions, as ``trainables.metrics.calibration_report`` names them, and the
+        The metrics, fractions, as ``trainables.metrics.evaluation_report`` names them, and the
         artifact with the log-probabilities and labels of every test row.
 
     Raises:
@@ -460,17 +461,19 @@ def evaluate_on_test(
         InputError: If an artifact is missing or damaged.
     """
     test = prepared.test()
-    evaluation_key = stage_key("evaluate", upstream=key, data=prepared.key)
+    evaluation_key = stage_key(
+        "evaluate", upstream=key, data=prepared.key, version=EVALUATION_VERSION
+    )
     found = store.find("evaluate", evaluation_key)
     if found is None:
         images = ImageBatcher(test.images, prepared.info, device or default_device())
-        log_probs = _outputs(store, stage, key, prepared, images).log_softmax(1)
+        log_probs = _outputs(store, stage, key, prepared, images).log_softmax(1).float()
         labels = torch.from_numpy(test.labels.copy())
-        metrics = calibration_report(logits=log_probs, labels=labels)
+        metrics = evaluation_report(log_probs, labels)
         found = store.write(
             "evaluate",
             evaluation_key,
-            {"test": {"log_probs": log_probs.float(), "labels": labels}},
+            {"test": {"log_probs": log_probs, "labels": labels}},
             {"metrics": metrics, "upstream": key},
         )
     return dict(found.record["metrics"]), found
