@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.nightly._judge import judge
 from orchestrator.nightly._limits import MEASURES, Bounds, Limits, Threshold
 from orchestrator.nightly._record import CellKey, NightRecord, Shape
 from orchestrator.nightly._verdict import Finding, Verdict
@@ -16,4 +17,5 @@ __all__ = [
     "Shape",
     "Threshold",
     "Verdict",
+    "judge",
 ]
