@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from orchestrator.nightly._judge import judge
+from typing import TYPE_CHECKING, Any
+
 from orchestrator.nightly._limits import MEASURES, Bounds, Limits, Threshold
 from orchestrator.nightly._record import CellKey, NightRecord, Shape
 from orchestrator.nightly._verdict import Finding, Verdict
+
+if TYPE_CHECKING:
+    from orchestrator.nightly._judge import judge
 
 __all__ = [
     "MEASURES",
@@ -19,3 +23,12 @@ __all__ = [
     "Verdict",
     "judge",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``judge`` when it is first asked for: commands that judge nothing need no SciPy."""
+    if name != "judge":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from orchestrator.nightly._judge import judge
+
+    return judge
