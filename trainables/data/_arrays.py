@@ -3,17 +3,70 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
 MAX_CHANNELS = 4
 MAX_LABEL = 2**31 - 1
+BLOCK_BYTES = 64 * 2**20
+
+
+class LabelledImages(ABC):
+    """Images with labels, in memory or still in their files; read in blocks, so of any number.
+
+    Attributes:
+        labels: (N,), int64, every entry at least 0.
+    """
+
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        """Return N."""
+        return len(self.labels)
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """Return height, width and channels of every image."""
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """Return the arrays in memory."""
+        return (self.labels,)
+
+    @abstractmethod
+    def take(self, indices: np.ndarray) -> Self:
+        """Return the rows ``indices`` (M,), in that order."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return the images of the rows from ``start`` to before ``stop``, uint8 (M, H, W, C).
+
+        Raises:
+            InputError: If an image cannot be read.
+        """
+
+    @abstractmethod
+    def update(self, digest: _Hash) -> None:
+        """Feed all content to a hash."""
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield all images in order, uint8 (M, H, W, C), about 64 MiB at a time."""
+        step = max(1, BLOCK_BYTES // int(np.prod(self.shape)))
+        for start in range(0, len(self), step):
+            yield self.read(start, min(start + step, len(self)))
 
 
 @dataclass(frozen=True, eq=False)
-class ImageArrays:
-    """Labelled images.
+class ImageArrays(LabelledImages):
+    """Labelled images in memory.
 
     Attributes:
         images: (N, H, W, C), uint8, 0..255, C from 1 to 4; may be memory-mapped.
@@ -35,13 +88,30 @@ class ImageArrays:
         if len(self.images) != len(self.labels):
             raise ValueError(f"{len(self.images)} images but {len(self.labels)} labels")
 
-    def __len__(self) -> int:
-        """Return N."""
-        return len(self.labels)
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return height, width and channels of every image."""
+        _, height, width, channels = self.images.shape
+        return height, width, channels
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """Return images and labels."""
+        return self.images, self.labels
 
     def take(self, indices: np.ndarray) -> ImageArrays:
         """Return a copy of the rows ``indices`` (M,), in that order."""
         return ImageArrays(self.images[indices], self.labels[indices])
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return a view of the rows from ``start`` to before ``stop``."""
+        return self.images[start:stop]
+
+    def update(self, digest: _Hash) -> None:
+        """Feed shapes, dtypes and content to a hash."""
+        for array in self.arrays:
+            digest.update(f"{array.dtype.str}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
 
 
 def check_images(name: str, images: np.ndarray) -> None:
@@ -83,14 +153,12 @@ def image_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float
     return tuple(means), tuple(deviations)
 
 
-def fingerprint(*parts: ImageArrays | None) -> str:
-    """Return the SHA-256 (hex) of all arrays: their shapes, dtypes and content, in order."""
+def fingerprint(*parts: LabelledImages | None) -> str:
+    """Return the SHA-256 (hex) of the content of all parts, in order."""
     digest = hashlib.sha256()
     for part in parts:
         if part is None:
             digest.update(b"absent")
-            continue
-        for array in (part.images, part.labels):
-            digest.update(f"{array.dtype.str}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
+        else:
+            part.update(digest)
     return digest.hexdigest()

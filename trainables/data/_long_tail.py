@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainables.data._arrays import ImageArrays
+from trainables.data._arrays import LabelledImages
 from trainables.data._info import DatasetInfo
 from trainables.data._source import Reader
 from trainables.data._split import take_counts
@@ -49,7 +49,7 @@ class LongTailMixin(Reader):
             raise InputError(f"dataset {self.name!r}: ratio {self.argument!r} is outside [1, inf)")
         return ratio
 
-    def read(self, download: bool) -> tuple[DatasetInfo, ImageArrays, ImageArrays | None]:
+    def read(self, download: bool) -> tuple[DatasetInfo, LabelledImages, LabelledImages | None]:
         """Return the thinned training images and the untouched test images."""
         ratio = self.ratio
         info, train, test = super().read(download)  # type: ignore[safe-super]

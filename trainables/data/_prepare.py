@@ -17,9 +17,11 @@ from trainables.data._prepared import (
     SCHEMA,
     SEARCH,
     TEST,
+    Notice,
     PreparedData,
     describe_files,
     digest,
+    silent,
     write_part,
 )
 from trainables.data._registry import find_reader, read_source
@@ -31,7 +33,12 @@ RECORDS = "sources"
 
 
 def prepare(
-    name: str, root: Path | str, split: SplitSpec, destination: Path | str, download: bool = True
+    name: str,
+    root: Path | str,
+    split: SplitSpec,
+    destination: Path | str,
+    download: bool = True,
+    notice: Notice = silent,
 ) -> PreparedData:
     """Read, split and store a data set below ``destination``; the second time, find it there.
 
@@ -44,9 +51,11 @@ def prepare(
         split: How to split it.
         destination: The folder that holds prepared data sets, one subfolder a key.
         download: Whether absent files may be downloaded.
+        notice: Told now and then how far it is.
 
     Raises:
-        InputError: If the data set cannot be read, or has too few images for ``split``.
+        InputError: If the data set cannot be read, has too few images for ``split``, or
+            ``destination`` cannot be written.
         TestDataSealedError: If it has to be read and this process is sealed.
     """
     reader = find_reader(name, root)
@@ -54,9 +63,13 @@ def prepare(
     found = _find(reader, split, destination)
     if found is not None:
         return found
-    destination.mkdir(parents=True, exist_ok=True)
-    with FileLock(destination / ".prepare.lock"):
-        return _find(reader, split, destination) or _make(reader, split, destination, download)
+    try:
+        destination.mkdir(parents=True, exist_ok=True)
+        with FileLock(destination / ".prepare.lock"):
+            found = _find(reader, split, destination)
+            return found or _make(reader, split, destination, download, notice)
+    except OSError as error:
+        raise InputError(f"dataset {name!r} cannot be stored in {destination}: {error}") from error
 
 
 def raw_test_paths(destination: Path) -> list[Path]:
@@ -91,13 +104,16 @@ def _find(reader: Reader, split: SplitSpec, destination: Path) -> PreparedData |
     return prepared
 
 
-def _make(reader: Reader, split: SplitSpec, destination: Path, download: bool) -> PreparedData:
+def _make(
+    reader: Reader, split: SplitSpec, destination: Path, download: bool, notice: Notice
+) -> PreparedData:
+    notice("reading")
     source = read_source(reader.name, reader.root, download)
     directory = destination / _key(source.fingerprint, source.info, split)
     rows = _split(source, split)
     scratch = Path(tempfile.mkdtemp(prefix=".making-", dir=destination))
     try:
-        _write(scratch, source, split, rows, directory.name)
+        _write(scratch, source, split, rows, directory.name, notice)
         _replace(scratch, directory)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -113,11 +129,14 @@ def _split(source: Source, split: SplitSpec) -> Split:
         raise InputError(f"dataset {source.info.name!r}: split {error}") from error
 
 
-def _write(directory: Path, source: Source, split: SplitSpec, rows: Split, key: str) -> None:
+def _write(
+    directory: Path, source: Source, split: SplitSpec, rows: Split, key: str, notice: Notice
+) -> None:
     train, validation = source.train.take(rows.train), source.train.take(rows.validation)
-    write_part(directory / SEARCH, "train_", train, rows.train)
-    write_part(directory / SEARCH, "validation_", validation, rows.validation)
-    write_part(directory / TEST, "", (source.test or source.train).take(rows.test), rows.test)
+    test = (source.test or source.train).take(rows.test)
+    write_part(directory / SEARCH, "train_", train, rows.train, notice)
+    write_part(directory / SEARCH, "validation_", validation, rows.validation, notice)
+    write_part(directory / TEST, "", test, rows.test, notice)
     document = {
         "schema": SCHEMA,
         "key": key,

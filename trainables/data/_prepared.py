@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainables.data._arrays import ImageArrays
+from trainables.data._arrays import ImageArrays, LabelledImages
 from trainables.data._guard import hand_out, is_sealed, require_unsealed
 from trainables.data._info import DatasetInfo
 from trainables.data._split import SplitSpec
 from trainables.errors import InputError
 
 MANIFEST = "split.json"
-SEARCH, TEST = "search", "test"
+SEARCH, TEST, SUITES = "search", "test", "suites"
 SCHEMA = 1
+SECONDS_BETWEEN_NOTICES = 5.0
+
+Notice = Callable[[str], None]
+"""Told how far a long preparation is."""
+
+
+def silent(text: str) -> None:
+    """Tell no one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,11 +164,33 @@ def file_hash(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def write_part(folder: Path, prefix: str, part: ImageArrays, rows: np.ndarray) -> None:
+def write_part(
+    folder: Path, prefix: str, part: LabelledImages, rows: np.ndarray, notice: Notice = silent
+) -> None:
     """Write one part's images, labels and row numbers as ``.npy`` files below ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, array in (("images", part.images), ("labels", part.labels), ("indices", rows)):
+    write_blocks(folder / f"{prefix}images.npy", (len(part), *part.shape), part.blocks(), notice)
+    for name, array in (("labels", part.labels), ("indices", rows)):
         np.save(folder / f"{prefix}{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
+
+
+def write_blocks(
+    path: Path, shape: tuple[int, ...], blocks: Iterable[np.ndarray], notice: Notice = silent
+) -> None:
+    """Write uint8 blocks of rows, in all of ``shape``, one after the other as one ``.npy`` file.
+
+    Not through a memory map: a full disk would then end the process without a word.
+    """
+    fields = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    told, done = time.monotonic(), 0
+    with path.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, fields)
+        for block in blocks:
+            stream.write(np.ascontiguousarray(block).data)
+            done += len(block)
+            if time.monotonic() - told > SECONDS_BETWEEN_NOTICES:
+                told = time.monotonic()
+                notice(f"{done:,} of {shape[0]:,} images")
 
 
 def describe_files(directory: Path) -> dict[str, dict[str, Any]]:

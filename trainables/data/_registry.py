@@ -29,7 +29,7 @@ def source_names() -> list[str]:
 
 
 def read_source(name: str, root: Path | str, download: bool = True) -> Source:
-    """Read a whole data set into memory.
+    """Read a whole data set: into memory, or as a list of files where it may not fit.
 
     Do not use this for training: it gives test data too. ``prepare`` keeps the two apart.
 
@@ -45,7 +45,7 @@ def read_source(name: str, root: Path | str, download: bool = True) -> Source:
     require_unsealed(f"read_source({name!r})")
     info, train, test = find_reader(name, root).read(download)
     held = train if test is None else test
-    hand_out((held.images, held.labels))
+    hand_out(held.arrays)
     return Source(info, train, test, fingerprint(train, test))
 
 

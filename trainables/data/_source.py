@@ -7,28 +7,28 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainables.data._arrays import ImageArrays
+from trainables.data._arrays import LabelledImages
 from trainables.data._info import DatasetInfo
 from trainables.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A data set in memory, unsplit.
+    """A data set, unsplit.
 
     Attributes:
         info: Its constants.
         train: The official training images, or all images where there is no official test set.
         test: The official test images, or None.
-        fingerprint: SHA-256 (hex) of the content of all arrays.
+        fingerprint: SHA-256 (hex) of the content of all images and labels.
 
     Raises:
         ValueError: If images or labels contradict ``info``.
     """
 
     info: DatasetInfo
-    train: ImageArrays
-    test: ImageArrays | None
+    train: LabelledImages
+    test: LabelledImages | None
     fingerprint: str
 
     def __post_init__(self) -> None:
@@ -37,8 +37,8 @@ class Source:
         for part in (self.train, self.test):
             if part is None:
                 continue
-            if part.images.shape[1:] != expected:
-                raise ValueError(f"images are {part.images.shape[1:]}, expected {expected}")
+            if part.shape != expected:
+                raise ValueError(f"images are {part.shape}, expected {expected}")
             if part.labels.max() >= self.info.num_classes:
                 raise ValueError(
                     f"label {part.labels.max()} is outside [0, {self.info.num_classes - 1}]"
@@ -86,7 +86,7 @@ class Reader(ABC):
         self.root = root.expanduser().absolute()
 
     @abstractmethod
-    def read(self, download: bool) -> tuple[DatasetInfo, ImageArrays, ImageArrays | None]:
+    def read(self, download: bool) -> tuple[DatasetInfo, LabelledImages, LabelledImages | None]:
         """Return constants, training images and test images (None if there is no official set).
 
         Raises:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from torchvision.datasets.utils import check_integrity
 
-from trainables.data._arrays import ImageArrays
+from trainables.data._arrays import ImageArrays, LabelledImages
 from trainables.data._info import DatasetInfo
 from trainables.data._source import Reader, SourceStatus
 from trainables.errors import InputError
@@ -72,7 +72,7 @@ class TorchvisionReader(Reader):
     def load(self, train: bool, download: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return images (N, H, W) or (N, H, W, C), uint8, and labels (N,), by torchvision."""
 
-    def read(self, download: bool) -> tuple[DatasetInfo, ImageArrays, ImageArrays | None]:
+    def read(self, download: bool) -> tuple[DatasetInfo, LabelledImages, LabelledImages | None]:
         """Return both official parts."""
         status = self.check()
         if not status.present and not download:

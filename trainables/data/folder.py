@@ -3,20 +3,17 @@
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from trainables.data._arrays import ImageArrays, image_statistics
+from trainables.data._files import SUFFIXES, is_image, opened, subfolders
 from trainables.data._info import DatasetInfo
 from trainables.data._registry import SOURCES
 from trainables.data._source import Reader, SourceStatus
 from trainables.errors import InputError
 
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 PARTS = ("train", "test")
 # Modes whose pixels are eight bits of grey; all others become RGB.
 GREY_MODES = ("1", "L")
-# Converting these to eight bits would cut values off.
-DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "F")
 
 
 @SOURCES.register("folder")
@@ -54,7 +51,7 @@ class FolderReader(Reader):
             path
             for part in PARTS
             for path in sorted((self.path / part).rglob("*"))
-            if _is_image(path)
+            if is_image(path)
         ]
 
     def test_paths(self) -> list[Path]:
@@ -76,7 +73,7 @@ class FolderReader(Reader):
         return f"folder:{self.path}"
 
     def _classes(self) -> tuple[str, ...]:
-        found = {part: _subfolders(self.path / part) for part in PARTS}
+        found = {part: subfolders(self.path / part) for part in PARTS}
         if len(found["train"]) < 2:
             raise InputError(
                 f"{self.path / 'train'} has class folders {found['train']}, two or more are needed"
@@ -93,7 +90,7 @@ class FolderReader(Reader):
         listing: list[tuple[Path, int]] = []
         for label, name in enumerate(classes):
             folder = self.path / part / name
-            images = sorted(path for path in folder.iterdir() if _is_image(path))
+            images = sorted(path for path in folder.iterdir() if is_image(path))
             if not images:
                 raise InputError(f"{folder} holds no image; allowed are {', '.join(SUFFIXES)}")
             listing += [(path, label) for path in images]
@@ -112,16 +109,6 @@ class FolderReader(Reader):
             split_rule="test is the folder test; validation is a stratified draw from train",
             source=f"{self.path}; mean and standard deviation of the training images",
         )
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
-
-
-def _subfolders(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        raise InputError(f"{folder} does not exist or is no folder")
-    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def _stack(paths: list[Path]) -> np.ndarray:
@@ -145,15 +132,7 @@ def _size(image: np.ndarray) -> str:
 
 
 def _open(path: Path) -> np.ndarray:
-    try:
-        with Image.open(path) as image:
-            if image.mode in DEEP_MODES:
-                raise InputError(f"{path} has image mode {image.mode}, allowed is 8 bits a channel")
-            grey = image.mode in GREY_MODES
-            pixels = np.asarray(image.convert("L" if grey else "RGB"))
-    except InputError:
-        raise
-    # Pillow's decoders raise many kinds of errors on damaged files.
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path} cannot be read as an image: {error}") from error
+    with opened(path) as image:
+        grey = image.mode in GREY_MODES
+        pixels = np.asarray(image.convert("L" if grey else "RGB"))
     return pixels[..., None] if grey else pixels

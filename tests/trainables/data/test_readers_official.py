@@ -27,8 +27,8 @@ def assert_same(found: ImageArrays | None, expected: ImageArrays) -> None:
 
 def test_names_are_those_of_the_files():
     assert source_names() == [
-        *("cifar10", "cifar10-lt", "cifar100", "cifar100-lt", "digits", "fashion-mnist"),
-        *("folder:PATH", "npz:PATH", "svhn"),
+        *("cifar10", "cifar10-lt", "cifar100", "cifar100-lt", "cub", "digits", "fashion-mnist"),
+        *("folder:PATH", "imagenet", "npz:PATH", "svhn", "tiny-imagenet"),
     ]
 
 

@@ -1,0 +1,409 @@
+"""Data sets that people fetch themselves, on miniatures of their official layouts."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from trainables.data import PreparedData, SplitSpec, check_source, prepare, read_source
+from trainables.data import _arrays as arrays
+from trainables.data import _prepared as prepared_module
+from trainables.data import imagenet as imagenet_module
+from trainables.data.cub import CubReader
+from trainables.data.tiny_imagenet import TinyImageNetReader
+from trainables.errors import InputError
+
+WNIDS = ("n01443537", "n01629819", "n02124075")
+BIRDS = ("001.Black_footed_Albatross", "002.Laysan_Albatross", "003.Sooty_Albatross")
+
+
+def draw_image(path: Path, width: int, height: int, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    # Coarse blocks survive the compression of JPEG.
+    Image.fromarray(pixels[:4, :4]).resize((width, height), Image.Resampling.NEAREST).save(path)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """Tiny-ImageNet: 3 classes, 10 training and 2 test images each."""
+    home = tmp_path / "tiny-imagenet-200"
+    lines = []
+    for label, wnid in enumerate(WNIDS):
+        for number in range(10):
+            name = f"{wnid}_{number}.JPEG"
+            draw_image(home / "train" / wnid / "images" / name, 64, 64, 10 * label + number)
+        (home / "train" / wnid / f"{wnid}_boxes.txt").write_text("no image")
+    for number in range(6):
+        draw_image(home / "val" / "images" / f"val_{number}.JPEG", 64, 64, 100 + number)
+        lines.append(f"val_{number}.JPEG\t{WNIDS[2 - number % 3]}\t0\t0\t62\t62\n")
+    (home / "val" / "val_annotations.txt").write_text("".join(lines))
+    (home / "wnids.txt").write_text("\n".join(reversed(WNIDS)))
+    return tmp_path
+
+
+@pytest.fixture
+def imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """ImageNet: 3 classes, 4 training and 2 test images each, of different sizes."""
+    monkeypatch.setattr(imagenet_module, "CLASSES", len(WNIDS))
+    for part, count in (("train", 4), ("val", 2)):
+        for label, wnid in enumerate(WNIDS):
+            for number in range(count):
+                path = tmp_path / "imagenet" / part / wnid / f"{part}_{number}.JPEG"
+                draw_image(path, 300 + 20 * number, 260, 10 * label + number)
+    return tmp_path
+
+
+@pytest.fixture
+def cub(tmp_path: Path) -> Path:
+    """CUB-200-2011: 3 classes, 3 training and 2 test images each."""
+    home = tmp_path / "CUB_200_2011"
+    rows = [(label, number) for label in range(3) for number in range(5)]
+    for label, number in rows:
+        draw_image(home / "images" / BIRDS[label] / f"{number}.jpg", 300, 200, 10 * label + number)
+    columns = {
+        "classes.txt": list(BIRDS),
+        "images.txt": [f"{BIRDS[label]}/{number}.jpg" for label, number in rows],
+        "image_class_labels.txt": [str(label + 1) for label, _ in rows],
+        "train_test_split.txt": [str(int(number % 2 == 0)) for _, number in rows],
+    }
+    for name, values in columns.items():
+        lines = (f"{number} {value}\n" for number, value in enumerate(values, 1))
+        (home / name).write_text("".join(lines))
+    return tmp_path
+
+
+def prepared_from(name: str, root: Path, split: SplitSpec | None = None) -> PreparedData:
+    split = split or SplitSpec(validation=3)
+    return prepare(name, root, split, root / "prepared", download=False)
+
+
+def test_tiny_imagenet(tiny: Path) -> None:
+    found = prepared_from("tiny-imagenet", tiny, SplitSpec())
+    assert found.info.classes == WNIDS
+    assert found.counts == {"train": 27, "validation": 3, "test": 6}
+    assert np.bincount(found.search().validation.labels).tolist() == [1, 1, 1]
+    test = found.test()
+    assert test.labels.tolist() == [2, 1, 0, 2, 1, 0]
+    path = tiny / "tiny-imagenet-200" / "val" / "images" / "val_1.JPEG"
+    np.testing.assert_array_equal(test.images[1], np.asarray(Image.open(path)))
+
+
+def test_a_tenth_of_tiny_imagenet_is_50_a_class() -> None:
+    from trainables.data._split import make_split
+
+    labels, test = np.repeat(np.arange(200), 500), np.repeat(np.arange(200), 50)
+    rows = make_split(labels, test, SplitSpec())
+    assert np.bincount(labels[rows.validation]).tolist() == [50] * 200
+
+
+def test_imagenet_keeps_the_centre_of_a_shorter_side_of_256(imagenet: Path) -> None:
+    found = prepared_from("imagenet", imagenet)
+    assert found.info.size == (224, 224)
+    assert found.counts == {"train": 9, "validation": 3, "test": 6}
+    test = found.test()
+    assert test.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    path = imagenet / "imagenet" / "val" / WNIDS[1] / "val_1.JPEG"
+    with Image.open(path) as image:
+        expected = image.resize((round(320 * 256 / 260), 256), Image.Resampling.BILINEAR)
+    left = (expected.width - 224) // 2
+    cut = np.asarray(expected.crop((left, 16, left + 224, 240)), np.int16)
+    assert np.abs(test.images[3] - cut).mean() < 12
+
+
+def test_cub(cub: Path) -> None:
+    found = prepared_from("cub", cub)
+    assert found.info.classes == BIRDS
+    assert found.counts == {"train": 6, "validation": 3, "test": 6}
+    test = found.test()
+    assert test.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    with Image.open(cub / "CUB_200_2011" / "images" / BIRDS[2] / "1.jpg") as image:
+        expected = image.resize((256, 256), Image.Resampling.BILINEAR).crop((16, 16, 240, 240))
+    np.testing.assert_array_equal(test.images[4], np.asarray(expected))
+
+
+def test_prepared_images_come_in_blocks_and_are_told(
+    imagenet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    whole = np.stack
+
+    def stack(images: list[np.ndarray]) -> np.ndarray:
+        sizes.append(len(images))
+        return whole(images)
+
+    monkeypatch.setattr(arrays, "BLOCK_BYTES", 2 * 224 * 224 * 3)
+    monkeypatch.setattr(prepared_module, "SECONDS_BETWEEN_NOTICES", 0.0)
+    monkeypatch.setattr("trainables.data._files.np.stack", stack)
+    told: list[str] = []
+    split = SplitSpec(validation=3)
+    found = prepare("imagenet", imagenet, split, imagenet / "p", False, notice=told.append)
+    assert max(sizes) == 2
+    assert sum(sizes) == 18
+    assert "8 of 9 images" in told
+    assert isinstance(found.search().train.images, np.memmap)
+
+
+def test_fingerprint_and_key_follow_every_file(cub: Path) -> None:
+    first = prepared_from("cub", cub)
+    assert prepared_from("cub", cub).key == first.key
+    draw_image(cub / "CUB_200_2011" / "images" / BIRDS[0] / "0.jpg", 300, 200, 999)
+    second = prepared_from("cub", cub)
+    lists = cub / "CUB_200_2011" / "train_test_split.txt"
+    lists.write_text(lists.read_text().replace("1 1\n", "1 0\n", 1))
+    third = prepared_from("cub", cub)
+    assert len({first.fingerprint, second.fingerprint, third.fingerprint}) == 3
+    assert len({first.key, second.key, third.key}) == 3
+
+
+READERS = {
+    "tiny-imagenet": "tiny-imagenet-200/train/n01629819/images/n01629819_3.JPEG",
+    "imagenet": "imagenet/train/n01629819/train_3.JPEG",
+    "cub": "CUB_200_2011/images/002.Laysan_Albatross/2.jpg",
+}
+
+
+@pytest.fixture(params=READERS)
+def miniature(request: pytest.FixtureRequest) -> tuple[str, Path, Path]:
+    """Name, root and one training image of each."""
+    root = request.getfixturevalue(request.param.partition("-")[0])
+    return request.param, root, root / READERS[request.param]
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "P"])
+def test_other_modes_become_rgb(miniature: tuple[str, Path, Path], mode: str) -> None:
+    name, root, path = miniature
+    with Image.open(path) as image:
+        other = image.convert(mode)
+    expected = np.asarray(other.convert("RGB"), np.float64).mean((0, 1))
+    other.save(path, format="JPEG" if mode in ("L", "CMYK") else "PNG")
+    train = read_source(name, root, download=False).train
+    row = next(number for number, known in enumerate(train.paths) if known == path)
+    pixels = train.read(row, row + 1)
+    assert pixels.shape == (1, *train.shape)
+    # The centre of a coarse image has about its colours.
+    np.testing.assert_allclose(pixels[0].mean((0, 1)), expected, atol=30)
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def _write_deep(path: Path) -> None:
+    Image.fromarray(np.full((64, 64), 40000, np.uint16)).save(path, format="PNG")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (_truncate, "cannot be read as an image"),
+        (lambda path: path.write_text("no image"), "cannot be read as an image"),
+        (_write_deep, "has image mode I;16, allowed is 8 bits"),
+    ],
+)
+def test_an_image_that_cannot_be_read_is_named(
+    miniature: tuple[str, Path, Path], spoil: Callable[[Path], None], text: str
+) -> None:
+    name, root, path = miniature
+    spoil(path)
+    with pytest.raises(InputError, match=text) as caught:
+        prepared_from(name, root)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not [entry for entry in (root / "prepared").iterdir() if entry.is_dir()]
+
+
+def test_tiny_imagenet_wrong_size(tiny: Path) -> None:
+    path = tiny / READERS["tiny-imagenet"]
+    draw_image(path, 63, 64, 0)
+    with pytest.raises(InputError, match=r"_3\.JPEG is 63 x 64 pixels, expected are 64 x 64"):
+        prepared_from("tiny-imagenet", tiny)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_absent_says_what_to_put_where(name: str, tmp_path: Path) -> None:
+    status = check_source(name, tmp_path)
+    assert not status.present
+    assert str(tmp_path) in status.remedy
+    for download in (False, True):
+        with pytest.raises(InputError, match="does not exist; get ") as caught:
+            read_source(name, tmp_path, download=download)
+        assert status.remedy in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def _edit(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def edit(root: Path) -> None:
+        path = root / name
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new, 1))
+
+    return edit
+
+
+def _remove(name: str) -> Callable[[Path], None]:
+    return lambda root: shutil.rmtree(root / name)
+
+
+def _empty(name: str) -> Callable[[Path], None]:
+    return lambda root: [path.unlink() for path in (root / name).iterdir()]
+
+
+ANNOTATIONS = "tiny-imagenet-200/val/val_annotations.txt"
+LAYOUT_FAULTS = {
+    "tiny, class folder missing": (
+        "tiny-imagenet",
+        _remove("tiny-imagenet-200/train/n01443537"),
+        "line 3: 'val_2.JPEG n01443537' is not an image and one of the 2 classes",
+    ),
+    "tiny, class without images": (
+        "tiny-imagenet",
+        _remove("tiny-imagenet-200/train/n01443537/images"),
+        "train/n01443537/images holds no image",
+    ),
+    "tiny, no annotations": (
+        "tiny-imagenet",
+        lambda root: (root / ANNOTATIONS).unlink(),
+        "val_annotations.txt cannot be read",
+    ),
+    "tiny, empty annotations": (
+        "tiny-imagenet",
+        lambda root: (root / ANNOTATIONS).write_text(""),
+        "lists no image",
+    ),
+    "tiny, no training folder": ("tiny-imagenet", _remove("tiny-imagenet-200/train"), "no folder"),
+    "imagenet, class folder missing in val": (
+        "imagenet",
+        _remove("imagenet/val/n02124075"),
+        "val has no class folder 'n02124075'",
+    ),
+    "imagenet, class folder missing in both": (
+        "imagenet",
+        lambda root: [_remove(f"imagenet/{part}/n02124075")(root) for part in ("train", "val")],
+        "train has 2 class folders, ImageNet has 3",
+    ),
+    "imagenet, empty class": (
+        "imagenet",
+        _empty("imagenet/train/n02124075"),
+        "train/n02124075 holds no image",
+    ),
+    "cub, class folder missing": (
+        "cub",
+        _remove("CUB_200_2011/images/002.Laysan_Albatross"),
+        "002.Laysan_Albatross does not exist or is no folder",
+    ),
+    "cub, no list": ("cub", lambda root: (root / "CUB_200_2011/images.txt").unlink(), "images.txt"),
+    "cub, wrong class": (
+        "cub",
+        _edit("CUB_200_2011/image_class_labels.txt", "3 1\n", "3 4\n"),
+        "image 3 has class '4', allowed is 1 to 3",
+    ),
+    "cub, no class": (
+        "cub",
+        _edit("CUB_200_2011/image_class_labels.txt", "3 1\n", ""),
+        "image 3 has class '', allowed is 1 to 3",
+    ),
+    "cub, wrong part": (
+        "cub",
+        _edit("CUB_200_2011/train_test_split.txt", "3 1\n", "3 2\n"),
+        "image 3 has '2', allowed is 0 or 1",
+    ),
+    "cub, three words": (
+        "cub",
+        _edit("CUB_200_2011/classes.txt", "001.Black", "001. Black"),
+        "classes.txt, line 1",
+    ),
+    "cub, class without test images": (
+        "cub",
+        lambda root: [
+            _edit("CUB_200_2011/train_test_split.txt", f"\n{number} 0\n", f"\n{number} 1\n")(root)
+            for number in (2, 4)
+        ],
+        "class '001.Black_footed_Albatross' has no test image",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", LAYOUT_FAULTS)
+def test_layout_fault(fault: str, request: pytest.FixtureRequest) -> None:
+    name, spoil, text = LAYOUT_FAULTS[fault]
+    root = request.getfixturevalue(name.partition("-")[0])
+    assert check_source(name, root).present
+    spoil(root)
+    assert not check_source(name, root).present
+    with pytest.raises(InputError) as caught:
+        read_source(name, root, download=False)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def _pack(root: Path, folder: str, archive: str) -> Path:
+    target = root / archive
+    if archive.endswith(".zip"):
+        with zipfile.ZipFile(target, "w") as packed:
+            for path in sorted((root / folder).rglob("*")):
+                packed.write(path, path.relative_to(root))
+    else:
+        with tarfile.open(target, "w:gz") as tar:
+            tar.add(root / folder, arcname=folder)
+    shutil.rmtree(root / folder)
+    return target
+
+
+@pytest.fixture(params=[TinyImageNetReader, CubReader])
+def packed(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, Path, Path]:
+    """Name, root and archive, with its checksum made the official one; no folder beside it."""
+    kind = request.param
+    name = "cub" if kind is CubReader else "tiny-imagenet"
+    root = request.getfixturevalue(name.partition("-")[0])
+    target = _pack(root, kind.folder, kind.archive)
+    digest = hashlib.md5(target.read_bytes(), usedforsecurity=False).hexdigest()
+    monkeypatch.setattr(kind, "md5", digest)
+    return name, root, target
+
+
+def test_an_intact_archive_is_unpacked(packed: tuple[str, Path, Path]) -> None:
+    name, root, _ = packed
+    assert check_source(name, root).present
+    assert prepared_from(name, root).info.num_classes == 3
+
+
+def test_an_archive_with_a_wrong_checksum_is_refused(packed: tuple[str, Path, Path]) -> None:
+    name, root, archive = packed
+    archive.write_bytes(archive.read_bytes() + b"!")
+    assert not check_source(name, root).present
+    with pytest.raises(InputError, match=r"is damaged \(wrong checksum\); get ") as caught:
+        read_source(name, root)
+    assert str(archive) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_archive_that_cannot_be_unpacked_is_named(
+    packed: tuple[str, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, root, archive = packed
+    archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 2])
+    digest = hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
+    for kind in (TinyImageNetReader, CubReader):
+        monkeypatch.setattr(kind, "md5", digest)
+    for _ in ("first", "again"):
+        with pytest.raises(InputError, match="cannot be unpacked") as caught:
+            read_source(name, root)
+        assert str(archive) in str(caught.value)
+    assert list(root.iterdir()) == [archive]
+
+
+def test_a_folder_that_cannot_be_written_is_named(cub: Path) -> None:
+    (cub / "file").write_text("")
+    with pytest.raises(InputError, match="dataset 'cub' cannot be stored in"):
+        prepare("cub", cub, SplitSpec(validation=3), cub / "file" / "below", download=False)
