@@ -17,7 +17,7 @@ from orchestrator._study import Outcome
 from orchestrator.journal import Journal
 from orchestrator.plan import StudyPlan
 from orchestrator.spec import SweepSpec
-from trainables.errors import InputError
+from trainables.errors import InputError, StorageError
 
 __all__ = ["StudySchedulers", "SweepSearcher", "make_scheduler"]
 
@@ -94,6 +94,9 @@ class SweepSearcher(Searcher):
             if result:
                 last = unflatten_dict(result)
                 self._take_report(trial, last)
+            if last and last["storage_failed"]:
+                # No trial can end well: the sweep stops, and a resumed one computes this trial.
+                raise StorageError(last["reason"])
             self._state.record(trial, _outcome(trial, last, error), **_facts(last))
         self._changed()
 

@@ -51,6 +51,7 @@ def search(
             storage=str(store.root),
             # ASHA decides after every epoch; otherwise short epochs are reported together.
             report_seconds=0.0 if spec.search.scheduler == "asha" else REPORT_SECONDS,
+            checkpoint_every=spec.resources.checkpoint_every,
         )
         tune.Tuner(
             tune.with_resources(trainable, _resources(spec)),
@@ -72,11 +73,8 @@ def _run_config(spec: SweepSpec) -> tune.RunConfig:
         name="tune",
         storage_path=str(spec.directory),
         verbose=0,
-        checkpoint_config=tune.CheckpointConfig(
-            checkpoint_frequency=spec.resources.checkpoint_every,
-            num_to_keep=1,
-            checkpoint_at_end=False,
-        ),
+        # Trials keep checkpoints of their own, which outlive the driver.
+        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         failure_config=tune.FailureConfig(max_failures=spec.resources.max_failures),
     )
 

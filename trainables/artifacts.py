@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from trainables.errors import InputError
+from trainables.errors import StorageError
 
 __all__ = ["SCHEMA_VERSION", "Artifact", "ArtifactStore", "stage_key"]
 
@@ -128,7 +128,7 @@ class ArtifactStore:
             record: Plain JSON values.
 
         Raises:
-            InputError: If the storage cannot be written, such as a full disk; the text names it.
+            StorageError: If the storage cannot be written, such as a full disk; the text names it.
         """
         directory = self.path(stage, key)
         draft = directory.with_name(f"{key}.{uuid.uuid4().hex}.tmp")
@@ -141,7 +141,7 @@ class ArtifactStore:
             _seal(draft)
             self._publish(draft, directory)
         except (OSError, SafetensorError) as error:
-            raise InputError(f"cannot write artifact {directory}: {error}") from error
+            raise StorageError(f"cannot write artifact {directory}: {error}") from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return Artifact(stage, key, directory, record)
@@ -163,6 +163,10 @@ class ArtifactStore:
     def _changing(self) -> FileLock:
         """Return the lock under which artifacts come and go: for moments, never for a stage."""
         return FileLock(self.root / ".changing.lock")
+
+    def checkpoint(self, stage: str, key: str) -> Path:
+        """Return where the state of an unfinished stage lies; it outlives trial and driver."""
+        return self.root / "checkpoints" / stage / f"{key}.pt"
 
     def lock(self, stage: str, key: str) -> FileLock:
         """Return the lock that whoever computes this artifact holds meanwhile."""

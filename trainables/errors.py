@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["InputError", "TrainingDivergedError"]
+__all__ = ["InputError", "StorageError", "TrainingDivergedError"]
 
 
 class InputError(ValueError):
@@ -11,6 +11,10 @@ class InputError(ValueError):
     The text is one line that says what is wrong, where, with which value, and what is allowed. The
     command line prints it and exits with code 2.
     """
+
+
+class StorageError(InputError):
+    """The storage cannot be written, such as a full disk: every trial would end by it."""
 
 
 class TrainingDivergedError(ArithmeticError):

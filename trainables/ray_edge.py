@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pickle
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from ray import tune
 from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData, seal_test_data
 from trainables.engine import default_device
+from trainables.errors import StorageError
 from trainables.stages import StageRequest, StageRun, TaskData, open_stage
 
 __all__ = ["StageTrainable"]
@@ -32,24 +36,36 @@ class StageTrainable(tune.Trainable):
     the trial), ``gpus`` (0 for a trial that computes on the CPU) and ``score`` (name of the
     validation metric that a scheduler compares). Every report holds ``status`` (``running``,
     ``waiting``, ``finished`` or ``failed``), ``reason``, ``metrics``, ``history`` (the epochs since
-    the last report), ``epoch``, ``score`` (infinite before there is a metric), ``reused`` and
-    ``seconds`` (of all steps, those before an interruption included).
+    the last report), ``epoch``, ``score`` (infinite before there is a metric), ``reused``,
+    ``storage_failed`` (the storage cannot be written: no trial can end well) and ``seconds`` (of
+    all steps, those before an interruption included).
 
     A stage that raises ends as ``failed`` with its reason, not as an error of the actor: to try
-    the same computation again would fail again. A process that dies is Tune's to restart.
+    the same computation again would fail again. A process that dies is Tune's to restart. Every so
+    many reports the state of the stage is written beside the artifacts, under the stage's key: so a
+    trial goes on from there whether its process, its node or the driver died, and in whichever
+    trial or sweep the same stage is asked for again. Tune's own checkpoints die with its run.
     """
 
-    def setup(self, config: dict[str, Any], storage: str = "", report_seconds: float = 2.0) -> None:
+    def setup(
+        self,
+        config: dict[str, Any],
+        storage: str = "",
+        report_seconds: float = 2.0,
+        checkpoint_every: int = 0,
+    ) -> None:
         """Give up test data for good and open the first trial.
 
         Args:
             config: See the class.
             storage: Root of the artifact store.
             report_seconds: Epochs shorter than this are reported together.
+            checkpoint_every: Reports between two checkpoints; 0 for none.
         """
         self._notices: list[str] = []  # What a person should know of, such as a damaged artifact.
         self._store = ArtifactStore(Path(storage), self._notices.append)
         self._report_seconds = report_seconds
+        self._checkpoint_every = checkpoint_every
         self._tasks: dict[tuple[str, torch.device], TaskData] = {}
         self._lock: Any = None
         seal_test_data()
@@ -68,7 +84,7 @@ class StageTrainable(tune.Trainable):
         self._score = config["score"]
         self._run: StageRun | None = None
         self._metrics: dict[str, float] = {}
-        self._resumed: dict[str, Any] | None = None
+        self._reports = 0
         self._history: list[dict[str, Any]] = []
         self._reported = 0
         self._reused = False
@@ -78,22 +94,28 @@ class StageTrainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         """Compute for a while and report."""
         started = time.monotonic()
-        reason = ""
+        reason, storage_failed = "", False
         try:
             status = self._advance(started)
+            self._seconds += time.monotonic() - started
+            if status == "running":
+                self._save_checkpoint()
+        except StorageError as error:
+            status, reason, storage_failed = "failed", str(error), True
         except Exception as error:  # noqa: BLE001 - the trial's boundary: the reason is reported
             status, reason = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
         if status in ENDED:
+            self._drop_checkpoint(storage_failed)
             self.cleanup()
         elif self._lock is not None:
             os.utime(self._lock.lock_file)
-        self._seconds += time.monotonic() - started
         history, self._reported = self._history[self._reported :], len(self._history)
         notices = list(self._notices)
         self._notices.clear()
         return {
             "status": status,
             "reason": reason,
+            "storage_failed": storage_failed,
             "reused": self._reused,
             "metrics": self._metrics,
             "history": history,
@@ -133,8 +155,7 @@ class StageTrainable(tune.Trainable):
             self._history = list(found.record["history"])
             return None
         self._run = open_stage(self._request, self._store, data)
-        if self._resumed is not None:
-            self._run.load_state_dict(self._resumed)
+        self._load_checkpoint(self._run)
         return self._run
 
     def _take_lock(self, key: str) -> bool:
@@ -160,18 +181,51 @@ class StageTrainable(tune.Trainable):
             self._tasks[place] = TaskData(prepared, self._device)
         return self._tasks[place]
 
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Write the state of an unfinished stage."""
-        state = self._run.state_dict() if self._run is not None else self._resumed
-        content = {"stage": state, "seconds": self._seconds, "history": self._history}
-        torch.save(content, Path(checkpoint_dir) / "state.pt")
+    @property
+    def _checkpoint(self) -> Path:
+        return self._store.checkpoint(self._request.stage, self._request.key())
 
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Have the stage go on from a checkpoint's folder once it is opened."""
-        path = Path(checkpoint) / "state.pt"
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        self._resumed, self._seconds = state["stage"], state["seconds"]
-        self._history, self._reported = state["history"], len(state["history"])
+    def _save_checkpoint(self) -> None:
+        """Write the state of the unfinished stage, if its turn has come; whole or not at all."""
+        self._reports += 1
+        if not self._checkpoint_every or self._reports % self._checkpoint_every or not self._run:
+            return
+        path = self._checkpoint
+        draft = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
+        content = {
+            "stage": self._run.state_dict(),
+            "seconds": self._seconds,
+            "history": self._history,
+        }
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(content, draft)
+            os.replace(draft, path)
+        except (OSError, RuntimeError) as error:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            raise StorageError(f"cannot write checkpoint {path}: {error}") from error
+
+    def _load_checkpoint(self, run: StageRun) -> None:
+        """Go on from a checkpoint, if there is one; a damaged one is removed."""
+        path = self._checkpoint
+        if not path.exists():
+            return
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+            self._notices.append(
+                f"checkpoint {path} is damaged ({type(error).__name__}): the stage starts anew"
+            )
+            path.unlink(missing_ok=True)
+            return
+        run.load_state_dict(state["stage"])
+        self._seconds, self._history = state["seconds"], state["history"]
+
+    def _drop_checkpoint(self, keep: bool) -> None:
+        """Remove what a stage that ended will not need again."""
+        if not keep and self._checkpoint_every and self._run is not None:
+            self._checkpoint.unlink(missing_ok=True)
 
     def cleanup(self) -> None:
         """Let go of the device's memory and of the artifact's lock."""

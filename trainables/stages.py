@@ -53,6 +53,8 @@ class StageRequest:
         seed: Decides everything random.
         upstream: Key of the artifact that this one builds on; None for ``train``.
         upstream_stage: That artifact's stage; None for ``train``.
+        upstream_request: Fields of the request that it came from, so that it can be computed again
+            should it be damaged. No determinant: the key of the artifact says as much.
     """
 
     stage: str
@@ -63,10 +65,12 @@ class StageRequest:
     seed: int
     upstream: str | None = None
     upstream_stage: str | None = None
+    upstream_request: Mapping[str, Any] | None = None
 
     def key(self) -> str:
         """Return the key of the outcome; the data count by content, not by place."""
         determinants = asdict(self)
+        del determinants["upstream_request"]
         determinants["data"] = PreparedData.open(Path(self.data)).key
         return stage_key(determinants.pop("stage"), **determinants)
 
@@ -162,12 +166,32 @@ class StageRun(ABC):
         return self.store.write(self.request.stage, self.request.key(), tensors, record)
 
     def upstream(self) -> Artifact:
-        """Return the artifact that this stage builds on.
+        """Return the artifact that this stage builds on, computed again if it is damaged.
 
         Raises:
-            InputError: If it is missing or damaged.
+            InputError: If it is missing or damaged and the request does not tell how it came about.
         """
-        return _find(self.store, self.request.upstream_stage, self.request.upstream)
+        stage, key, fields = (
+            self.request.upstream_stage,
+            self.request.upstream,
+            self.request.upstream_request,
+        )
+        if fields is None or stage is None or key is None:
+            return _find(self.store, stage, key)
+        found = self.store.find(stage, key)
+        return found or self._compute_upstream(StageRequest(**fields), key)
+
+    def _compute_upstream(self, request: StageRequest, key: str) -> Artifact:
+        with self.store.lock(request.stage, key):
+            found = self.store.find(request.stage, key)
+            if found is not None:
+                return found
+            run = open_stage(request, self.store, self.data)
+            history: list[dict[str, Any]] = []
+            while run.epoch < run.epochs:
+                metrics = run.run_epoch()
+                history.append({"step": run.epoch, "metrics": metrics})
+            return run.finish(history[-1]["metrics"], history)
 
     def _figures(self, figures: Mapping[str, float], logits: Tensor) -> dict[str, float]:
         """Add the validation metrics to an epoch's figures.

@@ -166,6 +166,7 @@ def flat(**changes: Any) -> dict[str, Any]:
         "status": "finished",
         "reason": "",
         "reused": False,
+        "storage_failed": False,
         "seconds": 1.25,
         "metrics/val_ece": 0.25,
         "metrics/val_acc": 0.5,

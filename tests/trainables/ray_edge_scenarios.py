@@ -52,7 +52,8 @@ class Edge(StageTrainable):
     """The trainable, which Tune would hand the last two settings."""
 
     def setup(self, config: dict[str, Any]) -> None:  # type: ignore[override]
-        super().setup(config, str(config.pop("storage")), config.pop("report_seconds"))
+        storage = str(config.pop("storage"))
+        super().setup(config, storage, config.pop("report_seconds"), config.pop("every", 0))
 
 
 def wanted(protocol: dict[str, Any] | None = None, **changes: Any) -> StageRequest:
@@ -63,8 +64,9 @@ def config(gpus: float = 0.0, **changes: Any) -> dict[str, Any]:
     return {"request": wanted(**changes).__dict__, "cpus": 1, "gpus": gpus, "score": "val_nll"}
 
 
-def edge(storage: Path, report_seconds: float = 0.0, **changes: Any) -> Edge:
-    return Edge({**config(**changes), "storage": storage, "report_seconds": report_seconds})
+def edge(storage: Path, report_seconds: float = 0.0, every: int = 0, **changes: Any) -> Edge:
+    place = {"storage": storage, "report_seconds": report_seconds, "every": every}
+    return Edge({**config(**changes), **place})
 
 
 def fresh_store() -> Path:
@@ -80,7 +82,7 @@ def reports(trial: Edge) -> list[dict[str, Any]]:
 
 
 def brief(report: dict[str, Any]) -> dict[str, Any]:
-    names = ("status", "reason", "reused", "epoch", "done", "metrics")
+    names = ("status", "reason", "reused", "epoch", "done", "metrics", "storage_failed")
     return {name: report[name] for name in names}
 
 
@@ -266,53 +268,63 @@ def data_that_are_gone() -> Any:
 
 
 @scenario
-def a_checkpoint() -> Any:
-    whole, halves = fresh_store(), fresh_store()
-    expected = reports(edge(whole))[-1]
-    first = edge(halves)
-    first.train()
-    seconds = first.train()["seconds"]
-    saved = first.save(str(fresh_store()))
-    first.stop()
-    second = edge(halves)
-    second.restore(saved)
-    found = reports(second)
-    one, other = (stored(root).tensors("weights") for root in (whole, halves))
+def an_upstream_that_is_damaged() -> Any:
+    storage = fresh_store()
+    reports(edge(storage))
+    trained = stored(storage)
+    before = dict(trained.record["metrics"])
+    asked = {"stage": "refine", "parts": MACAL, "upstream": trained}
+    fields = {**wanted(**asked).__dict__, "upstream_request": wanted().__dict__}
+    (trained.directory / "weights.safetensors").write_bytes(b"x")
+    place = {"storage": storage, "report_seconds": 0.0}
+    found = reports(Edge({**config(), "request": fields, **place}))
     return {
-        "expected": brief(expected),
-        "resumed": brief(found[-1]),
-        "steps": [entry["step"] for report in found for entry in report["history"]],
-        "bitwise": all(torch.equal(one[name], other[name]) for name in one),
-        "seconds": found[0]["seconds"] > seconds,
+        "last": brief(found[-1]),
+        "notices": [text for report in found for text in report["notices"]],
+        "again": stored(storage).record["metrics"] == before,
+        "key": StageRequest(**fields).key() == wanted(**asked).key(),
     }
 
 
 @scenario
-def a_checkpoint_while_waiting() -> Any:
-    storage = fresh_store()
-    first = edge(storage)
+def a_checkpoint() -> Any:
+    whole, halves = fresh_store(), fresh_store()
+    expected = reports(edge(whole))[-1]
+    first = edge(halves, every=1)
     first.train()
-    first.train()
-    saved = first.save(str(fresh_store()))
+    seconds = first.train()["seconds"]
     first.stop()
-    second = edge(storage)
-    second.restore(saved)
-    with lock_of(storage):
-        waiting = second.train()["status"]
-        saved = second.save(str(fresh_store()))
-    second.stop()
-    third = edge(storage)
-    third.restore(saved)
-    return {"waiting": waiting, "step": third.train()["history"][0]["step"]}
+    resumed = edge(halves, every=1)
+    found = reports(resumed)
+    one, other = (stored(root).tensors("weights") for root in (whole, halves))
+    return {
+        "expected": brief(expected),
+        "resumed": brief(found[-1]),
+        "reports": len(found),
+        "steps": [entry["step"] for report in found for entry in report["history"]],
+        "bitwise": all(torch.equal(one[name], other[name]) for name in one),
+        "seconds": found[0]["seconds"] > seconds,
+        "left": len(list((halves / "checkpoints").rglob("*.*"))),
+    }
 
 
 @scenario
-def a_checkpoint_of_nothing() -> Any:
+def a_damaged_checkpoint() -> Any:
     storage = fresh_store()
-    saved = edge(storage).save(str(fresh_store()))
-    trial = edge(storage)
-    trial.restore(saved)
-    return [report["epoch"] for report in reports(trial)]
+    first = edge(storage, every=1)
+    first.train()
+    first.stop()
+    (path,) = (storage / "checkpoints").rglob("*.pt")
+    path.write_bytes(path.read_bytes()[:100])
+    found = reports(edge(storage, every=1))
+    return {"last": brief(found[-1]), "reports": len(found), "notices": found[0]["notices"]}
+
+
+@scenario
+def storage_that_is_full() -> Any:
+    storage = fresh_store()
+    (storage / "checkpoints").write_text("a file where a folder should be")
+    return brief(reports(edge(storage, every=1))[-1])
 
 
 @scenario

@@ -133,6 +133,7 @@ def test_a_trial_waits_for_another_that_computes_the_same(sealed: dict[str, Any]
         "epoch": 0,
         "done": False,
         "metrics": {},
+        "storage_failed": False,
     }
     assert found["infinite"]
     assert finished(found["other"])
@@ -201,18 +202,38 @@ def test_what_is_missing_is_a_failed_trial_that_names_it(
     assert str(folder / "none") in data["reason"]
 
 
+def test_a_damaged_upstream_is_computed_again(sealed: dict[str, Any]) -> None:
+    found = sealed["an_upstream_that_is_damaged"]
+    assert finished(found["last"])
+    assert found["again"]
+    assert found["key"]
+    assert "damaged" in found["notices"][0]
+
+
 def test_a_resumed_trial_ends_where_an_uninterrupted_one_does(sealed: dict[str, Any]) -> None:
     found = sealed["a_checkpoint"]
     assert finished(found["resumed"])
     assert found["resumed"]["metrics"] == found["expected"]["metrics"]
-    assert found["steps"] == [3]
+    assert found["reports"] == 1
+    assert found["steps"] == EPOCHS
     assert found["bitwise"]
     assert found["seconds"]
+    assert found["left"] == 0
 
 
-def test_a_checkpoint_made_while_waiting_loses_nothing(sealed: dict[str, Any]) -> None:
-    assert sealed["a_checkpoint_while_waiting"] == {"waiting": "waiting", "step": 3}
-    assert sealed["a_checkpoint_of_nothing"] == EPOCHS
+def test_a_damaged_checkpoint_is_not_used(sealed: dict[str, Any]) -> None:
+    found = sealed["a_damaged_checkpoint"]
+    assert finished(found["last"])
+    assert found["reports"] == len(EPOCHS)
+    (notice,) = found["notices"]
+    assert "damaged" in notice
+
+
+def test_storage_that_cannot_be_written_is_told_apart(sealed: dict[str, Any]) -> None:
+    found = sealed["storage_that_is_full"]
+    assert found["status"] == "failed"
+    assert found["storage_failed"]
+    assert found["reason"].startswith("cannot write checkpoint")
 
 
 def test_resources_decide_device_and_threads(sealed: dict[str, Any]) -> None:
