@@ -16,8 +16,8 @@ from trainables.data._registry import SOURCES
 from trainables.errors import InputError
 
 
-@SOURCES.register("cub")
-class CubReader(ArchivedReader):
+@SOURCES.register("cub200")
+class Cub200Reader(ArchivedReader):
     """CUB-200-2011 (Wah et al., 2011): 200 birds, 5,994 training and 5,794 test images, RGB.
 
     Official layout: ``images.txt``, ``image_class_labels.txt``, ``train_test_split.txt``,

@@ -139,7 +139,7 @@ def test_no_augmentation_draws_nothing(images: np.ndarray):
 def test_nothing_is_copied_on_the_cpu(digits: PreparedData):
     images = digits.search().train.images
     batcher = ImageBatcher(images, digits.info)
-    assert batcher._images.data_ptr() == images.ctypes.data
+    assert batcher._images._images.data_ptr() == images.ctypes.data
     assert batcher.plain(torch.arange(4)).shape == (4, 1, 8, 8)
     assert len(batcher) == len(images)
 

@@ -17,7 +17,7 @@ from trainables.data import PreparedData, SplitSpec, check_source, prepare, read
 from trainables.data import _arrays as arrays
 from trainables.data import _prepared as prepared_module
 from trainables.data import imagenet as imagenet_module
-from trainables.data.cub import CubReader
+from trainables.data.cub200 import Cub200Reader
 from trainables.data.tiny_imagenet import TinyImageNetReader
 from trainables.errors import InputError
 
@@ -63,7 +63,7 @@ def imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cub(tmp_path: Path) -> Path:
+def cub200(tmp_path: Path) -> Path:
     """CUB-200-2011: 3 classes, 3 training and 2 test images each."""
     home = tmp_path / "CUB_200_2011"
     rows = [(label, number) for label in range(3) for number in range(5)]
@@ -119,13 +119,13 @@ def test_imagenet_keeps_the_centre_of_a_shorter_side_of_256(imagenet: Path) -> N
     assert np.abs(test.images[3] - cut).mean() < 12
 
 
-def test_cub(cub: Path) -> None:
-    found = prepared_from("cub", cub)
+def test_cub(cub200: Path) -> None:
+    found = prepared_from("cub200", cub200)
     assert found.info.classes == BIRDS
     assert found.counts == {"train": 6, "validation": 3, "test": 6}
     test = found.test()
     assert test.labels.tolist() == [0, 0, 1, 1, 2, 2]
-    with Image.open(cub / "CUB_200_2011" / "images" / BIRDS[2] / "1.jpg") as image:
+    with Image.open(cub200 / "CUB_200_2011" / "images" / BIRDS[2] / "1.jpg") as image:
         expected = image.resize((256, 256), Image.Resampling.BILINEAR).crop((16, 16, 240, 240))
     np.testing.assert_array_equal(test.images[4], np.asarray(expected))
 
@@ -152,14 +152,14 @@ def test_prepared_images_come_in_blocks_and_are_told(
     assert isinstance(found.search().train.images, np.memmap)
 
 
-def test_fingerprint_and_key_follow_every_file(cub: Path) -> None:
-    first = prepared_from("cub", cub)
-    assert prepared_from("cub", cub).key == first.key
-    draw_image(cub / "CUB_200_2011" / "images" / BIRDS[0] / "0.jpg", 300, 200, 999)
-    second = prepared_from("cub", cub)
-    lists = cub / "CUB_200_2011" / "train_test_split.txt"
+def test_fingerprint_and_key_follow_every_file(cub200: Path) -> None:
+    first = prepared_from("cub200", cub200)
+    assert prepared_from("cub200", cub200).key == first.key
+    draw_image(cub200 / "CUB_200_2011" / "images" / BIRDS[0] / "0.jpg", 300, 200, 999)
+    second = prepared_from("cub200", cub200)
+    lists = cub200 / "CUB_200_2011" / "train_test_split.txt"
     lists.write_text(lists.read_text().replace("1 1\n", "1 0\n", 1))
-    third = prepared_from("cub", cub)
+    third = prepared_from("cub200", cub200)
     assert len({first.fingerprint, second.fingerprint, third.fingerprint}) == 3
     assert len({first.key, second.key, third.key}) == 3
 
@@ -167,7 +167,7 @@ def test_fingerprint_and_key_follow_every_file(cub: Path) -> None:
 READERS = {
     "tiny-imagenet": "tiny-imagenet-200/train/n01629819/images/n01629819_3.JPEG",
     "imagenet": "imagenet/train/n01629819/train_3.JPEG",
-    "cub": "CUB_200_2011/images/002.Laysan_Albatross/2.jpg",
+    "cub200": "CUB_200_2011/images/002.Laysan_Albatross/2.jpg",
 }
 
 
@@ -296,33 +296,37 @@ LAYOUT_FAULTS = {
         "train/n02124075 holds no image",
     ),
     "cub, class folder missing": (
-        "cub",
+        "cub200",
         _remove("CUB_200_2011/images/002.Laysan_Albatross"),
         "002.Laysan_Albatross does not exist or is no folder",
     ),
-    "cub, no list": ("cub", lambda root: (root / "CUB_200_2011/images.txt").unlink(), "images.txt"),
+    "cub, no list": (
+        "cub200",
+        lambda root: (root / "CUB_200_2011/images.txt").unlink(),
+        "images.txt",
+    ),
     "cub, wrong class": (
-        "cub",
+        "cub200",
         _edit("CUB_200_2011/image_class_labels.txt", "3 1\n", "3 4\n"),
         "image 3 has class '4', allowed is 1 to 3",
     ),
     "cub, no class": (
-        "cub",
+        "cub200",
         _edit("CUB_200_2011/image_class_labels.txt", "3 1\n", ""),
         "image 3 has class '', allowed is 1 to 3",
     ),
     "cub, wrong part": (
-        "cub",
+        "cub200",
         _edit("CUB_200_2011/train_test_split.txt", "3 1\n", "3 2\n"),
         "image 3 has '2', allowed is 0 or 1",
     ),
     "cub, three words": (
-        "cub",
+        "cub200",
         _edit("CUB_200_2011/classes.txt", "001.Black", "001. Black"),
         "classes.txt, line 1",
     ),
     "cub, class without test images": (
-        "cub",
+        "cub200",
         lambda root: [
             _edit("CUB_200_2011/train_test_split.txt", f"\n{number} 0\n", f"\n{number} 1\n")(root)
             for number in (2, 4)
@@ -358,13 +362,13 @@ def _pack(root: Path, folder: str, archive: str) -> Path:
     return target
 
 
-@pytest.fixture(params=[TinyImageNetReader, CubReader])
+@pytest.fixture(params=[TinyImageNetReader, Cub200Reader])
 def packed(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[str, Path, Path]:
     """Name, root and archive, with its checksum made the official one; no folder beside it."""
     kind = request.param
-    name = "cub" if kind is CubReader else "tiny-imagenet"
+    name = "cub200" if kind is Cub200Reader else "tiny-imagenet"
     root = request.getfixturevalue(name.partition("-")[0])
     target = _pack(root, kind.folder, kind.archive)
     digest = hashlib.md5(target.read_bytes(), usedforsecurity=False).hexdigest()
@@ -394,7 +398,7 @@ def test_an_archive_that_cannot_be_unpacked_is_named(
     name, root, archive = packed
     archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 2])
     digest = hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
-    for kind in (TinyImageNetReader, CubReader):
+    for kind in (TinyImageNetReader, Cub200Reader):
         monkeypatch.setattr(kind, "md5", digest)
     for _ in ("first", "again"):
         with pytest.raises(InputError, match="cannot be unpacked") as caught:
@@ -403,7 +407,9 @@ def test_an_archive_that_cannot_be_unpacked_is_named(
     assert list(root.iterdir()) == [archive]
 
 
-def test_a_folder_that_cannot_be_written_is_named(cub: Path) -> None:
-    (cub / "file").write_text("")
-    with pytest.raises(InputError, match="dataset 'cub' cannot be stored in"):
-        prepare("cub", cub, SplitSpec(validation=3), cub / "file" / "below", download=False)
+def test_a_folder_that_cannot_be_written_is_named(cub200: Path) -> None:
+    (cub200 / "file").write_text("")
+    with pytest.raises(InputError, match="dataset 'cub200' cannot be stored in"):
+        prepare(
+            "cub200", cub200, SplitSpec(validation=3), cub200 / "file" / "below", download=False
+        )

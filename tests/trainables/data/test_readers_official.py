@@ -27,7 +27,7 @@ def assert_same(found: ImageArrays | None, expected: ImageArrays) -> None:
 
 def test_names_are_those_of_the_files():
     assert source_names() == [
-        *("cifar10", "cifar10-lt", "cifar100", "cifar100-lt", "cub", "digits", "fashion-mnist"),
+        *("cifar10", "cifar10-lt", "cifar100", "cifar100-lt", "cub200", "digits", "fashion-mnist"),
         *("folder:PATH", "imagenet", "npz:PATH", "svhn", "tiny-imagenet"),
     ]
 
