@@ -10,7 +10,8 @@ import csv
 import html
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, groupby, pairwise
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -18,7 +19,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator._table import COLUMNS, Cell, ComparisonTable, Notice, column, summarise
+from orchestrator._columns import COLUMNS
+from orchestrator._table import INSIDE, Cell, ComparisonTable, Notice
 from orchestrator.results import StudyResult
 
 __all__ = ["RENDERERS", "to_rich"]
@@ -34,32 +36,46 @@ def one_line(text: str) -> str:
 # Terminal
 
 STYLES = {"": "", "best": "bold", "second": "underline"}
+TONES = {"": "dim", "better": "green", "worse": "red"}
 UNBOUNDED = 10_000
 
 
 def to_rich(table: ComparisonTable) -> RenderableType:
-    """Return the table for a rich console: one block a task, notes below.
+    """Return the table for a rich console: one block for each first heading, notes below.
 
-    Where a block is wider than the console, standard deviations give way to it.
+    Where a block is wider than the console, standard deviations give way to it, then it is split.
     """
-    parts: list[RenderableType] = [_Block(table, task) for task in table.tasks]
+    parts: list[RenderableType] = [_Block(table, spans) for spans in _blocks(table)]
     lines = [*_messages(table), *table.notes()]
     return Group(*parts, *(Text(one_line(line), style="dim") for line in lines))
 
 
-class _Block:
-    """One task of a table, fitted to the console that shows it."""
+def _blocks(table: ComparisonTable) -> Iterator[list[tuple[int, ...]]]:
+    """Yield the spans of columns that share their first heading."""
+    for _, group in groupby(table.spans, key=lambda span: table.columns[span[0]].groups[:1]):
+        yield list(group)
 
-    def __init__(self, table: ComparisonTable, task: str) -> None:
-        self.full = _rich_block(table, task, lambda text: text.replace(" ± ", "±"))
-        self.short = _rich_block(table, task, lambda text: text.partition(" ± ")[0])
+
+class _Block:
+    """Some columns of a table, fitted to the console that shows them."""
+
+    def __init__(self, table: ComparisonTable, spans: list[tuple[int, ...]]) -> None:
+        self.table, self.spans = table, spans
+        self.full = _rich_block(table, spans, lambda text: text.replace(" ± ", "±"))
+        self.short = _rich_block(table, spans, _without_deviation)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         unbounded = options.update(width=UNBOUNDED)
         full, short = (
             Measurement.get(console, unbounded, block).maximum for block in (self.full, self.short)
         )
-        if full <= options.max_width or full == short:
+        if full <= options.max_width:
+            yield self.full
+        elif short > options.max_width and len(self.spans) > 1:
+            middle = (len(self.spans) + 1) // 2
+            yield _Block(self.table, self.spans[:middle])
+            yield _Block(self.table, self.spans[middle:])
+        elif full == short:
             yield self.full
         else:
             yield self.short
@@ -69,28 +85,69 @@ class _Block:
         return Measurement.get(console, options, self.full)
 
 
-def _rich_block(table: ComparisonTable, task: str, shorten: Escape) -> Table:
-    block = Table(title=Text(one_line(task)), box=SIMPLE_HEAD, padding=(0, 1), title_justify="left")
+def _without_deviation(text: str) -> str:
+    figure, _, deviation = text.partition(" ± ")
+    return figure + (INSIDE if deviation.endswith(INSIDE) else "")
+
+
+def _rich_block(table: ComparisonTable, spans: list[tuple[int, ...]], shorten: Escape) -> Table:
+    positions = [position for span in spans for position in span]
+    title, heads = _headings([table.columns[position].headings for position in positions])
+    block = Table(title=Text(title), box=SIMPLE_HEAD, padding=(0, 1), title_justify="left")
     block.add_column("recipe", no_wrap=True)
-    for metric in table.metrics:
-        block.add_column(column(metric).heading, justify="right", no_wrap=True)
-    for recipe in table.recipes:
-        cells = table.block(recipe, task)
-        if isinstance(cells, Notice):
-            texts = [Text(cells.short, style="dim italic")]
-        else:
-            texts = [Text(shorten(cell.text), style=STYLES[cell.mark]) for cell in cells]
-        block.add_row(Text(one_line(recipe)), *texts)
+    for head in heads:
+        block.add_column(Text(head), justify="right", no_wrap=True)
+    for row in table.rows:
+        texts = [_rich_cell(cell, shorten) for cell in _within(table.line(row), positions)]
+        block.add_row(Text(one_line(row.label)), *texts)
     return block
+
+
+def _within(line: Sequence[Cell | Notice], positions: Sequence[int]) -> Iterator[Cell | Notice]:
+    """Yield the cells at some positions; a notice of several columns leaves the others empty."""
+    start = 0
+    for entry in line:
+        width = entry.span if isinstance(entry, Notice) else 1
+        if start in positions:
+            yield entry
+            yield from [Cell("")] * (width - 1)
+        start += width
+
+
+def _headings(columns: Sequence[tuple[str, ...]]) -> tuple[str, list[str]]:
+    """Return what all columns share as a title, and the rest of each, level by level."""
+    levels = [[one_line(text) for text in level] for level in zip(*columns, strict=True)]
+    last = len(levels) - 1
+    shared = [
+        len(set(level)) == 1 and (i == 0 < last or len(columns) > 1)
+        for i, level in enumerate(levels)
+    ]
+    if all(shared):
+        shared[last] = False
+    title = " · ".join(level[0] for level, same in zip(levels, shared, strict=True) if same)
+    rest = [level for level, same in zip(levels, shared, strict=True) if not same]
+    return title, ["\n".join(parts) for parts in zip(*rest, strict=True)]
+
+
+def _rich_cell(cell: Cell | Notice, shorten: Escape) -> Text:
+    if isinstance(cell, Notice):
+        return Text(cell.short, style="dim italic")
+    text = Text(shorten(cell.text), style=STYLES[cell.mark])
+    beside = [(f" ({cell.change})", TONES[cell.tone])] if cell.change else []
+    beside += [(f" {aside}", "dim") for aside in cell.asides]
+    return Text.assemble(text, *beside) if beside else text
 
 
 def _messages(table: ComparisonTable) -> Iterator[str]:
     """Yield in full what the narrow cells of a terminal only name."""
-    for task in table.tasks:
-        for recipe in table.recipes:
-            notice = table.block(recipe, task)
-            if isinstance(notice, Notice) and notice.text != notice.short:
-                yield f"{recipe} on {task}: {notice.text}"
+    for row in table.rows:
+        start = 0
+        for cell in table.line(row):
+            if isinstance(cell, Notice) and cell.text != cell.short:
+                entry = table.columns[start]
+                place = " / ".join(entry.groups) or ", ".join(entry.tasks)
+                yield f"{row.label} on {place}: {cell.text}"
+            start += cell.span if isinstance(cell, Notice) else 1
 
 
 def render_terminal(table: ComparisonTable) -> str:
@@ -111,23 +168,26 @@ MARKDOWN = {character: f"\\{character}" for character in "\\`*_[]<>|~$&"}
 def render_markdown(table: ComparisonTable) -> str:
     """Return a GitHub table; best in bold, second underlined."""
     escape = _escaper(MARKDOWN)
-    groups = [f"{escape(task)}: " if len(table.tasks) > 1 else "" for task in table.tasks]
-    heads = [group + column(metric).heading for group in groups for metric in table.metrics]
-    lines = [f"**{escape(table.tasks[0])}**", ""] if len(table.tasks) == 1 else []
+    alone = len({entry.groups for entry in table.columns}) == 1
+    heads = [
+        ": ".join([*map(escape, () if alone else entry.groups), escape(entry.shown.heading)])
+        for entry in table.columns
+    ]
+    groups = table.columns[0].groups
+    lines = [f"**{escape(' / '.join(groups))}**", ""] if alone and groups else []
     lines += [_pipes(["recipe", *heads]), _pipes(["---", *("---:" for _ in heads)])]
-    for recipe in table.recipes:
-        cells = (cell for task in table.tasks for cell in _markdown_cells(table, recipe, task))
-        lines.append(_pipes([escape(recipe), *cells]))
+    for row in table.rows:
+        cells = (text for cell in table.line(row) for text in _markdown_cells(cell, escape))
+        lines.append(_pipes([escape(row.label), *cells]))
     for note in table.notes():
         lines += ["", escape(note)]
     return "\n".join(lines) + "\n"
 
 
-def _markdown_cells(table: ComparisonTable, recipe: str, task: str) -> list[str]:
-    cells = table.block(recipe, task)
-    if isinstance(cells, Notice):
-        return [_escaper(MARKDOWN)(cells.text)] + [""] * (len(table.metrics) - 1)
-    return [_marked(cell, "**{}**", "<ins>{}</ins>", str) for cell in cells]
+def _markdown_cells(cell: Cell | Notice, escape: Escape) -> list[str]:
+    if isinstance(cell, Notice):
+        return [escape(cell.text)] + [""] * (cell.span - 1)
+    return [_marked(cell, "**{}**", "<ins>{}</ins>", escape)]
 
 
 def _pipes(cells: Iterable[str]) -> str:
@@ -147,6 +207,9 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
     "–": "--",
+    "†": r"$\dagger$",
+    "≈": r"$\approx$",
+    "·": r"$\cdot$",
     "[": "{[}",
     "]": "{]}",
 }
@@ -154,34 +217,46 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 
 def render_latex(table: ComparisonTable) -> str:
     """Return a ``tabular`` for the booktabs package."""
-    escape, wide = _escaper(LATEX), len(table.metrics)
-    spans = [rf"\multicolumn{{{wide}}}{{c}}{{{escape(task)}}}" for task in table.tasks]
-    starts = [2 + wide * i for i in range(len(table.tasks))]
-    rules = [rf"\cmidrule(lr){{{start}-{start + wide - 1}}}" for start in starts]
-    heads = [escape(column(metric).heading) for _ in table.tasks for metric in table.metrics]
+    escape = _escaper(LATEX)
     lines = [
-        rf"\begin{{tabular}}{{l{'r' * len(heads)}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
         r"\toprule",
-        _ampersands(["", *spans]),
-        " ".join(rules),
-        _ampersands(["recipe", *heads]),
+        *(line for level in _levels(table) for line in _latex_level(level, escape)),
+        _ampersands(["recipe", *(escape(entry.shown.heading) for entry in table.columns)]),
         r"\midrule",
     ]
-    for recipe in table.recipes:
-        cells = (_latex_block(table, recipe, task) for task in table.tasks)
-        lines.append(_ampersands([escape(recipe), *cells]))
+    for row in table.rows:
+        cells = (_latex_cell(cell, escape) for cell in table.line(row))
+        lines.append(_ampersands([escape(row.label), *cells]))
     lines += [r"\bottomrule", r"\end{tabular}"]
     lines += [rf"\par{{\footnotesize {escape(note)}}}" for note in table.notes()]
     return "\n".join(lines) + "\n"
 
 
-def _latex_block(table: ComparisonTable, recipe: str, task: str) -> str:
-    cells, escape = table.block(recipe, task), _escaper(LATEX)
-    if isinstance(cells, Notice):
-        return rf"\multicolumn{{{len(table.metrics)}}}{{l}}{{{escape(cells.text)}}}"
-    return " & ".join(
-        _marked(cell, r"\textbf{{{}}}", r"\underline{{{}}}", escape) for cell in cells
-    )
+def _levels(table: ComparisonTable) -> list[list[tuple[str, int]]]:
+    """Return the headings above the metrics, outermost first, each with its number of columns."""
+    depth = min(len(entry.groups) for entry in table.columns)
+    return [
+        [
+            (prefix[-1], sum(1 for _ in group))
+            for prefix, group in groupby(entry.groups[:level] for entry in table.columns)
+        ]
+        for level in range(1, depth + 1)
+    ]
+
+
+def _latex_level(level: Sequence[tuple[str, int]], escape: Escape) -> tuple[str, str]:
+    """Return one row of headings, and the rules below it."""
+    spans = [rf"\multicolumn{{{width}}}{{c}}{{{escape(text)}}}" for text, width in level]
+    ends = list(accumulate((width for _, width in level), initial=1))
+    rules = [rf"\cmidrule(lr){{{left + 1}-{right}}}" for left, right in pairwise(ends)]
+    return _ampersands(["", *spans]), " ".join(rules)
+
+
+def _latex_cell(cell: Cell | Notice, escape: Escape) -> str:
+    if isinstance(cell, Notice):
+        return rf"\multicolumn{{{cell.span}}}{{l}}{{{escape(cell.text)}}}"
+    return _marked(cell, r"\textbf{{{}}}", r"\underline{{{}}}", escape)
 
 
 def _ampersands(cells: Iterable[str]) -> str:
@@ -192,59 +267,91 @@ def _ampersands(cells: Iterable[str]) -> str:
 
 
 def render_html(table: ComparisonTable) -> str:
-    """Return a ``table`` element and its notes, without style."""
-    escape, wide = _escaper({}, html.escape), len(table.metrics)
-    spans = "".join(f'<th colspan="{wide}">{escape(task)}</th>' for task in table.tasks)
-    heads = "".join(
-        f"<th>{escape(column(metric).heading)}</th>"
-        for _ in table.tasks
-        for metric in table.metrics
-    )
-    lines = ["<table>", "<thead>", f'<tr><th rowspan="2">recipe</th>{spans}</tr>']
-    lines += [f"<tr>{heads}</tr>", "</thead>", "<tbody>"]
-    for recipe in table.recipes:
-        cells = "".join(_html_block(table, recipe, task, escape) for task in table.tasks)
-        lines.append(f"<tr><th>{escape(recipe)}</th>{cells}</tr>")
+    """Return a ``table`` element and its notes, without style; gains bear a class."""
+    escape, levels = _escaper({}, html.escape), _levels(table)
+    corner = f'<th rowspan="{len(levels) + 1}">recipe</th>'
+    lines = ["<table>", "<thead>"]
+    for level in levels:
+        spans = (f'<th colspan="{width}">{escape(text)}</th>' for text, width in level)
+        lines.append(f"<tr>{corner}{''.join(spans)}</tr>")
+        corner = ""
+    heads = (f"<th>{escape(entry.shown.heading)}</th>" for entry in table.columns)
+    lines += [f"<tr>{corner}{''.join(heads)}</tr>", "</thead>", "<tbody>"]
+    for row in table.rows:
+        cells = "".join(_html_cell(cell, escape) for cell in table.line(row))
+        lines.append(f"<tr><th>{escape(row.label)}</th>{cells}</tr>")
     lines += ["</tbody>", "</table>", *(f"<p>{escape(note)}</p>" for note in table.notes())]
     return "\n".join(lines) + "\n"
 
 
-def _html_block(table: ComparisonTable, recipe: str, task: str, escape: Escape) -> str:
-    cells = table.block(recipe, task)
-    if isinstance(cells, Notice):
-        return f'<td colspan="{len(table.metrics)}">{escape(cells.text)}</td>'
-    marked = (_marked(cell, "<strong>{}</strong>", "<u>{}</u>", escape) for cell in cells)
-    return "".join(f"<td>{text}</td>" for text in marked)
+def _html_cell(cell: Cell | Notice, escape: Escape) -> str:
+    if isinstance(cell, Notice):
+        return f'<td colspan="{cell.span}">{escape(cell.text)}</td>'
+    text = _marked(cell._replace(change="", asides=()), "<strong>{}</strong>", "<u>{}</u>", escape)
+    if cell.change:
+        text += f' <span class="{cell.tone or "similar"}">({escape(cell.change)})</span>'
+    asides = "".join(f" <small>{escape(aside)}</small>" for aside in cell.asides)
+    return f"<td>{text}{asides}</td>"
 
 
 # CSV
 
 
 def render_csv(table: ComparisonTable) -> str:
-    """Return one line a recipe and task with everything known of it, as fractions."""
-    figures = [f"{metric}_{part}" for metric in COLUMNS for part in ("mean", "std")]
-    head = ["sweep", "task", "recipe", "status", "trials_finished", "trials_failed", "reason"]
-    head += ["seeds", *figures, *(f"validation_{metric}" for metric in COLUMNS)]
+    """Return everything known of each study, or of each cell of a layout, as fractions."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*head, "configuration", "run_ids"])
-    for recipe in table.recipes:
-        for task in table.tasks:
-            if result := table.results.get((recipe, task)):
-                writer.writerow(_csv_row(result))
+    writer.writerows(_cell_lines(table) if table.layout else _study_lines(table))
     return stream.getvalue()
 
 
-def _csv_row(result: StudyResult) -> list[object]:
-    row: list[object] = [_harmless(text) for text in (result.sweep, result.task, result.recipe)]
-    row += [result.status, result.trials_finished, result.trials_failed, _harmless(result.reason)]
-    row.append(len(result.test))
-    for metric in COLUMNS:
-        found = summarise([seed[metric] for seed in result.test if metric in seed])
-        row += [None, None] if found is None else [found.mean, found.std]
-    row += [result.validation.get(metric) for metric in COLUMNS]
-    row += [json.dumps(result.configuration, sort_keys=True, default=str), " ".join(result.run_ids)]
-    return row
+def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
+    """Yield a head, then one line a recipe and task."""
+    results = [
+        table.results[recipe, task]
+        for recipe in table.recipes
+        for task in table.tasks
+        if (recipe, task) in table.results
+    ]
+    suites = {name for result in results for seed in result.test for name in seed if "/" in name}
+    metrics = [*COLUMNS, *sorted(suites)]
+    figures = [f"{metric}_{part}" for metric in metrics for part in ("mean", "std")]
+    head = ["sweep", "task", "recipe", "status", "trials_finished", "trials_failed", "reason"]
+    head += ["seeds", *figures, *(f"validation_{metric}" for metric in COLUMNS)]
+    yield [*head, "configuration", "run_ids"]
+    for result in results:
+        yield _study_line(table, result, metrics)
+
+
+def _study_line(
+    table: ComparisonTable, result: StudyResult, metrics: Sequence[str]
+) -> list[object]:
+    line: list[object] = [_harmless(text) for text in (result.sweep, result.task, result.recipe)]
+    line += [result.status, result.trials_finished, result.trials_failed, _harmless(result.reason)]
+    line.append(len(result.test))
+    for metric in metrics:
+        line += table.summary(result.recipe, result.task, metric) or (None, None)
+    line += [result.validation.get(metric) for metric in COLUMNS]
+    line += [json.dumps(result.configuration, sort_keys=True, default=str)]
+    return [*line, " ".join(result.run_ids)]
+
+
+CELL_HEAD = ("layout", "row", "recipes", "column", "tasks", "metrics", "status", "mean", "std")
+
+
+def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
+    """Yield a head, then one line a row and column."""
+    yield [*CELL_HEAD, "noise_floor", "published", "run_ids"]
+    for row in table.rows:
+        for position, entry in enumerate(table.columns):
+            notice, found = table.notice(row, entry), table.figure(row, entry)
+            words = [table.layout, row.label, " ".join(row.recipes), " / ".join(entry.headings)]
+            words += [" ".join(entry.tasks), " ".join(entry.metrics)]
+            words.append(notice.text if notice else "finished" if found else "no figure")
+            line: list[object] = [_harmless(text) for text in words]
+            line += found or (None, None)
+            line += [table.noise_floor(row, entry), table.published.get((row.label, position))]
+            yield [*line, " ".join(table.run_ids(row, entry))]
 
 
 def _harmless(text: str) -> str:
@@ -263,7 +370,8 @@ def _escaper(replacements: dict[str, str], then: Escape = str) -> Escape:
 
 def _marked(cell: Cell, best: str, second: str, escape: Escape) -> str:
     pattern = {"best": best, "second": second}.get(cell.mark, "{}")
-    return pattern.format(escape(cell.text))
+    change = [f"({cell.change})"] if cell.change else []
+    return " ".join([pattern.format(escape(cell.text)), *map(escape, (*change, *cell.asides))])
 
 
 RENDERERS: dict[str, Callable[[ComparisonTable], str]] = {

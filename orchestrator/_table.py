@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import groupby
 from typing import NamedTuple
 
+from orchestrator._columns import COLUMNS, Column, column, floor_of
 from orchestrator.results import StudyResult
 from trainables.errors import InputError
 
@@ -20,80 +20,15 @@ __all__ = [
     "Column",
     "ComparisonTable",
     "Notice",
+    "Row",
     "Summary",
-    "build_table",
+    "TableColumn",
     "column",
+    "summarise",
 ]
 
-
-class Column(NamedTuple):
-    """How a metric is shown: heading, factor, decimals, and whether more is better.
-
-    A noise floor is ``neutral``: neither more nor less of it is better, and none is marked as best.
-    """
-
-    label: str
-    factor: float
-    digits: int
-    higher: bool = False
-    neutral: bool = False
-
-    @property
-    def heading(self) -> str:
-        """Return label, unit and direction, such as ``ECE % ↓``."""
-        unit = " %" if self.factor == 100 else ""
-        arrow = "" if self.neutral else " ↑" if self.higher else " ↓"
-        return f"{self.label}{unit}{arrow}"
-
-    def show(self, fraction: float) -> str:
-        """Return a fraction as it is printed, without its unit."""
-        return f"{self.factor * fraction:.{self.digits}f}"
-
-
-# Brier and NLL are no fractions of anything, so they stay as they are; the class-wise errors shrink
-# with the number of classes and get a decimal more.
-COLUMNS: Mapping[str, Column] = {
-    "acc": Column("Acc", 100, 2, higher=True),
-    "nll": Column("NLL", 1, 4),
-    "brier": Column("Brier", 1, 4),
-    "ece": Column("ECE", 100, 2),
-    "aece": Column("AECE", 100, 2),
-    "cwece": Column("cwECE", 100, 3),
-    "cwaece": Column("cwAECE", 100, 3),
-    "mce": Column("MCE", 100, 2),
-    "debiased_ece": Column("debiased ECE", 100, 2),
-    "smooth_ece": Column("smooth ECE", 100, 2),
-    "ece_floor": Column("ECE floor", 100, 2, neutral=True),
-    "aece_floor": Column("AECE floor", 100, 2, neutral=True),
-    "cwece_floor": Column("cwECE floor", 100, 3, neutral=True),
-    "auroc": Column("AUROC", 100, 2, higher=True),
-    "fpr95": Column("FPR95", 100, 2),
-    "seconds": Column("Seconds", 1, 1),
-}
-"""Every metric that a table can show; a suite's metric is ``SUITE/METRIC``, see ``column``."""
-
-SUITE = re.compile(r"[a-z0-9][\w.@+-]*(/[a-z0-9][\w.@+-]*)*")
-
-
-def column(name: str) -> Column:
-    """Return how a metric is shown.
-
-    Args:
-        name: A name from ``COLUMNS``, or one after a suite's name and ``/``, such as
-            ``cifar10-c/ece`` or ``ood-svhn/auroc``. The cost, ``seconds``, belongs to no suite.
-
-    Raises:
-        InputError: If there is no such metric.
-    """
-    suite, slash, metric = name.rpartition("/")
-    if metric in COLUMNS and not slash:
-        return COLUMNS[metric]
-    if metric in COLUMNS and metric != "seconds" and SUITE.fullmatch(suite):
-        found = COLUMNS[metric]
-        return found._replace(label=f"{suite} {found.label}")
-    raise InputError(
-        f"unknown metric {name!r}; there are: {', '.join(COLUMNS)}, and SUITE/METRIC for a suite"
-    )
+INSIDE = "†"  # a figure that is not above its noise floor
+SIMILAR = "≈"  # a difference that is not above the noise floor
 
 
 class Summary(NamedTuple):
@@ -104,156 +39,338 @@ class Summary(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One figure as printed, and ``best``, ``second`` or nothing."""
+    """One figure as printed.
+
+    Attributes:
+        text: The figure.
+        mark: ``best``, ``second`` or nothing.
+        change: Its difference from the row it is compared with, or nothing.
+        tone: ``better``, ``worse`` or, for a difference that says nothing, nothing.
+        asides: What else is shown beside it: its noise floor, the published figure.
+    """
 
     text: str
     mark: str = ""
+    change: str = ""
+    tone: str = ""
+    asides: tuple[str, ...] = ()
 
 
 class Notice(NamedTuple):
-    """What stands in place of figures: one word or two, and all that is to say."""
+    """What stands in place of figures: one word or two, all that is to say, how many columns."""
 
     short: str
     text: str
+    span: int = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row.
+
+    Attributes:
+        label: What it is called.
+        recipes: The recipe that it shows, or several whose mean it shows.
+        tasks: The only tasks that it shows; None for all.
+        baseline: Label of the row that it is compared with, or nothing.
+    """
+
+    label: str
+    recipes: tuple[str, ...]
+    tasks: frozenset[str] | None = None
+    baseline: str = ""
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One column.
+
+    Attributes:
+        groups: Headings above the metric's, such as data set and model, outermost first.
+        tasks: The task that it shows, or several whose mean it shows; none if it was not run.
+        metrics: The metric that it shows, or several whose mean it shows.
+        shown: How its figures are printed.
+    """
+
+    groups: tuple[str, ...]
+    tasks: tuple[str, ...]
+    metrics: tuple[str, ...]
+    shown: Column
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """Return all headings, outermost first, the metric's last."""
+        return (*self.groups, self.shown.heading)
 
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """Recipes by tasks and metrics, on test data of the chosen configurations.
+    """Rows by columns, on test data of the chosen configurations.
 
     Attributes:
-        recipes: The rows, in order.
-        tasks: The column groups, in order.
-        metrics: The columns of each group, in order.
+        rows: The rows, in order.
+        columns: The columns, in order.
         results: Every study's result by recipe and task; a pair may be missing.
+        published: Published figures by row label and position of the column, fractions as ours.
+        remarks: Lines below the table.
+        floor: Whether each figure's noise floor is shown.
+        runs: Whether the runs that the figures come from are listed below the table.
+        layout: Name of the layout that it follows, or nothing.
     """
 
-    recipes: tuple[str, ...]
-    tasks: tuple[str, ...]
-    metrics: tuple[str, ...]
+    rows: tuple[Row, ...]
+    columns: tuple[TableColumn, ...]
     results: Mapping[tuple[str, str], StudyResult]
+    published: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    floor: bool = False
+    runs: bool = False
+    layout: str = ""
+
+    @property
+    def recipes(self) -> tuple[str, ...]:
+        """Return the recipes that the rows show, in order."""
+        return tuple(dict.fromkeys(recipe for row in self.rows for recipe in row.recipes))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks that the columns show, in order."""
+        return tuple(dict.fromkeys(task for entry in self.columns for task in entry.tasks))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Return the metrics that the columns show, in order."""
+        return tuple(dict.fromkeys(name for entry in self.columns for name in entry.metrics))
+
+    @cached_property
+    def spans(self) -> tuple[tuple[int, ...], ...]:
+        """Return the positions of neighbouring columns that show the same tasks."""
+        positions = range(len(self.columns))
+        same = groupby(positions, key=lambda i: (self.columns[i].groups, self.columns[i].tasks))
+        return tuple(tuple(group) for _, group in same)
 
     def summary(self, recipe: str, task: str, metric: str) -> Summary | None:
         """Return a metric over the seeds of one study, or None where there is no figure."""
-        result = self.results.get((recipe, task))
-        if result is None or result.status != "finished":
-            return None
-        return summarise([row[metric] for row in result.test if metric in row])
+        return summarise(self._seeds(recipe, task, metric))
 
-    def block(self, recipe: str, task: str) -> tuple[Cell, ...] | Notice:
-        """Return the cells of one recipe and task, or why there are none."""
-        result = self.results.get((recipe, task))
-        if result is None:
+    def figure(self, row: Row, entry: TableColumn) -> Summary | None:
+        """Return what a cell shows, or None where anything of it is missing.
+
+        Where a row or a column takes a mean, it is taken seed by seed; there is no deviation where
+        the numbers of seeds differ.
+        """
+        return self._mean(row, entry.tasks, entry.metrics)
+
+    def noise_floor(self, row: Row, entry: TableColumn) -> float | None:
+        """Return what a perfectly calibrated network would show in a cell, or None if unknown."""
+        floors = [floor_of(metric) for metric in entry.metrics]
+        known = tuple(floor for floor in floors if floor is not None)
+        found = self._mean(row, entry.tasks, known) if len(known) == len(floors) else None
+        return found.mean if found else None
+
+    def line(self, row: Row) -> tuple[Cell | Notice, ...]:
+        """Return a row's cells; a notice stands for all columns that it spans."""
+        cells: list[Cell | Notice] = []
+        for span in self.spans:
+            notice = self.notice(row, self.columns[span[0]])
+            if notice is not None:
+                cells.append(notice._replace(span=len(span)))
+            else:
+                cells += [self._cell(row, position) for position in span]
+        return tuple(cells)
+
+    def notice(self, row: Row, entry: TableColumn) -> Notice | None:
+        """Return why a cell has no figure, or None if what it is made of has finished."""
+        sources = self.sources(row, entry.tasks)
+        if not sources:
             return Notice("not run", "not run")
-        if result.status != "finished" or not result.test:
-            return _outcome(result)
-        return tuple(self._cell(recipe, task, metric) for metric in self.metrics)
+        found = [notice for source in sources if (notice := _outcome(self.results.get(source)))]
+        if not found or len(sources) == 1:
+            return found[0] if found else None
+        shorts = [notice.short for notice in found]
+        listing = ", ".join(f"{shorts.count(s)} {s}" for s in dict.fromkeys(shorts))
+        details = dict.fromkeys(notice.text for notice in found if notice.text != notice.short)
+        whole = f"of {len(sources)}: {listing}"
+        return Notice(whole, "; ".join([whole, *details]))
+
+    def run_ids(self, row: Row, entry: TableColumn) -> list[str]:
+        """Return the MLflow runs that a cell's figure comes from."""
+        found = (self.results.get(source) for source in self.sources(row, entry.tasks))
+        return [run for result in found if result for run in result.run_ids]
 
     def notes(self) -> list[str]:
-        """Return the lines below a table: seeds, and trials that failed in finished studies."""
-        return [*self._seed_note(), *self._failures()]
+        """Return the lines below a table: what its signs mean, failed trials, runs."""
+        return [
+            *self._seed_note(),
+            *self._signs(),
+            *self.remarks,
+            *self._failures(),
+            *(self._runs() if self.runs else ()),
+        ]
 
-    def sorted_by(self, metric: str, task: str | None = None) -> ComparisonTable:
-        """Return the table with the best recipe first; rows without a figure keep their order last.
+    def compared_with(self, baseline: str) -> ComparisonTable:
+        """Return the table with each figure's gain or loss against a row.
 
         Args:
-            metric: A name from ``COLUMNS``, shown or not.
-            task: Sort by this task alone; without it by the mean over all tasks, and a recipe that
+            baseline: A row's label, or the recipe it shows.
+
+        Raises:
+            InputError: If there is no such row.
+        """
+        found = [row for row in self.rows if baseline in (row.label, *row.recipes[:1])]
+        found = [row for row in found if len(row.recipes) == 1 or row.label == baseline]
+        if not found:
+            labels = ", ".join(row.label for row in self.rows)
+            raise InputError(f"baseline {baseline!r} is no row of the table; there are: {labels}")
+        by_tasks = {row.tasks: row.label for row in found}
+        rows = tuple(
+            replace(row, baseline="" if row in found else by_tasks.get(row.tasks, found[0].label))
+            for row in self.rows
+        )
+        return replace(self, rows=rows)
+
+    def sorted_by(self, metric: str, task: str | None = None) -> ComparisonTable:
+        """Return the table with the best row first; rows without a figure keep their order last.
+
+        Args:
+            metric: A metric's name, shown or not; see ``column``.
+            task: Sort by this task alone; without it by the mean over all tasks, and a row that
                 lacks a figure on one of them comes last.
 
         Raises:
             InputError: If the metric or the task is unknown.
         """
-        _check_metrics((metric,))
+        shown = column(metric)
         if task is not None and task not in self.tasks:
             raise InputError(f"unknown task {task!r}; there are: {', '.join(self.tasks)}")
         tasks = self.tasks if task is None else (task,)
 
-        def key(recipe: str) -> float:
-            means = [found.mean for name in tasks if (found := self.summary(recipe, name, metric))]
-            if len(means) < len(tasks) or not all(map(math.isfinite, means)):
+        def key(row: Row) -> float:
+            found = self._mean(row, tasks, (metric,))
+            if found is None or not math.isfinite(found.mean):
                 return math.inf
-            mean = statistics.fmean(means)
-            return -mean if column(metric).higher else mean
+            return -found.mean if shown.higher else found.mean
 
-        return replace(self, recipes=tuple(sorted(self.recipes, key=key)))
+        order = sorted(range(len(self.rows)), key=lambda position: key(self.rows[position]))
+        return replace(self, rows=tuple(self.rows[position] for position in order))
 
-    def _cell(self, recipe: str, task: str, metric: str) -> Cell:
-        found = self.summary(recipe, task, metric)
+    def sources(self, row: Row, tasks: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the recipes and tasks that a row's figure on some tasks is made of."""
+        kept = [task for task in tasks if row.tasks is None or task in row.tasks]
+        return [(recipe, task) for task in kept for recipe in row.recipes]
+
+    def _seeds(self, recipe: str, task: str, metric: str) -> tuple[float, ...]:
+        result = self.results.get((recipe, task))
+        if result is None or result.status != "finished":
+            return ()
+        if metric == "seconds":
+            return result.seconds
+        return tuple(seed[metric] for seed in result.test if metric in seed)
+
+    def _mean(self, row: Row, tasks: Sequence[str], metrics: Sequence[str]) -> Summary | None:
+        sources = self.sources(row, tasks)
+        found = [self._seeds(*source, metric) for source in sources for metric in metrics]
+        if not found or not all(found):
+            return None
+        if len({len(seeds) for seeds in found}) == 1:
+            return summarise([sum(values) / len(found) for values in zip(*found, strict=True)])
+        return Summary(sum(sum(seeds) / len(seeds) for seeds in found) / len(found), None)
+
+    def _cell(self, row: Row, position: int) -> Cell:
+        entry = self.columns[position]
+        found = self.figure(row, entry)
+        floor = self.noise_floor(row, entry) if self.floor else None
+        asides = tuple(self._asides(row, position, floor))
         if found is None:
-            return Cell("–")
-        show = column(metric).show
+            return Cell("–", asides=asides)
+        show = entry.shown.show
         text = show(found.mean)
-        best, second = self._leaders[task, metric]
+        best, second = self._leaders[position]
         mark = {best: "best", second: "second"}.get(text, "") if math.isfinite(found.mean) else ""
-        return Cell(text if found.std is None else f"{text} ± {show(found.std)}", mark)
+        inside = INSIDE if floor is not None and found.mean <= floor else ""
+        whole = text if found.std is None else f"{text} ± {show(found.std)}"
+        change, tone = self._change(row, entry, found.mean, floor)
+        return Cell(whole + inside, mark, change, tone, asides)
+
+    def _asides(self, row: Row, position: int, floor: float | None) -> Iterator[str]:
+        show = self.columns[position].shown.show
+        if floor is not None:
+            yield f"(floor {show(floor)})"
+        if (published := self.published.get((row.label, position))) is not None:
+            yield f"[paper {show(published)}]"
+
+    def _change(
+        self, row: Row, entry: TableColumn, mean: float, floor: float | None
+    ) -> tuple[str, str]:
+        """Return the difference from the baseline's row, and whether that is better or worse."""
+        baseline = next((other for other in self.rows if other.label == row.baseline), None)
+        reference = self.figure(baseline, entry) if baseline is not None else None
+        if baseline is None or reference is None or entry.shown.neutral:
+            return "", ""
+        change = mean - reference.mean
+        if not math.isfinite(change):
+            return "", ""
+        text = entry.shown.show_change(change)
+        if floor is not None:
+            floor = max(floor, self.noise_floor(baseline, entry) or 0)
+            if abs(change) <= floor:
+                return f"{SIMILAR} {text}", ""
+        if float(text) == 0:
+            return text, ""
+        return text, "better" if (change > 0) == entry.shown.higher else "worse"
 
     @cached_property
-    def _leaders(self) -> dict[tuple[str, str], tuple[str | None, str | None]]:
-        """Best and second best figure as printed, by task and metric; equal prints are one."""
-        return {
-            (task, metric): self._two_best(task, metric)
-            for task in self.tasks
-            for metric in self.metrics
-        }
+    def _leaders(self) -> list[tuple[str | None, str | None]]:
+        """Best and second best figure of each column as printed; equal prints are one."""
+        return [self._two_best(entry) for entry in self.columns]
 
-    def _two_best(self, task: str, metric: str) -> tuple[str | None, str | None]:
-        shown = column(metric)
-        if shown.neutral:
+    def _two_best(self, entry: TableColumn) -> tuple[str | None, str | None]:
+        if entry.shown.neutral:
             return None, None
-        found = (self.summary(recipe, task, metric) for recipe in self.recipes)
-        texts = {shown.show(item.mean) for item in found if item and math.isfinite(item.mean)}
-        ordered: list[str | None] = [*sorted(texts, key=float, reverse=shown.higher), None, None]
-        return ordered[0], ordered[1]
+        found = (self.figure(row, entry) for row in self.rows)
+        texts = {entry.shown.show(item.mean) for item in found if item and math.isfinite(item.mean)}
+        ordered = sorted(texts, key=float, reverse=entry.shown.higher)
+        best, second = [*ordered, None, None][:2]
+        return best, second
+
+    @cached_property
+    def _used(self) -> list[StudyResult]:
+        """The results that the cells are made of, row by row."""
+        sources = (
+            source
+            for row in self.rows
+            for entry in self.columns
+            for source in self.sources(row, entry.tasks)
+        )
+        return [self.results[pair] for pair in dict.fromkeys(sources) if pair in self.results]
 
     def _seed_note(self) -> list[str]:
-        counts = {len(result.test) for result in self.results.values() if result.test}
+        counts = {len(result.test) for result in self._used if result.test}
         if max(counts, default=1) < 2:
             return []
         seeds = str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
         return [f"mean ± sample standard deviation over {seeds} seeds"]
 
-    def _failures(self) -> list[str]:
-        found = []
-        for recipe in self.recipes:
-            for task in self.tasks:
-                result = self.results.get((recipe, task))
-                if result and result.status == "finished" and result.trials_failed:
-                    found.append(f"{recipe} on {task}: {_failed_trials(result)} failed")
-        return found
+    def _signs(self) -> Iterator[str]:
+        baselines = dict.fromkeys(row.baseline for row in self.rows if row.baseline)
+        if baselines:
+            yield f"after a figure, its difference from the row {' or '.join(baselines)}"
+        if self.floor:
+            yield (
+                "floor: what a perfectly calibrated network with the same confidences would show "
+                f"on average on these test rows; {INSIDE} a figure not above it, {SIMILAR} a "
+                "difference not above it"
+            )
 
+    def _failures(self) -> Iterator[str]:
+        for result in self._used:
+            if result.status == "finished" and result.trials_failed:
+                yield f"{result.recipe} on {result.task}: {_failed_trials(result)} failed"
 
-def build_table(
-    results: Iterable[StudyResult],
-    metrics: Sequence[str] = ("acc", "ece", "aece", "cwece", "nll"),
-) -> ComparisonTable:
-    """Arrange results as a table.
-
-    Recipes stand in the order of first appearance, each method followed by its refined and
-    calibrated variants; tasks in the order of first appearance. No result is dropped: failed and
-    running studies keep their row.
-
-    Args:
-        results: One a recipe and task.
-        metrics: Columns to show, names from ``COLUMNS``.
-
-    Raises:
-        InputError: If there is no result, a metric is unknown or stands twice, or two results are
-            of the same recipe and task.
-    """
-    _check_metrics(metrics)
-    table: dict[tuple[str, str], StudyResult] = {}
-    for result in results:
-        key = (result.recipe, result.task)
-        if key in table:
-            sweeps = " and ".join(dict.fromkeys((table[key].sweep, result.sweep)))
-            raise InputError(f"two results for {key[0]} on {key[1]} (sweep {sweeps}); choose one")
-        table[key] = result
-    if not table:
-        raise InputError("there are no results to make a table of")
-    recipes = _in_families(dict.fromkeys(recipe for recipe, _ in table))
-    tasks = tuple(dict.fromkeys(task for _, task in table))
-    return ComparisonTable(recipes, tasks, tuple(metrics), table)
+    def _runs(self) -> Iterator[str]:
+        for result in self._used:
+            listing = ", ".join(result.run_ids) or "none"
+            yield f"runs of {result.recipe} on {result.task} (sweep {result.sweep}): {listing}"
 
 
 def summarise(values: Sequence[float]) -> Summary | None:
@@ -266,34 +383,19 @@ def summarise(values: Sequence[float]) -> Summary | None:
     return Summary(statistics.fmean(values), std)
 
 
-def _outcome(result: StudyResult) -> Notice:
+def _outcome(result: StudyResult | None) -> Notice | None:
+    """Return why a study has no figures, or None if it has some."""
+    if result is None:
+        return Notice("not run", "not run")
     if result.status == "failed":
         reason = f": {result.reason}" if result.reason else ""
         return Notice("failed", f"failed ({_failed_trials(result)}){reason}")
     if result.status == "running":
         counts = f"{result.trials_finished} trials finished, {result.trials_failed} failed"
         return Notice("running", f"running ({counts})")
-    return Notice("no figures", "finished, without test figures")
+    return None if result.test else Notice("no figures", "finished, without test figures")
 
 
 def _failed_trials(result: StudyResult) -> str:
     total = result.trials_finished + result.trials_failed
     return f"{result.trials_failed} of {total} trials"
-
-
-def _in_families(recipes: Iterable[str]) -> tuple[str, ...]:
-    """Put every recipe behind the one it extends, families in order of first appearance."""
-    first: dict[str, int] = {}
-    lineage: dict[str, list[str]] = {}
-    for position, recipe in enumerate(recipes):
-        lineage[recipe] = list(accumulate(recipe.split("+"), lambda left, part: f"{left}+{part}"))
-        for ancestor in lineage[recipe]:
-            first.setdefault(ancestor, position)
-    return tuple(sorted(lineage, key=lambda recipe: [first[name] for name in lineage[recipe]]))
-
-
-def _check_metrics(metrics: Sequence[str]) -> None:
-    for metric in metrics:
-        column(metric)
-    if not metrics or len(set(metrics)) < len(metrics):
-        raise InputError(f"metrics {', '.join(metrics) or 'none'}: give each once, at least one")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = ["list_names"]
 
@@ -21,6 +24,7 @@ class Catalogue(StrEnum):
     datasets = "datasets"
     models = "models"
     protocols = "protocols"
+    layouts = "layouts"
 
 
 def list_names(what: Annotated[Catalogue, typer.Argument(help="What to list.")]) -> int:
@@ -30,6 +34,9 @@ def list_names(what: Annotated[Catalogue, typer.Argument(help="What to list.")])
     from orchestrator.cli._console import output
 
     console = output()
+    if what is Catalogue.layouts:
+        console.print(_layouts())
+        return 0
     if what in (Catalogue.datasets, Catalogue.models, Catalogue.protocols):
         for name in _plain_names(what):
             console.print(name, markup=False)
@@ -42,6 +49,17 @@ def list_names(what: Annotated[Catalogue, typer.Argument(help="What to list.")])
         table.add_row(name, *_describe(what.value, name))
     console.print(table)
     return 0
+
+
+def _layouts() -> Table:
+    from rich.table import Table
+
+    from orchestrator.layouts import layout_names, load_layout
+
+    table = Table("name", "title", box=None)
+    for name in layout_names():
+        table.add_row(name, load_layout(name).title)
+    return table
 
 
 def _plain_names(what: Catalogue) -> list[str]:
