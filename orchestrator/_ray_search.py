@@ -141,7 +141,15 @@ def _facts(last: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "reused": bool(last and last["reused"]),
         "seconds": round(last["seconds"], 3) if last else 0.0,
+        **_costs(last),
     }
+
+
+def _costs(last: dict[str, Any] | None) -> dict[str, float]:
+    """Return what computing cost; nothing for an outcome that was found, not computed."""
+    if last is None or last["reused"] or not last.get("epoch_seconds"):
+        return {}
+    return {name: last[name] for name in ("epoch_seconds", "peak_memory")}
 
 
 class StudySchedulers(FIFOScheduler):

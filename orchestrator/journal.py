@@ -23,7 +23,8 @@ One event is one line, an object with ``event``, ``time`` (milliseconds since 19
     adds nothing), ``metrics``. Written without waiting for the disk.
 ``trial_finished``
     ``key``, ``status`` (``finished``, ``failed`` or ``pruned``), ``metrics`` (validation),
-    ``reason`` (empty unless it failed), ``reused`` (its outcome came from the store), ``seconds``.
+    ``reason`` (empty unless it failed), ``reused`` (its outcome came from the store), ``seconds``,
+    and unless it was reused ``epoch_seconds`` (mean) and ``peak_memory`` (bytes).
 ``trial_scored``
     ``key``, ``objective`` (the guarded validation objective, lower is better; it may come later
     than ``trial_finished``).

@@ -14,6 +14,7 @@ import torch
 from filelock import Timeout
 from ray import tune
 
+from trainables._meter import Meter
 from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData, seal_test_data
 from trainables.engine import default_device
@@ -38,7 +39,8 @@ class StageTrainable(tune.Trainable):
     ``waiting``, ``finished`` or ``failed``), ``reason``, ``metrics``, ``history`` (the epochs since
     the last report), ``epoch``, ``score`` (infinite before there is a metric), ``reused``,
     ``storage_failed`` (the storage cannot be written: no trial can end well) and ``seconds`` (of
-    all steps, those before an interruption included).
+    all steps, those before an interruption included), ``epoch_seconds`` and ``peak_memory`` (see
+    ``Meter``).
 
     A stage that raises ends as ``failed`` with its reason, not as an error of the actor: to try
     the same computation again would fail again. A process that dies is Tune's to restart. Every so
@@ -90,6 +92,7 @@ class StageTrainable(tune.Trainable):
         self._reused = False
         self._seconds = 0.0
         self._epoch = 0
+        self._meter = Meter(self._device)
 
     def step(self) -> dict[str, Any]:
         """Compute for a while and report."""
@@ -122,6 +125,7 @@ class StageTrainable(tune.Trainable):
             "notices": notices,
             "epoch": self._epoch,
             "seconds": self._seconds,
+            **self._meter.report(),
             "score": self._metrics.get(self._score, float("inf")),
             "done": status in ENDED,
         }
@@ -132,7 +136,8 @@ class StageTrainable(tune.Trainable):
         if run is None:
             return "finished" if self._reused else "waiting"
         while run.epoch < run.epochs:
-            self._metrics = run.run_epoch()
+            with self._meter.epoch():
+                self._metrics = run.run_epoch()
             self._epoch = run.epoch
             self._history.append({"step": run.epoch, "metrics": self._metrics})
             if time.monotonic() - started > self._report_seconds:
@@ -221,6 +226,8 @@ class StageTrainable(tune.Trainable):
             return
         run.load_state_dict(state["stage"])
         self._seconds, self._history = state["seconds"], state["history"]
+        what = f"{self._request.stage} of {'+'.join(self._request.parts)}"
+        self._notices.append(f"{what} goes on from epoch {run.epoch} of {run.epochs}")
 
     def _drop_checkpoint(self, keep: bool) -> None:
         """Remove what a stage that ended will not need again."""

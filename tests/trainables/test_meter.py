@@ -1,0 +1,46 @@
+"""What a trial costs, measured in a process that serves many."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from trainables import _meter
+from trainables._meter import Meter
+
+CPU = torch.device("cpu")
+MEBIBYTE = 2**20
+
+
+def test_seconds_are_the_mean_of_the_epochs() -> None:
+    meter = Meter(CPU)
+    assert meter.report()["epoch_seconds"] == 0.0
+    for pause in (0.02, 0.06):
+        with meter.epoch():
+            time.sleep(pause)
+    assert 0.04 <= meter.report()["epoch_seconds"] < 0.4
+
+
+def test_a_trials_peak_is_its_own_and_not_that_of_the_one_before() -> None:
+    first = Meter(CPU)
+    if not first._forgets:
+        pytest.skip("this system does not let a process forget its peak of memory")
+    with first.epoch():
+        block = torch.ones(64 * MEBIBYTE)
+        del block
+    peak = first.report()["peak_memory"]
+    assert peak - Meter(CPU).report()["peak_memory"] > 200 * MEBIBYTE
+
+
+def test_without_the_systems_help_memory_is_read_after_each_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_meter, "_forget_peak", lambda: False)
+    meter = Meter(CPU)
+    before = meter.report()["peak_memory"]
+    with meter.epoch():
+        block = torch.ones(64 * MEBIBYTE)
+    assert meter.report()["peak_memory"] - before > 200 * MEBIBYTE
+    del block
