@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -316,6 +317,7 @@ def _check_tasks(tasks: tuple[TaskSpec, ...]) -> None:
         seen.add(task.id)
 
 
+@cache
 def _check_model(name: str) -> None:
     import torch
 
