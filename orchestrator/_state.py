@@ -159,9 +159,9 @@ class SweepState:
 
     def _kept_outcome(self, trial: TrialSpec) -> Outcome | None:
         outcome = self._past.outcome(trial.key)
-        if outcome is not None and outcome.artifact:
-            return outcome if self._available(trial.request.stage, outcome.artifact) else None
-        return outcome
+        if outcome is None or not outcome.artifact or self._past.dispensable(trial):
+            return outcome
+        return outcome if self._available(trial.request.stage, outcome.artifact) else None
 
     def _in_turn(self) -> list[StudyState]:
         """Return the studies that have trials left, those first whose outcome is short or awaited.
@@ -345,8 +345,11 @@ class _Past:
     def __init__(self, events: Iterable[Event]) -> None:
         self._seen: set[tuple[str, str]] = set()
         self._outcomes: dict[str, Outcome] = {}
+        self._chosen: dict[str, str | None] = {}
         for event in events:
             self._seen.add(_identity(event))
+            if event["event"] == "study_closed":
+                self._chosen[event["study"]] = event["chosen"]
             if event["event"] == "trial_finished":
                 self._outcomes[event["key"]] = Outcome(
                     event["status"], event["metrics"], event["artifact"], event["reason"]
@@ -354,6 +357,11 @@ class _Past:
 
     def has(self, event: Event) -> bool:
         return _identity(event) in self._seen
+
+    def dispensable(self, trial: TrialSpec) -> bool:
+        """Tell whether a closed study has chosen another trial than this one."""
+        chosen = self._chosen.get(trial.study, trial.key)
+        return trial.role == "search" and chosen != trial.key
 
     def outcome(self, key: str) -> Outcome | None:
         return self._outcomes.get(key)

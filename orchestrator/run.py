@@ -33,6 +33,7 @@ __all__ = ["SweepOutcome", "load_existing", "prepare_data", "run_sweep"]
 
 JOURNAL = "journal.jsonl"
 SPEC = "sweep.yaml"
+LOCK = "run.lock"
 STALLED_SECONDS = 45.0  # A tracking server that takes nothing for so long counts as away.
 # What makes two specifications the same sweep; resources and places may differ when it resumes.
 IDENTITY = ("name", "tasks", "recipes", "variants", "search", "seeds")
@@ -284,7 +285,7 @@ def _owned(spec: SweepSpec) -> Iterator[None]:
         InputError: If another process runs this sweep, or the folder cannot be written.
     """
     owner = spec.directory / "owner"
-    lock = FileLock(spec.directory / "run.lock", timeout=0)
+    lock = FileLock(spec.directory / LOCK, timeout=0)
     try:
         spec.directory.mkdir(parents=True, exist_ok=True)
         lock.acquire()

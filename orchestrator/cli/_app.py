@@ -10,6 +10,7 @@ from rich.console import Console
 
 from orchestrator.cli._calibrate import apply, calibrate
 from orchestrator.cli._doctor import doctor
+from orchestrator.cli._gc import gc
 from orchestrator.cli._list import list_names
 from orchestrator.cli._plot import plot
 from orchestrator.cli._query import best, sync
@@ -61,6 +62,7 @@ app.command()(calibrate)
 app.command()(apply)
 app.command("list")(list_names)
 app.command()(doctor)
+app.command()(gc)
 
 
 def _message(error: typer.TyperException) -> str:

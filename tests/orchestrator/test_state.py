@@ -205,3 +205,19 @@ def test_a_finished_trial_without_its_artifact_runs_again(data: dict[str, Prepar
     drive(first, 1, random.Random(0))
     again, _ = make_state(make_spec("ce"), data, history=events, available=lambda stage, key: False)
     assert len(drive(again, 1, random.Random(0))) == 2
+
+
+def test_a_closed_study_needs_only_what_it_chose(data: dict[str, PreparedData]) -> None:
+    spec = make_spec("ce, mbls")
+    whole, events = make_state(spec, data)
+    drive(whole, 2, random.Random(0))
+    kept = {
+        chosen.outcome.artifact
+        for study in whole.studies.values()
+        for chosen in study.seeds.values()
+        if chosen is not None
+    }
+    again, _ = make_state(spec, data, history=events, available=lambda stage, key: key in kept)
+    assert again.next_trial() is None
+    assert again.finished
+    assert choices(again) == choices(whole)

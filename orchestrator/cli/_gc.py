@@ -1,0 +1,37 @@
+"""``calsweep gc``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from orchestrator.cli._console import output
+
+__all__ = ["gc"]
+
+
+def gc(
+    storage: Annotated[str, typer.Option(help="Storage folder.")] = "calsweep-storage",
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="A sweep to give up, with all that only it needs; may be repeated."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; only tell.")] = False,
+) -> int:
+    """Remove stored outcomes that no kept sweep needs, and say how much."""
+    from orchestrator.garbage import collect_garbage
+
+    found = collect_garbage(Path(storage).expanduser().absolute(), drop or (), dry_run)
+    table = Table(box=None)
+    for heading in ("kind", "removed", "MB", "kept", "MB"):
+        table.add_column(heading, justify="left" if heading == "kind" else "right")
+    for kind in found:
+        figures = (kind.removed, kind.bytes_removed / 1e6, kind.kept, kind.bytes_kept / 1e6)
+        table.add_row(kind.kind, *(f"{n:.1f}" if isinstance(n, float) else str(n) for n in figures))
+    output().print(table)
+    freed = sum(kind.bytes_removed for kind in found) / 1e6
+    output().print(f"{freed:.1f} MB {'would be' if dry_run else 'were'} freed", markup=False)
+    return 0
