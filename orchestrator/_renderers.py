@@ -216,7 +216,7 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 
 
 def render_latex(table: ComparisonTable) -> str:
-    """Return a ``tabular`` for the booktabs package."""
+    """Return a ``tabular`` for the booktabs package; reasons of failures stand below it."""
     escape = _escaper(LATEX)
     lines = [
         rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
@@ -229,7 +229,8 @@ def render_latex(table: ComparisonTable) -> str:
         cells = (_latex_cell(cell, escape) for cell in table.line(row))
         lines.append(_ampersands([escape(row.label), *cells]))
     lines += [r"\bottomrule", r"\end{tabular}"]
-    lines += [rf"\par{{\footnotesize {escape(note)}}}" for note in table.notes()]
+    notes = [*_messages(table), *table.notes()]
+    lines += [rf"\par{{\footnotesize {escape(note)}}}" for note in notes]
     return "\n".join(lines) + "\n"
 
 
@@ -255,7 +256,7 @@ def _latex_level(level: Sequence[tuple[str, int]], escape: Escape) -> tuple[str,
 
 def _latex_cell(cell: Cell | Notice, escape: Escape) -> str:
     if isinstance(cell, Notice):
-        return rf"\multicolumn{{{cell.span}}}{{l}}{{{escape(cell.text)}}}"
+        return rf"\multicolumn{{{cell.span}}}{{l}}{{\emph{{{escape(cell.short)}}}}}"
     return _marked(cell, r"\textbf{{{}}}", r"\underline{{{}}}", escape)
 
 

@@ -354,7 +354,8 @@ class ComparisonTable:
     def _signs(self) -> Iterator[str]:
         baselines = dict.fromkeys(row.baseline for row in self.rows if row.baseline)
         if baselines:
-            yield f"after a figure, its difference from the row {' or '.join(baselines)}"
+            other = next(iter(baselines)) if len(baselines) == 1 else "that it varies"
+            yield f"after a figure, its difference from the row {other}"
         if self.floor:
             yield (
                 "floor: what a perfectly calibrated network with the same confidences would show "

@@ -84,7 +84,8 @@ def make_table(
     if wanted.layout is None:
         if wanted.published:
             raise InputError("--published needs --layout, which names the paper's table")
-        table = arrange(chosen, wanted.metrics or DEFAULT_METRICS, wanted.rows)
+        metrics = DEFAULT_METRICS if wanted.metrics is None else wanted.metrics
+        table = arrange(chosen, metrics, wanted.rows)
     else:
         if tuple(wanted.rows) != ("recipe",):
             raise InputError("--rows and --layout exclude each other: a layout has its own rows")

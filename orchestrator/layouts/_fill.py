@@ -9,7 +9,7 @@ from orchestrator._arrange import Results, check_metrics, places
 from orchestrator._columns import column
 from orchestrator._table import ComparisonTable, Row, TableColumn
 from orchestrator.layouts._layout import Layout
-from orchestrator.layouts._published import BINNED, BINS, Figures
+from orchestrator.layouts._published import BINNED, BINS, Figure, Figures
 from trainables.errors import InputError
 
 __all__ = ["COLUMN_CHOICES", "arrange_layout"]
@@ -50,7 +50,7 @@ def arrange_layout(
     Raises:
         InputError: If a metric or choice is unknown, or several tasks fit one column.
     """
-    names = tuple(metrics or layout.metrics)
+    names = tuple(layout.metrics if metrics is None else metrics)
     check_metrics(names)
     if published and not layout.paper:
         raise InputError(f"layout {layout.name} names no paper, so nothing published can be shown")
@@ -58,11 +58,13 @@ def arrange_layout(
     shown = [_column(layout, results, place, name) for place in ours for name in names]
     rows = tuple(Row(row.name, row.recipes, None, row.baseline) for row in layout.rows)
     table = ComparisonTable(rows, tuple(shown), results, layout=layout.name)
-    figures = _figures(layout, table, ours, names) if published else {}
     remarks = [*_remarks(layout, table, ours)]
+    figures = _figures(layout, ours, names) if published else {}
     if published:
         remarks += _published_remarks(layout, table, figures)
-    return replace(table, published=figures, remarks=tuple(remarks))
+    ratios = [entry.shown.factor for entry in shown]
+    values = {place: figure.value / ratios[place[1]] for place, figure in figures.items()}
+    return replace(table, published=values, remarks=tuple(remarks))
 
 
 def _places(layout: Layout, results: Results, columns: str) -> list[_Place]:
@@ -116,15 +118,15 @@ def _suite_metrics(layout: Layout, results: Results, place: _Place, metric: str)
 
 
 def _figures(
-    layout: Layout, table: ComparisonTable, ours: Sequence[_Place], metrics: Sequence[str]
-) -> dict[tuple[str, int], float]:
+    layout: Layout, ours: Sequence[_Place], metrics: Sequence[str]
+) -> dict[tuple[str, int], Figure]:
     source = Figures(layout)
     cells = [(place, metric) for place in ours for metric in metrics]
     return {
-        (row.name, position): value
+        (row.name, position): found
         for row in layout.rows
         for position, (place, metric) in enumerate(cells)
-        if (value := source.find(row, place.dataset, place.model, metric)) is not None
+        if (found := source.find(row, place.dataset, place.model, metric)) is not None
     }
 
 
@@ -154,7 +156,7 @@ def _left_out(table: ComparisonTable) -> Iterator[str]:
 
 
 def _published_remarks(
-    layout: Layout, table: ComparisonTable, figures: dict[tuple[str, int], float]
+    layout: Layout, table: ComparisonTable, figures: dict[tuple[str, int], Figure]
 ) -> Iterator[str]:
     yield from (
         f"not compared with the paper: {what}: {reason}"
@@ -174,3 +176,7 @@ def _published_remarks(
     )
     if set(table.metrics) & set(BINNED) and not Figures(layout).states_bins():
         yield f"the paper does not state the number of bins; ours are {BINS}"
+    for (label, position), figure in figures.items():
+        if figure.doubt:
+            place = " / ".join(table.columns[position].headings)
+            yield f"doubtful in the paper: {label} on {place}: {figure.value:g}: {figure.doubt}"

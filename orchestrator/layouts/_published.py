@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from orchestrator._columns import COLUMNS
 from orchestrator.layouts._layout import Layout, LayoutRow
 from orchestrator.published import load_published
 
-__all__ = ["BINNED", "BINS", "Figures", "PublishedKey", "published_key"]
+__all__ = ["BINNED", "BINS", "Figure", "Figures", "PublishedKey", "published_key"]
 
 BINS = 15
 """Bins of every binned metric here."""
@@ -20,6 +19,8 @@ METRICS = {"seconds": "train_seconds"}
 CALIBRATORS = {"meta-mis": "metamis", "meta-acc": "metaacc"}
 # A second stage on plain cross-entropy that the papers list as a method of its own.
 STAGES = ("tst", "vtst")
+# Words of notes on figures that are probably not what the paper measured.
+DOUBTS = ("conflicts", "garbled", "implausible", "missing", "outlier", "suspicious")
 
 
 class PublishedKey(NamedTuple):
@@ -52,12 +53,23 @@ def published_key(row: LayoutRow) -> PublishedKey:
     return key._replace(**row.published)
 
 
-class _Figure(NamedTuple):
-    """A published figure: as printed, its note, and the number of bins if stated."""
+class Figure(NamedTuple):
+    """A published figure.
+
+    Attributes:
+        value: As printed, in percent or seconds.
+        note: Where it is from, and what is doubtful about it.
+        bins: Number of bins, if stated.
+    """
 
     value: float
     note: str
     bins: int | None
+
+    @property
+    def doubt(self) -> str:
+        """Return what is doubtful about it, or nothing."""
+        return self.note if any(word in self.note for word in DOUBTS) else ""
 
 
 class Figures:
@@ -67,8 +79,8 @@ class Figures:
         self.layout = layout
         self._found = _index(layout)
 
-    def find(self, row: LayoutRow, dataset: str, model: str, metric: str) -> float | None:
-        """Return a published figure as ours are kept, or None if there is none to compare with.
+    def find(self, row: LayoutRow, dataset: str, model: str, metric: str) -> Figure | None:
+        """Return a published figure, or None if there is none to compare with.
 
         Args:
             row: The row.
@@ -82,7 +94,7 @@ class Figures:
         place = (dataset, model, *key[:3], METRICS.get(metric, metric))
         for figure in self._found.get(place, []):
             if figure.note.startswith(key.note) and figure.bins in (None, BINS):
-                return figure.value / COLUMNS[metric].factor
+                return figure
         return None
 
     def states_bins(self) -> bool:
@@ -90,13 +102,13 @@ class Figures:
         return any(figure.bins for found in self._found.values() for figure in found)
 
 
-def _index(layout: Layout) -> dict[tuple[str, ...], list[_Figure]]:
+def _index(layout: Layout) -> dict[tuple[str, ...], list[Figure]]:
     """Return the figures of a table by data set, model, method, stage2, posthoc and metric."""
     table = load_published("results")
     ours = table[(table["paper"] == layout.paper) & (table["table"] == layout.table)]
-    found: dict[tuple[str, ...], list[_Figure]] = defaultdict(list)
+    found: dict[tuple[str, ...], list[Figure]] = defaultdict(list)
     for row in ours.dropna(subset="value").itertuples(index=False):
         place = (row.dataset, row.model, row.method, row.stage2, row.posthoc, row.metric)
         bins = int(str(row.n_bins)) if str(row.n_bins).isdigit() else None
-        found[tuple(map(str, place))].append(_Figure(float(str(row.value)), str(row.note), bins))
+        found[tuple(map(str, place))].append(Figure(float(str(row.value)), str(row.note), bins))
     return dict(found)
