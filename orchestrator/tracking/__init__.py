@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from orchestrator.tracking._queries import BestRun, best_runs, study_results
     from orchestrator.tracking._results import results_from_journal
     from orchestrator.tracking._shipper import Shipment, ship, sync
+    from orchestrator.tracking._single import SingleRun, deliver_run
 
 __all__ = [
     "BestRun",
     "Shipment",
     "ShipperProcess",
+    "SingleRun",
     "best_runs",
     "check_tracking_uri",
+    "deliver_run",
     "ping",
     "results_from_journal",
     "ship",
@@ -39,6 +42,8 @@ _LAZY = {
     "Shipment": "_shipper",
     "ship": "_shipper",
     "sync": "_shipper",
+    "SingleRun": "_single",
+    "deliver_run": "_single",
 }
 
 

@@ -73,7 +73,9 @@ class Server:
         with _translated(self.uri):
             return self.client.get_experiment_by_name(name)
 
-    def ensure_experiment(self, name: str, artifact_root: Path | None) -> tuple[Experiment, bool]:
+    def ensure_experiment(
+        self, name: str, artifact_root: Path | None, kind: str = "sweep"
+    ) -> tuple[Experiment, bool]:
         """Return the experiment of that name, and whether it had to be created.
 
         Raises:
@@ -83,7 +85,7 @@ class Server:
         if found is None:
             place = None if artifact_root is None else (artifact_root / _slug(name)).as_uri()
             with _translated(self.uri):
-                made = self.client.create_experiment(name, place, tags={names.KIND: "sweep"})
+                made = self.client.create_experiment(name, place, tags={names.KIND: kind})
                 return self.client.get_experiment(made), True
         if found.lifecycle_stage != "active":
             raise UnreachableError(
