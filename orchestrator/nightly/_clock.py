@@ -1,0 +1,97 @@
+"""When nights begin, and which night a moment belongs to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from trainables.errors import InputError
+
+__all__ = ["Schedule", "make_schedule", "zone_of"]
+
+AT = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
+# A clock that is set back a little, or two machines that disagree a little, must not lose a night.
+EARLY = timedelta(minutes=5)
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Every night at one time of the day.
+
+    A night is named by the date on which it was to begin, and runs once under that name. So one at
+    02:30 runs once where the clock shows 02:30 twice, and the second start finds its verdict; and
+    where the clock jumps from 02:00 to 03:00, the start at 03:00 or later is that night's.
+
+    Attributes:
+        at: Time of the day.
+        zone: Time zone; None for the machine's own.
+    """
+
+    at: time = time(0)
+    zone: ZoneInfo | None = None
+
+    def night_of(self, moment: datetime) -> str:
+        """Return the night that a moment belongs to, ``YYYY-MM-DD``.
+
+        That is the date of the last beginning before it, or of one at most five minutes later.
+
+        Raises:
+            ValueError: If ``moment`` has no time zone.
+        """
+        if moment.tzinfo is None:
+            raise ValueError(f"moment={moment} has no time zone")
+        local = (moment + EARLY).astimezone(self.zone)
+        return (local.date() - (DAY if local.time() < self.at else timedelta())).isoformat()
+
+    def next_start(self, moment: datetime) -> datetime:
+        """Return the first beginning after a moment, in the schedule's time zone."""
+        first = moment.astimezone(self.zone).date()
+        return next(start for start in self._starts(first - DAY) if start > moment)
+
+    def in_a_gap(self, first: date, days: int = 800) -> bool:
+        """Tell whether clocks are set forward over this time of the day some day from ``first``."""
+        starts = self._starts(first)
+        return any(next(starts).time() != self.at for _ in range(days))
+
+    def _starts(self, day: date) -> Iterator[datetime]:
+        while True:
+            # Through UTC and back: a time that does not exist becomes the one an hour later.
+            local = datetime.combine(day, self.at)
+            aware = local.astimezone() if self.zone is None else local.replace(tzinfo=self.zone)
+            yield aware.astimezone(UTC).astimezone(self.zone)
+            day += DAY
+
+
+def make_schedule(at: str, time_zone: str | None = None) -> Schedule:
+    """Read a schedule.
+
+    Args:
+        at: ``HH:MM``, 24 hours.
+        time_zone: Such as ``Europe/Berlin``; None for the machine's own.
+
+    Raises:
+        InputError: If either is not understood.
+    """
+    if not AT.fullmatch(at):
+        raise InputError(f"--at: {at!r} is no time of the day; allowed is HH:MM, 00:00 to 23:59")
+    return Schedule(time.fromisoformat(at), zone_of(time_zone, "--time-zone"))
+
+
+def zone_of(name: str | None, where: str) -> ZoneInfo | None:
+    """Return a time zone by its name, None for None.
+
+    Raises:
+        InputError: If this machine knows no such zone.
+    """
+    if name is None:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise InputError(
+            f"{where}: {name!r} is no time zone known here; allowed are names such as Europe/Berlin"
+        ) from error

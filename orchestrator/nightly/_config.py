@@ -1,0 +1,167 @@
+"""The nightly file: a sweep of fixed configurations, limits, and where to report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from orchestrator.nightly._limits import Limits, measure_of
+from orchestrator.nightly._record import Shape
+from orchestrator.spec import SweepSpec, checked, load_sweep, parse_sweep, read_mapping
+from trainables.artifacts import stage_key
+from trainables.errors import InputError
+
+__all__ = ["COSTS", "Nightly", "NightlyModel", "ReportModel", "benchmark_file", "load_nightly"]
+
+COSTS = ("images_per_second", "wall_seconds", "peak_memory")
+"""What every recipe costs, recorded beside the metrics that a nightly file names."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ReportModel(_Strict):
+    """Where a night's outcome goes, besides the folder of the night.
+
+    Attributes:
+        markdown: Copy of the summary; ``STORAGE/nightly/NAME/report.md`` if left out.
+        html: The same as one page without anything from elsewhere.
+        junit: JUnit XML, one test case for each recipe and task.
+        webhook: http(s) address that gets a JSON object by POST.
+        mail: A local command that takes the text on its standard input, such as ``[mail, -s,
+            "{subject}", team@example.org]``; run without a shell, ``{subject}`` filled in.
+        when: ``alarm`` tells people of alarms and of nights that could not run, ``always`` of all.
+    """
+
+    markdown: str | None = None
+    html: str | None = None
+    junit: str | None = None
+    webhook: str | None = None
+    mail: tuple[str, ...] = Field(default=(), strict=False)
+    when: Literal["alarm", "always"] = "alarm"
+
+    @field_validator("webhook")
+    @classmethod
+    def _is_web(cls, value: str | None) -> str | None:
+        parts = urlsplit(value or "http://none")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be http://HOST/... or https://HOST/...")
+        return value
+
+
+class NightlyModel(_Strict):
+    """The keys of a nightly file.
+
+    Attributes:
+        sweep: A sweep as in a sweep file, or the path of one, relative to the nightly file.
+        limits: What raises the alarm.
+        report: Where the outcome goes.
+        metrics: Test metrics that are judged, such as ``ece`` or ``cifar10-c/ece``.
+        history: Most nights before that are looked at.
+        keep: Nights of which weights, logits and journals are kept; older ones keep record,
+            verdict and summaries.
+    """
+
+    sweep: dict[str, Any] | str
+    limits: Limits = Limits()
+    report: ReportModel = ReportModel()
+    metrics: tuple[str, ...] = Field(
+        default=("acc", "ece", "aece", "cwece", "nll"), min_length=1, strict=False
+    )
+    history: Annotated[int, Field(ge=5, le=3650)] = 90
+    keep: Annotated[int, Field(ge=1)] = 3
+
+    @field_validator("metrics")
+    @classmethod
+    def _are_quality(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for metric in value:
+            if measure_of(metric).family != "quality":
+                raise ValueError(f"{metric!r} is recorded in any case; name metrics of quality")
+        return value
+
+
+class Nightly:
+    """A nightly file, checked.
+
+    Args:
+        path: Where it was read from.
+        model: Its keys.
+        sweep: The sweep that every night computes.
+    """
+
+    def __init__(self, path: Path, model: NightlyModel, sweep: SweepSpec) -> None:
+        self.path = path
+        self.model = model
+        self.sweep = sweep
+
+    @property
+    def name(self) -> str:
+        """Return the benchmark's name, which is the sweep's."""
+        return self.sweep.name
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of all nights, inside the sweep's storage."""
+        return self.sweep.storage_path / "nightly" / self.name
+
+    @property
+    def shape(self) -> Shape:
+        """Return what every night must hold."""
+        return Shape(
+            recipes=tuple(recipe.name for recipe in self.sweep.expanded()),
+            tasks=tuple(task.id for task in self.sweep.tasks),
+            metrics=(*self.model.metrics, *COSTS),
+            seeds=self.sweep.seeds,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash (hex) of what is computed; places and resources do not count."""
+        content = self.sweep.model_dump(mode="json")
+        return stage_key(
+            "nightly", **{key: content[key] for key in ("tasks", "recipes", "variants", "search")}
+        )[:12]
+
+
+def benchmark_file() -> Path:
+    """Return the nightly file that ships with the package."""
+    return Path(__file__).with_name("nightly.yaml")
+
+
+def load_nightly(path: str | Path) -> Nightly:
+    """Read a nightly file.
+
+    Args:
+        path: The YAML file.
+
+    Raises:
+        InputError: If it is missing, no valid YAML, or says something that is not allowed; one
+            line with file, key, value and what is allowed.
+    """
+    path = Path(path).expanduser().absolute()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    model = checked(
+        NightlyModel, read_mapping(text, str(path), "a nightly file", "sweep"), str(path)
+    )
+    sweep = _sweep_of(model.sweep, path)
+    if sweep.search.trials != 1 or sweep.search.sampler == "grid":
+        raise InputError(
+            f"{path}: sweep.search: a night compares fixed configurations, so `trials` must be 1 "
+            f"and `sampler` not grid, got trials {sweep.search.trials}, {sweep.search.sampler}; "
+            "values other than the published go under search.fixed"
+        )
+    return Nightly(path, model, sweep)
+
+
+def _sweep_of(sweep: dict[str, Any] | str, path: Path) -> SweepSpec:
+    if isinstance(sweep, str):
+        return load_sweep(path.parent / sweep)
+    return parse_sweep(yaml.safe_dump(sweep, sort_keys=False), f"{path}: sweep")
