@@ -8,13 +8,25 @@ import io
 import json
 import math
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 
 import pytest
 from rich.console import Console
 
 from orchestrator.results import StudyResult
-from orchestrator.tables import COLUMNS, FORMATS, build_table, column, render, to_rich
+from orchestrator.tables import (
+    COLUMNS,
+    FORMATS,
+    TableOptions,
+    build_table,
+    column,
+    combine,
+    make_table,
+    render,
+    to_rich,
+)
 from trainables.errors import InputError
 from trainables.metrics import METRICS
 
@@ -412,3 +424,224 @@ def test_a_result_checks_itself():
         study("ce", status="lost")
     with pytest.raises(ValueError, match=r"trials_failed=-1 is outside \[0, inf\)"):
         study("ce", trials_failed=-1)
+
+
+# Comparison with a row, and with chance
+
+
+def differences(found, label, position=0):
+    row = next(row for row in found.rows if row.label == label)
+    cell = found.line(row)[position]
+    return cell.change, cell.tone
+
+
+def test_a_baseline_shows_gain_and_loss_with_their_own_sign():
+    found = table_of(
+        study("ce", figures(0.90, 0.05, 0.5)),
+        study("ls", figures(0.92, 0.039, 0.7)),
+        study("fl", figures(0.90, 0.050001, 0.4)),
+    ).compared_with("ce")
+    assert [differences(found, "ce", k) for k in range(3)] == [("", "")] * 3
+    assert [differences(found, "ls", k) for k in range(3)] == [
+        ("+2.00", "better"),
+        ("-1.10", "better"),
+        ("+0.2000", "worse"),
+    ]
+    assert differences(found, "fl", 1) == ("+0.00", "")
+    assert rows_of(render(found, "markdown"))["ls"][1] == "**3.90** (-1.10)"
+    assert '<span class="better">(-1.10)</span>' in render(found, "html")
+    assert "its difference from the row ce" in render(found, "terminal")
+
+
+def test_a_difference_needs_both_figures():
+    found = table_of(
+        study("ce", status="failed"), study("ls", figures()), study("fl", figures(nll=math.nan))
+    )
+    assert differences(found.compared_with("ce"), "ls") == ("", "")
+    assert differences(found.compared_with("fl"), "ls", 2) == ("", "")
+    with pytest.raises(InputError, match="baseline 'mbls' is no row of the table; there are: ce"):
+        found.compared_with("mbls")
+
+
+def test_figures_and_differences_that_chance_explains_are_marked():
+    results = [
+        study("ce", {"ece": 0.05, "ece_floor": 0.01}),
+        study("ls", {"ece": 0.042, "ece_floor": 0.004}),
+        study("fl", {"ece": 0.009, "ece_floor": 0.0095}),
+        study("dfl", {"ece": 0.03}),
+    ]
+    options = TableOptions(metrics=("ece", "acc"), floor=True, baseline="ce")
+    cells = rows_of(render(make_table(results, options), "markdown"))
+    assert cells["ce"][0] == "5.00 (floor 1.00)"
+    assert cells["ls"][0] == "4.20 (≈ -0.80) (floor 0.40)"
+    assert cells["fl"][0] == "**0.90†** (-4.10) (floor 0.95)"
+    assert cells["dfl"][0] == "<ins>3.00</ins> (-2.00)"
+    assert all(texts[1] == "–" for texts in cells.values())
+    assert differences(make_table(results, options), "ls") == ("≈ -0.80", "")
+
+
+def test_a_suite_has_its_own_floor():
+    results = [study("ce", {"ece": 0.05, "ece_floor": 0.01, "x/ece": 0.2, "x/ece_floor": 0.03})]
+    found = make_table(results, TableOptions(metrics=("x/ece",), floor=True))
+    assert rows_of(render(found, "markdown"))["ce"] == ["**20.00** (floor 3.00)"]
+
+
+# Rows, columns, selection
+
+
+def placed(recipe, dataset, model, protocol="p", ece=0.05, **fields):
+    fields |= {"dataset": dataset, "model": model, "protocol": protocol}
+    return study(recipe, figures(ece=ece), task=f"{dataset}/{model}/{protocol}", **fields)
+
+
+PLACES = [("a", "x"), ("b", "x"), ("a", "y")]
+
+
+def test_several_tasks_stand_below_data_set_and_model():
+    found = table_of(*(placed("ce", *place) for place in PLACES), metrics=("acc", "ece"))
+    assert [entry.groups for entry in found.columns[::2]] == [("a", "x"), ("a", "y"), ("b", "x")]
+    cells = _Cells(render(found, "html"))
+    heads = [[text.strip() for text in row] for row in cells.rows[:2]]
+    assert heads == [["recipe", "a", "b"], ["x", "y", "x"]]
+    lines = render(found, "latex").splitlines()
+    assert lines[2:6] == [
+        r" & \multicolumn{4}{c}{a} & \multicolumn{2}{c}{b} \\",
+        r"\cmidrule(lr){2-5} \cmidrule(lr){6-7}",
+        r" & \multicolumn{2}{c}{x} & \multicolumn{2}{c}{y} & \multicolumn{2}{c}{x} \\",
+        r"\cmidrule(lr){2-3} \cmidrule(lr){4-5} \cmidrule(lr){6-7}",
+    ]
+    assert "| recipe | a: x: Acc % ↑ | a: x: ECE % ↓ | a: y: " in render(found, "markdown")
+
+
+def test_protocols_and_names_stand_above_where_they_tell_tasks_apart():
+    both = [placed("ce", "a", "x", "p"), placed("ce", "a", "x", "q")]
+    assert [e.groups for e in table_of(*both, metrics=("ece",)).columns] == [
+        ("a", "x", "p"),
+        ("a", "x", "q"),
+    ]
+    named = dataclasses.replace(both[1], task="long")
+    assert table_of(both[0], named, metrics=("ece",)).columns[1].groups == ("long",)
+
+
+def test_rows_may_be_more_than_recipes():
+    results = [
+        placed(r, *place, ece=0.01 * k) for k, place in enumerate(PLACES) for r in ("ce", "ls")
+    ]
+    found = build_table(results, ("ece",), rows=("recipe", "model"))
+    assert [row.label for row in found.rows] == ["ce · x", "ce · y", "ls · x", "ls · y"]
+    assert [entry.groups for entry in found.columns] == [("a",), ("b",)]
+    cells = rows_of(render(found, "markdown"))
+    assert [text.strip("*") for text in cells["ce · x"]] == ["0.00", "1.00"]
+    assert cells["ce · y"] == ["<ins>2.00</ins>", "not run"]
+    wide = build_table(results, ("ece",), rows=("recipe", "task"))
+    assert len(wide.rows) == 6
+    assert len(wide.columns) == 1
+    compared = found.compared_with("ce")
+    assert [row.baseline for row in compared.rows] == ["", "", "ce · x", "ce · y"]
+    for rows in (("model",), ("recipe", "colour"), ("recipe", "recipe")):
+        with pytest.raises(InputError, match="rows"):
+            build_table(results, ("ece",), rows=rows)
+
+
+def test_no_two_tasks_are_ever_averaged_unasked():
+    results = [placed("ce", "a", "x", "p"), placed("ce", "a", "x", "q", ece=0.9)]
+    for rows in (("recipe", "model"), ("recipe", "dataset"), ("recipe", "protocol")):
+        found = build_table(results, ("ece",), rows=rows)
+        for row in found.rows:
+            assert all(len(found.sources(row, entry.tasks)) <= 1 for entry in found.columns)
+
+
+def test_recipes_and_tasks_are_chosen_by_wildcards():
+    results = [placed(r, *place) for place in PLACES for r in ("ce", "mbls", "mbls+ts", "ce+ts")]
+    found = make_table(results, TableOptions(recipes=["mbls*", "ce"], tasks=["a/*"]))
+    assert found.recipes == ("ce", "mbls", "mbls+ts")
+    assert found.tasks == ("a/x/p", "a/y/p")
+    with pytest.raises(InputError, match="recipe 'fl' matches none; there are: ce, mbls"):
+        make_table(results, TableOptions(recipes=["fl"]))
+    with pytest.raises(InputError, match=r"task 'c/.' matches none; there are: a/x/p, b/x/p"):
+        make_table(results, TableOptions(tasks=["c/*"]))
+
+
+def test_runs_are_listed_on_request():
+    results = [study("ce", figures(), run_ids=("r1", "r2")), study("ls", figures())]
+    text = render(make_table(results, TableOptions(runs=True)), "terminal")
+    assert f"runs of ce on {TASK} (sweep demo): r1, r2" in text
+    assert f"runs of ls on {TASK} (sweep demo): none" in text
+    assert "r1" not in render(make_table(results), "terminal")
+
+
+def test_options_that_exclude_each_other_are_refused():
+    results = [study("ce", figures())]
+    with pytest.raises(InputError, match="--published needs --layout"):
+        make_table(results, TableOptions(published=True))
+    with pytest.raises(InputError, match="--rows and --layout exclude each other"):
+        make_table(results, TableOptions(rows=("recipe", "model"), layout="macal/table1"))
+    with pytest.raises(InputError, match="give each once"):
+        make_table(results, TableOptions(metrics=()))
+
+
+def test_the_cost_of_the_chosen_configurations_is_a_column():
+    found = table_of(study("ce", figures(), figures(), seconds=(10.0, 12.0)), metrics=("seconds",))
+    assert rows_of(render(found, "markdown"))["ce"] == ["**11.0 ± 1.4**"]
+
+
+def test_csv_has_the_metrics_of_suites():
+    found = table_of(study("ce", {"acc": 0.9, "cifar10-c/ece": 0.2}))
+    (line,) = csv.DictReader(io.StringIO(render(found, "csv")))
+    assert float(line["cifar10-c/ece_mean"]) == 0.2
+
+
+# Several sweeps
+
+
+def of_sweep(name, recipe, **fields):
+    return dataclasses.replace(study(recipe, figures()), sweep=name, **fields)
+
+
+def test_sweeps_are_put_together():
+    found = combine([[of_sweep("a", "ce")], [of_sweep("b", "ls")]])
+    assert [result.recipe for result in found] == ["ce", "ls"]
+
+
+def test_two_sweeps_with_one_recipe_and_task_are_not_mixed_unasked():
+    sweeps = [
+        [of_sweep("a", "ce"), of_sweep("a", "ls")],
+        [of_sweep("b", "ce"), of_sweep("b", "fl")],
+    ]
+    message = f"ce on {TASK} is in sweeps a and b; choose one: --prefer a or --prefer b"
+    with pytest.raises(InputError, match=message):
+        combine(sweeps)
+    found = {(result.sweep, result.recipe) for result in combine(sweeps, prefer="b")}
+    assert found == {("a", "ls"), ("b", "ce"), ("b", "fl")}
+    with pytest.raises(InputError, match="preferred sweep 'c' is none of: a, b"):
+        combine(sweeps, prefer="c")
+
+
+@pytest.mark.parametrize(("field", "what"), [("fingerprint", "the data of"), ("code", "the code")])
+def test_sweeps_of_other_data_or_code_are_not_mixed_unasked(field, what):
+    sweeps = [[of_sweep("a", "ce", **{field: "1"})], [of_sweep("b", "ls", **{field: "2"})]]
+    with pytest.raises(InputError, match=f"{what}.* differs between sweeps a and b; --mixed"):
+        combine(sweeps)
+    assert len(combine(sweeps, mixed=True)) == 2
+    same = [[of_sweep("a", "ce", **{field: "1"})], [of_sweep("b", "ls", **{field: "1"})]]
+    assert len(combine(same)) == 2
+
+
+# LaTeX, for real
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex")
+def test_latex_compiles(tmp_path):
+    results = [
+        placed("ce", "a", "x", run_ids=("r_1",)),
+        placed(NASTY, "a", "y"),
+        placed("ls", "b", "x", status="failed", reason=NASTY),
+    ]
+    options = TableOptions(floor=True, baseline="ce", runs=True)
+    head = r"\documentclass{article}\usepackage{booktabs}\begin{document}\tiny"
+    text = f"{head}\n{render(make_table(results, options), 'latex')}\\end{{document}}\n"
+    (tmp_path / "table.tex").write_text(text, encoding="utf-8")
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "table.pdf").stat().st_size > 0
