@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from orchestrator.nightly._limits import Limits
 from orchestrator.nightly._record import CellKey, NightRecord
 from orchestrator.nightly._series import night_series
 from orchestrator.nightly._steps import worse_step
+from orchestrator.nightly._twins import twin_findings
 from orchestrator.nightly._verdict import Finding, Verdict
 
 __all__ = ["FEW_NIGHTS", "STEP_WINDOW", "changes", "judge"]
@@ -22,6 +24,8 @@ FEW_NIGHTS = 5
 """Below so many nights of history the verdict says that noise is assumed rather than measured."""
 STEP_WINDOW = 90
 """Nights in which steps and drifts are searched for."""
+STEP_PLAY = 2
+"""Nights by which the place of a step among noisy nights may be wrong, when causes are named."""
 
 Floats = NDArray[np.float64]
 
@@ -35,7 +39,8 @@ def judge(
     """Compare a night with those before it.
 
     One night is enough for a failed recipe, a table of the wrong shape, a figure that is not
-    finite and a bound of ``limits.hard``. Everything else needs a difference outside the control
+    finite, a bound of ``limits.hard``, and a recipe that has come to equal another one to the last
+    digit. Everything else needs a difference outside the control
     limits and above the practical threshold on two nights in a row, or a step or drift of that
     size in the series. What is better is told, never alarmed.
 
@@ -54,7 +59,7 @@ def judge(
     """
     limits = limits or Limits()
     records = [*(record for record in history if record.night != tonight.night), tonight]
-    hard = hard_findings(tonight, limits)
+    hard = (*hard_findings(tonight, limits), *twin_findings(records, accepted or {}))
     cells = tuple(cell for cell, values in tonight.cells.items() if values)
     series = _Comparison(records, cells, limits, accepted or {})
     told = {finding.cell for finding in hard}
@@ -92,6 +97,15 @@ def changes(records: Sequence[NightRecord]) -> tuple[str, ...]:
             if old != new:
                 found.append(f"{name}: {old or 'none'} -> {new or 'none'} ({after.night})")
     return tuple(found)
+
+
+class _Usual(NamedTuple):
+    """What a cell is held against, on the scale of ``Scales.worse``, and since when it differs."""
+
+    column: int
+    level: float
+    nights: int
+    since: int
 
 
 class _Comparison:
@@ -152,72 +166,50 @@ class _Comparison:
     def _finding(self, column: int, text: str) -> Finding:
         since = int(self._since[column])
         earlier = np.flatnonzero(np.isfinite(self._worse[:since, column]))
-        return self._described(
-            column,
-            "nights",
-            text,
-            float(self._judged.expected[column]),
-            int(self._judged.nights[column]),
-            since,
-            changes(self._records[int(earlier[-1]) : since + 1]),
-        )
+        expected, nights = self._judged.expected[column], self._judged.nights[column]
+        usual = _Usual(column, float(expected), int(nights), since)
+        causes = changes(self._records[int(earlier[-1]) : since + 1])
+        return self._described(usual, "nights", text, causes)
 
     def _step(self, column: int) -> Finding | None:
         """Return the finding of a step or a drift that makes tonight worse."""
         nights = np.flatnonzero(np.isfinite(self._worse[:, column]))[-STEP_WINDOW:]
-        found = worse_step(
-            self._worse[nights, column], self._noise(column), float(self._judged.threshold[column])
-        )
+        series, threshold = self._worse[nights, column], self._judged.threshold[column]
+        found = worse_step(series, self._noise(column), float(threshold))
         if found is None:
             return None
         step, expected = found
-        near = nights[max(0, step.index - 3) : step.index + 3]
-        return self._described(
-            column,
-            "step",
-            "has become worse in its series",
-            expected,
-            step.index,
-            int(nights[step.index]),
-            changes([self._records[night] for night in near]),
-        )
+        usual = _Usual(column, expected, step.index, int(nights[step.index]))
+        near = nights[max(0, step.index - STEP_PLAY - 1) : step.index + STEP_PLAY + 1]
+        causes = changes([self._records[night] for night in near])
+        return self._described(usual, "step", "has become worse in its series", causes)
 
     def _noise(self, column: int) -> float:
         judged = self._judged
         factor = np.sqrt(1 + 1 / max(int(judged.nights[column]), 1))
         return float(judged.spread[column] / factor)
 
-    def _described(
-        self,
-        column: int,
-        reason: str,
-        text: str,
-        expected: float,
-        nights: int,
-        since: int,
-        causes: tuple[str, ...],
-    ) -> Finding:
-        width = float(self._judged.half_width()[column])
-        threshold = float(self._judged.threshold[column])
-        ends = (self._figure(column, expected + side * width) for side in (-1, 1))
-        lower, upper = sorted(ends)
-        usual = self._figure(column, expected)
+    def _described(self, usual: _Usual, reason: str, text: str, causes: tuple[str, ...]) -> Finding:
+        column, level = usual.column, usual.level
         value = self._figure(column, float(self._worse[-1, column]))
-        apart = abs(self._figure(column, expected + threshold) - usual)
-        cell, night = self._cells[column], self._records[since].night
+        expected = self._figure(column, level)
+        width = float(self._judged.half_width()[column])
+        lower, upper = sorted(self._figure(column, level + side * width) for side in (-1, 1))
+        beyond = self._figure(column, level + float(self._judged.threshold[column]))
+        cell, since = self._cells[column], self._records[usual.since].night
         return Finding(
             cell,
             "soft",
             reason,
-            f"{cell} {text}: {value:.6g} instead of {usual:.6g}, since {night}",
-            value,
-            usual,
-            lower,
-            upper,
-            apart,
-            nights,
-            night,
-            causes,
+            f"{cell} {text}: {value:.6g} instead of {expected:.6g}, since {since}",
+            value=value,
+            expected=expected,
+            lower=lower,
+            upper=upper,
+            threshold=abs(beyond - expected),
+            nights=usual.nights,
+            since=since,
+            causes=causes,
         )
 
     def _figure(self, column: int, worse: float) -> float:

@@ -114,7 +114,7 @@ class Limits(_Strict):
         hard: Bounds by metric; one night outside raises the alarm.
     """
 
-    window: Annotated[int, Field(ge=5, le=365)] = 14
+    window: Annotated[int, Field(ge=5, le=365)] = 21
     false_alarms: Annotated[float, Field(gt=0, le=30)] = 0.25
     thresholds: Mapping[str, Threshold] = {}
     hard: Mapping[str, Bounds] = {}

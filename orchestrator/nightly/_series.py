@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from orchestrator.nightly._limits import measure_of
 from orchestrator.nightly._record import CellKey, NightRecord
 
-__all__ = ["night_series", "pooled"]
+__all__ = ["first_night", "night_series", "pooled"]
 
 
 def pooled(metric: str, values: Sequence[float]) -> float:
@@ -40,7 +40,7 @@ def night_series(
     """
     table = np.full((len(records), len(cells)), np.nan)
     for column, cell in enumerate(cells):
-        start = _start(cell, accepted or {})
+        start = first_night(cell, accepted or {})
         rows = [_finite(record, cell) if record.night >= start else {} for record in records]
         seeds = _common_seeds(rows)
         for night, row in enumerate(rows):
@@ -49,7 +49,8 @@ def night_series(
     return table
 
 
-def _start(cell: CellKey, accepted: Mapping[CellKey, str]) -> str:
+def first_night(cell: CellKey, accepted: Mapping[CellKey, str]) -> str:
+    """Return the night on which the series of a cell starts; empty for the very first."""
     return max(accepted.get(cell, ""), accepted.get(CellKey(*cell.pair), ""))
 
 

@@ -13,7 +13,7 @@ __all__ = ["STEP_NIGHTS", "Step", "find_steps", "worse_step"]
 
 STEP_NIGHTS = 5
 """Fewest nights between two steps."""
-STEP_ERRORS = 5.0
+STEP_ERRORS = 6.0
 """How many standard errors a step must have."""
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,7 @@ __all__ = ["KINDS", "REASONS", "STATUSES", "Finding", "Verdict"]
 
 STATUSES = ("ok", "suspicious", "regression", "incomplete")
 KINDS = ("hard", "soft")
-REASONS = ("failed", "missing", "unexpected", "not finite", "limit", "nights", "step")
+REASONS = ("failed", "missing", "unexpected", "not finite", "limit", "twin", "nights", "step")
 _NUMBERS = ("value", "expected", "lower", "upper", "threshold")
 
 
@@ -21,11 +21,11 @@ class Finding:
     """One cell that differs from the nights before, or breaks a hard limit.
 
     Attributes:
-        cell: Which; without a metric if a recipe failed or a whole row is missing.
+        cell: Which; without a metric if it is about a recipe on a task as a whole.
         kind: ``hard`` (one night is enough) or ``soft`` (outside the control limits and beyond the
             practical threshold).
-        reason: One of ``REASONS``: ``nights`` for two nights in a row, ``step`` for a step or a
-            drift found in the series.
+        reason: One of ``REASONS``: ``twin`` for a recipe that has come to equal another one,
+            ``nights`` for two nights in a row, ``step`` for a step or a drift in the series.
         text: What is wrong, in one sentence.
         value: Tonight's figure over the seeds, in the metric's unit.
         expected: What the nights before let expect, in the same unit.
