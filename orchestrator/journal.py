@@ -55,7 +55,7 @@ from typing import Any, BinaryIO
 
 from trainables.errors import InputError
 
-__all__ = ["EVENTS", "TEST_PREFIX", "Journal", "read_events"]
+__all__ = ["EVENTS", "TEST_PREFIX", "Journal", "read_events", "study_id"]
 
 EVENTS: Mapping[str, tuple[str, ...]] = {
     "sweep_started": ("sweep", "sweep_id", "spec", "provenance"),
@@ -72,6 +72,11 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
 
 TEST_PREFIX = "test_"
 """Starts the names of metrics measured on test data; only ``evaluated`` may carry them."""
+
+
+def study_id(task: str, recipe: str) -> str:
+    """Return the name of the study of a recipe on a task."""
+    return f"{task}|{recipe}"
 
 
 class Journal:

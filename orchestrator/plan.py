@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.journal import study_id
 from orchestrator.recipes import Recipe, parse_recipe
 from orchestrator.spec import SweepSpec, TaskSpec
 from search_spaces import Parameter
@@ -16,11 +17,6 @@ __all__ = ["BASELINE", "Plan", "StudyPlan", "make_plan", "study_id"]
 
 BASELINE = "ce"  # The model that the accuracy guard compares with.
 MANY = 10**9  # More configurations than any budget.
-
-
-def study_id(task: str, recipe: str) -> str:
-    """Return the name of the study of a recipe on a task."""
-    return f"{task}|{recipe}"
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ __all__ = [
 OBJECTIVES = ("ece", "aece", "cwece", "cwaece", "mce", "nll", "brier")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TASK = re.compile(r"[A-Za-z0-9][\w.:@+-]*(/[A-Za-z0-9][\w.:@+-]*)*")
+RESERVED = ("calsweep", "mlflow")  # What tags of the tracking store's own and ours begin with.
 PART = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 Value = bool | int | float | str
@@ -200,6 +201,7 @@ class SweepSpec(_Strict):
         search: Budget and rules of the search.
         seeds: The first is used by the search; chosen configurations run with all of them.
         resources: What a trial takes.
+        tags: Marks of one's own on every run of the sweep, to ask by later.
         tracking: Where runs are tracked.
         storage: Folder for artifacts, journal and the default tracking database.
         data_root: Folder for downloaded data sets.
@@ -212,6 +214,7 @@ class SweepSpec(_Strict):
     search: SearchModel = SearchModel()
     seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1, strict=False)
     resources: ResourcesModel = ResourcesModel()
+    tags: dict[str, str] = {}
     tracking: TrackingModel = TrackingModel()
     storage: str = "calsweep-storage"
     data_root: str = "data"
@@ -221,6 +224,17 @@ class SweepSpec(_Strict):
     def _check_name(cls, value: str) -> str:
         if not NAME.fullmatch(value):
             raise ValueError("must be letters, digits, '.', '_' and '-', beginning with no sign")
+        return value
+
+    @field_validator("tags")
+    @classmethod
+    def _check_tags(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not NAME.fullmatch(name) or name.split(".")[0] in RESERVED:
+                raise ValueError(
+                    "a tag's name is made of letters, digits, '.', '_' and '-', "
+                    f"and begins with none of {', '.join(f'{word}.' for word in RESERVED)}"
+                )
         return value
 
     @field_validator("seeds")

@@ -13,16 +13,19 @@ from orchestrator.tracking._process import ShipperProcess, start_shipper
 from orchestrator.tracking._uri import check_tracking_uri, ping
 
 if TYPE_CHECKING:
-    from orchestrator.tracking._queries import BestRun, best_runs, study_results
+    from orchestrator.tracking._best import ANY, BestRun, Where, best_runs
+    from orchestrator.tracking._queries import study_results
     from orchestrator.tracking._results import results_from_journal
     from orchestrator.tracking._shipper import Shipment, ship, sync
     from orchestrator.tracking._single import SingleRun, deliver_run
 
 __all__ = [
+    "ANY",
     "BestRun",
     "Shipment",
     "ShipperProcess",
     "SingleRun",
+    "Where",
     "best_runs",
     "check_tracking_uri",
     "deliver_run",
@@ -35,8 +38,10 @@ __all__ = [
 ]
 
 _LAZY = {
-    "BestRun": "_queries",
-    "best_runs": "_queries",
+    "ANY": "_best",
+    "BestRun": "_best",
+    "Where": "_best",
+    "best_runs": "_best",
     "study_results": "_queries",
     "results_from_journal": "_results",
     "Shipment": "_shipper",

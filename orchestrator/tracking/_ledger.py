@@ -130,6 +130,7 @@ class Ledger:
         self.sweep_id = ""
         self.git_commit = ""
         self.versions: dict[str, str] = {}
+        self.tags: dict[str, str] = {}
         self.studies: dict[str, Study] = {}
         self.trials: dict[str, Trial] = {}
         self.ended: int | None = None
@@ -169,6 +170,7 @@ class Ledger:
         self.sweep, self.sweep_id = event["sweep"], event["sweep_id"]
         self.git_commit = str(provenance.get("git_commit") or "")
         self.versions = {k: str(v) for k, v in (provenance.get("versions") or {}).items()}
+        self.tags = dict((event["spec"] or {}).get("tags") or {})
         self.ended = None
         return []
 
@@ -234,7 +236,8 @@ class Ledger:
             if value is not None and trial.metrics.get(name) != value
         }
         trial.metrics |= news
-        tags = {names.REUSED: names.yes(event.get("reused", False))}
+        artifact = str(event.get("artifact") or "")
+        tags = {names.REUSED: names.yes(event.get("reused", False)), names.ARTIFACT: artifact}
         reason = str(event.get("reason") or "")
         if reason or trial.reason:
             tags[names.REASON] = reason[: names.MAX_TAG]
@@ -274,7 +277,7 @@ class Ledger:
         study.reason = str(event.get("reason") or "")
         study.status = names.FINISHED if study.chosen else names.FAILED
         changes = [
-            Change(key, tags={names.CHOSEN: names.yes(key == study.chosen)})
+            Change(key, tags=_choice_tags(study, key == study.chosen))
             for key in (before, study.chosen)
             if key in self.trials
         ]
@@ -310,6 +313,10 @@ class Ledger:
             record = self.trials.get(change.run) or self.studies[change.run]
             record.status, record.reason = names.KILLED, change.tags[names.REASON]
         return changes
+
+
+def _choice_tags(study: Study, chosen: bool) -> dict[str, str]:
+    return {names.CHOSEN: names.yes(chosen), names.BEST_OF: study.name if chosen else ""}
 
 
 def _reopened(run: str, time: int) -> Change:

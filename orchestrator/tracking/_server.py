@@ -115,6 +115,7 @@ class Server:
         extra: Sequence[str] = (),
         order: Sequence[str] = (),
         limit: int | None = None,
+        page: int = PAGE,
     ) -> Iterator[Run]:
         """Ask for runs by their tags, a page at a time.
 
@@ -124,21 +125,22 @@ class Server:
             extra: Further conditions in MLflow's filter language.
             order: MLflow's order-by clauses.
             limit: Stop after so many.
+            page: Ask for so many at once.
         """
         conditions = [f"tags.`{name}` = {quoted(value)}" for name, value in tags.items()]
-        condition, token = " AND ".join([*conditions, *extra]), None
+        condition, token = " AND ".join([*extra, *conditions]), None
         while experiments:
             with _translated(self.uri):
-                page = self.client.search_runs(
+                answer = self.client.search_runs(
                     list(experiments),
                     condition,
-                    max_results=min(PAGE, limit or PAGE),
+                    max_results=min(page, limit or page),
                     order_by=list(order) or None,
                     page_token=token,
                 )
-            yield from page[:limit]
-            limit = None if limit is None else limit - len(page)
-            token = page.token
+            yield from answer[:limit]
+            limit = None if limit is None else limit - len(answer)
+            token = answer.token
             if not token or limit == 0:
                 return
 

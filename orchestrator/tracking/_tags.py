@@ -125,6 +125,7 @@ def _common_tags(ledger: Ledger, kind: str, study: str, task: str, recipe: str) 
         names.KIND: kind,
         names.SWEEP: ledger.sweep,
         names.SWEEP_ID: ledger.sweep_id,
+        **ledger.tags,
         names.STUDY: study,
         names.TASK: task,
         names.RECIPE: recipe,
