@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 
 from trainables.data import DatasetInfo, ImageArrays, ImageBatcher
 from trainables.errors import TrainingDivergedError
@@ -17,7 +18,15 @@ from trainables.methods import TrainingMethod
 from trainables.models import Network, build_model
 from trainables.protocols import Protocol, learning_rate
 
-__all__ = ["Trainer", "default_device", "in_batches", "place", "predict", "seeded_network"]
+__all__ = [
+    "Trainer",
+    "default_device",
+    "in_batches",
+    "place",
+    "predict",
+    "seeded_network",
+    "trial_device",
+]
 
 EVALUATION_BATCH = 1024
 
@@ -25,6 +34,21 @@ EVALUATION_BATCH = 1024
 def default_device() -> torch.device:
     """Return the first GPU that this process may use, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def trial_device(gpus: float) -> torch.device:
+    """Return where a trial computes that was given ``gpus`` GPUs, and hold it to its share.
+
+    A process with a fraction of a GPU that wants more than this fraction of its memory runs out of
+    memory itself, with a clear error, instead of taking what a trial beside it needs.
+
+    Args:
+        gpus: Number or fraction of GPUs; 0 means the CPU.
+    """
+    device = default_device() if gpus else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(min(1.0, gpus))
+    return device
 
 
 def place(network: Network, device: torch.device) -> Network:
@@ -83,6 +107,10 @@ class Trainer:
         with _global_seed(seed):
             network = method.attach(network, len(data.labels), info.num_classes)
         self.network = place(network, device)
+        if protocol.compile:
+            # In place, so that the names of the weights stay; whatever is put behind the extractor
+            # (a scheme's classifier, a loss) runs as it is.
+            self.network.extractor.compile()
         self.method.loss.to(device)
         self._batcher = ImageBatcher(data.images, info, device)
         self._labels = torch.from_numpy(data.labels.copy()).to(device)
@@ -117,30 +145,35 @@ class Trainer:
 
     def _run_batches(self) -> float:
         total = torch.zeros((), device=self.device)
-        rows = 0
-        for indices in self._batches():
-            images = self._batcher.augmented(indices, self._augmentation, self._generator)
-            with torch.autocast(self.device.type, torch.bfloat16, self.device.type == "cuda"):
-                loss, _ = self.method.training_loss(
-                    self.network, images, self._labels[indices], indices, self._generator
-                )
-            self._optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            self._optimizer.step()
+        order, size = self._order(), self.protocol.batch_size
+        rows = order.to(self.device).split(size)
+        for indices, raw in zip(rows, self._batcher.batches(order, size), strict=True):
+            images = self._batcher.view(raw, self._augmentation, self._generator)
+            loss = self._step(images, indices)
             total.add_(loss.detach(), alpha=len(indices))
-            rows += len(indices)
-        return float(total) / rows
+        return float(total) / len(order)
 
-    def _batches(self) -> list[Tensor]:
-        """Return the epoch's batches of indices, on the device; a remainder of one is left out.
+    def _step(self, images: Tensor, indices: Tensor) -> Tensor:
+        """Change the weights by one batch; return its mean loss."""
+        with torch.autocast(self.device.type, torch.bfloat16, self.device.type == "cuda"):
+            loss, _ = self.method.training_loss(
+                self.network, images, self._labels[indices], indices, self._generator
+            )
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.protocol.clip_norm is not None:
+            clip_grad_norm_(self.network.parameters(), self.protocol.clip_norm)
+        self._optimizer.step()
+        return loss
+
+    def _order(self) -> Tensor:
+        """Return the order of the epoch's rows (M,), on the CPU; a remainder of one is left out.
 
         Batch normalisation cannot estimate a variance from a single row.
         """
-        order = torch.randperm(len(self._labels), generator=self._generator).to(self.device)
-        batches = list(order.split(self.protocol.batch_size))
-        if len(batches) > 1 and len(batches[-1]) == 1 < self.protocol.batch_size:
-            batches.pop()
-        return batches
+        order = torch.randperm(len(self._labels), generator=self._generator)
+        size = self.protocol.batch_size
+        return order[:-1] if len(order) > size > 1 == len(order) % size else order
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that ``load_state_dict`` needs to go on as if nothing had happened."""
@@ -182,15 +215,22 @@ def _optimizer(network: Network, protocol: Protocol) -> torch.optim.Optimizer:
 def predict(network: Network, batcher: ImageBatcher) -> Tensor:
     """Return the logits (N, K), float32 on the CPU, of all images, unaugmented."""
     network.eval()
-    return in_batches(lambda indices: network(batcher.plain(indices)), batcher)
+    return in_batches(lambda images: network(batcher.normalise(images)), batcher)
 
 
 @torch.inference_mode()
 def in_batches(compute: Callable[[Tensor], Tensor], batcher: ImageBatcher) -> Tensor:
-    """Apply ``compute`` to batches of all indices, in order; float32 on the CPU."""
-    device = batcher.device
-    rows = []
-    for indices in torch.arange(len(batcher)).split(EVALUATION_BATCH):
-        with torch.autocast(device.type, torch.bfloat16, device.type == "cuda"):
-            rows.append(compute(indices).float())
+    """Apply ``compute`` to batches of all images, uint8 (B, C, H, W), in order.
+
+    Compiled networks run as they were written, so that stored outputs are those of the weights,
+    whether or not a training was compiled.
+
+    Returns:
+        All that ``compute`` returned, float32 on the CPU.
+    """
+    kind, rows = batcher.device.type, []
+    with torch.compiler.set_stance("force_eager"):
+        for images in batcher.batches(torch.arange(len(batcher)), EVALUATION_BATCH):
+            with torch.autocast(kind, torch.bfloat16, kind == "cuda"):
+                rows.append(compute(images).float())
     return torch.cat(rows).cpu()

@@ -28,8 +28,12 @@ __all__ = [
 CUSTOM = "custom"
 OPTIMIZERS = ("sgd", "adamw")
 SCHEDULES = ("constant", "step", "cosine")
+KEEP = ("last", "best_val_nll", "best_val_acc")
 # What the weights do not depend on: two protocols that differ here only are the same training.
 LABELS = ("name", "source", "note")
+# Fields that stand in a key only where they are not at their default, so that what was computed
+# before they existed is still found.
+LATER_FIELDS = ("clip_norm", "keep", "keep_after", "compile")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,15 @@ class Protocol:
         augmentation: ``none``, ``crop-flip``, or None for the data set's own.
         validation: Share of the training images held out: a fraction in (0, 1), a count of at
             least 1, or None for the data set's own rule.
+        clip_norm: Longest gradient that is not shortened, L2 norm over all parameters of the mean
+            loss, in (0, inf); None for no limit.
+        keep: Whose weights the training ends with: ``last``, or the epoch of lowest validation NLL
+            (``best_val_nll``) or highest validation accuracy (``best_val_acc``).
+        keep_after: First epochs that are too early to be kept, in [0, epochs); 0 unless ``keep`` is
+            one of the best.
+        compile: Whether ``torch.compile`` makes kernels for the feature extractor: faster after a
+            minute or more, and the same up to rounding. It needs a C++ compiler, or Triton on a
+            GPU.
         source: Paper and place, or how the values were found.
         note: What the source leaves open, and how it was closed here.
 
@@ -75,6 +88,10 @@ class Protocol:
     warmup: int = 0
     augmentation: str | None = None
     validation: float | int | None = None
+    clip_norm: float | None = None
+    keep: str = "last"
+    keep_after: int = 0
+    compile: bool = False
     source: str = ""
     note: str = ""
 
@@ -91,6 +108,8 @@ class Protocol:
             check_choice("augmentation", self.augmentation, AUGMENTATIONS)
         if self.validation is not None:
             self._set("validation", _share("validation", self.validation))
+        check_flag("compile", self.compile)
+        self._check_keep()
 
     def _set(self, key: str, value: object) -> None:
         object.__setattr__(self, key, value)
@@ -104,6 +123,20 @@ class Protocol:
         check_flag("nesterov", self.nesterov)
         if self.nesterov and (self.optimizer != "sgd" or momentum == 0):
             raise ValueError("nesterov=True needs optimizer=sgd and a momentum above 0")
+        if self.clip_norm is not None:
+            self._set("clip_norm", check_number("clip_norm", self.clip_norm, 0, open_low=True))
+
+    def _check_keep(self) -> None:
+        check_choice("keep", self.keep, KEEP)
+        self._set("keep_after", check_count("keep_after", self.keep_after, 0))
+        if self.keep_after >= self.epochs:
+            raise ValueError(
+                f"keep_after={self.keep_after} is outside [0, {self.epochs}): the epochs"
+            )
+        if self.keep == "last" and self.keep_after:
+            raise ValueError(
+                f"keep_after={self.keep_after} needs keep=best_val_nll or best_val_acc"
+            )
 
     def _check_schedule(self) -> None:
         check_choice("schedule", self.schedule, SCHEDULES)
@@ -135,9 +168,13 @@ class Protocol:
     def to_dict(self) -> dict[str, Any]:
         """Return all that decides the weights, ready for JSON and for keys.
 
-        ``name``, ``source`` and ``note`` are left out. ``protocol_from`` accepts the result.
+        ``name``, ``source`` and ``note`` are left out, and so are defaults of fields that came
+        later. ``protocol_from`` accepts the result.
         """
         values = {key: value for key, value in asdict(self).items() if key not in LABELS}
+        for item in fields(self):
+            if item.name in LATER_FIELDS and values[item.name] == item.default:
+                del values[item.name]
         return {**values, "milestones": list(self.milestones)}
 
     def shortened(self, share: float) -> Protocol:
@@ -159,6 +196,7 @@ class Protocol:
             epochs=epochs,
             milestones=tuple(_scaled(epoch, share) for epoch in self.milestones),
             warmup=min(math.floor(self.warmup * share + 0.5), epochs - 1),
+            keep_after=min(math.floor(self.keep_after * share + 0.5), epochs - 1),
         )
 
 
@@ -262,12 +300,17 @@ def _share(name: str, value: float) -> float | int:
 
 
 _MACAL = "MaC-Cal, sec. 5.1: the protocol of the focal-calibration codebase (Mukhoti et al. 2020)"
-_CLIPPED = "the released code also clips gradients to norm 2"
+_CLIP_NORM = 2.0
+_CLIPPED = "gradients are clipped to norm 2 as in the released code, the paper does not say so"
+_SUMMED = "the released code sums the loss over the batch before it clips, here it is the mean"
+_BEST_EPOCH = "the released code keeps the epoch of highest validation accuracy, here the last one"
 _MBLS = "MbLS (Liu et al. 2022), appendix B"
 _MBLS_DECAY = "weight decay from the released code, the paper does not state it"
 _ACLS = "ACLS (Park et al. 2023), sec. 4.1-4.2"
 _AURC = "the AURC paper, appendix D.1 and E.1, after Xia et al. (2022)"
-_AURC_WEIGHTS = "the paper keeps the weights of lowest validation loss, we keep the last ones"
+_AURC_WEIGHTS = (
+    "the weights of lowest validation loss (here the NLL) after a warm-up are kept, as in the paper"
+)
 _LONG_TAIL = "class-wise loss scaling (CLS), Table 4 and appendix C"
 _LONG_TAIL_NOTE = (
     "momentum and schedule are not stated: 0.9, and a tenth at 50% and 75% of the epochs as in "
@@ -305,8 +348,9 @@ PROTOCOLS = (
         lr=0.1,
         **_tenths(150, 250),
         validation=5000,
+        clip_norm=_CLIP_NORM,
         source=_MACAL,
-        note=f"{_CLIPPED} and sums the loss over the batch",
+        note=f"{_CLIPPED}; {_SUMMED}",
     ),
     Protocol(
         name="mukhoti2020-tiny",
@@ -314,8 +358,9 @@ PROTOCOLS = (
         batch_size=128,
         lr=0.1,
         **_tenths(40, 60),
+        clip_norm=_CLIP_NORM,
         source=_MACAL,
-        note=f"{_CLIPPED} and sums the loss over the batch",
+        note=f"{_CLIPPED}; {_SUMMED}",
     ),
     Protocol(
         name="mbls2022",
@@ -325,8 +370,10 @@ PROTOCOLS = (
         **_tenths(150, 250),
         augmentation="crop-flip",
         validation=5000,
+        clip_norm=_CLIP_NORM,
         source=_MBLS,
-        note=f"the last rate is printed 0.01, a misprint of 0.001; {_MBLS_DECAY}; {_CLIPPED}",
+        note=f"the last rate is printed 0.01, a misprint of 0.001; {_MBLS_DECAY}; {_CLIPPED}; "
+        f"{_BEST_EPOCH}",
     ),
     Protocol(
         name="mbls2022-tiny",
@@ -335,8 +382,10 @@ PROTOCOLS = (
         lr=0.1,
         **_tenths(40, 60),
         validation=10000,
+        clip_norm=_CLIP_NORM,
         source=_MBLS,
-        note=f"batch size, optimiser and weight decay from the released code; {_CLIPPED}",
+        note=f"batch size, optimiser and weight decay from the released code; {_CLIPPED}; "
+        f"{_BEST_EPOCH}",
     ),
     Protocol(
         name="mbls2022-cub",
@@ -344,8 +393,10 @@ PROTOCOLS = (
         batch_size=16,
         lr=0.1,
         **_tenths(80, 160),
+        clip_norm=_CLIP_NORM,
         source=_MBLS,
-        note=f"from ImageNet weights; the released code has batch size 32; {_MBLS_DECAY}",
+        note=f"from ImageNet weights; the released code has batch size 32; {_MBLS_DECAY}; "
+        f"{_CLIPPED}; {_BEST_EPOCH}",
     ),
     Protocol(
         name="acls2023",
@@ -354,7 +405,9 @@ PROTOCOLS = (
         lr=0.1,
         **_tenths(150, 250),
         validation=0.1,
+        clip_norm=_CLIP_NORM,
         source=_ACLS,
+        note=f"{_CLIPPED} (for Tiny-ImageNet); {_BEST_EPOCH}",
     ),
     Protocol(
         name="acls2023-tiny",
@@ -363,7 +416,9 @@ PROTOCOLS = (
         lr=0.1,
         **_tenths(40, 60),
         validation=0.1,
+        clip_norm=_CLIP_NORM,
         source=_ACLS,
+        note=f"{_CLIPPED} (for Tiny-ImageNet); {_BEST_EPOCH}",
     ),
     Protocol(
         name="acls2023-imagenet",
@@ -383,6 +438,8 @@ PROTOCOLS = (
         lr=0.1,
         **_fifths(60, 120, 160),
         validation=5000,
+        keep="best_val_nll",
+        keep_after=40,
         source=_AURC,
         note=f"CIFAR-10; {_AURC_WEIGHTS}",
     ),
@@ -393,6 +450,8 @@ PROTOCOLS = (
         lr=0.1,
         **_fifths(60, 120, 160),
         validation=5000,
+        keep="best_val_nll",
+        keep_after=40,
         source=_AURC,
         note=f"{_AURC_WEIGHTS}; the released code has 200 epochs here too",
     ),
@@ -403,6 +462,8 @@ PROTOCOLS = (
         lr=1e-4,
         schedule="cosine",
         validation=5000,
+        keep="best_val_nll",
+        keep_after=20,
         source="the AURC paper, sec. 5 and appendix D.1",
         note=f"for ViT-Small and Swin-Tiny from timm's pretrained weights; {_AURC_WEIGHTS}",
     ),

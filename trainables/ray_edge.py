@@ -17,7 +17,7 @@ from ray import tune
 from trainables._meter import Meter
 from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData, seal_test_data
-from trainables.engine import default_device
+from trainables.engine import trial_device
 from trainables.errors import StorageError
 from trainables.stages import StageRequest, StageRun, TaskData, open_stage
 
@@ -34,13 +34,13 @@ class StageTrainable(tune.Trainable):
     """Computes the stage that its configuration asks for; one actor serves many trials.
 
     The configuration holds ``request`` (the fields of a ``StageRequest``), ``cpus`` (threads of
-    the trial), ``gpus`` (0 for a trial that computes on the CPU) and ``score`` (name of the
-    validation metric that a scheduler compares). Every report holds ``status`` (``running``,
-    ``waiting``, ``finished`` or ``failed``), ``reason``, ``metrics``, ``history`` (the epochs since
-    the last report), ``epoch``, ``score`` (infinite before there is a metric), ``reused``,
-    ``storage_failed`` (the storage cannot be written: no trial can end well) and ``seconds`` (of
-    all steps, those before an interruption included), ``epoch_seconds`` and ``peak_memory`` (see
-    ``Meter``).
+    the trial), ``gpus`` (0 for a trial that computes on the CPU; a fraction also bounds its memory)
+    and ``score`` (name of the validation metric that a scheduler compares). Every report holds
+    ``status`` (``running``, ``waiting``, ``finished`` or ``failed``), ``reason``, ``metrics``,
+    ``history`` (the epochs since the last report), ``epoch``, ``score`` (infinite before there is a
+    metric), ``reused``, ``storage_failed`` (the storage cannot be written: no trial can end well),
+    ``seconds`` (of all steps, those before an interruption included), ``epoch_seconds`` and
+    ``peak_memory`` (see ``Meter``).
 
     A stage that raises ends as ``failed`` with its reason, not as an error of the actor: to try
     the same computation again would fail again. A process that dies is Tune's to restart. Every so
@@ -81,7 +81,7 @@ class StageTrainable(tune.Trainable):
 
     def _open(self, config: dict[str, Any]) -> None:
         torch.set_num_threads(max(1, int(config["cpus"])))
-        self._device = default_device() if config["gpus"] else torch.device("cpu")
+        self._device = trial_device(config["gpus"])
         self._request = StageRequest(**config["request"])
         self._score = config["score"]
         self._run: StageRun | None = None

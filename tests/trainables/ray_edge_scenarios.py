@@ -17,6 +17,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -236,6 +237,12 @@ def a_stage_without_memory() -> Any:
 
 
 @scenario
+def a_stage_without_device_memory() -> Any:
+    text = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.10 GiB free.\nSee ..."
+    return failing(torch.OutOfMemoryError(text))
+
+
+@scenario
 def a_stage_without_words() -> Any:
     return failing(ValueError())
 
@@ -329,12 +336,15 @@ def storage_that_is_full() -> Any:
 
 @scenario
 def devices() -> Any:
-    original = torch.cuda.is_available
-    torch.cuda.is_available = lambda: True
-    try:
-        return [edge(fresh_store(), gpus=gpus)._device.type for gpus in (0.0, 0.5)]
-    finally:
-        torch.cuda.is_available = original
+    shares: list[float] = []
+    with (
+        patch.object(torch.cuda, "is_available", lambda: True),
+        patch.object(torch.cuda, "set_per_process_memory_fraction", shares.append),
+        patch.object(torch.cuda, "reset_peak_memory_stats"),
+    ):
+        trials = [edge(fresh_store(), gpus=gpus) for gpus in (0.0, 0.5)]
+        trials[1].reset(config(gpus=2.0, seed=1))
+    return [[trial._device.type for trial in trials], shares]
 
 
 @scenario

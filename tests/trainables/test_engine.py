@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import math
+import shutil
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,18 @@ import torch
 from no_waiting import NoWaiting
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector
 
 from trainables import engine
 from trainables.data import DatasetInfo, ImageArrays, ImageBatcher
-from trainables.engine import Trainer, default_device, place, predict, seeded_network
+from trainables.engine import (
+    Trainer,
+    default_device,
+    place,
+    predict,
+    seeded_network,
+    trial_device,
+)
 from trainables.errors import TrainingDivergedError
 from trainables.losses import build_loss
 from trainables.methods import TrainingMethod, build_method
@@ -25,6 +35,7 @@ from trainables.protocols import Protocol, learning_rate, protocol_from
 CPU = torch.device("cpu")
 CLASSES, BATCH = 3, 24
 QUICK: dict[str, Any] = {"epochs": 4, "batch_size": BATCH, "lr": 0.05, "schedule": "cosine"}
+SGD = {"momentum": 0.9, "weight_decay": 5e-4}
 METHODS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     "ce": {"ce": {}},
     "au": {"au": {}},
@@ -155,7 +166,9 @@ def test_the_rate_follows_the_protocol(changes: dict[str, Any]) -> None:
         assert group["lr"] == expected
 
 
-def reference(plan: Protocol, optimizer: type[torch.optim.Optimizer], **options: Any) -> nn.Module:
+def reference(
+    plan: Protocol, optimizer: type[torch.optim.Optimizer], clip: float = math.inf, **options: Any
+) -> nn.Module:
     """Train as the protocol says, step by step and without any of the engine's own loop."""
     data, info = images(), facts()
     generator = torch.Generator().manual_seed(0)
@@ -168,6 +181,7 @@ def reference(plan: Protocol, optimizer: type[torch.optim.Optimizer], **options:
         for rows in torch.randperm(len(targets), generator=generator).split(plan.batch_size):
             steps.zero_grad()
             F.cross_entropy(network(pixels[rows]), targets[rows]).backward()
+            nn.utils.clip_grad_norm_(network.parameters(), clip)
             steps.step()
     return network
 
@@ -175,7 +189,7 @@ def reference(plan: Protocol, optimizer: type[torch.optim.Optimizer], **options:
 @pytest.mark.parametrize(
     ("changes", "optimizer", "options"),
     [
-        ({}, torch.optim.SGD, {"momentum": 0.9, "weight_decay": 5e-4}),
+        ({}, torch.optim.SGD, SGD),
         ({"momentum": 0.0, "weight_decay": 0.0}, torch.optim.SGD, {}),
         (
             {"nesterov": True, "weight_decay": 0.1},
@@ -187,6 +201,7 @@ def reference(plan: Protocol, optimizer: type[torch.optim.Optimizer], **options:
             torch.optim.AdamW,
             {"weight_decay": 0.3},
         ),
+        ({"clip_norm": 0.1}, torch.optim.SGD, {**SGD, "clip": 0.1}),
     ],
 )
 def test_weights_are_those_of_a_plain_loop(
@@ -283,6 +298,50 @@ def test_a_training_that_diverges_says_so(lr: float) -> None:
         run(made)
 
 
+def test_clipping_bounds_what_a_step_changes() -> None:
+    steps = {"momentum": 0.0, "weight_decay": 0.0, "schedule": "constant"}
+    longest = 4 * 0.05 * 1e-3  # Steps, rate and norm.
+    moved = []
+    for made in (trainer(**steps), trainer(**steps, clip_norm=1e-3)):
+        before = parameters_to_vector(made.network.parameters()).detach().clone()
+        made.train_epoch()
+        moved.append(float((parameters_to_vector(made.network.parameters()) - before).norm()))
+    assert moved[1] <= longest * 1.001 < moved[0]
+
+
+def test_clipping_does_not_wait_for_the_device() -> None:
+    made = run(trainer(rows=240, clip_norm=0.1), 1)
+    with NoWaiting(allowed=1):
+        made.train_epoch()
+
+
+@pytest.mark.parametrize("method", ["ce", "plp"])
+def test_images_on_the_host_give_the_same_weights(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways to bring a batch to the device, bitwise on a CPU, a short last batch included."""
+    kept = weights(run(trainer(METHODS[method], rows=110, augmentation="crop-flip"), 2))
+    monkeypatch.setattr(engine, "ImageBatcher", partial(ImageBatcher, resident=False))
+    made = trainer(METHODS[method], rows=110, augmentation="crop-flip")
+    assert not made._batcher.resident
+    assert same(weights(run(made, 2)), kept)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_a_compiled_training_is_the_same_up_to_rounding() -> None:
+    plain, compiled = trainer(epochs=2), trainer(epochs=2, compile=True)
+    assert plain.network.extractor._compiled_call_impl is None
+    assert compiled.network.extractor._compiled_call_impl is not None
+    figures = [[made.train_epoch()["train_loss"] for _ in range(2)] for made in (plain, compiled)]
+    assert figures[0] == pytest.approx(figures[1], rel=1e-4)
+    assert weights(plain).keys() == weights(compiled).keys()
+    for name, value in weights(plain).items():
+        torch.testing.assert_close(weights(compiled)[name], value, rtol=1e-3, atol=1e-4, msg=name)
+    batcher = ImageBatcher(images(50).images, facts())
+    assert predict(compiled.network, batcher).shape == (50, CLASSES)
+
+
 @pytest.mark.parametrize(
     ("method", "reads"),
     [("ce", 1), ("au", 1), ("crl", 1), ("plp", 1), ("balcal", 2), ("mcdrop", 1)],
@@ -340,6 +399,49 @@ def test_networks_are_placed_in_the_fast_memory_format() -> None:
     kernels = [p for p in network.parameters() if p.ndim == 4 and p.shape[1] > 1]
     assert kernels
     assert all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_trains_the_same_wherever_the_images_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    def losses(resident: bool) -> list[float]:
+        monkeypatch.setattr(engine, "ImageBatcher", partial(ImageBatcher, resident=resident))
+        made = Trainer(
+            "convnet",
+            build_method({"ce": {}}),
+            images(),
+            facts(1, "crop-flip"),
+            protocol(),
+            0,
+            trial_device(0.5),
+        )
+        return [made.train_epoch()["train_loss"] for _ in range(3)]
+
+    assert losses(True) == pytest.approx(losses(False), rel=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_trial_takes_no_more_than_its_share_of_a_gpu() -> None:
+    device = trial_device(0.01)
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(torch.cuda.mem_get_info(device)[1] // 50, dtype=torch.uint8, device=device)
+    finally:
+        trial_device(1.0)
+
+
+@pytest.mark.parametrize(("gpus", "share"), [(0.25, 0.25), (1.0, 1.0), (4.0, 1.0)])
+def test_the_share_of_a_gpu_bounds_its_memory(
+    gpus: float, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[float] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
+    assert trial_device(gpus).type == "cuda"
+    assert shares == [share]
+    assert trial_device(0.0).type == "cpu"
+    assert shares == [share]
 
 
 @pytest.mark.parametrize(("available", "kind"), [(True, "cuda"), (False, "cpu")])

@@ -186,6 +186,11 @@ def test_unknown_names_list_near_ones() -> None:
         ({"augmentation": "flip"}, r"augmentation='flip' is not one of none, crop-flip"),
         ({"validation": 0}, r"validation=0 is outside \(0, inf\)"),
         ({"validation": 2.5}, r"validation=2.5 is neither a fraction in \(0, 1\) nor a whole"),
+        ({"clip_norm": 0}, r"clip_norm=0 is outside \(0, inf\)"),
+        ({"keep": "best"}, r"keep='best' is not one of last, best_val_nll, best_val_acc"),
+        ({"keep": "best_val_nll", "keep_after": 10}, r"keep_after=10 is outside \[0, 10\)"),
+        ({"keep_after": 3}, r"keep_after=3 needs keep=best_val_nll or best_val_acc"),
+        ({"compile": "yes"}, r"compile='yes' is not one of True, False"),
         ({"name": 3}, r"name=3 is not a text"),
     ],
 )
@@ -222,6 +227,36 @@ def test_labels_do_not_enter_the_key() -> None:
     assert first.to_dict() == second.to_dict()
     assert not {"name", "source", "note"} & set(first.to_dict())
     assert Protocol(**PLAIN, warmup=1).to_dict() != first.to_dict()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"clip_norm": 2.0},
+        {"keep": "best_val_nll"},
+        {"keep": "best_val_acc", "keep_after": 2},
+        {"compile": True},
+    ],
+)
+def test_later_fields_enter_the_key_only_where_they_are_used(change: dict[str, Any]) -> None:
+    plain = Protocol(**PLAIN).to_dict()
+    assert not set(change) & set(plain)
+    assert Protocol(**PLAIN, **change).to_dict() == {**plain, **change}
+
+
+@pytest.mark.parametrize("name", protocol_names())
+def test_gradients_are_clipped_where_the_released_code_does(name: str) -> None:
+    clipped = name.startswith(("mukhoti2020", "mbls2022", "acls2023")) and "imagenet" not in name
+    assert named_protocol(name).clip_norm == (2.0 if clipped else None)
+    assert ("clipped to norm 2" in named_protocol(name).note) == clipped
+
+
+def test_the_aurc_protocols_keep_the_epoch_of_lowest_validation_loss() -> None:
+    for name, warmup in [("xia2022", 40), ("xia2022-cifar100", 40), ("xia2022-tiny", 20)]:
+        protocol = named_protocol(name)
+        assert (protocol.keep, protocol.keep_after) == ("best_val_nll", warmup)
+    assert named_protocol("xia2022/0.1").keep_after == 4
+    assert named_protocol("xia2022/0.001").keep_after == 0
 
 
 def test_description_by_name_or_by_base() -> None:

@@ -169,6 +169,11 @@ def test_an_actor_lets_go_of_what_it_leaves_unfinished(sealed: dict[str, Any]) -
     [
         ("a_stage_that_raises", "RuntimeError: first line"),
         ("a_stage_without_memory", "MemoryError: cannot allocate"),
+        (
+            "a_stage_without_device_memory",
+            "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.10 GiB "
+            "free.",
+        ),
         ("a_stage_without_words", "ValueError: "),
     ],
 )
@@ -237,5 +242,7 @@ def test_storage_that_cannot_be_written_is_told_apart(sealed: dict[str, Any]) ->
 
 
 def test_resources_decide_device_and_threads(sealed: dict[str, Any]) -> None:
-    assert sealed["devices"] == ["cpu", "cuda"]
+    places, shares = sealed["devices"]
+    assert places == ["cpu", "cuda"]
+    assert shares == [0.5, 1.0]
     assert sealed["threads"] == [1, 2]

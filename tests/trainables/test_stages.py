@@ -131,7 +131,8 @@ def test_an_interrupted_stage_goes_on_bitwise(
     workshop: Workshop, augmented: Artifact, stage: str
 ) -> None:
     if stage == "train":
-        wanted = request(workshop.prepared, parts={"au": {}, "mixup": {}}, protocol=CROPS)
+        best = {**CROPS, "epochs": 3, "keep": "best_val_acc"}
+        wanted = request(workshop.prepared, parts={"au": {}, "mixup": {}}, protocol=best)
     else:
         wanted = request(workshop.prepared, "refine", MACAL, augmented)
     whole = workshop.open(wanted)
@@ -166,6 +167,36 @@ def test_a_training_resumed_after_its_last_epoch_still_has_logits(
     assert torch.equal(
         again.outcome()[0]["validation"]["logits"], trained.tensors("validation")["logits"]
     )
+
+
+# -- the epoch that is kept
+
+# So high a rate that later epochs are worse than earlier ones.
+WILD = {"lr": 1.0, "schedule": "constant", "epochs": 6}
+
+
+@pytest.mark.parametrize(
+    ("keep", "after", "metric"),
+    [("best_val_nll", 0, "nll"), ("best_val_acc", 0, "acc"), ("best_val_nll", 3, "nll")],
+)
+def test_the_best_epoch_after_the_warm_up_is_kept(
+    workshop: Workshop, keep: str, after: int, metric: str
+) -> None:
+    plain = workshop.open(request(workshop.prepared, protocol=WILD))
+    values, logits = [], []
+    while plain.epoch < plain.epochs:
+        figures = plain.run_epoch()
+        values.append(figures[f"val_{metric}"] * (-1 if metric == "acc" else 1))
+        logits.append(plain.outcome()[0]["validation"]["logits"])
+    best = after + int(np.argmin(values[after:]))
+    rule = {"keep": keep, "keep_after": after}
+    kept = workshop.compute(request(workshop.prepared, protocol={**WILD, **rule}))
+    assert kept.record["kept_epoch"] == best + 1 < kept.record["epochs"] == 6
+    assert torch.equal(kept.tensors("validation")["logits"], logits[best])
+    assert kept.record["metrics"][f"val_{metric}"] == abs(values[best])
+    with torch.no_grad():
+        live = network_of(kept)(normalised(workshop.data.search.validation.images))
+    torch.testing.assert_close(live, logits[best], rtol=1e-4, atol=1e-4)
 
 
 # -- features

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torchvision.transforms import functional as TF
 
 from trainables.data import DatasetInfo, ImageBatcher, PreparedData
 from trainables.data._crop_flip import crop_flip, draw_crop_flip
+from trainables.data._placement import fits
 
 VIEWS = [(top, left, flip) for top in range(9) for left in range(9) for flip in (0, 1)]
 DEVICES = [
@@ -142,6 +145,53 @@ def test_nothing_is_copied_on_the_cpu(digits: PreparedData):
     assert batcher._images._images.data_ptr() == images.ctypes.data
     assert batcher.plain(torch.arange(4)).shape == (4, 1, 8, 8)
     assert len(batcher) == len(images)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("resident", [True, False])
+def test_batches_come_in_order_wherever_the_images_lie(
+    images: np.ndarray, device: str, resident: bool
+) -> None:
+    batcher = ImageBatcher(images, make_info(), device, resident)
+    assert batcher.resident is resident
+    order = torch.randperm(50, generator=torch.Generator().manual_seed(2))
+    found = list(batcher.batches(order, 12))
+    assert [len(batch) for batch in found] == [12, 12, 12, 12, 2]
+    assert all(batch.device.type == device and batch.is_contiguous() for batch in found)
+    expected = torch.from_numpy(images).permute(0, 3, 1, 2)[order]
+    assert torch.equal(torch.cat(found).cpu(), expected)
+    assert torch.equal(batcher.raw(order[:3]).cpu(), expected[:3])
+    assert len(batcher) == 50
+
+
+def test_a_reader_that_fails_is_heard_and_one_that_is_left_ends(images: np.ndarray) -> None:
+    batcher = ImageBatcher(images, make_info(), resident=False)
+    before = threading.active_count()
+    with pytest.raises(IndexError):
+        list(batcher.batches(torch.tensor([1, 2, 99]), 2))
+    batches = batcher.batches(torch.arange(50), 2)
+    next(batches)
+    batches.close()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("free", "limit", "reserved", "resident"),
+    [
+        (400_000, 1.0, 0, True),
+        (300_000, 1.0, 0, False),
+        (400_000, 0.3, 0, False),
+        (400_000, 0.5, 300_000, False),
+    ],
+)
+def test_images_stay_on_the_host_where_they_would_fill_the_device(
+    free: int, limit: float, reserved: int, resident: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 1_000_000))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: limit)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: reserved)
+    assert fits(50 * 32 * 32 * 3, torch.device("cuda")) is resident
+    assert fits(50 * 32 * 32 * 3, torch.device("cpu"))
 
 
 def test_batches_do_not_touch_the_images(images: np.ndarray):
