@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from rich.console import Console
 from torch import Tensor
 from torch.nn import functional as F
 
+from orchestrator._recipe_progress import shown_recipes
 from orchestrator.logit_files import LogitFile, LogitRows, parse_rows
 from trainables.calibrators import (
     CALIBRATORS,
     OBJECTIVES,
     Calibrator,
     build_calibrator,
-    cross_fit,
+    fold_calibrators,
     load_calibrator,
     save_calibrator,
 )
@@ -41,7 +44,7 @@ __all__ = [
 BASE = "ce"
 UNCALIBRATED = "uncalibrated"
 AVERAGE = "average"
-ROWS_AT_ONCE = 4096
+VALUES_AT_ONCE = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,7 @@ def calibrate_table(
     objectives: Sequence[str] = ("ce", "ls", "fl", "cls"),
     bins: int = 15,
     out: str | Path | None = None,
+    console: Console | None = None,
 ) -> CalibrationTable:
     """Fit every calibrator with every objective on every task, and score other rows.
 
@@ -193,6 +197,7 @@ def calibrate_table(
         bins: Equal-width bins of the ECE, at least 1.
         out: Folder in which the fitted calibrators are saved, under task and recipe; a
             cross-fitted one is fitted on all rows for that.
+        console: Where progress is shown if it takes more than two seconds; None for nowhere.
 
     Raises:
         InputError: If a name is unknown or given twice.
@@ -201,7 +206,9 @@ def calibrate_table(
     names = [task.name for task in tasks]
     if not names or len(set(names)) < len(names):
         raise InputError(f"tasks need different names, got {', '.join(names) or 'none'}")
-    columns = [_column(task, calibrators, objectives, bins, out) for task in tasks]
+    recipes, folder = _recipes(calibrators, objectives), None if out is None else Path(out)
+    with shown_recipes(console, len(tasks) * len(recipes)) as begin:
+        columns = [_column(task, recipes, bins, folder, begin) for task in tasks]
     rows = list(columns[0])
     cells = [[column[row] for column in columns] for row in rows]
     return CalibrationTable(names, rows, cells)
@@ -223,30 +230,61 @@ def save_log_probs(path: str | Path, log_probs: Tensor, labels: Tensor) -> None:
 
 def score(log_probs: Tensor, labels: Tensor, bins: int) -> tuple[float, float, float]:
     """Return ECE, accuracy and NLL of logits or log-probabilities (N, K)."""
-    curve = reliability_curve(logits=log_probs, labels=labels, bins=bins)
-    right = np.where(curve.count > 0, curve.accuracy * curve.count, 0.0).sum()
-    parts = zip(log_probs.split(ROWS_AT_ONCE), labels.split(ROWS_AT_ONCE), strict=True)
-    total = sum(float(F.cross_entropy(z.double(), y, reduction="sum")) for z, y in parts)
-    return curve.error, float(right / len(labels)), total / len(labels)
+    return _score_parts(((log_probs[part], labels[part]) for part in _parts(log_probs)), bins)
+
+
+def _score_parts(parts: Iterable[tuple[Tensor, Tensor]], bins: int) -> tuple[float, float, float]:
+    """Return ECE, accuracy and NLL of log-probabilities and labels that come a few at a time."""
+    count, right, confident = np.zeros((3, bins))
+    loss = 0.0
+    for log_probs, labels in parts:
+        curve = reliability_curve(logits=log_probs, labels=labels, bins=bins)
+        count += curve.count
+        right += np.nan_to_num(curve.accuracy) * curve.count
+        confident += np.nan_to_num(curve.confidence) * curve.count
+        loss += float(F.cross_entropy(log_probs.double(), labels, reduction="sum"))
+    rows = count.sum()
+    ece = np.abs(right - confident).sum() / rows
+    return float(ece), float(right.sum() / rows), loss / float(rows)
+
+
+def _parts(rows: Tensor) -> Iterator[slice]:
+    """Cut rows (N, K) into slices of which float64 copies are small."""
+    step = max(1, VALUES_AT_ONCE // rows.shape[1])
+    for start in range(0, len(rows), step):
+        yield slice(start, start + step)
+
+
+def _recipes(calibrators: Sequence[str], objectives: Sequence[str]) -> list[tuple[str, str]]:
+    """Return every pair of calibrator and objective; the latter is empty where there is none."""
+    return [
+        (name, objective)
+        for name in calibrators
+        for objective in (objectives if CALIBRATORS.get(name).takes_objective else ("",))
+    ]
 
 
 def _column(
     task: Task,
-    calibrators: Sequence[str],
-    objectives: Sequence[str],
+    recipes: Sequence[tuple[str, str]],
     bins: int,
-    out: str | Path | None,
+    out: Path | None,
+    begin: Callable[[str], None],
 ) -> dict[tuple[str, str], CalibrationCell]:
     cells = {(UNCALIBRATED, ""): _uncalibrated(task.judge, bins)}
-    for name in calibrators:
-        chosen = objectives if CALIBRATORS.get(name).takes_objective else ("",)
-        for objective in chosen:
-            cells[name, objective] = _fitted_cell(task, name, objective, bins, out)
-    with_choice = [c for c in calibrators if CALIBRATORS.get(c).takes_objective]
+    for name, objective in recipes:
+        begin(f"{_join(name, objective)} on {task.name}")
+        cells[name, objective] = _fitted_cell(task, name, objective, bins, out)
+    with_choice = {name for name, objective in recipes if objective}
     if len(with_choice) > 1:
-        for objective in objectives:
-            cells[AVERAGE, objective] = average_cell([cells[c, objective] for c in with_choice])
+        for objective in dict.fromkeys(o for _, o in recipes if o):
+            same = [cells[name, o] for name, o in recipes if o == objective]
+            cells[AVERAGE, objective] = average_cell(same)
     return {key: _with_gain(key, cell, cells) for key, cell in cells.items()}
+
+
+def _join(name: str, objective: str) -> str:
+    return f"{name}-{objective}" if objective else name
 
 
 def _uncalibrated(rows: LogitRows, bins: int) -> CalibrationCell:
@@ -256,33 +294,51 @@ def _uncalibrated(rows: LogitRows, bins: int) -> CalibrationCell:
 
 
 def _fitted_cell(
-    task: Task, name: str, objective: str, bins: int, out: str | Path | None
+    task: Task, name: str, objective: str, bins: int, out: Path | None
 ) -> CalibrationCell:
     start = time.perf_counter()
-    recipe = f"{name}-{objective}" if objective else name
+    fitted: list[Calibrator] = []
+    build = partial(build_calibrator, name, objective or None)
     try:
-        calibrator, log_probs = _fit_and_map(task, name, objective or None, keep=out is not None)
+        ece, accuracy, nll = _score_parts(_held_out(task, build, fitted), bins)
+        if out is not None:
+            save_calibrator(_whole(task, build, fitted), out / task.name / _join(name, objective))
     except InputError as error:
         nan = float("nan")
         return CalibrationCell(nan, nan, nan, note=str(error))
-    ece, accuracy, nll = score(log_probs, task.judge.labels, bins)
     seconds = time.perf_counter() - start
-    if out is not None and calibrator is not None:
-        save_calibrator(calibrator, Path(out) / task.name / recipe)
-    report = calibrator.report if calibrator is not None else None
-    note = "" if report is None or report.converged else f"not converged: {report.note}"
-    return CalibrationCell(ece, accuracy, nll, seconds=seconds, note=note)
+    return CalibrationCell(ece, accuracy, nll, seconds=seconds, note=_trouble(fitted))
 
 
-def _fit_and_map(
-    task: Task, name: str, objective: str | None, keep: bool
-) -> tuple[Calibrator | None, Tensor]:
-    if task.fit is not None:
-        calibrator = build_calibrator(name, objective).fit(task.fit.logits, task.fit.labels)
-        return calibrator, calibrator(task.judge.logits)
-    rows = task.judge.logits, task.judge.labels
-    log_probs = cross_fit(lambda: build_calibrator(name, objective), *rows)
-    return (build_calibrator(name, objective).fit(*rows) if keep else None), log_probs
+def _held_out(
+    task: Task, build: Callable[[], Calibrator], fitted: list[Calibrator]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield calibrated rows with their labels, none by a calibrator that was fitted on it.
+
+    The calibrators are appended to ``fitted`` on the way.
+    """
+    logits, labels = task.judge.logits, task.judge.labels
+    if task.fit is None:
+        for calibrator, rows in fold_calibrators(build, logits, labels):
+            fitted.append(calibrator)
+            for some in rows.split(max(1, VALUES_AT_ONCE // logits.shape[1])):
+                yield calibrator(logits[some]), labels[some]
+    else:
+        fitted.append(build().fit(task.fit.logits, task.fit.labels))
+        for part in _parts(logits):
+            yield fitted[0](logits[part]), labels[part]
+
+
+def _whole(task: Task, build: Callable[[], Calibrator], fitted: Sequence[Calibrator]) -> Calibrator:
+    """Return the calibrator of all fitting rows."""
+    return fitted[0] if task.fit is not None else build().fit(task.judge.logits, task.judge.labels)
+
+
+def _trouble(fitted: Iterable[Calibrator]) -> str:
+    """Return what the first fit that did not converge says, or nothing."""
+    reports = (calibrator.report for calibrator in fitted)
+    notes = (f"not converged: {r.note}" for r in reports if r is not None and not r.converged)
+    return next(notes, "")
 
 
 def average_cell(cells: Iterable[CalibrationCell]) -> CalibrationCell:

@@ -43,6 +43,8 @@ def calibrate(
     pickled pair fits on its first part and scores its second; every row of another file is scored
     by calibrators fitted on the other four fifths.
     """
+    from rich.console import Console
+
     from orchestrator.calibrate import calibrate_table, check_names, plan_task
     from orchestrator.logit_files import read_logits
 
@@ -50,7 +52,8 @@ def calibrate(
     check_names(names, chosen)
     other = None if fit is None else read_logits(fit, kind)
     tasks = [plan_task(read_logits(path, kind), fit_rows, other) for path in logits]
-    table = calibrate_table(tasks, names, chosen, bins, out)
+    console = Console(stderr=True, highlight=False)
+    table = calibrate_table(tasks, names, chosen, bins, out, console)
     typer.echo("ECE % (accuracy %) and gain over ce; above 0 is better, * see below")
     for line in [*table.lines(), *table.notes()]:
         typer.echo(line)

@@ -7,7 +7,7 @@ from trainables.calibrators._build import (
     parse_calibrator,
 )
 from trainables.calibrators._checks import check_rows
-from trainables.calibrators._crossfit import cross_fit
+from trainables.calibrators._crossfit import cross_fit, fold_calibrators
 from trainables.calibrators._registry import CALIBRATORS
 from trainables.calibrators._storage import load_calibrator, save_calibrator
 from trainables.calibrators.objectives import OBJECTIVES, Objective, build_objective
@@ -23,6 +23,7 @@ __all__ = [
     "calibrator_from_recipe",
     "check_rows",
     "cross_fit",
+    "fold_calibrators",
     "load_calibrator",
     "parse_calibrator",
     "save_calibrator",

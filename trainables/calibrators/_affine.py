@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import Calibrator, FitReport
+from trainables.calibrators._affine_fit import AffineFit, product_precision
+from trainables.calibrators._base import Calibrator, FitReport, chunks
 from trainables.calibrators._checks import check_range
 from trainables.calibrators._groups import fit_group_temperatures
-from trainables.calibrators._minimize import minimize_objective
 from trainables.calibrators.objectives import build_objective
-
-SINGLE_PRECISION_CLASSES = 200
-TOLERANCE = 1e-6
 
 
 class AffineCalibrator(Calibrator):
@@ -47,41 +42,24 @@ class AffineCalibrator(Calibrator):
         )
 
     @staticmethod
-    def _features(logits: Tensor) -> Tensor:
-        """Return what the matrix acts on, (N, K)."""
-        return logits
+    def _offsets(logits: Tensor) -> Tensor:
+        """Return what is subtracted from each row before the matrix acts on it, (N,)."""
+        return torch.zeros_like(logits[:, 0])
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        classes = logits.shape[1]
         objective = build_objective("ce")
         common, _ = fit_group_temperatures(logits, labels, torch.zeros_like(labels), 1, objective)
-        identity = torch.eye(classes, dtype=torch.float64, device=logits.device)
-        start = [identity / common, torch.zeros_like(identity[0])]
-
-        def penalty(parameters: Sequence[Tensor]) -> Tensor:
-            matrix, bias = parameters
-            outside = matrix.square().sum() - matrix.diagonal().square().sum()
-            return self.weight_offdiag * outside + self.weight_bias * bias.square().sum()
-
-        found, report = minimize_objective(
-            self._map, start, logits, labels, objective, penalty=penalty, tolerance=TOLERANCE
-        )
-        self.matrix, self.bias = found
+        offsets = torch.cat([self._offsets(logits[part].double()) for part in chunks(logits)])
+        problem = AffineFit(logits, offsets, labels, (self.weight_offdiag, self.weight_bias))
+        self.matrix, self.bias, report = problem.minimize(common)
         return report
 
-    def _map(self, parameters: Sequence[Tensor], logits: Tensor) -> Tensor:
-        """Multiply in float32 where K is large: the matrix product is all of the time there."""
-        matrix, bias = parameters
-        features = self._features(logits)
-        if logits.shape[1] > SINGLE_PRECISION_CLASSES:
-            mapped = F.linear(features.float(), matrix.float(), bias.float()).double()
-        else:
-            mapped = F.linear(features, matrix, bias)
-        return F.log_softmax(mapped, dim=1)
-
     def _transform(self, logits: Tensor) -> Tensor:
-        parameters = self.matrix.to(logits.device), self.bias.to(logits.device)
-        return self._map(parameters, logits)
+        """Multiply in the precision of the fit."""
+        features = logits - self._offsets(logits).unsqueeze(1)
+        dtype = product_precision(logits.shape[1])
+        matrix, bias = (t.to(logits.device, dtype) for t in (self.matrix, self.bias))
+        return F.log_softmax(F.linear(features.to(dtype), matrix, bias).double(), dim=1)
 
     def summary(self) -> dict[str, float]:
         """Return mean diagonal, root mean square off the diagonal, and largest absolute bias."""

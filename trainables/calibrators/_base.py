@@ -162,9 +162,12 @@ def chunks(rows: Tensor) -> Iterator[slice]:
 
 def first_argmax(rows: Tensor) -> Tensor:
     """Return the index of the first largest entry of each row, (N,), also where entries tie."""
-    largest = rows.amax(1, keepdim=True)
     order = torch.arange(rows.shape[1], device=rows.device)
-    return torch.where(rows == largest, order, rows.shape[1]).amin(1)
+    found = []
+    for part in chunks(rows):
+        largest = rows[part].amax(1, keepdim=True)
+        found.append(torch.where(rows[part] == largest, order, rows.shape[1]).amin(1))
+    return torch.cat(found)
 
 
 def keep_argmax(before: Tensor, after: Tensor) -> Tensor:

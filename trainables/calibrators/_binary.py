@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -21,17 +22,27 @@ class OneVersusRestCalibrator(Calibrator):
     """
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        probabilities = torch.cat(
-            [logits[part].double().softmax(1).to(logits.dtype) for part in chunks(logits)]
-        )
-        self._fit_classes(probabilities, labels)
+        curves: list[tuple[Tensor, ...]] = []
+        for probabilities in class_probabilities(logits):
+            for scores in probabilities:
+                curves.append(self._curve(scores, labels == len(curves)))
+        self._keep(curves)
         empty = self.num_classes - len(labels.unique())
         note = f"{empty} classes have no fitting row" if empty else ""
         return FitReport(True, 1, float("nan"), note)
 
     @abstractmethod
-    def _fit_classes(self, probabilities: Tensor, labels: Tensor) -> None:
-        """Fit the curve of every class on probabilities (N, K)."""
+    def _curve(self, scores: Tensor, hits: Tensor) -> tuple[Tensor, ...]:
+        """Fit the curve of one class.
+
+        Args:
+            scores: Its probability in each row, (N,).
+            hits: Whether it is the row's label, (N,).
+        """
+
+    @abstractmethod
+    def _keep(self, curves: Sequence[tuple[Tensor, ...]]) -> None:
+        """Take over what ``_curve`` returned for each class."""
 
     @abstractmethod
     def _map(self, probabilities: Tensor) -> Tensor:
@@ -42,3 +53,16 @@ class OneVersusRestCalibrator(Calibrator):
         mapped = self._map(log_probs.exp()).clamp(min=0).log()
         kept = torch.logaddexp(mapped, log_probs + torch.tensor(FLOOR).log())
         return F.log_softmax(kept, dim=1)
+
+
+def class_probabilities(logits: Tensor) -> Iterator[Tensor]:
+    """Yield the probabilities of a few classes at a time, (C, N), in the dtype of the logits."""
+    tops, totals = [], []
+    for part in chunks(logits):
+        rows = logits[part].double()
+        tops.append(rows.amax(1, keepdim=True))
+        totals.append((rows - tops[-1]).exp_().sum(1, keepdim=True))
+    top, total = torch.cat(tops), torch.cat(totals)
+    for part in chunks(logits.T):
+        values = logits[:, part].double().sub(top).exp_().div_(total)
+        yield values.to(logits.dtype).T.contiguous()

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from trainables.errors import InputError
 
+ROWS_AT_ONCE = 4096
+
 
 def check_range(
     name: str,
@@ -70,8 +72,9 @@ def check_logits(logits: Any) -> Tensor:
     values = values.detach()
     if values.dtype not in (torch.float32, torch.float64):
         values = values.float()
-    finite = torch.isfinite(values)
-    if not bool(finite.all()):
+    parts = values.split(ROWS_AT_ONCE)
+    if not bool(torch.stack([torch.isfinite(part).all() for part in parts]).all()):
+        finite = torch.isfinite(values)
         row, column = map(int, (~finite).nonzero()[0])
         raise InputError(
             f"logits: {int((~finite).sum())} values are not finite, the first at row {row}, "

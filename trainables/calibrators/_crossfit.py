@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -32,16 +32,28 @@ def cross_fit(
         InputError: If there are fewer rows than folds, or the rows are not as ``fit`` wants them.
     """
     rows, targets = check_rows(logits, labels)
+    out = torch.empty_like(rows)
+    for calibrator, held_out in fold_calibrators(build, rows, targets, folds, seed):
+        out[held_out] = calibrator(rows[held_out])
+    return out
+
+
+def fold_calibrators(
+    build: Callable[[], Calibrator], logits: Any, labels: Any, folds: int = 5, seed: int = 0
+) -> Iterator[tuple[Calibrator, Tensor]]:
+    """Yield a calibrator for each fold, fitted on the others, and the positions of its rows.
+
+    It is ``cross_fit`` for whoever cannot hold all log-probabilities at once: each row is in one
+    fold. See there for arguments and errors.
+    """
+    rows, targets = check_rows(logits, labels)
     parts = check_count("folds", folds, 2)
     if rows.shape[0] < parts:
         raise InputError(f"folds={parts} needs at least as many rows, got {rows.shape[0]}")
     fold = stratified_folds(targets, parts, seed)
-    out = torch.empty_like(rows)
     for index in range(parts):
-        held_out = fold == index
-        calibrator = build().fit(rows[~held_out], targets[~held_out])
-        out[held_out] = calibrator(rows[held_out])
-    return out
+        others = fold != index
+        yield build().fit(rows[others], targets[others]), (~others).nonzero().squeeze(1)
 
 
 def stratified_folds(labels: Tensor, folds: int, seed: int) -> Tensor:

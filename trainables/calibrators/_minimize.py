@@ -15,6 +15,7 @@ from trainables.calibrators.objectives import Objective, RowTerms
 
 MAX_ITERATIONS = 500
 TOLERANCE = 1e-12
+CORRECTIONS = 20
 MAX_ROUNDS = 100
 ROUND_ITERATIONS = 25
 ROUND_TOLERANCE = 1e-4
@@ -111,6 +112,7 @@ def lbfgs(
     start: Sequence[Tensor],
     max_iterations: int = MAX_ITERATIONS,
     tolerance: float = TOLERANCE,
+    corrections: int = CORRECTIONS,
 ) -> tuple[list[Tensor], FitReport]:
     """Minimise a smooth function of tensors with SciPy's L-BFGS-B, in float64.
 
@@ -119,13 +121,15 @@ def lbfgs(
         start: Where to begin; shapes and device are kept.
         max_iterations: Iterations after which the fit counts as not converged.
         tolerance: Relative gain of an iteration below which it stops.
+        corrections: Earlier steps that shape the next; each takes as much memory as four copies of
+            the tensors.
     """
 
     def flat(x: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradients = evaluate(_unpack(x, start))
         return value, _pack(gradients)
 
-    options = {"maxiter": max_iterations, "maxcor": 20, "ftol": tolerance, "gtol": 1e-8}
+    options = {"maxiter": max_iterations, "maxcor": corrections, "ftol": tolerance, "gtol": 1e-8}
     found = scipy_minimize(flat, _pack(start), jac=True, method="L-BFGS-B", options=options)
     note = "" if found.success else str(found.message)
     return _unpack(found.x, start), FitReport(

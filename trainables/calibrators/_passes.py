@@ -71,6 +71,29 @@ def _chunk_pass(
     return loss, -s * in_s, (s * s * bend).clamp(min=0)
 
 
+def softmax_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn mapped logits (N, K) into probabilities in their own memory.
+
+    Returns:
+        The probabilities, and ``-log p_y`` of each row, (N,).
+    """
+    mapped -= mapped.amax(1, keepdim=True)
+    chosen = mapped.gather(1, labels.unsqueeze(1)).squeeze(1)
+    total = mapped.exp_().sum(1)
+    return mapped.div_(total.unsqueeze(1)), total.log() - chosen
+
+
+def residuals_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn mapped logits (N, K) into the derivative of each row's ``-log p_y`` in them.
+
+    Returns:
+        Probabilities minus one-hot labels, (N, K), and ``-log p_y`` of each row, (N,).
+    """
+    probabilities, losses = softmax_in_place(mapped, labels)
+    index = labels.unsqueeze(1)
+    return probabilities.scatter_add_(1, index, -torch.ones_like(mapped[:, :1])), losses
+
+
 def row_gradients(objective: Objective, terms: RowTerms) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return the loss of each row and its derivative in each of the three row terms, all (N,)."""
     with torch.enable_grad():

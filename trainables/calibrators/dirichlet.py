@@ -1,7 +1,6 @@
 """Dirichlet calibration."""
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from trainables.calibrators._affine import AffineCalibrator
 from trainables.calibrators._registry import CALIBRATORS
@@ -29,5 +28,5 @@ class DirichletCalibration(AffineCalibrator):
         super().__init__(weight_offdiag=weight_offdiag, weight_bias=weight_bias)
 
     @staticmethod
-    def _features(logits: Tensor) -> Tensor:
-        return F.log_softmax(logits, dim=1)
+    def _offsets(logits: Tensor) -> Tensor:
+        return logits.logsumexp(1)

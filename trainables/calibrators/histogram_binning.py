@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -32,18 +34,16 @@ class HistogramBinning(OneVersusRestCalibrator):
     def __init__(self, *, bins: int = 15) -> None:
         self.bins = check_count("bins", bins, 1)
 
-    def _fit_classes(self, probabilities: Tensor, labels: Tensor) -> None:
-        classes = probabilities.shape[1]
-        cells = torch.zeros(classes * self.bins, dtype=torch.float64, device=labels.device)
-        counts, hits = cells.clone(), cells.clone()
-        for k in range(classes):
-            index = self._bin(probabilities[:, k]) + k * self.bins
-            counts += torch.bincount(index, minlength=len(cells))
-            hits += torch.bincount(index[labels == k], minlength=len(cells))
-        middles = (torch.arange(self.bins, device=labels.device) + 0.5) / self.bins
-        empty = middles.double().repeat(classes)
-        self.shares = torch.where(counts > 0, hits / counts.clamp(min=1), empty)
-        self.shares = self.shares.reshape(classes, self.bins)
+    def _curve(self, scores: Tensor, hits: Tensor) -> tuple[Tensor, ...]:
+        index = self._bin(scores)
+        counts, right = (
+            torch.bincount(chosen, minlength=self.bins).double() for chosen in (index, index[hits])
+        )
+        middles = (torch.arange(self.bins, device=scores.device).double() + 0.5) / self.bins
+        return (torch.where(counts > 0, right / counts.clamp(min=1), middles),)
+
+    def _keep(self, curves: Sequence[tuple[Tensor, ...]]) -> None:
+        self.shares = torch.stack([shares for (shares,) in curves])
 
     def _bin(self, probabilities: Tensor) -> Tensor:
         return (probabilities * self.bins).ceil().long().clamp(1, self.bins) - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -28,16 +29,13 @@ class IsotonicCalibration(OneVersusRestCalibrator):
     values: Tensor
     offsets: Tensor
 
-    def _fit_classes(self, probabilities: Tensor, labels: Tensor) -> None:
-        scores, targets = probabilities.cpu().numpy(), labels.cpu().numpy()
-        curves = [
-            isotonic_curve(np.ascontiguousarray(scores[:, k]), targets == k)
-            for k in range(scores.shape[1])
-        ]
-        lengths = np.cumsum([0, *(len(x) for x, _ in curves)])
-        self.points = torch.from_numpy(np.concatenate([x for x, _ in curves]))
-        self.values = torch.from_numpy(np.concatenate([y for _, y in curves]))
-        self.offsets = torch.from_numpy(lengths.astype(np.int64))
+    def _curve(self, scores: Tensor, hits: Tensor) -> tuple[Tensor, ...]:
+        points, values = isotonic_curve(scores.cpu().numpy(), hits.cpu().numpy())
+        return torch.from_numpy(points), torch.from_numpy(values)
+
+    def _keep(self, curves: Sequence[tuple[Tensor, ...]]) -> None:
+        self.points, self.values = (torch.cat(column) for column in zip(*curves, strict=True))
+        self.offsets = torch.tensor([0, *(len(points) for points, _ in curves)]).cumsum(0)
 
     def _map(self, probabilities: Tensor) -> Tensor:
         scores = probabilities.cpu().numpy()

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import Calibrator, FitReport
+from trainables.calibrators._base import Calibrator, FitReport, chunks
 from trainables.calibrators._checks import check_range
 from trainables.calibrators._groups import fit_group_temperatures
-from trainables.calibrators._minimize import minimize_objective
+from trainables.calibrators._minimize import lbfgs
+from trainables.calibrators._passes import residuals_in_place
 from trainables.calibrators._registry import CALIBRATORS
 from trainables.calibrators.objectives import build_objective
 
@@ -48,23 +49,20 @@ class VectorScaling(Calibrator):
         common, _ = fit_group_temperatures(logits, labels, torch.zeros_like(labels), 1, objective)
         start = common.reciprocal().expand(logits.shape[1]).clone()
 
-        def penalty(parameters: Sequence[Tensor]) -> Tensor:
-            slope, bias = parameters
-            return 0.5 * self.weight_decay * ((slope - start).square() + bias.square()).sum()
+        def evaluate(parameters: Sequence[Tensor]) -> tuple[float, Sequence[Tensor]]:
+            loss, in_slope, in_bias = mean_loss(parameters, logits, labels)
+            away, bias = parameters[0] - start, parameters[1]
+            penalty = 0.5 * self.weight_decay * (away.square().sum() + bias.square().sum())
+            slopes = in_slope + self.weight_decay * away, in_bias + self.weight_decay * bias
+            return loss + float(penalty), slopes
 
-        found, report = minimize_objective(
-            scale_and_shift,
-            [start, torch.zeros_like(start)],
-            logits,
-            labels,
-            objective,
-            penalty=penalty,
-        )
+        found, report = lbfgs(evaluate, [start, torch.zeros_like(start)])
         self.slope, self.bias = found
         return report
 
     def _transform(self, logits: Tensor) -> Tensor:
-        return scale_and_shift([self.slope.to(logits.device), self.bias.to(logits.device)], logits)
+        slope, bias = self.slope.to(logits.device), self.bias.to(logits.device)
+        return F.log_softmax(logits * slope + bias, dim=1)
 
     def summary(self) -> dict[str, float]:
         """Return smallest, mean and largest slope, and the largest absolute bias."""
@@ -75,7 +73,17 @@ class VectorScaling(Calibrator):
         return {**named, "bias_max": float(self.bias.abs().max())}
 
 
-def scale_and_shift(parameters: Sequence[Tensor], logits: Tensor) -> Tensor:
-    """Return the log-probabilities of ``a * z + b``."""
+def mean_loss(
+    parameters: Sequence[Tensor], logits: Tensor, labels: Tensor
+) -> tuple[float, Tensor, Tensor]:
+    """Return the mean of ``-log p_y`` and its gradient in slope and bias, both (K,)."""
     slope, bias = parameters
-    return F.log_softmax(logits * slope + bias, dim=1)
+    total, in_slope, in_bias = 0.0, torch.zeros_like(slope), torch.zeros_like(bias)
+    for part in chunks(logits):
+        z = logits[part].double()
+        residuals, losses = residuals_in_place(z * slope + bias, labels[part])
+        total += float(losses.sum())
+        in_bias += residuals.sum(0)
+        in_slope += residuals.mul_(z).sum(0)
+    count = len(labels)
+    return total / count, in_slope / count, in_bias / count
