@@ -12,6 +12,7 @@ from orchestrator.cli._calibrate import apply, calibrate
 from orchestrator.cli._doctor import doctor
 from orchestrator.cli._gc import gc
 from orchestrator.cli._list import list_names
+from orchestrator.cli._nightly import nightly
 from orchestrator.cli._plot import plot
 from orchestrator.cli._query import best, sync
 from orchestrator.cli._run import demo, plan, run
@@ -62,6 +63,7 @@ app.command()(calibrate)
 app.command()(apply)
 app.command("list")(list_names)
 app.command()(doctor)
+app.add_typer(nightly, name="nightly")
 app.command()(gc)
 
 
@@ -76,8 +78,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code.
 
     Returns:
-        0 if all went well, 1 if a study has no finished trial, 2 for wrong input, 130 when
-        interrupted.
+        0 if all went well, 1 if a study has no finished trial, 2 for wrong input, 3 for a night
+        with an alarm, 4 for one that could not run, 130 when interrupted.
     """
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:

@@ -16,11 +16,15 @@ from filelock import FileLock
 
 from trainables.errors import InputError
 
-__all__ = ["held_lock"]
+__all__ = ["BusyError", "held_lock"]
 
 BEAT_SECONDS = 30.0
 SILENT_SECONDS = 600.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class BusyError(InputError):
+    """Another run of the same benchmark is going on."""
 
 
 @contextmanager
@@ -40,7 +44,8 @@ def held_lock(path: Path, beat_seconds: float = BEAT_SECONDS) -> Iterator[str]:
         Whom it was taken over from, for a person to read; empty if nobody held it.
 
     Raises:
-        InputError: If another process holds it, or the file cannot be written.
+        BusyError: If another process holds it.
+        InputError: If the file cannot be written.
     """
     mine = {**_here(), "pid": os.getpid(), "began": _began(os.getpid())}
     try:
@@ -66,14 +71,14 @@ def _taken_over(path: Path) -> str:
     """Return who held the lock and is gone, or an empty string.
 
     Raises:
-        InputError: If the owner is still there.
+        BusyError: If the owner is still there.
     """
     owner = _read(path)
     if owner is None:
         return ""
     named = f"process {owner.get('pid')} on {owner.get('host')}"
     if _alive(path, owner):
-        raise InputError(f"another run is going on: {named} holds {path}")
+        raise BusyError(f"another run is going on: {named} holds {path}")
     return named
 
 

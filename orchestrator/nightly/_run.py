@@ -6,7 +6,6 @@ import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from rich.console import Console
 from orchestrator._progress import say
 from orchestrator.journal import read_events
 from orchestrator.nightly._book import DELIVERED, RECORD, VERDICT, Book, Night
-from orchestrator.nightly._clock import Schedule
 from orchestrator.nightly._config import Nightly
 from orchestrator.nightly._judge import judge
 from orchestrator.nightly._lock import held_lock
@@ -54,14 +52,12 @@ class NightOutcome:
 
 def run_night(
     nightly: Nightly,
-    schedule: Schedule,
+    name: str,
     *,
-    moment: datetime | None = None,
-    name: str | None = None,
     address: str | None = None,
     console: Console | None = None,
 ) -> NightOutcome:
-    """Run the night of a moment, once.
+    """Run a night, once.
 
     A night that broke off is gone on with: its finished trials are kept, its unfinished ones are
     computed again. An earlier one is finished first, then tonight's runs. If code, libraries,
@@ -71,19 +67,17 @@ def run_night(
 
     Args:
         nightly: The benchmark.
-        schedule: When nights begin.
-        moment: Now, with a time zone, if left out.
-        name: The night, ``YYYY-MM-DD`` or ``YYYY-MM-DD.N``; that of the moment if left out.
+        name: The night, ``YYYY-MM-DD`` or ``YYYY-MM-DD.N``; see ``Schedule.night_of``.
         address: A Ray cluster to join; None for Ray on this machine alone.
         console: Where progress is shown; None for nowhere.
 
     Raises:
-        InputError: If it could not run: another run goes on, the storage is full, data are gone.
-            The night stays open, and the next start goes on with it.
+        BusyError: If another run is going on.
+        InputError: If it could not run: the storage is full, data are gone. The night stays open,
+            and the next start goes on with it.
         KeyboardInterrupt: If it was interrupted; likewise.
     """
     book = Book(nightly.folder)
-    name = name or schedule.night_of(moment or datetime.now(UTC))
     with held_lock(book.folder / "lock") as gone:
         if gone:
             say(console, f"taken over from {gone}, which is gone")

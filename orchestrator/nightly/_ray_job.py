@@ -1,0 +1,102 @@
+"""Nights as Ray jobs on a cluster that is running."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import Any
+
+from trainables.errors import InputError
+
+__all__ = ["submit_night"]
+
+POLL_SECONDS = 5.0
+OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+COULD_NOT_RUN = 4
+MEANT = (0, 3, COULD_NOT_RUN)
+
+
+def submit_night(
+    address: str, name: str, night: str, command: tuple[str, ...], poll: float = POLL_SECONDS
+) -> tuple[str, int]:
+    """Submit a night to a cluster's job server, or find it there, and wait for its end.
+
+    The job is called ``nightly-NAME-NIGHT``: a server takes a name once, so that a night submitted
+    twice runs once. Where an earlier job of the night has ended, the next is called ``...-2``: it
+    goes on with the night, or finds its verdict.
+
+    Args:
+        address: ``http://HOST:8265``.
+        name: The benchmark.
+        night: The night.
+        command: What the job runs, on the cluster's head.
+        poll: Seconds between two questions.
+
+    Returns:
+        The job's name and the exit code of ``calsweep nightly run``; 4 if the job was stopped or
+        died.
+
+    Raises:
+        InputError: If no job server answers.
+    """
+    client = _client(address)
+    job = _start(client, f"nightly-{name}-{night}", shlex.join(command))
+    while True:
+        found = _asked(client, job)
+        if found is None:
+            raise InputError(f"job {job} has vanished from {address}")
+        if found.status in OVER:
+            code = found.driver_exit_code
+            return job, code if code in MEANT else COULD_NOT_RUN
+        time.sleep(poll)
+
+
+def _client(address: str) -> Any:
+    try:
+        from ray.job_submission import JobSubmissionClient
+
+        return JobSubmissionClient(address)
+    except ImportError as error:
+        raise InputError(f"Ray jobs need `pip install 'ray[default]'`: {error}") from error
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise _no_answer(address, error) from error
+
+
+def _start(client: Any, stem: str, entrypoint: str) -> str:
+    """Submit a job under the first name that no ended one has; return the name."""
+    number = 1
+    while True:
+        job = stem if number == 1 else f"{stem}-{number}"
+        found = _asked(client, job)
+        if found is None:
+            _submit(client, job, entrypoint)
+            return job
+        if found.status not in OVER:
+            return job
+        number += 1
+
+
+def _submit(client: Any, job: str, entrypoint: str) -> None:
+    try:
+        client.submit_job(entrypoint=entrypoint, submission_id=job, entrypoint_num_cpus=0)
+    except (RuntimeError, ConnectionError) as error:
+        # Somebody else may have submitted the night in between.
+        if _asked(client, job) is None:
+            raise _no_answer(client.get_address(), error) from error
+
+
+def _asked(client: Any, job: str) -> Any:
+    """Return what the server knows of a job, None for nothing."""
+    try:
+        return client.get_job_info(job)
+    except RuntimeError as error:
+        if "status code 404" in str(error):
+            return None
+        raise _no_answer(client.get_address(), error) from error
+    except ConnectionError as error:
+        raise _no_answer(client.get_address(), error) from error
+
+
+def _no_answer(address: str, error: Exception) -> InputError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return InputError(f"no Ray job server answers at {address}: {reason}")
