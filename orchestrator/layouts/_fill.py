@@ -15,6 +15,8 @@ from trainables.errors import InputError
 __all__ = ["COLUMN_CHOICES", "arrange_layout"]
 
 COLUMN_CHOICES = ("auto", "paper", "sweep")
+# Suites of one data set each; ``ood`` alone is their mean already.
+SINGLE = "ood-"
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ def _suite_metrics(layout: Layout, results: Results, place: _Place, metric: str)
         return tuple(f"{suite}/{metric}" for suite in suites)
     found = (r for (_, task), r in results.items() if task in place.tasks)
     names = {name for result in found for seed in result.test for name in seed}
-    return tuple(sorted(name for name in names if name.endswith(f"/{metric}")))
+    ours = (name for name in names if name.startswith(SINGLE) and name.endswith(f"/{metric}"))
+    return tuple(sorted(ours))
 
 
 def _figures(

@@ -154,6 +154,7 @@ def test_out_of_distribution_figures_are_means_over_the_suites():
 
 def test_elsewhere_all_suites_that_have_the_metric_are_taken():
     figures = {"ood-noise/auroc": 0.6, "ood-other/auroc": 0.8, "ood-noise/fpr95": 0.3}
+    figures |= {"ood/auroc": 0.7, "ood/fpr95": 0.3}
     table = fill("macal/table2", study("ce", "digits", "convnet", **figures))
     texts = [cell.text for cell in cells(table, "ce").values()]
     assert texts == ["70.00", "30.00"]
