@@ -7,12 +7,16 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from trainables.errors import InputError
 
-__all__ = ["joined_cluster", "require_room", "slots"]
+if TYPE_CHECKING:
+    from orchestrator.spec import SweepSpec
+
+__all__ = ["joined_cluster", "require_room", "require_shared", "several_machines", "slots"]
 
 # Read by Ray when it is imported or started: no files a trial of its own, enough pending trials
 # for a searcher to fill the machine, workers as urgent as other programs.
@@ -81,6 +85,31 @@ def require_room(resources: Mapping[str, float], stage: str, cpu: float, gpu: fl
         raise InputError(
             f"resources.{stage}: a trial of {cpu:g} CPUs and {gpu:g} GPUs does not fit on this "
             f"machine with {resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs"
+        )
+
+
+def several_machines(nodes: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether living nodes, as ``ray.nodes()`` lists them, are on other machines."""
+    here = os.uname().nodename
+    return any(node["Alive"] and node["NodeManagerHostname"] != here for node in nodes)
+
+
+def require_shared(spec: SweepSpec) -> None:
+    """Refuse places that only one machine sees, for a sweep that runs on several.
+
+    Raises:
+        InputError: If the storage is a relative folder or the tracking store a SQLite file.
+    """
+    if not Path(spec.storage).expanduser().is_absolute():
+        raise InputError(
+            f"storage: {spec.storage!r} is relative; on a cluster it is an absolute folder that "
+            "every node sees"
+        )
+    if spec.tracking_uri.startswith("sqlite"):
+        raise InputError(
+            f"tracking.uri: {spec.tracking_uri} is SQLite, which locks a whole file for one writer "
+            "and breaks on network file systems; name a tracking server (deploy/README.md starts "
+            "one)"
         )
 
 

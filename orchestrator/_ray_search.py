@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ class SweepSearcher(Searcher):
         spec: The sweep's specification.
         changed: Called whenever something happened.
         notice: Receives what a person should know of, such as a damaged artifact.
+        limit: Returns how many trials may be given out now.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class SweepSearcher(Searcher):
         spec: SweepSpec,
         changed: Callable[[], None] = lambda: None,
         notice: Callable[[str], None] = lambda text: None,
+        limit: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
         super().__init__(metric="score", mode="min")
         self._state = state
@@ -49,6 +52,7 @@ class SweepSearcher(Searcher):
         self._spec = spec
         self._changed = changed
         self._notice = notice
+        self._limit = limit
         self._running: dict[str, TrialSpec] = {}
         self._last: dict[str, dict[str, Any]] = {}
         self._failure: InputError | None = None
@@ -62,6 +66,8 @@ class SweepSearcher(Searcher):
         """
         if self._failure is not None:
             raise self._failure
+        if len(self._running) >= self._limit():
+            return None
         trial = self._state.next_trial()
         if trial is None:
             return Searcher.FINISHED if self._state.finished else None

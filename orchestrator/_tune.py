@@ -24,7 +24,12 @@ REPORT_SECONDS = 2.0
 
 
 def search(
-    state: SweepState, journal: Journal, store: ArtifactStore, ray: Any, console: Console | None
+    state: SweepState,
+    journal: Journal,
+    store: ArtifactStore,
+    ray: Any,
+    console: Console | None,
+    growing: bool = False,
 ) -> None:
     """Run every trial of a sweep, until it is finished or interrupted.
 
@@ -34,6 +39,7 @@ def search(
         store: Where artifacts lie.
         ray: The initialised module.
         console: Where progress is shown; None for nowhere.
+        growing: Whether nodes may join while it runs.
     """
     spec = state.plan.spec
     started = time.monotonic()
@@ -45,6 +51,7 @@ def search(
             spec,
             changed=lambda: show(snapshot(state, started)),
             notice=lambda text: say(console, text),
+            limit=lambda: _limit(spec, ray, growing),
         )
         trainable = tune.with_parameters(
             StageTrainable,
@@ -59,7 +66,7 @@ def search(
                 num_samples=-1,
                 search_alg=searcher,
                 scheduler=make_scheduler(state, spec),
-                max_concurrent_trials=_concurrent(spec, ray),
+                max_concurrent_trials=_useful(state),
                 reuse_actors=True,
                 trial_name_creator=_trial_name,
                 trial_dirname_creator=lambda trial: trial.trial_id,
@@ -91,10 +98,21 @@ def _resources(spec: SweepSpec) -> Callable[[dict[str, Any]], Any]:
     return resources
 
 
-def _concurrent(spec: SweepSpec, ray: Any) -> int:
-    """Return how many trials may run at once: as many as fit, unless the sweep says less."""
+def _limit(spec: SweepSpec, ray: Any, growing: bool) -> int:
+    """Return how many trials may be given out now.
+
+    On a cluster twice as many as fit: those that wait are what an autoscaler sees as demand, and
+    what a node that joins finds to do. More would make short stages queue behind long ones.
+    """
     if spec.resources.concurrent is not None:
         return spec.resources.concurrent
     stages = (spec.resources.train, spec.resources.refine, spec.resources.calibrate)
     available = ray.cluster_resources()
-    return max(slots(available, stage.cpu, stage.gpu) for stage in stages)
+    fitting = max(slots(available, stage.cpu, stage.gpu) for stage in stages)
+    return 2 * fitting if growing else fitting
+
+
+def _useful(state: SweepState) -> int:
+    """Return how many trials the samplers can have running at once."""
+    lag = state.plan.spec.search.parallel_trials
+    return sum(min(study.trials, lag) for study in state.plan)

@@ -15,7 +15,12 @@ import yaml
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from orchestrator._cluster import joined_cluster, require_room
+from orchestrator._cluster import (
+    joined_cluster,
+    require_room,
+    require_shared,
+    several_machines,
+)
 from orchestrator._evaluate import Evaluation, evaluate, pending_evaluations
 from orchestrator._progress import say
 from orchestrator._state import SweepState
@@ -187,9 +192,11 @@ def _search_and_evaluate(
         with joined_cluster(address) as ray:
             from orchestrator._tune import search  # Ray must be set up before it is imported
 
+            if several_machines(ray.nodes()):
+                require_shared(state.plan.spec)
             if address is None:
                 _require_room(state.plan, ray)
-            search(state, journal, store, ray, console)
+            search(state, journal, store, ray, console, growing=address is not None)
             if not state.finished:
                 return "interrupted"
             jobs = [job for job in pending_evaluations(state) if job.key not in evaluated]

@@ -16,6 +16,7 @@ from orchestrator.cli._nightly import nightly
 from orchestrator.cli._plot import plot
 from orchestrator.cli._query import best, sync
 from orchestrator.cli._run import demo, plan, run
+from orchestrator.cli._submit import submit
 from orchestrator.cli._table import table
 from trainables.errors import InputError
 
@@ -54,6 +55,7 @@ def _options(
 
 app.command()(demo)
 app.command()(run)
+app.command()(submit)
 app.command()(plan)
 app.command()(best)
 app.command()(table)

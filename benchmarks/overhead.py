@@ -1,0 +1,302 @@
+"""Seconds a trial that computes nothing, against plain Ray Tune with OptunaSearch and MLflow.
+
+Run it as ``python benchmarks/overhead.py --trials 300 3000 --out benchmarks/results/overhead.md``.
+Every trial of both reports five times, fifteen metrics each, and has twenty parameters. The peer is
+function trainables with ``OptunaSearch`` and ``MLflowLoggerCallback`` over an HTTP server, as
+tutorials show it; it is measured on fewer trials, and its cost a trial does not fall with more. The
+second peer is what Tune itself costs: reused class actors, a random search, no tracking.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psutil
+
+from orchestrator._cluster import joined_cluster
+
+REPORTS, METRICS, PARAMETERS = 5, 15, 20
+FIGURES = {f"val_m{number}": 0.5 for number in range(METRICS - 2)}
+SPACE = {f"p{number}": (0.0, 1.0) for number in range(PARAMETERS)}
+SWEEP = """
+name: overhead-{trials}
+tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
+recipes: [acls]
+search: {{trials: {trials}, sampler: random, accuracy_tolerance: null, parallel_trials: 8}}
+tracking: {{uri: "{uri}"}}
+storage: {storage}
+"""
+
+
+def no_op_trainable() -> type:
+    """Return a trainable that reports like ours and computes nothing."""
+    from ray import tune
+
+    class NoOpTrainable(tune.Trainable):
+        def setup(self, config: dict[str, Any], **_: Any) -> None:
+            self.count = 0
+
+        def reset_config(self, new_config: dict[str, Any]) -> bool:
+            self.count = 0
+            return True
+
+        def step(self) -> dict[str, Any]:
+            self.count += 1
+            metrics = {**FIGURES, "val_ece": 0.1, "val_acc": 0.9}
+            done = self.count == REPORTS
+            return {
+                "status": "finished" if done else "running",
+                "reason": "",
+                "storage_failed": False,
+                "reused": False,
+                "metrics": metrics,
+                "history": [{"step": self.count, "metrics": metrics}],
+                "notices": [],
+                "epoch": self.count,
+                "seconds": 0.0,
+                "score": 0.1,
+                "done": done,
+            }
+
+    return NoOpTrainable
+
+
+def ours(folder: Path, ray: Any, trials: int, uri: str) -> dict[str, float]:
+    """Run a sweep of no-op trials with everything journaled and tracked."""
+    from orchestrator import _tune
+    from orchestrator._state import SweepState
+    from orchestrator.journal import Journal
+    from orchestrator.plan import make_plan
+    from orchestrator.run import prepare_data
+    from orchestrator.spec import parse_sweep
+    from orchestrator.tracking import start_shipper
+    from trainables.artifacts import ArtifactStore
+
+    spec = parse_sweep(SWEEP.format(trials=trials, uri=uri, storage=folder), "overhead")
+    path = spec.directory / "journal.jsonl"
+    plan, data = make_plan(spec), prepare_data(spec)
+    before = memory()
+    with Journal(path) as journal:
+        journal.append(
+            {
+                "event": "sweep_started",
+                "sweep": spec.name,
+                "sweep_id": spec.name,
+                "spec": spec.model_dump(mode="json"),
+                "provenance": {"git_commit": "", "versions": {}},
+            }
+        )
+        shipper = start_shipper(path, uri, folder / "served")
+        state = SweepState(plan, spec.name, data, journal.append)
+        latencies = timed(state)
+        started = time.monotonic()
+        with mock.patch.object(_tune, "StageTrainable", no_op_trainable()):
+            _tune.search(state, journal, ArtifactStore(folder / "artifacts"), ray, None)
+        searched = time.monotonic() - started
+        grown = memory() - before
+        journal.append({"event": "sweep_ended", "status": "finished"})
+        assert shipper.wait_drained(3600)
+    delivered = time.monotonic() - started
+    assert state.finished
+    return {
+        "search": searched / trials,
+        "delivered": delivered / trials,
+        "memory": grown,
+        "first": median(latencies[: trials // 10]),
+        "last": median(latencies[-trials // 10 :]),
+    }
+
+
+def timed(state: Any) -> list[float]:
+    """Have a state note how long each of its answers took, in seconds."""
+    latencies: list[float] = []
+    answer = state.next_trial
+
+    def next_trial() -> Any:
+        started = time.perf_counter()
+        found = answer()
+        if found is not None:
+            latencies.append(time.perf_counter() - started)
+        return found
+
+    state.next_trial = next_trial
+    return latencies
+
+
+def tune_alone(folder: Path, trials: int) -> float:
+    """Return Tune's own seconds a trial: reused actors, random search, nothing tracked."""
+    from ray import tune
+
+    started = time.monotonic()
+    tune.Tuner(
+        tune.with_resources(no_op_trainable(), {"cpu": 1}),
+        param_space={name: tune.uniform(*bounds) for name, bounds in SPACE.items()},
+        tune_config=tune.TuneConfig(
+            num_samples=trials, reuse_actors=True, max_concurrent_trials=os.cpu_count()
+        ),
+        run_config=tune.RunConfig(
+            name=f"alone-{trials}",
+            storage_path=str(folder),
+            verbose=0,
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+        ),
+    ).fit()
+    return (time.monotonic() - started) / trials
+
+
+def glue(folder: Path, trials: int, uri: str) -> float:
+    """Return seconds a trial of function trainables with OptunaSearch and MLflow's callback."""
+    from optuna.distributions import FloatDistribution
+    from ray import tune
+    from ray.air.integrations.mlflow import MLflowLoggerCallback
+    from ray.tune.search.optuna import OptunaSearch
+
+    def trial(config: dict[str, Any]) -> None:
+        from ray import tune
+
+        for _ in range(REPORTS):
+            tune.report({**FIGURES, "val_ece": 0.1, "val_acc": 0.9})
+
+    space = {name: FloatDistribution(*bounds) for name, bounds in SPACE.items()}
+    started = time.monotonic()
+    tune.Tuner(
+        tune.with_resources(trial, {"cpu": 1}),
+        tune_config=tune.TuneConfig(
+            num_samples=trials,
+            search_alg=OptunaSearch(space=space, metric="val_ece", mode="min"),
+            max_concurrent_trials=os.cpu_count(),
+        ),
+        run_config=tune.RunConfig(
+            name="glue",
+            storage_path=str(folder),
+            verbose=0,
+            callbacks=[MLflowLoggerCallback(tracking_uri=uri, experiment_name="glue")],
+        ),
+    ).fit()
+    return (time.monotonic() - started) / trials
+
+
+@contextmanager
+def tracking_server(folder: Path) -> Iterator[str]:
+    """Run an MLflow server on the loopback; yield its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = ["--backend-store-uri", f"sqlite:///{folder}/server.db", "--host", "127.0.0.1"]
+    places = ["--artifacts-destination", f"{folder}/served", "--port", str(port), "--workers", "1"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "mlflow", "server", *options, *places],
+        env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    uri = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(f"{uri}/health")
+        yield uri
+    finally:
+        for process in (*psutil.Process(server.pid).children(recursive=True), server):
+            process.terminate()
+        server.wait()
+
+
+def wait_for(address: str) -> None:
+    """Wait until a server answers."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            urllib.request.urlopen(address, timeout=2).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def memory() -> float:
+    """Return this process's resident memory in megabytes."""
+    return psutil.Process().memory_info().rss / 1e6
+
+
+def median(values: list[float]) -> float:
+    """Return the middle value."""
+    return sorted(values)[len(values) // 2]
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, nargs="+", default=[300, 3000])
+    parser.add_argument("--peer-trials", type=int, default=40)
+    parser.add_argument("--out", type=Path)
+    wanted = parser.parse_args()
+    lines = measure(wanted.trials, wanted.peer_trials)
+    text = "\n".join(lines) + "\n"
+    sys.stdout.write(text)
+    if wanted.out:
+        wanted.out.write_text(text, encoding="utf-8")
+
+
+def measure(sizes: list[int], peer_trials: int) -> list[str]:
+    """Run ours at every size, then both peers; return the report's lines."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name, joined_cluster(None) as ray:
+        folder = Path(name)
+        with tracking_server(folder) as uri:
+            warm_up(folder)
+            for trials in sizes:
+                own = ours(folder, ray, trials, uri)
+                alone = tune_alone(folder, trials)
+                rows.append((trials, own, alone))
+            peer = glue(folder, peer_trials, uri)
+    return report(rows, peer, peer_trials)
+
+
+def warm_up(folder: Path) -> None:
+    """Have actors and imports ready, so that none of the candidates pays for them."""
+    tune_alone(folder, 4)
+
+
+def report(
+    rows: list[tuple[int, dict[str, float], float]], peer: float, peer_trials: int
+) -> list[str]:
+    """Return the figures as Markdown."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("ray", "optuna", "mlflow"))
+    lines = [
+        "# Overhead of a trial that computes nothing",
+        "",
+        f"{os.cpu_count()} CPU cores, Python {platform.python_version()}, {packages}. "
+        f"{REPORTS} reports x {METRICS} metrics and {PARAMETERS} parameters a trial (ours: those "
+        "of `acls`), two trials at once, MLflow server over HTTP on the same machine.",
+        "",
+        "| trials | calsweep, s a trial | ... until all is delivered | Tune alone, reused actors | "
+        "function + OptunaSearch + MLflow callback | callback : calsweep delivered | "
+        "calsweep : Tune alone | driver grew, MB | suggestion, ms: first tenth | last tenth |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for trials, own, alone in rows:
+        lines.append(
+            f"| {trials} | {own['search']:.3f} | {own['delivered']:.3f} | {alone:.3f} | "
+            f"{peer:.2f} (n = {peer_trials}) | {peer / own['delivered']:.1f}x | "
+            f"{own['search'] / alone:.2f}x | {own['memory']:.0f} | {own['first'] * 1e3:.1f} | "
+            f"{own['last'] * 1e3:.1f} |"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+# What every pod of deploy/kuberay-cluster.yaml runs; build it from the repository's folder:
+#     docker build --file deploy/cluster.Dockerfile --tag calsweep:0.1.0 .
+FROM python:3.11-slim
+WORKDIR /opt/calsweep
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY orchestrator orchestrator
+COPY search_spaces search_spaces
+COPY trainables trainables
+RUN pip install --no-cache-dir --constraint constraints.txt '.[cluster]' \
+    && useradd --create-home --uid 1000 ray
+USER ray
+WORKDIR /home/ray

@@ -1,0 +1,83 @@
+"""Hands a sweep to a Ray cluster as a job, so that it does not need this machine to stay awake."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator._cluster import require_shared
+from orchestrator.spec import SweepSpec
+from trainables.errors import InputError
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+__all__ = ["follow", "submit"]
+
+FILE = "sweep.yaml"
+POLL_SECONDS = 1.0
+
+
+def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionClient, str]:
+    """Start a sweep on a cluster and return at once.
+
+    Submitting it again, under the same name, goes on with a sweep that was cut short; one that
+    still runs is refused by the job itself, with the name of its owner.
+
+    Args:
+        sweep: The sweep file, which travels with the job.
+        spec: What it says.
+        address: The cluster's dashboard, such as ``http://127.0.0.1:8265``. A cluster with a token
+            wants ``RAY_AUTH_MODE=token`` and the token in the environment.
+
+    Returns:
+        The client and the job's id.
+
+    Raises:
+        InputError: If the sweep cannot run on several machines, or no cluster answers.
+    """
+    require_shared(spec)
+    client = _client(address)
+    job = f"calsweep-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / FILE).write_text(sweep.read_text(encoding="utf-8"), encoding="utf-8")
+        client.submit_job(
+            submission_id=job,
+            # Ray takes a command line, not a list; none of these words comes from a user.
+            entrypoint=shlex.join(["calsweep", "run", FILE, "--address", "auto"]),
+            entrypoint_num_cpus=0,
+            runtime_env={"working_dir": folder},
+            metadata={"sweep": spec.name},
+        )
+    return client, job
+
+
+def follow(client: JobSubmissionClient, job: str, write: Callable[[str], None]) -> int:
+    """Pass a job's output on until it ends; return 0 if it succeeded, 1 otherwise."""
+    seen = 0
+    while True:
+        ended = client.get_job_status(job).is_terminal()
+        text = client.get_job_logs(job)
+        write(text[seen:])
+        seen = len(text)
+        if ended:
+            return 0 if client.get_job_status(job) == "SUCCEEDED" else 1
+        time.sleep(POLL_SECONDS)
+
+
+def _client(address: str) -> JobSubmissionClient:
+    try:
+        from ray.job_submission import JobSubmissionClient
+
+        return JobSubmissionClient(address)
+    except ImportError as error:
+        raise InputError("jobs need `pip install 'calsweep[cluster]'`") from error
+    except (ConnectionError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"--address {address}: no Ray dashboard takes jobs there: {reason}") from (
+            error
+        )

@@ -1,0 +1,372 @@
+"""Runs one small sweep twice, undisturbed and under random SIGKILLs, and compares what is left.
+
+As a script it is the long form: ``python tests/chaos/harness.py --kills 20 --out FILE.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import random
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from orchestrator.journal import read_events
+from orchestrator.plan import make_plan
+from orchestrator.spec import load_sweep
+from orchestrator.tracking import results_from_journal
+
+NODES = Path(__file__).with_name("nodes.py")
+NAME = "storm"
+SWEEP = """
+name: {name}
+tasks:
+  - name: digits/convnet/storm
+    dataset: digits
+    model: convnet
+    protocol: {{base: digits, epochs: {epochs}}}
+recipes: [ce, ls, mbls, ce+ts, mbls+ts, ce+macal, mbls+macal, mbls+macal+ts]
+search:
+  trials: {trials}
+  accuracy_tolerance: 0.05
+  fixed: {{macal: {{epochs: 6}}}}
+seeds: [0, 1]
+resources: {{checkpoint_every: 1, max_failures: 50, concurrent: 2}}
+tracking: {{uri: "{tracking}"}}
+storage: {storage}
+"""
+VICTIMS = ("driver", "worker", "node", "server")
+GOES_ON = re.compile(r"goes on from epoch (\d+) of (\d+)")
+PATIENCE = 1800.0
+
+
+@dataclass
+class Weather:
+    """How much is killed, and when."""
+
+    kills: int = 0
+    seed: int = 0
+    pause: tuple[float, float] = (4.0, 12.0)
+    done: list[tuple[float, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a sweep left behind."""
+
+    seconds: float
+    table: bytes
+    events: list[dict[str, Any]]
+    results: list[Any]
+    runs: list[Any]
+    planned: int
+    log: str
+
+
+class Cluster:
+    """Ray on several nodes, which can be killed and added."""
+
+    def __init__(self, log: Path) -> None:
+        self.environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, str(NODES), "2"],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.open("w"),
+            text=True,
+        )
+        answer = self._answer()
+        assert answer.startswith("address "), log.read_text()
+        self.address = answer.split()[1]
+
+    def command(self, text: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+        assert self._answer() == "done"
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the processes that compute trials now."""
+        found = psutil.Process(self.process.pid).children(recursive=True)
+        return [process for process in found if is_trial(process)]
+
+    def end(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self.process.communicate("end\n", timeout=60)
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+class TrackingServer:
+    """An MLflow server on the loopback, which can be killed and started again."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self._folder, self._environment = folder, environment
+        self.start()
+
+    def start(self) -> None:
+        options = {
+            "--backend-store-uri": f"sqlite:///{self._folder / 'mlflow.db'}",
+            "--artifacts-destination": str(self._folder / "served"),
+            "--host": "127.0.0.1",
+            "--port": str(self.port),
+            "--workers": "1",
+        }
+        flat = [text for pair in options.items() for text in pair]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", "server", *flat],
+            env=self._environment,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def wait(self) -> None:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                urllib.request.urlopen(f"{self.uri}/health", timeout=2).close()
+                return
+            except OSError:
+                assert time.monotonic() < deadline, "the tracking server does not start"
+                time.sleep(0.2)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def is_trial(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any(
+            text.startswith("ray::") and "StageTrainable" in text for text in process.cmdline()
+        )
+    return False
+
+
+class Storm:
+    """One run of the sweep, with the weather that it is given."""
+
+    def __init__(self, folder: Path, weather: Weather, trials: int, epochs: int) -> None:
+        folder.mkdir(parents=True)
+        self.folder, self.weather = folder, weather
+        self.cluster = Cluster(folder / "nodes.log")
+        self.server = TrackingServer(folder, self.cluster.environment)
+        self.storage = folder / "storage"
+        self.sweep = folder / "sweep.yaml"
+        text = SWEEP.format(
+            name=NAME,
+            tracking=self.server.uri,
+            storage=self.storage,
+            trials=trials,
+            epochs=epochs,
+        )
+        self.sweep.write_text(text)
+        self.log = (folder / "driver.log").open("a")
+        self._random = random.Random(weather.seed)
+
+    @property
+    def journal(self) -> Path:
+        return self.storage / "sweeps" / NAME / "journal.jsonl"
+
+    def run(self) -> Ending:
+        self.server.wait()
+        started = time.monotonic()
+        driver = self._driver(str(self.sweep))
+        for number in range(self.weather.kills):
+            self._let_it_work()
+            if driver.poll() is not None:
+                break
+            driver = self._strike(VICTIMS[number % len(VICTIMS)], driver, started)
+        assert driver.wait(timeout=PATIENCE) == 0, (self.folder / "driver.log").read_text()[-3000:]
+        seconds = time.monotonic() - started
+        return self._ending(seconds)
+
+    def close(self) -> None:
+        self.log.close()
+        self.server.kill()
+        self.cluster.end()
+
+    def _driver(self, *arguments: str) -> subprocess.Popen[Any]:
+        command = [sys.executable, "-m", "orchestrator", "run", *arguments]
+        return subprocess.Popen(
+            [*command, "--address", self.cluster.address],
+            env=self.cluster.environment,
+            stdout=self.log,
+            stderr=self.log,
+        )
+
+    def _let_it_work(self) -> None:
+        """Wait until trials run, and a random while longer."""
+        deadline = time.monotonic() + 120
+        while not self.cluster.workers() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        time.sleep(self._random.uniform(*self.weather.pause))
+
+    def _strike(
+        self, victim: str, driver: subprocess.Popen[Any], started: float
+    ) -> subprocess.Popen[Any]:
+        self.weather.done.append((time.monotonic() - started, victim))
+        self.log.write(f"--- {victim} killed\n")
+        self.log.flush()
+        if victim == "driver":
+            driver.kill()
+            driver.wait()
+            return self._driver("--resume", NAME, "--storage", str(self.storage))
+        if victim == "worker":
+            self._kill_a_worker()
+        elif victim == "node":
+            self.cluster.command(f"kill {self._random.randrange(2)}")
+            self.cluster.command("add")
+        else:
+            self.server.kill()
+            self.server.start()
+        return driver
+
+    def _kill_a_worker(self) -> None:
+        workers = self.cluster.workers()
+        if workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._random.choice(workers).kill()
+
+    def _ending(self, seconds: float) -> Ending:
+        from mlflow import MlflowClient
+
+        events = read_events(self.journal)[0]
+        self.server.wait()
+        client = MlflowClient(self.server.uri)
+        experiment = client.get_experiment_by_name(NAME)
+        assert experiment is not None
+        return Ending(
+            seconds,
+            (self.journal.parent / "table.md").read_bytes(),
+            events,
+            results_from_journal(events),
+            list(client.search_runs([experiment.experiment_id], max_results=5000)),
+            make_plan(load_sweep(str(self.sweep))).trials,
+            (self.folder / "driver.log").read_text(),
+        )
+
+
+@contextlib.contextmanager
+def storm(folder: Path, weather: Weather, trials: int, epochs: int) -> Iterator[Storm]:
+    found = Storm(folder, weather, trials, epochs)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def run(folder: Path, weather: Weather, trials: int, epochs: int) -> Ending:
+    with storm(folder, weather, trials, epochs) as whole:
+        return whole.run()
+
+
+def test_figures(ending: Ending) -> list[Any]:
+    """Return every recipe's test metrics, exactly."""
+    return [(result.recipe, result.test) for result in ending.results]
+
+
+def finished_keys(ending: Ending) -> list[str]:
+    return [event["key"] for event in ending.events if event["event"] == "trial_finished"]
+
+
+def faults(calm: Ending, stormy: Ending) -> list[str]:
+    """Return what is not as it must be after a storm."""
+    keys = Counter(finished_keys(stormy))
+    tracked = Counter(run.data.tags["calsweep.key"] for run in stormy.runs)
+    statuses = {run.info.status for run in stormy.runs}
+    found = {
+        "the tables differ": calm.table != stormy.table,
+        "the test figures differ": test_figures(calm) != test_figures(stormy),
+        "a trial ended twice": max(keys.values()) > 1,
+        "the budget was not spent exactly": len(keys) != stormy.planned,
+        "a run is logged twice": max(tracked.values()) > 1,
+        f"runs are {statuses}": statuses != {"FINISHED"},
+        "a trial is not tracked": not set(keys) <= set(tracked),
+    }
+    return [what for what, wrong in found.items() if wrong]
+
+
+def report(calm: Ending, stormy: Ending, weather: Weather) -> str:
+    """Return the outcome as Markdown."""
+    counts = Counter(victim for _, victim in weather.done)
+    went_on = [tuple(map(int, pair)) for pair in GOES_ON.findall(stormy.log)]
+    per_kill = (stormy.seconds - calm.seconds) / max(1, len(weather.done))
+    killed = ", ".join(f"{victim} {counts[victim]}" for victim in VICTIMS)
+    lines = [
+        f"- kills (SIGKILL): {len(weather.done)} ({killed}), seed {weather.seed}",
+        f"- trials planned {stormy.planned}, ended once each: {len(finished_keys(stormy))}",
+        f"- MLflow runs: {len(stormy.runs)}, statuses {dict(statuses_of(stormy))}",
+        f"- table byte-identical: {calm.table == stormy.table}; test figures exactly equal: "
+        f"{test_figures(calm) == test_figures(stormy)}",
+        f"- seconds: undisturbed {calm.seconds:.0f}, under kills {stormy.seconds:.0f} "
+        f"(ratio {stormy.seconds / calm.seconds:.2f}, {per_kill:.1f} s more a kill)",
+        f"- stages that went on from a checkpoint: {len(went_on)}; epochs they did not repeat: "
+        f"{sum(epoch for epoch, _ in went_on)}",
+        f"- faults: {faults(calm, stormy) or 'none'}",
+    ]
+    return "\n".join(lines)
+
+
+def statuses_of(ending: Ending) -> Counter[str]:
+    return Counter(run.info.status for run in ending.runs)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--out", type=Path)
+    wanted = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        weather = Weather(wanted.kills, wanted.seed)
+        calm = run(folder / "calm", Weather(), wanted.trials, wanted.epochs)
+        stormy = run(folder / "stormy", weather, wanted.trials, wanted.epochs)
+        text = f"# Chaos: one sweep under random kills\n\n{report(calm, stormy, weather)}\n"
+        text += (
+            f"- {os.cpu_count()} CPU cores, Python {platform.python_version()}, two worker nodes\n"
+        )
+        text += "\n" + stormy.table.decode()
+    sys.stdout.write(text)
+    if wanted.out:
+        wanted.out.write_text(text)
+    return len(faults(calm, stormy))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
