@@ -18,6 +18,12 @@ PRIOR_NIGHTS = 3
 """How many nights of measured noise the assumed noise is worth."""
 PRIOR_NOISE = 0.5
 """Assumed standard deviation of a night, as a part of the practical threshold."""
+RESTART_NIGHTS = 5
+"""How many better nights in a row become the usual ones."""
+CUT_ERRORS = 4.0
+"""Standard errors beyond which a night that was out alone counts no further."""
+MOST_CHANCE = 0.05
+"""Highest error level of one cell on one night, however few cells there are."""
 NIGHTS_A_MONTH = 30
 _TINY = 1e-9  # So that a figure that is usually 0 has a threshold too.
 
@@ -99,9 +105,11 @@ class Chart:
     then needs no rule of its own.
 
     - Out once: the night is set aside; the next one is judged without it. If that is in again, the
-      night set aside joins the good nights, cut off at the control limit.
-    - Out twice, worse: an alarm, until a night is in again. Bad nights never become usual.
-    - Out twice, better: the series restarts at the better nights; the noise is remembered.
+      night set aside joins the good nights, cut off at ``CUT_ERRORS`` standard errors.
+    - Out twice, worse: an alarm, until a night is in again. Bad nights never become usual, but the
+      noise among them counts, so that a series that varies more than was assumed calms down.
+    - Out twice, better: told. After ``RESTART_NIGHTS`` of them the series restarts there; fewer
+      might be luck, and the usual figures would then look like an alarm.
 
     Args:
         metrics: Metric of each cell.
@@ -116,13 +124,14 @@ class Chart:
         self._levels = family_levels({f: len(c) for f, c in self._families.items()}, limits)
         self._good = np.full((limits.window, *shape), np.nan)
         self._noise = np.full((limits.window, *shape), np.nan)
-        self._aside = np.full(shape, np.nan)
+        self._out = np.full((RESTART_NIGHTS, *shape), np.nan)
+        self._length = np.zeros(shape, dtype=np.int64)
         self._side = np.zeros(shape, dtype=np.int64)
         self._night = 0
         self.alarmed: Flags = np.zeros(shape, dtype=bool)
         """Which cells were worse on two nights in a row and have not come back."""
         self.improved: Flags = np.zeros(shape, dtype=bool)
-        """Which cells restarted on the last night because they were better twice."""
+        """Which cells were better on two nights in a row and have not restarted yet."""
         self.since: Counts = np.full(shape, -1)
         """Index of the night on which each cell last went out."""
 
@@ -179,31 +188,38 @@ class Chart:
     def _take(self, worse: Floats, judged: Judged) -> None:
         present = np.isfinite(worse)
         side = judged.worse.astype(int) - judged.better.astype(int)
-        again = (side == self._side) & (np.isfinite(self._aside) | self.alarmed)
-        confirmed = present & (side != 0) & again
-        back = present & np.isfinite(self._aside) & (side != self._side)
-        if back.any():
-            width = judged.half_width()
-            cut = np.clip(self._aside, judged.expected - width, judged.expected + width)
-            self._accept(back, cut, judged)
+        again = present & (side != 0) & (side == self._side)
+        self._release(present & (self._length == 1) & ~again, judged)
         self._accept(present & (side == 0), worse, judged)
-        self.improved = confirmed & (side < 0)
-        self._restart(self.improved, worse)
-        self.since = np.where(present & (side != 0) & ~confirmed, self._night, self.since)
-        self.alarmed = np.where(present, confirmed & (side > 0), self.alarmed)
-        first = np.where((side != 0) & ~confirmed, worse, np.nan)
-        self._aside = np.where(present, first, self._aside)
+        self._noise = _pushed(self._noise, again, (worse - self._out[-1]) / np.sqrt(2))
+        self._out = _pushed(self._out, present & (side != 0), worse)
+        self.since = np.where(present & (side != 0) & ~again, self._night, self.since)
+        self.alarmed = np.where(present, again & (side > 0), self.alarmed)
+        self.improved = again & (side < 0)
+        length = np.where(again, self._length + 1, np.abs(side))
+        self._length = np.where(present, length, self._length)
         self._side = np.where(present, side, self._side)
+        self._restart(self.improved & (self._length >= RESTART_NIGHTS))
+
+    def _release(self, where: Flags, judged: Judged) -> None:
+        """Let a night that was out alone join the good ones, with no more weight than it earns."""
+        width = CUT_ERRORS * judged.spread
+        low, high = judged.expected - width, judged.expected + width
+        self._accept(where, np.clip(self._out[-1], low, high), judged)
 
     def _accept(self, where: Flags, worse: Floats, judged: Judged) -> None:
         apart = (worse - judged.expected) / np.sqrt(1 + 1 / np.maximum(judged.nights, 1))
         self._good = _pushed(self._good, where, worse)
         self._noise = _pushed(self._noise, where & (judged.nights > 0), apart)
 
-    def _restart(self, where: Flags, worse: Floats) -> None:
-        self._good = np.where(where, np.nan, self._good)
-        self._good = _pushed(self._good, where, self._aside)
-        self._good = _pushed(self._good, where, worse)
+    def _restart(self, where: Flags) -> None:
+        """Start the series at the nights that were better."""
+        if where.any():
+            self._good = np.where(where, np.nan, self._good)
+            for night in self._out:
+                self._good = _pushed(self._good, where, night)
+            self._side = np.where(where, 0, self._side)
+            self._length = np.where(where, 0, self._length)
 
 
 def _pushed(ring: Floats, where: Flags, values: Floats) -> Floats:
@@ -220,14 +236,17 @@ def family_levels(cells: Mapping[str, int], limits: Limits) -> dict[str, float]:
 
     Of m cells, each out on one night with chance p, the chance that any is out twice in a row is
     about m p^2. Setting it to the family's share of the bearable false alarms a night gives p, and
-    Holm's procedure at level m p gives each cell at least p.
+    Holm's procedure at level m p gives each cell at least p, up to ``MOST_CHANCE``.
 
     Args:
         cells: Number of cells by family.
         limits: The false alarms that are bearable.
     """
     share = limits.false_alarms / NIGHTS_A_MONTH / max(len(cells), 1)
-    return {family: min(0.5, math.sqrt(count * share)) for family, count in cells.items()}
+    return {
+        family: count * min(MOST_CHANCE, math.sqrt(share / count))
+        for family, count in cells.items()
+    }
 
 
 def holm(chances: Floats, level: float) -> tuple[Floats, Flags]:

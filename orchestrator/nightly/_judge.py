@@ -14,7 +14,7 @@ from orchestrator.nightly._hard import hard_findings
 from orchestrator.nightly._limits import Limits
 from orchestrator.nightly._record import CellKey, NightRecord
 from orchestrator.nightly._series import night_series
-from orchestrator.nightly._steps import worse_step
+from orchestrator.nightly._steps import STEP_NIGHTS, worse_step
 from orchestrator.nightly._twins import twin_findings
 from orchestrator.nightly._verdict import Finding, Verdict
 
@@ -160,7 +160,11 @@ class _Comparison:
         return tuple(notes)
 
     def _alarm(self, column: int) -> Finding:
-        nights = int(np.isfinite(self._worse[self._since[column] :, column]).sum())
+        since = int(self._since[column])
+        step = self._step(column, STEP_NIGHTS + 1)
+        if step and step.since < self._records[since].night:
+            return step
+        nights = int(np.isfinite(self._worse[since:, column]).sum())
         return self._finding(column, f"is worse, {nights} nights in a row")
 
     def _finding(self, column: int, text: str) -> Finding:
@@ -171,12 +175,18 @@ class _Comparison:
         causes = changes(self._records[int(earlier[-1]) : since + 1])
         return self._described(usual, "nights", text, causes)
 
-    def _step(self, column: int) -> Finding | None:
-        """Return the finding of a step or a drift that makes tonight worse."""
+    def _step(self, column: int, least: int = STEP_NIGHTS) -> Finding | None:
+        """Return the finding of a step or a drift that makes tonight worse.
+
+        Args:
+            column: Which cell.
+            least: Nights that there must be since; a step on so few as ``STEP_NIGHTS`` may be later
+                than it seems.
+        """
         nights = np.flatnonzero(np.isfinite(self._worse[:, column]))[-STEP_WINDOW:]
         series, threshold = self._worse[nights, column], self._judged.threshold[column]
         found = worse_step(series, self._noise(column), float(threshold))
-        if found is None:
+        if found is None or found[0].nights < least:
             return None
         step, expected = found
         usual = _Usual(column, expected, step.index, int(nights[step.index]))
