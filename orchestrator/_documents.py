@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Mapping
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from trainables.errors import InputError
 
-__all__ = ["complaint", "read_mapping"]
+__all__ = ["checked", "read_mapping"]
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
-def read_mapping(text: str, where: str, needs: str) -> dict[str, Any]:
-    """Return the mapping that a YAML text holds.
+def read_mapping(text: str, where: str, what: str, needs: str) -> dict[str, Any]:
+    """Read a YAML document that is one mapping, safely, each key once.
 
     Args:
-        text: The text.
-        where: What messages call it.
-        needs: What it should hold, for messages, such as ``a sweep needs name and tasks``.
+        text: The document.
+        where: Names it in messages.
+        what: What it describes, such as ``a sweep``.
+        needs: The keys that it must have, for a message.
 
     Raises:
-        InputError: If it is no YAML, is empty or no mapping, or a key stands twice.
+        InputError: If it is no such document.
     """
     try:
         document = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise InputError(f"{where}: {_yaml_complaint(error)}") from error
     if document is None:
-        raise InputError(f"{where}: the document is empty; {needs}")
+        raise InputError(f"{where}: the document is empty; {what} needs {needs}")
     if not isinstance(document, dict):
-        raise InputError(f"{where}: the document is a {type(document).__name__}; {needs}")
+        kind = type(document).__name__
+        raise InputError(f"{where}: the document is a {kind}; {what} is a mapping of keys")
     return document
+
+
+def checked(model: type[Model], document: Mapping[str, Any], where: str) -> Model:
+    """Return a document as the model that describes it.
+
+    Raises:
+        InputError: If it says something that is not allowed: one line with ``where``, key, value.
+    """
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise InputError(f"{where}: {_complaint(error, model)}") from error
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -60,13 +78,8 @@ def _yaml_complaint(error: yaml.YAMLError) -> str:
     return f"line {mark.line + 1}: {problem}" if mark else problem
 
 
-def complaint(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return the first thing wrong with a document: key, what, value, and what is allowed.
-
-    Args:
-        error: What pydantic found.
-        model: What the document should be.
-    """
+def _complaint(error: ValidationError, root: type[BaseModel]) -> str:
+    """Return the first thing wrong: key, what, value, and what is allowed."""
     first = error.errors()[0]
     where = _dotted(first["loc"])
     if first["type"] == "value_error":
@@ -75,7 +88,7 @@ def complaint(error: ValidationError, model: type[BaseModel]) -> str:
             return message
         return f"{where}: {message}, got {first['input']!r}"
     if first["type"] == "extra_forbidden":
-        allowed = ", ".join(_keys_at(model, first["loc"][:-1]))
+        allowed = ", ".join(_keys_at(first["loc"][:-1], root))
         return f"{where}: unknown key; allowed are: {allowed}"
     if first["type"] == "missing":
         return f"{where}: is missing"
@@ -92,8 +105,9 @@ def _dotted(location: tuple[int | str, ...]) -> str:
     return text
 
 
-def _keys_at(model: Any, location: tuple[int | str, ...]) -> list[str]:
+def _keys_at(location: tuple[int | str, ...], root: type[BaseModel]) -> list[str]:
     """Return the allowed keys of the mapping at a place in the document."""
+    model: Any = root
     for step in location:
         if isinstance(step, str) and step in getattr(model, "model_fields", {}):
             model = _nested(model.model_fields[step].annotation)

@@ -14,7 +14,6 @@ from orchestrator._arrange import arrange, build_table, by_pair, combine, select
 from orchestrator._columns import COLUMNS, column
 from orchestrator._renderers import RENDERERS, to_rich
 from orchestrator._table import ComparisonTable
-from orchestrator.layouts import arrange_layout, load_layout
 from orchestrator.results import StudyResult
 from trainables.errors import InputError
 
@@ -89,6 +88,9 @@ def make_table(
     else:
         if tuple(wanted.rows) != ("recipe",):
             raise InputError("--rows and --layout exclude each other: a layout has its own rows")
+        # pandas, which reads published figures, is needed here only
+        from orchestrator.layouts import arrange_layout, load_layout
+
         layout = load_layout(wanted.layout)
         table = arrange_layout(layout, chosen, wanted.metrics, wanted.columns, wanted.published)
     table = replace(table, floor=wanted.floor, runs=wanted.runs)

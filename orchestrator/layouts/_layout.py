@@ -8,10 +8,10 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from orchestrator._columns import column
-from orchestrator._documents import complaint, read_mapping
+from orchestrator._documents import checked, read_mapping
 from orchestrator.published import load_published
 from trainables.errors import InputError
 
@@ -187,10 +187,5 @@ def load_layout(name: str) -> Layout:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"layout {name}: cannot be read: {error}") from error
     where = f"layout {name}"
-    document = read_mapping(text, where, "a layout needs title, metrics and rows")
-    try:
-        return Layout.model_validate({**document, "name": name})
-    except ValidationError as error:
-        raise InputError(f"{where}: {complaint(error, Layout)}") from error
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+    document = read_mapping(text, where, "a layout", "title, metrics and rows")
+    return checked(Layout, {**document, "name": name}, where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.layouts import layout_names
 from search_spaces import space_names
 from trainables.data import source_names
 from trainables.models import model_names
@@ -13,12 +14,14 @@ NAMES = {
     "datasets": source_names(),
     "models": [*model_names(), "timm:NAME", "torchvision:NAME"],
     "protocols": protocol_names(),
+    "layouts": layout_names(),
     **{kind: space_names(kind) for kind in ("methods", "refinements", "calibrators", "objectives")},
 }
 KNOWN = {
     "datasets": {"digits", "cifar10", "npz:PATH", "folder:PATH"},
     "models": {"convnet", "resnet50", "timm:NAME"},
     "protocols": {"digits", "mukhoti2020"},
+    "layouts": {"macal/table1", "cls/table2", "acls/tableA"},
     "methods": {"ce", "ls", "fl", "dfl", "mbls", "acls", "au", "mixup", "plp", "balcal"},
     "refinements": {"macal", "tst", "vtst"},
     "calibrators": {"ts", "ets", "pts", "cts"},

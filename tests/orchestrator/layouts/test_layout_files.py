@@ -102,7 +102,7 @@ WRONG = {
         "a row has either a recipe or a mean of recipes",
     ),
     "no such paper": (GOOD + "paper: macal\ntable: Table 99\n", "'macal' 'Table 99' is none of"),
-    "a list": ("[1, 2]", "the document is a list; a layout needs title, metrics and rows"),
+    "a list": ("[1, 2]", "the document is a list; a layout is a mapping of keys"),
     "empty": ("", "the document is empty"),
     "no YAML": ("title: [", "line "),
 }

@@ -1,0 +1,74 @@
+"""``calsweep table`` beyond the plain table: layouts, comparison, several sweeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.tracking import sync as deliver
+
+TEST = {"test_acc": 0.98, "test_ece": 0.02, "test_ece_floor": 0.003}
+
+
+@pytest.fixture
+def ask(calsweep, writer, store):
+    """Return a function that asks for a table of a finished sweep of ``ce`` and ``mbls``."""
+    writer.start()
+    for recipe, ece in (("ce", 0.02), ("mbls", 0.009)):
+        study = writer.open(recipe, trials=1)
+        key = writer.trial(study, 0, 0.3, configuration={recipe: {}})
+        writer.close(study, key, finished=1)
+        writer.evaluate(key, study, **{**TEST, "test_ece": ece}, test_nll=0.06)
+    writer.end()
+    deliver(writer.path, store)
+
+    def call(*arguments):
+        return calsweep("table", writer.sweep, "--tracking-uri", store, *arguments)
+
+    return call
+
+
+def lines(out):
+    """Return the rows by their first word; a note that begins with the same word comes later."""
+    words = [line.split() for line in out.splitlines() if line.strip()]
+    return {first: rest for first, *rest in reversed(words)}
+
+
+def test_gains_and_floors(ask):
+    code, out, err = ask("--metrics", "ece", "--baseline", "ce", "--floor")
+    assert (code, err) == (0, "")
+    assert lines(out)["mbls"] == ["0.90", "(-1.10)", "(floor", "0.30)"]
+
+
+def test_a_layout_with_the_sweep_s_own_tasks(ask):
+    code, out, _ = ask("--layout", "mbls/table1", "--published", "--runs")
+    found = lines(out)
+    assert code == 0
+    assert found["mbls"][0] == "0.90"
+    assert found["mbls-m0"] == ["not", "run"]
+    assert "with the sweep's own tasks as columns" in out
+    assert "mbls Table 1 has no figure for these data sets and models" in out
+    assert "runs of mbls on" in out
+
+
+def test_recipes_are_chosen_by_wildcard(ask):
+    out = ask("--recipes", "m*", "--metrics", "ece").out
+    assert "mbls" in lines(out)
+    assert "ce" not in lines(out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--layout", "macal/tabel1"], "unknown layout 'macal/tabel1'; there are: macal/table1"),
+        (["--published"], "--published needs --layout"),
+        (["--baseline", "ls"], "baseline 'ls' is no row of the table; there are: ce, mbls"),
+        (["--recipes", "ls"], "recipe 'ls' matches none; there are: ce, mbls"),
+        (["--rows", "recipe,colour"], "rows: 'colour' is not one of recipe, dataset"),
+        (["--prefer", "other"], "preferred sweep 'other' is none of"),
+    ],
+)
+def test_a_wrong_request_gets_one_line(ask, arguments, expected):
+    code, out, err = ask(*arguments)
+    assert (code, out) == (2, "")
+    assert expected in err
+    assert err.count("\n") == 1
