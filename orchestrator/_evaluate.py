@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,16 @@ import torch
 import yaml
 
 from orchestrator._state import Chosen, StudyState, SweepState
+from orchestrator.journal import TEST_PREFIX
 from trainables.artifacts import Artifact, ArtifactStore
 from trainables.data import PreparedData
-from trainables.engine import default_device
+from trainables.engine import trial_device
 from trainables.errors import InputError
 from trainables.metrics import reliability_curve, reliability_diagram
 from trainables.stages import evaluate_on_test
+from trainables.suites import SuiteData, evaluate_suite, find_suite, pooled, suite_directory
 
-__all__ = ["Evaluation", "evaluate", "pending_evaluations"]
+__all__ = ["Evaluation", "evaluate", "measured", "pending_evaluations"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Evaluation:
         data: Directory of the prepared data.
         configuration: The whole chain, part to its parameters.
         objective: The validation objective that it was chosen for.
+        suites: Label of each suite to the directory where it is stored.
     """
 
     key: str
@@ -48,18 +51,34 @@ class Evaluation:
     data: str
     configuration: dict[str, dict[str, Any]]
     objective: float
+    suites: Mapping[str, str] = field(default_factory=dict)
 
 
 def pending_evaluations(state: SweepState) -> Iterator[Evaluation]:
     """Yield what is to be measured on test data; to be called once every study has chosen."""
+    root = state.plan.spec.data_root
     for study in state.studies.values():
         if study.plan.row:
             for chosen in study.seeds.values():
                 if chosen is not None:
-                    yield _evaluation(study, chosen)
+                    yield _evaluation(study, chosen, root)
 
 
-def _evaluation(study: StudyState, chosen: Chosen) -> Evaluation:
+def measured(job: Evaluation, events: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether a journal's events hold all metrics of a configuration, suites included."""
+    names = {
+        name
+        for event in events
+        if event["event"] == "evaluated" and event["key"] == job.key
+        for name in event["metrics"]
+    }
+    return bool(names) and all(
+        any(name.startswith(f"{TEST_PREFIX}{label}/") for name in names) for label in job.suites
+    )
+
+
+def _evaluation(study: StudyState, chosen: Chosen, root: str) -> Evaluation:
+    data = chosen.trial.request.data
     return Evaluation(
         key=chosen.trial.key,
         study=study.plan.id,
@@ -68,9 +87,13 @@ def _evaluation(study: StudyState, chosen: Chosen) -> Evaluation:
         seed=chosen.trial.request.seed,
         stage=chosen.trial.request.stage,
         artifact=chosen.outcome.artifact,
-        data=chosen.trial.request.data,
+        data=data,
         configuration={part: dict(v) for part, v in chosen.trial.configuration.items()},
         objective=chosen.objective,
+        suites={
+            find_suite(name, root).label: str(suite_directory(name, root, PreparedData.open(data)))
+            for name in study.plan.task.suites
+        },
     )
 
 
@@ -84,15 +107,16 @@ def evaluate(storage: str, folder: str, job: Evaluation, gpus: float = 0.0) -> d
         gpus: GPUs that this process was given; without one it computes on the CPU.
 
     Raises:
-        InputError: If an artifact is missing or damaged, or the folder cannot be written.
+        InputError: If an artifact or a suite is missing or damaged, or the folder cannot be
+            written.
     """
-    metrics, artifact = evaluate_on_test(
+    store, data, device = (
         ArtifactStore(Path(storage)),
-        job.stage,
-        job.artifact,
         PreparedData.open(job.data),
-        default_device() if gpus else torch.device("cpu"),
+        trial_device(gpus),
     )
+    metrics, artifact = evaluate_on_test(store, job.stage, job.artifact, data, device)
+    metrics |= _on_suites(job, store, data, device)
     target = Path(folder) / job.task / job.recipe / f"seed-{job.seed}"
     try:
         written = _write_reports(target, job, artifact)
@@ -103,11 +127,22 @@ def evaluate(storage: str, folder: str, job: Evaluation, gpus: float = 0.0) -> d
         "key": job.key,
         "study": job.study,
         "seed": job.seed,
-        "metrics": {f"test_{name}": value for name, value in metrics.items()},
+        "metrics": {f"{TEST_PREFIX}{name}": value for name, value in metrics.items()},
         "predictions": artifact.key,
-        "seconds": chain_seconds(ArtifactStore(Path(storage)), job.stage, job.artifact),
+        "seconds": chain_seconds(store, job.stage, job.artifact),
         "artifacts": {path.name: str(path) for path in written},
     }
+
+
+def _on_suites(
+    job: Evaluation, store: ArtifactStore, data: PreparedData, device: torch.device
+) -> dict[str, float]:
+    """Return the metrics of every suite, and their means over suites that belong together."""
+    metrics: dict[str, float] = {}
+    for directory in job.suites.values():
+        metrics |= evaluate_suite(store, job.stage, job.artifact, data, directory, device)[0]
+    pools = {label: SuiteData.open(place).suite.pool for label, place in job.suites.items()}
+    return {**metrics, **pooled(metrics, pools)}
 
 
 def chain_seconds(store: ArtifactStore, stage: str | None, key: str | None) -> float | None:

@@ -21,18 +21,19 @@ from orchestrator._cluster import (
     require_shared,
     several_machines,
 )
-from orchestrator._evaluate import Evaluation, evaluate, pending_evaluations
+from orchestrator._evaluate import Evaluation, evaluate, measured, pending_evaluations
 from orchestrator._progress import say
 from orchestrator._state import SweepState
 from orchestrator.journal import Journal, read_events
 from orchestrator.plan import Plan, make_plan
 from orchestrator.provenance import provenance
 from orchestrator.results import StudyResult
-from orchestrator.spec import SweepSpec, parse_sweep
+from orchestrator.spec import SweepSpec, TaskSpec, parse_sweep
 from orchestrator.tracking import ShipperProcess, results_from_journal, start_shipper
 from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData, prepare
 from trainables.errors import InputError
+from trainables.suites import find_suite, prepare_suite
 
 __all__ = ["SweepOutcome", "load_existing", "prepare_data", "run_sweep"]
 
@@ -68,24 +69,41 @@ class SweepOutcome:
         return self.spec.directory / JOURNAL
 
 
-def prepare_data(spec: SweepSpec) -> dict[str, PreparedData]:
+def prepare_data(spec: SweepSpec, console: Console | None = None) -> dict[str, PreparedData]:
     """Read, split and store the data of every task; returns task name to prepared data.
 
+    Suites are stored beside them.
+
+    Args:
+        spec: The checked sweep.
+        console: Where progress is shown; None for nowhere.
+
     Raises:
-        InputError: If a data set is absent or damaged; the text names the task.
+        InputError: If a data set or a suite is absent or damaged, or a suite does not fit its task;
+            the text names the task.
     """
     prepared = {}
     for number, task in enumerate(spec.tasks):
         try:
-            prepared[task.id] = prepare(
-                task.dataset,
-                Path(spec.data_root),
-                task.split_spec,
-                spec.storage_path / "data",
-            )
+            prepared[task.id] = _prepare_task(task, spec, console)
         except InputError as error:
             raise InputError(f"tasks[{number}] ({task.id}): {error}") from error
     return prepared
+
+
+def _prepare_task(task: TaskSpec, spec: SweepSpec, console: Console | None) -> PreparedData:
+    root = Path(spec.data_root)
+
+    def told(name: str) -> Callable[[str], None]:
+        return lambda text: say(console, f"preparing {name}: {text}")
+
+    place = spec.storage_path / "data"
+    data = prepare(task.dataset, root, task.split_spec, place, notice=told(task.dataset))
+    for name in task.suites:
+        find_suite(name, root).check(data.info)
+    for name in task.suites:
+        prepare_suite(name, root, data, notice=told(name))
+    return data
 
 
 def load_existing(name: str, storage: str) -> SweepSpec:
@@ -133,7 +151,7 @@ def run_sweep(
     _check_same(spec, resume)
     plan = make_plan(spec)
     with _owned(spec):
-        data = prepare_data(spec)
+        data = prepare_data(spec, console)
         _store_spec(spec)
         return _run(plan, data, address, console, started)
 
@@ -186,7 +204,7 @@ def _search_and_evaluate(
     console: Console | None,
     history: list[dict[str, Any]],
 ) -> str:
-    evaluated = {event["key"] for event in history if event["event"] == "evaluated"}
+    evaluated = [event for event in history if event["event"] == "evaluated"]
     if not _all_known(state, evaluated):
         say(console, "starting Ray" if address is None else f"joining Ray at {address}")
         with joined_cluster(address) as ray:
@@ -199,17 +217,19 @@ def _search_and_evaluate(
             search(state, journal, store, ray, console, growing=address is not None)
             if not state.finished:
                 return "interrupted"
-            jobs = [job for job in pending_evaluations(state) if job.key not in evaluated]
+            jobs = [job for job in pending_evaluations(state) if not measured(job, evaluated)]
             _evaluate_all(jobs, state.plan.spec, store, ray, journal.append, console)
     hopeless = any(study.chosen is None for study in state.studies.values() if study.plan.row)
     return "failed" if hopeless else "finished"
 
 
-def _all_known(state: SweepState, evaluated: set[str]) -> bool:
+def _all_known(state: SweepState, evaluated: list[dict[str, Any]]) -> bool:
     """Take over what an earlier run finished; tell whether that was everything."""
     idle = state.take_over()
     return (
-        idle and state.finished and all(job.key in evaluated for job in pending_evaluations(state))
+        idle
+        and state.finished
+        and all(measured(job, evaluated) for job in pending_evaluations(state))
     )
 
 
@@ -269,14 +289,20 @@ def _check_same(spec: SweepSpec, resume: bool) -> None:
         if resume:
             load_existing(spec.name, spec.storage)
         return
-    before = load_existing(spec.name, spec.storage).model_dump(mode="json")
-    now = spec.model_dump(mode="json")
+    before, now = _identity(load_existing(spec.name, spec.storage)), _identity(spec)
     for key in IDENTITY:
         if before[key] != now[key]:
             raise InputError(
                 f"sweep {spec.name!r} exists in {spec.directory} with another `{key}`; "
                 "give this one another name, or start it with --fresh"
             )
+
+
+def _identity(spec: SweepSpec) -> dict[str, Any]:
+    """Return what makes a sweep another one; further suites measure what was chosen once more."""
+    return spec.model_dump(
+        mode="json", include=set(IDENTITY), exclude={"tasks": {"__all__": {"suites"}}}
+    )
 
 
 def _store_spec(spec: SweepSpec) -> None:

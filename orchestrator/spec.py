@@ -22,6 +22,7 @@ from trainables.methods import build_method, method_kind
 from trainables.models import build_model
 from trainables.protocols import Protocol, protocol_from
 from trainables.refinements import REFINEMENTS, build_refinement
+from trainables.suites import check_suites
 
 __all__ = [
     "OBJECTIVES",
@@ -67,6 +68,8 @@ class TaskSpec(_Strict):
         protocol: A protocol's name, or a mapping of its fields (with ``base:`` for a named one).
         name: What tables call the task; ``dataset/model/protocol`` if left out.
         split: How the training part is divided; by default as the protocol says.
+        suites: What chosen configurations are measured on beside the clean test set; names from
+            ``calsweep list suites``.
     """
 
     dataset: str
@@ -74,6 +77,7 @@ class TaskSpec(_Strict):
     protocol: str | dict[str, Any]
     name: str = ""
     split: SplitModel = SplitModel()
+    suites: tuple[str, ...] = Field(default=(), strict=False)
 
     @property
     def id(self) -> str:
@@ -246,7 +250,7 @@ class SweepSpec(_Strict):
 
     @model_validator(mode="after")
     def _check_all(self) -> SweepSpec:
-        _check_tasks(self.tasks)
+        _check_tasks(self.tasks, self.data_root)
         _check_variants(self.variants)
         parts = {part for recipe in self.expanded() for part in _all_parts(recipe)}
         _check_parameters(self, parts)
@@ -307,7 +311,7 @@ def _all_parts(recipe: Recipe) -> set[str]:
     return {*recipe.method, *filter(None, (recipe.refinement, recipe.calibrator))}
 
 
-def _check_tasks(tasks: tuple[TaskSpec, ...]) -> None:
+def _check_tasks(tasks: tuple[TaskSpec, ...], root: str) -> None:
     seen: set[str] = set()
     for number, task in enumerate(tasks):
         where = f"tasks[{number}]"
@@ -316,6 +320,7 @@ def _check_tasks(tasks: tuple[TaskSpec, ...]) -> None:
             ("protocol", lambda task=task: task.resolved_protocol),
             ("split", lambda task=task: task.split_spec),
             ("model", lambda task=task: _check_model(task.model)),
+            ("suites", lambda task=task: check_suites(task.suites, root)),
         ):
             try:
                 check()

@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trainables.artifacts import Artifact, ArtifactStore, stage_key
 from trainables.calibrators import Calibrator, calibrator_from_recipe, cross_fit
-from trainables.data import ImageBatcher, PreparedData, SearchData
+from trainables.data import DatasetInfo, ImageBatcher, PreparedData, SearchData
 from trainables.engine import Trainer, default_device, in_batches, place, predict, seeded_network
 from trainables.errors import InputError, TrainingDivergedError
 from trainables.methods import build_method
@@ -29,7 +30,15 @@ from trainables.models import Network
 from trainables.protocols import Protocol, protocol_from
 from trainables.refinements import HeadTrainer, build_refinement
 
-__all__ = ["STAGES", "StageRequest", "StageRun", "TaskData", "evaluate_on_test", "open_stage"]
+__all__ = [
+    "STAGES",
+    "StageRequest",
+    "StageRun",
+    "TaskData",
+    "evaluate_on_test",
+    "open_stage",
+    "predictor",
+]
 
 STAGES = ("train", "refine", "calibrate")  # In the order in which they build on each other.
 FEATURE_VIEWS = 8  # Augmented views of the training set that refinements cycle through.
@@ -437,7 +446,7 @@ def load_features(
 
 
 def _compute_features(trained: Artifact, data: TaskData) -> dict[str, Tensor]:
-    network, protocol = restore_network(trained, data.prepared, data.device)
+    network, protocol = restore_network(trained, data.prepared.info, data.device)
     kind = protocol.augmentation or data.prepared.info.augmentation
     train = ImageBatcher(data.search.train.images, data.prepared.info, data.device)
     count = 1 if kind == "none" else FEATURE_VIEWS
@@ -456,13 +465,13 @@ def _features(network: Network, batcher: ImageBatcher, kind: str = "none", seed:
 
 
 def restore_network(
-    trained: Artifact, prepared: PreparedData, device: torch.device
+    trained: Artifact, info: DatasetInfo, device: torch.device
 ) -> tuple[Network, Protocol]:
     """Return the network of a ``train`` artifact with its weights, and its protocol."""
     request = trained.record["request"]
     method = build_method(request["parts"])
-    network = seeded_network(request["model"], prepared.info, request["seed"])
-    network = method.scheme.attach(network, prepared.info.num_classes)
+    network = seeded_network(request["model"], info, request["seed"])
+    network = method.scheme.attach(network, info.num_classes)
     network.load_state_dict(trained.tensors("weights"))
     return place(network, device), protocol_from(dict(request["protocol"]))
 
@@ -518,8 +527,8 @@ def evaluate_on_test(
     )
     found = store.find("evaluate", evaluation_key)
     if found is None:
-        images = ImageBatcher(test.images, prepared.info, device or default_device())
-        log_probs = _outputs(store, stage, key, prepared, images).log_softmax(1).float()
+        outputs = predictor(store, stage, key, prepared.info, device or default_device())
+        log_probs = outputs(test.images).log_softmax(1).float()
         labels = torch.from_numpy(test.labels.copy())
         metrics = evaluation_report(log_probs, labels)
         found = store.write(
@@ -531,21 +540,29 @@ def evaluate_on_test(
     return dict(found.record["metrics"]), found
 
 
-@torch.inference_mode()
-def _outputs(
-    store: ArtifactStore, stage: str, key: str, prepared: PreparedData, images: ImageBatcher
-) -> Tensor:
-    """Return the logits or log-probabilities (N, K) of images, down the chain of stages."""
+def predictor(
+    store: ArtifactStore, stage: str, key: str, info: DatasetInfo, device: torch.device
+) -> Callable[[np.ndarray], Tensor]:
+    """Return a function from images (N, H, W, C), uint8, to logits or log-probabilities (N, K).
+
+    It goes down the chain of stages that ends in an artifact; nothing but images is read by it.
+
+    Raises:
+        InputError: If an artifact is missing or damaged.
+    """
     artifact = _find(store, stage, key)
     request = artifact.record["request"]
     if stage == "calibrate":
         before = request["upstream_stage"], request["upstream"]
+        inner = predictor(store, *before, info, device)
         calibrator = _calibrator(request["parts"])
         calibrator.load_state_dict(artifact.tensors("calibrator"))
-        return calibrator(_outputs(store, *before, prepared, images))
+        return torch.inference_mode()(lambda images: calibrator(inner(images)))
     trained = artifact if stage == "train" else _find(store, "train", request["upstream"])
-    network, _ = restore_network(trained, prepared, images.device)
+    network, _ = restore_network(trained, info, device)
     if stage == "train":
-        return predict(network, images)
-    head = _restore_head(artifact, network.feature_dim, prepared.info.num_classes)
-    return head(_features(network, images))
+        return lambda images: predict(network, ImageBatcher(images, info, device))
+    head = _restore_head(artifact, network.feature_dim, info.num_classes)
+    return torch.inference_mode()(
+        lambda images: head(_features(network, ImageBatcher(images, info, device)))
+    )

@@ -22,6 +22,7 @@ class Catalogue(StrEnum):
     calibrators = "calibrators"
     objectives = "objectives"
     datasets = "datasets"
+    suites = "suites"
     models = "models"
     protocols = "protocols"
     layouts = "layouts"
@@ -37,8 +38,9 @@ def list_names(what: Annotated[Catalogue, typer.Argument(help="What to list.")])
     if what is Catalogue.layouts:
         console.print(_layouts())
         return 0
-    if what in (Catalogue.datasets, Catalogue.models, Catalogue.protocols):
-        for name in _plain_names(what):
+    plain = _plain_names(what)
+    if plain is not None:
+        for name in plain():
             console.print(name, markup=False)
         return 0
     table = Table(box=None)
@@ -62,17 +64,19 @@ def _layouts() -> Table:
     return table
 
 
-def _plain_names(what: Catalogue) -> list[str]:
+def _plain_names(what: Catalogue) -> Callable[[], list[str]] | None:
     from trainables.data import source_names
     from trainables.models import model_names
     from trainables.protocols import protocol_names
+    from trainables.suites import suite_names
 
     listings: dict[Catalogue, Callable[[], list[str]]] = {
         Catalogue.datasets: source_names,
+        Catalogue.suites: suite_names,
         Catalogue.models: lambda: [*model_names(), "timm:NAME", "torchvision:NAME"],
         Catalogue.protocols: protocol_names,
     }
-    return listings[what]()
+    return listings.get(what)
 
 
 def _registered(what: Catalogue) -> list[str]:

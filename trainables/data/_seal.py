@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from trainables.data._guard import seal_paths
 from trainables.data._prepare import raw_test_paths
-from trainables.data._prepared import MANIFEST, TEST
+from trainables.data._prepared import MANIFEST, SUITES, TEST
 from trainables.errors import InputError
+
+SUITE_MANIFEST = "suite.json"
 
 
 def seal_test_data(*directories: Path | str) -> None:
@@ -15,9 +18,9 @@ def seal_test_data(*directories: Path | str) -> None:
 
     Afterwards ``PreparedData.test`` and ``read_source`` raise ``TestDataSealedError``, and so does
     opening, by whatever path, a file below the ``test`` folder of a prepared directory or of those
-    beside it, or a file of their sources that holds test images. Child processes that import this
-    package are sealed too. There is no way back but a new process. It is no sandbox against hostile
-    code: files that a C library opens by itself are not seen.
+    beside it, a suite stored beside it, or a file of their sources that holds test images. Child
+    processes that import this package are sealed too. There is no way back but a new process. It is
+    no sandbox against hostile code: files that a C library opens by itself are not seen.
 
     Args:
         *directories: Prepared directories (with ``split.json``), or any other files and folders,
@@ -40,4 +43,14 @@ def _targets(path: Path) -> list[Path]:
         return [path]
     # Another split of the same images, prepared beside this one, holds the same test images.
     beside = [manifest.parent / TEST for manifest in path.parent.glob(f"*/{MANIFEST}")]
-    return [path / TEST, *beside, *raw_test_paths(path.parent)]
+    suites = path.parent / SUITES
+    return [path / TEST, *beside, *raw_test_paths(path.parent), suites, *_suite_sources(suites)]
+
+
+def _suite_sources(suites: Path) -> list[Path]:
+    """Return where the sources of stored suites keep their images."""
+    return [
+        Path(source)
+        for manifest in sorted(suites.glob(f"*/{SUITE_MANIFEST}"))
+        for source in json.loads(manifest.read_text(encoding="utf-8"))["test_paths"]
+    ]
