@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator._study import Outcome, StudySearch
 from orchestrator.plan import BASELINE, Plan, StudyPlan
-from orchestrator.spec import SearchModel, TaskSpec
+from orchestrator.spec import SearchModel, SweepSpec, TaskSpec
 from trainables.artifacts import stage_key
 from trainables.data import PreparedData
 from trainables.stages import STAGES, StageRequest
@@ -120,7 +120,7 @@ class SweepState:
             for study in plan
         }
         for study in plan:
-            self._emit_once(_opened(study, data[study.task.id], selection_rule(plan.spec.search)))
+            self._emit_once(_opened(study, data[study.task.id], plan.spec))
 
     @property
     def finished(self) -> bool:
@@ -389,13 +389,26 @@ def _trial_key(sweep_id: str, study: str, role: str, number: int, request: str) 
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def selection_rule(search: SearchModel) -> dict[str, Any]:
+def _rule(search: SearchModel, task: TaskSpec) -> dict[str, Any]:
     """Return how a study's configuration is chosen, as plain values for journal and tracking."""
     return {
         "objective": f"val_{search.objective}",
         "accuracy_tolerance": search.accuracy_tolerance,
-        "epoch": "last",
+        "epoch": task.resolved_protocol.keep,
         "tie": "earlier trial",
+    }
+
+
+def _origin(plan: StudyPlan, spec: SweepSpec) -> dict[str, Any]:
+    """Return what must be known, beside a trial's own configuration, to compute it again."""
+    task = plan.task
+    parts = (*plan.recipe.method, plan.recipe.refinement, plan.recipe.calibrator)
+    return {
+        "dataset": task.dataset,
+        "split": task.split_spec.to_dict(),
+        "protocol": task.resolved_protocol.to_dict(),
+        "variants": {p: spec.base(p) for p in parts if p and spec.base(p) != p},
+        "resources": {s: getattr(spec.resources, s).model_dump() for s in STAGES},
     }
 
 
@@ -406,7 +419,7 @@ def _setting(task: TaskSpec, data: PreparedData) -> str:
     )
 
 
-def _opened(plan: StudyPlan, data: PreparedData, rule: Mapping[str, Any]) -> Event:
+def _opened(plan: StudyPlan, data: PreparedData, spec: SweepSpec) -> Event:
     return {
         "event": "study_opened",
         "study": plan.id,
@@ -420,7 +433,8 @@ def _opened(plan: StudyPlan, data: PreparedData, rule: Mapping[str, Any]) -> Eve
         "model": plan.task.model,
         "protocol": plan.task.protocol_name,
         "setting": _setting(plan.task, data),
-        "rule": dict(rule),
+        "rule": _rule(spec.search, plan.task),
+        "origin": _origin(plan, spec),
     }
 
 

@@ -11,7 +11,7 @@ One event is one line, an object with ``event``, ``time`` (milliseconds since 19
     study it builds on, or null), ``row`` (false: it exists only because others build on it, and is
     no row of a table), ``dataset``, ``model``, ``protocol`` (names), ``fingerprint`` (hash of the
     data as split), ``setting`` (hash of data, model and protocol), ``rule`` (how the choice is
-    made).
+    made), ``origin`` (what a trial's configuration leaves open, so that it can be computed again).
 ``trial_started``
     ``study``, ``number`` (from 0 within the study and role), ``key`` (hex, names the trial for
     ever), ``role`` (``search`` or ``seed``), ``seed``, ``stage`` (``train``, ``refine`` or

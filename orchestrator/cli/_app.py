@@ -15,6 +15,7 @@ from orchestrator.cli._list import list_names
 from orchestrator.cli._nightly import nightly
 from orchestrator.cli._plot import plot
 from orchestrator.cli._query import best, sync
+from orchestrator.cli._reproduce import reproduce
 from orchestrator.cli._run import demo, plan, run
 from orchestrator.cli._submit import submit
 from orchestrator.cli._table import table
@@ -58,6 +59,7 @@ app.command()(run)
 app.command()(submit)
 app.command()(plan)
 app.command()(best)
+app.command()(reproduce)
 app.command()(table)
 app.command()(plot)
 app.command()(sync)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +24,7 @@ class ConfigFormat(StrEnum):
 
     yaml = "yaml"
     json = "json"
+    fixed = "fixed"
 
 
 def best(
@@ -29,10 +32,26 @@ def best(
     recipe: Annotated[str, typer.Option(help="Such as mbls+macal.")],
     sweep: Annotated[str | None, typer.Option(help="Only trials of this sweep.")] = None,
     top: Annotated[int, typer.Option(min=1, help="How many, best first.")] = 1,
-    format: Annotated[ConfigFormat, typer.Option(help="yaml or json.")] = ConfigFormat.yaml,
+    since: Annotated[str | None, typer.Option(help="Only studies begun on DATE or later.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only studies begun on DATE or before.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(help="Only sweeps with KEY=VALUE below `tags`; repeatable.")
+    ] = None,
+    fingerprint: Annotated[
+        str | None, typer.Option(help="Only data whose hash begins so; any: rank all together.")
+    ] = None,
+    code: Annotated[
+        str | None, typer.Option(help="Only this git commit; any: rank all together.")
+    ] = None,
+    format: Annotated[
+        ConfigFormat, typer.Option(help="yaml, json, or fixed: the block for another sweep file.")
+    ] = ConfigFormat.yaml,
     out: Annotated[
         Path | None, typer.Option(help="Write OUT.yaml and OUT.json instead of printing.")
     ] = None,
+    promote: Annotated[
+        bool, typer.Option("--promote", help="Register the best one's weights as the champion.")
+    ] = False,
     tracking_uri: TrackingUri = None,
     storage: Storage = "calsweep-storage",
 ) -> int:
@@ -40,16 +59,73 @@ def best(
     from orchestrator.selection import best_config, default_tracking_uri
 
     uri = tracking_uri or default_tracking_uri(storage)
-    for position, config in enumerate(
-        best_config(task, recipe, tracking_uri=uri, sweep=sweep, top=top)
-    ):
-        if out is not None:
+    found = best_config(
+        task,
+        recipe,
+        tracking_uri=uri,
+        sweep=sweep,
+        top=top,
+        since=_day("--since", since),
+        until=_day("--until", until, after=True),
+        tags=dict(_pair(text) for text in tag or ()),
+        fingerprint=fingerprint,
+        code=code,
+    )
+    if found and found[0].note:
+        typer.echo(f"calsweep: {found[0].note}", err=True)
+    if out is not None:
+        for position, config in enumerate(found):
             _save(config, out, "" if top == 1 else f"-{position + 1}")
-        elif format is ConfigFormat.json:
-            typer.echo(config.to_json())
-        else:
-            typer.echo(config.to_yaml(), nl=False)
+    else:
+        typer.echo(_text(found, format, several=top > 1), nl=False)
+    if promote and found:
+        _promote(found[0], uri, storage)
     return 0
+
+
+def _text(found: list[BestConfig], format: ConfigFormat, several: bool) -> str:
+    """Return configurations as one document, or as several where YAML has them."""
+    if format is ConfigFormat.json:
+        if several:
+            return json.dumps([config.to_dict() for config in found], indent=2) + "\n"
+        return "".join(config.to_json() + "\n" for config in found)
+    texts = [c.to_fixed() if format is ConfigFormat.fixed else c.to_yaml() for c in found]
+    return "---\n".join(texts)
+
+
+def _promote(config: BestConfig, uri: str, storage: str) -> None:
+    from orchestrator.champion import promote
+
+    champion = promote(config.run_id, uri, storage)
+    typer.echo(
+        f"calsweep: {champion.model} version {champion.version} is the {champion.alias}"
+        + ("" if champion.new else " already"),
+        err=True,
+    )
+
+
+def _day(option: str, text: str | None, after: bool = False) -> datetime | None:
+    """Return the beginning of a day in local time, or of the one after it; or the very time."""
+    if text is None:
+        return None
+    try:
+        day = date.fromisoformat(text) + timedelta(days=int(after))
+        return datetime(day.year, day.month, day.day).astimezone()
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError) as error:
+        raise InputError(
+            f"{option} {text!r} is no date; allowed: 2026-05-01 or 2026-05-01T13:30"
+        ) from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not name or not separator:
+        raise InputError(f"--tag {text!r} is not KEY=VALUE")
+    return name, value
 
 
 def _save(config: BestConfig, out: Path, suffix: str) -> None:

@@ -13,11 +13,12 @@ from orchestrator.tracking._process import ShipperProcess, start_shipper
 from orchestrator.tracking._uri import check_tracking_uri, ping
 
 if TYPE_CHECKING:
-    from orchestrator.tracking._best import ANY, BestRun, Where, best_runs
+    from orchestrator.tracking._best import ANY, BestRun, Where, best_runs, tracked_run
     from orchestrator.tracking._queries import study_results
     from orchestrator.tracking._results import results_from_journal
     from orchestrator.tracking._shipper import Shipment, ship, sync
     from orchestrator.tracking._single import SingleRun, deliver_run
+    from orchestrator.tracking._times import stage_seconds
 
 __all__ = [
     "ANY",
@@ -32,9 +33,11 @@ __all__ = [
     "ping",
     "results_from_journal",
     "ship",
+    "stage_seconds",
     "start_shipper",
     "study_results",
     "sync",
+    "tracked_run",
 ]
 
 _LAZY = {
@@ -42,6 +45,7 @@ _LAZY = {
     "BestRun": "_best",
     "Where": "_best",
     "best_runs": "_best",
+    "tracked_run": "_best",
     "study_results": "_queries",
     "results_from_journal": "_results",
     "Shipment": "_shipper",
@@ -49,6 +53,7 @@ _LAZY = {
     "sync": "_shipper",
     "SingleRun": "_single",
     "deliver_run": "_single",
+    "stage_seconds": "_times",
 }
 
 

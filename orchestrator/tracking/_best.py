@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.journal import study_id
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._ledger import Study, Trial
-from orchestrator.tracking._server import Server
+from orchestrator.tracking._server import RefusedError, Server
 from orchestrator.tracking._store import check_known, existing, experiments_of
 from orchestrator.tracking._tags import study_of, trial_of
 from orchestrator.tracking._uri import redacted
@@ -19,7 +19,7 @@ from trainables.errors import InputError
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-__all__ = ["ANY", "BestRun", "Where", "best_runs"]
+__all__ = ["ANY", "BestRun", "Where", "best_runs", "tracked_run"]
 
 ANY = "any"
 """As a filter of fingerprint or code: rank different ones together."""
@@ -62,7 +62,7 @@ class Where:
 
     def __str__(self) -> str:
         """Return the conditions as options of the command."""
-        days = {"since": self.since, "until": self.until}
+        days = {"since": self.since, "until": None if self.until is None else self.until - 1}
         shown = [f"--{name} {_day(value)}" for name, value in days.items() if value is not None]
         shown += [f"--tag {name}={value}" for name, value in self.tags.items()]
         prefixes = {"fingerprint": self.fingerprint, "code": self.code}
@@ -92,6 +92,11 @@ class BestRun:
         started: When its study was opened, seconds since 1970.
         rule: How a study of that sweep chooses.
         note: What was left out because it is another version of the code; else empty.
+        stage: Stage that it computed.
+        seed: Its seed.
+        artifact: Key of the outcome; empty for sweeps that did not write it down.
+        model: Name of the network.
+        origin: What else must be known to compute it again; see ``orchestrator.journal``.
     """
 
     run_id: str
@@ -110,6 +115,11 @@ class BestRun:
     started: float = 0.0
     rule: dict[str, str] = field(default_factory=dict)
     note: str = ""
+    stage: str = ""
+    seed: int = 0
+    artifact: str = ""
+    model: str = ""
+    origin: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -170,14 +180,39 @@ def best_runs(
     return _ranked(server, chosen, top, note)
 
 
+def tracked_run(uri: str, run_id: str) -> BestRun:
+    """Return one trial by the id of its run.
+
+    Args:
+        uri: See ``check_tracking_uri``.
+        run_id: The run.
+
+    Raises:
+        InputError: If there is no such run on the store, or it is no finished trial.
+    """
+    server = existing(uri)
+    try:
+        run = server.run(run_id)
+    except RefusedError as error:
+        raise InputError(f"no run {run_id!r} on {redacted(uri)}: {error}") from error
+    tags = run.data.tags
+    if tags.get(names.KIND) != "trial" or names.PARENT not in tags:
+        raise InputError(f"run {run_id!r} on {redacted(uri)} is no trial of a sweep")
+    if run.info.status != names.FINISHED or names.OBJECTIVE not in run.data.metrics:
+        raise InputError(f"run {run_id!r} on {redacted(uri)} is no finished trial")
+    return _best_run(run, _found(server.run(tags[names.PARENT])), "")
+
+
+def _found(run: Run) -> _Found:
+    tags = run.data.tags
+    return _Found(study_of(run), tags[names.SWEEP], tags, run.info.experiment_id)
+
+
 def _studies(server: Server, experiments: Sequence[str], task: str, recipe: str) -> list[_Found]:
     # Only studies bear the first tag: a store looks at few runs where it starts from that.
     only = (f"tags.`{names.TRIALS}` != ''",)
     runs = server.runs(experiments, {names.STUDY: study_id(task, recipe)}, only)
-    found = [
-        _Found(study_of(run), run.data.tags[names.SWEEP], run.data.tags, run.info.experiment_id)
-        for run in runs
-    ]
+    found = [_found(run) for run in runs]
     if not found:
         check_known(server, experiments, {names.TASK: task, names.RECIPE: recipe})
     return sorted(found, key=lambda entry: entry.study.opened)
@@ -250,6 +285,11 @@ def _best_run(run: Run, found: _Found, note: str) -> BestRun:
         started=found.study.opened / 1000,
         rule=found.study.rule,
         note=note,
+        stage=trial.stage,
+        seed=trial.seed,
+        artifact=trial.artifact,
+        model=found.study.model,
+        origin=found.study.origin,
     )
 
 

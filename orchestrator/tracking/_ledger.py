@@ -69,6 +69,7 @@ class Trial:
     clock: int = 0
     run_id: str = ""
     code: str = ""
+    artifact: str = ""
     predictions: str = ""
     chain_seconds: float | None = None
 
@@ -108,6 +109,7 @@ class Study:
     protocol: str = ""
     setting: str = ""
     rule: dict[str, str] = field(default_factory=dict)
+    origin: dict[str, Any] = field(default_factory=dict)
     code: str = ""
     sweep_id: str = ""
 
@@ -192,6 +194,7 @@ class Ledger:
             upstream=event.get("upstream"),
             code=self.git_commit,
             sweep_id=self.sweep_id,
+            origin=dict(event.get("origin") or {}),
             rule={name: names.text(value) for name, value in (event.get("rule") or {}).items()},
             **facts,
         )

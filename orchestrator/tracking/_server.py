@@ -65,12 +65,12 @@ class Server:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         file = sqlite_file(uri)
-        with _translated(uri), _alone(file):
+        with translated(uri), _alone(file):
             self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
 
     def experiment(self, name: str) -> Experiment | None:
         """Return the experiment of that name, deleted ones included, or None."""
-        with _translated(self.uri):
+        with translated(self.uri):
             return self.client.get_experiment_by_name(name)
 
     def ensure_experiment(
@@ -84,7 +84,7 @@ class Server:
         found = self.experiment(name)
         if found is None:
             place = None if artifact_root is None else (artifact_root / _slug(name)).as_uri()
-            with _translated(self.uri):
+            with translated(self.uri):
                 made = self.client.create_experiment(name, place, tags={names.KIND: kind})
                 return self.client.get_experiment(made), True
         if found.lifecycle_stage != "active":
@@ -99,7 +99,7 @@ class Server:
         found: list[Experiment] = []
         token = None
         while True:
-            with _translated(self.uri):
+            with translated(self.uri):
                 page = self.client.search_experiments(
                     filter_string=f"tags.`{names.KIND}` = 'sweep'", page_token=token
                 )
@@ -130,7 +130,7 @@ class Server:
         conditions = [f"tags.`{name}` = {quoted(value)}" for name, value in tags.items()]
         condition, token = " AND ".join([*extra, *conditions]), None
         while experiments:
-            with _translated(self.uri):
+            with translated(self.uri):
                 answer = self.client.search_runs(
                     list(experiments),
                     condition,
@@ -148,7 +148,7 @@ class Server:
         self, experiment: str, name: str, tags: Mapping[str, str], start_time: int
     ) -> str:
         """Create a run and return its id."""
-        with _translated(self.uri):
+        with translated(self.uri):
             run = self.client.create_run(experiment, start_time, dict(tags), name)
         return run.info.run_id
 
@@ -158,7 +158,7 @@ class Server:
         params = [Param(names.allowed(name), value) for name, value in change.params.items()]
         tags = [RunTag(name, value) for name, value in change.tags.items()]
         if metrics or params or tags:
-            with _translated(self.uri):
+            with translated(self.uri):
                 # The client cuts this into as few requests as the server's limits allow.
                 self.client.log_batch(run_id, metrics, params, tags, synchronous=True)
 
@@ -170,22 +170,31 @@ class Server:
         """
         if not path.is_file():
             raise RefusedError(f"artifact {name}: {path} does not exist")
-        with tempfile.TemporaryDirectory() as folder, _translated(self.uri):
+        with tempfile.TemporaryDirectory() as folder, translated(self.uri):
             copy = Path(folder) / Path(name).name
             copyfile(path, copy)
             self.client.log_artifact(run_id, str(copy))
 
     def set_status(self, run_id: str, status: str, time: int) -> None:
         """Set a run's status, and when it ended unless it is RUNNING (again)."""
-        with _translated(self.uri):
+        with translated(self.uri):
             if status == names.RUNNING:
                 self.client.update_run(run_id, status=status)
             else:
                 self.client.set_terminated(run_id, status, time)
 
+    def run(self, run_id: str) -> Run:
+        """Return a run by its id.
+
+        Raises:
+            RefusedError: If there is none.
+        """
+        with translated(self.uri):
+            return self.client.get_run(run_id)
+
     def delete_run(self, run_id: str) -> None:
         """Delete a run, as the user interface would."""
-        with _translated(self.uri):
+        with translated(self.uri):
             self.client.delete_run(run_id)
 
 
@@ -196,7 +205,7 @@ def answer_within(uri: str, timeout: float) -> str:
         UnreachableError: If it does not answer within ``timeout`` seconds.
     """
     seconds = max(1, round(timeout))
-    with _translated(uri):
+    with translated(uri):
         if uri.startswith("postgresql"):
             engine = create_engine(uri, connect_args={"connect_timeout": seconds})
             engine.connect().close()
@@ -239,7 +248,7 @@ def _alone(file: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def _translated(uri: str) -> Iterator[None]:
+def translated(uri: str) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:

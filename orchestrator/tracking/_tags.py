@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from orchestrator.journal import TEST_PREFIX
@@ -39,6 +40,7 @@ def study_tags(study: Study, ledger: Ledger) -> dict[str, str]:
         names.MODEL: study.model,
         names.PROTOCOL: study.protocol,
         names.SETTING: study.setting,
+        names.ORIGIN: json.dumps(study.origin),
         **{names.RULE + name: value for name, value in study.rule.items()},
     }
 
@@ -88,6 +90,7 @@ def study_of(run: Run) -> Study:
             for name, value in tags.items()
             if name.startswith(names.RULE)
         },
+        origin=json.loads(tags.get(names.ORIGIN, "{}")),
         code=tags.get(names.GIT_COMMIT, ""),
         sweep_id=tags[names.SWEEP_ID],
     )
@@ -115,6 +118,7 @@ def trial_of(run: Run) -> Trial:
         reason=tags.get(names.REASON, ""),
         run_id=run.info.run_id,
         code=tags.get(names.GIT_COMMIT, ""),
+        artifact=tags.get(names.ARTIFACT, ""),
         predictions=tags.get(names.PREDICTIONS, ""),
         chain_seconds=metrics.get(names.CHAIN_SECONDS),
     )

@@ -1,0 +1,86 @@
+"""``calsweep reproduce``."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator.cli._console import output
+from orchestrator.cli._options import Storage, TrackingUri
+
+if TYPE_CHECKING:
+    from orchestrator.reproduce import Progress, Reproduction
+
+__all__ = ["reproduce"]
+
+EQUAL, DIFFERENT = 0, 1
+
+
+def reproduce(
+    run_id: Annotated[str, typer.Argument(help="The MLflow run of a finished trial.")],
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, help="Largest difference of equal figures.")
+    ] = 1e-6,
+    folder: Annotated[
+        Path | None, typer.Option(help="Keep the new artifacts here; by default they are thrown.")
+    ] = None,
+    data_root: Annotated[str, typer.Option(help="Folder of downloaded data sets.")] = "data",
+    tracking_uri: TrackingUri = None,
+    storage: Storage = "calsweep-storage",
+) -> int:
+    """Train a run's configuration again and compare the figures: 0 if equal, 1 if not."""
+    from orchestrator.reproduce import reproduce as compute
+    from orchestrator.selection import default_tracking_uri
+
+    with tempfile.TemporaryDirectory(prefix="calsweep-") as scratch:
+        found = compute(
+            run_id,
+            tracking_uri=tracking_uri or default_tracking_uri(storage),
+            folder=folder or scratch,
+            data_root=data_root,
+            tolerance=tolerance,
+            progress=_shown(Console(stderr=True, highlight=False)),
+        )
+    output().print(_table(found))
+    typer.echo(_verdict(found))
+    return EQUAL if found.equal else DIFFERENT
+
+
+def _shown(console: Console) -> Progress:
+    """Return what writes a line where a stage begins, and now and then while it goes on."""
+
+    def show(stage: str, epoch: int, epochs: int) -> None:
+        if epoch in (1, epochs) or epoch % max(1, epochs // 10) == 0:
+            console.print(f"{stage}: epoch {epoch} of {epochs}")
+
+    return show
+
+
+def _table(found: Reproduction) -> Table:
+    run = found.run
+    table = Table(title=f"{run.recipe} on {run.task}, seed {run.seed}", title_justify="left")
+    for heading in ("metric", "recorded", "reproduced", "difference"):
+        table.add_column(heading, justify="left" if heading == "metric" else "right")
+    for figure in found.figures:
+        table.add_row(
+            figure.metric,
+            f"{figure.recorded:.6f}",
+            f"{figure.reproduced:.6f}",
+            f"{figure.difference:+.2e}" if figure.difference else "0",
+        )
+    return table
+
+
+def _verdict(found: Reproduction) -> str:
+    worst = found.worst
+    if found.equal:
+        return f"equal: no figure differs by more than {found.tolerance:g}"
+    return (
+        f"different: {worst.metric} by {worst.difference:+.2e}, "
+        f"more than {found.tolerance:g}; the run's code is {found.run.code or 'unknown'}"
+    )
