@@ -1,0 +1,33 @@
+"""Which differences in a table are more than chance.
+
+``compare`` puts the recipes of one task beside a baseline: differences with paired bootstrap
+intervals over test rows, and noise floors. ``rank_comparison`` asks for differences that hold over
+(dataset, model) blocks. Both need no training: they read what evaluations have stored.
+"""
+
+from orchestrator.statistics._blocks import BlockScores, block_scores
+from orchestrator.statistics._bootstrap import Difference, PairedBootstrap, paired_bootstrap
+from orchestrator.statistics._compare import TaskComparison, compare
+from orchestrator.statistics._diagram import critical_difference_diagram
+from orchestrator.statistics._holm import holm
+from orchestrator.statistics._predictions import StoredPredictions, stored_predictions
+from orchestrator.statistics._ranks import PairTest, RankComparison, rank_comparison
+from orchestrator.statistics._resampled import BOOTSTRAPPED
+
+__all__ = [
+    "BOOTSTRAPPED",
+    "BlockScores",
+    "Difference",
+    "PairTest",
+    "PairedBootstrap",
+    "RankComparison",
+    "StoredPredictions",
+    "TaskComparison",
+    "block_scores",
+    "compare",
+    "critical_difference_diagram",
+    "holm",
+    "paired_bootstrap",
+    "rank_comparison",
+    "stored_predictions",
+]

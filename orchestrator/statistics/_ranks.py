@@ -1,0 +1,173 @@
+"""Do recipes differ over (dataset, model) blocks: ranks, Friedman's test, Wilcoxon's with Holm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from orchestrator.statistics._holm import holm
+
+__all__ = ["PairTest", "RankComparison", "rank_comparison"]
+
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class PairTest:
+    """Wilcoxon's signed-rank test of two recipes.
+
+    Attributes:
+        first: The recipe of the better average rank.
+        second: The other.
+        p: p-value with Holm's correction; None where no outcome could have been significant.
+    """
+
+    first: str
+    second: str
+    p: float | None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two differ at the 5% level."""
+        return self.p is not None and self.p <= LEVEL
+
+
+@dataclass(frozen=True)
+class RankComparison:
+    """Recipes ranked over blocks.
+
+    Attributes:
+        ranks: Recipe to its average rank, best first; 1 is the best, equals share theirs.
+        blocks: Number of blocks.
+        friedman: p-value of all recipes being alike; None where it is not testable.
+        critical_difference: Of average ranks (Nemenyi), for the diagram; None where Friedman's
+            test is not testable.
+        pairs: Every pair of recipes, or of a recipe and the control.
+    """
+
+    ranks: dict[str, float]
+    blocks: int
+    friedman: float | None
+    critical_difference: float | None
+    pairs: tuple[PairTest, ...]
+
+    @property
+    def testable(self) -> bool:
+        """Whether any pair could have been significant."""
+        return any(pair.p is not None for pair in self.pairs)
+
+    def pair(self, one: str, other: str) -> PairTest | None:
+        """Return the test of two recipes, in whichever order, if it was made."""
+        wanted = {one, other}
+        return next((pair for pair in self.pairs if {pair.first, pair.second} == wanted), None)
+
+    def cliques(self) -> list[tuple[str, ...]]:
+        """Return runs of recipes, in rank order, of which no two differ; the longest ones only."""
+        names = list(self.ranks)
+        alike = {frozenset((p.first, p.second)) for p in self.pairs if not p.differs}
+        found: list[tuple[int, int]] = []
+        for start in range(len(names)):
+            end = start
+            while end + 1 < len(names) and all(
+                frozenset((name, names[end + 1])) in alike for name in names[start : end + 1]
+            ):
+                end += 1
+            if end > start and not any(s <= start and end <= e for s, e in found):
+                found.append((start, end))
+        return [tuple(names[start : end + 1]) for start, end in found]
+
+
+def rank_comparison(
+    scores: Mapping[str, Mapping[Hashable, float]], *, higher: bool = False, control: str = ""
+) -> RankComparison:
+    """Rank recipes within each block and test whether they differ.
+
+    Demsar (2006) with the pairwise tests of Benavoli et al. (2016): whether two recipes differ then
+    does not depend on which others are in the table. Blocks, not seeds, are what is sampled: give
+    the mean over seeds.
+
+    With n blocks the smallest p-value of Wilcoxon's test is ``2 / 2^n``, and Holm multiplies it by
+    the number of pairs. Where that is above 5% no outcome could be significant, and ``p`` is None
+    rather than a number that looks like a finding: 5 blocks are never enough, 13 recipes against a
+    control need 10, all pairs of 14 recipes need 12. So it is for a pair with too few blocks in
+    which the two differ at all, and for Friedman's test.
+
+    Args:
+        scores: Recipe to block to score, finite; every recipe on the same blocks.
+        higher: Whether more is better.
+        control: Compare every recipe with this one only, which needs fewer blocks; empty for all
+            pairs.
+
+    Raises:
+        ValueError: If there are fewer than two recipes or no block, blocks differ between recipes,
+            a score is not finite, or the control is unknown.
+    """
+    table = _table(scores, control)
+    ranked = stats.rankdata(-table if higher else table, axis=1)
+    means = ranked.mean(axis=0)
+    names = list(scores)
+    order = [names[i] for i in np.argsort(means, kind="stable")]
+    columns = {name: table[:, i] for i, name in enumerate(names)}
+    friedman = _friedman(ranked)
+    return RankComparison(
+        ranks={name: float(means[names.index(name)]) for name in order},
+        blocks=len(table),
+        friedman=friedman,
+        critical_difference=None if friedman is None else _nemenyi(*table.shape),
+        pairs=_pairs(order, columns, control),
+    )
+
+
+def _table(scores: Mapping[str, Mapping[Hashable, float]], control: str) -> NDArray[np.float64]:
+    """Return the scores as blocks x recipes."""
+    if len(scores) < 2:
+        raise ValueError(f"{len(scores)} recipes to rank; expected at least 2")
+    if control and control not in scores:
+        raise ValueError(f"control={control!r} is not one of {', '.join(scores)}")
+    blocks = list(next(iter(scores.values())))
+    for recipe, row in scores.items():
+        if not blocks or set(row) != set(blocks):
+            raise ValueError(
+                f"{recipe} has {len(row)} blocks; expected the same for all, at least 1"
+            )
+        if not all(map(math.isfinite, row.values())):
+            raise ValueError(f"a score of {recipe} is not finite")
+    return np.array([[scores[recipe][block] for recipe in scores] for block in blocks])
+
+
+def _friedman(ranked: NDArray[np.float64]) -> float | None:
+    """Return the p-value, or None where even perfect agreement would not reach 5%."""
+    blocks, recipes = ranked.shape
+    most = stats.chi2.sf(blocks * (recipes - 1), recipes - 1)
+    if recipes < 3 or most > LEVEL or np.ptp(ranked, axis=1).max() == 0:
+        return None
+    return float(stats.friedmanchisquare(*ranked.T).pvalue)
+
+
+def _nemenyi(blocks: int, recipes: int) -> float:
+    spread = stats.studentized_range.ppf(1 - LEVEL, recipes, np.inf) / math.sqrt(2)
+    return float(spread * math.sqrt(recipes * (recipes + 1) / (6 * blocks)))
+
+
+def _pairs(
+    order: list[str], columns: Mapping[str, NDArray[np.float64]], control: str
+) -> tuple[PairTest, ...]:
+    pairs = [pair for pair in combinations(order, 2) if not control or control in pair]
+    gaps = [columns[first] - columns[second] for first, second in pairs]
+    gaps = [gap[gap != 0] for gap in gaps]
+    corrected = holm([_wilcoxon(gap) for gap in gaps])
+    smallest = len(pairs) * 2.0 ** (1 - len(columns[order[0]]))
+    return tuple(
+        PairTest(*pair, p if smallest <= LEVEL and 2.0 ** (1 - len(gap)) <= LEVEL else None)
+        for pair, gap, p in zip(pairs, gaps, corrected, strict=True)
+    )
+
+
+def _wilcoxon(gap: NDArray[np.float64]) -> float:
+    return float(stats.wilcoxon(gap).pvalue) if len(gap) else 1.0

@@ -1,0 +1,148 @@
+"""One metric of one set of predictions, on all test rows and on many resamples of them.
+
+A resample is a vector of how often each row occurs in it, so sums over its rows are products with
+that vector, and many resamples are one matrix product: nothing is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["BOOTSTRAPPED", "Resampled", "resampled"]
+
+BINS = 15  # As in the test metrics of every evaluation.
+BLOCK = 1 << 23  # Most numbers in one block of a product.
+
+
+class Resampled(NamedTuple):
+    """A metric on all rows, and on each resample: (draws,), float64."""
+
+    value: float
+    draws: Tensor
+
+
+def resampled(metric: str, log_probs: Tensor, labels: Tensor, counts: Tensor) -> Resampled:
+    """Return a metric, as ``trainables.metrics.calibration_report`` defines it.
+
+    Args:
+        metric: One of ``BOOTSTRAPPED``.
+        log_probs: (N, K).
+        labels: (N,), integers in [0, K).
+        counts: (draws, N), how often each row occurs in each resample; each sums to N.
+    """
+    whole = torch.ones(1, counts.shape[1], dtype=torch.float64)
+    measure = BOOTSTRAPPED[metric](log_probs.double(), labels)
+    step = max(1, BLOCK // counts.shape[1])
+    parts = [measure(counts[first : first + step].float()) for first in range(0, len(counts), step)]
+    return Resampled(float(measure(whole)), torch.cat(parts))
+
+
+Measure = Callable[[Tensor], Tensor]
+"""Gives the metric of each resample, (draws,), from its counts (draws, N)."""
+
+
+def _mean(values: Tensor) -> Measure:
+    # The part that varies alone is multiplied, so that single precision is enough for it.
+    centre = values.mean()
+    varying = values - centre
+
+    def measure(counts: Tensor) -> Tensor:
+        return centre + (counts @ varying.to(counts.dtype)).double() / len(values)
+
+    return measure
+
+
+def _accuracy(log_probs: Tensor, labels: Tensor) -> Measure:
+    return _mean((log_probs.argmax(1) == labels).double())
+
+
+def _nll(log_probs: Tensor, labels: Tensor) -> Measure:
+    return _mean(-log_probs.log_softmax(1).gather(1, labels[:, None]).squeeze(1))
+
+
+def _brier(log_probs: Tensor, labels: Tensor) -> Measure:
+    probs = log_probs.softmax(1)
+    true = probs.gather(1, labels[:, None]).squeeze(1)
+    return _mean(probs.square().sum(1) - 2 * true + 1)
+
+
+def _top_label(log_probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return confidence and its gap to correctness, both (N,)."""
+    confidence = log_probs.softmax(1).amax(1)
+    return confidence, confidence - (log_probs.argmax(1) == labels).double()
+
+
+def _ece(log_probs: Tensor, labels: Tensor) -> Measure:
+    confidence, gaps = _top_label(log_probs, labels)
+    cells = _cells(confidence[:, None], gaps[:, None])
+    return lambda counts: _sum_of_gaps(counts, cells) / len(labels)
+
+
+def _cwece(log_probs: Tensor, labels: Tensor) -> Measure:
+    probs = log_probs.softmax(1)
+    rows, classes = probs.shape
+    gaps = probs.clone()
+    gaps[torch.arange(rows), labels] -= 1
+    step = max(1, BLOCK // (rows * BINS))
+
+    def measure(counts: Tensor) -> Tensor:
+        total = torch.zeros(len(counts), dtype=torch.float64)
+        for first in range(0, classes, step):
+            block = slice(first, first + step)
+            total += _sum_of_gaps(counts, _cells(probs[:, block], gaps[:, block]))
+        return total / (rows * classes)
+
+    return measure
+
+
+def _cells(scores: Tensor, gaps: Tensor) -> Tensor:
+    """Spread gaps (N, C) over the equal-width bins ``(a, b]`` of each class: (N, C * BINS)."""
+    edges = torch.arange(1, BINS, dtype=torch.float64) / BINS
+    index = torch.searchsorted(edges, scores.contiguous())
+    index += torch.arange(scores.shape[1]) * BINS
+    spread = torch.zeros(len(scores), scores.shape[1] * BINS, dtype=torch.float64)
+    return spread.scatter_(1, index, gaps)
+
+
+def _sum_of_gaps(counts: Tensor, cells: Tensor) -> Tensor:
+    return (counts @ cells.to(counts.dtype)).double().abs().sum(1)
+
+
+def _aece(log_probs: Tensor, labels: Tensor) -> Measure:
+    """Return the measure with bins of equal mass, cut anew in every resample.
+
+    The edges of ``adaptive_ece`` lie between two neighbours in the order of confidences, or on the
+    lower one, so a bin ends after the lower one and its equals: at a rank, wherever the edge is.
+    """
+    confidence, gaps = _top_label(log_probs, labels)
+    ordered, order = confidence.sort()
+    gaps, rows = gaps[order], len(labels)
+    ends = torch.searchsorted(ordered, ordered, right=True) - 1  # Last row of equal confidence.
+    ranks = torch.arange(1, BINS) * rows // BINS
+
+    def measure(counts: Tensor) -> Tensor:
+        drawn = counts[:, order].double()
+        places = torch.searchsorted(
+            drawn.cumsum(1), ranks.expand(len(drawn), -1).double(), right=True
+        )
+        sums = (drawn * gaps).cumsum(1)
+        until = torch.cat([sums.gather(1, ends[places]), sums[:, -1:]], dim=1)
+        inside = until.diff(dim=1, prepend=torch.zeros(len(until), 1, dtype=torch.float64))
+        return inside.abs().sum(1) / rows
+
+    return measure
+
+
+BOOTSTRAPPED: Mapping[str, Callable[[Tensor, Tensor], Measure]] = {
+    "acc": _accuracy,
+    "nll": _nll,
+    "brier": _brier,
+    "ece": _ece,
+    "aece": _aece,
+    "cwece": _cwece,
+}
+"""Metrics that can be resampled."""
