@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -44,26 +43,34 @@ class Schedule:
         """
         if moment.tzinfo is None:
             raise ValueError(f"moment={moment} has no time zone")
-        local = (moment + EARLY).astimezone(self.zone)
-        return (local.date() - (DAY if local.time() < self.at else timedelta())).isoformat()
+        day = (moment + EARLY).astimezone(self.zone).date() + DAY
+        while self._instant(day, earliest=True) > moment + EARLY:
+            day -= DAY
+        return day.isoformat()
 
     def next_start(self, moment: datetime) -> datetime:
         """Return the first beginning after a moment, in the schedule's time zone."""
-        first = moment.astimezone(self.zone).date()
-        return next(start for start in self._starts(first - DAY) if start > moment)
+        day = moment.astimezone(self.zone).date() - DAY
+        while self._instant(day) <= moment:
+            day += DAY
+        return self._instant(day).astimezone(self.zone)
 
     def in_a_gap(self, first: date, days: int = 800) -> bool:
         """Tell whether clocks are set forward over this time of the day some day from ``first``."""
-        starts = self._starts(first)
-        return any(next(starts).time() != self.at for _ in range(days))
+        starts = (self._instant(first + n * DAY).astimezone(self.zone) for n in range(days))
+        return any(start.time() != self.at for start in starts)
 
-    def _starts(self, day: date) -> Iterator[datetime]:
-        while True:
-            # Through UTC and back: a time that does not exist becomes the one an hour later.
-            local = datetime.combine(day, self.at)
-            aware = local.astimezone() if self.zone is None else local.replace(tzinfo=self.zone)
-            yield aware.astimezone(UTC).astimezone(self.zone)
-            day += DAY
+    def _instant(self, day: date, earliest: bool = False) -> datetime:
+        """Return when a day's night begins, in UTC.
+
+        A time that does not exist becomes the one an hour later, and of a time that exists twice
+        the first counts; ``earliest`` takes what does not exist an hour before: any start after the
+        jump is then that night's.
+        """
+        local = datetime.combine(day, self.at)
+        both = [local.replace(fold=fold) for fold in ((0, 1) if earliest else (0,))]
+        aware = [t.astimezone() if self.zone is None else t.replace(tzinfo=self.zone) for t in both]
+        return min(t.astimezone(UTC) for t in aware)
 
 
 def make_schedule(at: str, time_zone: str | None = None) -> Schedule:

@@ -120,7 +120,7 @@ def rayjob(entry: Entry, options: KubernetesOptions) -> dict[str, Any]:
     head = {
         "name": "ray-head",
         "image": options.image,
-        "resources": {"requests": size, "limits": size},
+        "resources": {"requests": size, "limits": dict(size)},
         "volumeMounts": [
             {"name": "storage", "mountPath": STORAGE},
             {"name": "settings", "mountPath": SETTINGS, "readOnly": True},

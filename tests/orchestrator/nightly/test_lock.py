@@ -1,0 +1,113 @@
+"""One run at a time, whatever became of the last owner."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.nightly._lock import SILENT_SECONDS, BusyError, held_lock
+from trainables.errors import InputError
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from orchestrator.nightly._lock import held_lock
+with held_lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def owner(path: Path, **changes: object) -> None:
+    """Write a lock file as another owner would have left it."""
+    with held_lock(path):
+        mine = json.loads(path.read_text())
+    path.write_text(json.dumps({**mine, **changes}))
+
+
+def test_the_lock_is_gone_after_the_block(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "lock"
+    for _ in range(2):
+        with held_lock(path) as gone:
+            assert path.exists()
+            assert gone == ""
+    assert not path.exists()
+
+
+def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+    with (
+        held_lock(tmp_path / "lock"),
+        pytest.raises(BusyError, match=f"process {os.getpid()} on "),
+        held_lock(tmp_path / "lock"),
+    ):
+        pass
+
+
+def test_what_a_killed_process_left_is_taken_over_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    command = [sys.executable, "-c", HOLD, str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    with pytest.raises(BusyError, match=f"process {process.pid} "), held_lock(path):
+        pass
+    process.send_signal(signal.SIGKILL)
+    time.sleep(0.2)  # It is a zombie now, which holds nothing.
+    with held_lock(path) as gone:
+        assert gone.startswith(f"process {process.pid} on ")
+    process.communicate()
+
+
+def test_a_later_process_of_the_same_number_is_not_the_owner(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    owner(path, pid=os.getpid(), began=1.0)
+    with held_lock(path) as gone:
+        assert gone
+
+
+def test_an_owner_before_the_machine_was_started_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    owner(path, boot="another")
+    with held_lock(path) as gone:
+        assert gone
+
+
+def test_an_owner_elsewhere_counts_as_alive_while_it_touches_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    owner(path, host="another-machine")
+    with pytest.raises(BusyError, match="on another-machine"), held_lock(path):
+        pass
+    before = time.time() - SILENT_SECONDS - 1
+    os.utime(path, (before, before))
+    with held_lock(path) as gone:
+        assert "another-machine" in gone
+
+
+def test_the_owner_touches_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with held_lock(path, beat_seconds=0.05):
+        os.utime(path, (1.0, 1.0))
+        deadline = time.monotonic() + 10
+        while path.stat().st_mtime == 1.0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert path.stat().st_mtime > 1.0
+
+
+def test_half_a_file_is_nobodys(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text('{"host": "so')
+    with held_lock(path) as gone:
+        assert gone == ""
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"), held_lock(tmp_path / "file/lock"):
+        pass
