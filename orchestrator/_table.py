@@ -204,6 +204,7 @@ class ComparisonTable:
             *self._seed_note(),
             *self._signs(),
             *self.remarks,
+            *self._sweeps(),
             *self._failures(),
             *(self._runs() if self.runs else ()),
         ]
@@ -362,6 +363,17 @@ class ComparisonTable:
                 f"on average on these test rows; {INSIDE} a figure not above it, {SIMILAR} a "
                 "difference not above it"
             )
+
+    def _sweeps(self) -> Iterator[str]:
+        """Yield which sweeps the figures come from, if several, and in what these differ."""
+        names = dict.fromkeys(result.sweep for result in self._used)
+        if len(names) > 1:
+            codes = {result.code for result in self._used if result.code}
+            data = {(r.task, r.fingerprint) for r in self._used if r.fingerprint}
+            found = [f"from the sweeps {', '.join(names)}"]
+            found += ["their code differs"] if len(codes) > 1 else []
+            found += ["their data differ"] if len(data) > len({task for task, _ in data}) else []
+            yield "; ".join(found)
 
     def _failures(self) -> Iterator[str]:
         for result in self._used:

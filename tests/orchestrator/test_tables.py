@@ -622,7 +622,9 @@ def test_sweeps_of_other_data_or_code_are_not_mixed_unasked(field, what):
     sweeps = [[of_sweep("a", "ce", **{field: "1"})], [of_sweep("b", "ls", **{field: "2"})]]
     with pytest.raises(InputError, match=f"{what}.* differs between sweeps a and b; --mixed"):
         combine(sweeps)
-    assert len(combine(sweeps, mixed=True)) == 2
+    (note,) = make_table(combine(sweeps, mixed=True)).notes()
+    word = {"fingerprint": "their data differ", "code": "their code differs"}[field]
+    assert note == f"from the sweeps a, b; {word}"
     same = [[of_sweep("a", "ce", **{field: "1"})], [of_sweep("b", "ls", **{field: "1"})]]
     assert len(combine(same)) == 2
 
