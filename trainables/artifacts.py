@@ -112,6 +112,11 @@ class ArtifactStore:
         """Tell whether an artifact is there, without checking that it is intact."""
         return (self.path(stage, key) / MANIFEST).is_file()
 
+    def metrics(self, stage: str, key: str) -> dict[str, float]:
+        """Return the metrics in an artifact's record, without checking that it is intact."""
+        record = json.loads((self.path(stage, key) / RECORD).read_text(encoding="utf-8"))
+        return dict(record["metrics"])
+
     def write(
         self,
         stage: str,

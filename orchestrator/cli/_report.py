@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from pathlib import Path
 
 from rich.table import Table
 
 from orchestrator.cli._console import output
 from orchestrator.plan import Plan, StudyPlan
-from orchestrator.run import JOURNAL, SweepOutcome
+from orchestrator.run import SweepOutcome
 from orchestrator.selection import DEFAULT_METRICS
 from orchestrator.tables import ComparisonTable, build_table, render, to_rich
 
@@ -80,7 +79,12 @@ def show_plan(plan: Plan) -> None:
         f"with a training of its own for every trial it would be {plan.trials} trainings",
         markup=False,
     )
-    console.print(_reuse(plan), markup=False)
+    console.print(_preview(plan))
+    console.print(
+        f"sweep {plan.spec.name!r}; hours are of one after another, by the last runs of the task on "
+        "the tracking store, ? where it knows none",
+        markup=False,
+    )
 
 
 def _studies(plan: Plan) -> Table:
@@ -106,17 +110,16 @@ def _searches(study: StudyPlan) -> str:
     return ", ".join(names) or "nothing: one trial"
 
 
-def _reuse(plan: Plan) -> str:
-    from orchestrator.journal import read_events
+def _preview(plan: Plan) -> Table:
+    from orchestrator.preview import preview
 
-    spec = plan.spec
-    path = spec.directory / JOURNAL
-    events = read_events(path)[0] if path.exists() else []
-    ended = {event["key"] for event in events if event["event"] == "trial_finished"}
-    folder = spec.storage_path / "artifacts"
-    stored = Counter(entry.parts[-4] for entry in folder.glob("*/*/*/manifest.json"))
-    listing = ", ".join(f"{count} {stage}" for stage, count in sorted(stored.items()))
-    return (
-        f"reused: {len(ended)} trials that an earlier run of {spec.name!r} ended; "
-        f"artifacts in {_relative(folder)}: {listing or 'none'}"
-    )
+    table = Table(box=None)
+    for heading in ("task", "stage", "to compute, at most", "reused", "s each", "hours in all"):
+        table.add_column(heading, justify="left" if heading in ("task", "stage") else "right")
+    for stage in preview(plan):
+        seconds = "?" if stage.seconds is None else f"{stage.seconds:.1f}"
+        hours = "?" if stage.hours is None else f"{stage.hours:.2f}"
+        table.add_row(
+            stage.task, stage.stage, str(stage.computed), str(stage.reused), seconds, hours
+        )
+    return table

@@ -4,7 +4,7 @@ from trainables.data._arrays import ImageArrays
 from trainables.data._device import ImageBatcher
 from trainables.data._guard import TestDataSealedError, inherit_seal
 from trainables.data._info import AUGMENTATIONS, DatasetInfo
-from trainables.data._prepare import prepare
+from trainables.data._prepare import find_prepared, prepare
 from trainables.data._prepared import PreparedData, SearchData
 from trainables.data._registry import SOURCES, check_source, read_source, source_names
 from trainables.data._seal import seal_test_data
@@ -25,6 +25,7 @@ __all__ = [
     "SplitSpec",
     "TestDataSealedError",
     "check_source",
+    "find_prepared",
     "prepare",
     "read_source",
     "seal_test_data",

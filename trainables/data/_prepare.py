@@ -72,6 +72,20 @@ def prepare(
         raise InputError(f"dataset {name!r} cannot be stored in {destination}: {error}") from error
 
 
+def find_prepared(
+    name: str, root: Path | str, split: SplitSpec, destination: Path | str
+) -> PreparedData | None:
+    """Return what ``prepare`` has stored, or None; never reads the source, never writes.
+
+    Args:
+        name: A name as in ``source_names``.
+        root: The folder that downloaded data sets live in.
+        split: How it was split.
+        destination: The folder that holds prepared data sets.
+    """
+    return _find(find_reader(name, root), split, Path(destination).absolute())
+
+
 def raw_test_paths(destination: Path) -> list[Path]:
     """Return where the sources of everything prepared below ``destination`` keep test images."""
     paths: list[Path] = []

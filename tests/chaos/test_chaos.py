@@ -1,0 +1,23 @@
+"""A short storm over a real sweep on a real cluster; ``harness.py`` is the long form's script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from harness import VICTIMS, Ending, Weather, faults, run
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
+WEATHER = Weather(kills=len(VICTIMS), pause=(1.0, 3.0))
+SIZE = {"trials": 1, "epochs": 20}
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Ending:
+    return run(tmp_path_factory.mktemp("weather") / "calm", Weather(), **SIZE)
+
+
+def test_one_kill_of_each_kind_changes_nothing(calm: Ending, tmp_path: Path) -> None:
+    stormy = run(tmp_path / "stormy", WEATHER, **SIZE)
+    assert {victim for _, victim in WEATHER.done} >= {"driver", "worker"}
+    assert faults(calm, stormy) == []
