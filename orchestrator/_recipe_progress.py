@@ -65,4 +65,5 @@ class _Watch:
 
     def _line(self) -> Text:
         passed = timedelta(seconds=round(time.monotonic() - self._started))
-        return Text(f"recipe {self._number} of {self._total}: {self._name} · {passed}")
+        name = self._name or "uncalibrated rows"
+        return Text(f"recipe {self._number} of {self._total}: {name} · {passed}")

@@ -36,6 +36,7 @@ __all__ = [
     "apply_calibrator",
     "calibrate_table",
     "check_names",
+    "make_folder",
     "plan_task",
     "save_log_probs",
     "score",
@@ -200,13 +201,13 @@ def calibrate_table(
         console: Where progress is shown if it takes more than two seconds; None for nowhere.
 
     Raises:
-        InputError: If a name is unknown or given twice.
+        InputError: If a name is unknown or given twice, or ``out`` cannot be a folder.
     """
     check_names(calibrators, objectives)
     names = [task.name for task in tasks]
     if not names or len(set(names)) < len(names):
         raise InputError(f"tasks need different names, got {', '.join(names) or 'none'}")
-    recipes, folder = _recipes(calibrators, objectives), None if out is None else Path(out)
+    recipes, folder = _recipes(calibrators, objectives), None if out is None else make_folder(out)
     with shown_recipes(console, len(tasks) * len(recipes)) as begin:
         columns = [_column(task, recipes, bins, folder, begin) for task in tasks]
     rows = list(columns[0])
@@ -223,9 +224,30 @@ def apply_calibrator(folder: str | Path, rows: LogitRows) -> Tensor:
     return load_calibrator(folder)(rows.logits)
 
 
+def make_folder(folder: str | Path) -> Path:
+    """Return a folder for results, which is made if need be.
+
+    Raises:
+        InputError: If it cannot be made, for instance because a file has its name.
+    """
+    place = Path(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{place}: cannot be a folder for results ({error.strerror})") from error
+    return place
+
+
 def save_log_probs(path: str | Path, log_probs: Tensor, labels: Tensor) -> None:
-    """Write log-probabilities as ``logits`` with ``labels``, which ``read_logits`` reads again."""
-    np.savez(Path(path), logits=log_probs.numpy(), labels=labels.numpy())
+    """Write log-probabilities as ``logits`` with ``labels``, which ``read_logits`` reads again.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
+    try:
+        np.savez(Path(path), logits=log_probs.numpy(), labels=labels.numpy())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def score(log_probs: Tensor, labels: Tensor, bins: int) -> tuple[float, float, float]:

@@ -74,11 +74,12 @@ def apply(
 
     The figures are honest only for rows that the calibrator was not fitted on.
     """
-    from orchestrator.calibrate import apply_calibrator, save_log_probs, score
+    from orchestrator.calibrate import apply_calibrator, make_folder, save_log_probs, score
     from orchestrator.logit_files import read_logits
 
     if out.suffix != ".npz":
         raise InputError(f"{out}: ending {out.suffix!r}, allowed is .npz")
+    make_folder(out.parent)
     rows = read_logits(logits, kind).rows
     log_probs = apply_calibrator(calibrator, rows)
     save_log_probs(out, log_probs, rows.labels)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
+import time
 
 import numpy as np
 import pytest
 import torch
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
+from orchestrator._recipe_progress import shown_recipes
 from orchestrator.calibrate import (
     Task,
     apply_calibrator,
@@ -340,6 +344,39 @@ def test_the_commands_end_to_end(tmp_path, npz, command):
     assert float(kept.logits.exp().sum(1).max()) == pytest.approx(1.0, abs=1e-5)
 
 
+def test_a_table_without_a_fitted_calibrator_is_still_written(tmp_path, npz, command):
+    out = tmp_path / "deep" / "out"
+    result = command("calibrate", npz, "--with", "meta-acc", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "is out of reach on these rows" in result.output
+    assert json.loads((out / "table.json").read_text())[1]["ece"] is None
+
+
+def test_pieces_score_as_the_whole_does(npz, monkeypatch):
+    rows = read_logits(npz).rows
+    whole = score(rows.logits, rows.labels, 15)
+    monkeypatch.setattr("orchestrator.calibrate.VALUES_AT_ONCE", 4 * 7)
+    assert score(rows.logits, rows.labels, 15) == pytest.approx(whole, rel=1e-12)
+    expected = calibration_report(logits=rows.logits, labels=rows.labels)
+    assert whole == pytest.approx([expected[name] for name in ("ece", "acc", "nll")], rel=1e-12)
+
+
+def test_progress_is_shown_of_what_takes_long_and_of_nothing_else(npz, monkeypatch):
+    task = plan_task(read_logits(npz), "0:200")
+    shown = [io.StringIO(), io.StringIO()]
+    monkeypatch.setattr("orchestrator._recipe_progress.PATIENCE", 600.0)
+    calibrate_table([task], ["ts"], ["ce"], console=Console(file=shown[0]))
+    assert shown[0].getvalue() == ""
+    monkeypatch.setattr("orchestrator._recipe_progress.PATIENCE", 0.05)
+    with shown_recipes(Console(file=shown[1]), 2) as begin:
+        begin("ts-ce on net")
+        begin("ts-cls on net")
+        deadline = time.monotonic() + 60
+        while not shown[1].getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert "recipe 2 of 2: ts-cls on net" in shown[1].getvalue()
+
+
 def test_fit_on_another_file(tmp_path, npz, command):
     logits, labels = draw(seed=7)
     np.savez(tmp_path / "fit.npz", logits=logits, labels=labels)
@@ -358,6 +395,8 @@ def test_fit_on_another_file(tmp_path, npz, command):
         ("calibrate", "net.npz", "--fit-rows", "9"),
         ("apply", "nowhere", "net.npz"),
         ("apply", "nowhere", "net.npz", "--out", "x.csv"),
+        ("apply", "nowhere", "net.npz", "--out", "net.npz/x.npz"),
+        ("calibrate", "net.npz", "--with", "ts", "--out", "net.npz"),
     ],
 )
 def test_wrong_input_is_an_input_error(npz, command, monkeypatch, words):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from trainables.calibrators._base import FitReport
-from trainables.calibrators._minimize import first_step
+from trainables.calibrators._minimize import Evaluate, first_step, in_rounds
 from trainables.calibrators._passes import RowPass, temperature_pass
 from trainables.calibrators.objectives import Objective
 
@@ -73,7 +73,39 @@ def fit_group_temperatures(
     start = torch.full((num_groups,), prior_log, dtype=torch.float64, device=logits.device)
     coupled = objective.adaptive and num_groups > 1
     theta, report = solve(evaluate, start, coupled=coupled)
+    if coupled and not report.converged:
+        away = shrinkage / logits.shape[0], prior_log
+        theta, report = settle(logits, labels, groups, objective, theta, *away)
     return theta.exp(), report
+
+
+def settle(
+    logits: Tensor,
+    labels: Tensor,
+    groups: Tensor,
+    objective: Objective,
+    start: Tensor,
+    pull: float,
+    prior_log: float,
+) -> tuple[Tensor, FitReport]:
+    """Find where groups stay that push each other back and forth through adaptive row weights."""
+
+    def with_weights(weights: Tensor) -> Evaluate:
+        def evaluate(parameters: Sequence[Tensor]) -> tuple[float, Sequence[Tensor]]:
+            theta = parameters[0]
+            rows = temperature_pass(logits, labels, theta[groups], objective)
+            slope = torch.zeros_like(theta).index_add(0, groups, weights * rows.slope)
+            away = theta - prior_log
+            value = float(weights @ rows.loss + 0.5 * pull * away.square().sum())
+            return value, [slope + pull * away]
+
+        return evaluate
+
+    def losses(parameters: Sequence[Tensor]) -> Tensor:
+        return temperature_pass(logits, labels, parameters[0][groups], objective).loss
+
+    found, report = in_rounds(with_weights, losses, [start], labels, logits.shape[1], objective)
+    return found[0].clamp(LOW, HIGH), report
 
 
 def group_slopes(

@@ -10,7 +10,7 @@ from trainables.calibrators._registry import CALIBRATORS
 class DirichletCalibration(AffineCalibrator):
     """``softmax(W log softmax(z) + b)`` with off-diagonal and intercept regularisation.
 
-    Kull et al., Beyond temperature scaling, NeurIPS 2019, eq. 9 and section 3.3 (ODIR). It changes
+    Kull et al., Beyond temperature scaling, NeurIPS 2019, with their penalty (ODIR). It changes
     accuracy. Do not use it without its penalty where K is more than a few, nor where K is in the
     hundreds: time and rows needed grow with K^2.
 

@@ -190,6 +190,15 @@ def test_every_recipe_returns_log_probabilities_and_repeats_itself(rows, name, o
 
 
 @pytest.mark.parametrize(("name", "objective"), RECIPES)
+def test_fitting_and_mapping_leave_the_rows_as_they_are(rows, name, objective):
+    logits, labels = rows
+    kept = logits.clone(), labels.clone()
+    build(name, objective).fit(logits, labels)(logits)
+    assert torch.equal(logits, kept[0])
+    assert torch.equal(labels, kept[1])
+
+
+@pytest.mark.parametrize(("name", "objective"), RECIPES)
 def test_saving_and_loading_changes_nothing(rows, tmp_path, name, objective):
     logits, labels = rows
     calibrator = build(name, objective).fit(logits, labels)

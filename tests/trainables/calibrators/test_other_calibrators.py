@@ -42,6 +42,14 @@ def test_cts_finds_the_temperature_of_each_predicted_class(synthetic):
     assert fitted.temperatures.tolist() == pytest.approx(wanted.tolist(), rel=0.05)
 
 
+def test_cts_with_cls_settles_where_classes_push_each_other_back_and_forth():
+    draw = np.random.default_rng(3)
+    logits = draw.normal(0, 3, (480, 5)).astype(np.float32)
+    labels = (logits / 2 + draw.gumbel(size=logits.shape)).argmax(1)
+    report = build_calibrator("cts", "cls").fit(logits, labels).report
+    assert report.converged, report.note
+
+
 def test_cts_leaves_a_class_that_is_never_predicted_at_the_common_temperature(rows):
     logits, labels = rows
     logits = logits.clone()
@@ -86,6 +94,35 @@ def test_dirichlet_is_blind_to_a_constant_a_row(rows):
     plain = build_calibrator("dirichlet").fit(logits, labels)(logits)
     shifted = build_calibrator("dirichlet").fit(logits + shift, labels)(logits + shift)
     torch.testing.assert_close(plain, shifted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["ms", "dirichlet"])
+@pytest.mark.parametrize("classes", [4, 220])
+def test_affine_fits_end_where_the_gradient_vanishes(synthetic, name, classes):
+    logits, labels = synthetic(rows=300, classes=classes)
+    logits = logits - 8.0
+    fitted = build_calibrator(name).fit(logits, labels)
+    features = F.log_softmax(logits, dim=1) if name == "dirichlet" else logits
+    matrix, bias = (t.clone().requires_grad_() for t in (fitted.matrix, fitted.bias))
+
+    def objective(matrix: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        outside = matrix - torch.diag(matrix.diagonal())
+        penalty = 0.01 * (outside.square().sum() + bias.square().sum())
+        return F.cross_entropy(features @ matrix.T + bias, labels) + penalty
+
+    value = float(objective(matrix, bias).detach())
+    assert value == pytest.approx(fitted.report.objective, rel=1e-5)
+    stepped = [p.detach().clone().requires_grad_() for p in (matrix, bias)]
+    search = torch.optim.LBFGS(stepped, max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> torch.Tensor:
+        search.zero_grad()
+        loss = objective(*stepped)
+        loss.backward()
+        return loss
+
+    search.step(closure)
+    assert value - float(objective(*stepped).detach()) < 1e-4
 
 
 def test_strong_odir_leaves_a_diagonal(rows):
