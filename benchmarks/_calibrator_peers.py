@@ -1,11 +1,22 @@
-"""Calibrators of other libraries behind one signature; a library that is missing is left out."""
+"""Calibrators of other libraries behind one signature, and how any of them is timed.
+
+It runs in the environment of those libraries and imports nothing of calsweep, so that neither
+side's requirements bind the other. ``_calibrator_peers.py versions`` prints what is installed;
+``_calibrator_peers.py fit LOGITS.npz ROWS NAME ...`` fits each on the first ROWS rows and maps the
+others.
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
+import json
 import logging
+import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,12 +35,7 @@ def netcal_fit(name: str, logits: np.ndarray, labels: np.ndarray) -> Map:
     home = netcal.scaling if hasattr(netcal.scaling, name) else netcal.binning
     calibrator = getattr(home, name)()
     calibrator.fit(softmax(logits), labels)
-
-    def transform(rows: np.ndarray) -> np.ndarray:
-        probs = np.asarray(calibrator.transform(softmax(rows)), dtype=np.float64)
-        return np.log(np.maximum(probs, TINY))
-
-    return transform
+    return lambda rows: log(calibrator.transform(softmax(rows)))
 
 
 def uncertainty_fit(name: str, logits: np.ndarray, labels: np.ndarray) -> Map:
@@ -41,11 +47,16 @@ def uncertainty_fit(name: str, logits: np.ndarray, labels: np.ndarray) -> Map:
     scaler = getattr(home, name)(model=None, **own)
     rows = TensorDataset(torch.from_numpy(logits), torch.from_numpy(labels))
     scaler.fit(DataLoader(rows, batch_size=len(rows)), progress=False)
+    return lambda rows: scaler(torch.from_numpy(rows)).detach().double().log_softmax(1).numpy()
 
-    def transform(rows: np.ndarray) -> np.ndarray:
-        return scaler(torch.from_numpy(rows)).detach().double().log_softmax(1).numpy()
 
-    return transform
+def probmetrics_fit(name: str, logits: np.ndarray, labels: np.ndarray) -> Map:
+    """Fit one of probmetrics' calibrators on probabilities; the map returns log-probabilities."""
+    from probmetrics.calibrators import get_calibrator
+
+    calibrator = get_calibrator(name)
+    calibrator.fit(softmax(logits), labels)
+    return lambda rows: log(calibrator.predict_proba(softmax(rows)))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -53,45 +64,131 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return torch.from_numpy(logits).double().softmax(1).numpy()
 
 
-PEERS: dict[str, tuple[str, str, Fit]] = {
-    "netcal TemperatureScaling": ("netcal", "ts", partial(netcal_fit, "TemperatureScaling")),
-    "netcal LogisticCalibration": ("netcal", "vs", partial(netcal_fit, "LogisticCalibration")),
-    "netcal IsotonicRegression": ("netcal", "isotonic", partial(netcal_fit, "IsotonicRegression")),
-    "netcal HistogramBinning": (
-        "netcal",
-        "histogram-binning",
-        partial(netcal_fit, "HistogramBinning"),
-    ),
-    "torch-uncertainty TemperatureScaler": (
-        "torch-uncertainty",
-        "ts",
-        partial(uncertainty_fit, "TemperatureScaler"),
-    ),
-    "torch-uncertainty VectorScaler": (
-        "torch-uncertainty",
-        "vs",
-        partial(uncertainty_fit, "VectorScaler"),
-    ),
-    "torch-uncertainty MatrixScaler": (
-        "torch-uncertainty",
-        "ms",
-        partial(uncertainty_fit, "MatrixScaler"),
-    ),
-    "torch-uncertainty DirichletScaler": (
-        "torch-uncertainty",
-        "dirichlet",
-        partial(uncertainty_fit, "DirichletScaler"),
-    ),
+def log(probabilities: np.ndarray) -> np.ndarray:
+    """Return the logarithms of probabilities, which are cut off at 1e-12."""
+    return np.log(np.maximum(np.asarray(probabilities, dtype=np.float64), TINY))
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One calibrator of another library.
+
+    Attributes:
+        distribution: What has to be installed.
+        family: The calibrator of ours that it is compared with.
+        fit: How it is fitted.
+    """
+
+    distribution: str
+    family: str
+    fit: Fit
+
+
+NETCAL = {
+    "TemperatureScaling": "ts",
+    "LogisticCalibration": "vs",
+    "IsotonicRegression": "isotonic",
+    "HistogramBinning": "histogram-binning",
 }
-"""By name: distribution, the calibrator of ours it is compared with, and how it is fitted."""
+UNCERTAINTY = {
+    "TemperatureScaler": "ts",
+    "VectorScaler": "vs",
+    "MatrixScaler": "ms",
+    "DirichletScaler": "dirichlet",
+}
+PROBMETRICS = {"temp-scaling": "ts", "isotonic": "isotonic"}
+PEERS = {
+    **{f"netcal {n}": Peer("netcal", f, partial(netcal_fit, n)) for n, f in NETCAL.items()},
+    **{
+        f"torch-uncertainty {n}": Peer("torch-uncertainty", f, partial(uncertainty_fit, n))
+        for n, f in UNCERTAINTY.items()
+    },
+    **{
+        f"probmetrics {n}": Peer("probmetrics", f, partial(probmetrics_fit, n))
+        for n, f in PROBMETRICS.items()
+    },
+}
 
 
-def versions() -> dict[str, str | None]:
-    """Return the version of each peer, None where it is not installed."""
-    found: dict[str, str | None] = {}
-    for distribution in sorted({entry[0] for entry in PEERS.values()}):
+def versions() -> dict[str, str]:
+    """Return the version of each library that is installed, torch included."""
+    found = {"torch": torch.__version__}
+    for distribution in sorted({peer.distribution for peer in PEERS.values()}):
         try:
             found[distribution] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
-            found[distribution] = None
+            continue
     return found
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a fit and a mapping cost.
+
+    Attributes:
+        name: What was fitted.
+        fit: Seconds of the processor for the fit.
+        apply: Seconds of the processor for the mapping.
+        waited: Seconds that passed in both.
+        peak: Most memory above the process with its logits, in KiB.
+    """
+
+    name: str
+    fit: float
+    apply: float
+    waited: float
+    peak: float
+
+
+def measure(name: str, fit: Fit, path: Path, rows: int, out: Path | None = None) -> Cost:
+    """Fit on the first rows of a file, map the others, and write their log-probabilities.
+
+    Args:
+        name: What is fitted.
+        fit: How.
+        path: A ``.npz`` of ``logits`` and ``labels``.
+        rows: How many rows the fit sees.
+        out: Folder of the ``NAME.npy`` to write; None writes nothing.
+    """
+    with np.load(path) as file:
+        logits, labels = file["logits"], file["labels"]
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = memory("VmRSS")
+    start, begun = time.process_time(), time.perf_counter()
+    transform = fit(logits[:rows], labels[:rows])
+    fitted = time.process_time()
+    mapped = transform(logits[rows:])
+    done, ended = time.process_time(), time.perf_counter()
+    cost = Cost(name, fitted - start, done - fitted, ended - begun, memory("VmHWM") - before)
+    if out is not None:
+        np.save(out / f"{name}.npy", np.asarray(mapped))
+    return cost
+
+
+def memory(field: str, process: str = "self") -> float:
+    """Return a field of a process's status, in KiB."""
+    text = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    return float(next(line.split()[1] for line in text.splitlines() if line.startswith(field)))
+
+
+def main() -> None:
+    """Print the versions, or fit peers and print what each costs, as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("versions")
+    fit = commands.add_parser("fit")
+    fit.add_argument("logits", type=Path)
+    fit.add_argument("rows", type=int)
+    fit.add_argument("names", nargs="+", choices=sorted(PEERS))
+    fit.add_argument("--out", type=Path)
+    wanted = parser.parse_args()
+    if wanted.command == "versions":
+        print(json.dumps(versions()))
+        return
+    for name in wanted.names:
+        cost = measure(name, PEERS[name].fit, wanted.logits, wanted.rows, wanted.out)
+        print(json.dumps(asdict(cost)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,36 +1,53 @@
-"""Compares calibrators with those of netcal and torch-uncertainty on real network outputs.
+r"""Compares calibrators with those of netcal, torch-uncertainty and probmetrics.
 
-Fits on the first half of each file, scores the second. Run
-``python benchmarks/calibrators.py ../shared/data/logits --out benchmarks/results/calibrators.md``.
-With ``--large`` it times every recipe on made-up logits of 1000 classes instead, each in a process
-of its own, and reports the peak of memory above the logits.
+Fits on the first half of each file of real network outputs, scores the second. The peers live in an
+environment of their own:
+
+    python -m venv peers
+    peers/bin/pip install torch==2.11.0 netcal torch-uncertainty probmetrics numba
+    python benchmarks/calibrators.py ../shared/data/logits --peers peers/bin/python \
+        --out benchmarks/results/calibrators.md
+
+With ``--large`` it measures time and memory on made-up logits of 50,000 rows and 1000 classes
+instead: of ``calsweep calibrate`` with everything in one process, then of each recipe and of each
+peer in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import platform
+import resource
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import _calibrator_peers
 import numpy as np
 import torch
-from _calibrator_peers import PEERS, Fit, Map, versions
+from _calibrator_peers import PEERS, Cost, Fit, Map, measure, memory
 
 from orchestrator.calibrate import score
 from orchestrator.logit_files import read_logits
-from trainables.calibrators import CALIBRATORS, OBJECTIVES, build_calibrator, parse_calibrator
+from trainables.calibrators import CALIBRATORS, build_calibrator, parse_calibrator
 
 FAMILIES = ("ts", "vs", "dirichlet")
 RESAMPLES = 2000
 FITTED = ("ts", "ets", "pts", "cts")
+PUBLISHED = ("ce", "ls", "fl", "cls")
 ROWS, CLASSES = 50_000, 1000
+LOGITS_KIB = 4 * ROWS * CLASSES / 1024
 REACHABLE_ACCURACY = 0.5
-LIMIT = 1200
+LIMIT = 600
+POLL_SECONDS = 0.05
+IMPORTS = "import orchestrator.cli, orchestrator.calibrate; print(open('/proc/self/status').read())"
 
 
 @dataclass(frozen=True)
@@ -43,7 +60,7 @@ class Outcome:
         losses: ``-log p_y`` of each scored row, (N,).
         ece: Fraction.
         accuracy: Fraction.
-        seconds: Time of fitting, and of mapping the scored rows.
+        cost: Of fitting, and of mapping the scored rows.
     """
 
     name: str
@@ -51,7 +68,7 @@ class Outcome:
     losses: np.ndarray
     ece: float
     accuracy: float
-    seconds: tuple[float, float]
+    cost: Cost
 
 
 def ours(recipe: str) -> Fit:
@@ -59,31 +76,58 @@ def ours(recipe: str) -> Fit:
 
     def fit(logits: np.ndarray, labels: np.ndarray) -> Map:
         name, objective = parse_calibrator(recipe)
-        calibrator = build_calibrator(name, objective, **own_parameters(name))
-        calibrator.fit(logits, labels)
+        own = {"accuracy": REACHABLE_ACCURACY} if name == "meta-acc" else {}
+        calibrator = build_calibrator(name, objective, **own).fit(logits, labels)
         return lambda rows: calibrator(rows).numpy()
 
     return fit
 
 
-def own_parameters(name: str) -> dict[str, float]:
-    """Return what a recipe needs beside its defaults: an accuracy that every file can keep."""
-    return {"accuracy": REACHABLE_ACCURACY} if name == "meta-acc" else {}
+def installed(peers: str | None) -> dict[str, str]:
+    """Return what the peers' environment holds, with versions; nothing where there is none."""
+    if peers is None:
+        print("no --peers given: other libraries are left out", file=sys.stderr)
+        return {}
+    command = [peers, _calibrator_peers.__file__, "versions"]
+    found: dict[str, str] = json.loads(subprocess.check_output(command, text=True))
+    return found
 
 
-def measure(name: str, family: str, fit: Fit, halves: Sequence[np.ndarray]) -> Outcome:
-    """Fit on the first two arrays, score the other two."""
-    logits, labels, test_logits, test_labels = halves
-    start = time.perf_counter()
-    transform = fit(logits, labels)
-    fitted = time.perf_counter()
-    log_probs = torch.from_numpy(np.asarray(transform(test_logits)))
-    mapped = time.perf_counter()
-    targets = torch.from_numpy(test_labels)
+def peer_names(found: dict[str, str]) -> list[str]:
+    """Return the peers whose library is installed."""
+    return [name for name, peer in PEERS.items() if peer.distribution in found]
+
+
+def costs(command: Sequence[str]) -> Iterator[Cost]:
+    """Run a command that prints costs, and yield them until it ends or has used up its time.
+
+    Raises:
+        RuntimeError: If it fails for another reason than its time.
+    """
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT))
+
+    with tempfile.TemporaryFile("w+") as errors:
+        run = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=limit
+        )
+        assert run.stdout is not None
+        for line in run.stdout:
+            if line.startswith("{"):
+                yield Cost(**json.loads(line))
+        if run.wait() > 0:
+            errors.seek(0)
+            raise RuntimeError(errors.read()[-500:])
+
+
+def judge(cost: Cost, family: str, folder: Path, labels: np.ndarray) -> Outcome:
+    """Score the log-probabilities that a fit left behind."""
+    log_probs = torch.from_numpy(np.load(folder / f"{cost.name}.npy"))
+    targets = torch.from_numpy(labels)
     ece, accuracy, _ = score(log_probs, targets, 15)
     losses = torch.nn.functional.cross_entropy(log_probs.double(), targets, reduction="none")
-    seconds = fitted - start, mapped - fitted
-    return Outcome(name, family, losses.numpy(), ece, accuracy, seconds)
+    return Outcome(cost.name, family, losses.numpy(), ece, accuracy, cost)
 
 
 def interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
@@ -95,21 +139,30 @@ def interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float
     return float(gaps.mean()), float(low), float(high)
 
 
-def compare(path: Path) -> list[str]:
+def compare(path: Path, peers: str | None, names: Sequence[str]) -> list[str]:
     """Return the lines of one file's tables."""
     rows = read_logits(path, "probs").rows
-    logits, labels = rows.logits.numpy(), rows.labels.numpy()
-    half = len(labels) // 2
-    halves = (logits[:half], labels[:half], logits[half:], labels[half:])
-    outcomes = [measure("uncalibrated", "", lambda *_: lambda z: z, halves)]
-    recipes = [r for c in FITTED for r in (c, f"{c}-cls")]
-    recipes += [c for c in CALIBRATORS.names() if c not in FITTED and not c.startswith("meta")]
-    outcomes += [measure(f"ours {r}", r, ours(r), halves) for r in recipes]
-    installed = versions()
-    for name, (distribution, family, fit) in PEERS.items():
-        if installed[distribution] is not None:
-            outcomes.append(measure(name, family, fit, halves))
+    half = len(rows) // 2
+    labels = rows.labels.numpy()[half:]
+    with tempfile.TemporaryDirectory() as folder:
+        out, file = Path(folder), Path(folder, "logits.npz")
+        np.savez(file, logits=rows.logits.numpy(), labels=rows.labels.numpy())
+        recipes = [r for c in FITTED for r in (c, f"{c}-cls")]
+        recipes += [c for c in CALIBRATORS.names() if c not in FITTED and "meta" not in c]
+        fits: dict[str, Fit] = {"uncalibrated": lambda *_: lambda z: z}
+        fits |= {f"ours {recipe}": ours(recipe) for recipe in recipes}
+        done = [measure(name, fit, file, half, out) for name, fit in fits.items()]
+        if names:
+            script = str(_calibrator_peers.__file__)
+            command = [str(peers), script, "fit", str(file), str(half), *names]
+            done += costs([*command, "--out", folder])
+        outcomes = [judge(cost, family(cost.name), out, labels) for cost in done]
     return [f"## {path.stem}", "", *result_table(outcomes), "", *difference_table(outcomes), ""]
+
+
+def family(name: str) -> str:
+    """Return the calibrator of ours that stands beside an entry of the table."""
+    return PEERS[name].family if name in PEERS else name.removeprefix("ours ")
 
 
 def result_table(outcomes: Sequence[Outcome]) -> list[str]:
@@ -120,7 +173,7 @@ def result_table(outcomes: Sequence[Outcome]) -> list[str]:
     ]
     return lines + [
         f"| {o.name} | {o.losses.mean():.4f} | {100 * o.ece:.2f} | {100 * o.accuracy:.2f} "
-        f"| {o.seconds[0]:.2f} | {o.seconds[1]:.2f} |"
+        f"| {o.cost.fit:.2f} | {o.cost.apply:.2f} |"
         for o in outcomes
     ]
 
@@ -138,43 +191,89 @@ def difference_table(outcomes: Sequence[Outcome]) -> list[str]:
     return lines
 
 
-def large(recipes: Sequence[str]) -> list[str]:
-    """Return time and memory of each recipe on large logits, each measured in its own process."""
-    lines = [
-        f"Logits of {ROWS} rows and {CLASSES} classes in float32 "
-        f"({4 * ROWS * CLASSES / 2**20:.0f} MiB): fitted on the first half, applied to the second. "
-        "Memory is the peak above the process with its logits, in copies of all logits.",
-        "",
-        "| recipe | fit s | apply s | memory, copies | fit |",
-        "|---|---|---|---|---|",
-    ]
-    for recipe in recipes:
-        command = [sys.executable, __file__, "--one", recipe]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
-            lines.append(
-                done.stdout.strip() or f"| {recipe} | failed | | | {done.stderr[-80:]!r} |"
-            )
-        except subprocess.TimeoutExpired:
-            lines.append(f"| {recipe} | over {LIMIT} | | | stopped |")
-        print(lines[-1], flush=True)
-    return lines
+def large(recipes: Sequence[str], peers: str | None, names: Sequence[str]) -> Iterator[str]:
+    """Yield the lines about the whole command, then one for each recipe and peer."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "logits.npz")
+        logits, labels = made_up()
+        np.savez(file, logits=logits, labels=labels)
+        del logits, labels
+        yield (
+            f"Logits of {ROWS} rows and {CLASSES} classes in float32: one copy is "
+            f"{LOGITS_KIB * 1024 / 1e6:.0f} MB. Fitted on the first half, applied to the second. "
+            "Seconds are the processor's."
+        )
+        if not recipes:
+            yield from whole_command(file, Path(folder, "out"))
+        yield ""
+        yield (
+            "Each in a process of its own; memory is the peak above that process with its logits, "
+            f"which are one copy more. Nothing was given more than {LIMIT} s."
+        )
+        yield ""
+        yield "| recipe | fit s | apply s | memory, copies |"
+        yield "|---|---|---|---|"
+        script = [sys.executable, __file__, "--one"]
+        for recipe in recipes or every_recipe():
+            yield cost_line(recipe, [*script, recipe, str(file)])
+        for name in names:
+            command = [str(peers), _calibrator_peers.__file__, "fit", str(file), str(ROWS // 2)]
+            yield cost_line(name, [*command, name])
 
 
-def one(recipe: str) -> str:
-    """Fit and apply one recipe, or peer, on large logits, and return its line of the table."""
-    logits, labels = made_up()
-    half = ROWS // 2
-    fit = PEERS[recipe][2] if recipe in PEERS else ours(recipe)
-    Path("/proc/self/clear_refs").write_text("5")
-    before = memory("VmRSS")
-    start = time.perf_counter()
-    transform = fit(logits[:half], labels[:half])
-    fitted = time.perf_counter()
-    transform(logits[half:])
-    mapped = time.perf_counter()
-    copies = (memory("VmHWM") - before) / (logits.nbytes / 1024)
-    return f"| {recipe} | {fitted - start:.1f} | {mapped - fitted:.1f} | {copies:.2f} | done |"
+def whole_command(file: Path, out: Path) -> Iterator[str]:
+    """Yield what ``calsweep calibrate`` with every calibrator and objective takes."""
+    command = [str(Path(sys.executable).with_name("calsweep")), "calibrate", str(file)]
+    command += ["--with", ",".join(CALIBRATORS.names()), "--objectives", ",".join(PUBLISHED)]
+    command += ["--fit-rows", f"0:{ROWS // 2}", "--out", str(out)]
+    imports = subprocess.check_output([sys.executable, "-c", IMPORTS], text=True)
+    base = float(imports.split("VmHWM:")[1].split()[0])
+    before, start = cpu_seconds(), time.perf_counter()
+    peak, table = watched(command)
+    waited, used = time.perf_counter() - start, cpu_seconds() - before
+    yield ""
+    yield (
+        f"The whole command, `calsweep calibrate` with all {len(CALIBRATORS.names())} calibrators "
+        f"and objectives {', '.join(PUBLISHED)}: {used:.0f} s ({waited:.0f} s passed). Peak memory "
+        f"{peak * 1024 / 1e6:.0f} MB, of which {base * 1024 / 1e6:.0f} MB is there before anything "
+        f"is read (interpreter and libraries): {(peak - base) / LOGITS_KIB:.2f} copies for the "
+        f"logits and all work on them, {peak / LOGITS_KIB:.2f} copies in all. Its table:"
+    )
+    yield ""
+    yield from (line for line in table.splitlines() if line.startswith(("|", "*")))
+
+
+def watched(command: Sequence[str]) -> tuple[float, str]:
+    """Run a command; return its highest resident set in KiB, as the kernel keeps it, and output.
+
+    Raises:
+        RuntimeError: If it fails.
+    """
+    peak = 0.0
+    with tempfile.TemporaryFile("w+") as output:
+        run = subprocess.Popen(command, stdout=output)
+        while run.poll() is None:
+            with suppress(OSError, StopIteration):
+                peak = max(peak, memory("VmHWM", str(run.pid)))
+            time.sleep(POLL_SECONDS)
+        output.seek(0)
+        if run.returncode:
+            raise RuntimeError(f"{' '.join(command)}: exit code {run.returncode}")
+        return peak, output.read()
+
+
+def cpu_seconds() -> float:
+    """Return the processor time of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def cost_line(name: str, command: Sequence[str]) -> str:
+    """Return the line of one recipe or peer, measured in its own process."""
+    for cost in costs(command):
+        copies = cost.peak / LOGITS_KIB
+        return f"| {name} | {cost.fit:.1f} | {cost.apply:.1f} | {copies:.2f} |"
+    return f"| {name} | not finished in {LIMIT} s | | |"
 
 
 def made_up() -> tuple[np.ndarray, np.ndarray]:
@@ -186,62 +285,65 @@ def made_up() -> tuple[np.ndarray, np.ndarray]:
         rows = logits[part]
         rows.mul_(2.0)
         favoured = torch.randint(CLASSES, (len(part), 1), generator=draw)
-        rows.scatter_add_(1, favoured, torch.full((len(part), 1), 12.0))
+        rows.scatter_add_(1, favoured, 24 * torch.rand(len(part), 1, generator=draw))
         logits[part] = rows
         labels[part] = torch.multinomial((rows / 1.8).softmax(1), 1, generator=draw).squeeze(1)
     return logits.numpy(), labels.numpy()
 
 
-def memory(field: str) -> float:
-    """Return a field of this process's status, in KiB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return float(line.split()[1])
-    raise RuntimeError(f"no {field} here")
-
-
-def heading() -> list[str]:
+def heading(found: dict[str, str]) -> list[str]:
     """Return what was run where."""
-    peers = ", ".join(f"{name} {version or 'missing'}" for name, version in versions().items())
+    peers = ", ".join(f"{name} {version}" for name, version in found.items() if name != "torch")
     return [
-        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
-        f"{peers}. NLL in nats, ECE over 15 bins; peers with their defaults. Intervals: paired "
-        f"bootstrap over the scored rows, {RESAMPLES} draws.",
+        f"{platform.machine()}, {torch.get_num_threads()} thread(s) of {os.cpu_count()} cores, "
+        f"torch {torch.__version__}, {peers or 'no peers'}; peers with their defaults. Other "
+        "programs ran beside it, so seconds are those of the processor, not of the clock.",
         "",
     ]
 
 
+def every_recipe() -> list[str]:
+    """Return every calibrator with every published objective."""
+    recipes = [f"{c}-{o}" for c in FITTED for o in PUBLISHED]
+    return recipes + [c for c in CALIBRATORS.names() if c not in FITTED]
+
+
+def lines_of(wanted: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines of the tables that were asked for."""
+    found = installed(wanted.peers)
+    yield from heading(found)
+    if wanted.large is not None:
+        yield from large(wanted.large, wanted.peers, wanted.only or peer_names(found))
+        return
+    yield "NLL in nats, ECE over 15 bins. netcal and probmetrics are given float64 probabilities."
+    yield f"Intervals: paired bootstrap over the scored rows, {RESAMPLES} draws."
+    yield ""
+    for path in sorted(wanted.folder.glob("*.npz")):
+        yield from compare(path, wanted.peers, wanted.only or peer_names(found))
+
+
 def main() -> None:
-    """Read the arguments and print or write the tables."""
+    """Read the arguments and print the tables, and write them if told where."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, help="folder of .npz files with probs")
     parser.add_argument("--out", type=Path, help="Markdown file to write")
-    parser.add_argument("--large", nargs="*", metavar="RECIPE", help="time on large logits")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--peers", metavar="PYTHON", help="interpreter that has the other libraries"
+    )
+    parser.add_argument("--only", action="append", metavar="PEER", help="of the peers, only these")
+    parser.add_argument("--large", nargs="*", metavar="RECIPE", help="measure on large logits")
+    parser.add_argument("--one", nargs=2, metavar=("RECIPE", "LOGITS"), help=argparse.SUPPRESS)
     wanted = parser.parse_args()
     if wanted.one:
-        print(one(wanted.one))
+        recipe, path = wanted.one
+        print(json.dumps(asdict(measure(recipe, ours(recipe), Path(path), ROWS // 2))))
         return
-    for name, version in versions().items():
-        if version is None:
-            print(f"{name} is not installed: its calibrators are left out", file=sys.stderr)
-    if wanted.large is not None:
-        lines = heading() + large(wanted.large or every_recipe())
-    else:
-        files = sorted(wanted.folder.glob("*.npz"))
-        lines = heading() + [line for path in files for line in compare(path)]
-    text = "\n".join(lines) + "\n"
+    lines = []
+    for line in lines_of(wanted):
+        print(line, flush=True)
+        lines.append(line)
     if wanted.out:
-        wanted.out.write_text(text, encoding="utf-8")
-    print(text)
-
-
-def every_recipe() -> list[str]:
-    """Return every calibrator with every published objective, and the peers that are installed."""
-    objectives = [o for o in OBJECTIVES.names() if o != "mse"]
-    recipes = [f"{c}-{o}" for c in FITTED for o in objectives]
-    recipes += [c for c in CALIBRATORS.names() if c not in FITTED]
-    return recipes + [name for name, entry in PEERS.items() if versions()[entry[0]]]
+        wanted.out.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
