@@ -188,6 +188,8 @@ class ComparisonTable:
         if not found or len(sources) == 1:
             return found[0] if found else None
         shorts = [notice.short for notice in found]
+        if shorts == ["not run"] * len(sources):
+            return found[0]
         listing = ", ".join(f"{shorts.count(s)} {s}" for s in dict.fromkeys(shorts))
         details = dict.fromkeys(notice.text for notice in found if notice.text != notice.short)
         whole = f"of {len(sources)}: {listing}"
