@@ -19,12 +19,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from trainables.errors import StorageError
+from trainables.mirror import Mirror
 
 __all__ = ["SCHEMA_VERSION", "Artifact", "ArtifactStore", "stage_key"]
 
 SCHEMA_VERSION = 1  # Raise it when a stage computes something else from the same inputs.
 MANIFEST = "manifest.json"
 RECORD = "record.json"
+MIRROR = "mirror"
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +85,9 @@ class ArtifactStore:
     whose files do not match their manifest is removed and counts as absent, so that it is computed
     again.
 
+    A store whose folder holds a file ``mirror`` with a URL copies what it writes there, and takes
+    from there what it lacks.
+
     Args:
         root: The folder, local or on a file system that every node shares.
         notice: Receives a line about each damaged artifact.
@@ -91,6 +96,8 @@ class ArtifactStore:
     def __init__(self, root: Path, notice: Callable[[str], None] = log.warning) -> None:
         self.root = Path(root)
         self._notice = notice
+        address = self.root / MIRROR
+        self._mirror = Mirror(address.read_text(encoding="utf-8")) if address.exists() else None
 
     def path(self, stage: str, key: str) -> Path:
         """Return where the artifact of that key lies or would lie."""
@@ -99,18 +106,25 @@ class ArtifactStore:
     def find(self, stage: str, key: str) -> Artifact | None:
         """Return an intact artifact, or None if it has still to be computed."""
         directory = self.path(stage, key)
-        if not directory.exists():
+        if not directory.exists() and not self._pulled(stage, key):
             return None
         damage = _damage(directory)
         if damage:
             self._notice(f"artifact {directory} is damaged ({damage}): it is computed again")
             self._discard(directory)
-            return None
+            if not self._pulled(stage, key) or _damage(directory):
+                return None
         return Artifact(stage, key, directory, json.loads((directory / RECORD).read_text()))
 
     def contains(self, stage: str, key: str) -> bool:
         """Tell whether an artifact is there, without checking that it is intact."""
-        return (self.path(stage, key) / MANIFEST).is_file()
+        return (self.path(stage, key) / MANIFEST).is_file() or self._pulled(stage, key)
+
+    def _pulled(self, stage: str, key: str) -> bool:
+        """Take an artifact from the mirror, if there is one and it has it."""
+        directory = self.path(stage, key)
+        relative = str(directory.relative_to(self.root))
+        return self._mirror is not None and self._mirror.pull(relative, directory)
 
     def metrics(self, stage: str, key: str) -> dict[str, float]:
         """Return the metrics in an artifact's record, without checking that it is intact."""
@@ -145,11 +159,27 @@ class ArtifactStore:
             (draft / RECORD).write_text(json.dumps(record, sort_keys=True, allow_nan=False))
             _seal(draft)
             self._publish(draft, directory)
+            if self._mirror is not None:
+                self._mirror.push(directory, str(directory.relative_to(self.root)))
         except (OSError, SafetensorError) as error:
             raise StorageError(f"cannot write artifact {directory}: {error}") from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return Artifact(stage, key, directory, record)
+
+    def mirror_to(self, url: str) -> None:
+        """Have this store, and every later one of the same folder, keep copies at a URL.
+
+        Raises:
+            InputError: If the URL cannot be used; nothing changes then.
+            StorageError: If the folder cannot be written.
+        """
+        self._mirror = Mirror(url)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            (self.root / MIRROR).write_text(url, encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"cannot write {self.root / MIRROR}: {error}") from error
 
     def _publish(self, draft: Path, directory: Path) -> None:
         """Move a draft to its place, unless another process was first with the same content."""
