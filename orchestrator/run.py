@@ -168,6 +168,8 @@ def _run(
     history = read_events(path)[0] if path.exists() else []
     sweep_id = next((e["sweep_id"] for e in history if "sweep_id" in e), uuid.uuid4().hex)
     store = ArtifactStore(spec.storage_path / "artifacts")
+    if spec.mirror is not None:
+        store.mirror_to(spec.mirror)
     with Journal(path) as journal:
         journal.append(_started_event(spec, sweep_id))
         shipper = start_shipper(path, spec.tracking_uri, spec.storage_path / "mlflow-artifacts")
