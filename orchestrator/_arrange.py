@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate, product
 
-from orchestrator._columns import column
+from orchestrator._columns import DEFAULT_METRICS, column
 from orchestrator._table import ComparisonTable, Row, TableColumn
 from orchestrator.results import StudyResult
 from trainables.errors import InputError
@@ -31,7 +31,7 @@ Results = Mapping[tuple[str, str], StudyResult]
 
 def build_table(
     results: Iterable[StudyResult],
-    metrics: Sequence[str] = ("acc", "ece", "aece", "cwece", "nll"),
+    metrics: Sequence[str] = DEFAULT_METRICS,
     rows: Sequence[str] = ("recipe",),
 ) -> ComparisonTable:
     """Arrange results as a table.
@@ -110,15 +110,18 @@ def _check_distinct(results: Iterable[StudyResult]) -> None:
 
 
 def _check_same(results: Sequence[StudyResult]) -> None:
-    first: dict[str, StudyResult] = {}
+    """Refuse sweeps whose data on one task, or whose code, differ from the first one's."""
+    data: dict[str, StudyResult] = {}
+    first: StudyResult | None = None
     for result in results:
-        other = first.setdefault(result.task, result)
-        if result.fingerprint and other.fingerprint and result.fingerprint != other.fingerprint:
-            raise _different(f"the data of {result.task}", other, result)
-    coded = [result for result in results if result.code]
-    for result in coded[1:]:
-        if result.code != coded[0].code and result.sweep != coded[0].sweep:
-            raise _different("the code", coded[0], result)
+        if result.fingerprint:
+            other = data.setdefault(result.task, result)
+            if result.sweep != other.sweep and result.fingerprint != other.fingerprint:
+                raise _different(f"the data of {result.task}", other, result)
+        if result.code:
+            first = first or result
+            if result.sweep != first.sweep and result.code != first.code:
+                raise _different("the code", first, result)
 
 
 def _different(what: str, left: StudyResult, right: StudyResult) -> InputError:

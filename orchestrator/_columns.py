@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trainables.errors import InputError
 
-__all__ = ["COLUMNS", "Column", "column", "floor_of"]
+__all__ = ["COLUMNS", "DEFAULT_METRICS", "Column", "column", "floor_of"]
 
 
 class Column(NamedTuple):
@@ -61,6 +61,9 @@ COLUMNS: Mapping[str, Column] = {
     "seconds": Column("Seconds", 1, 1),
 }
 """Every metric that a table can show; a suite's metric is ``SUITE/METRIC``, see ``column``."""
+
+DEFAULT_METRICS = ("acc", "ece", "aece", "cwece", "nll")
+"""What a table shows if nothing else is asked for."""
 
 SUITE = re.compile(r"[a-z0-9][\w.@+-]*(/[a-z0-9][\w.@+-]*)*")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.tables import ComparisonTable, build_table
+from orchestrator.tables import DEFAULT_METRICS, ComparisonTable, build_table
 from orchestrator.tracking import BestRun, Where, best_runs, study_results
 
 __all__ = [
@@ -23,8 +23,6 @@ __all__ = [
     "comparison_table",
     "default_tracking_uri",
 ]
-
-DEFAULT_METRICS = ("acc", "ece", "aece", "cwece", "nll")
 
 
 @dataclass(frozen=True)

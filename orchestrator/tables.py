@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator._arrange import arrange, build_table, by_pair, combine, select
-from orchestrator._columns import COLUMNS, column
+from orchestrator._columns import COLUMNS, DEFAULT_METRICS, column
 from orchestrator._renderers import RENDERERS, to_rich
 from orchestrator._table import ComparisonTable
 from orchestrator.results import StudyResult
@@ -19,6 +19,7 @@ from trainables.errors import InputError
 
 __all__ = [
     "COLUMNS",
+    "DEFAULT_METRICS",
     "FORMATS",
     "ComparisonTable",
     "TableOptions",
@@ -31,7 +32,6 @@ __all__ = [
 ]
 
 FORMATS = tuple(RENDERERS)
-DEFAULT_METRICS = ("acc", "ece", "aece", "cwece", "nll")
 
 
 @dataclass(frozen=True)
