@@ -210,6 +210,7 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "†": r"$\dagger$",
     "≈": r"$\approx$",
     "·": r"$\cdot$",
+    "λ": r"$\lambda$",
     "[": "{[}",
     "]": "{]}",
 }

@@ -15,10 +15,7 @@ from orchestrator._documents import checked, read_mapping
 from orchestrator.published import load_published
 from trainables.errors import InputError
 
-__all__ = ["AVERAGE", "Layout", "LayoutRow", "NotOffered", "layout_names", "load_layout"]
-
-AVERAGE = "average"
-"""The model of a column that is a mean over models, as published tables call it."""
+__all__ = ["Layout", "LayoutRow", "NotOffered", "layout_names", "load_layout"]
 
 FOLDER = files("orchestrator") / "layouts"
 ENDING = ".yaml"

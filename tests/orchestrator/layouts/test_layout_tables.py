@@ -190,6 +190,7 @@ def test_every_layout_fits_a_sweep_of_other_tasks(name):
     assert not table.published
     for row in table.rows:
         assert all(cell.text[0].isdigit() for cell in table.line(row))
+    assert render(table, "latex").isascii()
 
 
 def test_columns_may_be_chosen():
