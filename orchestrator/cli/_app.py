@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from orchestrator.cli._calibrate import apply, calibrate
+from orchestrator.cli._compare import compare, ranks
 from orchestrator.cli._doctor import doctor
 from orchestrator.cli._gc import gc
 from orchestrator.cli._list import list_names
@@ -61,6 +62,8 @@ app.command()(plan)
 app.command()(best)
 app.command()(reproduce)
 app.command()(table)
+app.command()(compare)
+app.command()(ranks)
 app.command()(plot)
 app.command()(sync)
 app.command()(calibrate)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from orchestrator.statistics._holm import holm
 __all__ = ["PairTest", "RankComparison", "rank_comparison"]
 
 LEVEL = 0.05
+
+Block = TypeVar("Block", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class RankComparison:
 
 
 def rank_comparison(
-    scores: Mapping[str, Mapping[Hashable, float]], *, higher: bool = False, control: str = ""
+    scores: Mapping[str, Mapping[Block, float]], *, higher: bool = False, control: str = ""
 ) -> RankComparison:
     """Rank recipes within each block and test whether they differ.
 
@@ -124,7 +127,7 @@ def rank_comparison(
     )
 
 
-def _table(scores: Mapping[str, Mapping[Hashable, float]], control: str) -> NDArray[np.float64]:
+def _table(scores: Mapping[str, Mapping[Block, float]], control: str) -> NDArray[np.float64]:
     """Return the scores as blocks x recipes."""
     if len(scores) < 2:
         raise ValueError(f"{len(scores)} recipes to rank; expected at least 2")

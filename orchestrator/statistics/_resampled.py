@@ -122,14 +122,13 @@ def _aece(log_probs: Tensor, labels: Tensor) -> Measure:
     ordered, order = confidence.sort()
     gaps, rows = gaps[order], len(labels)
     ends = torch.searchsorted(ordered, ordered, right=True) - 1  # Last row of equal confidence.
-    ranks = torch.arange(1, BINS) * rows // BINS
+    ranks = (torch.arange(1, BINS) * rows // BINS).int()
 
     def measure(counts: Tensor) -> Tensor:
-        drawn = counts[:, order].double()
-        places = torch.searchsorted(
-            drawn.cumsum(1), ranks.expand(len(drawn), -1).double(), right=True
-        )
-        sums = (drawn * gaps).cumsum(1)
+        drawn = counts.index_select(1, order)
+        wanted = ranks.expand(len(drawn), -1).contiguous()
+        places = torch.searchsorted(drawn.cumsum(1, dtype=torch.int32), wanted, right=True)
+        sums = drawn.mul_(gaps.to(drawn.dtype)).cumsum(1, dtype=torch.float64)
         until = torch.cat([sums.gather(1, ends[places]), sums[:, -1:]], dim=1)
         inside = until.diff(dim=1, prepend=torch.zeros(len(until), 1, dtype=torch.float64))
         return inside.abs().sum(1) / rows

@@ -1,0 +1,46 @@
+"""Predictions of made-up recipes, stored as an evaluation stores them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from orchestrator.results import StudyResult
+from trainables.artifacts import ArtifactStore, stage_key
+
+TASK = "digits/convnet/digits"
+
+
+@pytest.fixture
+def artifacts(tmp_path):
+    return ArtifactStore(tmp_path / "artifacts")
+
+
+@pytest.fixture
+def evaluated(artifacts):
+    """Return a function that stores predictions of a recipe and gives its result."""
+
+    def store(recipe, seeds, labels, task=TASK, **fields):
+        keys = []
+        for number, log_probs in enumerate(seeds):
+            key = stage_key("evaluate", recipe=recipe, task=task, number=number)
+            rows = {"log_probs": log_probs.float(), "labels": labels}
+            artifacts.write("evaluate", key, {"test": rows}, {})
+            keys.append(key)
+        fields = {"status": "finished", **fields}
+        return StudyResult(sweep="s", task=task, recipe=recipe, predictions=tuple(keys), **fields)
+
+    return store
+
+
+@pytest.fixture
+def made_up():
+    """Return a function giving log-probabilities that are right more or less often."""
+
+    def make(labels, seed, sharpness=1.0, classes=4):
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.randn(len(labels), classes, generator=generator)
+        signal = 1.5 * torch.nn.functional.one_hot(labels, classes)
+        return (sharpness * (signal + noise)).log_softmax(1)
+
+    return make

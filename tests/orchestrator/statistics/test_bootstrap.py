@@ -1,0 +1,149 @@
+"""The paired bootstrap against plain loops, and whether it covers a known difference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from orchestrator.statistics import BOOTSTRAPPED, paired_bootstrap
+from orchestrator.statistics._bootstrap import _resample_counts
+from trainables.metrics import calibration_report
+
+ROWS = 120
+LABELS = torch.arange(ROWS) % 4
+
+
+def resampled_by_loop(log_probs, metric, draws, seed):
+    """The metric of each resample, from copied rows given to the report."""
+    found = []
+    for counts in _resample_counts(ROWS, draws, seed):
+        rows = np.repeat(np.arange(ROWS), counts.numpy())
+        report = calibration_report(logits=log_probs[rows], labels=LABELS[rows])
+        found.append(report[metric])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("metric", list(BOOTSTRAPPED))
+def test_it_is_what_copying_rows_gives(made_up, metric):
+    seeds = {
+        "ce": [made_up(LABELS, 0), made_up(LABELS, 1)],
+        "ls": [made_up(LABELS, 2, 0.4), made_up(LABELS, 3, 0.4), made_up(LABELS, 4, 0.4)],
+    }
+    found = paired_bootstrap(seeds, LABELS, metric, baseline="ce", draws=50, seed=3)
+    loops = {
+        recipe: np.mean([resampled_by_loop(one, metric, 50, 3) for one in tables], axis=0)
+        for recipe, tables in seeds.items()
+    }
+    values = {
+        recipe: np.mean([calibration_report(logits=t, labels=LABELS)[metric] for t in tables])
+        for recipe, tables in seeds.items()
+    }
+    gap, draws = values["ls"] - values["ce"], loops["ls"] - loops["ce"]
+    centre = 2 * gap - draws.mean()
+    reach = np.quantile(np.abs(draws - centre), 0.95)
+    assert found.values == pytest.approx(values, abs=1e-6)
+    assert found.differences["ls"].value == pytest.approx(gap, abs=1e-6)
+    assert found.differences["ls"].low == pytest.approx(centre - reach, abs=1e-5)
+    assert found.differences["ls"].high == pytest.approx(centre + reach, abs=1e-5)
+    assert (found.rows, found.draws, found.seeds) == (ROWS, 50, {"ce": 2, "ls": 3})
+
+
+def test_equal_confidences_share_a_bin_of_equal_mass():
+    coarse = torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.6, 0.4]]).log()[torch.arange(ROWS) % 3]
+    fine = torch.tensor([[0.8, 0.2]]).log().expand(ROWS, 2)
+    labels = (torch.arange(ROWS) % 7 == 0).long()
+    found = paired_bootstrap({"a": [coarse], "b": [fine]}, labels, "aece", baseline="b", draws=5)
+    for recipe, table in (("a", coarse), ("b", fine)):
+        expected = calibration_report(logits=table, labels=labels)["aece"]
+        assert found.values[recipe] == pytest.approx(expected, abs=1e-6)
+
+
+def test_every_resample_has_as_many_rows_and_depends_on_the_seed():
+    counts = _resample_counts(30, 200, 0)
+    assert counts.sum(1).tolist() == [30] * 200
+    assert counts.double().mean(0).sub(1).abs().max() < 0.4
+    assert not torch.equal(counts, _resample_counts(30, 200, 1))
+
+
+def world(rng, gap, rows=500):
+    """Two classes whose first is right less often than its confidence says, by ``gap``."""
+    confidence = rng.beta(8, 1.5, rows).clip(0.5, 0.9999)
+    wrong = rng.random(rows) > confidence - gap
+    logits = np.log(np.stack([confidence, 1 - confidence], axis=1))
+    return torch.from_numpy(logits), wrong
+
+
+@pytest.mark.parametrize("metric", ["ece", "nll", "acc"])
+def test_it_covers_a_known_difference_at_its_nominal_rate(metric):
+    """Labels are all 0 in both, so that one recipe's errors are rows where the classes swap."""
+    covered, repeats = 0, 150
+    known = {"ece": 0.15 - 0.05, "acc": -0.1}
+    rng = np.random.default_rng(0)
+    if metric == "nll":
+        big, wrong = world(rng, 0.15, 10**6)
+        one = nll(big, wrong)
+        big, wrong = world(rng, 0.05, 10**6)
+        known["nll"] = one - nll(big, wrong)
+    labels = torch.zeros(500, dtype=torch.int64)
+    for repeat in range(repeats):
+        tables = {}
+        for recipe, gap in (("bad", 0.15), ("good", 0.05)):
+            logits, wrong = world(rng, gap)
+            logits[torch.from_numpy(wrong)] = logits[torch.from_numpy(wrong)].flip(1)
+            tables[recipe] = [logits]
+        found = paired_bootstrap(
+            tables, labels, metric, baseline="good", draws=300, seed=repeat
+        ).differences["bad"]
+        covered += found.low <= known[metric] <= found.high
+    # 95% of 150 with a standard deviation of 1.8 points: far from what half the width would give.
+    assert 0.89 <= covered / repeats <= 1.0
+    assert found.high - found.low < 4.5 * spread(metric)
+
+
+def nll(logits, wrong):
+    chosen = logits[np.arange(len(wrong)), wrong.astype(int)]
+    return float(-chosen.mean())
+
+
+def spread(metric):
+    """Standard deviation of a difference over fresh test sets of 500 rows, from formulas."""
+    rng = np.random.default_rng(7)
+    values = []
+    for _ in range(200):
+        pair = []
+        for gap in (0.15, 0.05):
+            logits, wrong = world(rng, gap)
+            labels = torch.from_numpy(wrong.astype(np.int64))
+            pair.append(calibration_report(logits=logits, labels=labels)[metric])
+        values.append(pair[0] - pair[1])
+    return np.std(values)
+
+
+def test_a_recipe_beside_its_copy_does_not_differ(made_up):
+    table = [made_up(LABELS, 0)]
+    found = paired_bootstrap({"ce": table, "ls": table}, LABELS, baseline="ce", draws=20)
+    gap = found.differences["ls"]
+    assert (gap.value, gap.low, gap.high, gap.excludes_zero) == (0, 0, 0, False)
+
+
+def test_one_recipe_alone_has_a_value_and_no_difference(made_up):
+    found = paired_bootstrap({"ce": [made_up(LABELS, 0)]}, LABELS, baseline="ce", draws=5)
+    assert found.differences == {}
+    assert set(found.values) == {"ce"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"metric": "mce"}, "metric='mce' is not one of acc, nll"),
+        ({"baseline": "ls"}, "baseline='ls' is not one of ce"),
+        ({"draws": 0}, r"draws=0 is outside \[1, inf\)"),
+        ({"predictions": {"ce": []}}, "no predictions of ce"),
+        ({"labels": LABELS[1:]}, r"predictions of ce have shape \(120, 4\); expected \(119, K\)"),
+    ],
+)
+def test_arguments_are_checked(made_up, wrong, message):
+    arguments = {"predictions": {"ce": [made_up(LABELS, 0)]}, "labels": LABELS, "baseline": "ce"}
+    with pytest.raises(ValueError, match=message):
+        paired_bootstrap(**{**arguments, **wrong})

@@ -1,0 +1,114 @@
+"""Recipes of a task from what evaluations stored."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from orchestrator.results import StudyResult
+from orchestrator.statistics import compare, stored_predictions
+from trainables.errors import InputError
+from trainables.metrics import calibration_report, noise_floor
+
+LABELS = torch.arange(400) % 4
+
+
+def plain_ece(log_probs, labels):
+    total = 0.0
+    probs = log_probs.double().exp()
+    for b in range(15):
+        gap, count = 0.0, 0
+        for row, label in zip(probs.tolist(), labels.tolist(), strict=True):
+            top = max(row)
+            if b / 15 < top / sum(row) <= (b + 1) / 15:
+                gap += (row.index(top) == label) - top / sum(row)
+                count += 1
+        total += abs(gap)
+    return total / len(labels)
+
+
+def test_values_are_those_recomputed_from_the_stored_rows(artifacts, evaluated, made_up):
+    tables = {"ce": [made_up(LABELS, 0), made_up(LABELS, 1)], "ls": [made_up(LABELS, 0, 0.3)]}
+    results = [evaluated(recipe, seeds, LABELS) for recipe, seeds in tables.items()]
+    found = compare(results, artifacts, draws=100)
+    for recipe, seeds in tables.items():
+        expected = sum(plain_ece(one, LABELS) for one in seeds) / len(seeds)
+        assert found.bootstrap.values[recipe] == pytest.approx(expected, abs=1e-6)
+        floor = sum(noise_floor(one.float()).mean for one in seeds) / len(seeds)
+        assert found.floors[recipe] == floor
+    assert found.bootstrap.differences["ls"].excludes_zero
+    assert not found.inside_floor("ls")
+
+
+def test_a_small_difference_is_inside_the_floor_and_acc_has_none(artifacts, evaluated, made_up):
+    near = made_up(LABELS, 0)
+    results = [evaluated("ce", [near], LABELS), evaluated("ce+ts", [1.001 * near], LABELS)]
+    assert compare(results, artifacts, draws=10).inside_floor("ce+ts")
+    accuracy = compare(results, artifacts, "acc", draws=10)
+    assert (accuracy.floors, accuracy.inside_floor("ce+ts")) == ({}, False)
+
+
+def test_what_has_no_predictions_is_named(artifacts, evaluated, made_up):
+    fine = evaluated("ce", [made_up(LABELS, 0)], LABELS)
+    others = [
+        StudyResult("s", fine.task, "mbls", "failed", reason="NaN"),
+        StudyResult("s", fine.task, "acls", "running"),
+        StudyResult("s", fine.task, "ls", "finished"),
+    ]
+    found = compare([fine, *others], artifacts, draws=5)
+    assert found.absent == {
+        "mbls": "failed: NaN",
+        "acls": "running",
+        "ls": "no predictions on record",
+    }
+    assert list(found.bootstrap.values) == ["ce"]
+
+
+def test_missing_predictions_are_named_with_their_place(artifacts, evaluated, made_up):
+    result = evaluated("ce", [made_up(LABELS, 0)], LABELS)
+    lost = replace(result, predictions=("ab" * 32,))
+    place = re.escape(str(artifacts.path("evaluate", "ab" * 32)))
+    with pytest.raises(InputError, match=f"of ce on digits.*missing or damaged: {place}"):
+        stored_predictions([lost], artifacts)
+
+
+def test_other_test_rows_are_refused(artifacts, evaluated, made_up):
+    results = [
+        evaluated("ce", [made_up(LABELS, 0)], LABELS),
+        evaluated("ls", [made_up(LABELS, 1)], LABELS.flip(0)),
+    ]
+    with pytest.raises(InputError, match="ce and ls were not tested on the same rows"):
+        compare(results, artifacts)
+
+
+def test_a_recipe_twice_is_refused(artifacts, evaluated, made_up):
+    result = evaluated("ce", [made_up(LABELS, 0)], LABELS)
+    with pytest.raises(InputError, match="two results for ce"):
+        compare([result, result], artifacts)
+    with pytest.raises(ValueError, match="expected one task"):
+        stored_predictions([result, replace(result, task="other")], artifacts)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"metric": "mce"}, "metric 'mce' cannot be resampled; allowed are: acc"),
+        ({"baseline": "ls"}, "baseline 'ls' on digits/.*: not in this sweep.*predictions: ce"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_one_line(artifacts, evaluated, made_up, wrong, message):
+    results = [evaluated("ce", [made_up(LABELS, 0)], LABELS)]
+    with pytest.raises(InputError, match=message):
+        compare(results, artifacts, **wrong)
+
+
+def test_predictions_are_read_as_they_were_stored(artifacts, evaluated, made_up):
+    tables = [made_up(LABELS, 0), made_up(LABELS, 1)]
+    found = stored_predictions([evaluated("ce", tables, LABELS)], artifacts)
+    assert torch.equal(found.labels, LABELS)
+    for read, table in zip(found["ce"], tables, strict=True):
+        report = calibration_report(logits=read, labels=found.labels)
+        assert report == calibration_report(logits=table.float(), labels=LABELS)

@@ -1,0 +1,178 @@
+"""Ranks over blocks: against peers, by hand, and where nothing can be said."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from orchestrator.results import StudyResult
+from orchestrator.statistics import (
+    block_scores,
+    critical_difference_diagram,
+    holm,
+    rank_comparison,
+)
+from trainables.errors import InputError
+
+
+def scores_of(table):
+    return {f"r{i}": dict(enumerate(column)) for i, column in enumerate(np.transpose(table))}
+
+
+def made_up(blocks, recipes, step=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    return scores_of(step * np.arange(recipes) + rng.normal(size=(blocks, recipes)))
+
+
+def exact_wilcoxon(gaps):
+    """Two-sided p-value by trying every combination of signs."""
+    order = np.argsort(np.argsort(np.abs(gaps))) + 1
+    total = order.sum() / 2
+    seen = abs(order[gaps > 0].sum() - total)
+    signs = product((0, 1), repeat=len(gaps))
+    return np.mean([abs(order[np.array(s) == 1].sum() - total) >= seen for s in signs])
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.6]) == [1.0, 1.0]
+
+
+# By statsmodels 0.15 (multipletests, method holm) and scikit-posthocs 0.17.1 (posthoc_wilcoxon
+# with p_adjust holm) on ``made_up(14, 4, 0.7)``.
+PEER = {
+    ("r0", "r1"): 0.00146484375,
+    ("r0", "r2"): 0.00341796875,
+    ("r0", "r3"): 0.0018310546875,
+    ("r1", "r2"): 0.10400390625,
+    ("r1", "r3"): 0.005126953125,
+    ("r2", "r3"): 0.005126953125,
+}
+
+
+def test_pairs_agree_with_a_peer():
+    found = rank_comparison(made_up(14, 4, 0.7))
+    for names, p in PEER.items():
+        assert found.pair(*names).p == pytest.approx(p, rel=1e-6)
+
+
+def test_pairs_agree_with_all_combinations_of_signs():
+    scores = made_up(9, 3, 1.2)
+    found = rank_comparison(scores)
+    pairs = [("r0", "r1"), ("r0", "r2"), ("r1", "r2")]
+    gaps = [np.array([scores[a][i] - scores[b][i] for i in range(9)]) for a, b in pairs]
+    expected = dict(zip(pairs, holm([exact_wilcoxon(gap) for gap in gaps]), strict=True))
+    for pair, p in expected.items():
+        assert found.pair(*pair).p == pytest.approx(p)
+
+
+def test_ranks_and_ties_by_hand():
+    found = rank_comparison(scores_of([[1, 2, 3], [2, 2, 1], [1, 3, 2]]))
+    assert found.ranks == pytest.approx({"r0": 4.5 / 3, "r2": 2.0, "r1": 7.5 / 3})
+    assert list(found.ranks) == ["r0", "r2", "r1"]
+    assert list(rank_comparison(scores_of([[1, 2, 3]]), higher=True).ranks) == ["r2", "r1", "r0"]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "recipes", "control", "testable"),
+    [
+        (5, 2, "", False),
+        (6, 2, "", True),
+        (9, 14, "r0", False),
+        (10, 14, "r0", True),
+        (11, 14, "", False),
+        (12, 14, "", True),
+    ],
+)
+def test_too_few_blocks_are_not_testable(blocks, recipes, control, testable):
+    found = rank_comparison(made_up(blocks, recipes, 50.0), control=control)
+    assert found.testable is testable
+    best = found.pairs[0]
+    # All blocks agree, so whatever could be significant is.
+    assert best.differs is testable
+    assert (best.p is None) is not testable
+
+
+def test_a_pair_that_is_equal_nearly_everywhere_is_not_testable():
+    scores = made_up(12, 2, 30.0)
+    scores["r1"] = {**scores["r0"], 0: 9.0, 1: 9.0, 2: 9.0}
+    assert rank_comparison(scores).pair("r0", "r1").p is None
+
+
+def test_friedman_and_the_critical_difference():
+    # Demsar (2006), table 6: 4 recipes over 14 data sets, CD 1.25.
+    found = rank_comparison(made_up(14, 4))
+    assert found.critical_difference == pytest.approx(1.25, abs=0.005)
+    assert found.friedman < 1e-4
+    assert rank_comparison(made_up(14, 4, 0.0)).friedman > 0.05
+    few = rank_comparison(made_up(1, 4))
+    assert (few.friedman, few.critical_difference) == (None, None)
+    same = rank_comparison(scores_of(np.ones((14, 4))))
+    assert (same.friedman, same.testable) == (None, False)
+
+
+def test_cliques_join_what_does_not_differ():
+    rng = np.random.default_rng(0)
+    table = np.array([0, 0, 20, 20]) + rng.normal(size=(14, 4))
+    found = rank_comparison(scores_of(table))
+    assert {frozenset(clique) for clique in found.cliques()} == {
+        frozenset({"r0", "r1"}),
+        frozenset({"r2", "r3"}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"a": {0: 1.0}}, "1 recipes to rank"),
+        ({"a": {0: 1.0}, "b": {1: 1.0}}, "b has 1 blocks; expected the same"),
+        ({"a": {0: 1.0}, "b": {0: float("nan")}}, "a score of b is not finite"),
+        ({"a": {}, "b": {}}, "expected the same for all, at least 1"),
+    ],
+)
+def test_scores_are_checked(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        rank_comparison(wrong)
+    with pytest.raises(ValueError, match="control='x' is not one of"):
+        rank_comparison({"a": {0: 1.0}, "b": {0: 2.0}}, control="x")
+
+
+def test_the_diagram_shows_every_recipe_and_says_what_is_not_testable():
+    few, many = rank_comparison(made_up(3, 5)), rank_comparison(made_up(14, 5))
+    for found, words in ((few, "not testable"), (many, "does not tell apart")):
+        texts = [text.get_text() for text in critical_difference_diagram(found, "$x").axes[0].texts]
+        assert all(any(name in text for text in texts) for name in found.ranks)
+        assert any(words in text for text in texts)
+
+
+def study(recipe, dataset, *eces, model="convnet", **fields):
+    fields = {"status": "finished", "sweep": "s", "task": f"{dataset}/{model}/p", **fields}
+    test = tuple({"ece": value} for value in eces)
+    return StudyResult(recipe=recipe, dataset=dataset, model=model, test=test, **fields)
+
+
+def test_blocks_hold_the_mean_over_seeds_and_name_what_is_incomplete():
+    results = [
+        study("ce", "digits", 0.1, 0.3),
+        study("ls", "digits", 0.2),
+        study("mbls", "digits", 0.2),
+        study("ce", "svhn", 0.5),
+        study("ls", "svhn", 0.6),
+        study("mbls", "svhn", status="failed"),
+    ]
+    found = block_scores(results, "ece")
+    assert found.scores["ce"] == pytest.approx(
+        {("digits", "convnet"): 0.2, ("svhn", "convnet"): 0.5}
+    )
+    assert set(found.scores) == {"ce", "ls"}
+    assert found.incomplete == {"mbls": (("svhn", "convnet"),)}
+    assert found.seeds == (1, 2)
+
+
+def test_blocks_that_cannot_be_ranked_are_one_line():
+    with pytest.raises(InputError, match=r"ce on digits and convnet twice: .* of s and .* of t"):
+        block_scores([study("ce", "digits", 0.1), study("ce", "digits", 0.1, sweep="t")], "ece")
+    with pytest.raises(InputError, match="1 recipes have a test ece on all of 1 blocks"):
+        block_scores([study("ce", "digits", 0.1)], "ece")
