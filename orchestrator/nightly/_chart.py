@@ -90,6 +90,11 @@ class Judged:
     worse: Flags
     better: Flags
 
+    @property
+    def noise(self) -> Floats:
+        """Standard deviation of one night."""
+        return self.spread / np.sqrt(1 + 1 / np.maximum(self.nights, 1))
+
     def half_width(self) -> Floats:
         """Return the distance of the control limits from ``expected``."""
         return stdtrit(self.freedom, 1 - self.level) * self.spread
@@ -134,12 +139,6 @@ class Chart:
         """Which cells were better on two nights in a row and have not restarted yet."""
         self.since: Counts = np.full(shape, -1)
         """Index of the night on which each cell last went out."""
-
-    @property
-    def noise(self) -> Floats:
-        """Return the standard deviation of a night (..., C) without the assumed part."""
-        count = np.isfinite(self._noise).sum(0)
-        return np.sqrt(np.nansum(self._noise**2, 0) / np.maximum(count, 1))
 
     def advance(self, worse: Floats) -> Judged:
         """Judge a night and take it into account.

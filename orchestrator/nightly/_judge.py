@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -59,22 +60,33 @@ def judge(
     """
     limits = limits or Limits()
     records = [*(record for record in history if record.night != tonight.night), tonight]
-    hard = (*hard_findings(tonight, limits), *twin_findings(records, accepted or {}))
+    hard = tuple(
+        replace(finding, causes=_causes(records, finding.since))
+        for finding in (*hard_findings(tonight, limits), *twin_findings(records, accepted or {}))
+    )
     cells = tuple(cell for cell, values in tonight.cells.items() if values)
     series = _Comparison(records, cells, limits, accepted or {})
-    told = {finding.cell for finding in hard}
-    alarms, suspicions, improvements = (
-        tuple(finding for finding in findings if finding.cell not in told)
-        for findings in (series.alarms(), series.suspicions(), series.improvements())
-    )
+    alarms = (*hard, *_without(series.alarms(), hard))
+    suspicions = _without(series.suspicions(), alarms)
     return Verdict(
         tonight.night,
-        _status((*hard, *alarms), suspicions),
-        (*hard, *alarms),
+        _status(alarms, suspicions),
+        alarms,
         suspicions,
-        improvements,
+        _without(series.improvements(), alarms),
         series.notes(),
     )
+
+
+def _causes(records: Sequence[NightRecord], since: str) -> tuple[str, ...]:
+    """Return what changed on the night ``since``."""
+    place = [record.night for record in records].index(since)
+    return changes(records[max(0, place - 1) : place + 1])
+
+
+def _without(findings: Sequence[Finding], told: Sequence[Finding]) -> tuple[Finding, ...]:
+    cells = {finding.cell for finding in told}
+    return tuple(finding for finding in findings if finding.cell not in cells)
 
 
 def _status(alarms: Sequence[Finding], suspicions: Sequence[Finding]) -> str:
@@ -185,7 +197,7 @@ class _Comparison:
         """
         nights = np.flatnonzero(np.isfinite(self._worse[:, column]))[-STEP_WINDOW:]
         series, threshold = self._worse[nights, column], self._judged.threshold[column]
-        found = worse_step(series, self._noise(column), float(threshold))
+        found = worse_step(series, float(self._judged.noise[column]), float(threshold))
         if found is None or found[0].nights < least:
             return None
         step, expected = found
@@ -193,11 +205,6 @@ class _Comparison:
         near = nights[max(0, step.index - STEP_PLAY - 1) : step.index + STEP_PLAY + 1]
         causes = changes([self._records[night] for night in near])
         return self._described(usual, "step", "has become worse in its series", causes)
-
-    def _noise(self, column: int) -> float:
-        judged = self._judged
-        factor = np.sqrt(1 + 1 / max(int(judged.nights[column]), 1))
-        return float(judged.spread[column] / factor)
 
     def _described(self, usual: _Usual, reason: str, text: str, causes: tuple[str, ...]) -> Finding:
         column, level = usual.column, usual.level

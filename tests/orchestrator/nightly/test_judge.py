@@ -143,10 +143,13 @@ def test_a_speed_of_zero_is_an_alarm_at_once() -> None:
 def test_a_failed_recipe_makes_the_night_incomplete() -> None:
     night = record(10)
     cells = {cell: values for cell, values in night.cells.items() if cell.recipe != "ls"}
-    verdict = judge(QUIET, replace(night, cells=cells, failed={("ls", TASK): "out of memory"}))
+    failed = {("ls", TASK): "out of memory"}
+    night = replace(night, cells=cells, failed=failed, environment={"torch": "2"})
+    verdict = judge(QUIET, night)
     assert (verdict.status, verdict.raised) == ("incomplete", True)
     assert told(verdict) == [(CellKey("ls", TASK), "hard", "failed")]
     assert "out of memory" in verdict.alarms[0].text
+    assert verdict.alarms[0].causes == (f"torch: 1 -> 2 ({name(10)})",)
 
 
 def test_a_table_of_the_wrong_shape_makes_the_night_incomplete() -> None:
