@@ -1,34 +1,16 @@
-"""Benchmarks whose sweeps are told, not computed: nights without Ray."""
+"""Benchmarks whose sweeps are told, not computed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from told_sweep import ToldSweep, document
 
-from orchestrator.journal import Journal
 from orchestrator.nightly import Nightly, load_nightly
-from orchestrator.run import SweepOutcome
-from orchestrator.spec import SweepSpec
-
-METRICS = {"acc": 0.95, "ece": 0.02, "aece": 0.021, "cwece": 0.011, "nll": 0.2}
-EPOCH_SECONDS, PEAK, CHAIN = 0.5, 900.0 * 2**20, 12.0
-
-
-def document(folder: Path, **more: Any) -> dict[str, Any]:
-    """Return a nightly file of two recipes and two seeds."""
-    sweep = {
-        "name": "told",
-        "tasks": [{"name": "d", "dataset": "digits", "model": "convnet", "protocol": "digits"}],
-        "recipes": ["ce", "ce+ts"],
-        "search": {"trials": 1},
-        "seeds": [0, 1],
-        "storage": str(folder / "storage"),
-    }
-    return {"sweep": {**sweep, **more.pop("sweep", {})}, **more}
 
 
 @pytest.fixture
@@ -43,60 +25,6 @@ def make_benchmark(tmp_path: Path, store: str) -> Callable[..., Nightly]:
         return load_nightly(path)
 
     return make
-
-
-class ToldSweep:
-    """Stands in for ``run_sweep``: writes the journal that a sweep of given figures would."""
-
-    def __init__(self) -> None:
-        self.changes: dict[tuple[str, str], float] = {}
-        self.failures: dict[str, str] = {}
-        self.runs: list[str] = []
-        self.before_end: Callable[[SweepSpec], None] = lambda spec: None
-
-    def __call__(self, spec: SweepSpec, **_: Any) -> SweepOutcome:
-        self.runs.append(spec.name)
-        path = spec.directory / "journal.jsonl"
-        with Journal(path) as journal:
-            said = {"event": "sweep_started", "sweep": spec.name, "sweep_id": spec.name}
-            journal.append({**said, "spec": {}, "provenance": {}})
-            for recipe in ("ce", "ce+ts"):
-                self._study(journal, recipe, spec.seeds)
-            self.before_end(spec)
-            journal.append({"event": "sweep_ended", "status": "finished"})
-        status = "failed" if self.failures else "finished"
-        return SweepOutcome(spec, status, (), True, 30.0)
-
-    def _study(self, journal: Journal, recipe: str, seeds: tuple[int, ...]) -> None:
-        study, reason = f"d|{recipe}", self.failures.get(recipe, "")
-        stage = "calibrate" if "+" in recipe else "train"
-        opened = {"study": study, "task": "d", "recipe": recipe, "trials": 1, "row": True}
-        journal.append({"event": "study_opened", **opened}, durable=False)
-        for number, seed in enumerate(seeds):
-            key = f"{study} {seed}"
-            for event in self._trial(study, recipe, key, seed, number, stage, reason):
-                journal.append(event, durable=False)
-        closed = {"finished": 0 if reason else 1, "failed": 1 if reason else 0, "reason": reason}
-        chosen = None if reason else f"{study} {seeds[0]}"
-        journal.append({"event": "study_closed", "study": study, "chosen": chosen, **closed})
-
-    def _trial(
-        self, study: str, recipe: str, key: str, seed: int, number: int, stage: str, reason: str
-    ) -> list[Mapping[str, Any]]:
-        started = {"study": study, "number": number, "key": key, "seed": seed, "stage": stage}
-        role = "seed" if number else "search"
-        ended = {"status": "failed" if reason else "finished", "reason": reason, "seconds": 1.0}
-        costs = {"epoch_seconds": EPOCH_SECONDS, "peak_memory": PEAK, "artifact": key}
-        test = {
-            f"test_{name}": value * self.changes.get((recipe, name), 1.0) + 0.001 * seed
-            for name, value in METRICS.items()
-        }
-        evaluated = {"key": key, "study": study, "seed": seed, "metrics": test, "seconds": CHAIN}
-        events: list[Mapping[str, Any]] = [
-            {"event": "trial_started", "role": role, "configuration": {}, **started},
-            {"event": "trial_finished", "key": key, "metrics": {}, **ended, **costs},
-        ]
-        return events if reason else [*events, {"event": "evaluated", **evaluated}]
 
 
 @pytest.fixture

@@ -1,0 +1,102 @@
+"""The nightly file: what it may say, and the one that ships."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from told_sweep import document
+
+from orchestrator.cli import main
+from orchestrator.nightly import Nightly, benchmark_file, load_nightly
+from orchestrator.plan import make_plan
+from trainables.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_shipped_benchmark_is_the_one_in_the_package() -> None:
+    shown = ROOT / "benchmarks" / "nightly.yaml"
+    assert shown.resolve() == benchmark_file().resolve()
+    benchmark = load_nightly(shown)
+    assert benchmark.name == "nightly"
+    assert len(benchmark.shape.recipes) == 10
+    assert len(benchmark.shape.seeds) == 3
+    plan = make_plan(benchmark.sweep)
+    assert all(study.trials == 1 for study in plan)
+
+
+def test_a_file_says_what_every_night_must_hold(make_benchmark: Callable[..., Nightly]) -> None:
+    shape = make_benchmark(metrics=["ece", "cifar10-c/acc"]).shape
+    assert shape.recipes == ("ce", "ce+ts")
+    assert shape.tasks == ("d",)
+    assert shape.seeds == (0, 1)
+    assert shape.metrics[:2] == ("ece", "cifar10-c/acc")
+    assert set(shape.metrics[2:]) == {"images_per_second", "wall_seconds", "peak_memory"}
+
+
+def test_the_sweep_may_be_a_file_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    sweep = document(tmp_path)["sweep"]
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    path = tmp_path / "deep" / "nightly.yaml"
+    path.write_text("sweep: ../sweep.yaml\n")
+    assert load_nightly(path).name == "told"
+
+
+def test_another_benchmark_has_another_fingerprint_and_other_places_have_not(
+    make_benchmark: Callable[..., Nightly],
+) -> None:
+    first = make_benchmark().fingerprint
+    assert make_benchmark(sweep={"storage": "elsewhere", "data_root": "d"}).fingerprint == first
+    assert make_benchmark(sweep={"recipes": ["ce"]}).fingerprint != first
+
+
+MISTAKES = {
+    "no sweep": ({"sweep": None}, "sweep"),
+    "an unknown key": ({"alarm": 1}, "alarm: unknown key; allowed are: sweep, limits, report"),
+    "a search": ({"sweep": {"search": {"trials": 4}}}, "`trials` must be 1"),
+    "a grid": ({"sweep": {"search": {"trials": 1, "sampler": "grid"}}}, "not grid"),
+    "a wrong sweep": ({"sweep": {"recipes": ["nonsense"]}}, "nonsense"),
+    "an unknown metric": ({"metrics": ["beauty"]}, "beauty"),
+    "a cost as metric": ({"metrics": ["wall_seconds"]}, "recorded in any case"),
+    "a wrong limit": ({"limits": {"window": 1}}, "limits.window"),
+    "a wrong address": ({"report": {"webhook": "file:///etc/passwd"}}, "http://HOST"),
+    "a shell line": ({"report": {"mail": "mail -s x"}}, "report.mail"),
+    "nothing kept": ({"keep": 0}, "keep"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gets_one_line_and_exit_code_2(
+    mistake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes, expected = MISTAKES[mistake]
+    content = document(tmp_path)
+    for key, value in changes.items():
+        nested = isinstance(value, dict) and isinstance(content.get(key), dict)
+        content[key] = {**content[key], **value} if nested else value
+    path = tmp_path / "nightly.yaml"
+    path.write_text(yaml.safe_dump(content))
+    assert main(["nightly", "run", str(path)]) == 2
+    errors = capsys.readouterr().err
+    assert expected in errors
+    assert str(path) in errors
+    assert errors.count("\n") == 1
+    assert not (tmp_path / "storage").exists()
+
+
+def test_a_file_that_is_missing_gets_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["nightly", "run", str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml: cannot be read" in capsys.readouterr().err
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "nightly.yaml"
+    path.write_text("keep: 1\nkeep: 2\nsweep: {}\n")
+    with pytest.raises(InputError, match="stands twice"):
+        load_nightly(path)

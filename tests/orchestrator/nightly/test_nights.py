@@ -1,0 +1,283 @@
+"""What a start makes of every state that an earlier one may have left, with told sweeps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections import namedtuple
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from told_sweep import ToldSweep
+
+from orchestrator.nightly import Book, CellKey, Nightly, NightOutcome, run_night
+from orchestrator.nightly._measure import TOTAL
+from orchestrator.spec import SweepSpec
+from trainables.errors import InputError, StorageError
+
+Make = Callable[..., Nightly]
+FIRST, SECOND = "2026-11-21", "2026-11-22"
+ECE = CellKey("ce", "d", "ece")
+
+
+class BrokenOffError(RuntimeError):
+    """Stands for the moment of a crash."""
+
+
+def broken_off(spec: SweepSpec) -> None:
+    raise BrokenOffError
+
+
+def nightlies(benchmark: Nightly) -> list[dict[str, str]]:
+    """Return the tags of the runs that the tracking store holds of a benchmark's nights."""
+    client = MlflowClient(benchmark.sweep.tracking_uri)
+    experiment = client.get_experiment_by_name(f"{benchmark.name}-nights")
+    if experiment is None:
+        return []
+    runs = client.search_runs([experiment.experiment_id])
+    assert all(run.info.status == "FINISHED" for run in runs)
+    return [run.data.tags for run in runs]
+
+
+def test_a_night_is_recorded_judged_tracked_and_summed_up(
+    make_benchmark: Make, told_sweep: ToldSweep
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "once"})
+    outcome = run_night(benchmark, FIRST)
+    assert (outcome.verdict.status, outcome.fresh, outcome.messages) == ("ok", True, ())
+    record = outcome.night.record
+    assert record is not None
+    assert record.cells[ECE] == {0: 0.02, 1: 0.021}
+    assert record.cells[CellKey("ce", "d", "wall_seconds")] == {0: 12.0, 1: 12.0}
+    assert record.cells[CellKey("ce", "d", "peak_memory")][0] == 900 * 2**20
+    counts = json.loads(next(benchmark.sweep.storage_path.glob("data/*/split.json")).read_text())
+    rows = counts["counts"]
+    speed = {
+        recipe: record.cells[CellKey(recipe, "d", "images_per_second")][1]
+        for recipe in ("ce", "ce+ts")
+    }
+    assert speed == {"ce": rows["train"] / 0.5, "ce+ts": rows["validation"] / 0.5}
+    assert record.cells[TOTAL] == {0: 30.0}
+    assert set(record.environment) >= {"torch", "python", "hardware cpus", "code", "data digits"}
+    for name in ("report.md", "report.html", "junit.xml"):
+        assert (outcome.night.folder / name).read_text() == (benchmark.folder / name).read_text()
+    (tags,) = nightlies(benchmark)
+    assert tags["calsweep.night"] == FIRST
+    assert tags["calsweep.night.status"] == "ok"
+
+
+def test_a_night_runs_once(make_benchmark: Make, told_sweep: ToldSweep) -> None:
+    benchmark = make_benchmark(sweep={"name": "twice"})
+    first, second = run_night(benchmark, FIRST), run_night(benchmark, FIRST)
+    assert told_sweep.runs == [f"twice-{FIRST}"]
+    assert (first.fresh, second.fresh) == (True, False)
+    assert first.verdict == second.verdict
+    assert len(nightlies(benchmark)) == 1
+
+
+def test_a_night_that_broke_off_is_gone_on_with(
+    make_benchmark: Make, told_sweep: ToldSweep
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "broken"})
+    told_sweep.before_end = broken_off
+    with pytest.raises(BrokenOffError):
+        run_night(benchmark, FIRST)
+    night = Book(benchmark.folder).night(FIRST)
+    assert night.unfinished
+    kept = night.folder / "artifacts/train/d|/d|ce 0"
+    lost = night.folder / "artifacts/train/aa/aa00"
+    for artifact in (kept, lost):
+        artifact.mkdir(parents=True)
+    told_sweep.before_end = lambda spec: None
+    outcome = run_night(benchmark, FIRST)
+    # What the journal knows the cost of stays; what was finished in the moment of the crash goes.
+    assert (kept.exists(), lost.exists()) == (True, False)
+    assert outcome.night.record is not None
+    assert TOTAL not in outcome.night.record.cells  # Nobody knows how long it would have taken.
+    assert outcome.verdict.status == "ok"
+    assert len(nightlies(benchmark)) == 1
+
+
+def test_an_earlier_night_that_broke_off_is_finished_before_tonights(
+    make_benchmark: Make, told_sweep: ToldSweep
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "earlier"})
+    told_sweep.before_end = broken_off
+    with pytest.raises(BrokenOffError):
+        run_night(benchmark, FIRST)
+    told_sweep.before_end = lambda spec: None
+    outcome = run_night(benchmark, SECOND)
+    assert told_sweep.runs[1:] == [f"earlier-{FIRST}", f"earlier-{SECOND}"]
+    assert outcome.night.name == SECOND
+    assert [record.night for record, _ in Book(benchmark.folder).judged()] == [FIRST, SECOND]
+    assert len(nightlies(benchmark)) == 2
+
+
+def test_half_a_night_of_other_code_is_given_up(
+    make_benchmark: Make, told_sweep: ToldSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "other"})
+    told_sweep.before_end = broken_off
+    with pytest.raises(BrokenOffError):
+        run_night(benchmark, FIRST)
+    told_sweep.before_end = lambda spec: None
+    monkeypatch.setattr("orchestrator.provenance.git_commit", lambda: "c0ffee")
+    outcome = run_night(benchmark, SECOND)
+    assert told_sweep.runs[1:] == [f"other-{SECOND}"]
+    assert any(f"night {FIRST} is given up" in message for message in outcome.messages)
+    nights = Book(benchmark.folder).nights()
+    assert [night.unfinished for night in nights] == [False, False]
+    assert not (nights[0].folder / "sweeps").exists()
+    run_night(benchmark, "2026-11-23")
+    assert told_sweep.runs[2:] == ["other-2026-11-23"]
+
+
+def test_tonights_half_of_other_code_begins_anew(
+    make_benchmark: Make, told_sweep: ToldSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "anew"})
+    told_sweep.before_end = broken_off
+    with pytest.raises(BrokenOffError):
+        run_night(benchmark, FIRST)
+    told_sweep.before_end = lambda spec: None
+    monkeypatch.setattr("orchestrator.provenance.git_commit", lambda: "c0ffee")
+    record = run_night(benchmark, FIRST).night.record
+    assert record is not None
+    assert record.environment["code"] == "c0ffee"
+    assert TOTAL in record.cells
+
+
+@pytest.mark.parametrize("lost", ["verdict.json", "delivered.json", "told.json", "junit.xml"])
+def test_a_crash_after_the_sweep_leaves_one_verdict(
+    make_benchmark: Make, told_sweep: ToldSweep, lost: str
+) -> None:
+    benchmark = make_benchmark(sweep={"name": f"after-{lost}"})
+    outcome = run_night(benchmark, FIRST)
+    (outcome.night.folder / lost).unlink()
+    again = run_night(benchmark, SECOND if lost == "delivered.json" else FIRST)
+    assert again.verdict.status == "ok"
+    assert Book(benchmark.folder).night(FIRST).delivered
+    names = [tags["calsweep.night"] for tags in nightlies(benchmark)]
+    assert sorted(names) == sorted(dict.fromkeys([FIRST, again.night.name]))
+
+
+def nights(benchmark: Nightly, count: int) -> list[NightOutcome]:
+    return [run_night(benchmark, f"2026-12-{day:02d}") for day in range(1, count + 1)]
+
+
+def test_a_worse_cell_raises_the_alarm_on_its_second_night_and_is_accepted(
+    make_benchmark: Make, told_sweep: ToldSweep
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "worse"})
+    nights(benchmark, 6)
+    told_sweep.changes["ce", "ece"] = 2.0
+    first, second = (run_night(benchmark, f"2026-12-{day}") for day in ("07", "08"))
+    assert (first.verdict.status, second.verdict.status) == ("suspicious", "regression")
+    assert [found.cell for found in second.verdict.alarms] == [ECE]
+    assert "ce on d: ece" in (benchmark.folder / "report.md").read_text()
+
+
+def test_a_failed_recipe_raises_the_alarm_at_once(
+    make_benchmark: Make, told_sweep: ToldSweep
+) -> None:
+    told_sweep.failures["ce+ts"] = "TrainingDivergedError: <b>nan</b> | x"
+    outcome = run_night(make_benchmark(sweep={"name": "failing"}), FIRST)
+    (alarm,) = outcome.verdict.alarms
+    assert alarm.cell.pair == ("ce+ts", "d")
+    assert outcome.verdict.raised
+    page = (outcome.night.folder / "report.html").read_text()
+    assert "&lt;b&gt;nan&lt;/b&gt;" in page
+    assert "<b>nan" not in page
+
+
+def test_old_nights_keep_record_and_verdict_alone(
+    make_benchmark: Make, told_sweep: ToldSweep
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "old"}, keep=2)
+    told_sweep.before_end = lambda spec: (spec.storage_path / "artifacts").mkdir(exist_ok=True)
+    outcomes = nights(benchmark, 4)
+    kept = [(o.night.folder / "artifacts").exists() for o in outcomes]
+    assert kept == [False, False, True, True]
+    assert all(o.night.record and o.night.verdict for o in outcomes)
+
+
+def test_nights_are_in_the_order_of_running_whatever_the_clock_said(
+    make_benchmark: Make, told_sweep: ToldSweep
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "clock"})
+    for name in ("2026-11-20", "2031-01-01", "2026-11-21"):
+        run_night(benchmark, name)
+    names = [night.name for night in Book(benchmark.folder).nights()]
+    assert names == ["2026-11-20", "2031-01-01", "2026-11-21"]
+
+
+def test_a_data_set_that_is_gone_keeps_the_night_from_running(
+    make_benchmark: Make, told_sweep: ToldSweep, tmp_path: Path
+) -> None:
+    missing = tmp_path / "gone.npz"
+    task = {"name": "d", "dataset": f"npz:{missing}", "model": "convnet", "protocol": "digits"}
+    benchmark = make_benchmark(sweep={"name": "gone", "tasks": [task]})
+    with pytest.raises(InputError, match=r"gone\.npz"):
+        run_night(benchmark, FIRST)
+    assert told_sweep.runs == []
+    assert Book(benchmark.folder).judged() == []
+
+
+def test_a_full_disk_keeps_the_night_from_beginning(
+    make_benchmark: Make, told_sweep: ToldSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "full"})
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 2**20))
+    with pytest.raises(StorageError, match="1 MB are free, a night needs about 100"):
+        run_night(benchmark, FIRST)
+    assert told_sweep.runs == []
+
+
+def test_a_tracking_server_that_is_away_gets_the_verdict_from_the_next_start(
+    make_benchmark: Make, told_sweep: ToldSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "away"})
+
+    def away(*_: Any) -> None:
+        raise InputError("tracking http://127.0.0.1:9 gives no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("orchestrator.nightly._run.deliver", away)
+        outcome = run_night(benchmark, FIRST)
+    assert outcome.verdict.status == "ok"
+    assert any("waits for the next start" in message for message in outcome.messages)
+    assert nightlies(benchmark) == []
+    assert run_night(benchmark, SECOND).messages == ()
+    assert sorted(tags["calsweep.night"] for tags in nightlies(benchmark)) == [FIRST, SECOND]
+
+
+def test_a_run_that_a_server_made_twice_is_there_once(
+    make_benchmark: Make, told_sweep: ToldSweep
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "double"})
+    outcome = run_night(benchmark, FIRST)
+    client = MlflowClient(benchmark.sweep.tracking_uri)
+    experiment = client.get_experiment_by_name("double-nights")
+    assert experiment is not None
+    client.create_run(experiment.experiment_id, tags={"calsweep.key": f"double {FIRST}"})
+    (outcome.night.folder / "delivered.json").unlink()
+    run_night(benchmark, FIRST)
+    assert len(nightlies(benchmark)) == 1
+
+
+def test_no_run_stays_running(make_benchmark: Make, told_sweep: ToldSweep, store: str) -> None:
+    benchmark = make_benchmark(sweep={"name": "still"})
+    run_night(benchmark, FIRST)
+    with closing(sqlite3.connect(store.removeprefix("sqlite:///"))) as database:
+        query = (
+            "SELECT status FROM runs JOIN experiments USING (experiment_id) "
+            "WHERE experiments.name LIKE 'still-%'"
+        )
+        states = {state for (state,) in database.execute(query)}
+    assert states == {"FINISHED"}

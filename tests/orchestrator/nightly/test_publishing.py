@@ -1,0 +1,309 @@
+"""Summaries that nothing in them can break out of, and the ways to people."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from nights import ECE, TASK, history, record
+from told_sweep import ToldSweep
+
+from orchestrator.cli import main
+from orchestrator.nightly import CellKey, Finding, Nightly, Verdict, judge, run_night
+from orchestrator.nightly._junit import failure_junit, night_junit
+from orchestrator.nightly._summary import Block, night_summary, to_html, to_markdown
+from orchestrator.nightly._trend import drawing, sparkline, to_csv
+
+Make = Callable[..., Nightly]
+NASTY = '<script>alert(1)</script> | x\n# y \x00 "q" & `z`'
+FIRST = "2026-11-21"
+
+
+def nasty_verdict() -> Verdict:
+    """Return an alarm whose every text tries to be more than text."""
+    found = Finding(ECE, "hard", "failed", NASTY, since="2026-01-01", causes=(NASTY,))
+    return Verdict("2026-01-02", "regression", alarms=(found,), notes=(NASTY,))
+
+
+def test_texts_stay_texts_in_html() -> None:
+    blocks = night_summary(
+        "n", [*history(range(1)), record(1, environment={NASTY: NASTY})], nasty_verdict()
+    )
+    page = to_html(blocks, [drawing(ECE, [1.0, None, 2.0])])
+    assert "<script" not in page
+    tags: list[str] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attributes: tags.append(tag)  # type: ignore[method-assign]
+    parser.feed(page)
+    allowed = {
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "h1",
+        "h2",
+        "p",
+        "table",
+        "tr",
+        "th",
+        "td",
+        "figure",
+        "figcaption",
+        "svg",
+        "polyline",
+    }
+    assert set(tags) <= allowed
+    assert not any(word in page for word in ("http:", "https:", "src=", "url("))
+
+
+def test_texts_stay_texts_in_markdown() -> None:
+    text = to_markdown([Block("h", (NASTY,), (("a", "b"), (NASTY, "c")))])
+    assert "<script" not in text
+    row = next(line for line in text.splitlines() if line.endswith("| c |"))
+    assert row.replace("\\|", "").count("|") == 3
+    assert len(text.splitlines()) == 6
+
+
+def junit(text: str) -> ElementTree.Element:
+    """Parse JUnit XML and check it as the common schema wants it."""
+    root = ElementTree.fromstring(text.encode())
+    assert root.tag == "testsuites"
+    for suite in root:
+        assert suite.tag == "testsuite"
+        cases = suite.findall("testcase")
+        counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+        assert int(suite.attrib["tests"]) == len(cases)
+        for name, tag in counts.items():
+            assert int(suite.attrib[name]) == sum(case.find(tag) is not None for case in cases)
+        assert [child.tag for child in suite][: len(suite.findall("properties"))] in (
+            [],
+            ["properties"],
+        )
+        for case in cases:
+            assert case.attrib["name"]
+            assert case.attrib["classname"]
+            float(case.attrib["time"])
+            assert {child.tag for child in case} <= {"failure", "error"}
+            assert all("message" in child.attrib for child in case)
+    return root
+
+
+def test_junit_has_a_case_for_every_recipe_and_task() -> None:
+    before = history(range(10))
+    good = judge(before, record(10))
+    cases = junit(night_junit("n", record(10), good)).findall(".//testcase")
+    pairs = {(case.attrib["name"], case.attrib["classname"]) for case in cases}
+    assert {("ce", TASK), ("ls", TASK), ("ce+ts", TASK)} < pairs
+    assert junit(night_junit("n", record(10), good)).find(".//failure") is None
+
+
+def test_junit_fails_the_case_of_the_cell() -> None:
+    before = history(range(10))
+    bad = {ECE: 2.0}
+    verdict = judge([*before, record(10, factors=bad)], record(11, factors=bad))
+    root = junit(night_junit("n", record(11, factors=bad), verdict))
+    failing = [case for case in root.iter("testcase") if case.find("failure") is not None]
+    assert [(case.attrib["name"], case.attrib["classname"]) for case in failing] == [("ls", TASK)]
+    assert "ls on digits/convnet/digits: ece" in failing[0].find("failure").attrib["message"]  # type: ignore[union-attr]
+
+
+def test_junit_writes_what_xml_cannot_hold() -> None:
+    junit(night_junit(NASTY, replace(record(1), environment={NASTY: NASTY}), nasty_verdict()))
+    root = junit(failure_junit("n", FIRST, 0.0, NASTY))
+    assert root.find(".//error") is not None
+
+
+def test_a_sparkline_shows_shape_gaps_and_level() -> None:
+    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█" or sparkline([0.0, 0.5, 1.0]) == "▁▄█"
+    assert sparkline([1.0, None, 2.0]) == "▁·█"
+    assert set(sparkline([3.0, 3.0])) in ({"▄"}, {"▅"})
+    assert sparkline([]) == ""
+
+
+def test_csv_holds_every_value() -> None:
+    lines = to_csv(history(range(3)), [ECE]).splitlines()
+    assert lines[0] == "night,recipe,task,metric,seed,value"
+    assert len(lines) == 1 + 3 * 3
+    assert lines[1].startswith(f"2026-01-01,ls,{TASK},ece,0,")
+
+
+@pytest.fixture
+def posts() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Serve an address that keeps what is posted to it."""
+    kept: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            kept.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/secret", kept
+    server.shutdown()
+    server.server_close()
+
+
+def mail_to(path: Path) -> list[str]:
+    """Return a mail command that writes what it was given into a file."""
+    code = "import sys; open(sys.argv[1], 'a').write(sys.argv[2] + chr(10) + sys.stdin.read())"
+    return [sys.executable, "-c", code, str(path), "{subject}"]
+
+
+def test_an_alarm_is_told_once_by_webhook_and_mail(
+    make_benchmark: Make,
+    told_sweep: ToldSweep,
+    posts: tuple[str, list[dict[str, Any]]],
+    tmp_path: Path,
+) -> None:
+    letters = tmp_path / "letters; touch $(oops)"
+    report = {"webhook": posts[0], "mail": mail_to(letters)}
+    told_sweep.failures["ce+ts"] = "it diverged"
+    benchmark = make_benchmark(sweep={"name": "telling"}, report=report)
+    for _ in range(2):
+        assert run_night(benchmark, FIRST).messages == ()
+    (body,) = posts[1]
+    assert (body["nightly"], body["night"], body["code"]) == ("telling", FIRST, 3)
+    assert body["alarms"][0]["cell"][:2] == ["ce+ts", "d"]
+    assert f"nightly telling, {FIRST}: results are missing" in body["text"]
+    text = letters.read_text()
+    assert text.startswith(body["text"])
+    assert "it diverged" in text
+
+
+def test_a_good_night_is_told_only_if_asked(
+    make_benchmark: Make, told_sweep: ToldSweep, posts: tuple[str, list[dict[str, Any]]]
+) -> None:
+    quiet = make_benchmark(sweep={"name": "quiet"}, report={"webhook": posts[0]})
+    run_night(quiet, FIRST)
+    assert posts[1] == []
+    loud = make_benchmark(sweep={"name": "loud"}, report={"webhook": posts[0], "when": "always"})
+    run_night(loud, FIRST)
+    assert [body["status"] for body in posts[1]] == ["ok"]
+
+
+def test_ways_that_fail_are_told_and_change_nothing(
+    make_benchmark: Make, told_sweep: ToldSweep
+) -> None:
+    report = {"webhook": "http://127.0.0.1:9/secret", "mail": ["no-such-program"], "when": "always"}
+    outcome = run_night(make_benchmark(sweep={"name": "deaf"}, report=report), FIRST)
+    assert outcome.verdict.status == "ok"
+    webhook, mail = outcome.messages
+    assert "webhook at 127.0.0.1 was not reached" in webhook
+    assert "secret" not in webhook
+    assert "'no-such-program' failed" in mail
+
+
+def test_summaries_go_where_the_file_says(
+    make_benchmark: Make, told_sweep: ToldSweep, tmp_path: Path
+) -> None:
+    places = {kind: str(tmp_path / "out" / f"x.{kind}") for kind in ("markdown", "html", "junit")}
+    outcome = run_night(make_benchmark(sweep={"name": "places"}, report=places), FIRST)
+    assert Path(places["markdown"]).read_text().startswith("# nightly places")
+    assert Path(places["html"]).read_text().startswith("<!doctype html>")
+    junit(Path(places["junit"]).read_text())
+    assert (outcome.night.folder / "report.md").exists()
+
+
+def test_a_night_that_could_not_run_is_told_with_exit_code_4(
+    make_benchmark: Make,
+    told_sweep: ToldSweep,
+    posts: tuple[str, list[dict[str, Any]]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    task = {"name": "d", "dataset": "npz:gone.npz", "model": "convnet", "protocol": "digits"}
+    report = {"webhook": posts[0], "junit": str(tmp_path / "junit.xml")}
+    benchmark = make_benchmark(sweep={"name": "unable", "tasks": [task]}, report=report)
+    assert main(["nightly", "run", str(benchmark.path), "--night", FIRST, "--quiet"]) == 4
+    errors = capsys.readouterr().err
+    assert "could not run: tasks[0] (d)" in errors
+    assert "Traceback" not in errors
+    assert errors.count("\n") == 1
+    assert (posts[1][0]["status"], posts[1][0]["code"]) == ("could not run", 4)
+    root = junit((tmp_path / "junit.xml").read_text())
+    assert "gone.npz" in root.find(".//error").attrib["message"]  # type: ignore[union-attr]
+    assert "could not run" in (benchmark.folder / "report.md").read_text()
+
+
+def test_an_unforeseen_error_is_one_line_and_keeps_its_traceback(
+    make_benchmark: Make, told_sweep: ToldSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(spec: Any) -> None:
+        raise ZeroDivisionError("nobody thought of it")
+
+    told_sweep.before_end = fail
+    benchmark = make_benchmark(sweep={"name": "unforeseen"})
+    assert main(["nightly", "run", str(benchmark.path), "--night", FIRST, "--quiet"]) == 4
+    errors = capsys.readouterr().err
+    assert "could not run: ZeroDivisionError: nobody thought of it" in errors
+    assert "Traceback" not in errors
+    assert "in fail" in (benchmark.folder / "error.txt").read_text()
+
+
+def test_a_second_run_leaves_the_first_ones_summary_alone(
+    make_benchmark: Make, told_sweep: ToldSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "busy"})
+    codes = []
+    told_sweep.before_end = lambda spec: codes.append(
+        main(["nightly", "run", str(benchmark.path), "--night", FIRST, "--quiet"])
+    )
+    assert main(["nightly", "run", str(benchmark.path), "--night", FIRST, "--quiet"]) == 0
+    assert codes == [4]
+    assert "another run is going on" in capsys.readouterr().err
+    assert told_sweep.runs == [f"busy-{FIRST}"]
+
+
+def test_the_command_shows_accepts_and_writes_histories(
+    make_benchmark: Make,
+    told_sweep: ToldSweep,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "shown"})
+    file = str(benchmark.path)
+    for day in range(1, 7):
+        run_night(benchmark, f"2026-12-{day:02d}")
+    told_sweep.changes["ce", "ece"] = 2.0
+    codes = [
+        main(["nightly", "run", file, "--night", f"2026-12-{day:02d}", "--quiet"]) for day in (7, 8)
+    ]
+    assert codes == [0, 3]
+    assert "ce on d: ece" in capsys.readouterr().out
+
+    assert main(["nightly", "status", file]) == 0
+    shown = capsys.readouterr().out
+    assert "regression" in shown
+    assert "▁▁▁▁▁▁██" in shown
+
+    assert main(["nightly", "history", file, "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out/history.png").read_bytes().startswith(b"\x89PNG")
+    rows = (tmp_path / "out/history.csv").read_text().splitlines()
+    assert len(rows) == 1 + 8 * (2 * 8 * 2 + 1)
+
+    accept = ["nightly", "accept", "ce on d: ece", "--file", file]
+    assert main([*accept, "--why", " "]) == 2
+    assert main([*accept[:2], "ce on e: ece", *accept[3:], "--why", "x"]) == 2
+    assert "no cell 'ce on e: ece'" in capsys.readouterr().err
+    assert main([*accept, "--why", "the loss was wrong before"]) == 0
+    assert "starts anew on 2026-12-07" in capsys.readouterr().out
+    assert run_night(benchmark, "2026-12-09").verdict.alarms == ()
+    lines = (benchmark.folder / "accepted.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["why"] == "the loss was wrong before"
+    assert CellKey.parse(json.loads(lines[0])["cell"]) == CellKey("ce", "d", "ece")
