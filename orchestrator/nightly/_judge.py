@@ -41,9 +41,9 @@ def judge(
 
     One night is enough for a failed recipe, a table of the wrong shape, a figure that is not
     finite, a bound of ``limits.hard``, and a recipe that has come to equal another one to the last
-    digit. Everything else needs a difference outside the control
-    limits and above the practical threshold on two nights in a row, or a step or drift of that
-    size in the series. What is better is told, never alarmed.
+    digit. Everything else needs a difference outside the control limits and above the practical
+    threshold on two nights in a row, or a step or drift of that size in the series. What is better
+    is told, never alarmed.
 
     The verdict depends on the records alone: earlier nights are judged again on the way, so that
     the bad ones among them never become what is usual.
