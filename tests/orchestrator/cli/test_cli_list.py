@@ -9,9 +9,11 @@ from search_spaces import space_names
 from trainables.data import source_names
 from trainables.models import model_names
 from trainables.protocols import protocol_names
+from trainables.suites import suite_names
 
 NAMES = {
     "datasets": source_names(),
+    "suites": suite_names(),
     "models": [*model_names(), "timm:NAME", "torchvision:NAME"],
     "protocols": protocol_names(),
     "layouts": layout_names(),
@@ -19,6 +21,7 @@ NAMES = {
 }
 KNOWN = {
     "datasets": {"digits", "cifar10", "npz:PATH", "folder:PATH"},
+    "suites": {"cifar10-c", "generated-c", "ood-svhn", "ood-npz:PATH"},
     "models": {"convnet", "resnet50", "timm:NAME"},
     "protocols": {"digits", "mukhoti2020"},
     "layouts": {"macal/table1", "cls/table2", "acls/tableA"},
@@ -33,7 +36,7 @@ KNOWN = {
 def test_a_catalogue_is_complete(calsweep, what):
     code, out, err = calsweep("list", what)
     listed = [line.split()[0] for line in out.splitlines()]
-    if what not in ("datasets", "models", "protocols"):
+    if what not in ("datasets", "suites", "models", "protocols"):
         assert listed.pop(0) == "name"
     assert (code, err) == (0, "")
     assert listed == NAMES[what]
