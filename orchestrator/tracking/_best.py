@@ -170,8 +170,8 @@ def best_runs(
     kept = [found for found in every if where.holds(found.study, found.tags)]
     if not kept:
         raise InputError(
-            f"no study of {recipe!r} on {task!r} at {redacted(uri)} is {where}; there are: "
-            + _listing(every, _version)
+            f"no study of {recipe!r} on {task!r} on {redacted(uri)} fulfils {where}; there are: "
+            + _listing(every, _origin)
         )
     if where.fingerprint != ANY:
         _require_one(kept, _same_setting, _data, "ask for one with --fingerprint or --sweep")
@@ -346,6 +346,10 @@ def _rule(found: _Found) -> str:
 
 def _version(found: _Found) -> str:
     return f"code {_short(found.study.code)} of {_day(found.study.opened / 1000)}"
+
+
+def _origin(found: _Found) -> str:
+    return f"{_version(found)} on data {_short(found.study.fingerprint)}"
 
 
 def _short(text: str) -> str:

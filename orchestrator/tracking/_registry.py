@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mlflow.artifacts import download_artifacts
 from mlflow.entities.model_registry import RegisteredModel
 from mlflow.exceptions import MlflowException
 
 from orchestrator.tracking import _names as names
-from orchestrator.tracking._server import Server, quoted, translated
+from orchestrator.tracking._server import RefusedError, Server, quoted, translated
 from trainables.errors import InputError
 
 __all__ = ["download", "register"]
@@ -62,15 +61,11 @@ def download(server: Server, task: str, alias: str, folder: Path) -> Path:
     name = model_name(task)
     try:
         with translated(server.uri):
-            server.client.get_model_version_by_alias(name, alias)
+            version = server.client.get_model_version_by_alias(name, alias)
             folder.mkdir(parents=True, exist_ok=True)
-            place = download_artifacts(
-                artifact_uri=f"models:/{name}@{alias}",
-                dst_path=str(folder),
-                tracking_uri=server.uri,
-                registry_uri=server.uri,
-            )
-    except ValueError as error:
+            # Not by its models:/ address: that is looked up in the process's default registry.
+            place = server.client.download_artifacts(str(version.run_id), PLACE, str(folder))
+    except RefusedError as error:
         raise InputError(f"no model {name!r} with alias {alias!r}: {error}") from error
     return Path(place)
 

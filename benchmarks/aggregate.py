@@ -1,0 +1,345 @@
+"""Time and memory of a table and of the best configuration, against all runs in a DataFrame.
+
+The peer is what one would write without this project: ``mlflow.search_runs`` into a DataFrame, then
+pandas. Both are asked about the same store in the same run, each in a fresh process, and must give
+the same runs and figures. Run it as
+
+    python benchmarks/aggregate.py [--runs 1000,10000,100000]
+        [--stores sqlite:100000,http:100000,postgres:10000]
+        [--peer sqlite:100000,http:100000,postgres:10000] [--out benchmarks/results/aggregate.md]
+
+where each number is the largest store of that kind, and the largest at which the peer is asked.
+PostgreSQL takes part where ``initdb``, ``postgres`` and ``psycopg2`` are found; as root it runs as
+``nobody``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+SWEEP, TASK, RECIPE = "bench", "cifar10/resnet50/mukhoti2020", "mbls"
+METRICS = ("acc", "ece", "aece", "cwece", "nll")
+WARM = 3
+SLOW_PEER = 60.0  # Seconds after which the peer is not asked a second time.
+QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+Answer = list[Any]
+
+
+def our_table(uri: str) -> Answer:
+    """Return recipe, task, runs and test figures of every row, as ``calsweep table`` has them."""
+    from orchestrator.tracking import study_results
+
+    return sorted(
+        [r.recipe, r.task, sorted(r.run_ids), sorted([row[m] for m in METRICS] for row in r.test)]
+        for r in study_results(uri, SWEEP)
+    )
+
+
+def our_best(uri: str) -> Answer:
+    """Return run and objective of the best configuration, as ``calsweep best`` finds it."""
+    from orchestrator.tracking import best_runs
+
+    return [[run.run_id, run.objective] for run in best_runs(uri, TASK, RECIPE)]
+
+
+def everything(uri: str) -> Any:
+    """Return all runs of the store as a DataFrame."""
+    import mlflow
+
+    mlflow.set_tracking_uri(uri)
+    return mlflow.search_runs(search_all_experiments=True)
+
+
+def peer_table(frame: Any) -> Answer:
+    """Select from the DataFrame what ``our_table`` returns."""
+    studies = frame[
+        (frame["tags.calsweep.kind"] == "study") & (frame["tags.calsweep.row"] == "true")
+    ]
+    latest = studies.sort_values("start_time").iloc[-1]["tags.calsweep.sweep_id"]
+    used = frame[
+        (frame["tags.calsweep.sweep_id"] == latest) & (frame["tags.calsweep.evaluated"] == "true")
+    ]
+    columns = [f"metrics.test_{metric}" for metric in METRICS]
+    return sorted(
+        [recipe, task, sorted(rows["run_id"]), sorted(rows[columns].to_numpy().tolist())]
+        for (recipe, task), rows in used.groupby(["tags.calsweep.recipe", "tags.calsweep.task"])
+    )
+
+
+def peer_best(frame: Any) -> Answer:
+    """Select from the DataFrame what ``our_best`` returns."""
+    trials = frame[
+        (frame["tags.calsweep.task"] == TASK)
+        & (frame["tags.calsweep.recipe"] == RECIPE)
+        & (frame["tags.calsweep.role"] == "search")
+        & (frame["status"] == "FINISHED")
+    ]
+    first = trials.sort_values(["metrics.objective", "metrics.trial_number"]).iloc[0]
+    return [[first["run_id"], first["metrics.objective"]]]
+
+
+def timed(action: Callable[[], Any]) -> tuple[dict[str, float], Any]:
+    """Return wall seconds and seconds of this process's CPU, and what the action returned."""
+    wall, work = time.perf_counter(), time.process_time()
+    answer = action()
+    return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - work}, answer
+
+
+def in_this_process(who: str, uri: str) -> dict[str, Any]:
+    """Ask once cold and a few times warm; libraries are imported before the clock starts."""
+    import mlflow  # noqa: F401
+
+    import orchestrator.tracking._best
+    import orchestrator.tracking._queries  # noqa: F401
+
+    base = _peak()
+    found: dict[str, Any] = {"base_mb": base}
+    if who == "peer":
+        cold, frame = timed(lambda: everything(uri))
+        again = cold["wall"] < SLOW_PEER
+        warm = timed(lambda: everything(uri))[0] if again else cold
+        for name, select in (("table", peer_table), ("best", peer_best)):
+            more, answer = timed(lambda select=select: select(frame))
+            found[name] = {
+                "cold": {k: cold[k] + more[k] for k in cold},
+                "warm": {k: warm[k] + more[k] for k in warm},
+                "digest": _digest(answer),
+            }
+    else:
+        ask = {"table": our_table, "best": our_best}[who]
+        cold, answer = timed(lambda: ask(uri))
+        rounds = [timed(lambda: ask(uri))[0] for _ in range(WARM)]
+        warm = min(rounds, key=lambda each: each["wall"])
+        found[who] = {"cold": cold, "warm": warm, "digest": _digest(answer)}
+    return {**found, "peak_mb": _peak()}
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _digest(answer: Answer) -> str:
+    return hashlib.sha256(json.dumps(answer).encode()).hexdigest()
+
+
+def ask(who: str, uri: str) -> dict[str, Any]:
+    """Do it in a fresh process."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", who, "--uri", uri],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **QUIET},
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@contextmanager
+def http_server(database: str, folder: Path) -> Iterator[str]:
+    """Serve a database by an MLflow server on the loopback."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", database]
+    with open(folder / "server.log", "ab") as log:
+        server = subprocess.Popen(
+            command, cwd=folder, stdout=log, stderr=log, env={**os.environ, **QUIET},
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        _wait(f"http://127.0.0.1:{port}")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(server.pid, 15)
+        server.wait()
+
+
+def _wait(uri: str) -> None:
+    from orchestrator.tracking import ping
+
+    end = time.monotonic() + 300
+    while not ping(uri, timeout=5.0)[0]:
+        if time.monotonic() > end:
+            raise RuntimeError(f"{uri} does not answer")
+        time.sleep(0.5)
+
+
+@contextmanager
+def postgres_server(folder: Path) -> Iterator[str]:
+    """Run PostgreSQL on the loopback, as another user where this one is root."""
+    user = "nobody" if os.geteuid() == 0 else None
+    data = folder / "postgres"
+    data.mkdir()
+    if user:
+        shutil.chown(data, user)
+        for place in (folder, *folder.parents[:-1]):
+            place.chmod(place.stat().st_mode | 0o011)
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    made = ["initdb", "-D", str(data), "-U", "calsweep", "-A", "trust", "-E", "UTF8", "--no-sync"]
+    subprocess.run(made, check=True, capture_output=True, user=user, cwd="/")
+    settings = ["-h", "127.0.0.1", "-p", str(port), "-k", str(data)]
+    with open(folder / "postgres.log", "ab") as log:
+        server = subprocess.Popen(
+            ["postgres", "-D", str(data), *settings], user=user, cwd="/", stdout=log, stderr=log
+        )
+    uri = f"postgresql+psycopg2://calsweep@127.0.0.1:{port}/postgres"
+    try:
+        _wait(uri)
+        yield uri
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def measure(store: str, runs: int, with_peer: bool, folder: Path) -> dict[str, Any]:
+    """Fill a store of one kind and ask both."""
+    from _tracking_store import fill, sweep_events
+
+    server = postgres_server(folder) if store == "postgres" else nullcontext("")
+    with server as address:
+        database = address or f"sqlite:///{folder / 'mlflow.db'}"
+        if not (folder / "mlflow.db").exists():
+            fill(database, SWEEP, sweep_events(SWEEP, runs, seed=1, code="c0de"))
+        if store == "postgres":
+            _analyze(database)
+        front = http_server(database, folder) if store == "http" else nullcontext(database)
+        with front as uri:
+            found = {who: ask(who, uri) for who in ("table", "best")}
+            if with_peer:
+                found["peer"] = ask("peer", uri)
+                for who in ("table", "best"):
+                    same = found["peer"][who]["digest"] == found[who][who]["digest"]
+                    assert same, f"{store}, {runs} runs: {who} is not what pandas finds"
+    return found
+
+
+def _analyze(database: str) -> None:
+    """Let PostgreSQL know its tables, as its own housekeeping does within a minute."""
+    from sqlalchemy import create_engine, text
+
+    engine = create_engine(database, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text("VACUUM ANALYZE"))
+    engine.dispose()
+
+
+def rows(store: str, runs: int, found: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of the report."""
+    peer = found.get("peer")
+    for who in ("table", "best"):
+        ours = found[who]
+        cells = [store, f"{runs:,}", who]
+        for when in ("cold", "warm"):
+            own = ours[who][when]
+            theirs = peer[who][when] if peer else None
+            cells.append(f"{own['wall']:.3f} ({own['cpu']:.3f})")
+            cells.append(f"{theirs['wall']:.1f} ({theirs['cpu']:.1f})" if theirs else "not asked")
+            cells.append(f"{theirs['wall'] / own['wall']:.0f}x" if theirs else "–")
+        cells.append(f"{ours['peak_mb'] - ours['base_mb']:.0f}")
+        cells.append(f"{peer['peak_mb'] - peer['base_mb']:.0f}" if peer else "–")
+        yield "| " + " | ".join(cells) + " |"
+
+
+def report(lines: list[str]) -> str:
+    """Return the whole report."""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("mlflow", "sqlalchemy", "pandas"))
+    load = " ".join(f"{value:.1f}" for value in os.getloadavg())
+    heading = [
+        "store", "runs", "asked", "cold, s", "peer cold, s", "ratio",
+        "warm, s", "peer warm, s", "ratio", "MB", "peer MB",
+    ]  # fmt: skip
+    return "\n".join(
+        [
+            "# A table and the best configuration, against all runs in a DataFrame",
+            "",
+            f"{os.cpu_count()} CPU cores, {platform.machine()}, Python "
+            f"{platform.python_version()}, {versions}. Load averages at the end: {load}.",
+            "One sweep of 20 studies; a run has 20 parameters and 15 validation metrics. Seconds "
+            "are wall (CPU of the asking process). Cold is the first question of a fresh process, "
+            f"warm the best of {WARM} more (of the peer: the second). MB is what the peak resident "
+            "memory grew by. Where both were asked, runs and figures were identical.",
+            "",
+            "| " + " | ".join(heading) + " |",
+            "|" + "---|" * len(heading),
+            *lines,
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    """Measure and print, or answer for one process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", default="1000,10000,100000")
+    parser.add_argument("--stores", default="sqlite:100000,http:100000,postgres:10000")
+    parser.add_argument("--peer", default="sqlite:100000,http:100000,postgres:10000")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--uri", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(in_this_process(options.one, options.uri)))
+        return
+    os.environ.update(QUIET)
+    lines: list[str] = []
+    for runs in map(int, options.runs.split(",")):
+        with tempfile.TemporaryDirectory(prefix="aggregate-") as place:
+            for store, largest in _sizes(options.stores).items():
+                if runs > largest:
+                    continue
+                if store == "postgres" and not _postgres_here():
+                    lines.append(f"| postgres | {runs:,} | skipped: it is not installed here |")
+                    continue
+                peer = runs <= _sizes(options.peer).get(store, 0)
+                lines += rows(store, runs, measure(store, runs, peer, _folder(Path(place), store)))
+                print("\n".join(lines[-2:]), flush=True)
+    text = report(lines)
+    if options.out:
+        options.out.write_text(text, encoding="utf-8")
+    print(text)
+
+
+def _sizes(text: str) -> dict[str, int]:
+    pairs = (item.split(":") for item in text.split(",") if item)
+    return {store: int(largest) for store, largest in pairs}
+
+
+def _postgres_here() -> bool:
+    programs = all(shutil.which(name) for name in ("initdb", "postgres"))
+    return programs and find_spec("psycopg2") is not None
+
+
+def _folder(place: Path, store: str) -> Path:
+    """SQLite and the server in front of it share a database."""
+    folder = place / ("postgres" if store == "postgres" else "sqlite")
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+if __name__ == "__main__":
+    main()

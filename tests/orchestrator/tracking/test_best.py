@@ -1,0 +1,130 @@
+"""Which studies are ranked together, and that the quick way finds what the slow way finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.tracking import Where, best_runs, sync
+from trainables.errors import InputError
+
+RULE = {"objective": "val_ece", "accuracy_tolerance": 0.01, "epoch": "last", "tie": "earlier trial"}
+FACTS = {"model": "convnet", "protocol": "p", "setting": "s1", "fingerprint": "f1", "rule": RULE}
+DAY = 86_400_000
+
+
+@pytest.fixture
+def sweeps(writer, store, tmp_path, request):
+    """Return a function that runs a sweep of one study and delivers it."""
+    made = []
+
+    def run(objectives, code="c0de", tags=None, day=0, closed=True, **facts):
+        number = len(made)
+        made.append(sweep := type(writer)(tmp_path / str(number), f"{writer.sweep}-{number}"))
+        sweep.sweep_id = f"{request.node.name}-{number}"
+        sweep.clock = iter(range(1_800_000_000_000 + day * DAY, 1_900_000_000_000))
+        provenance = {"git_commit": code, "versions": {}}
+        sweep.write(
+            "sweep_started",
+            sweep=sweep.sweep,
+            sweep_id=sweep.sweep_id,
+            spec={"tags": tags or {}},
+            provenance=provenance,
+        )
+        study = sweep.open("ce", task=writer.sweep, **{**FACTS, **facts})
+        keys = [sweep.trial(study, n, value) for n, value in enumerate(objectives)]
+        if closed:
+            best = min(range(len(keys)), key=lambda n: (objectives[n], n))
+            sweep.close(study, keys[best], finished=len(keys))
+            sweep.end()
+        sync(sweep.path, store)
+        return sweep
+
+    return run
+
+
+@pytest.fixture
+def ask(store, writer):
+    def best(top=1, sweep=None, **where):
+        return best_runs(store, writer.sweep, "ce", sweep, top, Where(**where))
+
+    return best
+
+
+def test_the_best_of_several_sweeps_by_either_way(sweeps, ask):
+    sweeps([0.5, 0.2, 0.4])
+    sweeps([0.3, 0.3, 0.1], day=1)
+    sweeps([0.7, 0.1], day=2)  # The same objective, but an earlier trial of its study.
+    (quick,) = ask()
+    slow = ask(top=4)
+    assert (quick.objective, quick.number, quick.started) == (0.1, 1, 1_800_172_800.001)
+    assert slow[0] == quick
+    assert [run.objective for run in slow] == [0.1, 0.1, 0.2, 0.3]
+    assert quick.rule == {**RULE, "accuracy_tolerance": "0.01"}
+
+
+def test_a_trial_of_a_study_that_is_still_open_counts(sweeps, ask):
+    sweeps([0.5, 0.2])
+    running = sweeps([0.3, 0.1], day=1, closed=False)
+    assert [(run.objective, run.sweep) for run in ask()] == [(0.1, running.sweep)]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"fingerprint": "f2", "setting": "s2"}, "fingerprint f1, convnet by p"),
+        ({"setting": "s3", "protocol": "q"}, "fingerprint f1, convnet by q"),
+        ({"rule": {**RULE, "objective": "val_nll"}}, "val_nll with accuracy tolerance 0.01"),
+        ({"rule": {**RULE, "accuracy_tolerance": None}}, "val_ece with accuracy tolerance null"),
+    ],
+)
+def test_what_differs_is_not_ranked_together(sweeps, ask, change, text):
+    first = sweeps([0.5])
+    sweeps([0.1], day=1, **change)
+    with pytest.raises(InputError, match="cannot be ranked together") as refusal:
+        ask()
+    assert text in str(refusal.value)
+    assert first.sweep in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert [run.objective for run in ask(sweep=first.sweep)] == [0.5]
+
+
+def test_other_data_are_asked_for_by_their_fingerprint(sweeps, ask):
+    sweeps([0.5])
+    sweeps([0.1], day=1, fingerprint="a2b3", setting="s2")
+    assert [run.objective for run in ask(fingerprint="f1")] == [0.5]
+    assert [run.objective for run in ask(fingerprint="a2")] == [0.1]
+    assert [run.objective for run in ask(top=5, fingerprint="any")] == [0.1, 0.5]
+    with pytest.raises(InputError, match="fulfils --fingerprint bad; there are: code c0de of"):
+        ask(fingerprint="bad")
+
+
+def test_of_several_versions_the_latest_counts_and_the_others_are_named(sweeps, ask):
+    old = sweeps([0.1], code="a1")
+    sweeps([0.3], code="b2", day=1)
+    sweeps([0.2], code="b2", day=2)
+    (best,) = ask()
+    assert (best.objective, best.code) == (0.2, "b2")
+    assert best.note.startswith("from code b2, the latest; left out: code a1 of ")
+    assert old.sweep in best.note
+    assert [(run.objective, run.note) for run in ask(code="a")] == [(0.1, "")]
+    assert [run.objective for run in ask(top=3)] == [0.2, 0.3]
+    assert [run.objective for run in ask(top=3, code="any")] == [0.1, 0.2, 0.3]
+
+
+def test_studies_are_found_by_time_and_by_the_tags_of_their_sweep(sweeps, ask, store, rows):
+    sweeps([0.5], tags={"team": "red"})
+    blue = sweeps([0.4], tags={"team": "blue"}, day=2)
+    sweeps([0.3], day=4)
+    start = 1_800_000_000.0
+    assert [run.objective for run in ask(tags={"team": "red"})] == [0.5]
+    assert [run.objective for run in ask(since=start + 86_400, until=start + 3 * 86_400)] == [0.4]
+    assert [run.objective for run in ask(until=start + 86_400)] == [0.5]
+    with pytest.raises(InputError, match="fulfils --tag team=green; there are: "):
+        ask(tags={"team": "green"})
+    tagged = rows(
+        store,
+        "SELECT count(*) FROM tags JOIN tags AS t USING (run_uuid) "
+        "WHERE tags.key = 'team' AND t.key = 'calsweep.sweep' AND t.value = ?",
+        blue.sweep,
+    )
+    assert tagged == [(2,)]  # The study and its trial.
