@@ -38,6 +38,8 @@ class StudyResult:
         seconds: What the chosen chain of stages cost to compute, one a seed, aligned with ``test``;
             stages that were reused count what they cost at first. Empty where that is not known.
         rule: How the choice was made: ``objective``, ``accuracy_tolerance``, ``epoch``, ``tie``.
+        subset: Limits on the images, such as ``train_limit 5000, test_limit 1000``; empty where the
+            whole data set took part.
 
     What older sweeps did not write down is left at its default.
 
@@ -66,6 +68,7 @@ class StudyResult:
     predictions: tuple[str, ...] = ()
     seconds: tuple[float, ...] = ()
     rule: dict[str, str] = field(default_factory=dict)
+    subset: str = ""
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

@@ -61,7 +61,7 @@ def arrange_layout(
     rows = tuple(Row(row.name, row.recipes, None, row.baseline) for row in layout.rows)
     table = ComparisonTable(rows, tuple(shown), results, layout=layout.name)
     remarks = [*_remarks(layout, table, ours)]
-    figures = _figures(layout, ours, names) if published else {}
+    figures = _figures(layout, ours, names, results) if published else {}
     if published:
         remarks += _published_remarks(layout, table, figures)
     ratios = [entry.shown.factor for entry in shown]
@@ -121,16 +121,22 @@ def _suite_metrics(layout: Layout, results: Results, place: _Place, metric: str)
 
 
 def _figures(
-    layout: Layout, ours: Sequence[_Place], metrics: Sequence[str]
+    layout: Layout, ours: Sequence[_Place], metrics: Sequence[str], results: Results
 ) -> dict[tuple[str, int], Figure]:
-    source = Figures(layout)
+    source, parts = Figures(layout), _subsets(results)
     cells = [(place, metric) for place in ours for metric in metrics]
     return {
         (row.name, position): found
         for row in layout.rows
         for position, (place, metric) in enumerate(cells)
-        if (found := source.find(row, place.dataset, place.model, metric)) is not None
+        if parts.keys().isdisjoint(place.tasks)
+        and (found := source.find(row, place.dataset, place.model, metric)) is not None
     }
+
+
+def _subsets(results: Results) -> dict[str, str]:
+    """Return the limits of the tasks that have seen a part of their data set."""
+    return {task: result.subset for (_, task), result in results.items() if result.subset}
 
 
 def _remarks(layout: Layout, table: ComparisonTable, ours: Sequence[_Place]) -> Iterator[str]:
@@ -164,6 +170,10 @@ def _published_remarks(
     yield from (
         f"not compared with the paper: {what}: {reason}"
         for what, reason in layout.incomparable.items()
+    )
+    yield from (
+        f"not compared with the paper: {task}: only a part of the data set ({limits})"
+        for task, limits in _subsets(table.results).items()
     )
     if not figures:
         yield f"{layout.paper} {layout.table} has no figure for these data sets and models"

@@ -81,7 +81,15 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
         predictions=_known([trial.predictions or None for trial in ours]),
         seconds=_known([trial.chain_seconds for trial in ours]),
         rule=study.rule,
+        subset=_subset(study),
     )
+
+
+def _subset(study: Study) -> str:
+    """Return the limits on a study's images, or nothing if it saw the whole data set."""
+    split = study.origin.get("split", {})
+    limits = ((name, split.get(name)) for name in ("train_limit", "test_limit"))
+    return ", ".join(f"{name} {limit}" for name, limit in limits if limit is not None)
 
 
 def _known(values: list[T | None]) -> tuple[T, ...]:

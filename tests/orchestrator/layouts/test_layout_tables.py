@@ -18,6 +18,7 @@ NETWORKS = ("resnet50", "resnet110", "wrn-26-10", "densenet121")
 
 def study(recipe, dataset="cifar10", model="resnet50", protocol="mukhoti2020", **test):
     seconds = (test.pop("seconds"),) if "seconds" in test else ()
+    subset = test.pop("subset", "")
     return StudyResult(
         "night",
         f"{dataset}/{model}/{protocol}",
@@ -29,6 +30,7 @@ def study(recipe, dataset="cifar10", model="resnet50", protocol="mukhoti2020", *
         model=model,
         protocol=protocol,
         seconds=seconds,
+        subset=subset,
     )
 
 
@@ -85,6 +87,15 @@ def test_another_data_set_or_model_gets_no_published_figure(other):
     table = fill("macal/table1", study("ce", **other), published=True)
     assert not table.published
     assert "macal Table 1 has no figure for these data sets and models" in table.notes()
+
+
+def test_a_part_of_a_data_set_gets_no_published_figure():
+    part = fill("macal/table1", study("ce", subset="test_limit 1000"), published=True)
+    whole = fill("macal/table1", study("ce"), published=True)
+    gone = set(whole.published) - set(part.published)
+    assert {position for _, position in gone} == {0}
+    assert ("ce", 0) in gone
+    assert "only a part of the data set (test_limit 1000)" in " ".join(part.notes())
 
 
 def test_another_metric_gets_no_published_figure():

@@ -285,3 +285,12 @@ def test_a_cost_that_is_not_known_for_every_seed_is_left_out(writer, store):
     writer.evaluate(other, study, seed=1, test_ece=0.1, facts={"seconds": None})
     for results in both(writer, store):
         assert (results[0].predictions, results[0].seconds, results[0].rule) == ((), (), {})
+
+
+def test_a_result_tells_that_it_saw_a_part_of_the_data_set_only(writer, store):
+    limits = {"validation": 0.1, "train_limit": 5000, "test_limit": None, "seed": 0}
+    writer.start()
+    writer.open("ce", origin={"split": limits})
+    writer.open("mbls", origin={"split": {**limits, "train_limit": None}})
+    for results in both(writer, store):
+        assert [result.subset for result in results] == ["train_limit 5000", ""]
