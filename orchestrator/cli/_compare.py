@@ -56,7 +56,8 @@ def compare(
 
     tasks = _by_task(_results([sweep], tracking_uri, storage), task)
     store = ArtifactStore(Path(storage).expanduser() / "artifacts")
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         line = progress.add_task("resampling", total=sum(map(len, tasks.values())))
         found = [
             statistics.compare(
@@ -105,7 +106,9 @@ def ranks(
     for text in _rank_lines(comparison, found, shown.heading):
         output().print(text, markup=False)
     if out is not None:
-        _save_diagram(comparison, shown.heading, out)
+        # Bars join recipes of which no two differ, so that takes the tests of all pairs.
+        pairwise = rank_comparison(found.scores, higher=shown.higher)
+        _save_diagram(pairwise, shown.heading, out)
     return 0
 
 
@@ -241,7 +244,7 @@ def _pair_lines(comparison: RankComparison) -> Iterator[str]:
     title = "Wilcoxon's signed-rank test, p with Holm's correction"
     count = len(comparison.pairs)
     if not comparison.testable:
-        yield f"{title}: not testable, {comparison.blocks} blocks are too few for {count} pairs"
+        yield f"{title}: not testable, too few blocks ({comparison.blocks}) for {count} pairs"
         return
     yield f"{title} for {count} pairs (* below 5%):"
     for pair in comparison.pairs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,11 +26,16 @@ def critical_difference_diagram(comparison: RankComparison, title: str = "") -> 
     Args:
         comparison: What ``rank_comparison`` returned, of all pairs.
         title: Text above the diagram, drawn as it is, never read as mathematics.
+
+    Raises:
+        ValueError: If the comparison is with a control only.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     names = list(comparison.ranks)
+    if len(comparison.pairs) != math.comb(len(names), 2):
+        raise ValueError(f"{len(comparison.pairs)} pairs of {len(names)} recipes; expected all")
     cliques = comparison.cliques() if comparison.testable else []
     left, right = names[: (len(names) + 1) // 2], names[(len(names) + 1) // 2 :]
     lines = len(left) + len(cliques) / 2
@@ -83,7 +89,7 @@ def _draw_names(
 
 
 def _caption(comparison: RankComparison) -> str:
-    blocks = f"average rank over {comparison.blocks} block{'s'[: comparison.blocks > 1]}, 1 is best"
+    blocks = f"average rank, 1 is best; blocks: {comparison.blocks}"
     if not comparison.testable:
-        return f"{blocks}; differences not testable with so few"
+        return f"{blocks}; too few to test differences (not testable)"
     return f"{blocks}; bars join what Wilcoxon's test with Holm's correction does not tell apart"

@@ -49,8 +49,8 @@ class RankComparison:
         ranks: Recipe to its average rank, best first; 1 is the best, equals share theirs.
         blocks: Number of blocks.
         friedman: p-value of all recipes being alike; None where it is not testable.
-        critical_difference: Of average ranks (Nemenyi), for the diagram; None where Friedman's
-            test is not testable.
+        critical_difference: Of average ranks (Nemenyi); None where Friedman's test is not
+            testable.
         pairs: Every pair of recipes, or of a recipe and the control.
     """
 

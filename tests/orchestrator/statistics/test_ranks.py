@@ -147,6 +147,11 @@ def test_the_diagram_shows_every_recipe_and_says_what_is_not_testable():
         assert any(words in text for text in texts)
 
 
+def test_the_diagram_needs_all_pairs():
+    with pytest.raises(ValueError, match="2 pairs of 3 recipes; expected all"):
+        critical_difference_diagram(rank_comparison(made_up(3, 3), control="r0"))
+
+
 def study(recipe, dataset, *eces, model="convnet", **fields):
     fields = {"status": "finished", "sweep": "s", "task": f"{dataset}/{model}/p", **fields}
     test = tuple({"ece": value} for value in eces)
