@@ -1,0 +1,104 @@
+"""Debian's own cron runs the installed entry and leaves a verdict."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orchestrator.nightly import Book, Nightly, load_nightly
+
+pytestmark = pytest.mark.slow
+
+PATIENCE = 500.0
+SWEEP = {
+    "name": "by-cron",
+    "tasks": [
+        {
+            "name": "d",
+            "dataset": "digits",
+            "model": "convnet",
+            "protocol": {"base": "digits", "epochs": 1},
+        }
+    ],
+    "recipes": ["ce"],
+    "search": {"trials": 1},
+}
+
+
+def crontab(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["crontab", *arguments], input=text, capture_output=True, text=True)
+
+
+@pytest.fixture
+def cron() -> Iterator[None]:
+    """Have a cron run for the length of a test, and leave the crontab as it was."""
+    if not (shutil.which("cron") and shutil.which("crontab")):
+        pytest.skip("there is no cron here")
+    if os.geteuid() != 0:
+        pytest.skip("starting cron takes root")
+    before = crontab("-l")
+    server = None
+    if not _runs():
+        server = subprocess.Popen(["cron", "-f"])
+        time.sleep(1)
+        if server.poll() is not None:
+            pytest.skip(f"cron does not start here (exit code {server.returncode})")
+    yield
+    if before.returncode == 0:
+        crontab("-", text=before.stdout)
+    else:
+        crontab("-r")
+    if server is not None:
+        server.send_signal(signal.SIGTERM)
+        server.wait(10)
+
+
+def _runs() -> bool:
+    try:
+        pid = int(Path("/var/run/crond.pid").read_text())
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "cron"
+    except (OSError, ValueError):
+        return False
+
+
+def test_cron_runs_the_installed_entry(cron: None, tmp_path: Path) -> None:
+    folder = tmp_path / "100% of it's"
+    folder.mkdir()
+    file = folder / "nightly.yaml"
+    file.write_text(yaml.safe_dump({"sweep": {**SWEEP, "storage": str(folder / "storage")}}))
+    now = datetime.now()
+    # cron reads its tables at the start of a minute: an entry for one that is about to begin may
+    # be late for it.
+    start = now + timedelta(minutes=1 if now.second < 50 else 2)
+    command = [sys.executable, "-m", "orchestrator", "nightly", "install", str(file)]
+    subprocess.run(
+        [*command, "--with", "cron", "--at", f"{start:%H:%M}"],
+        cwd=folder,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+    )
+    benchmark = load_nightly(file)
+    _wait_for_a_verdict(benchmark)
+    ((record, verdict),) = Book(benchmark.folder).judged()
+    assert record.night == f"{start:%Y-%m-%d}"
+    assert verdict.status == "ok"
+
+
+def _wait_for_a_verdict(benchmark: Nightly) -> None:
+    deadline = time.monotonic() + PATIENCE
+    log = benchmark.folder / "schedule.log"
+    while not (Book(benchmark.folder).judged() and not (benchmark.folder / "lock").exists()):
+        if time.monotonic() > deadline:
+            said = log.read_text() if log.exists() else "nothing"
+            raise AssertionError(f"no verdict after {PATIENCE} s; the log says: {said}")
+        time.sleep(1)
