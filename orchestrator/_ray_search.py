@@ -78,6 +78,7 @@ class SweepSearcher(Searcher):
             "number": trial.number,
             "role": trial.role,
             "request": trial.request.__dict__,
+            "together": [request.__dict__ for request in trial.together],
             "cpus": resources.cpu,
             "gpus": resources.gpu,
             "score": f"val_{self._spec.search.objective}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from orchestrator._study import Outcome, StudySearch
@@ -32,6 +32,7 @@ class TrialSpec:
         parameters: What this study searched, as ``part.name``.
         configuration: The whole chain, part to its parameters.
         request: The stage to compute.
+        together: Stages of the trials that come next, which may be computed in the same pass.
     """
 
     study: str
@@ -41,6 +42,7 @@ class TrialSpec:
     parameters: Mapping[str, Any]
     configuration: Mapping[str, Mapping[str, Any]]
     request: StageRequest
+    together: tuple[StageRequest, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class StudyState:
     trials: dict[int, TrialSpec] = field(default_factory=dict)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     objectives: dict[int, float] = field(default_factory=dict)
+    queue: list[TrialSpec] = field(default_factory=list)
+    leader: int = -1
     seeds: dict[int, Chosen | None] = field(default_factory=dict)
     seeds_asked: int = 1
     chosen: Chosen | None = None
@@ -70,7 +74,7 @@ class StudyState:
     @property
     def running(self) -> int:
         """Return how many trials were given out and have not ended."""
-        return len(self.trials) - len(self.outcomes)
+        return len(self.trials) - len(self.outcomes) - len(self.queue)
 
     def done(self, seeds: int) -> bool:
         """Tell whether nothing is left to do, further seeds included."""
@@ -174,7 +178,7 @@ class SweepState:
 
     def _exhausted(self, study: StudyState) -> bool:
         if not study.closed:
-            return study.search.asked >= study.plan.trials
+            return study.search.asked >= study.plan.trials and not study.queue
         return study.seeds_asked >= len(self.plan.spec.seeds) or study.chosen is None
 
     def _next_of(self, study: StudyState) -> TrialSpec | None:
@@ -183,8 +187,23 @@ class SweepState:
             return None
         if study.closed:
             return self._next_seed(study, upstream)
-        if not study.search.may_ask():
-            return None
+        if study.queue:
+            # They wait for the first of their block, which computes them all.
+            return study.queue.pop(0) if study.leader in study.outcomes else None
+        return self._next_of_search(study, upstream)
+
+    def _next_of_search(self, study: StudyState, upstream: StudyState | None) -> TrialSpec | None:
+        """Ask for the next trial, or for a block whose first one carries the others along."""
+        block: list[TrialSpec] = []
+        while study.search.may_ask() and len(block) < study.search.block:
+            block.append(self._suggested(study, upstream))
+        if len(block) < 2:
+            return block[0] if block else None
+        first, *study.queue = block
+        study.leader = first.number
+        return replace(first, together=tuple(trial.request for trial in study.queue))
+
+    def _suggested(self, study: StudyState, upstream: StudyState | None) -> TrialSpec:
         number, parameters = study.search.ask()
         seed = self.plan.spec.seeds[0]
         parts = _fill(study.plan, parameters)

@@ -19,6 +19,8 @@ __all__ = ["Outcome", "StudySearch"]
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
+WIDE_BLOCK = 64
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -53,6 +55,7 @@ class StudySearch:
     def __init__(self, plan: StudyPlan, rules: SearchModel, seed: int) -> None:
         self.plan = plan
         self.lag = rules.parallel_trials
+        self.block = _block(plan, rules)
         self.asked = 0
         self._told = 0
         self._waiting: dict[int, tuple[float | None, Outcome]] = {}
@@ -81,12 +84,17 @@ class StudySearch:
         """Tell whether the next configuration can be suggested now."""
         if self.asked >= self.plan.trials:
             return False
-        needed = range(self._told, self.asked - self.lag + 1)
-        return all(number in self._waiting for number in needed)
+        return all(number in self._waiting for number in self._needed())
+
+    def _needed(self) -> range:
+        """Return the trials that the sampler must hear of before it suggests the next one."""
+        if self.block > 1:
+            return range(self._told, self.asked - self.asked % self.block)
+        return range(self._told, self.asked - self.lag + 1)
 
     def ask(self) -> tuple[int, dict[str, Any]]:
         """Return the next trial's number and its searched parameters, as ``part.name``."""
-        for number in range(self._told, self.asked - self.lag + 1):
+        for number in self._needed():
             self._tell(number)
         number = self.asked
         self._trials[number] = self._study.ask(self._distributions)
@@ -106,6 +114,13 @@ class StudySearch:
             self._study.tell(self._trials[number], state=TrialState.PRUNED)
         else:
             self._study.tell(self._trials[number], value)
+
+
+def _block(plan: StudyPlan, rules: SearchModel) -> int:
+    """Return how many trials are suggested at once; 1 for a study whose trials run on their own."""
+    if plan.stage != "refine" or rules.scheduler != "none":
+        return 1
+    return max(rules.parallel_trials, WIDE_BLOCK if rules.sampler in ("random", "grid") else 1)
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:

@@ -19,7 +19,8 @@ from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData, seal_test_data
 from trainables.engine import trial_device
 from trainables.errors import StorageError
-from trainables.stages import StageRequest, StageRun, TaskData, open_stage
+from trainables.groups import open_together
+from trainables.stages import StageRequest, StageRun, TaskData
 
 __all__ = ["StageTrainable"]
 
@@ -33,14 +34,15 @@ ENDED = ("finished", "failed")
 class StageTrainable(tune.Trainable):
     """Computes the stage that its configuration asks for; one actor serves many trials.
 
-    The configuration holds ``request`` (the fields of a ``StageRequest``), ``cpus`` (threads of
-    the trial), ``gpus`` (0 for a trial that computes on the CPU; a fraction also bounds its memory)
-    and ``score`` (name of the validation metric that a scheduler compares). Every report holds
-    ``status`` (``running``, ``waiting``, ``finished`` or ``failed``), ``reason``, ``metrics``,
-    ``history`` (the epochs since the last report), ``epoch``, ``score`` (infinite before there is a
-    metric), ``reused``, ``storage_failed`` (the storage cannot be written: no trial can end well),
-    ``seconds`` (of all steps, those before an interruption included), ``epoch_seconds`` and
-    ``peak_memory`` (see ``Meter``).
+    The configuration holds ``request`` (the fields of a ``StageRequest``), ``together`` (those of
+    stages that come next and may be computed in the same pass; may be missing), ``cpus`` (threads
+    of the trial), ``gpus`` (0 for a trial that computes on the CPU; a fraction also bounds its
+    memory) and ``score`` (name of the validation metric that a scheduler compares). Every report
+    holds ``status`` (``running``, ``waiting``, ``finished`` or ``failed``), ``reason``,
+    ``metrics``, ``history`` (the epochs since the last report), ``epoch``, ``score`` (infinite
+    before there is a metric), ``reused``, ``storage_failed`` (the storage cannot be written: no
+    trial can end well), ``seconds`` (of all steps, those before an interruption included),
+    ``epoch_seconds`` and ``peak_memory`` (see ``Meter``).
 
     A stage that raises ends as ``failed`` with its reason, not as an error of the actor: to try
     the same computation again would fail again. A process that dies is Tune's to restart. Every so
@@ -83,6 +85,7 @@ class StageTrainable(tune.Trainable):
         torch.set_num_threads(max(1, int(config["cpus"])))
         self._device = trial_device(config["gpus"])
         self._request = StageRequest(**config["request"])
+        self._together = [StageRequest(**fields) for fields in config.get("together", ())]
         self._score = config["score"]
         self._run: StageRun | None = None
         self._metrics: dict[str, float] = {}
@@ -159,7 +162,7 @@ class StageTrainable(tune.Trainable):
             self._metrics, self._reused = dict(found.record["metrics"]), True
             self._history = list(found.record["history"])
             return None
-        self._run = open_stage(self._request, self._store, data)
+        self._run = open_together(self._request, self._together, self._store, data)
         self._load_checkpoint(self._run)
         return self._run
 

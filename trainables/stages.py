@@ -202,8 +202,8 @@ class StageRun(ABC):
                 history.append({"step": run.epoch, "metrics": metrics})
             return run.finish(history[-1]["metrics"], history)
 
-    def _figures(self, figures: Mapping[str, float], logits: Tensor) -> dict[str, float]:
-        """Add the validation metrics to an epoch's figures.
+    def check_finite(self, figures: Mapping[str, float], logits: Tensor) -> None:
+        """Refuse an epoch's outcome that is no number.
 
         Raises:
             TrainingDivergedError: If a logit or a figure is not finite.
@@ -214,6 +214,14 @@ class StageRun(ABC):
                 raise TrainingDivergedError(f"{name} became {value} in {epoch}")
         if not bool(logits.isfinite().all()):
             raise TrainingDivergedError(f"validation logits became NaN or infinite in {epoch}")
+
+    def _figures(self, figures: Mapping[str, float], logits: Tensor) -> dict[str, float]:
+        """Add the validation metrics to an epoch's figures.
+
+        Raises:
+            TrainingDivergedError: If a logit or a figure is not finite.
+        """
+        self.check_finite(figures, logits)
         report = calibration_report(logits=logits, labels=self.data.validation_labels)
         return {**figures, **{f"val_{name}": value for name, value in report.items()}}
 
@@ -301,15 +309,22 @@ class TrainStage(StageRun):
 class RefineStage(StageRun):
     """Retrains the classifier on the stored features of a trained network."""
 
-    def __init__(self, request: StageRequest, store: ArtifactStore, data: TaskData) -> None:
+    def __init__(
+        self,
+        request: StageRequest,
+        store: ArtifactStore,
+        data: TaskData,
+        features: dict[str, Tensor] | None = None,
+    ) -> None:
         super().__init__(request, store, data)
         ((name, parameters),) = request.parts.items()
         protocol = protocol_from(dict(request.protocol))
-        features, self.shared_seconds = load_features(self.upstream(), store, data)
-        self._validation = features["validation"].to(data.device)
-        self._trainer = HeadTrainer(
+        if features is None:
+            features, self.shared_seconds = load_features(self.upstream(), store, data)
+        self.features = {part: values.to(data.device) for part, values in features.items()}
+        self.trainer = HeadTrainer(
             build_refinement(name, **parameters),
-            list(features["views"].to(data.device)),
+            list(self.features["views"]),
             torch.from_numpy(data.search.train.labels.copy()).to(data.device),
             num_classes=data.prepared.info.num_classes,
             batch_size=protocol.batch_size,
@@ -317,7 +332,7 @@ class RefineStage(StageRun):
             seed=request.seed,
             device=data.device,
         )
-        self._epochs = self._trainer.refinement.epochs
+        self._epochs = self.trainer.refinement.epochs
 
     @property
     def epochs(self) -> int:
@@ -326,31 +341,32 @@ class RefineStage(StageRun):
 
     def run_epoch(self) -> dict[str, float]:
         """Retrain the head for one epoch and validate."""
-        figures = self._trainer.train_epoch()
-        self.epoch = self._trainer.epoch
-        return self._figures(figures, self._head_logits())
+        figures = self.trainer.train_epoch()
+        self.epoch = self.trainer.epoch
+        return self._figures(figures, self.head_logits())
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return the head's weights and validation logits."""
         files = {
-            "head": self._trainer.head.state_dict(),
-            "validation": self._validation_tensors(self._head_logits()),
+            "head": self.trainer.head.state_dict(),
+            "validation": self._validation_tensors(self.head_logits()),
         }
         return files, {"epochs": self.epoch}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the head trainer's state."""
-        return {"trainer": self._trainer.state_dict()}
+        return {"trainer": self.trainer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the head trainer."""
-        self._trainer.load_state_dict(state["trainer"])
-        self.epoch = self._trainer.epoch
+        self.trainer.load_state_dict(state["trainer"])
+        self.epoch = self.trainer.epoch
 
     @torch.inference_mode()
-    def _head_logits(self) -> Tensor:
-        self._trainer.head.eval()
-        return self._trainer.head(self._validation).float().cpu()
+    def head_logits(self) -> Tensor:
+        """Return the head's logits (M, K) of the validation rows."""
+        self.trainer.head.eval()
+        return self.trainer.head(self.features["validation"]).float().cpu()
 
 
 def _head_penalties(protocol: Protocol) -> dict[str, float]:

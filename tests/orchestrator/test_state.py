@@ -221,3 +221,49 @@ def test_a_closed_study_needs_only_what_it_chose(data: dict[str, PreparedData]) 
     assert again.next_trial() is None
     assert again.finished
     assert choices(again) == choices(whole)
+
+
+def test_refinements_come_in_blocks_that_the_first_one_computes(
+    data: dict[str, PreparedData],
+) -> None:
+    spec = make_spec('"ce+macal"', trials=5, parallel_trials=3)
+    state, _ = make_state(spec, data)
+    trained = state.next_trial()
+    assert trained is not None
+    assert trained.together == ()
+    state.record(trained, measure(trained))
+
+    def next_refinement() -> TrialSpec | None:
+        while (trial := state.next_trial()) is not None and trial.request.stage != "refine":
+            state.record(trial, measure(trial))
+        return trial
+
+    first = next_refinement()
+    assert first is not None
+    assert next_refinement() is None  # The others wait for the first.
+    state.record(first, measure(first))
+    others = [next_refinement(), next_refinement()]
+    assert [trial and trial.request for trial in others] == list(first.together)
+    assert next_refinement() is None  # The next block waits for the results of this one.
+    for trial in others:
+        assert trial is not None
+        state.record(trial, measure(trial))
+    last = next_refinement()
+    assert last is not None
+    assert (last.number, len(last.together)) == (3, 1)
+
+
+@pytest.mark.parametrize(("sampler", "block"), [("tpe", 3), ("random", 5)])
+def test_a_sampler_that_does_not_learn_has_wide_blocks(
+    data: dict[str, PreparedData], sampler: str, block: int
+) -> None:
+    spec = make_spec('"ce+macal"', trials=5, parallel_trials=3, sampler=sampler)
+    state, _ = make_state(spec, data)
+    ended = drive(state, 4, random.Random(0))
+    (first,) = [t for t in ended if t.number == 0 and t.study == f"{TASK}|ce+macal"]
+    assert len(first.together) == block - 1
+
+
+def test_under_a_scheduler_every_refinement_runs_on_its_own(data: dict[str, PreparedData]) -> None:
+    state, _ = make_state(make_spec('"ce+macal"', scheduler="asha"), data)
+    assert all(trial.together == () for trial in drive(state, 2, random.Random(0)))

@@ -210,16 +210,16 @@ def another_configuration_midway() -> Any:
 def failing(error: BaseException) -> Any:
     """Have a stage raise, then give the same actor a stage that works."""
     storage = fresh_store()
-    trial, original = edge(storage), ray_edge.open_stage
+    trial, original = edge(storage), ray_edge.open_together
 
     def broken(*_: Any) -> Any:
         raise error
 
-    ray_edge.open_stage = broken
+    ray_edge.open_together = broken
     try:
         (report,) = reports(trial)
     finally:
-        ray_edge.open_stage = original
+        ray_edge.open_together = original
     with lock_of(storage).acquire(timeout=1):
         pass
     trial.reset(config(seed=1))

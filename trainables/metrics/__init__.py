@@ -10,15 +10,19 @@ from trainables.metrics._evaluation import evaluation_report
 from trainables.metrics._floor import FLOORED, NoiseFloor, noise_floor, noise_floors
 from trainables.metrics._reliability import ReliabilityCurve, reliability_curve
 from trainables.metrics._report import METRICS, calibration_report
+from trainables.metrics._risk_coverage import RiskCoverageCurve, risk_coverage_curve
 from trainables.metrics._smooth import smooth_ece
+from trainables.metrics._stacked import calibration_reports
 
 __all__ = [
     "FLOORED",
     "METRICS",
     "NoiseFloor",
     "ReliabilityCurve",
+    "RiskCoverageCurve",
     "adaptive_ece",
     "calibration_report",
+    "calibration_reports",
     "classwise_adaptive_ece",
     "debiased_ece",
     "evaluation_report",
@@ -26,5 +30,6 @@ __all__ = [
     "noise_floors",
     "reliability_curve",
     "reliability_diagram",
+    "risk_coverage_curve",
     "smooth_ece",
 ]

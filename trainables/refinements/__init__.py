@@ -3,10 +3,11 @@
 from typing import Any
 
 from trainables.refinements._base import Refinement
+from trainables.refinements._group import HeadGroup
 from trainables.refinements._registry import REFINEMENTS
 from trainables.refinements._trainer import HeadTrainer
 
-__all__ = ["REFINEMENTS", "HeadTrainer", "Refinement", "build_refinement"]
+__all__ = ["REFINEMENTS", "HeadGroup", "HeadTrainer", "Refinement", "build_refinement"]
 
 
 def build_refinement(name: str, **parameters: Any) -> Refinement:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import ClassVar
 
 from torch import Generator, Tensor, nn
@@ -76,6 +76,15 @@ class Refinement(ABC):
     def feedback_logits(self, head: nn.Module, features: Tensor) -> Tensor:
         """Return the logits (N, K) of eval mode that a second pass measures."""
         return head(features)
+
+    def pass_key(self) -> Hashable | None:
+        """Return what two refinements must have in common to be trained in one pass.
+
+        None, the default, for one that trains alone. Only a refinement whose loss is the
+        cross-entropy of its head, with no random numbers within an epoch, can share a pass: its
+        heads must have the same shapes and run the same number of epochs.
+        """
+        return None
 
     def movable(self, head: nn.Module) -> dict[str, Tensor]:
         """Return boolean masks, by parameter name, of the weights that the next step may change.

@@ -36,6 +36,9 @@ class HeadTrainer:
     Attributes:
         head: The head, in eval mode between epochs.
         epoch: Number of epochs trained.
+        labels: (N,), on the device.
+        batch_size: Samples a step.
+        optimizer: What moves the head.
 
     Raises:
         ValueError: If there is no view, or a view and the labels differ in length.
@@ -59,12 +62,12 @@ class HeadTrainer:
         self.epoch = 0
         self._views = views
         self._device = torch.device(device)
-        self._labels = labels.to(self._device)
-        self._batch_size = batch_size
+        self.labels = labels.to(self._device)
+        self.batch_size = batch_size
         self._generator = Generator().manual_seed(seed)
         self.head = self._initial_head(views[0].shape[1], num_classes)
         parameters = dict(self.head.named_parameters())
-        self._optimizer = MaskedSGD(parameters, refinement.lr, momentum, weight_decay)
+        self.optimizer = MaskedSGD(parameters, refinement.lr, momentum, weight_decay)
 
     def train_epoch(self) -> dict[str, float]:
         """Train one epoch.
@@ -74,8 +77,22 @@ class HeadTrainer:
             ``train_confidence`` (fractions, of the outputs that were trained on), and what the
             refinement tracks. A loss that diverged is returned as it is (nan or inf).
         """
-        view = self._views[self.epoch % len(self._views)].to(self._device)
-        loss, accuracy, confidence = self._train(view)
+        view = self.view()
+        return self.end_epoch(view, *self._train(view))
+
+    def view(self) -> Tensor:
+        """Return the features (N, D) that the present epoch reads, on the device."""
+        return self._views[self.epoch % len(self._views)].to(self._device)
+
+    def draw_order(self) -> tuple[Tensor, Generator]:
+        """Draw an epoch's order of samples (N,) and the generator of its other random numbers."""
+        order = torch.randperm(len(self.labels), generator=self._generator).to(self._device)
+        return order, Generator(self._device).manual_seed(self._draw_seed())
+
+    def end_epoch(
+        self, view: Tensor, loss: float, accuracy: float, confidence: float
+    ) -> dict[str, float]:
+        """Let the refinement hear how an epoch went; return the epoch's figures."""
         self.head.eval()
         if self.refinement.second_pass:
             figures = self.refinement.end_epoch(self.head, *self._evaluate(view))
@@ -95,7 +112,7 @@ class HeadTrainer:
             "epoch": self.epoch,
             "generator": self._generator.get_state(),
             "head": {n: t.detach().clone() for n, t in self.head.state_dict().items()},
-            "velocities": {n: v.clone() for n, v in self._optimizer.velocities.items()},
+            "velocities": {n: v.clone() for n, v in self.optimizer.velocities.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -103,18 +120,17 @@ class HeadTrainer:
         self.epoch = int(state["epoch"])
         self._generator.set_state(state["generator"].cpu())
         self.head.load_state_dict(state["head"])
-        for name, velocity in self._optimizer.velocities.items():
+        for name, velocity in self.optimizer.velocities.items():
             velocity.copy_(state["velocities"][name])
 
     def _train(self, view: Tensor) -> list[float]:
         """Go through the training set once; return mean loss, accuracy and confidence."""
-        order = torch.randperm(len(self._labels), generator=self._generator).to(self._device)
-        noise = Generator(self._device).manual_seed(self._draw_seed())
+        order, noise = self.draw_order()
         self.head.train()
         self.refinement.start_epoch(self.head, self.epoch, noise)
         totals = torch.zeros(3, dtype=torch.float64, device=self._device)
-        for rows in order.split(self._batch_size):
-            totals += self._step(view[rows], self._labels[rows], noise)
+        for rows in order.split(self.batch_size):
+            totals += self._step(view[rows], self.labels[rows], noise)
         return (totals / len(order)).tolist()
 
     @torch.no_grad()
@@ -123,15 +139,15 @@ class HeadTrainer:
         totals = torch.zeros(2, dtype=torch.float64, device=self._device)
         for rows in torch.arange(len(view), device=self._device).split(EVALUATION_BATCH):
             logits = self.refinement.feedback_logits(self.head, view[rows].float())
-            totals += _hits_and_confidence(logits, self._labels[rows])
+            totals += _hits_and_confidence(logits, self.labels[rows])
         return (totals / len(view)).tolist()
 
     def _step(self, features: Tensor, targets: Tensor, noise: Generator) -> Tensor:
         """Take one step; return the sums of loss, hits and confidence, (3,)."""
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         loss, logits = self.refinement.batch_loss(self.head, features.float(), targets, noise)
         loss.backward()
-        self._optimizer.step(self.refinement.movable(self.head))
+        self.optimizer.step(self.refinement.movable(self.head))
         hits, confidence = _hits_and_confidence(logits.detach(), targets)
         return torch.stack([loss.detach() * len(targets), hits, confidence])
 

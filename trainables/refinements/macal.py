@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Hashable
 from itertools import pairwise
 
 import torch
@@ -77,7 +78,7 @@ class MaskedHead(nn.Module):
 
     def dense(self, features: Tensor) -> Tensor:
         """Return the logits (N, K) of all weights, neither masked nor scaled."""
-        return self._run(features, self.get_parameter)
+        return self._run(features, self._tensor)
 
     def resample(self, generator: Generator) -> None:
         """Draw a new mask for every weight matrix, each entry kept with probability q."""
@@ -94,21 +95,23 @@ class MaskedHead(nn.Module):
             if position:
                 features = features.relu()
             name = f"layers.{position}"
-            features = F.linear(
-                features, weight(f"{name}.weight"), self.get_parameter(f"{name}.bias")
-            )
+            features = F.linear(features, weight(f"{name}.weight"), self._tensor(f"{name}.bias"))
         return features
 
     def _masked(self, name: str) -> Tensor:
-        weight = self.get_parameter(name)
+        weight = self._tensor(name)
         mask = self.get_buffer(_mask_name(name))
         # The value is masked and the gradient is not: which weights may move is the optimiser's
         # business, so that masking and gradient restriction can be studied apart.
         return weight - (weight * ~mask).detach()
 
     def _averaged(self, name: str) -> Tensor:
-        weight = self.get_parameter(name)
+        weight = self._tensor(name)
         return weight * self.q.to(weight.dtype) if self.scaled else weight
+
+    def _tensor(self, name: str) -> Tensor:
+        # Not get_parameter: what a functional call puts in a parameter's place is a plain tensor.
+        return operator.attrgetter(name)(self)
 
     def _weights(self) -> list[tuple[str, nn.Parameter]]:
         return [(n, p) for n, p in self.named_parameters() if n.endswith(".weight")]
@@ -257,6 +260,13 @@ class MaCCal(Refinement):
     def feedback_logits(self, head: nn.Module, features: Tensor) -> Tensor:
         """Return the logits of all weights."""
         return _masked(head).dense(features)
+
+    def pass_key(self) -> Hashable | None:
+        """Return the shape of the head and how it is masked; None for a mask a batch."""
+        if self.resample != "epoch":
+            return None
+        structure = (self.hidden if self.restructure else 0, self.masked, self.restrict_gradient)
+        return ("macal", *structure, self.inference, self.epochs)
 
     def movable(self, head: nn.Module) -> dict[str, Tensor]:
         """Return the present masks, unless masked weights may move."""

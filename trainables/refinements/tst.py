@@ -1,5 +1,7 @@
 """TST: a new classifier on frozen features."""
 
+from collections.abc import Hashable
+
 from torch import nn
 
 from trainables.checks import check_count
@@ -36,3 +38,7 @@ class TwoStageTraining(Refinement):
             return nn.Linear(feature_dim, num_classes)
         encoder = latent_encoder(feature_dim, self.latent_dim)
         return nn.Sequential(encoder, nn.Linear(self.latent_dim, num_classes))
+
+    def pass_key(self) -> Hashable:
+        """Return the shape of the head."""
+        return ("tst", self.latent_dim, self.epochs)

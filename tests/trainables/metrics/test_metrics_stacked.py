@@ -1,0 +1,27 @@
+"""Metrics of many networks at once against each one's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainables.metrics import calibration_report, calibration_reports
+
+
+@pytest.mark.parametrize(("members", "rows", "classes"), [(5, 301, 7), (1, 20, 2), (40, 900, 200)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_each_is_its_own_report(members: int, rows: int, classes: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    logits = 3 * torch.randn(members, rows, classes, generator=generator, dtype=dtype)
+    logits[:, :10] = logits[:, :1].round()  # ties
+    labels = torch.randint(0, classes, (rows,), generator=generator)
+    together = calibration_reports(logits, labels)
+    alone = [calibration_report(logits=part, labels=labels) for part in logits]
+    assert [list(report) for report in together] == [list(report) for report in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one == pytest.approx(other, abs=1e-12)
+
+
+def test_shapes_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"logits \(3, 4\) and labels \(4,\) are not"):
+        calibration_reports(torch.zeros(3, 4), torch.zeros(4, dtype=torch.long))

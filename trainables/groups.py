@@ -1,0 +1,149 @@
+"""Refinements of one extractor that are computed together, in one pass over its features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainables.artifacts import Artifact, ArtifactStore
+from trainables.errors import TrainingDivergedError
+from trainables.metrics import calibration_reports
+from trainables.refinements import HeadGroup
+from trainables.stages import RefineStage, StageRequest, StageRun, TaskData, open_stage
+
+__all__ = ["RefineGroup", "open_together"]
+
+History = list[dict[str, Any]]
+
+
+class RefineGroup(StageRun):
+    """The run of one refinement, with others carried along.
+
+    To its trial it is an ordinary run. What comes of the others is stored when it finishes, so that
+    their own trials find it; one that diverges is left out, and fails in its own trial.
+
+    Args:
+        run: The refinement that is asked for, not begun.
+        others: Refinements of the same extractor that can share its pass, not begun.
+    """
+
+    def __init__(self, run: RefineStage, others: Sequence[RefineStage]) -> None:
+        super().__init__(run.request, run.store, run.data)
+        self.shared_seconds = run.shared_seconds
+        self._run = run
+        self._others = list(others)
+        self._histories: dict[str, History] = {other.request.key(): [] for other in others}
+        self._group = HeadGroup([member.trainer for member in (run, *others)])
+
+    @property
+    def epochs(self) -> int:
+        """Return the refinement's epochs."""
+        return self._run.epochs
+
+    def run_epoch(self) -> dict[str, float]:
+        """Retrain all heads for one epoch and validate; return the figures of the one asked for."""
+        figures = self._group.train_epoch()
+        self.epoch = self._run.trainer.epoch
+        members = [self._run, *self._others]
+        logits = [member.head_logits() for member in members]
+        for position in range(len(members) - 1, -1, -1):
+            members[position].epoch = self.epoch
+            if self._diverged(members[position], figures[position], logits[position]):
+                del figures[position], logits[position]
+        reports = calibration_reports(torch.stack(logits), self.data.validation_labels)
+        found = [
+            {**own, **{f"val_{name}": value for name, value in report.items()}}
+            for own, report in zip(figures, reports, strict=True)
+        ]
+        for other, metrics in zip(self._others, found[1:], strict=True):
+            self._histories[other.request.key()].append({"step": self.epoch, "metrics": metrics})
+        return found[0]
+
+    def _diverged(self, member: RefineStage, figures: Mapping[str, float], logits: Tensor) -> bool:
+        """Tell whether a member diverged, and leave it out.
+
+        Raises:
+            TrainingDivergedError: If it is the refinement that was asked for.
+        """
+        try:
+            member.check_finite(figures, logits)
+        except TrainingDivergedError:
+            if member is self._run:
+                raise
+            self._others.remove(member)
+            self._group.drop(member.trainer)
+            return True
+        return False
+
+    def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Return the head's weights and validation logits."""
+        return self._run.outcome()
+
+    def finish(
+        self,
+        metrics: Mapping[str, float],
+        history: Sequence[Mapping[str, Any]] = (),
+        seconds: float | None = None,
+    ) -> Artifact:
+        """Store what came of every refinement, each with its share of the cost; return the own."""
+        share = None if seconds is None else seconds / (1 + len(self._others))
+        for other in self._others:
+            own = self._histories[other.request.key()]
+            other.finish(own[-1]["metrics"], own, share)
+        return super().finish(metrics, history, share)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of every head."""
+        return {
+            "run": self._run.state_dict(),
+            "others": {other.request.key(): other.state_dict() for other in self._others},
+            "histories": self._histories,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with those that were there when the state was taken."""
+        self._run.load_state_dict(state["run"])
+        self.epoch = self._run.epoch
+        self._histories = state["histories"]
+        for other in list(self._others):
+            key = other.request.key()
+            if key in state["others"]:
+                other.load_state_dict(state["others"][key])
+            else:
+                self._others.remove(other)
+                self._group.drop(other.trainer)
+
+
+def open_together(
+    request: StageRequest, others: Sequence[StageRequest], store: ArtifactStore, data: TaskData
+) -> StageRun:
+    """Make ready to compute a stage, and others with it where that costs hardly more.
+
+    Args:
+        request: What is asked for.
+        others: What will be asked for next.
+        store: Where artifacts lie.
+        data: The task's data.
+    """
+    run = open_stage(request, store, data)
+    if not isinstance(run, RefineStage) or run.trainer.refinement.pass_key() is None:
+        return run
+    members = [
+        RefineStage(other, store, data, run.features)
+        for other in others
+        if _same_pass(request, other) and not store.contains(other.stage, other.key())
+    ]
+    key = run.trainer.refinement.pass_key()
+    fitting = [member for member in members if member.trainer.refinement.pass_key() == key]
+    return RefineGroup(run, fitting) if fitting else run
+
+
+def _same_pass(one: StageRequest, other: StageRequest) -> bool:
+    return (one.stage, one.upstream, list(one.parts)) == (
+        other.stage,
+        other.upstream,
+        list(other.parts),
+    )
