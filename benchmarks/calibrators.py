@@ -4,7 +4,7 @@ Fits on the first half of each file of real network outputs, scores the second. 
 environment of their own:
 
     python -m venv peers
-    peers/bin/pip install torch==2.11.0 netcal torch-uncertainty probmetrics numba
+    peers/bin/pip install torch==2.11.0 netcal torch-uncertainty lightning probmetrics numba
     python benchmarks/calibrators.py ../shared/data/logits --peers peers/bin/python \
         --out benchmarks/results/calibrators.md
 
@@ -270,9 +270,13 @@ def cpu_seconds() -> float:
 
 def cost_line(name: str, command: Sequence[str]) -> str:
     """Return the line of one recipe or peer, measured in its own process."""
-    for cost in costs(command):
-        copies = cost.peak / LOGITS_KIB
-        return f"| {name} | {cost.fit:.1f} | {cost.apply:.1f} | {copies:.2f} |"
+    try:
+        for cost in costs(command):
+            copies = cost.peak / LOGITS_KIB
+            return f"| {name} | {cost.fit:.1f} | {cost.apply:.1f} | {copies:.2f} |"
+    except RuntimeError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return f"| {name} | failed | | |"
     return f"| {name} | not finished in {LIMIT} s | | |"
 
 
