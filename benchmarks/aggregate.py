@@ -22,6 +22,7 @@ import os
 import platform
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -173,7 +174,7 @@ def http_server(database: str, folder: Path) -> Iterator[str]:
         _wait(f"http://127.0.0.1:{port}")
         yield f"http://127.0.0.1:{port}"
     finally:
-        os.killpg(server.pid, 15)
+        os.killpg(server.pid, signal.SIGTERM)
         server.wait()
 
 
@@ -212,7 +213,7 @@ def postgres_server(folder: Path) -> Iterator[str]:
         _wait(uri)
         yield uri
     finally:
-        server.terminate()
+        server.send_signal(signal.SIGINT)  # SIGTERM would wait for clients that keep connections.
         server.wait()
 
 

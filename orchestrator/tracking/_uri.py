@@ -13,6 +13,7 @@ from trainables.errors import InputError
 
 SQLITE = "sqlite:///"
 SQLITE_HEADER = b"SQLite format 3\0"
+_PACKAGES = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary"}
 ALLOWED = "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT or postgresql://USER@HOST/DATABASE"
 
 
@@ -33,13 +34,28 @@ def check_tracking_uri(uri: str) -> None:
     elif separator and kind in ("http", "https", "postgresql"):
         if not urlsplit(uri).hostname:
             raise InputError(f"tracking uri {redacted(uri)!r} names no host; allowed: {ALLOWED}")
-        if uri.startswith("postgresql://") and find_spec("psycopg2") is None:
-            raise InputError(f"tracking uri {redacted(uri)!r} needs `pip install psycopg2-binary`")
+        if kind == "postgresql":
+            _check_driver(uri)
     else:
         raise InputError(
             f"tracking uri {redacted(uri)!r} is not supported (MLflow 3 has given up plain "
             f"folders); allowed: {ALLOWED}"
         )
+
+
+def _check_driver(uri: str) -> None:
+    # Which driver an address without one means differs between versions of SQLAlchemy.
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        driver = make_url(uri).get_driver_name()
+    except (ArgumentError, ValueError) as error:
+        shown = redacted(uri)
+        raise InputError(f"tracking uri {shown!r} is no address; allowed: {ALLOWED}") from error
+    if find_spec(driver) is None:
+        package = _PACKAGES.get(driver, driver)
+        raise InputError(f"tracking uri {redacted(uri)!r} needs `pip install {package}`")
 
 
 def sqlite_file(uri: str) -> Path | None:

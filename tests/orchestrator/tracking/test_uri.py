@@ -48,11 +48,20 @@ def test_a_server_without_a_host_is_refused(uri):
         check_tracking_uri(uri)
 
 
-def test_a_missing_driver_is_named(monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "package"),
+    [("postgresql+psycopg2", "psycopg2-binary"), ("postgresql", r"psycopg(2-binary|\[binary\])")],
+)
+def test_a_missing_driver_is_named(monkeypatch, kind, package):
     monkeypatch.setattr("orchestrator.tracking._uri.find_spec", lambda name: None)
-    with pytest.raises(InputError, match="pip install psycopg2-binary") as caught:
-        check_tracking_uri("postgresql://me:secret@db.example/mlflow")
+    with pytest.raises(InputError, match=f"pip install {package}`") as caught:
+        check_tracking_uri(f"{kind}://me:secret@db.example/mlflow")
     assert "secret" not in str(caught.value)
+
+
+def test_a_port_that_is_no_number_is_refused():
+    with pytest.raises(InputError, match="is no address; allowed: "):
+        check_tracking_uri("postgresql+psycopg2://me@db.example:port/mlflow")
 
 
 def test_sqlite_in_a_place_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
