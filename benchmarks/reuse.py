@@ -1,0 +1,134 @@
+"""What a table of 40 recipes costs beyond its trainings, and 64 refinements together and alone.
+
+Run it as ``python benchmarks/reuse.py --out benchmarks/results/reuse.md``. All on the handwritten
+digits with the small network of the demo. Times are taken from journals, from a sweep's first trial
+to its last test figure, so that neither starting Ray nor delivering to the tracking store counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from orchestrator import _study
+from orchestrator.journal import read_events
+from orchestrator.run import run_sweep
+from orchestrator.spec import parse_sweep
+
+METHODS = ("ce", "ls", "fl", "mbls", "acls", "brier", "mixup", "mdca")
+STAGES = ("", "+macal", "+tst", "+ts", "+macal+ts")
+REFINEMENTS = 64
+SWEEP = """
+name: {name}
+tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
+recipes: [{recipes}]
+search:
+  trials: {trials}
+  sampler: {sampler}
+  accuracy_tolerance: null
+  fixed: {{macal: {{epochs: 20}}, tst: {{epochs: 20}}}}
+storage: {storage}
+"""
+
+
+def sweep(folder: Path, recipes: list[str], trials: int = 3, sampler: str = "tpe") -> list[Any]:
+    """Run a sweep in a storage of its own; return its journal's events."""
+    folder.mkdir()
+    text = SWEEP.format(
+        name="reuse",
+        recipes=", ".join(f'"{recipe}"' for recipe in recipes),
+        trials=trials,
+        sampler=sampler,
+        storage=folder,
+    )
+    outcome = run_sweep(parse_sweep(text, "reuse"))
+    if outcome.status != "finished":
+        raise RuntimeError(f"the sweep ended as {outcome.status}")
+    return read_events(outcome.journal)[0]
+
+
+def seconds(events: list[Any], stage: str | None = None) -> float:
+    """Return the time from the first trial's start to the last end, perhaps of one stage alone."""
+    starts = {
+        event["key"]: event["time"]
+        for event in events
+        if event["event"] == "trial_started" and stage in (None, event["stage"])
+    }
+    ends = [
+        event["time"]
+        for event in events
+        if event["event"] in ("trial_finished", "evaluated") and event["key"] in starts
+        if stage is None or event["event"] == "trial_finished"
+    ]
+    return (max(ends) - min(starts.values())) / 1000
+
+
+def from_scratch(folder: Path, recipes: list[str], trials: int) -> float:
+    """Return the mean time of recipes that share nothing with each other."""
+    times = [
+        seconds(sweep(folder / recipe.replace("+", "-"), [recipe], trials)) for recipe in recipes
+    ]
+    return sum(times) / len(times)
+
+
+def refinements(folder: Path, together: bool) -> float:
+    """Return the time of many MaC-Cal trials on one network."""
+    alone = mock.patch.object(_study, "_block", lambda plan, rules: 1)
+    if together:
+        events = sweep(folder, ["ce+macal"], REFINEMENTS, "random")
+    else:
+        with alone:
+            events = sweep(folder, ["ce+macal"], REFINEMENTS, "random")
+    return seconds(events, "refine")
+
+
+def measure(folder: Path, trials: int) -> list[str]:
+    """Run everything; return the report's lines."""
+    recipes = [method + stage for method in METHODS for stage in STAGES]
+    table = seconds(sweep(folder / "table", recipes, trials))
+    trainings = seconds(sweep(folder / "trainings", list(METHODS), trials))
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    subset = ["mbls+macal", "fl+tst", "acls+ts", "ls+macal+ts", "brier"]
+    each = from_scratch(scratch, subset, trials)
+    one, many = (refinements(folder / name, name == "many") for name in ("one", "many"))
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "ray", "optuna"))
+    return [
+        "# Computing once",
+        "",
+        f"{os.cpu_count()} CPU cores, Python {platform.python_version()}, {packages}; the digits, "
+        f"`convnet`, {trials} trials a study, one run each.",
+        "",
+        "| what | seconds | ratio |",
+        "| --- | --- | --- |",
+        f"| the distinct trainings of a table alone | {trainings:.1f} | 1 |",
+        f"| the whole table of {len(recipes)} recipes | {table:.1f} | {table / trainings:.2f} |",
+        f"| every recipe from scratch (mean of {len(subset)}, times {len(recipes)}: extrapolated) "
+        f"| {each * len(recipes):.1f} | {each * len(recipes) / trainings:.2f} |",
+        f"| {REFINEMENTS} MaC-Cal trials one by one | {one:.1f} | {one / many:.1f} |",
+        f"| {REFINEMENTS} MaC-Cal trials together | {many:.1f} | 1 |",
+    ]
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    wanted = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        text = "\n".join(measure(Path(folder), wanted.trials)) + "\n"
+    sys.stdout.write(text)
+    if wanted.out:
+        wanted.out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
