@@ -16,7 +16,16 @@ from trainables.errors import InputError
 if TYPE_CHECKING:
     from orchestrator.spec import SweepSpec
 
-__all__ = ["joined_cluster", "require_room", "require_shared", "several_machines", "slots"]
+__all__ = [
+    "joined_cluster",
+    "require_room",
+    "require_shared",
+    "several_machines",
+    "slots",
+    "token_fault",
+]
+
+log = logging.getLogger(__name__)
 
 # Read by Ray when it is imported or started: no files a trial of its own, enough pending trials
 # for a searcher to fill the machine, workers as urgent as other programs.
@@ -38,6 +47,8 @@ def joined_cluster(address: str | None) -> Iterator[Any]:
     """
     # Ray reads where to listen and how to authenticate when it is imported; later is too late.
     alone = address is None and "ray" not in sys.modules
+    if address is not None:
+        _check_token(address)
     for name, value in {**ENVIRONMENT, **(_one_machine() if alone else {})}.items():
         os.environ.setdefault(name, value)
     import ray
@@ -59,6 +70,30 @@ def joined_cluster(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def token_fault() -> str:
+    """Return what is wrong with how a cluster's token is kept, in words, or an empty string."""
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
+    if path.exists() and path.stat().st_mode & 0o077:
+        return f"others may read the token in {path}: chmod 600 {path}"
+    return ""
+
+
+def _check_token(address: str) -> None:
+    """Refuse a token that others can read; warn of a cluster that asks for none.
+
+    Raises:
+        InputError: If others can read the token's file.
+    """
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        log.warning(
+            "the cluster at %s is joined without a token: whoever reaches its ports can run code "
+            "(deploy/README.md tells how to set RAY_AUTH_MODE=token)",
+            address,
+        )
+    elif fault := token_fault():
+        raise InputError(fault)
 
 
 def _one_machine() -> dict[str, str]:

@@ -43,6 +43,7 @@ def _findings(tracking_uri: str | None, storage: str, data_root: str) -> Iterato
         _versions,
         _gpus,
         _ray,
+        _token,
         lambda: _tracking(tracking_uri, storage),
         lambda: _storage(storage),
     ]
@@ -81,6 +82,13 @@ def _ray() -> Finding:
         line = str(error).splitlines()[0]
         return Finding("Ray", f"does not start: {line}", "free memory and /dev/shm, then try again")
     return Finding("Ray", f"starts on the loopback with {resources.get('CPU', 0):g} CPUs")
+
+
+def _token() -> Finding:
+    from orchestrator._cluster import token_fault
+
+    what, _, remedy = token_fault().partition(": ")
+    return Finding("token", what or "none here that others could read", remedy, optional=True)
 
 
 def _tracking(tracking_uri: str | None, storage: str) -> Finding:

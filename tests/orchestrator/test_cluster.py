@@ -4,8 +4,40 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator._cluster import joined_cluster
+from orchestrator._cluster import joined_cluster, token_fault
 from trainables.errors import InputError
+
+
+@pytest.fixture
+def token(tmp_path, monkeypatch):
+    path = tmp_path / "token"
+    path.write_text("secret")
+    path.chmod(0o600)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    return path
+
+
+def test_a_token_is_its_owners_alone(token):
+    assert token_fault() == ""
+    token.chmod(0o644)
+    assert token_fault() == f"others may read the token in {token}: chmod 600 {token}"
+
+
+def test_a_cluster_is_not_joined_with_a_token_that_others_can_read(token, monkeypatch):
+    monkeypatch.setattr("ray.init", lambda **options: pytest.fail("it was joined"))
+    token.chmod(0o640)
+    with pytest.raises(InputError, match="others may read"), joined_cluster("auto"):
+        pass
+
+
+def test_a_cluster_without_a_token_is_named(monkeypatch, caplog):
+    monkeypatch.setattr("ray.init", lambda **options: None)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with joined_cluster("10.0.0.1:6379"):
+        pass
+    assert "10.0.0.1:6379 is joined without a token" in caplog.text
 
 
 def test_no_cluster_at_the_address(monkeypatch):

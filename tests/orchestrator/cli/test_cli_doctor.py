@@ -29,7 +29,7 @@ def test_a_machine_that_is_ready(calsweep, empty_folder):
     found = findings(out)
     data = [f"dataset {name}" for name in source_names() if ":" not in name]
     assert code == 0
-    assert list(found) == ["versions", "GPUs", "Ray", "tracking", "storage", *data]
+    assert list(found) == ["versions", "GPUs", "Ray", "token", "tracking", "storage", *data]
     for subject in ("versions", "Ray", "tracking", "storage", "dataset digits"):
         assert found[subject][0] == "ok"
     assert re.search(r"with [1-9]\d* CPUs", found["Ray"][1])
