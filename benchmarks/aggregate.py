@@ -109,7 +109,7 @@ def timed(action: Callable[[], Any]) -> tuple[dict[str, float], Any]:
 
 def in_this_process(who: str, uri: str) -> dict[str, Any]:
     """Ask once cold and a few times warm; libraries are imported before the clock starts."""
-    import mlflow  # noqa: F401
+    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
     import orchestrator.tracking._best
     import orchestrator.tracking._queries  # noqa: F401

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.journal import study_id
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._ledger import Study, Trial
+from orchestrator.tracking._server import PAGE as WHOLE
 from orchestrator.tracking._server import RefusedError, Server
 from orchestrator.tracking._store import check_known, existing, experiments_of
 from orchestrator.tracking._tags import study_of, trial_of
@@ -24,10 +25,14 @@ __all__ = ["ANY", "BestRun", "Where", "best_runs", "tracked_run"]
 ANY = "any"
 """As a filter of fingerprint or code: rank different ones together."""
 
-_ORDER = (f"metrics.{names.OBJECTIVE} ASC", f"metrics.{names.TRIAL_NUMBER} ASC")
+_ORDER = (
+    f"metrics.{names.OBJECTIVE} ASC",
+    f"metrics.{names.TRIAL_NUMBER} ASC",
+    "attributes.start_time ASC",
+)
 _FINISHED = (f"attributes.status = '{names.FINISHED}'",)
 _SHOWN = 12  # Characters of a hash in a message.
-PAGE = 50  # Runs asked for at once, where the first few are likely to be enough.
+PAGE = 50  # Runs asked for beyond those wanted, so that one page is likely to be enough.
 
 
 @dataclass(frozen=True)
@@ -255,7 +260,7 @@ def _search(server: Server, sweeps: Mapping[str, _Found], top: int) -> list[Run]
     found: list[Run] = []
     # Runs without an objective come last in the store's order. What else must hold is looked at
     # here: every further condition costs the store more than a few runs too many.
-    for run in server.runs(experiments, tags, _FINISHED, _ORDER, page=4 * top + PAGE):
+    for run in server.runs(experiments, tags, _FINISHED, _ORDER, page=min(top, WHOLE) + PAGE):
         if names.OBJECTIVE not in run.data.metrics or len(found) == top:
             break
         role, sweep_id = run.data.tags[names.ROLE], run.data.tags[names.SWEEP_ID]
