@@ -15,6 +15,7 @@ import pytest
 from mlflow import MlflowClient
 from told_sweep import ToldSweep
 
+from orchestrator.cli import main
 from orchestrator.nightly import Book, CellKey, Nightly, NightOutcome, run_night
 from orchestrator.nightly._measure import TOTAL
 from orchestrator.spec import SweepSpec
@@ -281,3 +282,21 @@ def test_no_run_stays_running(make_benchmark: Make, told_sweep: ToldSweep, store
         )
         states = {state for (state,) in database.execute(query)}
     assert states == {"FINISHED"}
+
+
+def test_a_disk_that_fills_up_on_the_way_leaves_the_night_to_the_next_start(
+    make_benchmark: Make, told_sweep: ToldSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(spec: SweepSpec) -> None:
+        raise StorageError("cannot write artifact: No space left on device")
+
+    benchmark = make_benchmark(sweep={"name": "filling"})
+    run = ["nightly", "run", str(benchmark.path), "--night", FIRST, "--quiet"]
+    told_sweep.before_end = full
+    assert main(run) == 4
+    errors = capsys.readouterr().err
+    assert "could not run: cannot write artifact: No space left on device" in errors
+    assert Book(benchmark.folder).night(FIRST).unfinished
+    told_sweep.before_end = lambda spec: None
+    assert main(run) == 0
+    assert [record.night for record, _ in Book(benchmark.folder).judged()] == [FIRST]

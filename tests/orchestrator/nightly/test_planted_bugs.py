@@ -1,0 +1,131 @@
+"""Bugs that change no shape and raise no error: the verdict names their cells, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from laboratory import Laboratory
+from torch import Tensor
+
+from orchestrator.nightly import CellKey, NightRecord, Shape, judge
+from trainables.calibrators.ts import TemperatureScaling
+from trainables.data import SplitSpec
+from trainables.losses.ls import LabelSmoothingLoss
+from trainables.refinements.macal import MaskedHead
+
+TASK = "digits/convnet/short"
+TRAINING: dict[str, Any] = {"epochs": 6, "batch_size": 64, "lr": 0.1, "schedule": "cosine"}
+RECIPES = ("ce", "ls", "ce+ts", "ce+macal")
+METRICS = ("acc", "ece", "aece", "cwece", "nll")
+SEEDS = (0, 1)
+GOOD_NIGHTS = 8
+Parts = dict[str, dict[str, Any]]
+
+
+def night_of_stages(folder: Path) -> NightRecord:
+    """Compute every recipe with every seed and return the figures, of validation data."""
+    laboratory = Laboratory(folder, SplitSpec(validation=0.25, train_limit=512))
+    cells: dict[CellKey, dict[int, float]] = {}
+    for seed in SEEDS:
+        for recipe, outcome in _outcomes(laboratory, seed).items():
+            for metric in METRICS:
+                cell = CellKey(recipe, TASK, metric)
+                cells.setdefault(cell, {})[seed] = outcome[f"val_{metric}"]
+    shape = Shape(RECIPES, (TASK,), METRICS, SEEDS)
+    return NightRecord("2026-01-01", 0.0, cells, shape=shape, environment={"code": "good"})
+
+
+def _outcomes(laboratory: Laboratory, seed: int) -> dict[str, dict[str, float]]:
+    found = {}
+    plain = laboratory.compute("train", {"ce": {}}, TRAINING, seed=seed)
+    found["ce"] = plain.metrics
+    smoothed = {"ls": {"smoothing": 0.1}}
+    found["ls"] = laboratory.compute("train", smoothed, TRAINING, seed=seed).metrics
+    base = plain.artifact()
+    parts: dict[str, tuple[str, Parts]] = {
+        "ce+ts": ("calibrate", {"ts": {}}),
+        "ce+macal": ("refine", {"macal": {"epochs": 6}}),
+    }
+    for recipe, (stage, own) in parts.items():
+        found[recipe] = laboratory.compute(stage, own, TRAINING, base, seed=seed).metrics
+    return {recipe: dict(metrics) for recipe, metrics in found.items()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> NightRecord:
+    return night_of_stages(tmp_path_factory.mktemp("good"))
+
+
+def dated(record: NightRecord, day: int, **changes: Any) -> NightRecord:
+    return replace(record, night=f"2026-01-{day:02d}", **changes)
+
+
+def smoothing_off(patch: pytest.MonkeyPatch) -> None:
+    whole = LabelSmoothingLoss.per_row
+
+    def per_row(self: LabelSmoothingLoss, logits: Tensor, targets: Tensor) -> Tensor:
+        self.smoothing = 0.0
+        return whole(self, logits, targets)
+
+    patch.setattr(LabelSmoothingLoss, "per_row", per_row)
+
+
+def mask_not_applied(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MaskedHead, "_masked", MaskedHead._tensor)
+
+
+def temperature_stuck(patch: pytest.MonkeyPatch) -> None:
+    whole = TemperatureScaling._fit
+
+    def fit(self: TemperatureScaling, logits: Tensor, labels: Tensor) -> Any:
+        report = whole(self, logits, labels)
+        self.temperature = torch.ones_like(self.temperature)
+        return report
+
+    patch.setattr(TemperatureScaling, "_fit", fit)
+
+
+@pytest.mark.parametrize(
+    ("plant", "recipe"),
+    [(smoothing_off, "ls"), (mask_not_applied, "ce+macal"), (temperature_stuck, "ce+ts")],
+)
+def test_a_planted_bug_raises_the_alarm_and_names_the_cell(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    recipe: str,
+    good: NightRecord,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch)
+    bad = replace(night_of_stages(tmp_path), environment={"code": "bad"})
+    changed = {cell.recipe for cell in bad.cells if bad.cells[cell] != good.cells[cell]}
+    assert changed == {recipe}
+    history = [dated(good, day) for day in range(1, GOOD_NIGHTS + 1)]
+    first, second = (dated(bad, day) for day in (GOOD_NIGHTS + 1, GOOD_NIGHTS + 2))
+    early = judge(history, first)
+    alarm = judge([*history, first], second)
+    # Two recipes that are suddenly the same raise the alarm on the first night.
+    assert {found.cell.recipe for found in (*early.alarms, *early.suspicions)} == {recipe}
+    assert alarm.status == "regression"
+    assert {found.cell.recipe for found in alarm.alarms} == {recipe}
+    assert any("code: good -> bad" in cause for found in alarm.alarms for cause in found.causes)
+
+
+def test_the_same_code_raises_none(good: NightRecord, tmp_path: Path) -> None:
+    again = night_of_stages(tmp_path)
+    assert again.cells == good.cells
+    history = [dated(good, day) for day in range(1, GOOD_NIGHTS + 1)]
+    assert judge(history, dated(again, GOOD_NIGHTS + 1)).status == "ok"
