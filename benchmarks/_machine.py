@@ -1,0 +1,83 @@
+"""What a measurement ran on and on which images, for the scripts that time trainings."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torchvision
+
+from trainables.data import DatasetInfo, ImageArrays, read_source
+
+SIDE, CLASSES = 32, 10
+LARGEST = 8192
+"""Side of the largest matrix that is multiplied to find a device's limit."""
+
+
+def describe(device: torch.device) -> str:
+    """Return hardware, versions and load in one line."""
+    if device.type == "cuda":
+        hardware = torch.cuda.get_device_name(device)
+    else:
+        hardware = f"{_processor()}, {torch.get_num_threads()} threads"
+    versions = (
+        f"Python {platform.python_version()}, PyTorch {torch.__version__}, "
+        f"torchvision {torchvision.__version__}"
+    )
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    return f"{hardware}; {os.cpu_count()} cores; {versions}; load average at the end {load}"
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def training_images(path: Path | None, count: int) -> tuple[ImageArrays, DatasetInfo]:
+    """Return ``count`` training images of an .npz file, or random ones of CIFAR-10's form."""
+    if path is not None:
+        source = read_source(f"npz:{path}", ".")
+        arrays = ImageArrays(source.train.read(0, count), source.train.labels[:count])
+        return arrays, source.info
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (count, SIDE, SIDE, 3), dtype=np.uint8)
+    labels = np.arange(count, dtype=np.int64) % CLASSES
+    info = DatasetInfo(
+        name="random",
+        classes=tuple(str(label) for label in range(CLASSES)),
+        size=(SIDE, SIDE),
+        channels=3,
+        mean=(0.5,) * 3,
+        std=(0.25,) * 3,
+        augmentation="crop-flip",
+        split_rule="",
+        source="",
+    )
+    return ImageArrays(images, labels), info
+
+
+def matrix_limit(device: torch.device) -> float:
+    """Return the operations a second of a large matrix product in the engine's precision."""
+    on_gpu = device.type == "cuda"
+    side = LARGEST if on_gpu else LARGEST // 8
+    kind = torch.bfloat16 if on_gpu else torch.float32
+    one, other = (torch.randn(side, side, device=device, dtype=kind) for _ in range(2))
+    best = 0.0
+    for _ in range(20):
+        started = clock(device)
+        one @ other
+        best = max(best, 2 * side**3 / (clock(device) - started))
+    return best
+
+
+def clock(device: torch.device) -> float:
+    """Return the time on the wall, all work of a GPU done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

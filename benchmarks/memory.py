@@ -1,0 +1,139 @@
+"""Memory of two trials that train at once on the same images: one copy of the images, not two.
+
+Run ``python benchmarks/memory.py --megabytes 600``. Each trial is a process of its own that opens
+the prepared data as a search trial does and runs the engine over every image of one epoch, with a
+loss that costs next to nothing. What is shown is the proportional set size (a page that two
+processes share counts half for each), summed over both, at its peak, less what the same two take
+on a hundredth of the images. Libraries are left out: other programs share them. With ``--copy``
+every trial reads the images into memory of its own: what a loader without shared memory costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+
+from trainables.data import ImageArrays, PreparedData, SplitSpec, prepare
+from trainables.engine import Trainer
+from trainables.losses import build_loss
+from trainables.methods import TrainingMethod
+from trainables.protocols import Protocol
+
+PIXELS = 32 * 32 * 3
+TRIALS = 2
+MEGABYTE = 10**6
+SAMPLE_SECONDS = 0.3
+SMALL = 100
+"""The baseline has this many times fewer images."""
+
+
+class NextToNothing(TrainingMethod):
+    """Looks at every image and trains a single layer on it, so that memory is what is measured."""
+
+    def training_loss(
+        self, network: Any, images: Tensor, targets: Tensor, indices: Tensor, generator: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return a loss that touches images and weights."""
+        logits = network.classifier.weight.sum() * images.mean((1, 2, 3))
+        return logits.square().mean(), logits
+
+
+def make_data(folder: Path, megabytes: float) -> PreparedData:
+    """Store random images of CIFAR-10's form as a sweep would."""
+    generator = np.random.default_rng(0)
+    count = int(megabytes * MEGABYTE / PIXELS)
+    images = generator.integers(0, 256, (count + 200, 32, 32, 3), dtype=np.uint8)
+    labels = np.arange(len(images)) % 10
+    path = folder / f"{count}.npz"
+    np.savez(
+        path,
+        x_train=images[100:],
+        y_train=labels[100:],
+        x_test=images[:100],
+        y_test=labels[:100],
+    )
+    prepared = prepare(f"npz:{path}", folder, SplitSpec(validation=100), folder / "data")
+    path.unlink()
+    return prepared
+
+
+def trial(directory: str, copy: bool) -> None:
+    """Run one epoch, say so, and stay until the standard input ends."""
+    torch.set_num_threads(1)
+    prepared = PreparedData.open(directory)
+    train = prepared.search().train
+    if copy:
+        train = ImageArrays(np.array(train.images), np.array(train.labels))
+    protocol = Protocol(epochs=1, batch_size=64, lr=1e-6, augmentation="crop-flip")
+    method = NextToNothing(build_loss("ce"))
+    cpu = torch.device("cpu")
+    Trainer("convnet", method, train, prepared.info, protocol, 0, cpu).train_epoch()
+    print("done", flush=True)  # Heard by the one that measures.
+    sys.stdin.read()
+
+
+def peak_memory(prepared: PreparedData, copy: bool, folder: Path) -> int:
+    """Return the most that ``TRIALS`` trials at once had together, bytes."""
+    command = [sys.executable, __file__, "--trial", str(prepared.directory)]
+    command += ["--copy"] if copy else []
+    words = [folder / f"{number}.txt" for number in range(TRIALS)]
+    running = []
+    for word in words:
+        with word.open("w") as stream:
+            running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=stream))
+    peak = 0
+    try:
+        while not all(word.read_text() for word in words):
+            if any(process.poll() is not None for process in running):
+                raise RuntimeError("a trial ended before its epoch did")
+            peak = max(peak, _memory(running))
+            time.sleep(SAMPLE_SECONDS)
+        return max(peak, _memory(running))
+    finally:
+        for process in running:
+            process.communicate()
+
+
+def _memory(running: list[subprocess.Popen[bytes]]) -> int:
+    maps = (part for p in running for part in psutil.Process(p.pid).memory_maps(grouped=True))
+    return sum(part.pss for part in maps if ".so" not in Path(part.path).suffixes)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--megabytes", type=float, default=600, help="10^6 bytes of images")
+    parser.add_argument("--copy", action="store_true", help="a copy of the images a trial")
+    parser.add_argument("--trial", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure and print one line of JSON, or be one of the trials."""
+    options = parse_arguments()
+    if options.trial:
+        trial(options.trial, options.copy)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        few, many = (make_data(folder, options.megabytes / part) for part in (SMALL, 1))
+        size = sum(entry["bytes"] for file, entry in many.files.items() if "train_images" in file)
+        base, peak = (peak_memory(data, options.copy, folder) for data in (few, many))
+    megabytes = {"images": size, "baseline": base, "peak": peak}
+    figures: dict[str, float] = {key: round(v / MEGABYTE, 1) for key, v in megabytes.items()}
+    print(json.dumps({"trials": TRIALS, **figures, "copies": round((peak - base) / size, 2)}))
+
+
+if __name__ == "__main__":
+    main()
