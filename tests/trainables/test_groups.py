@@ -83,7 +83,7 @@ def test_one_that_cannot_share_the_pass_is_left_to_its_own_trial(
 ) -> None:
     requests = [
         wanted(workshop, trained, seed=2)[0],
-        wanted(workshop, trained, seed=2, hidden=9)[1],
+        wanted(workshop, trained, seed=2, resample="batch")[1],
         request(workshop.prepared, "refine", {"tst": {"epochs": 3}}, trained, 2),
     ]
     run = open_all(workshop, requests)

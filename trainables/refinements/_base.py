@@ -82,7 +82,8 @@ class Refinement(ABC):
 
         None, the default, for one that trains alone. Only a refinement whose loss is the
         cross-entropy of its head, with no random numbers within an epoch, can share a pass: its
-        heads must have the same shapes and run the same number of epochs.
+        heads must have the same layers, of any width, and run the same number of epochs; and a
+        unit whose weights are all zero must stay without effect.
         """
         return None
 

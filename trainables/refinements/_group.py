@@ -24,7 +24,8 @@ class HeadGroup:
     Every member keeps its own random numbers, order, masks, learning rate and feedback; what is
     shared is the pass: the weights of all heads are stacked, and a step is one batched product
     instead of one small product a head. With small features a step costs next to nothing but its
-    launch, so that many heads take hardly longer than one.
+    launch, so that many heads take hardly longer than one. Narrower layers are filled up with
+    zeros, which neither count nor move: their gradients are zero too.
 
     Args:
         trainers: Members whose refinements give the same ``pass_key``, on the same views, at the
@@ -109,8 +110,9 @@ class HeadGroup:
         """Write weights and velocities back into the members."""
         for position, trainer in enumerate(self.trainers):
             for name, parameter in trainer.head.named_parameters():
-                parameter.copy_(weights[name][position])
-                trainer.optimizer.velocities[name].copy_(velocities[name][position])
+                own = _corner(position, parameter)
+                parameter.copy_(weights[name][own])
+                trainer.optimizer.velocities[name].copy_(velocities[name][own])
 
     def drop(self, trainer: HeadTrainer) -> None:
         """Go on without a member, such as one that diverged."""
@@ -122,7 +124,18 @@ class HeadGroup:
 
 
 def _stack(members: Sequence[Any], name: str) -> Tensor:
-    return torch.stack([member[name].detach() for member in members])
+    """Return one tensor of all members (M, ...), each filled up with zeros to the largest."""
+    tensors = [member[name].detach() for member in members]
+    sizes = [max(size) for size in zip(*(tensor.shape for tensor in tensors), strict=True)]
+    stacked = tensors[0].new_zeros(len(tensors), *sizes)
+    for position, tensor in enumerate(tensors):
+        stacked[_corner(position, tensor)] = tensor
+    return stacked
+
+
+def _corner(position: int, tensor: Tensor) -> tuple[int | slice, ...]:
+    """Return where a member's own tensor lies in the stacked one."""
+    return (position, *(slice(size) for size in tensor.shape))
 
 
 def _sums(losses: Tensor, logits: Tensor, targets: Tensor) -> Tensor:

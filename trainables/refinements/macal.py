@@ -262,10 +262,10 @@ class MaCCal(Refinement):
         return _masked(head).dense(features)
 
     def pass_key(self) -> Hashable | None:
-        """Return the shape of the head and how it is masked; None for a mask a batch."""
+        """Return how many layers the head has and how it is masked; None for a mask a batch."""
         if self.resample != "epoch":
             return None
-        structure = (self.hidden if self.restructure else 0, self.masked, self.restrict_gradient)
+        structure = (self.restructure, self.masked, self.restrict_gradient)
         return ("macal", *structure, self.inference, self.epochs)
 
     def movable(self, head: nn.Module) -> dict[str, Tensor]:

@@ -16,8 +16,9 @@ LABELS = torch.randint(0, CLASSES, (ROWS,), generator=GENERATOR)
 MACAL = [
     {"gamma": 0.9, "q0": 0.3, "lr": 0.05},
     {"gamma": 0.5, "q0": 0.7, "lr": 0.2, "eta_init": 0.3},
-    {"gamma": 0.99, "q0": 0.5, "lr": 0.1},
+    {"gamma": 0.99, "q0": 0.5, "lr": 0.1, "hidden": 9},
 ]
+TST = [{"lr": 0.05}, {"lr": 0.2}, {"lr": 0.1}]
 
 
 def trainer(name: str, seed: int, **parameters: Any) -> HeadTrainer:
@@ -34,20 +35,23 @@ def trainer(name: str, seed: int, **parameters: Any) -> HeadTrainer:
 
 
 def trainers(name: str, **common: Any) -> list[HeadTrainer]:
-    own = MACAL if name == "macal" else [{"lr": 0.05}, {"lr": 0.2}, {"lr": 0.1}]
-    return [trainer(name, seed, **values, **common) for seed, values in enumerate(own)]
+    if name == "tst-wide":
+        return [trainer("tst", seed, lr=0.1, latent_dim=2 + seed) for seed in range(3)]
+    own = MACAL if name == "macal" else TST
+    return [trainer(name, seed, **{**values, **common}) for seed, values in enumerate(own)]
 
 
 @pytest.mark.parametrize(
     ("name", "common"),
     [
         ("macal", {}),
-        ("macal", {"hidden": 7, "feedback": "training"}),
+        ("macal", {"feedback": "training"}),
         ("macal", {"restrict_gradient": False, "inference": "dense"}),
         ("macal", {"restructure": False, "sparsity": "adaptive"}),
         ("macal", {"masked": False}),
         ("tst", {}),
         ("tst", {"latent_dim": 3}),
+        ("tst-wide", {}),
     ],
 )
 def test_together_is_one_by_one(name: str, common: dict[str, Any]) -> None:
@@ -95,7 +99,7 @@ def test_one_that_diverges_leaves_the_others_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "one", "other"),
     [
-        ("macal", {"hidden": 5}, {"hidden": 6}),
+        ("macal", {"restructure": True}, {"restructure": False}),
         ("macal", {"resample": "batch"}, {"resample": "batch"}),
         ("macal", {"restrict_gradient": True}, {"restrict_gradient": False}),
         ("vtst", {}, {}),
