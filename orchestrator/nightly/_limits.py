@@ -47,8 +47,8 @@ MEASURES: Mapping[str, Measure] = {
     "auroc": Measure("quality", higher=True, absolute=0.005),
     "fpr95": Measure("quality", absolute=0.01),
     "images_per_second": Measure("speed", higher=True, relative=0.15, ratio=True, best=True),
-    "wall_seconds": Measure("time", relative=0.15, ratio=True, best=True),
-    "total_seconds": Measure("time", relative=0.15, ratio=True, best=True),
+    "wall_seconds": Measure("time", relative=0.12, ratio=True, best=True),
+    "total_seconds": Measure("time", relative=0.12, ratio=True, best=True),
     "peak_memory": Measure("memory", relative=0.20, ratio=True),
 }
 """Every metric that can be judged, with the thresholds that hold if the file names none."""

@@ -1,0 +1,371 @@
+"""Simulates nightly histories and counts false alarms and what the verdict catches.
+
+Run ``python benchmarks/nightly_verdict.py --out benchmarks/results/nightly-verdict.md``. How much
+the figures vary comes from ``benchmarks/results/nightly-noise.json``, which ``nightly_noise.py``
+measured; the text above the tables says what is done with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from scipy.stats import binomtest, chi2
+
+from orchestrator.nightly import CellKey, Limits, NightRecord, Shape, judge
+from orchestrator.nightly._chart import Chart, Judged
+from orchestrator.nightly._judge import STEP_WINDOW
+from orchestrator.nightly._steps import STEP_NIGHTS, worse_step
+
+RECIPES = ("ce", "ce+ts", "ls", "ls+ts", "mbls+ts")
+QUALITY = ("acc", "ece", "aece", "cwece", "nll")
+COSTS = ("images_per_second", "wall_seconds", "peak_memory")
+METRICS = tuple(metric for _ in RECIPES for metric in (*QUALITY, *COSTS))
+MONTH = 30
+NIGHTS = 1000
+WARM_UP = 30
+REMEMBERED = 40
+TOGETHER = 0.5
+"""Share of the variance of a quality figure that all metrics of a recipe have in common."""
+OWN = 0.02
+"""Noise of one cell's time beside the machine's, which the repeats of one recipe cannot tell."""
+LIMITS = Limits()
+RESULTS = Path(__file__).parent / "results"
+COST_LEVELS = {"images_per_second": 10000.0, "wall_seconds": 2.0, "peak_memory": 6.4e8}
+
+Floats = NDArray[np.float64]
+
+
+class Setting(NamedTuple):
+    """What is simulated.
+
+    Attributes:
+        text: What the tables call it.
+        noise: Measured noise of quality that is drawn anew every night: ``arithmetic`` or
+            ``seeds``.
+        share: Which part of it.
+        seeds: Seeds behind each figure of quality.
+        clock: Whose measured deviations times and speeds have.
+    """
+
+    text: str
+    noise: str
+    share: float
+    seeds: int
+    clock: str = "process_seconds"
+
+
+SETTINGS = (
+    Setting("A: one machine, 3 seeds", "arithmetic", 0.0, 3),
+    Setting("B: other arithmetic every night, 20 seeds", "arithmetic", 1.0, 20),
+    Setting("C: other arithmetic every night, 3 seeds", "arithmetic", 1.0, 3),
+    Setting("D: seeds not fixed, 3 seeds, wall clock", "seeds", 1.0, 3, "wall_seconds"),
+)
+
+EXPLANATION = """\
+# False alarms of the nightly verdict, and what it catches
+
+Simulated by `benchmarks/nightly_verdict.py` with noise that `benchmarks/nightly_noise.py` measured
+({setting}).
+
+- A benchmark of 5 recipes x 8 metrics = 40 cells on the digits. The limits are the shipped ones:
+  {limits}.
+- Quality: repeats with the same seeds on the same machine gave the same figures to the last digit
+  (setting A: nights do not vary). B and C draw the *arithmetic* noise anew every night: the
+  standard deviation of one seed's figure between instruction sets, which round differently, as
+  other libraries or machines do; a bound for kernels that are not deterministic. D draws the whole
+  noise of seeds anew every night, as if no seed were fixed. Half of the variance is common to all
+  metrics of a recipe.
+- Times and speeds: the measured nights (the best of 3 runs) in random blocks of three in a row,
+  common to all cells, and 2% of noise of each cell, with the tails of Student's t with 3 degrees of
+  freedom. Settings A to C take the clock of the process; setting D takes the clock on the wall, at
+  the load given above. Peak memory: the measured nights.
+- D lies outside what the verdict promises: at that load all ten times and speeds of a night swing
+  together by more than a third, and a busy spell counts once for every cell. Time trainings on a
+  processor by the clock of the process, or keep the machine free at night. C says what three seeds
+  cannot do where figures of quality change every night: then take more seeds.
+- A false alarm is a cell that goes into alarm in a history in which nothing changes; a month has 30
+  nights. Intervals are exact Poisson ones, 95%.
+- *Caught* counts trials in which the cell that changed is in alarm on the second changed night,
+  after {warm_up} nights without a change. Nothing else changes with it, which makes it harder: a
+  worse ECE mostly shows in AECE and NLL as well. Intervals are Wilson's, 95%.
+"""
+FALSE = (
+    "## False alarms",
+    "",
+    "| setting | histories x nights | two nights | steps | false alarms a month "
+    "| suspicious nights a month |",
+    "| --- | --- | ---: | ---: | ---: | ---: |",
+)
+CAUGHT = (
+    "## Caught by the second night",
+    "",
+    "| change | setting | noise of a night | caught | share |",
+    "| --- | --- | ---: | ---: | ---: |",
+)
+JUDGED = (
+    "Another history of {nights} nights in setting {name}, through `judge` itself with the last "
+    "{remembered} nights as history: {raised} nights with an alarm."
+)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How figures vary from night to night.
+
+    Attributes:
+        name: What the table calls it.
+        levels: Usual figure of each cell (40,).
+        sizes: Standard deviation of one night's figure of quality, over its seeds (40,).
+        costs: Measured deviations of the machine's nights by metric, logarithms, in order.
+        steady: Standard deviation of the logarithm of a time or a speed in one cell; its tails are
+            those of Student's t with 3 degrees of freedom.
+    """
+
+    name: str
+    levels: Floats
+    sizes: Floats
+    costs: dict[str, Floats]
+    steady: float
+
+    def draw(self, rng: np.random.Generator, nights: int, batch: int) -> Floats:
+        """Return figures (nights, batch, 40)."""
+        shape = (nights, batch, len(RECIPES))
+        figures = np.empty((nights, batch, len(METRICS)))
+        common = rng.normal(size=shape)
+        for column, metric in enumerate(METRICS):
+            recipe = column // (len(METRICS) // len(RECIPES))
+            own = rng.normal(size=shape[:2])
+            if metric in QUALITY:
+                mixed = np.sqrt(TOGETHER) * common[..., recipe] + np.sqrt(1 - TOGETHER) * own
+                figures[..., column] = self.levels[column] + self.sizes[column] * mixed
+        for metric in COSTS:
+            columns = [column for column, name in enumerate(METRICS) if name == metric]
+            machine = blocks(rng, self.costs[metric], nights, batch)
+            own = rng.standard_t(3, size=(nights, batch, len(columns))) * self.steady / np.sqrt(3)
+            own = 0 * own if metric == "peak_memory" else own
+            figures[..., columns] = self.levels[columns] * np.exp(machine[..., None] + own)
+        return figures
+
+
+def blocks(rng: np.random.Generator, measured: Floats, nights: int, batch: int) -> Floats:
+    """Return a bootstrap (nights, batch) of the measured nights, in blocks of three in a row.
+
+    A machine that is busy stays busy for a while: nights in a row are not independent.
+    """
+    length = 3
+    starts = rng.integers(len(measured), size=(-(-nights // length), batch))
+    index = (starts[:, None, :] + np.arange(length)[None, :, None]) % len(measured)
+    return measured[index.reshape(-1, batch)[:nights]]
+
+
+@dataclass(frozen=True)
+class FalseAlarms:
+    """Alarms in histories in which nothing ever changed.
+
+    Attributes:
+        histories: How many.
+        nights: Nights of all histories together.
+        twice: Cells that went into alarm by two nights in a row.
+        steps: Cells that went into alarm by a step or a drift in the series.
+        suspicious: Nights that were suspicious without an alarm.
+    """
+
+    histories: int
+    nights: int
+    twice: int
+    steps: int
+    suspicious: int
+
+
+def false_alarms(noise: Noise, histories: int, seed: int) -> FalseAlarms:
+    """Count the alarms of histories of ``NIGHTS`` nights in which nothing changes."""
+    rng = np.random.default_rng(seed)
+    chart = Chart(METRICS, LIMITS, (histories,))
+    worse = chart.scales.worse(noise.draw(rng, NIGHTS, histories))
+    before = np.zeros((2, histories, len(METRICS)), dtype=bool)
+    twice = steps = suspicious = 0
+    for night in range(NIGHTS):
+        judged = chart.advance(worse[night])
+        stepped = step_alarms(worse[: night + 1], judged)
+        stepped &= ~chart.alarmed
+        twice += int((chart.alarmed & ~before.any(0)).sum())
+        steps += int((stepped & ~before.any(0)).sum())
+        raised = (chart.alarmed | stepped).any(-1)
+        suspicious += int((judged.worse.any(-1) & ~raised).sum())
+        before = np.stack([chart.alarmed, stepped])
+    return FalseAlarms(histories, histories * NIGHTS, twice, steps, suspicious)
+
+
+def step_alarms(worse: Floats, judged: Judged) -> NDArray[np.bool_]:
+    """Return which cells (batch, 40) have a step or a drift that makes the last night worse."""
+    window = worse[-STEP_WINDOW:]
+    noise, threshold = judged.noise, judged.threshold
+    found = np.zeros(noise.shape, dtype=bool)
+    if len(window) < 2 * STEP_NIGHTS:
+        return found
+    sums = np.cumsum(np.concatenate([np.zeros((1, *noise.shape)), window]), axis=0)
+    lowest = (sums[STEP_NIGHTS:] - sums[:-STEP_NIGHTS]).min(0) / STEP_NIGHTS
+    for at in zip(*np.nonzero(window[-1] - lowest > threshold), strict=True):
+        series = window[(slice(None), *at)]
+        found[at] = worse_step(series, float(noise[at]), float(threshold[at])) is not None
+    return found
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that goes wrong in one cell.
+
+    Attributes:
+        text: What the table calls it.
+        metric: Metric of the cell.
+        factor: What the figure is multiplied by.
+        shift: What is added to it.
+    """
+
+    text: str
+    metric: str
+    factor: float = 1.0
+    shift: float = 0.0
+
+
+CHANGES = (
+    Change("ECE 20% worse", "ece", factor=1.2),
+    Change("accuracy 1 point lower", "acc", shift=-0.01),
+    Change("30% slower (images a second)", "images_per_second", factor=0.7),
+    Change("30% longer (wall time)", "wall_seconds", factor=1.3),
+    Change("peak memory 40% higher", "peak_memory", factor=1.4),
+)
+
+
+def caught(noise: Noise, change: Change, trials: int, seed: int) -> tuple[int, int]:
+    """Return how many trials alarm the changed cell by its second night, and of how many.
+
+    Each recipe's cell is changed in as many trials.
+    """
+    rng = np.random.default_rng(seed)
+    columns = [column for column, metric in enumerate(METRICS) if metric == change.metric]
+    column = np.resize(columns, trials)
+    figures = noise.draw(rng, WARM_UP + 2, trials)
+    changed = (np.arange(trials), column)
+    for night in (-2, -1):
+        figures[night][changed] = figures[night][changed] * change.factor + change.shift
+    chart = Chart(METRICS, LIMITS, (trials,))
+    for night in chart.scales.worse(figures):
+        chart.advance(night)
+    return int(chart.alarmed[changed].sum()), trials
+
+
+def records(noise: Noise, seed: int) -> Iterator[NightRecord]:
+    """Yield a history as the records that ``judge`` takes, all figures of one seed."""
+    figures = noise.draw(np.random.default_rng(seed), NIGHTS, 1)[:, 0]
+    per = len(METRICS) // len(RECIPES)
+    cells = [CellKey(RECIPES[c // per], "digits", metric) for c, metric in enumerate(METRICS)]
+    shape = Shape(RECIPES, ("digits",), METRICS[:per], (0,))
+    for night, row in enumerate(figures):
+        values = {cell: {0: float(value)} for cell, value in zip(cells, row, strict=True)}
+        yield NightRecord(f"{night:04d}", float(night), values, shape=shape)
+
+
+def through_judge(noise: Noise, seed: int) -> int:
+    """Return the nights with an alarm among ``NIGHTS``, by ``judge`` itself."""
+    history: list[NightRecord] = []
+    raised = 0
+    for record in records(noise, seed):
+        raised += judge(history[-REMEMBERED:], record, LIMITS).raised
+        history.append(record)
+    return raised
+
+
+def noise_of(setting: Setting, measured: dict[str, Any]) -> Noise:
+    """Return how figures vary in a setting."""
+    quality = measured["quality"]
+    per = len(METRICS) // len(RECIPES)
+    levels, sizes = np.empty(len(METRICS)), np.zeros(len(METRICS))
+    for column, metric in enumerate(METRICS):
+        place = measured["recipes"].index(RECIPES[column // per])
+        if metric in QUALITY:
+            levels[column] = quality[metric]["level"][place]
+            size = quality[metric][setting.noise][place]
+            sizes[column] = setting.share * size / np.sqrt(setting.seeds)
+        else:
+            levels[column] = COST_LEVELS[metric]
+    seconds = np.array(measured["cost"][setting.clock][0])
+    memory = np.array(measured["cost"]["peak_memory"][0])
+    costs = {"images_per_second": -seconds, "wall_seconds": seconds, "peak_memory": memory}
+    return Noise(setting.text, levels, sizes, costs, OWN)
+
+
+def false_alarm_row(noise: Noise, found: FalseAlarms) -> str:
+    """Return a row of the first table."""
+    count, months = found.twice + found.steps, found.nights / MONTH
+    low, high = chi2.ppf(0.025, 2 * count) / 2 if count else 0.0, chi2.ppf(0.975, 2 * count + 2) / 2
+    return (
+        f"| {noise.name} | {found.histories} x {NIGHTS} | {found.twice} | {found.steps} "
+        f"| {count / months:.3f} ({low / months:.3f} to {high / months:.3f}) "
+        f"| {found.suspicious / months:.2f} |"
+    )
+
+
+def caught_row(noise: Noise, change: Change, trials: int, seed: int) -> str:
+    """Return a row of the second table."""
+    hits, of = caught(noise, change, trials, seed)
+    low, high = binomtest(hits, of).proportion_ci(method="wilson")
+    columns = [column for column, metric in enumerate(METRICS) if metric == change.metric]
+    if change.metric in QUALITY:
+        sizes, levels = noise.sizes[columns], noise.levels[columns]
+        size = sizes * 100 if change.metric == "acc" else 100 * sizes / levels
+        unit = "points" if change.metric == "acc" else "%"
+    else:
+        own = 0.0 if change.metric == "peak_memory" else noise.steady
+        size = 100 * np.array([np.hypot(noise.costs[change.metric].std(), own)])
+        unit = "%"
+    spread = (
+        f"{size.min():.2f} to {size.max():.2f} {unit}" if np.ptp(size) else f"{size[0]:.2f} {unit}"
+    )
+    return (
+        f"| {change.text} | {noise.name} | {spread} | {hits} of {of} "
+        f"| {100 * hits / of:.1f} % ({100 * low:.1f} to {100 * high:.1f}) |"
+    )
+
+
+def main() -> None:
+    """Simulate, and print or write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--noise", type=Path, default=RESULTS / "nightly-noise.json")
+    parser.add_argument("--histories", type=int, default=10)
+    parser.add_argument("--trials", type=int, default=2000)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    measured = json.loads(options.noise.read_text(encoding="utf-8"))
+    settings = [noise_of(setting, measured) for setting in SETTINGS]
+    started = time.monotonic()
+    with Console(stderr=True).status("simulating") as status:
+        alarms, hits = [], []
+        for seed, noise in enumerate(settings):
+            status.update(f"simulating: {noise.name}")
+            alarms.append(false_alarm_row(noise, false_alarms(noise, options.histories, seed)))
+            hits += [caught_row(noise, change, options.trials, seed) for change in CHANGES]
+        status.update("judging a history night by night")
+        raised = through_judge(settings[1], len(settings))
+    setting = {"setting": measured["setting"], "limits": LIMITS, "warm_up": WARM_UP}
+    lines = [EXPLANATION.format(**setting), *FALSE, *alarms, ""]
+    judged = {"name": settings[1].name, "nights": NIGHTS, "remembered": REMEMBERED}
+    lines += [JUDGED.format(**judged, raised=raised), "", *CAUGHT, *hits, ""]
+    lines += [f"Simulated in {time.monotonic() - started:.0f} s."]
+    text = "\n".join(lines) + "\n"
+    if options.out:
+        options.out.write_text(text, encoding="utf-8")
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    main()
