@@ -7,7 +7,7 @@ import traceback
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -182,26 +182,16 @@ def install(
     from orchestrator.nightly import preview
 
     benchmark = _load(file)
-    options = ("--address", address) if address else ()
     kind = scheduler.value if scheduler else None
-    cluster = _cluster(image, claim, namespace)
+    wanted: dict[str, Any] = {
+        "options": ("--address", address) if address else (),
+        "job_server": job_server,
+        "cluster": _cluster(image, claim, namespace),
+    }
     if show:
-        text = preview(
-            benchmark, at, time_zone, kind, options=options, job_server=job_server, cluster=cluster
-        )
-        typer.echo(text, nl=False)
+        typer.echo(preview(benchmark, at, time_zone, kind, **wanted), nl=False)
         return FINE
-    lines = activate(
-        benchmark,
-        at,
-        time_zone,
-        kind,
-        options=options,
-        job_server=job_server,
-        cluster=cluster,
-        out=out,
-    )
-    for line in lines:
+    for line in activate(benchmark, at, time_zone, kind, out=out, **wanted):
         typer.echo(line)
     return FINE
 

@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from orchestrator._documents import checked, read_mapping
 from orchestrator.nightly._limits import Limits, measure_of
 from orchestrator.nightly._record import Shape
-from orchestrator.spec import SweepSpec, checked, load_sweep, parse_sweep, read_mapping
+from orchestrator.spec import SweepSpec, load_sweep, parse_sweep
 from trainables.artifacts import stage_key
 from trainables.errors import InputError
 

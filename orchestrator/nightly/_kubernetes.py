@@ -113,11 +113,40 @@ def _cronjob(entry: Entry, options: KubernetesOptions, meta: dict[str, Any]) -> 
 def rayjob(entry: Entry, options: KubernetesOptions) -> dict[str, Any]:
     """Return the RayJob of a night: a Ray cluster of one head, gone when the night is over."""
     name = _kubernetes_name(entry.name)
+    cluster = {
+        "rayVersion": version("ray"),
+        "authOptions": {"mode": "token"},
+        "headGroupSpec": {"rayStartParams": {}, "template": {"spec": _head(name, options)}},
+    }
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {
+            "generateName": f"{name}-",
+            "namespace": options.namespace,
+            "labels": MEANS,
+        },
+        "spec": {
+            "entrypoint": _entrypoint(entry),
+            "shutdownAfterJobFinishes": True,
+            "ttlSecondsAfterFinished": 86400,
+            # A night that ends with an alarm has failed for Kubernetes; it is not to be repeated.
+            "backoffLimit": 0,
+            "rayClusterSpec": cluster,
+        },
+    }
+
+
+def _entrypoint(entry: Entry) -> str:
     zone = ["--time-zone", entry.time_zone] if entry.time_zone else []
     command = ["calsweep", "nightly", "run", f"{SETTINGS}/nightly.yaml", "--at", entry.at]
     run = shlex.join([*command, *zone, "--address", "auto", "--quiet"])
+    return f"cd {STORAGE} && {run}"
+
+
+def _head(name: str, options: KubernetesOptions) -> dict[str, Any]:
     size = {"cpu": str(options.cpus), "memory": options.memory}
-    head = {
+    container = {
         "name": "ray-head",
         "image": options.image,
         "resources": {"requests": size, "limits": dict(size)},
@@ -130,30 +159,7 @@ def rayjob(entry: Entry, options: KubernetesOptions) -> dict[str, Any]:
         {"name": "storage", "persistentVolumeClaim": {"claimName": options.claim}},
         {"name": "settings", "configMap": {"name": name}},
     ]
-    return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayJob",
-        "metadata": {
-            "generateName": f"{name}-",
-            "namespace": options.namespace,
-            "labels": MEANS,
-        },
-        "spec": {
-            "entrypoint": f"cd {STORAGE} && {run}",
-            "shutdownAfterJobFinishes": True,
-            "ttlSecondsAfterFinished": 86400,
-            # A night that ends with an alarm has failed for Kubernetes; it is not to be repeated.
-            "backoffLimit": 0,
-            "rayClusterSpec": {
-                "rayVersion": version("ray"),
-                "authOptions": {"mode": "token"},
-                "headGroupSpec": {
-                    "rayStartParams": {},
-                    "template": {"spec": {"containers": [head], "volumes": volumes}},
-                },
-            },
-        },
-    }
+    return {"containers": [container], "volumes": volumes}
 
 
 def _kubernetes_name(name: str) -> str:

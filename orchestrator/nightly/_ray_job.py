@@ -57,7 +57,7 @@ def _client(address: str) -> Any:
 
         return JobSubmissionClient(address)
     except ImportError as error:
-        raise InputError(f"Ray jobs need `pip install 'ray[default]'`: {error}") from error
+        raise InputError(f"Ray jobs need `pip install 'calsweep[cluster]'`: {error}") from error
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise _no_answer(address, error) from error
 

@@ -1,0 +1,150 @@
+"""Whole nights through the command: killed, gone on with, and with a bug planted in the workers."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orchestrator.journal import read_events
+from orchestrator.nightly import Book, Nightly, load_nightly
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[3]
+SWEEP = {
+    "name": "real",
+    "tasks": [
+        {
+            "name": "d",
+            "dataset": "digits",
+            "model": "convnet",
+            "protocol": {"base": "digits", "epochs": 2},
+        }
+    ],
+    "recipes": ["ce", "ce+ts"],
+    "search": {"trials": 1},
+}
+# Python runs it before anything else, in the command and in Ray's workers alike.
+PLANTED = """
+import importlib.abc, importlib.util, sys
+
+class Plant(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "trainables.calibrators.ts":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        whole = spec.loader.exec_module
+        def execute(module):
+            whole(module)
+            fit = module.TemperatureScaling._fit
+            def stuck(self, logits, labels):
+                report = fit(self, logits, labels)
+                self.temperature = self.temperature * 0 + 1
+                return report
+            module.TemperatureScaling._fit = stuck
+        spec.loader.exec_module = execute
+        return spec
+
+sys.meta_path.insert(0, Plant())
+"""
+
+
+@pytest.fixture(scope="module")
+def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Nightly:
+    folder = tmp_path_factory.mktemp("real")
+    path = folder / "nightly.yaml"
+    path.write_text(yaml.safe_dump({"sweep": {**SWEEP, "storage": str(folder / "storage")}}))
+    return load_nightly(path)
+
+
+def start(benchmark: Nightly, night: str, planted: str = "") -> subprocess.Popen[str]:
+    """Start the command for a night."""
+    places = [planted, str(ROOT)] if planted else [str(ROOT)]
+    command = [sys.executable, "-m", "orchestrator", "nightly", "run", str(benchmark.path)]
+    return subprocess.Popen(
+        [*command, "--night", night, "--quiet"],
+        cwd=benchmark.path.parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def events(benchmark: Nightly, night: str) -> Counter[str]:
+    """Return how many trials of each key have finished."""
+    folder = benchmark.folder / "nights" / night / "sweeps"
+    found = list(folder.glob("*/journal.jsonl"))
+    told = read_events(found[0])[0] if found else []
+    return Counter(event["key"] for event in told if event["event"] == "trial_finished")
+
+
+def test_a_night_killed_again_and_again_is_finished_once(benchmark: Nightly) -> None:
+    night = "2026-11-01"
+    moments = random.Random(time.time_ns())
+    for goal in (0, 1):
+        process = start(benchmark, night)
+        deadline = time.monotonic() + 300
+        while len(events(benchmark, night)) < goal and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(moments.uniform(0, 4))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    process = start(benchmark, night)
+    output, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, output
+    # The night's runs, each once: two studies, two trials, and the night itself.
+    uri = benchmark.sweep.tracking_uri.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(uri)) as database:
+        runs = database.execute(
+            "SELECT runs.status, experiments.name FROM runs JOIN experiments USING (experiment_id) "
+            "WHERE runs.lifecycle_stage = 'active'"
+        ).fetchall()
+    assert [name for _, name in runs].count("real-nights") == 1
+    assert "RUNNING" not in {status for status, _ in runs}
+    assert set(events(benchmark, night).values()) == {1}
+    ((record, verdict),) = Book(benchmark.folder).judged()
+    assert verdict.status == "ok"
+    figures = {cell: values for cell, values in record.cells.items() if cell.recipe != "*"}
+    assert len(figures) == 2 * 8
+    assert all(list(values) == [0] for values in figures.values())
+
+
+def test_a_bug_in_the_workers_raises_the_alarm_and_names_the_cell(
+    benchmark: Nightly, tmp_path: Path
+) -> None:
+    """The good nights are copies of a real one: on one machine they have the same figures."""
+    book = Book(benchmark.folder)
+    good = book.night("2026-11-01")
+    assert good.record is not None
+    assert good.verdict is not None
+    for day in range(2, 9):
+        copy = book.begin(f"2026-11-{day:02d}", 0.0, good.facts["environment"])
+        for name in ("record.json", "verdict.json"):
+            text = (good.folder / name).read_text().replace("2026-11-01", copy.name)
+            (copy.folder / name).write_text(text)
+        for name in ("told.json", "delivered.json"):
+            copy.write(name, {})
+    (tmp_path / "sitecustomize.py").write_text(PLANTED)
+    outputs = []
+    for night in ("2026-11-09", "2026-11-10"):
+        process = start(benchmark, night, str(tmp_path))
+        output, _ = process.communicate(timeout=500)
+        outputs.append((process.returncode, output))
+    assert outputs[1][0] == 3, outputs
+    assert "ce+ts on d" in outputs[1][1]
+    alarms = book.judged()[-1][1].alarms
+    # Speeds and memory may be alarmed besides: the good nights are copies, without their noise.
+    costs = {"images_per_second", "wall_seconds", "peak_memory", "total_seconds"}
+    assert {a.cell.recipe for a in alarms if a.cell.metric not in costs} == {"ce+ts"}
