@@ -1,4 +1,4 @@
-"""What a journal tells of each trial, epoch by epoch: the data behind the plots."""
+"""What a journal tells of each trial, epoch by epoch: the data behind plots and reports."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ class TrialHistory:
         configuration: The whole chain, part to its parameters, in the order of the recipe.
         epochs: Step to that epoch's figures.
         objective: What the search minimises, or None for a failed trial.
+        key: Names the trial for ever.
+        stage: What it computed: ``train``, ``refine`` or ``calibrate``.
+        status: ``running``, ``finished``, ``failed`` or ``pruned``.
+        reason: Why it failed; else empty.
+        seconds: What it took, if it has ended.
+        reused: Whether its outcome came from the store.
+        evaluated: Whether it was measured on test data.
     """
 
     number: int
@@ -32,6 +39,13 @@ class TrialHistory:
     configuration: Mapping[str, Mapping[str, Value]]
     epochs: dict[int, Mapping[str, float]] = field(default_factory=dict)
     objective: float | None = None
+    key: str = ""
+    stage: str = ""
+    status: str = "running"
+    reason: str = ""
+    seconds: float | None = None
+    reused: bool = False
+    evaluated: bool = False
 
     def curve(self, metric: str) -> tuple[list[int], list[float]]:
         """Return the steps at which a figure was reported, and its values."""
@@ -47,11 +61,15 @@ class StudyHistory:
         name: ``<task>|<recipe>``.
         trials: Trials by key, in the order in which they started.
         chosen: Key of the chosen trial, or None.
+        task: Its task.
+        recipe: Its recipe.
     """
 
     name: str
     trials: dict[str, TrialHistory] = field(default_factory=dict)
     chosen: str | None = None
+    task: str = ""
+    recipe: str = ""
 
     @property
     def searched(self) -> list[TrialHistory]:
@@ -73,11 +91,17 @@ class History:
         objective: The validation metric that the search minimises, such as ``ece``.
         guarded: Whether lost accuracy is charged against it.
         studies: The studies by name, in order.
+        spec: The sweep file as it ran.
+        provenance: ``git_commit``, ``versions`` and ``hardware`` of the last run.
+        status: ``running``, ``finished``, ``failed`` or ``interrupted``.
     """
 
     objective: str = "ece"
     guarded: bool = False
     studies: dict[str, StudyHistory] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    status: str = "running"
 
 
 def read_history(events: Iterable[Mapping[str, Any]]) -> History:
@@ -87,20 +111,27 @@ def read_history(events: Iterable[Mapping[str, Any]]) -> History:
     for event in events:
         kind, key = event["event"], event.get("key", "")
         if kind == "sweep_started":
-            search = event["spec"].get("search", {})
-            history.objective = search.get("objective", history.objective)
-            history.guarded = search.get("accuracy_tolerance") is not None
+            _start(history, event)
         elif kind == "study_opened":
-            history.studies.setdefault(event["study"], StudyHistory(event["study"]))
+            study = StudyHistory(event["study"], task=event["task"], recipe=event["recipe"])
+            history.studies.setdefault(study.name, study)
         elif kind == "trial_started" and key not in trials:
             trials[key] = history.studies[event["study"]].trials[key] = _trial(event)
-        elif kind == "epoch":
-            trials[key].epochs.setdefault(event["step"], event["metrics"])
-        elif kind == "trial_scored":
-            trials[key].objective = event["objective"]
         elif kind == "study_closed":
             history.studies[event["study"]].chosen = event["chosen"]
+        elif kind == "sweep_ended":
+            history.status = event["status"]
+        elif key in trials:
+            _add(trials[key], event)
     return history
+
+
+def _start(history: History, event: Mapping[str, Any]) -> None:
+    history.spec, history.provenance = event["spec"], event.get("provenance") or {}
+    history.status = "running"
+    search = event["spec"].get("search", {})
+    history.objective = search.get("objective", history.objective)
+    history.guarded = search.get("accuracy_tolerance") is not None
 
 
 def _trial(event: Mapping[str, Any]) -> TrialHistory:
@@ -110,4 +141,20 @@ def _trial(event: Mapping[str, Any]) -> TrialHistory:
         event["seed"],
         event.get("parameters", {}),
         event["configuration"],
+        key=event["key"],
+        stage=event["stage"],
     )
+
+
+def _add(trial: TrialHistory, event: Mapping[str, Any]) -> None:
+    """Take in what happened to a trial that has started."""
+    match event["event"]:
+        case "epoch":
+            trial.epochs.setdefault(event["step"], event["metrics"])
+        case "trial_scored":
+            trial.objective = event["objective"]
+        case "trial_finished":
+            trial.status, trial.reason = event["status"], event.get("reason") or ""
+            trial.seconds, trial.reused = event.get("seconds"), event.get("reused", False)
+        case "evaluated":
+            trial.evaluated = True

@@ -16,6 +16,7 @@ from orchestrator.cli._list import list_names
 from orchestrator.cli._nightly import nightly
 from orchestrator.cli._plot import plot
 from orchestrator.cli._query import best, sync
+from orchestrator.cli._report_page import report
 from orchestrator.cli._reproduce import reproduce
 from orchestrator.cli._run import demo, plan, run
 from orchestrator.cli._submit import submit
@@ -64,6 +65,7 @@ app.command()(reproduce)
 app.command()(table)
 app.command()(compare)
 app.command()(ranks)
+app.command()(report)
 app.command()(plot)
 app.command()(sync)
 app.command()(calibrate)

@@ -12,6 +12,8 @@ from orchestrator.plan import Plan, StudyPlan
 from orchestrator.run import SweepOutcome
 from orchestrator.selection import DEFAULT_METRICS
 from orchestrator.tables import ComparisonTable, build_table, render, to_rich
+from trainables.artifacts import ArtifactStore
+from trainables.errors import InputError
 
 __all__ = ["show_outcome", "show_plan"]
 
@@ -33,6 +35,7 @@ def show_outcome(outcome: SweepOutcome) -> int:
     console.print(to_rich(table))
     _write_tables(table, spec.directory)
     console.print(_where(outcome), markup=False)
+    console.print(_report(outcome), markup=False)
     if not outcome.tracked:
         console.print(
             f"not everything has reached {spec.tracking_uri}; deliver the rest with: "
@@ -45,6 +48,20 @@ def show_outcome(outcome: SweepOutcome) -> int:
 def _write_tables(table: ComparisonTable, folder: Path) -> None:
     for format, ending in (("markdown", "md"), ("csv", "csv"), ("latex", "tex"), ("html", "html")):
         (folder / f"table.{ending}").write_text(render(table, format), encoding="utf-8")
+
+
+def _report(outcome: SweepOutcome) -> str:
+    """Write the report and return what to say of it; without it the tables are there still."""
+    from orchestrator.cli._report_page import PAGE, write_page
+    from orchestrator.report import from_folder
+
+    spec = outcome.spec
+    store = ArtifactStore(spec.storage_path / "artifacts")
+    try:
+        source = from_folder(spec.name, spec.directory, store)
+        return f"report: {_relative(write_page(source, spec.directory / PAGE))}"
+    except InputError as error:
+        return f"no report: {error}"
 
 
 def _where(outcome: SweepOutcome) -> str:
@@ -81,8 +98,8 @@ def show_plan(plan: Plan) -> None:
     )
     console.print(_preview(plan))
     console.print(
-        f"sweep {plan.spec.name!r}; hours are of one after another, by the last runs of the task on "
-        "the tracking store, ? where it knows none",
+        f"sweep {plan.spec.name!r}; hours are of one after another, by the last runs of the task "
+        "on the tracking store, ? where it knows none",
         markup=False,
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.tracking._memory import delivered_runs
 from orchestrator.tracking._process import ShipperProcess, start_shipper
 from orchestrator.tracking._uri import check_tracking_uri, ping
 
@@ -30,6 +31,7 @@ __all__ = [
     "best_runs",
     "check_tracking_uri",
     "deliver_run",
+    "delivered_runs",
     "ping",
     "results_from_journal",
     "ship",

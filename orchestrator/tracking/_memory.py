@@ -50,6 +50,11 @@ class Memory:
         os.replace(draft, path)
 
 
+def delivered_runs(journal: Path) -> dict[str, str]:
+    """Return the run id of each trial (by key) and study (by name) that has reached the store."""
+    return Memory.load(journal).runs
+
+
 def delivered(journal: Path) -> tuple[int, int]:
     """Return how many bytes of a journal have been delivered, and how many there are."""
     total = journal.stat().st_size if journal.exists() else 0

@@ -131,6 +131,12 @@ def store(tmp_path_factory):
     return uri
 
 
+@pytest.fixture(scope="session")
+def journal_writer():
+    """Return the class that writes journals, for tests that place them themselves."""
+    return Writer
+
+
 @pytest.fixture
 def writer(tmp_path, request):
     """Return a writer for a sweep that no other test uses."""

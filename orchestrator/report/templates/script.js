@@ -1,0 +1,64 @@
+"use strict";
+(() => {
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+  // Sorting: an empty order comes last in either direction, equals keep their places.
+  const compare = (numeric, sign) => (a, b) => {
+    if (a === "" || b === "") return (a === "") - (b === "");
+    return sign * (numeric ? Number(a) - Number(b) : a.localeCompare(b, "en", { numeric: true }));
+  };
+  const sortBy = (table, heading, index) => {
+    const first = heading.dataset.first || "ascending";
+    const other = first === "ascending" ? "descending" : "ascending";
+    const direction = heading.getAttribute("aria-sort") === first ? other : first;
+    for (const each of all("thead th", table)) each.removeAttribute("aria-sort");
+    heading.setAttribute("aria-sort", direction);
+    const order = compare(heading.dataset.kind === "number", direction === "ascending" ? 1 : -1);
+    const body = table.tBodies[0];
+    const keyed = [...body.rows].map((row) => [row.cells[index].dataset.order, row]);
+    keyed.sort((a, b) => order(a[0], b[0]));
+    body.append(...keyed.map((pair) => pair[1]));
+  };
+  for (const table of all("table.sortable")) {
+    all("thead th", table).forEach((heading, index) => {
+      if (heading.textContent.trim() === "") return;
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...heading.childNodes);
+      heading.append(button);
+      button.addEventListener("click", () => sortBy(table, heading, index));
+    });
+  }
+
+  // Filtering: every word must occur.
+  for (const block of all("[data-filtered]")) {
+    const input = block.querySelector("input");
+    if (!input) continue;
+    const items = all("[data-item]", block);
+    const output = block.querySelector("output");
+    const texts = new Map(items.map((item) => [item, item.textContent.toLowerCase()]));
+    input.addEventListener("input", () => {
+      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      for (const item of items) item.hidden = !words.every((word) => texts.get(item).includes(word));
+      const shown = items.filter((item) => !item.hidden).length;
+      output.textContent = words.length ? `${shown} of ${items.length}` : "";
+    });
+  }
+
+  for (const button of all("[data-open]")) {
+    button.addEventListener("click", () => {
+      for (const part of all("details", document.getElementById(button.dataset.open))) part.open = true;
+    });
+  }
+  for (const part of all(".controls")) part.hidden = false;
+
+  // Paper cannot be opened: all parts are, while the page is printed.
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = all("details:not([open])");
+    for (const part of closed) part.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const part of closed) part.open = false;
+  });
+})();

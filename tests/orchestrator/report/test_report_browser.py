@@ -1,0 +1,130 @@
+"""The report in a real browser: sorting, filtering, width, paper, and that nothing else runs."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FOUND = next(filter(None, map(shutil.which, BROWSERS)), None)
+
+pytestmark = pytest.mark.skipif(FOUND is None, reason=f"none of {', '.join(BROWSERS)} is installed")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as play:
+        # The sandbox of the browser does not start for root or in most containers.
+        found = play.chromium.launch(executable_path=FOUND, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def address(page, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture
+def visit(browser, address):
+    """Return a function that opens the page; afterwards it must have asked and said nothing."""
+    asked, said, opened = [], [], []
+
+    def open_page(width=1280, **options):
+        found = browser.new_page(viewport={"width": width, "height": 800}, **options)
+        found.on("request", lambda request: asked.append(request.url))
+        found.on("console", lambda message: said.append(message.text))
+        found.on("pageerror", lambda error: said.append(str(error)))
+        found.goto(address)
+        opened.append(found)
+        return found
+
+    yield open_page
+    assert [tab.evaluate("window.stolen") for tab in opened] == [None] * len(opened)
+    assert set(asked) == {address}
+    assert said == []
+    for tab in opened:
+        tab.close()
+
+
+def names(table):
+    return [row.inner_text().split("\n")[0].split()[0] for row in table.locator("tbody th").all()]
+
+
+def orders(table, column):
+    cells = table.locator(f"tbody tr > :nth-child({column})").all()
+    return [cell.get_attribute("data-order") for cell in cells]
+
+
+def test_a_heading_sorts_its_column_and_back(visit):
+    table = visit().locator("table").first
+    heading = table.locator("thead th").nth(3)
+    figures = [float(text) for text in orders(table, 4) if text]
+    heading.locator("button").click()
+    assert orders(table, 4) == [*map(repr, sorted(figures)), ""]
+    assert heading.get_attribute("aria-sort") == "ascending"
+    heading.locator("button").click()
+    assert orders(table, 4) == [*map(repr, sorted(figures, reverse=True)), ""]
+    assert heading.get_attribute("aria-sort") == "descending"
+    accuracy = table.locator("thead th").nth(1)
+    accuracy.locator("button").click()
+    assert accuracy.get_attribute("aria-sort") == "descending"
+    assert heading.get_attribute("aria-sort") is None
+
+
+def test_the_keyboard_reaches_headings_and_tables(visit):
+    page = visit()
+    table = page.locator("table").first
+    before = names(table)
+    table.locator("thead button").first.focus()
+    page.keyboard.press("Enter")
+    assert names(table) == sorted(before, key=str.lower) != before
+    page.keyboard.press("Tab")
+    focused = page.evaluate("document.activeElement.textContent")
+    assert focused == "Acc % ↑"
+    assert page.locator(".scroll[tabindex='0']").count() == page.locator("table").count() + 1
+
+
+def test_a_filter_hides_rows_and_counts(visit):
+    page = visit()
+    block = page.locator("[data-filtered]").first
+    block.locator("input").fill("MBLS macal")
+    assert block.locator("tbody tr:visible").count() == 1
+    assert block.locator("output").inner_text() == "1 of 7"
+    block.locator("input").fill("")
+    assert block.locator("tbody tr:visible").count() == 7
+    panels = page.locator("[data-filtered]", has=page.locator(".panels")).first
+    panels.locator("input").fill("dfl")
+    assert panels.locator("figure:visible").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_screen_does_not_scroll_sideways(visit, scheme):
+    page = visit(360, color_scheme=scheme)
+    page.get_by_role("button", name="Open all studies").click()
+    page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert page.locator("details:not([open])").count() == 0
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_everything_is_open_on_paper(visit):
+    page = visit()
+    page.emulate_media(media="print")
+    assert page.locator(".controls:visible, nav:visible").count() == 0
+    assert page.locator("details").count() == 8
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details[open]").count() == 8
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details[open]").count() == 0
+
+
+def test_it_can_be_read_without_scripts(visit):
+    page = visit(java_script_enabled=False)
+    assert page.locator("table").first.locator("tbody tr:visible").count() == 7
+    assert page.locator(".controls:visible").count() == 0

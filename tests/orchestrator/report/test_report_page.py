@@ -1,0 +1,206 @@
+"""The report as text: what it shows, what it says is missing, and that it runs no foreign text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.report import from_folder, render_report, write_report
+from trainables.artifacts import ArtifactStore
+from trainables.errors import InputError
+
+VOID = {"meta", "link", "input", "img", "br"}
+
+
+class Page(HTMLParser):
+    """The elements of a page: name, attributes, text; fails where they are not nested well."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open = [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs), []))
+        if tag not in VOID:
+            self.open.append(self.elements[-1])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        for element in self.open:
+            element[2].append(data)
+
+    def texts(self, tag):
+        return ["".join(text).strip() for name, _, text in self.elements if name == tag]
+
+    def rows(self, caption):
+        """Return the rows of the table of that caption, a list of texts and orders each."""
+        table = next(
+            start
+            for start, (tag, _, text) in enumerate(self.elements)
+            if tag == "table" and caption in "".join(text)
+        )
+        rows = []
+        for tag, attributes, text in self.elements[table + 1 :]:
+            if tag == "table":
+                break
+            if tag == "tr" and "data-item" in attributes:
+                rows.append([])
+            elif tag in ("td", "th") and "data-order" in attributes:
+                rows[-1].append((" ".join("".join(text).split()), attributes["data-order"]))
+        return rows
+
+
+@pytest.fixture(scope="module")
+def parsed(page):
+    return Page(page)
+
+
+def test_headings_are_in_order_and_tables_have_captions(parsed):
+    levels = [int(tag[1]) for tag, *_ in parsed.elements if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert len(parsed.texts("table")) == len([t for t in parsed.texts("caption") if t]) > 4
+
+
+def test_text_of_runs_is_text(parsed, page):
+    assert [tag for tag, *_ in parsed.elements].count("script") == 1
+    assert "window.stolen" not in "".join(parsed.texts("script"))
+    assert not [e for e in parsed.elements if any(name.startswith("on") for name in e[1])]
+    assert 'window.stolen = "task"' in parsed.texts("h2")[0]
+    assert "window.stolen" in " ".join(parsed.texts("td"))
+    assert "<script>window" not in page
+
+
+def test_nothing_is_asked_of_a_network(parsed, page):
+    policy = next(a["content"] for _, a, _ in parsed.elements if "http-equiv" in a)
+    assert policy.startswith("default-src 'none';")
+    links = [a[name] for _, a, _ in parsed.elements for name in ("src", "href") if name in a]
+    assert links
+    assert all(link.startswith(("#", "data:")) for link in links)
+    assert not re.search(r"url\(|@import", page)
+
+
+def test_the_table_shows_the_results(parsed, source):
+    rows = {row[0][1]: row for row in parsed.rows("Test figures")}
+    assert list(rows) == ["ce", "ce+ts", "mbls", "mbls+macal", "dfl", *list(rows)[5:]]
+    for result in source.results:
+        accuracy, ece = rows[result.recipe][1], rows[result.recipe][3]
+        if result.status == "failed":
+            assert (accuracy, ece) == (("–", ""), ("–", ""))
+            continue
+        mean = sum(seed["ece"] for seed in result.test) / 2
+        assert float(ece[1]) == pytest.approx(mean)
+        assert ece[0].startswith(f"{100 * mean:.2f}")
+        assert accuracy[0].startswith(f"{50 * sum(s['acc'] for s in result.test):.2f}")
+    assert "baseline" in rows["ce"][0][0]
+    assert rows["ce"][4] == ("–", "")
+    assert float(rows["mbls"][4][1]) == pytest.approx(
+        float(rows["mbls"][3][1]) - float(rows["ce"][3][1])
+    )
+    assert "failed (1 of 1 trials)" in rows["acls"][0][0]
+
+
+def test_every_part_is_there(parsed, page):
+    charts = [a["aria-label"] for tag, a, _ in parsed.elements if tag == "svg" and "role" in a]
+    for start, count in (("Accuracy against ECE", 2), ("ce: accuracy against", 1)):
+        assert sum(label.startswith(start) for label in charts) == count
+    assert sum("error of the most confident rows" in label for label in charts) == 6
+    assert sum("objective" in text for text in parsed.texts("summary")) == 6
+    assert "Share of the objective's variance (fANOVA, 11 trials)." in page.replace("&#39;", "'")
+    assert "3 trials are too few to tell importance; 10 are needed." in parsed.texts("p")
+    assert "Sparsity of MaC-Cal" in parsed.texts("h2")
+    costs = {row[0][0]: row[1][0] for row in parsed.rows("Seconds to compute")}
+    assert costs["ce"] == "10.5"
+    failures = parsed.rows("failed or did not end")
+    assert len(failures) == 6 + 1 + 1
+    assert "reason" in failures[0][2][0]
+    assert '"gamma": 0.55' in failures[0][3][0]
+    assert len(parsed.rows("runs behind")) == 12
+    assert "c0ffee" in parsed.texts("dd")
+
+
+def test_addresses_of_servers_are_not_shown(page):
+    assert "secret" not in page
+
+
+def test_runs_are_named_as_far_as_they_are_known(source):
+    study = next(iter(source.history.studies.values()))
+    known = replace(source, runs={study.chosen: "run-of-ce"})
+    rows = Page(render_report(known)).rows("runs behind")
+    assert [row[3][0] for row in rows[:2]] == ["run-of-ce", "–"]
+    assert study.chosen.startswith(rows[0][2][0])
+
+
+def test_missing_predictions_are_told(source, tmp_path):
+    text = render_report(replace(source, store=ArtifactStore(tmp_path)))
+    assert "ce: no diagrams and no interval" in text
+    assert "Test figures of the configurations" in text
+    assert "Reliability" not in text
+
+
+def test_one_damaged_artifact_does_not_cost_the_page(make_sweep, tmp_path):
+    source = make_sweep(tmp_path)
+    key = source.results[1].predictions[0]
+    for path in source.store.path("evaluate", key).glob("*.safetensors"):
+        path.write_bytes(b"no tensors")
+    text = render_report(source)
+    assert "Test figures of the configurations" in text
+    assert "No diagrams and no intervals: predictions of mbls on " in text
+
+
+def test_without_a_journal_the_results_alone_are_shown(source, tmp_path):
+    alone = from_folder("night", tmp_path, source.store, source.results)
+    text = render_report(alone)
+    assert "The journal of this sweep is not in this storage" in text
+    assert "Reliability" in text
+
+
+def test_several_tasks_stand_side_by_side(make_sweep, tmp_path):
+    page = Page(render_report(make_sweep(tmp_path, ("first", "second"))))
+    rows = page.rows("on every task")
+    assert [len(row) for row in rows] == [3] * 7
+    assert rows[-1][1][0] == "failed"
+    assert page.texts("h2")[:3] == ["All tasks", "first", "second"]
+
+
+def test_a_baseline_must_be_a_recipe(source):
+    with pytest.raises(InputError, match="baseline 'resnet' is no recipe; there are: ce, mbls"):
+        render_report(source, "resnet")
+
+
+def test_without_the_usual_baseline_there_are_no_differences(source):
+    others = [result for result in source.results if result.recipe != "ce"]
+    rows = Page(render_report(replace(source, results=others))).rows("Test figures")
+    assert {len(row) for row in rows} == {4}
+
+
+def test_a_sweep_without_studies_has_no_report(source):
+    with pytest.raises(InputError, match="nothing to report"):
+        render_report(replace(source, results=[]))
+
+
+def test_what_cannot_be_written_is_told(source, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"report .*report\.html cannot be written"):
+        write_report(source, tmp_path / "file" / "report.html")
+
+
+def test_the_command_writes_the_page(source, storage, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "night", "--storage", str(storage), "--out", "page.html"]) == 0
+    assert capsys.readouterr().out == "wrote page.html\n"
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == render_report(source)
+    assert main(["report", "night", "--storage", str(storage), "--baseline", "x"]) == 2
+    assert main(["report", "day", "--storage", str(storage)]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert [line.startswith("calsweep: ") for line in errors] == [True, True]
