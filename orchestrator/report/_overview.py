@@ -84,6 +84,8 @@ def _ranks(source: ReportSource) -> tuple[str, str]:
     except (InputError, ValueError) as error:
         return f"No ranks over data sets and models: {error}.", ""
     stream = io.BytesIO()
-    critical_difference_diagram(comparison, "Average rank by ECE").savefig(stream, format="svg")
+    critical_difference_diagram(comparison, "Average rank by ECE").savefig(
+        stream, format="svg", bbox_inches="tight"
+    )
     text = base64.b64encode(stream.getvalue()).decode()
     return "", f"data:image/svg+xml;base64,{text}"

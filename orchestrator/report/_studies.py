@@ -212,7 +212,8 @@ def retention_figures(history: History) -> list[Figure]:
             for trial in reversed(trials)
         ]
         name = f"{study.recipe} on {study.task}" if several else study.recipe
-        figure = _lines(name, lines, Axis(0.0, 1.05))
+        span = " to ".join(f"{gamma:.3g}" for gamma in (*gammas[:1], *gammas[1:][-1:]))
+        figure = _lines(f"{name}, gamma {span}", lines, Axis(0.0, 1.05))
         figures += [figure] if figure else []
     return figures
 
