@@ -43,6 +43,7 @@ QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "GIT_PYTHON_REFRESH": "quiet",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "900",  # A page of the peer's may take minutes.
 }
 Answer = list[Any]
 
