@@ -121,7 +121,7 @@ def main() -> None:
     )
     machine = describe(torch.device("cpu"))
     text = "\n\n".join(
-        [f"# Engine and plain loop\n\n{EXPLANATION}", setting, table(results), machine]
+        [f"# Engine and plain loop\n\n{EXPLANATION.strip()}", setting, table(results), machine]
     )
     print(text)
     if options.out:
