@@ -13,6 +13,8 @@ __all__ = ["Place", "pareto_front", "scatter"]
 
 LETTER = 6.3  # Width of a letter in pixels, near enough to keep labels apart.
 LINE = 13.0
+RING = 8.5
+FLOOR = "noise floor"
 SPREAD = 6.0  # Ratio of the errors from which their axis is logarithmic.
 
 Box = tuple[float, float, float, float]
@@ -81,14 +83,7 @@ def _draw_floor(plot: Plot, floor: float | None) -> None:
         return
     end = min(floor, plot.x.high)
     plot.box((plot.x.low, end), (plot.y.low, plot.y.high), "floor")
-    edge = plot.at(end, plot.y.low)[0]
-    inside = edge - plot.left > 12 * LETTER
-    plot.text(
-        edge - 4 if inside else edge + 4,
-        plot.bottom - 6,
-        "noise floor",
-        "end" if inside else "start",
-    )
+    plot.text(plot.left + 5, plot.bottom - 6, FLOOR)
 
 
 def _steps(front: Sequence[Place]) -> list[tuple[float, float]]:
@@ -103,7 +98,7 @@ def _draw_mark(plot: Plot, place: Place, baseline: bool) -> None:
     x, y = plot.at(place.error, place.accuracy)
     title = f"{place.recipe}: accuracy {place.accuracy:.2f} %, ECE {place.error:.2f} %"
     if baseline:
-        plot.dot(place.error, place.accuracy, 8.5, "ring")
+        plot.dot(place.error, place.accuracy, RING, "ring")
     shapes = {
         "refine": f"M{x - 4.6:.1f},{y:.1f}l4.6,-4.6 4.6,4.6 -4.6,4.6z",
         "calibrate": f"M{x - 4.6:.1f},{y + 3.6:.1f}l4.6,-8 4.6,8z",
@@ -122,16 +117,20 @@ class _Labels:
         self.plot, self.places = plot, places
         marks = (plot.at(place.error, place.accuracy) for place in places)
         self.taken: list[Box] = [(x - 5, y - 5, x + 5, y + 5) for x, y in marks]
+        end = plot.left + 5 + LETTER * len(FLOOR)
+        self.taken.append((plot.left, plot.bottom - LINE - 5, end, plot.bottom))
 
     def draw(self, front: Sequence[Place], baseline: str) -> None:
         first = [p for p in self.places if p in front or p.recipe == baseline]
+        rings = [self.plot.at(p.error, p.accuracy) for p in first if p.recipe == baseline]
+        self.taken += [(x - RING, y - RING, x + RING, y + RING) for x, y in rings]
         for place in [*first, *(p for p in self.places if p not in first)]:
             self._label(place, "name strong" if place in front else "name")
 
     def _label(self, place: Place, class_: str) -> None:
         x, y = self.plot.at(place.error, place.accuracy)
         width = LETTER * len(place.recipe)
-        away = 10.0
+        away = 11.0
         candidates = (
             (x + away, y + 4, "start", x + away),
             (x - away, y + 4, "end", x - away - width),

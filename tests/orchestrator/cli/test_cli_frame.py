@@ -13,15 +13,22 @@ import pytest
 COMMANDS = [
     "demo",
     "run",
+    "submit",
     "plan",
     "best",
+    "reproduce",
     "table",
+    "compare",
+    "ranks",
+    "report",
     "plot",
     "sync",
     "calibrate",
     "apply",
     "list",
     "doctor",
+    "gc",
+    "nightly",
 ]
 
 
