@@ -21,12 +21,16 @@ FORGET_THE_PEAK = "5"  # proc(5): sets the peak of resident memory to what is re
 class Meter:
     """Measures one trial of a process that serves many, one after the other.
 
+    On a CPU seconds are those that the processor spent on this process, all threads together: other
+    programs on the machine hardly change them. On a GPU they are those of the clock on the wall.
+
     Args:
         device: Where the trial computes.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._clock = time.monotonic if device.type == "cuda" else time.process_time
         self._epochs = 0
         self._seconds = 0.0
         self._resident = psutil.Process().memory_info().rss
@@ -37,9 +41,9 @@ class Meter:
     @contextmanager
     def epoch(self) -> Iterator[None]:
         """Time the block as one epoch."""
-        started = time.monotonic()
+        started = self._clock()
         yield
-        self._seconds += time.monotonic() - started
+        self._seconds += self._clock() - started
         self._epochs += 1
         if not self._forgets:
             self._resident = max(self._resident, psutil.Process().memory_info().rss)

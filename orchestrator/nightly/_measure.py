@@ -48,7 +48,8 @@ def measured(
 
     Test metrics are those of the chosen configurations. ``wall_seconds`` is what the whole chain of
     stages cost; ``images_per_second`` (training images, or validation rows for a calibrator, by the
-    mean epoch) and ``peak_memory`` are those of the recipe's own last stage.
+    mean epoch, on a CPU in seconds of the processor) and ``peak_memory`` are those of the recipe's
+    own last stage.
 
     Args:
         nightly: The benchmark.

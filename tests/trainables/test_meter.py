@@ -17,10 +17,19 @@ MEBIBYTE = 2**20
 def test_seconds_are_the_mean_of_the_epochs() -> None:
     meter = Meter(CPU)
     assert meter.report()["epoch_seconds"] == 0.0
-    for pause in (0.02, 0.06):
+    for work in (0.05, 0.15):
         with meter.epoch():
-            time.sleep(pause)
-    assert 0.04 <= meter.report()["epoch_seconds"] < 0.4
+            until = time.process_time() + work
+            while time.process_time() < until:
+                pass
+    assert 0.1 <= meter.report()["epoch_seconds"] < 0.3
+
+
+def test_waiting_costs_nothing_on_a_cpu() -> None:
+    meter = Meter(CPU)
+    with meter.epoch():
+        time.sleep(0.3)
+    assert 0.0 < meter.report()["epoch_seconds"] < 0.2
 
 
 def test_a_trials_peak_is_its_own_and_not_that_of_the_one_before() -> None:
