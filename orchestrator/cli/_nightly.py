@@ -168,6 +168,9 @@ def install(
     address: Address = None,
     job_server: JobServer = None,
     image: Annotated[str | None, typer.Option(help="Kubernetes: image with calsweep.")] = None,
+    kubectl_image: Annotated[
+        str, typer.Option(help="Kubernetes: image with kubectl, as your cluster finds it.")
+    ] = "kubectl:1.34",
     claim: Annotated[
         str | None, typer.Option(help="Kubernetes: PersistentVolumeClaim for the storage.")
     ] = None,
@@ -186,7 +189,7 @@ def install(
     wanted: dict[str, Any] = {
         "options": ("--address", address) if address else (),
         "job_server": job_server,
-        "cluster": _cluster(image, claim, namespace),
+        "cluster": _cluster(image, claim, namespace, kubectl_image),
     }
     if show:
         typer.echo(preview(benchmark, at, time_zone, kind, **wanted), nl=False)
@@ -196,10 +199,12 @@ def install(
     return FINE
 
 
-def _cluster(image: str | None, claim: str | None, namespace: str) -> KubernetesOptions | None:
+def _cluster(
+    image: str | None, claim: str | None, namespace: str, kubectl_image: str
+) -> KubernetesOptions | None:
     from orchestrator.nightly import KubernetesOptions
 
-    return KubernetesOptions(image, claim, namespace) if image and claim else None
+    return KubernetesOptions(image, claim, namespace, kubectl_image) if image and claim else None
 
 
 @nightly.command()

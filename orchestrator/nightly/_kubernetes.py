@@ -40,7 +40,7 @@ class KubernetesOptions:
     image: str
     claim: str
     namespace: str = "default"
-    kubectl_image: str = "registry.k8s.io/kubectl:v1.34.0"
+    kubectl_image: str = "kubectl:1.34"
     cpus: int = 2
     memory: str = "8Gi"
 
