@@ -15,6 +15,7 @@ def token(tmp_path, monkeypatch):
     path.chmod(0o600)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     return path
 
 
@@ -28,6 +29,15 @@ def test_a_cluster_is_not_joined_with_a_token_that_others_can_read(token, monkey
     monkeypatch.setattr("ray.init", lambda **options: pytest.fail("it was joined"))
     token.chmod(0o640)
     with pytest.raises(InputError, match="others may read"), joined_cluster("auto"):
+        pass
+
+
+def test_a_token_of_the_environment_is_in_no_file(token, monkeypatch):
+    monkeypatch.setattr("ray.init", lambda **options: None)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    token.chmod(0o644)
+    with joined_cluster("auto"):
         pass
 
 
