@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators._affine_fit import AffineFit, product_precision
-from trainables.calibrators._base import Calibrator, FitReport, chunks
+from trainables.calibrators._base import Calibrator, FitReport, by_chunk
 from trainables.calibrators._checks import check_range
 from trainables.calibrators._groups import fit_group_temperatures
 from trainables.calibrators.objectives import build_objective
@@ -49,7 +49,7 @@ class AffineCalibrator(Calibrator):
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         objective = build_objective("ce")
         common, _ = fit_group_temperatures(logits, labels, torch.zeros_like(labels), 1, objective)
-        offsets = torch.cat([self._offsets(logits[part].double()) for part in chunks(logits)])
+        offsets = by_chunk(logits, lambda rows: self._offsets(rows.double()))
         problem = AffineFit(logits, offsets, labels, (self.weight_offdiag, self.weight_bias))
         self.matrix, self.bias, report = problem.minimize(common)
         return report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -160,14 +160,30 @@ def chunks(rows: Tensor) -> Iterator[slice]:
         yield slice(start, min(start + size, rows.shape[0]))
 
 
+def by_chunk(rows: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply a function of some rows to all of them, a chunk at a time.
+
+    Its results go straight to their place: kept in a list until the end, they would lie between the
+    freed temporaries of the chunks, which the allocator then cannot use again.
+    """
+    first, *others = chunks(rows)
+    values = function(rows[first])
+    out = values.new_empty(rows.shape[0], *values.shape[1:])
+    out[first] = values
+    for part in others:
+        out[part] = function(rows[part])
+    return out
+
+
 def first_argmax(rows: Tensor) -> Tensor:
     """Return the index of the first largest entry of each row, (N,), also where entries tie."""
     order = torch.arange(rows.shape[1], device=rows.device)
-    found = []
-    for part in chunks(rows):
-        largest = rows[part].amax(1, keepdim=True)
-        found.append(torch.where(rows[part] == largest, order, rows.shape[1]).amin(1))
-    return torch.cat(found)
+
+    def of_some(some: Tensor) -> Tensor:
+        largest = some.amax(1, keepdim=True)
+        return torch.where(some == largest, order, some.shape[1]).amin(1)
+
+    return by_chunk(rows, of_some)
 
 
 def keep_argmax(before: Tensor, after: Tensor) -> Tensor:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import Calibrator, FitReport, chunks
+from trainables.calibrators._base import Calibrator, FitReport, by_chunk, chunks
 
 FLOOR = 1e-9
+Curve = tuple[list[float], ...]
 
 
 class OneVersusRestCalibrator(Calibrator):
@@ -22,7 +23,7 @@ class OneVersusRestCalibrator(Calibrator):
     """
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        curves: list[tuple[Tensor, ...]] = []
+        curves: list[Curve] = []
         for probabilities in class_probabilities(logits):
             for scores in probabilities:
                 curves.append(self._curve(scores, labels == len(curves)))
@@ -32,8 +33,11 @@ class OneVersusRestCalibrator(Calibrator):
         return FitReport(True, 1, float("nan"), note)
 
     @abstractmethod
-    def _curve(self, scores: Tensor, hits: Tensor) -> tuple[Tensor, ...]:
-        """Fit the curve of one class.
+    def _curve(self, scores: Tensor, hits: Tensor) -> Curve:
+        """Fit the curve of one class; a few numbers.
+
+        They are plain floats because small arrays kept from each class would lie between its freed
+        temporaries, which the allocator then cannot use again.
 
         Args:
             scores: Its probability in each row, (N,).
@@ -41,7 +45,7 @@ class OneVersusRestCalibrator(Calibrator):
         """
 
     @abstractmethod
-    def _keep(self, curves: Sequence[tuple[Tensor, ...]]) -> None:
+    def _keep(self, curves: Sequence[Curve]) -> None:
         """Take over what ``_curve`` returned for each class."""
 
     @abstractmethod
@@ -57,12 +61,13 @@ class OneVersusRestCalibrator(Calibrator):
 
 def class_probabilities(logits: Tensor) -> Iterator[Tensor]:
     """Yield the probabilities of a few classes at a time, (C, N), in the dtype of the logits."""
-    tops, totals = [], []
-    for part in chunks(logits):
-        rows = logits[part].double()
-        tops.append(rows.amax(1, keepdim=True))
-        totals.append((rows - tops[-1]).exp_().sum(1, keepdim=True))
-    top, total = torch.cat(tops), torch.cat(totals)
+
+    def top_and_total(rows: Tensor) -> Tensor:
+        values = rows.double()
+        top = values.amax(1, keepdim=True)
+        return torch.cat([top, (values - top).exp_().sum(1, keepdim=True)], dim=1)
+
+    top, total = by_chunk(logits, top_and_total).split(1, dim=1)
     for part in chunks(logits.T):
         values = logits[:, part].double().sub(top).exp_().div_(total)
         yield values.to(logits.dtype).T.contiguous()

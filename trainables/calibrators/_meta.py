@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import Calibrator, FitReport, chunks
+from trainables.calibrators._base import Calibrator, FitReport, by_chunk
 from trainables.calibrators._checks import check_count
 from trainables.calibrators._groups import fit_group_temperatures
 from trainables.calibrators.objectives import build_objective
@@ -85,5 +85,9 @@ class MetaCalibrator(Calibrator):
 
 def row_entropies(logits: Tensor) -> Tensor:
     """Return the entropy of each row's softmax in nats, (N,), float64."""
-    parts = (F.log_softmax(logits[part].double(), dim=1) for part in chunks(logits))
-    return torch.cat([-(part.exp() * part).sum(1) for part in parts])
+
+    def of_some(rows: Tensor) -> Tensor:
+        log_probs = F.log_softmax(rows.double(), dim=1)
+        return -(log_probs.exp() * log_probs).sum(1)
+
+    return by_chunk(logits, of_some)

@@ -48,14 +48,11 @@ def row_losses(
 ) -> Tensor:
     """Return the loss of each row, (N,), without gradient."""
     dtype = parameters[0].dtype
-    return torch.cat(
-        [
-            objective.per_row(
-                row_terms(transform(parameters, logits[part].to(dtype)), labels[part], objective)
-            )
-            for part in chunks(logits)
-        ]
-    )
+    out = torch.empty(len(labels), dtype=dtype, device=labels.device)
+    for part in chunks(logits):
+        log_probs = transform(parameters, logits[part].to(dtype))
+        out[part] = objective.per_row(row_terms(log_probs, labels[part], objective))
+    return out
 
 
 def value_and_gradients(

@@ -39,12 +39,11 @@ def temperature_pass(
         objective: What is evaluated.
     """
     inverse = (-log_temperature).exp().expand(logits.shape[0])
-    parts = [
-        _chunk_pass(logits[part].double(), labels[part], inverse[part], objective)
-        for part in chunks(logits)
-    ]
-    loss, slope, curvature = (torch.cat(column) for column in zip(*parts, strict=True))
-    return RowPass(loss, slope, curvature)
+    found = RowPass(*(torch.empty_like(inverse).contiguous() for _ in range(3)))
+    for part in chunks(logits):
+        values = _chunk_pass(logits[part].double(), labels[part], inverse[part], objective)
+        found.loss[part], found.slope[part], found.curvature[part] = values
+    return found
 
 
 def _chunk_pass(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainables.calibrators._binary import OneVersusRestCalibrator
+from trainables.calibrators._binary import Curve, OneVersusRestCalibrator
 from trainables.calibrators._checks import check_count
 from trainables.calibrators._registry import CALIBRATORS
 
@@ -34,16 +34,16 @@ class HistogramBinning(OneVersusRestCalibrator):
     def __init__(self, *, bins: int = 15) -> None:
         self.bins = check_count("bins", bins, 1)
 
-    def _curve(self, scores: Tensor, hits: Tensor) -> tuple[Tensor, ...]:
+    def _curve(self, scores: Tensor, hits: Tensor) -> Curve:
         index = self._bin(scores)
         counts, right = (
             torch.bincount(chosen, minlength=self.bins).double() for chosen in (index, index[hits])
         )
         middles = (torch.arange(self.bins, device=scores.device).double() + 0.5) / self.bins
-        return (torch.where(counts > 0, right / counts.clamp(min=1), middles),)
+        return (torch.where(counts > 0, right / counts.clamp(min=1), middles).tolist(),)
 
-    def _keep(self, curves: Sequence[tuple[Tensor, ...]]) -> None:
-        self.shares = torch.stack([shares for (shares,) in curves])
+    def _keep(self, curves: Sequence[Curve]) -> None:
+        self.shares = torch.tensor([shares for (shares,) in curves], dtype=torch.float64)
 
     def _bin(self, probabilities: Tensor) -> Tensor:
         return (probabilities * self.bins).ceil().long().clamp(1, self.bins) - 1

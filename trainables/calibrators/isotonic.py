@@ -10,7 +10,7 @@ import torch
 from sklearn.isotonic import IsotonicRegression
 from torch import Tensor
 
-from trainables.calibrators._binary import OneVersusRestCalibrator
+from trainables.calibrators._binary import Curve, OneVersusRestCalibrator
 from trainables.calibrators._registry import CALIBRATORS
 
 
@@ -29,12 +29,15 @@ class IsotonicCalibration(OneVersusRestCalibrator):
     values: Tensor
     offsets: Tensor
 
-    def _curve(self, scores: Tensor, hits: Tensor) -> tuple[Tensor, ...]:
+    def _curve(self, scores: Tensor, hits: Tensor) -> Curve:
         points, values = isotonic_curve(scores.cpu().numpy(), hits.cpu().numpy())
-        return torch.from_numpy(points), torch.from_numpy(values)
+        return points.tolist(), values.tolist()
 
-    def _keep(self, curves: Sequence[tuple[Tensor, ...]]) -> None:
-        self.points, self.values = (torch.cat(column) for column in zip(*curves, strict=True))
+    def _keep(self, curves: Sequence[Curve]) -> None:
+        self.points, self.values = (
+            torch.tensor(list(itertools.chain(*column)), dtype=torch.float64)
+            for column in zip(*curves, strict=True)
+        )
         self.offsets = torch.tensor([0, *(len(points) for points, _ in curves)]).cumsum(0)
 
     def _map(self, probabilities: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainables.calibrators._base import FitReport, chunks
+from trainables.calibrators._base import FitReport, by_chunk
 from trainables.calibrators._checks import check_choice, check_count, check_range
 from trainables.calibrators._groups import HIGH, LOW, fit_group_temperatures
 from trainables.calibrators._minimize import Evaluate, add_penalty, in_rounds
@@ -146,8 +146,7 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
     def _largest(self, logits: Tensor) -> Tensor:
         """Return the largest log-probabilities of each row in descending order, (N, top)."""
         width = min(self.top, logits.shape[1])
-        parts = (F.log_softmax(logits[part].double(), dim=1) for part in chunks(logits))
-        return torch.cat([part.topk(width).values for part in parts])
+        return by_chunk(logits, lambda rows: F.log_softmax(rows.double(), dim=1).topk(width).values)
 
     def _temperatures(self, logits: Tensor) -> Tensor:
         weights = [getattr(self, name).to(logits.device) for name in self._network_names()]

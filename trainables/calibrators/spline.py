@@ -10,7 +10,7 @@ from scipy.interpolate import CubicSpline
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import Calibrator, FitReport, chunks, first_argmax
+from trainables.calibrators._base import Calibrator, FitReport, by_chunk, first_argmax
 from trainables.calibrators._checks import check_count
 from trainables.calibrators._registry import CALIBRATORS
 
@@ -50,7 +50,7 @@ class SplineCalibration(Calibrator):
         self.knots = check_count("knots", knots, 3)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        top = torch.cat([logits[p].double().softmax(1).amax(1) for p in chunks(logits)])
+        top = by_chunk(logits, lambda rows: rows.double().softmax(1).amax(1))
         right = (first_argmax(logits) == labels).cpu().numpy()
         scores = top.cpu().numpy()
         order = np.argsort(scores, kind="stable")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import FitReport, chunks, first_argmax
+from trainables.calibrators._base import FitReport, by_chunk, first_argmax
 from trainables.calibrators._checks import check_choice
 from trainables.calibrators._groups import fit_group_temperatures
 from trainables.calibrators._registry import CALIBRATORS
@@ -85,5 +85,6 @@ class TemperatureScaling(TemperatureCalibrator):
 
 
 def _confidences(logits: Tensor, temperature: float) -> Tensor:
-    parts = [divide([torch.tensor(temperature)], logits[part].double()) for part in chunks(logits)]
-    return torch.cat([part.amax(1) for part in parts]).exp()
+    return by_chunk(
+        logits, lambda rows: divide([torch.tensor(temperature)], rows.double()).amax(1)
+    ).exp()
