@@ -169,9 +169,7 @@ class TrackingServer:
 
 def is_trial(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
-        return any(
-            text.startswith("ray::") and "StageTrainable" in text for text in process.cmdline()
-        )
+        return any(text.startswith("ray::") and "Trainable" in text for text in process.cmdline())
     return False
 
 
