@@ -50,7 +50,7 @@ def test_a_cluster_without_a_token_is_named(monkeypatch, caplog):
     assert "10.0.0.1:6379 is joined without a token" in caplog.text
 
 
-def test_no_cluster_at_the_address(monkeypatch):
+def test_no_cluster_at_the_address(token, monkeypatch):
     def refuse(**options):
         raise ConnectionError("Could not find any running Ray instance.\nmore")
 
