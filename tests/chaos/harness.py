@@ -57,13 +57,29 @@ PATIENCE = 1800.0
 
 
 @dataclass
+class Kill:
+    """One SIGKILL.
+
+    Attributes:
+        victim: One of ``VICTIMS``.
+        unsaved: Seconds since the oldest of the last checkpoints of the trials that were running:
+            what a kill of them all would cost.
+        restart: Seconds until as many trials ran as before.
+    """
+
+    victim: str
+    unsaved: float
+    restart: float = 0.0
+
+
+@dataclass
 class Weather:
     """How much is killed, and when."""
 
     kills: int = 0
     seed: int = 0
     pause: tuple[float, float] = (4.0, 12.0)
-    done: list[tuple[float, str]] = field(default_factory=list)
+    done: list[Kill] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -193,6 +209,7 @@ class Storm:
         self.sweep.write_text(text)
         self.log = (folder / "driver.log").open("a")
         self._random = random.Random(weather.seed)
+        self._struck = 0.0
 
     @property
     def journal(self) -> Path:
@@ -203,10 +220,10 @@ class Storm:
         started = time.monotonic()
         driver = self._driver(str(self.sweep))
         for number in range(self.weather.kills):
-            self._let_it_work()
+            self._let_it_work(driver)
             if driver.poll() is not None:
                 break
-            driver = self._strike(VICTIMS[number % len(VICTIMS)], driver, started)
+            driver = self._strike(VICTIMS[number % len(VICTIMS)], driver)
         assert driver.wait(timeout=PATIENCE) == 0, (self.folder / "driver.log").read_text()[-3000:]
         seconds = time.monotonic() - started
         return self._ending(seconds)
@@ -225,19 +242,41 @@ class Storm:
             stderr=self.log,
         )
 
-    def _let_it_work(self) -> None:
+    def _let_it_work(self, driver: subprocess.Popen[Any]) -> None:
         """Wait until trials run, and a random while longer."""
-        deadline = time.monotonic() + 120
-        while not self.cluster.workers() and time.monotonic() < deadline:
-            time.sleep(0.2)
+        self._wait_for_trials(driver, 1)
         time.sleep(self._random.uniform(*self.weather.pause))
 
-    def _strike(
-        self, victim: str, driver: subprocess.Popen[Any], started: float
-    ) -> subprocess.Popen[Any]:
-        self.weather.done.append((time.monotonic() - started, victim))
+    def _wait_for_trials(self, driver: subprocess.Popen[Any], count: int) -> float:
+        """Wait until so many trials run, at most while the driver does; return for how long."""
+        started = time.monotonic()
+        while len(self.cluster.workers()) < count and driver.poll() is None:
+            assert time.monotonic() - started < PATIENCE, "no trial runs"
+            time.sleep(0.1)
+        return time.monotonic() - started
+
+    def _strike(self, victim: str, driver: subprocess.Popen[Any]) -> subprocess.Popen[Any]:
+        running = len(self.cluster.workers())
+        kill = Kill(victim, self._unsaved())
         self.log.write(f"--- {victim} killed\n")
         self.log.flush()
+        started = time.monotonic()
+        driver = self._kill(victim, driver)
+        self._wait_for_trials(driver, running)
+        kill.restart = time.monotonic() - started
+        self._struck = time.time()
+        self.weather.done.append(kill)
+        return driver
+
+    def _unsaved(self) -> float:
+        """Return the age of the oldest checkpoint written since trials last began to run."""
+        times = [
+            path.stat().st_mtime
+            for path in (self.storage / "artifacts" / "checkpoints").rglob("*.pt")
+        ]
+        return max((time.time() - at for at in times if at > self._struck), default=0.0)
+
+    def _kill(self, victim: str, driver: subprocess.Popen[Any]) -> subprocess.Popen[Any]:
         if victim == "driver":
             driver.kill()
             driver.wait()
@@ -319,9 +358,8 @@ def faults(calm: Ending, stormy: Ending) -> list[str]:
 
 def report(calm: Ending, stormy: Ending, weather: Weather) -> str:
     """Return the outcome as Markdown."""
-    counts = Counter(victim for _, victim in weather.done)
+    counts = Counter(kill.victim for kill in weather.done)
     went_on = [tuple(map(int, pair)) for pair in GOES_ON.findall(stormy.log)]
-    per_kill = (stormy.seconds - calm.seconds) / max(1, len(weather.done))
     killed = ", ".join(f"{victim} {counts[victim]}" for victim in VICTIMS)
     lines = [
         f"- kills (SIGKILL): {len(weather.done)} ({killed}), seed {weather.seed}",
@@ -329,13 +367,34 @@ def report(calm: Ending, stormy: Ending, weather: Weather) -> str:
         f"- MLflow runs: {len(stormy.runs)}, statuses {dict(statuses_of(stormy))}",
         f"- table byte-identical: {calm.table == stormy.table}; test figures exactly equal: "
         f"{test_figures(calm) == test_figures(stormy)}",
-        f"- seconds: undisturbed {calm.seconds:.0f}, under kills {stormy.seconds:.0f} "
-        f"(ratio {stormy.seconds / calm.seconds:.2f}, {per_kill:.1f} s more a kill)",
+        *_times(calm, stormy, weather),
         f"- stages that went on from a checkpoint: {len(went_on)}; epochs they did not repeat: "
         f"{sum(epoch for epoch, _ in went_on)}",
+        f"- oldest last checkpoint of a running trial at a kill: "
+        f"{max((kill.unsaved for kill in weather.done), default=0.0):.1f} s (one is written every "
+        "2 s, or every epoch where that is longer)",
         f"- faults: {faults(calm, stormy) or 'none'}",
     ]
     return "\n".join(lines)
+
+
+def _times(calm: Ending, stormy: Ending, weather: Weather) -> list[str]:
+    restarts = {
+        victim: [kill.restart for kill in weather.done if kill.victim == victim]
+        for victim in VICTIMS
+    }
+    waited = sum(sum(seconds) for seconds in restarts.values())
+    means = ", ".join(
+        f"{victim} {sum(seconds) / len(seconds):.1f}"
+        for victim, seconds in restarts.items()
+        if seconds
+    )
+    return [
+        f"- seconds: undisturbed {calm.seconds:.0f}; under kills {stormy.seconds:.0f}, of which "
+        f"{waited:.0f} until as many trials ran as before each kill; without these "
+        f"{(stormy.seconds - waited) / calm.seconds:.2f} times the undisturbed run",
+        f"- mean seconds until as many trials ran as before: {means}",
+    ]
 
 
 def statuses_of(ending: Ending) -> Counter[str]:
@@ -347,7 +406,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trials", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--epochs", type=int, default=400)
     parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

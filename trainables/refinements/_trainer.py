@@ -163,7 +163,9 @@ class HeadTrainer:
 
 def _hits_and_confidence(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the number of correct rows and the sum of the largest probabilities, (2,)."""
-    confidences, predictions = logits.softmax(dim=1).max(dim=1)
+    # A softmax over few classes costs three times as much as their logsumexp.
+    largest, predictions = logits.max(dim=1)
+    confidences = (largest - logits.logsumexp(dim=1)).exp()
     return torch.stack([(predictions == targets).sum(), confidences.sum()])
 
 

@@ -1,0 +1,147 @@
+"""Heads of about the same size whose weights are stacked, so that a step is one product for all."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from trainables.refinements._trainer import HeadTrainer
+
+Tensors = dict[str, Tensor]
+
+
+class HeadBundle:
+    """Takes one epoch of several ``HeadTrainer`` in one pass.
+
+    Narrower layers are filled up with zeros, which neither count nor move: their gradients are zero
+    too.
+
+    Args:
+        trainers: See ``HeadGroup``.
+    """
+
+    def __init__(self, trainers: Sequence[HeadTrainer]) -> None:
+        self._trainers = trainers
+        self._first = trainers[0]
+        self._template = copy.deepcopy(self._first.head).train()
+
+    def train_epoch(self) -> list[dict[str, float]]:
+        """Train every member one epoch; return what ``HeadTrainer.train_epoch`` returns of each."""
+        view = self._first.view()
+        orders, noises = zip(*(trainer.draw_order() for trainer in self._trainers), strict=True)
+        for trainer, noise in zip(self._trainers, noises, strict=True):
+            trainer.head.train()
+            trainer.refinement.start_epoch(trainer.head, trainer.epoch, noise)
+        totals = self._train(view, orders)
+        means = (totals / len(view)).tolist()
+        return [t.end_epoch(view, *mean) for t, mean in zip(self._trainers, means, strict=True)]
+
+    def _train(self, view: Tensor, orders: Sequence[Tensor]) -> Tensor:
+        """Go through the training set once; return sums of loss, hits and confidence, (M, 3)."""
+        # Members of one seed read their samples in one order: then they share every batch.
+        shared = all(torch.equal(order, orders[0]) for order in orders)
+        order = orders[0] if shared else torch.stack(list(orders))
+        weights, buffers = self._stacked()
+        step = _StackedSGD(weights, self._trainers)
+        forward = vmap(self._logits, in_dims=(0, 0, None if shared else 0))
+        totals = torch.zeros(len(self._trainers), 3, dtype=torch.float64, device=view.device)
+        for rows in order.split(self._first.batch_size, dim=-1):
+            targets = self._first.labels[rows].expand(len(self._trainers), -1)
+            logits = forward(weights, buffers, view[rows].float())
+            slopes, sums = _cross_entropy(logits.detach(), targets)
+            step(torch.autograd.grad(logits, list(weights.values()), slopes))
+            totals += sums
+        self._return(weights, step.velocities)
+        return totals
+
+    def _logits(self, weights: Tensors, buffers: Tensors, features: Tensor) -> Tensor:
+        return functional_call(self._template, (weights, buffers), (features,))
+
+    def _stacked(self) -> tuple[Tensors, Tensors]:
+        parameters = _stack_all([dict(t.head.named_parameters()) for t in self._trainers])
+        buffers = _stack_all([dict(t.head.named_buffers()) for t in self._trainers])
+        return {name: tensor.requires_grad_() for name, tensor in parameters.items()}, buffers
+
+    @torch.no_grad()
+    def _return(self, weights: Tensors, velocities: Tensors) -> None:
+        """Write weights and velocities back into the members."""
+        for position, trainer in enumerate(self._trainers):
+            for name, parameter in trainer.head.named_parameters():
+                own = _corner(position, parameter)
+                parameter.copy_(weights[name][own])
+                trainer.optimizer.velocities[name].copy_(velocities[name][own])
+
+
+class _StackedSGD:
+    """The step of ``MaskedSGD`` for every member at once."""
+
+    def __init__(self, weights: Tensors, trainers: Sequence[HeadTrainer]) -> None:
+        optimizers = [trainer.optimizer for trainer in trainers]
+        self._weights = weights
+        self._decay, self._momentum = optimizers[0].weight_decay, optimizers[0].momentum
+        self.velocities = _stack_all([optimizer.velocities for optimizer in optimizers])
+        masks = _stack_all([trainer.refinement.movable(trainer.head) for trainer in trainers])
+        self._rates = {
+            name: _rates([optimizer.lr for optimizer in optimizers], weight) * masks.get(name, 1)
+            for name, weight in weights.items()
+        }
+        self._masks = {name: mask.to(weights[name].dtype) for name, mask in masks.items()}
+
+    @torch.no_grad()
+    def __call__(self, slopes: Sequence[Tensor]) -> None:
+        """Move every weight that may move; ``slopes`` are used up."""
+        for (name, weight), slope in zip(self._weights.items(), slopes, strict=True):
+            velocity = self.velocities[name]
+            change = slope.add_(weight, alpha=self._decay).add_(velocity, alpha=self._momentum - 1)
+            if name in self._masks:
+                change.mul_(self._masks[name])
+            velocity.add_(change)
+            weight.addcmul_(velocity, self._rates[name], value=-1)
+
+
+def _rates(rates: Sequence[float], weight: Tensor) -> Tensor:
+    return weight.new_tensor(rates).view(-1, *[1] * (weight.ndim - 1))
+
+
+def _cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient of each member's mean cross-entropy in its logits, and its sums.
+
+    Args:
+        logits: (M, B, K).
+        targets: (M, B).
+
+    Returns:
+        The gradient, (M, B, K), and the sums of loss, hits and confidence, (M, 3).
+    """
+    index = targets.unsqueeze(2)
+    largest, predictions = logits.max(dim=2, keepdim=True)
+    chosen = (logits.gather(2, index) - largest).squeeze(2)
+    slopes = (logits - largest).exp_()
+    total = slopes.sum(2)
+    slopes.div_(total.unsqueeze(2)).scatter_add_(2, index, -torch.ones_like(largest))
+    hits = predictions == index
+    sums = [(total.log() - chosen).sum(1), hits.sum((1, 2)), total.reciprocal().sum(1)]
+    return slopes.div_(targets.shape[1]), torch.stack(sums, dim=1)
+
+
+def _stack_all(members: Sequence[Mapping[str, Any]]) -> Tensors:
+    return {name: _stack([member[name] for member in members]) for name in members[0]}
+
+
+def _stack(members: Sequence[Tensor]) -> Tensor:
+    """Return one tensor of all members (M, ...), each filled up with zeros to the largest."""
+    sizes = [max(size) for size in zip(*(tensor.shape for tensor in members), strict=True)]
+    stacked = members[0].detach().new_zeros(len(members), *sizes)
+    for position, tensor in enumerate(members):
+        stacked[_corner(position, tensor)] = tensor.detach()
+    return stacked
+
+
+def _corner(position: int, tensor: Tensor) -> tuple[int | slice, ...]:
+    """Return where a member's own tensor lies in the stacked one."""
+    return (position, *(slice(size) for size in tensor.shape))
