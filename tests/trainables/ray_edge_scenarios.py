@@ -328,6 +328,30 @@ def a_damaged_checkpoint() -> Any:
 
 
 @scenario
+def a_checkpoint_with_a_flipped_bit() -> Any:
+    storage = fresh_store()
+    first = edge(storage, every=1)
+    first.train()
+    first.stop()
+    (path,) = (storage / "checkpoints").rglob("*.pt")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    torch.load(path, weights_only=True)  # torch takes it as it is
+    found = reports(edge(storage, every=1))
+    return {"last": brief(found[-1]), "reports": len(found), "notices": found[0]["notices"]}
+
+
+@scenario
+def a_gpu_that_torch_does_not_see() -> Any:
+    with patch.object(torch.cuda, "is_available", lambda: False):
+        trial = edge(fresh_store(), gpus=0.5)
+        found = reports(trial)
+        trial.reset(config(gpus=0.5, seed=1))
+        return [text for report in (*found, *reports(trial)) for text in report["notices"]]
+
+
+@scenario
 def storage_that_is_full() -> Any:
     storage = fresh_store()
     (storage / "checkpoints").write_text("a file where a folder should be")

@@ -226,8 +226,9 @@ def test_a_resumed_trial_ends_where_an_uninterrupted_one_does(sealed: dict[str, 
     assert found["left"] == 0
 
 
-def test_a_damaged_checkpoint_is_not_used(sealed: dict[str, Any]) -> None:
-    found = sealed["a_damaged_checkpoint"]
+@pytest.mark.parametrize("damage", ["a_damaged_checkpoint", "a_checkpoint_with_a_flipped_bit"])
+def test_a_damaged_checkpoint_is_not_used(sealed: dict[str, Any], damage: str) -> None:
+    found = sealed[damage]
     assert finished(found["last"])
     assert found["reports"] == len(EPOCHS)
     (notice,) = found["notices"]
@@ -239,6 +240,11 @@ def test_storage_that_cannot_be_written_is_told_apart(sealed: dict[str, Any]) ->
     assert found["status"] == "failed"
     assert found["storage_failed"]
     assert found["reason"].startswith("cannot write checkpoint")
+
+
+def test_a_gpu_that_torch_does_not_see_is_told_once(sealed: dict[str, Any]) -> None:
+    (notice,) = sealed["a_gpu_that_torch_does_not_see"]
+    assert notice.endswith("torch sees no GPU there: trials that ask for one compute on the CPU")
 
 
 def test_resources_decide_device_and_threads(sealed: dict[str, Any]) -> None:
