@@ -186,7 +186,7 @@ def read_events(
             if index == len(lines) - 1:
                 break
             number = _lines_before(path, offset) + index + 1
-            raise InputError(f"journal {path}, line {number}: damaged, not one JSON object")
+            raise InputError(f"journal {path}, line {number}: damaged, not one whole event")
         events.append(event)
         end += len(line)
     return events, end
@@ -234,7 +234,13 @@ def _decode(line: bytes) -> dict[str, Any] | None:
         event = json.loads(line)
     except ValueError:
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+    return event if _is_whole(event) else None
+
+
+def _is_whole(event: Any) -> bool:
+    """Tell whether a line is one of the events, with what each of them holds."""
+    name = event.get("event") if isinstance(event, dict) else None
+    return isinstance(name, str) and name in EVENTS and all(f in event for f in EVENTS[name])
 
 
 def _write_all(handle: int, data: bytes) -> None:

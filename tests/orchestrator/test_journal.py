@@ -100,12 +100,22 @@ def test_a_torn_last_line_is_not_read_and_is_cut_off_on_opening(path, tail):
     assert [event["event"] for event in read_events(path)[0]] == ["epoch", "sweep_ended"]
 
 
-def test_a_damaged_line_elsewhere_names_file_and_line(path):
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[1, 2]",
+        b'{"event": "epoci", "key": "a"}',
+        b'{"event": "epoch", "kex": "a"}',
+        b"{\xff}",
+        b"",
+    ],
+)
+def test_a_damaged_line_elsewhere_names_file_and_line(path, line):
     with Journal(path) as journal:
         for step in range(4):
             journal.append(epoch(step))
     lines = path.read_bytes().splitlines(keepends=True)
-    lines[2] = b"[1, 2]\n"
+    lines[2] = line + b"\n"
     path.write_bytes(b"".join(lines))
     message = re.escape(f"journal {path}, line 3: damaged")
     with pytest.raises(InputError, match=message):
