@@ -19,6 +19,9 @@ __all__ = ["Chosen", "StudyState", "SweepState", "TrialSpec"]
 
 Event = dict[str, Any]
 
+# Trials computed in one pass: enough to fill a device, few enough that a block spreads over several.
+PASS = 32
+
 
 @dataclass(frozen=True)
 class TrialSpec:
@@ -64,7 +67,7 @@ class StudyState:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     objectives: dict[int, float] = field(default_factory=dict)
     queue: list[TrialSpec] = field(default_factory=list)
-    leader: int = -1
+    leaders: dict[int, int] = field(default_factory=dict)
     seeds: dict[int, Chosen | None] = field(default_factory=dict)
     seeds_asked: int = 1
     chosen: Chosen | None = None
@@ -79,6 +82,13 @@ class StudyState:
     def done(self, seeds: int) -> bool:
         """Tell whether nothing is left to do, further seeds included."""
         return self.closed and (self.chosen is None or len(self.seeds) == seeds)
+
+    def next_queued(self) -> TrialSpec | None:
+        """Take a trial off the queue that waits for no other one's pass."""
+        for position, trial in enumerate(self.queue):
+            if self.leaders[trial.number] in {trial.number, *self.outcomes}:
+                return self.queue.pop(position)
+        return None
 
     def failures(self) -> list[Outcome]:
         """Return the failed trials."""
@@ -188,20 +198,20 @@ class SweepState:
         if study.closed:
             return self._next_seed(study, upstream)
         if study.queue:
-            # They wait for the first of their block, which computes them all.
-            return study.queue.pop(0) if study.leader in study.outcomes else None
+            return study.next_queued()
         return self._next_of_search(study, upstream)
 
     def _next_of_search(self, study: StudyState, upstream: StudyState | None) -> TrialSpec | None:
-        """Ask for the next trial, or for a block whose first one carries the others along."""
+        """Ask for the next trial, or for a block in which the first of each pass carries others."""
         block: list[TrialSpec] = []
         while study.search.may_ask() and len(block) < study.search.block:
             block.append(self._suggested(study, upstream))
-        if len(block) < 2:
-            return block[0] if block else None
-        first, *study.queue = block
-        study.leader = first.number
-        return replace(first, together=tuple(trial.request for trial in study.queue))
+        for start in range(0, len(block), PASS):
+            first, *others = block[start : start + PASS]
+            together = tuple(trial.request for trial in others)
+            study.queue += [replace(first, together=together), *others]
+            study.leaders |= {trial.number: first.number for trial in (first, *others)}
+        return study.next_queued()
 
     def _suggested(self, study: StudyState, upstream: StudyState | None) -> TrialSpec:
         number, parameters = study.search.ask()

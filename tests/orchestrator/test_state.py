@@ -264,6 +264,24 @@ def test_a_sampler_that_does_not_learn_has_wide_blocks(
     assert len(first.together) == block - 1
 
 
+def test_a_wide_block_is_several_passes_side_by_side(
+    data: dict[str, PreparedData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator._state.PASS", 2)
+    state, _ = make_state(make_spec('"ce+macal"', trials=5, sampler="random"), data)
+    while not (trial := state.next_trial()) or trial.request.stage != "refine":
+        assert trial is not None
+        state.record(trial, measure(trial))
+    passes = [trial, state.next_trial(), state.next_trial()]
+    assert [one and (one.number, len(one.together)) for one in passes] == [(0, 1), (2, 1), (4, 0)]
+    assert state.next_trial() is None
+    assert passes[1] is not None
+    state.record(passes[1], measure(passes[1]))
+    carried = state.next_trial()
+    assert carried is not None
+    assert carried.number == 3
+
+
 def test_under_a_scheduler_every_refinement_runs_on_its_own(data: dict[str, PreparedData]) -> None:
     state, _ = make_state(make_spec('"ce+macal"', scheduler="asha"), data)
     assert all(trial.together == () for trial in drive(state, 2, random.Random(0)))
