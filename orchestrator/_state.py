@@ -19,7 +19,7 @@ __all__ = ["Chosen", "StudyState", "SweepState", "TrialSpec"]
 
 Event = dict[str, Any]
 
-# Trials computed in one pass: enough to fill a device, few enough that a block spreads over several.
+# Trials of one pass: enough to fill a device, few enough that a block spreads over several.
 PASS = 32
 
 
