@@ -6,9 +6,10 @@ Importing it imports MLflow, which takes seconds; the sweep's own process has no
 from __future__ import annotations
 
 import os
+import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from shutil import copyfile
 from urllib.parse import urlsplit
@@ -78,12 +79,14 @@ class Server:
     ) -> tuple[Experiment, bool]:
         """Return the experiment of that name, and whether it had to be created.
 
+        A database that was moved together with ``artifact_root`` beside it is told so.
+
         Raises:
             UnreachableError: If it has been deleted on the server, until it is restored.
         """
         found = self.experiment(name)
+        place = None if artifact_root is None else (artifact_root / _slug(name)).as_uri()
         if found is None:
-            place = None if artifact_root is None else (artifact_root / _slug(name)).as_uri()
             with translated(self.uri):
                 made = self.client.create_experiment(name, place, tags={names.KIND: kind})
                 return self.client.get_experiment(made), True
@@ -92,6 +95,10 @@ class Server:
                 f"experiment {name!r} is deleted on {redacted(self.uri)}; restore it with "
                 f"`mlflow experiments restore -x {found.experiment_id}`"
             )
+        file = sqlite_file(self.uri)
+        if file and artifact_root and file.resolve().parent == artifact_root.parent:
+            with translated(self.uri):
+                _relocate(file, found, str(place))
         return found, False
 
     def experiments(self) -> list[Experiment]:
@@ -236,6 +243,23 @@ def _slug(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
 
 
+def _relocate(file: Path, experiment: Experiment, place: str) -> None:
+    """Have files of an experiment looked for and written in a place, which MLflow cannot change."""
+    before = experiment.artifact_location
+    if before == place:
+        return
+    with closing(sqlite3.connect(file, timeout=OPEN_WAIT)) as database, database:
+        database.execute(
+            "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?",
+            (place, experiment.experiment_id),
+        )
+        database.execute(
+            "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) "
+            "WHERE experiment_id = ? AND instr(artifact_uri, ?) = 1",
+            (place, len(before) + 1, experiment.experiment_id, before),
+        )
+
+
 @contextmanager
 def _alone(file: Path | None) -> Iterator[None]:
     """Keep others from creating the same SQLite file at the same time, which breaks its schema."""
@@ -256,7 +280,7 @@ def translated(uri: str) -> Iterator[None]:
         if error.error_code in _FINAL:
             raise RefusedError(text) from error
         raise UnreachableError(f"tracking {redacted(uri)} gives no answer: {text}") from error
-    except (SQLAlchemyError, OSError) as error:
+    except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         text = _one_line(error, uri)
         raise UnreachableError(f"tracking {redacted(uri)} gives no answer: {text}") from error
 

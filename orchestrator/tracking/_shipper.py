@@ -303,10 +303,16 @@ class _Shipper:
             run_id = self._memory.runs[run] = self._create(run)
         self._guarded(run, lambda: server.log(run_id, change))
         for name, path in change.artifacts.items():
-            self._guarded(run, partial(server.upload, run_id, name, Path(path)))
+            self._guarded(run, partial(server.upload, run_id, name, self._now_at(path)))
         if change.status is not None and (change.status != names.RUNNING or not created):
             status, time = change.status, change.time
             self._guarded(run, lambda: server.set_status(run_id, status, time))
+
+    def _now_at(self, path: str) -> Path:
+        """Return where a file of the sweep's folder lies, which may have been moved since."""
+        folder = self.journal.parent
+        inside = path.rpartition(f"/{folder.parent.name}/{folder.name}/")[2]
+        return folder / inside if (folder / inside).is_file() else Path(path)
 
     def _guarded(self, run: str, action: Callable[[], None]) -> None:
         try:

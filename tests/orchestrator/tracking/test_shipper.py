@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -127,6 +128,36 @@ def test_artifacts_lie_under_the_root_with_the_names_given(writer, store, tmp_pa
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["reliability.png"]
     (stored,) = root.rglob("reliability.png")
     assert stored.read_bytes() == b"png"
+
+
+def test_a_storage_that_was_moved_is_left_by_everything(journal_writer, store, tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    writer = journal_writer(old / "sweeps" / "moving", "moving")
+    shutil.copy(store.removeprefix("sqlite:///"), old / "mlflow.db")
+    writer.start()
+    study = writer.open("ce")
+    keys = [writer.trial(study, number, 0.5) for number in range(2)]
+    picture = writer.path.parent / "chosen" / "picture.png"
+    picture.parent.mkdir()
+    picture.write_bytes(b"png")
+    writer.evaluate(keys[0], study, test_ece=0.1, artifacts={"one.png": str(picture)})
+    sync(writer.path, f"sqlite:///{old}/mlflow.db", old / "mlflow-artifacts")
+    writer.evaluate(keys[1], study, test_ece=0.1, artifacts={"other.png": str(picture)})
+    old.rename(new)
+    command = [sys.executable, "-m", "orchestrator.tracking"]
+    place = [
+        "--uri",
+        f"sqlite:///{new}/mlflow.db",
+        "--artifact-root",
+        str(new / "mlflow-artifacts"),
+    ]
+    journal = str(new / "sweeps" / "moving" / "journal.jsonl")
+    # MLflow remembers, for the life of a process, where the files of a run lie.
+    done = subprocess.run([*command, "--journal", journal, *place], capture_output=True, text=True)
+    assert (done.returncode, "refused" in done.stderr) == (0, False)
+    delivered = sorted(path.name for path in (new / "mlflow-artifacts").rglob("*.png"))
+    assert delivered == ["one.png", "other.png"]
+    assert not old.exists()
 
 
 def test_delivering_again_changes_nothing_even_when_nothing_is_remembered(
