@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sqlite3
 from contextlib import closing
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from trainables.errors import InputError
 
 SQLITE = "sqlite:///"
 SQLITE_HEADER = b"SQLite format 3\0"
+PORTS = {"http": 80, "https": 443, "postgresql": 5432}
 _PACKAGES = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary"}
 ALLOWED = "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT or postgresql://USER@HOST/DATABASE"
 
@@ -103,6 +105,26 @@ def ping(uri: str, timeout: float = 5.0) -> tuple[bool, str]:
         return False, str(error)
     file = sqlite_file(uri)
     return _ping_sqlite(file) if file is not None else _ping_server(uri, timeout)
+
+
+def listens(uri: str, timeout: float = 2.0) -> bool:
+    """Say whether anything takes connections at an address; a file always does.
+
+    This costs no import of MLflow and says nothing of what answers there; ``ping`` does.
+
+    Args:
+        uri: See ``check_tracking_uri``.
+        timeout: Seconds to wait for a server.
+    """
+    parts = urlsplit(uri)
+    if parts.hostname is None:
+        return True
+    port = parts.port or PORTS[parts.scheme.partition("+")[0]]
+    try:
+        socket.create_connection((parts.hostname, port), timeout).close()
+    except OSError:
+        return False
+    return True
 
 
 def _check_sqlite(uri: str) -> None:

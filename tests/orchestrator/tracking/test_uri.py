@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from orchestrator.tracking import check_tracking_uri, ping
+from orchestrator.tracking import check_tracking_uri, listens, ping
 from orchestrator.tracking._uri import redacted
 from trainables.errors import InputError
 
@@ -107,6 +107,17 @@ def test_ping_says_what_is_wrong_with_an_address_or_a_server():
     assert not ok
     assert "gives no answer" in detail
     assert "secret" not in detail
+
+
+@pytest.mark.parametrize("kind", ["http", "postgresql+psycopg2"])
+def test_whether_anything_listens_is_told_without_asking_it(kind):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        uri = f"{kind}://127.0.0.1:{taken.getsockname()[1]}/mlflow"
+        assert not listens(uri)
+        taken.listen()
+        assert listens(uri)
+    assert listens("sqlite:////some/where/mlflow.db")
 
 
 def test_importing_tracking_and_checking_an_address_does_not_import_mlflow():
