@@ -6,11 +6,13 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator._interrupt import unchanged
 from trainables.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,13 +30,14 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 # Read by Ray when it is imported or started: no files a trial of its own, enough pending trials
-# for a searcher to fill the machine, workers as urgent as other programs.
+# for a searcher to fill the machine, workers as urgent as other programs; Ctrl-C is ours to handle.
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_MAX_PENDING_TRIALS_PG": "1024",
     "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
 }
 
 
@@ -56,13 +59,17 @@ def joined_cluster(address: str | None) -> Iterator[Any]:
     # Tune warns of files that it was told not to write.
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     try:
-        ray.init(
-            address=address or "local",
-            include_dashboard=False if address is None else None,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            configure_logging=False,
-        )
+        with unchanged(signal.SIGTERM):
+            ray.init(
+                address=address or "local",
+                include_dashboard=False if address is None else None,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=False,
+            )
+    except SystemExit as error:
+        # So does Ray end when SIGTERM comes meanwhile.
+        raise KeyboardInterrupt from error
     except ConnectionError as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"no Ray cluster answers at {address!r}: {reason}") from error

@@ -8,9 +8,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 from filelock import FileLock, Timeout
 from rich.console import Console
@@ -22,6 +24,7 @@ from orchestrator._cluster import (
     several_machines,
 )
 from orchestrator._evaluate import Evaluation, evaluate, measured, pending_evaluations
+from orchestrator._interrupt import ended_soon, terminable
 from orchestrator._progress import say
 from orchestrator._state import SweepState
 from orchestrator.journal import Journal, read_events
@@ -29,7 +32,7 @@ from orchestrator.plan import Plan, make_plan
 from orchestrator.provenance import provenance
 from orchestrator.results import StudyResult
 from orchestrator.spec import SweepSpec, TaskSpec, parse_sweep
-from orchestrator.tracking import ShipperProcess, results_from_journal, start_shipper
+from orchestrator.tracking import ShipperProcess, listens, results_from_journal, start_shipper
 from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData, prepare
 from trainables.errors import InputError
@@ -41,6 +44,7 @@ JOURNAL = "journal.jsonl"
 SPEC = "sweep.yaml"
 LOCK = "run.lock"
 STALLED_SECONDS = 45.0  # A tracking server that takes nothing for so long counts as away.
+STOPPING_SECONDS = 2.0  # An interrupted sweep waits no longer; the shipper goes on by itself.
 # What makes two specifications the same sweep; resources and places may differ when it resumes.
 IDENTITY = ("name", "tasks", "recipes", "variants", "search", "seeds")
 
@@ -150,7 +154,7 @@ def run_sweep(
         spec = _next_free(spec)
     _check_same(spec, resume)
     plan = make_plan(spec)
-    with _owned(spec):
+    with _owned(spec), terminable():
         data = prepare_data(spec, console)
         _store_spec(spec)
         return _run(plan, data, address, console, started)
@@ -173,26 +177,47 @@ def _run(
     with Journal(path) as journal:
         journal.append(_started_event(spec, sweep_id))
         shipper = start_shipper(path, spec.tracking_uri, spec.storage_path / "mlflow-artifacts")
-        state = SweepState(plan, sweep_id, data, journal.append, history, store.contains)
+        before, _ = shipper.progress()
         status = "interrupted"
         try:
+            usable = _usable(store, history)
+            state = SweepState(plan, sweep_id, data, journal.append, history, usable)
             status = _search_and_evaluate(state, journal, store, address, console, history)
+        except KeyboardInterrupt:
+            say(console, "stopped")
         finally:
             journal.append({"event": "sweep_ended", "status": status})
             say(console, "delivering the last runs to the tracking server")
-            tracked = _drained(shipper)
+            tracked = _drained(shipper, spec.tracking_uri, before, status)
     results = tuple(results_from_journal(read_events(path)[0]))
     return SweepOutcome(spec, status, results, tracked, time.monotonic() - started)
 
 
-def _drained(shipper: ShipperProcess) -> bool:
-    """Wait until everything is delivered; give up on a server that is away."""
-    delivered, since = -1, time.monotonic()
+def _usable(store: ArtifactStore, history: list[dict[str, Any]]) -> Callable[[str, str], bool]:
+    """Return what tells whether a stored outcome can be built on, damaged ones being removed.
+
+    Nothing more is built on those of a sweep that finished, so that they are not read again.
+    """
+    ended = [event["status"] for event in history[-1:] if event["event"] == "sweep_ended"]
+    if ended == ["finished"]:
+        return store.contains
+    return lambda stage, key: store.find(stage, key) is not None
+
+
+def _drained(shipper: ShipperProcess, uri: str, before: int, status: str) -> bool:
+    """Wait until everything is delivered; give up on a server that is away.
+
+    One that has taken nothing since the sweep began (``before`` bytes) and does not listen now is
+    away at once.
+    """
+    if status == "interrupted":
+        return shipper.wait_drained(STOPPING_SECONDS)
+    delivered, since = before, time.monotonic()
     while not shipper.wait_drained(2.0):
         now, _ = shipper.progress()
         if now != delivered:
             delivered, since = now, time.monotonic()
-        elif time.monotonic() - since > STALLED_SECONDS:
+        elif time.monotonic() - since > STALLED_SECONDS or (now == before and not listens(uri)):
             shipper.stop()
             return False
     return True
@@ -216,7 +241,8 @@ def _search_and_evaluate(
                 require_shared(state.plan.spec)
             if address is None:
                 _require_room(state.plan, ray)
-            search(state, journal, store, ray, console, growing=address is not None)
+            with ended_soon():
+                search(state, journal, store, ray, console, growing=address is not None)
             if not state.finished:
                 return "interrupted"
             jobs = [job for job in pending_evaluations(state) if not measured(job, evaluated)]
@@ -308,8 +334,14 @@ def _identity(spec: SweepSpec) -> dict[str, Any]:
 
 
 def _store_spec(spec: SweepSpec) -> None:
-    document = spec.model_dump(mode="json")
-    (spec.directory / SPEC).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    """Write the specification, whole or not at all: without it the sweep cannot be resumed."""
+    path = spec.directory / SPEC
+    draft, document = path.with_suffix(".tmp"), spec.model_dump(mode="json")
+    try:
+        draft.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        os.replace(draft, path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error
 
 
 @contextmanager
@@ -324,7 +356,7 @@ def _owned(spec: SweepSpec) -> Iterator[None]:
     try:
         spec.directory.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-        owner.write_text(f"process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
+        owner.write_text(_oneself(), encoding="utf-8")
     except Timeout as error:
         text = owner.read_text(encoding="utf-8") if owner.exists() else "another process"
         raise InputError(f"sweep {spec.name!r} is being run by {text}") from error
@@ -334,3 +366,10 @@ def _owned(spec: SweepSpec) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _oneself() -> str:
+    """Name this process for another one that finds the sweep taken."""
+    since = datetime.now().astimezone().isoformat(" ", "seconds")
+    user = psutil.Process().username()
+    return f"{user} on {os.uname().nodename}, process {os.getpid()}, since {since}"

@@ -11,6 +11,7 @@ from orchestrator.cli._console import output
 from orchestrator.plan import Plan, StudyPlan
 from orchestrator.run import SweepOutcome
 from orchestrator.selection import DEFAULT_METRICS
+from orchestrator.spec import SweepSpec
 from orchestrator.tables import ComparisonTable, build_table, render, to_rich
 from trainables.artifacts import ArtifactStore
 from trainables.errors import InputError
@@ -20,34 +21,51 @@ __all__ = ["show_outcome", "show_plan"]
 EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
 
 
-def show_outcome(outcome: SweepOutcome) -> int:
-    """Print the table and where everything lies; return the exit code."""
-    spec = outcome.spec
-    console = output()
+def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
+    """Print the table and where everything lies; return the exit code.
+
+    Args:
+        outcome: What the sweep left behind.
+        address: The Ray cluster that it ran on.
+
+    Raises:
+        InputError: If the tables cannot be written.
+    """
     if outcome.status == "interrupted":
-        console.print(
-            f"sweep {spec.name} was interrupted; go on with: "
-            f"calsweep run --resume {spec.name} --storage {shlex.quote(spec.storage)}",
-            markup=False,
-        )
-        return EXIT_CODES["interrupted"]
-    table = build_table(outcome.results, DEFAULT_METRICS)
-    console.print(to_rich(table))
-    _write_tables(table, spec.directory)
-    console.print(_where(outcome), markup=False)
-    console.print(_report(outcome), markup=False)
+        output().print(_how_to_go_on(outcome.spec, address), markup=False)
+    else:
+        _show_results(outcome)
     if not outcome.tracked:
-        console.print(
-            f"not everything has reached {spec.tracking_uri}; deliver the rest with: "
+        output().print(
+            f"not everything has reached {outcome.spec.tracking_uri}; deliver the rest with: "
             f"calsweep sync {shlex.quote(str(outcome.journal))}",
             markup=False,
         )
     return EXIT_CODES[outcome.status]
 
 
+def _how_to_go_on(spec: SweepSpec, address: str | None) -> str:
+    command = ["calsweep", "run", "--resume", spec.name, "--storage", spec.storage]
+    if address is not None:
+        command += ["--address", address]
+    return f"sweep {spec.name} was interrupted; go on with: {shlex.join(command)}"
+
+
+def _show_results(outcome: SweepOutcome) -> None:
+    console, table = output(), build_table(outcome.results, DEFAULT_METRICS)
+    console.print(to_rich(table))
+    _write_tables(table, outcome.spec.directory)
+    console.print(_where(outcome), markup=False)
+    console.print(_report(outcome), markup=False)
+
+
 def _write_tables(table: ComparisonTable, folder: Path) -> None:
     for format, ending in (("markdown", "md"), ("csv", "csv"), ("latex", "tex"), ("html", "html")):
-        (folder / f"table.{ending}").write_text(render(table, format), encoding="utf-8")
+        path = folder / f"table.{ending}"
+        try:
+            path.write_text(render(table, format), encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _report(outcome: SweepOutcome) -> str:

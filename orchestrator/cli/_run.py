@@ -101,7 +101,7 @@ def _run(spec: Any, resume: bool, fresh: bool, address: str | None, quiet: bool)
 
     console = None if quiet else Console(stderr=True)
     outcome = run_sweep(spec, resume=resume, fresh=fresh, address=address, console=console)
-    return show_outcome(outcome)
+    return show_outcome(outcome, address)
 
 
 def _show_plan(spec: Any) -> int:
