@@ -10,6 +10,7 @@ from trainables.calibrators._checks import check_rows
 from trainables.calibrators._crossfit import cross_fit, fold_calibrators
 from trainables.calibrators._registry import CALIBRATORS
 from trainables.calibrators._storage import load_calibrator, save_calibrator
+from trainables.calibrators._together import cross_fit_together
 from trainables.calibrators.objectives import OBJECTIVES, Objective, build_objective
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "calibrator_from_recipe",
     "check_rows",
     "cross_fit",
+    "cross_fit_together",
     "fold_calibrators",
     "load_calibrator",
     "parse_calibrator",

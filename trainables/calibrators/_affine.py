@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators._affine_fit import AffineFit, product_precision
-from trainables.calibrators._base import Calibrator, FitReport, by_chunk
+from trainables.calibrators._base import Calibrator, Fit, FitReport, by_chunk
 from trainables.calibrators._checks import check_range
-from trainables.calibrators._groups import fit_group_temperatures
+from trainables.calibrators._together import RowSets
 from trainables.calibrators.objectives import build_objective
 
 
@@ -47,8 +49,17 @@ class AffineCalibrator(Calibrator):
         return torch.zeros_like(logits[:, 0])
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        objective = build_objective("ce")
-        common, _ = fit_group_temperatures(logits, labels, torch.zeros_like(labels), 1, objective)
+        return self._fit_many([Fit(self, 0)], RowSets(logits, labels))[0]
+
+    @classmethod
+    def _fit_many(cls, fits: Sequence[Fit[AffineCalibrator]], table: RowSets) -> list[FitReport]:
+        found = table.temperatures(fits, [build_objective("ce")] * len(fits))
+        return [
+            fit.calibrator._fit_from(common, *table.of(fit.rows))
+            for fit, (common, _) in zip(fits, found, strict=True)
+        ]
+
+    def _fit_from(self, common: Tensor, logits: Tensor, labels: Tensor) -> FitReport:
         offsets = by_chunk(logits, lambda rows: self._offsets(rows.double()))
         problem = AffineFit(logits, offsets, labels, (self.weight_offdiag, self.weight_bias))
         self.matrix, self.bias, report = problem.minimize(common)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from trainables.calibrators._checks import check_logits, check_rows
 from trainables.errors import InputError
+
+if TYPE_CHECKING:
+    from trainables.calibrators._together import RowSets
 
 CHUNK_VALUES = {"cpu": 1 << 19, "cuda": 1 << 24}
 TIE_GAP = 4.0
@@ -49,6 +52,8 @@ class Calibrator(ABC):
         takes_objective: Whether the fitting objective can be chosen.
         preserves_accuracy: Whether the first largest entry of every row is kept; where an argument
             decides, the instance has its own value.
+        joins_pass: Whether many fits cost hardly more than one, because one pass over the rows
+            serves them all; where an argument decides, the instance has its own value.
         state_names: Names of the fitted tensors.
         report: How the fit went; None before.
         num_classes: K of the fitting rows; 0 before.
@@ -57,6 +62,7 @@ class Calibrator(ABC):
     name = ""
     takes_objective = False
     preserves_accuracy = False
+    joins_pass = False
     state_names: tuple[str, ...] = ()
 
     report: FitReport | None = None
@@ -109,6 +115,14 @@ class Calibrator(ABC):
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         """Fit on checked rows, without gradient mode."""
 
+    @classmethod
+    def _fit_many(cls: type[Self], fits: Sequence[Fit[Self]], table: RowSets) -> list[FitReport]:
+        """Fit several of this class, equal in ``joins_pass``, without gradient mode.
+
+        A family that can share work between fits does so here.
+        """
+        return [fit.calibrator._fit(*table.of(fit.rows)) for fit in fits]
+
     @abstractmethod
     def _transform(self, logits: Tensor) -> Tensor:
         """Return log-probabilities of a chunk of rows, float64 to float64."""
@@ -151,6 +165,14 @@ class Calibrator(ABC):
         for name in self.state_names:
             setattr(self, name, state[name].clone())
         self.num_classes = int(state["num_classes"])
+
+
+@dataclass(frozen=True)
+class Fit(Generic[Self]):
+    """A calibrator, and the number of the set of rows in a ``RowSets`` that it is fitted on."""
+
+    calibrator: Self
+    rows: int
 
 
 def chunks(rows: Tensor) -> Iterator[slice]:

@@ -47,13 +47,24 @@ def fold_calibrators(
     fold. See there for arguments and errors.
     """
     rows, targets = check_rows(logits, labels)
-    parts = check_count("folds", folds, 2)
-    if rows.shape[0] < parts:
-        raise InputError(f"folds={parts} needs at least as many rows, got {rows.shape[0]}")
+    parts = check_folds(folds, len(rows))
     fold = stratified_folds(targets, parts, seed)
     for index in range(parts):
         others = fold != index
         yield build().fit(rows[others], targets[others]), (~others).nonzero().squeeze(1)
+
+
+def check_folds(folds: int, rows: int) -> int:
+    """Return the number of folds if it is a whole number in [2, N].
+
+    Raises:
+        InputError: If there are fewer rows than folds.
+        ValueError: If it is less than 2 or no whole number.
+    """
+    parts = check_count("folds", folds, 2)
+    if rows < parts:
+        raise InputError(f"folds={parts} needs at least as many rows, got {rows}")
+    return parts
 
 
 def stratified_folds(labels: Tensor, folds: int, seed: int) -> Tensor:

@@ -1,17 +1,21 @@
-"""Fits one temperature a group of rows: safeguarded Newton on its logarithm, all groups at once."""
+"""Fits one temperature a group of rows: safeguarded Newton on its logarithm.
+
+All groups of all fits on rows of one table are solved at once.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trainables.calibrators._base import FitReport
 from trainables.calibrators._minimize import Evaluate, first_step, in_rounds
-from trainables.calibrators._passes import RowPass, temperature_pass
+from trainables.calibrators._passes import RowPass, slices, temperature_pass
 from trainables.calibrators.objectives import Objective
 
 TEMPERATURE_LOW, TEMPERATURE_HIGH = 0.01, 100.0
@@ -21,62 +25,182 @@ TOLERANCE = 1e-10
 PERFECT = 1e-5
 PERFECT_NOTE = f"loss below {PERFECT:g}: the rows do not determine the temperature"
 MAX_PASSES = 100
+AT_ONCE_VALUES = 1 << 17  # Rows times fits of one pass: bounds its memory.
+
+
+@dataclass(frozen=True)
+class TemperatureFit:
+    """One of the fits that are solved together.
+
+    Attributes:
+        objective: What is minimised; an adaptive one is this fit's own, its scaling is set here.
+        rows: Which rows count, (N,), bool; all of them if left out.
+        prior_log: Log temperature towards which groups are shrunk.
+        shrinkage: Weight of the quadratic pull towards ``prior_log``, in rows.
+    """
+
+    objective: Objective
+    rows: Tensor | None = None
+    prior_log: float = 0.0
+    shrinkage: float = 0.0
 
 
 @dataclass(frozen=True)
 class Slopes:
-    """Derivative of the objective in each group's log temperature, and its curvature, (G,)."""
+    """Values (P,), slopes in the log temperature of each group and their curvature, both (P, G)."""
 
-    value: float
+    value: Tensor
     slope: Tensor
     curvature: Tensor
 
 
-def fit_group_temperatures(
+def fit_temperatures(
     logits: Tensor,
     labels: Tensor,
     groups: Tensor,
     num_groups: int,
-    objective: Objective,
-    *,
-    prior_log: float = 0.0,
-    shrinkage: float = 0.0,
-) -> tuple[Tensor, FitReport]:
-    """Find the temperature of each group where the objective is stationary.
+    fits: Sequence[TemperatureFit],
+) -> list[tuple[Tensor, FitReport]]:
+    """Find the temperatures of several fits on rows of one table, in common passes over it.
+
+    A fit comes out as it would alone, up to the rounding of sums: its steps depend on nothing of
+    the others, and it takes no more of them than it needs.
 
     Args:
         logits: (N, K).
         labels: (N,), int64.
         groups: Group of each row, (N,), in [0, G).
         num_groups: G.
-        objective: What is minimised; its adaptive scaling is set here.
-        prior_log: Log temperature towards which groups are shrunk.
-        shrinkage: Weight of the quadratic pull towards ``prior_log``, in rows.
+        fits: What is fitted.
 
     Returns:
-        Temperatures (G,), float64, in [0.01, 100], and how the fit went. Groups without rows, or
-        whose rows do not depend on the temperature, keep ``exp(prior_log)``.
+        For each fit its temperatures (G,), float64, in [0.01, 100], and how it went. Groups without
+        rows, or whose rows do not depend on the temperature, keep ``exp(prior_log)``.
     """
-    pull = shrinkage / logits.shape[0]
+    table = _Table(logits, labels, groups, num_groups)
+    alike: dict[Any, list[int]] = {}
+    for index, fit in enumerate(fits):
+        alike.setdefault(fit.objective.kind(), []).append(index)
+    found: dict[int, tuple[Tensor, FitReport]] = {}
+    for of_kind in alike.values():
+        for part in slices(len(of_kind), AT_ONCE_VALUES // len(labels)):
+            some = of_kind[part]
+            solved = _FitsOfKind(table, [fits[index] for index in some]).solve()
+            found.update(zip(some, solved, strict=True))
+    return [found[index] for index in range(len(fits))]
 
-    def evaluate(theta: Tensor) -> Slopes:
-        rows = temperature_pass(logits, labels, theta[groups], objective)
-        found = group_slopes(rows, labels, groups, num_groups, objective, logits.shape[1])
-        away = theta - prior_log
+
+@dataclass(frozen=True)
+class _Table:
+    """What all fits read; see ``fit_temperatures``."""
+
+    logits: Tensor
+    labels: Tensor
+    groups: Tensor
+    num_groups: int
+
+
+class _FitsOfKind:
+    """Fits whose objectives are of one kind, so that a pass serves them all."""
+
+    def __init__(self, table: _Table, fits: Sequence[TemperatureFit]) -> None:
+        self._table, self._fits = table, fits
+        everything = torch.ones_like(table.labels, dtype=torch.bool)
+        rows = [everything if fit.rows is None else fit.rows for fit in fits]
+        self._rows = torch.stack(rows)
+        counts = self._rows.sum(1).tolist()
+        self._pull = self._column([f.shrinkage / n for f, n in zip(fits, counts, strict=True)])
+        self._prior = self._column([fit.prior_log for fit in fits])
+        self._stacked = first = fits[0].objective
+        self._stacked_fits = 0
+        self._adaptive = first.adaptive
+        self._coupled = first.adaptive and table.num_groups > 1
+        if not self._adaptive:
+            nothing = torch.zeros(self._rows.shape, dtype=torch.float64, device=self._rows.device)
+            self._even = self._weights(nothing, range(len(fits)))
+
+    def solve(self) -> list[tuple[Tensor, FitReport]]:
+        """Return temperatures (G,) and report of each fit."""
+        self._prepare()
+        start = self._prior.expand(-1, self._table.num_groups)
+        theta, reports = solve(self._evaluate, start, coupled=self._coupled)
+        solved = list(zip(theta, reports, strict=True))
+        if self._coupled:
+            solved = [
+                one if one[1].converged else self._settle(index, one[0])
+                for index, one in enumerate(solved)
+            ]
+        return [(theta.exp(), report) for theta, report in solved]
+
+    def _evaluate(self, theta: Tensor, live: Sequence[int]) -> Slopes:
+        """Evaluate the fits at the positions ``live`` at their log temperatures, (L, G)."""
+        rows = self._pass(theta, live)
+        chosen = _index(live, self._rows)
+        weights = self._weights(rows.loss, live) if self._adaptive else self._even[chosen]
+        pull, away = self._pull[chosen], theta - self._prior[chosen]
         return Slopes(
-            found.value + 0.5 * pull * float((away**2).sum()),
-            found.slope + pull * away,
-            found.curvature + pull,
+            (weights * rows.loss).sum(1) + 0.5 * (pull * away.square()).sum(1),
+            self._by_group(weights * rows.slope) + pull * away,
+            self._by_group(weights * rows.curvature) + pull,
         )
 
-    prepare_objective(logits, labels, groups, num_groups, objective)
-    start = torch.full((num_groups,), prior_log, dtype=torch.float64, device=logits.device)
-    coupled = objective.adaptive and num_groups > 1
-    theta, report = solve(evaluate, start, coupled=coupled)
-    if coupled and not report.converged:
-        away = shrinkage / logits.shape[0], prior_log
-        theta, report = settle(logits, labels, groups, objective, theta, *away)
-    return theta.exp(), report
+    def _pass(self, theta: Tensor, live: Sequence[int]) -> RowPass:
+        table = self._table
+        if len(live) != self._stacked_fits:  # Fits end, and none comes back.
+            objectives = [self._fits[index].objective for index in live]
+            self._stacked = objectives[0].stacked(objectives, theta.device)
+            self._stacked_fits = len(live)
+        at_rows = theta if table.num_groups == 1 else theta[:, table.groups]
+        return temperature_pass(table.logits, table.labels, at_rows, self._stacked)
+
+    def _weights(self, losses: Tensor, live: Sequence[int]) -> Tensor:
+        """Return what each row counts in each fit, (L, N), given its losses; 0 outside its rows."""
+        classes = self._table.logits.shape[1]
+        weights = torch.zeros_like(losses)
+        for position, index in enumerate(live):
+            rows, objective = self._rows[index], self._fits[index].objective
+            own = objective.row_weights(losses[position, rows], self._table.labels[rows], classes)
+            weights[position, rows] = own
+        return weights
+
+    def _by_group(self, values: Tensor) -> Tensor:
+        """Return the sums of values (L, N) over the rows of each group, (L, G)."""
+        if self._table.num_groups == 1:
+            return values.sum(1, keepdim=True)
+        sums = values.new_zeros(len(values), self._table.num_groups)
+        return sums.scatter_add_(1, self._table.groups.expand_as(values), values)
+
+    def _prepare(self) -> None:
+        """Let adaptive objectives see the losses before and after the released first step."""
+        if not self._adaptive:
+            return
+        everyone = range(len(self._fits))
+        theta = torch.zeros_like(self._prior.expand(-1, self._table.num_groups))
+        rows = self._pass(theta, everyone)
+        self._tell(rows.loss, "begin")
+        slopes = self._by_group(self._weights(rows.loss, everyone) * rows.slope)
+        stepped = torch.stack([(1 - first_step(slope)).log() for slope in slopes])
+        self._tell(self._pass(stepped, everyone).loss, "freeze")
+
+    def _tell(self, losses: Tensor, what: str) -> None:
+        classes = self._table.logits.shape[1]
+        for fit, own, rows in zip(self._fits, losses, self._rows, strict=True):
+            getattr(fit.objective, what)(own[rows], self._table.labels[rows], classes)
+
+    def _settle(self, index: int, start: Tensor) -> tuple[Tensor, FitReport]:
+        fit, rows, table = self._fits[index], self._rows[index], self._table
+        return settle(
+            table.logits[rows],
+            table.labels[rows],
+            table.groups[rows],
+            fit.objective,
+            start,
+            float(self._pull[index]),
+            fit.prior_log,
+        )
+
+    def _column(self, values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=self._rows.device).unsqueeze(1)
 
 
 def settle(
@@ -108,92 +232,84 @@ def settle(
     return found[0].clamp(LOW, HIGH), report
 
 
-def group_slopes(
-    rows: RowPass,
-    labels: Tensor,
-    groups: Tensor,
-    num_groups: int,
-    objective: Objective,
-    num_classes: int,
-) -> Slopes:
-    """Sum a pass over the rows of each group, with the weights that the objective gives."""
-    weights = objective.row_weights(rows.loss, labels, num_classes)
-    empty = torch.zeros(num_groups, dtype=torch.float64, device=labels.device)
-    return Slopes(
-        float((weights * rows.loss).sum()),
-        empty.index_add(0, groups, weights * rows.slope),
-        empty.index_add(0, groups, weights * rows.curvature),
-    )
-
-
-def prepare_objective(
-    logits: Tensor, labels: Tensor, groups: Tensor, num_groups: int, objective: Objective
-) -> None:
-    """Let an adaptive objective see the losses before and after the released first step from 1."""
-    if not objective.adaptive:
-        return
-    num_classes = logits.shape[1]
-    theta = torch.zeros(num_groups, dtype=torch.float64, device=logits.device)
-    rows = temperature_pass(logits, labels, theta[groups], objective)
-    objective.begin(rows.loss, labels, num_classes)
-    slope = group_slopes(rows, labels, groups, num_groups, objective, num_classes).slope
-    stepped = (1 - first_step(slope)).log()
-    rows = temperature_pass(logits, labels, stepped[groups], objective)
-    objective.freeze(rows.loss, labels, num_classes)
-
-
 def solve(
-    evaluate: Callable[[Tensor], Slopes], start: Tensor, *, coupled: bool
-) -> tuple[Tensor, FitReport]:
+    evaluate: Callable[[Tensor, Sequence[int]], Slopes], start: Tensor, *, coupled: bool
+) -> tuple[Tensor, list[FitReport]]:
     """Find where all slopes vanish, inside [LOW, HIGH], or where hardly any loss is left.
 
     Rows that a vanishing temperature fits without loss would send it to its lower bound, and the
     first mistake on other rows would then cost the most it can.
 
     Args:
-        evaluate: Slopes and curvatures at (G,) log temperatures.
-        start: Where to begin, (G,).
-        coupled: Whether the slope of a group depends on the other groups, so that a sign seen
-            earlier is no bracket.
+        evaluate: Slopes and curvatures of the fits at some positions, at (L, G) log temperatures.
+        start: Where to begin, (P, G).
+        coupled: Whether the slope of a group depends on the other groups of its fit, so that a sign
+            seen earlier is no bracket.
     """
     theta = start.clone()
     low, high = torch.full_like(theta, LOW), torch.full_like(theta, HIGH)
-    before: tuple[Tensor, Tensor] | None = None
+    before, slopes = torch.full_like(theta, math.nan), torch.full_like(theta, math.nan)
+    reports: dict[int, FitReport] = {}
+    live = list(range(len(theta)))
     for passes in range(1, MAX_PASSES + 1):
-        found = evaluate(theta)
-        if found.value < PERFECT:
-            return theta, FitReport(True, passes, found.value, PERFECT_NOTE)
+        chosen = _index(live, theta)
+        at = theta[chosen].clone()
+        found = evaluate(at, live)
         if not coupled:
-            low = torch.where(found.slope < 0, theta, low)
-            high = torch.where(found.slope > 0, theta, high)
-        proposal = _propose(theta, found, before, (low, high), trust=0.1 if coupled else 0.0)
-        before = theta, found.slope
-        moved = float((proposal - theta).abs().max())
-        theta = proposal
-        if moved < TOLERANCE:
-            return theta, FitReport(True, passes, found.value, _bound_note(theta))
-    return theta, FitReport(False, MAX_PASSES, found.value, f"last change {moved:.1e} in log T")
+            low[chosen] = torch.where(found.slope < 0, at, low[chosen])
+            high[chosen] = torch.where(found.slope > 0, at, high[chosen])
+        proposal = _propose(
+            at,
+            found,
+            (before[chosen], slopes[chosen]),
+            (low[chosen], high[chosen]),
+            trust=0.1 if coupled else 0.0,
+        )
+        perfect = found.value < PERFECT
+        proposal = torch.where(perfect.unsqueeze(1), at, proposal)
+        before[chosen], slopes[chosen], theta[chosen] = at, found.slope, proposal
+        moved = (proposal - at).abs().amax(1)
+        outcome = zip(live, moved.tolist(), found.value.tolist(), perfect.tolist(), strict=True)
+        live = []
+        for index, distance, value, is_perfect in outcome:
+            if distance < TOLERANCE:
+                note = PERFECT_NOTE if is_perfect else _bound_note(theta[index])
+                reports[index] = FitReport(True, passes, value, note)
+            elif passes == MAX_PASSES:
+                reports[index] = FitReport(
+                    False, passes, value, f"last change {distance:.1e} in log T"
+                )
+            else:
+                live.append(index)
+        if not live:
+            break
+    return theta, [reports[index] for index in range(len(theta))]
+
+
+def _index(live: Sequence[int], all_of_them: Tensor) -> Any:
+    """Return an index of the rows ``live``; that of all rows copies nothing."""
+    return slice(None) if len(live) == len(all_of_them) else list(live)
 
 
 def _propose(
     theta: Tensor,
     found: Slopes,
-    before: tuple[Tensor, Tensor] | None,
+    before: tuple[Tensor, Tensor],
     bracket: tuple[Tensor, Tensor],
     trust: float,
 ) -> Tensor:
-    """Return the next point: a secant or Newton step, cut to the bracket or halving it.
+    """Return the next points: a secant or Newton step, cut to the bracket or halving it.
 
-    A secant counts where it is at least ``trust`` times the curvature estimate.
+    A secant, from the points and slopes before (nan at first), counts where it is at least
+    ``trust`` times the curvature estimate. All are (L, G).
     """
     low, high = bracket
-    curvature = found.curvature
-    if before is not None:
-        run = theta - before[0]
-        secant = (found.slope - before[1]) / torch.where(run == 0, 1.0, run)
-        usable = (run != 0) & (secant > trust * curvature)
-        curvature = torch.where(usable, secant, curvature)
-    flat = found.slope.abs() <= 1e-15 * max(abs(found.value), 1e-300)
+    run = theta - before[0]
+    secant = (found.slope - before[1]) / torch.where(run == 0, 1.0, run)
+    usable = (run != 0) & (secant > trust * found.curvature)
+    curvature = torch.where(usable, secant, found.curvature)
+    scale = found.value.abs().clamp(min=1e-300).unsqueeze(1)
+    flat = found.slope.abs() <= 1e-15 * scale
     step = torch.where(flat, 0.0, -found.slope / curvature.clamp(min=1e-300))
     proposal = theta + step.clamp(-LONGEST_STEP, LONGEST_STEP)
     middle = 0.5 * (low + high)

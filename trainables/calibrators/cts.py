@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import FitReport, first_argmax
+from trainables.calibrators._base import Fit, FitReport, first_argmax
 from trainables.calibrators._checks import check_choice, check_range
-from trainables.calibrators._groups import fit_group_temperatures
+from trainables.calibrators._groups import TemperatureFit, fit_temperatures
 from trainables.calibrators._minimize import minimize_objective, prepare_objective
 from trainables.calibrators._registry import CALIBRATORS
 from trainables.calibrators._released import ReleasedRun
 from trainables.calibrators._temperature import TemperatureCalibrator, divide, divide_by_exp
+from trainables.calibrators._together import RowSets
 
 
 @CALIBRATORS.register("cts")
@@ -51,31 +54,37 @@ class ClassTemperatureScaling(TemperatureCalibrator):
         if (self.assignment, self.variant) == ("prediction", "released"):
             raise ValueError("variant='released' exists for assignment='logit' only")
         self.preserves_accuracy = self.assignment == "prediction"
+        self.joins_pass = self.assignment == "prediction"
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         if self.assignment == "prediction":
-            return self._fit_by_prediction(logits, labels)
+            return self._fit_many([Fit(self, 0)], RowSets(logits, labels))[0]
         if self.variant == "released":
             return self._fit_as_released(logits, labels)
         return self._fit_by_logit(logits, labels)
 
-    def _fit_by_prediction(self, logits: Tensor, labels: Tensor) -> FitReport:
-        one_group = torch.zeros_like(labels)
-        common, _ = fit_group_temperatures(logits, labels, one_group, 1, self.objective)
-        self.temperatures, report = fit_group_temperatures(
-            logits,
-            labels,
-            first_argmax(logits),
-            logits.shape[1],
-            self.objective,
-            prior_log=float(common.log()),
-            shrinkage=self.shrinkage,
-        )
-        return report
+    @classmethod
+    def _fit_many(
+        cls, fits: Sequence[Fit[ClassTemperatureScaling]], table: RowSets
+    ) -> list[FitReport]:
+        if not fits[0].calibrator.joins_pass:
+            return super()._fit_many(fits, table)
+        objectives = [fit.calibrator.objective for fit in fits]
+        commons = table.temperatures(fits, objectives)
+        wanted = [
+            TemperatureFit(
+                objective, table.masks[fit.rows], float(common.log()), fit.calibrator.shrinkage
+            )
+            for fit, objective, (common, _) in zip(fits, objectives, commons, strict=True)
+        ]
+        classes = table.logits.shape[1]
+        found = fit_temperatures(table.logits, table.labels, table.winners, classes, wanted)
+        for fit, (temperatures, _) in zip(fits, found, strict=True):
+            fit.calibrator.temperatures = temperatures
+        return [report for _, report in found]
 
     def _fit_by_logit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        one_group = torch.zeros_like(labels)
-        common, _ = fit_group_temperatures(logits, labels, one_group, 1, self.objective)
+        ((common, _),) = RowSets(logits, labels).temperatures([Fit(self, 0)], [self.objective])
         ones = torch.ones(logits.shape[1], dtype=torch.float64, device=logits.device)
         prepare_objective(divide, ones, logits, labels, self.objective)
         start = common.log() * ones

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import FitReport, by_chunk, first_argmax
+from trainables.calibrators._base import Fit, FitReport, by_chunk, first_argmax
 from trainables.calibrators._checks import check_choice
-from trainables.calibrators._groups import fit_group_temperatures
 from trainables.calibrators._registry import CALIBRATORS
 from trainables.calibrators._released import ReleasedRun
 from trainables.calibrators._temperature import TemperatureCalibrator, divide
+from trainables.calibrators._together import RowSets
 from trainables.metrics._binning import binned_error, width_edges
 
 GRID = range(1, 101)
@@ -48,17 +50,23 @@ class TemperatureScaling(TemperatureCalibrator):
         super().__init__()
         self.selection = check_choice("selection", selection, ("objective", "ece"))
         self.variant = check_choice("variant", variant, ("paper", "released"))
+        self.joins_pass = (self.selection, self.variant) == ("objective", "paper")
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         if self.selection == "ece":
             return self._fit_by_ece(logits, labels)
         if self.variant == "released":
             return self._fit_as_released(logits, labels)
-        one_group = torch.zeros_like(labels)
-        self.temperature, report = fit_group_temperatures(
-            logits, labels, one_group, 1, self.objective
-        )
-        return report
+        return self._fit_many([Fit(self, 0)], RowSets(logits, labels))[0]
+
+    @classmethod
+    def _fit_many(cls, fits: Sequence[Fit[TemperatureScaling]], table: RowSets) -> list[FitReport]:
+        if not fits[0].calibrator.joins_pass:
+            return super()._fit_many(fits, table)
+        found = table.temperatures(fits, [fit.calibrator.objective for fit in fits])
+        for fit, (temperature, _) in zip(fits, found, strict=True):
+            fit.calibrator.temperature = temperature
+        return [report for _, report in found]
 
     def _fit_as_released(self, logits: Tensor, labels: Tensor) -> FitReport:
         start = torch.ones(1, device=logits.device)

@@ -8,13 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import Calibrator, FitReport, chunks
+from trainables.calibrators._base import Calibrator, Fit, FitReport, chunks
 from trainables.calibrators._checks import check_range
-from trainables.calibrators._groups import fit_group_temperatures
 from trainables.calibrators._minimize import lbfgs
 from trainables.calibrators._passes import residuals_in_place
 from trainables.calibrators._registry import CALIBRATORS
+from trainables.calibrators._together import RowSets
+from trainables.calibrators._vector_fit import VectorFit, fit_vectors
 from trainables.calibrators.objectives import build_objective
+
+NEWTON_CLASSES = 200  # With more, the curvature costs more than the steps that it saves.
 
 
 @CALIBRATORS.register("vs")
@@ -35,6 +38,7 @@ class VectorScaling(Calibrator):
     """
 
     name = "vs"
+    joins_pass = True
     state_names = ("slope", "bias")
     slope: Tensor
     bias: Tensor
@@ -45,10 +49,28 @@ class VectorScaling(Calibrator):
         )
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        objective = build_objective("ce")
-        common, _ = fit_group_temperatures(logits, labels, torch.zeros_like(labels), 1, objective)
-        start = common.reciprocal().expand(logits.shape[1]).clone()
+        return self._fit_many([Fit(self, 0)], RowSets(logits, labels))[0]
 
+    @classmethod
+    def _fit_many(cls, fits: Sequence[Fit[VectorScaling]], table: RowSets) -> list[FitReport]:
+        found = table.temperatures(fits, [build_objective("ce")] * len(fits))
+        classes = table.logits.shape[1]
+        starts = [common.reciprocal().expand(classes) for common, _ in found]
+        if classes > NEWTON_CLASSES:
+            return [
+                fit.calibrator._fit_from(start, *table.of(fit.rows))
+                for fit, start in zip(fits, starts, strict=True)
+            ]
+        wanted = [
+            VectorFit(table.masks[fit.rows], start, fit.calibrator.weight_decay)
+            for fit, start in zip(fits, starts, strict=True)
+        ]
+        solved = fit_vectors(table.logits, table.labels, wanted)
+        for fit, (slope, bias, _) in zip(fits, solved, strict=True):
+            fit.calibrator.slope, fit.calibrator.bias = slope, bias
+        return [report for _, _, report in solved]
+
+    def _fit_from(self, start: Tensor, logits: Tensor, labels: Tensor) -> FitReport:
         def evaluate(parameters: Sequence[Tensor]) -> tuple[float, Sequence[Tensor]]:
             loss, in_slope, in_bias = mean_loss(parameters, logits, labels)
             away, bias = parameters[0] - start, parameters[1]

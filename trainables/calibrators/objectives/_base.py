@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RowTerms:
-    """What an objective may know of each calibrated row; tensors are (N,).
+    """What an objective may know of each calibrated row; tensors are (N,), or (P, N) for P fits.
 
     Attributes:
         log_p: Log-probability of the row's label, <= 0.
@@ -31,6 +36,8 @@ class Objective(ABC):
 
     A subclass checks its arguments in its constructor and implements ``per_row`` with
     differentiable operations on the row terms. Terms that it does not ask for arrive as zeros.
+    Its float arguments are tensors (P, 1) while P fits are computed together: ``per_row`` may
+    calculate with them, but not decide by them.
 
     Attributes:
         needs_mean: Whether ``per_row`` reads ``mean_log_p``.
@@ -46,7 +53,7 @@ class Objective(ABC):
 
     @abstractmethod
     def per_row(self, terms: RowTerms) -> Tensor:
-        """Return the loss of each row, (N,)."""
+        """Return the loss of each row, in the shape of the terms."""
 
     def row_weights(self, losses: Tensor, labels: Tensor, num_classes: int) -> Tensor:
         """Return what each row counts, (N,); the objective is the sum of weight times loss.
@@ -81,3 +88,32 @@ class Objective(ABC):
         """
         for name in self.state():
             setattr(self, name, state[name])
+
+    def kind(self) -> tuple[Any, ...]:
+        """Return what two objectives must have in common to be ``stacked``."""
+        numbers = self._numbers()
+        others = [name for name in _argument_names(type(self)) if name not in numbers]
+        return type(self), *(getattr(self, name) for name in others)
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return what two objectives share exactly if they were made with equal arguments."""
+        return *self.kind(), *(getattr(self, name) for name in self._numbers())
+
+    @staticmethod
+    def stacked(members: Sequence[Objective], device: torch.device) -> Objective:
+        """Return one objective for the rows of P fits, (P, N), that are of one ``kind``."""
+        stack = copy.copy(members[0])
+        for name in stack._numbers():
+            values = [[getattr(member, name)] for member in members]
+            setattr(stack, name, torch.tensor(values, dtype=torch.float64, device=device))
+        return stack
+
+    def _numbers(self) -> list[str]:
+        """Return the names of the float arguments."""
+        names = _argument_names(type(self))
+        return [name for name in names if isinstance(getattr(self, name), float)]
+
+
+@cache
+def _argument_names(kind: type[Objective]) -> tuple[str, ...]:
+    return tuple(inspect.signature(kind).parameters)
