@@ -1,18 +1,26 @@
-"""Refinements of one extractor that are computed together, in one pass over its features."""
+"""Stages that are computed together: refinements of one extractor, calibrations of one network."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainables._calibrate_group import CalibrateGroup
 from trainables.artifacts import Artifact, ArtifactStore
 from trainables.errors import TrainingDivergedError
 from trainables.metrics import calibration_reports
 from trainables.refinements import HeadGroup
-from trainables.stages import RefineStage, StageRequest, StageRun, TaskData, open_stage
+from trainables.stages import (
+    CalibrateStage,
+    RefineStage,
+    StageRequest,
+    StageRun,
+    TaskData,
+    open_stage,
+)
 
 __all__ = ["RefineGroup", "open_together"]
 
@@ -129,16 +137,39 @@ def open_together(
         data: The task's data.
     """
     run = open_stage(request, store, data)
-    if not isinstance(run, RefineStage) or run.trainer.refinement.pass_key() is None:
+    join = _JOINS.get(type(run))
+    if join is None:
         return run
-    members = [
-        RefineStage(other, store, data, run.features)
+    lacking = [
+        other
         for other in others
         if _same_pass(request, other) and not store.contains(other.stage, other.key())
     ]
+    return join(run, lacking)
+
+
+def _with_refinements(run: RefineStage, others: Sequence[StageRequest]) -> StageRun:
     key = run.trainer.refinement.pass_key()
+    if key is None:
+        return run
+    members = [RefineStage(other, run.store, run.data, run.features) for other in others]
     fitting = [member for member in members if member.trainer.refinement.pass_key() == key]
     return RefineGroup(run, fitting) if fitting else run
+
+
+def _with_calibrations(run: CalibrateStage, others: Sequence[StageRequest]) -> StageRun:
+    if not run.build().joins_pass:
+        return run
+    same_folds = [other for other in others if other.seed == run.request.seed]
+    members = [CalibrateStage(other, run.store, run.data) for other in same_folds]
+    fitting = [member for member in members if member.build().joins_pass]
+    return CalibrateGroup(run, fitting) if fitting else run
+
+
+_JOINS: dict[type[StageRun], Callable[[Any, Sequence[StageRequest]], StageRun]] = {
+    RefineStage: _with_refinements,
+    CalibrateStage: _with_calibrations,
+}
 
 
 def _same_pass(one: StageRequest, other: StageRequest) -> bool:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from trainables.artifacts import Artifact, ArtifactStore, stage_key
-from trainables.calibrators import Calibrator, calibrator_from_recipe, cross_fit
+from trainables.calibrators import Calibrator, calibrator_from_recipe, cross_fit_together
 from trainables.data import DatasetInfo, ImageBatcher, PreparedData, SearchData
 from trainables.engine import Trainer, default_device, in_batches, place, predict, seeded_network
 from trainables.errors import InputError, TrainingDivergedError
@@ -390,16 +390,24 @@ class CalibrateStage(StageRun):
     epochs = 1
 
     def run_epoch(self) -> dict[str, float]:
-        """Cross-fit for the metrics, then fit on all validation rows."""
-        rows = self.upstream().tensors("validation")
-        held_out = cross_fit(
-            self._build, rows["logits"], rows["labels"], CROSS_FIT_FOLDS, self.request.seed
-        )
-        self._calibrator = self._build().fit(rows["logits"], rows["labels"])
-        self._held_out = held_out.float()
+        """Cross-fit for the metrics, and fit on all validation rows."""
+        (fitted,) = fit_calibrators([self])
+        return self.take(*fitted)
+
+    def take(self, calibrator: Calibrator, held_out: Tensor) -> dict[str, float]:
+        """Take over the calibrator and the cross-fitted log-probabilities; return the figures.
+
+        Raises:
+            TrainingDivergedError: If a log-probability or a figure is not finite.
+        """
+        self._calibrator, self._held_out = calibrator, held_out.float()
         self.epoch = 1
-        figures = {f"fit_{name}": value for name, value in self._calibrator.summary().items()}
+        figures = {f"fit_{name}": value for name, value in calibrator.summary().items()}
         return self._figures(figures, held_out)
+
+    def build(self) -> Calibrator:
+        """Return the calibrator that is asked for, not fitted."""
+        return _calibrator(self.request.parts)
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return the calibrator and the cross-fitted log-probabilities."""
@@ -416,8 +424,18 @@ class CalibrateStage(StageRun):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Do nothing: the single step starts anew."""
 
-    def _build(self) -> Calibrator:
-        return _calibrator(self.request.parts)
+
+def fit_calibrators(stages: Sequence[CalibrateStage]) -> list[tuple[Calibrator, Tensor]]:
+    """Fit the calibrators of stages that build on the same artifact and share their seed.
+
+    Returns:
+        For each the calibrator, and the cross-fitted log-probabilities of the validation rows.
+    """
+    first = stages[0]
+    rows = first.upstream().tensors("validation")
+    builds = [stage.build for stage in stages]
+    seed = first.request.seed
+    return cross_fit_together(builds, rows["logits"], rows["labels"], CROSS_FIT_FOLDS, seed)
 
 
 _RUNS: dict[str, type[StageRun]] = dict(
