@@ -25,6 +25,7 @@ from orchestrator.spec import parse_sweep
 METHODS = ("ce", "ls", "fl", "mbls", "acls", "brier", "mixup", "mdca")
 STAGES = ("", "+macal", "+tst", "+ts", "+macal+ts")
 REFINEMENTS = 64
+WIDTHS = (16, 128, None)
 SWEEP = """
 name: {name}
 tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
@@ -33,12 +34,18 @@ search:
   trials: {trials}
   sampler: {sampler}
   accuracy_tolerance: null
-  fixed: {{macal: {{epochs: 20}}, tst: {{epochs: 20}}}}
+  fixed: {{macal: {macal}, tst: {{epochs: 20}}}}
 storage: {storage}
 """
 
 
-def sweep(folder: Path, recipes: list[str], trials: int = 3, sampler: str = "tpe") -> list[Any]:
+def sweep(
+    folder: Path,
+    recipes: list[str],
+    trials: int = 3,
+    sampler: str = "tpe",
+    hidden: int | None = None,
+) -> list[Any]:
     """Run a sweep in a storage of its own; return its journal's events."""
     folder.mkdir()
     text = SWEEP.format(
@@ -46,6 +53,7 @@ def sweep(folder: Path, recipes: list[str], trials: int = 3, sampler: str = "tpe
         recipes=", ".join(f'"{recipe}"' for recipe in recipes),
         trials=trials,
         sampler=sampler,
+        macal="{epochs: 20}" if hidden is None else f"{{epochs: 20, hidden: {hidden}}}",
         storage=folder,
     )
     outcome = run_sweep(parse_sweep(text, "reuse"))
@@ -78,15 +86,18 @@ def from_scratch(folder: Path, recipes: list[str], trials: int) -> float:
     return sum(times) / len(times)
 
 
-def refinements(folder: Path, together: bool) -> float:
-    """Return the time of many MaC-Cal trials on one network."""
-    alone = mock.patch.object(_study, "_block", return_value=1)
-    if together:
-        events = sweep(folder, ["ce+macal"], REFINEMENTS, "random")
-    else:
-        with alone:
-            events = sweep(folder, ["ce+macal"], REFINEMENTS, "random")
-    return seconds(events, "refine")
+def refinements(folder: Path, hidden: int | None) -> tuple[float, float]:
+    """Return the time of many MaC-Cal trials on one network, one by one and together.
+
+    Args:
+        folder: Where both run.
+        hidden: Width of every head; None if it is searched too.
+    """
+    folder.mkdir()
+    with mock.patch.object(_study, "_block", return_value=1):
+        alone = sweep(folder / "alone", ["ce+macal"], REFINEMENTS, "random", hidden)
+    together = sweep(folder / "together", ["ce+macal"], REFINEMENTS, "random", hidden)
+    return seconds(alone, "refine"), seconds(together, "refine")
 
 
 def measure(folder: Path, trials: int) -> list[str]:
@@ -98,7 +109,7 @@ def measure(folder: Path, trials: int) -> list[str]:
     scratch.mkdir()
     subset = ["mbls+macal", "fl+tst", "acls+ts", "ls+macal+ts", "brier"]
     each = from_scratch(scratch, subset, trials)
-    one, many = (refinements(folder / name, name == "many") for name in ("one", "many"))
+    heads = {hidden: refinements(folder / f"heads-{hidden}", hidden) for hidden in WIDTHS}
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "ray", "optuna"))
     return [
         "# Computing once",
@@ -112,8 +123,15 @@ def measure(folder: Path, trials: int) -> list[str]:
         f"| the whole table of {len(recipes)} recipes | {table:.1f} | {table / trainings:.2f} |",
         f"| every recipe from scratch (mean of {len(subset)}, times {len(recipes)}: extrapolated) "
         f"| {each * len(recipes):.1f} | {each * len(recipes) / trainings:.2f} |",
-        f"| {REFINEMENTS} MaC-Cal trials one by one | {one:.1f} | {one / many:.1f} |",
-        f"| {REFINEMENTS} MaC-Cal trials together | {many:.1f} | 1 |",
+        "",
+        f"{REFINEMENTS} MaC-Cal trials on one network, random search:",
+        "",
+        "| width of the head | one by one, s | together, s | ratio |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| {hidden or 'searched, 16 to 1024'} | {one:.1f} | {many:.1f} | {one / many:.1f} |"
+            for hidden, (one, many) in heads.items()
+        ),
     ]
 
 

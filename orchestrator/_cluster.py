@@ -30,7 +30,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 # Read by Ray when it is imported or started: no files a trial of its own, enough pending trials
-# for a searcher to fill the machine, workers as urgent as other programs; Ctrl-C is ours to handle.
+# for a searcher to fill the machine, workers as urgent as other programs; Ctrl-C is ours to handle;
+# hardly a snapshot of Tune's own, since a sweep resumes from its journal.
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_MAX_PENDING_TRIALS_PG": "1024",
@@ -38,6 +39,7 @@ ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "86400",
 }
 
 

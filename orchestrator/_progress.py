@@ -17,6 +17,7 @@ from orchestrator._state import SweepState
 __all__ = ["Snapshot", "say", "shown_progress", "snapshot"]
 
 PLAIN_SECONDS = 10.0  # Between two lines where the output is no terminal.
+LIVE_SECONDS = 0.25  # Between two pictures on a terminal.
 
 
 @dataclass(frozen=True)
@@ -89,26 +90,35 @@ def _best(state: SweepState) -> str:
 
 
 @contextmanager
-def shown_progress(console: Console | None) -> Iterator[Callable[[Snapshot], None]]:
-    """Show snapshots live on a terminal, as a line now and then elsewhere, or not at all."""
+def shown_progress(console: Console | None) -> Iterator[Callable[[Callable[[], Snapshot]], None]]:
+    """Show snapshots live on a terminal, as a line now and then elsewhere, or not at all.
+
+    What is yielded is called whenever something happened, and takes a snapshot only when it is to
+    be seen: a report of one trial among thousands must not cost a look at them all.
+    """
     if console is None:
         yield lambda _: None
     elif console.is_terminal:
-        with Live(console=console, refresh_per_second=4, transient=True) as live:
-            yield lambda now: live.update(_panel(now))
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            yield _Seldom(LIVE_SECONDS, lambda now: live.update(_panel(now), refresh=True))
     else:
-        yield _PlainProgress(console)
+        yield _Seldom(
+            PLAIN_SECONDS,
+            lambda now: console.print(now.line(), highlight=False, soft_wrap=True),
+        )
 
 
-class _PlainProgress:
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._last = -PLAIN_SECONDS
+class _Seldom:
+    """Shows the first snapshot, and then one every so many seconds."""
 
-    def __call__(self, now: Snapshot) -> None:
-        if time.monotonic() - self._last >= PLAIN_SECONDS:
+    def __init__(self, seconds: float, show: Callable[[Snapshot], None]) -> None:
+        self._seconds, self._show = seconds, show
+        self._last = -seconds
+
+    def __call__(self, take: Callable[[], Snapshot]) -> None:
+        if time.monotonic() - self._last >= self._seconds:
             self._last = time.monotonic()
-            self._console.print(now.line(), highlight=False, soft_wrap=True)
+            self._show(take())
 
 
 def _panel(now: Snapshot) -> RenderableType:

@@ -118,7 +118,7 @@ class SweepSearcher(Searcher):
         for text in result.get("notices", ()):
             self._notice(text)
         for epoch in result.get("history", ()):
-            self._journal.append({"event": "epoch", "key": trial.key, **epoch}, durable=False)
+            self._journal.append({"event": "epoch", "key": trial.key, **epoch})
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the live state out of Tune's snapshots, which nothing is restored from."""

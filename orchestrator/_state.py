@@ -65,6 +65,7 @@ class StudyState:
     search: StudySearch
     trials: dict[int, TrialSpec] = field(default_factory=dict)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
+    unscored: set[int] = field(default_factory=set)
     objectives: dict[int, float] = field(default_factory=dict)
     queue: list[TrialSpec] = field(default_factory=list)
     leaders: dict[int, int] = field(default_factory=dict)
@@ -86,7 +87,8 @@ class StudyState:
     def next_queued(self) -> TrialSpec | None:
         """Take a trial off the queue that waits for no other one's pass."""
         for position, trial in enumerate(self.queue):
-            if self.leaders[trial.number] in {trial.number, *self.outcomes}:
+            leader = self.leaders[trial.number]
+            if leader == trial.number or leader in self.outcomes:
                 return self.queue.pop(position)
         return None
 
@@ -130,11 +132,14 @@ class SweepState:
         self.taken_over = 0
         self._past = _Past(history)
         self.studies = {
-            study.id: StudyState(study, StudySearch(study, plan.spec.search, plan.spec.seeds[0]))
+            study.id: StudyState(
+                study,
+                StudySearch(study, plan.spec.search, plan.spec.seeds[0], self._past.block(study)),
+            )
             for study in plan
         }
-        for study in plan:
-            self._emit_once(_opened(study, data[study.task.id], plan.spec))
+        for study in self.studies.values():
+            self._emit_once(_opened(study, data[study.plan.task.id], plan.spec))
 
     @property
     def finished(self) -> bool:
@@ -284,6 +289,8 @@ class SweepState:
         """Take in how a trial ended and see which decisions that allows."""
         study = self.studies[trial.study]
         study.outcomes[trial.number] = outcome
+        if trial.role == "search":
+            study.unscored.add(trial.number)
         event = {"event": "trial_finished", "key": trial.key, **facts, **asdict(outcome)}
         if self._past.outcome(trial.key) is None:
             self._emit(event)
@@ -309,14 +316,14 @@ class SweepState:
 
     def _score(self, study: StudyState) -> bool:
         """Hand scores to the study's search; return whether the study closed."""
-        for number, outcome in sorted(study.outcomes.items()):
-            if number in study.objectives or number >= study.plan.trials:
-                continue
+        for number in sorted(study.unscored):
+            outcome = study.outcomes[number]
             value = self._objective(study, outcome)
             study.objectives[number] = math.inf if value is None else value
             study.search.score(number, value, outcome)
             if value is not None:
                 self._emit_once(_scored(study.trials[number], value))
+        study.unscored.clear()
         if len(study.objectives) < study.plan.trials:
             return False
         self._choose(study)
@@ -375,8 +382,11 @@ class _Past:
         self._seen: set[tuple[str, str]] = set()
         self._outcomes: dict[str, Outcome] = {}
         self._chosen: dict[str, str | None] = {}
+        self._blocks: dict[str, int | None] = {}
         for event in events:
             self._seen.add(_identity(event))
+            if event["event"] == "study_opened":
+                self._blocks[event["study"]] = event.get("block")
             if event["event"] == "study_closed":
                 self._chosen[event["study"]] = event["chosen"]
             if event["event"] == "trial_finished":
@@ -386,6 +396,13 @@ class _Past:
 
     def has(self, event: Event) -> bool:
         return _identity(event) in self._seen
+
+    def block(self, study: StudyPlan) -> int | None:
+        """Return how many trials a study begun earlier suggests at once; None for a new one."""
+        if study.id not in self._blocks:
+            return None
+        # Journals say so since calibrations are computed together: until then, one by one.
+        return self._blocks[study.id] or (1 if study.stage == "calibrate" else None)
 
     def dispensable(self, trial: TrialSpec) -> bool:
         """Tell whether a closed study has chosen another trial than this one."""
@@ -448,13 +465,15 @@ def _setting(task: TaskSpec, data: PreparedData) -> str:
     )
 
 
-def _opened(plan: StudyPlan, data: PreparedData, spec: SweepSpec) -> Event:
+def _opened(study: StudyState, data: PreparedData, spec: SweepSpec) -> Event:
+    plan = study.plan
     return {
         "event": "study_opened",
         "study": plan.id,
         "task": plan.task.id,
         "recipe": plan.recipe.name,
         "trials": plan.trials,
+        "block": study.search.block,
         "upstream": plan.upstream,
         "row": plan.row,
         "fingerprint": data.key,

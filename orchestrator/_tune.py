@@ -21,6 +21,7 @@ from trainables.ray_edge import StageTrainable
 __all__ = ["search"]
 
 REPORT_SECONDS = 2.0
+LIMIT_SECONDS = 1.0
 
 
 def search(
@@ -44,14 +45,14 @@ def search(
     spec = state.plan.spec
     started = time.monotonic()
     with shown_progress(console) as show:
-        show(snapshot(state, started))
+        show(lambda: snapshot(state, started))
         searcher = SweepSearcher(
             state,
             journal,
             spec,
-            changed=lambda: show(snapshot(state, started)),
+            changed=lambda: show(lambda: snapshot(state, started)),
             notice=lambda text: say(console, text),
-            limit=lambda: _limit(spec, ray, growing),
+            limit=_Limit(spec, ray, growing),
         )
         trainable = tune.with_parameters(
             StageTrainable,
@@ -98,18 +99,32 @@ def _resources(spec: SweepSpec) -> Callable[[dict[str, Any]], Any]:
     return resources
 
 
-def _limit(spec: SweepSpec, ray: Any, growing: bool) -> int:
-    """Return how many trials may be given out now.
+class _Limit:
+    """Tells how many trials may be given out now.
 
     On a cluster twice as many as fit: those that wait are what an autoscaler sees as demand, and
     what a node that joins finds to do. More would make short stages queue behind long ones.
     """
-    if spec.resources.concurrent is not None:
-        return spec.resources.concurrent
-    stages = (spec.resources.train, spec.resources.refine, spec.resources.calibrate)
-    available = ray.cluster_resources()
-    fitting = max(slots(available, stage.cpu, stage.gpu) for stage in stages)
-    return 2 * fitting if growing else fitting
+
+    def __init__(self, spec: SweepSpec, ray: Any, growing: bool) -> None:
+        self._spec, self._ray, self._growing = spec, ray, growing
+        self._known = self._ask()
+        self._asked = time.monotonic()
+
+    def __call__(self) -> int:
+        # To ask the cluster costs as much as to run a short trial.
+        if self._growing and time.monotonic() - self._asked > LIMIT_SECONDS:
+            self._known, self._asked = self._ask(), time.monotonic()
+        return self._known
+
+    def _ask(self) -> int:
+        wanted = self._spec.resources
+        if wanted.concurrent is not None:
+            return wanted.concurrent
+        available = self._ray.cluster_resources()
+        stages = (wanted.train, wanted.refine, wanted.calibrate)
+        fitting = max(slots(available, stage.cpu, stage.gpu) for stage in stages)
+        return 2 * fitting if self._growing else fitting
 
 
 def _useful(state: SweepState) -> int:

@@ -7,7 +7,8 @@ One event is one line, an object with ``event``, ``time`` (milliseconds since 19
     ``sweep`` (name), ``sweep_id`` (hex), ``spec`` (the resolved sweep file), ``provenance``
     (``git_commit``, ``versions``, ``hardware``).
 ``study_opened``
-    ``study`` (``<task>|<recipe>``), ``task``, ``recipe``, ``trials`` (planned), ``upstream`` (the
+    ``study`` (``<task>|<recipe>``), ``task``, ``recipe``, ``trials`` (planned), ``block`` (trials
+    suggested at once; missing in the oldest journals), ``upstream`` (the
     study it builds on, or null), ``row`` (false: it exists only because others build on it, and is
     no row of a table), ``dataset``, ``model``, ``protocol`` (names), ``fingerprint`` (hash of the
     data as split), ``setting`` (hash of data, model and protocol), ``rule`` (how the choice is
@@ -20,7 +21,7 @@ One event is one line, an object with ``event``, ``time`` (milliseconds since 19
     ``{"mbls": {"margin": 6.0, "weight": 0.1}, "macal": {...}}``).
 ``epoch``
     ``key``, ``step`` (rising, one event a step; a step that comes again is a resumed trial's and
-    adds nothing), ``metrics``. Written without waiting for the disk.
+    adds nothing), ``metrics``.
 ``trial_finished``
     ``key``, ``status`` (``finished``, ``failed`` or ``pruned``), ``metrics`` (validation),
     ``reason`` (empty unless it failed), ``reused`` (its outcome came from the store), ``seconds``,
@@ -37,6 +38,10 @@ One event is one line, an object with ``event``, ``time`` (milliseconds since 19
     cost to compute, or null). Only for chosen configurations.
 ``sweep_ended``
     ``status`` (``finished``, ``failed`` or ``interrupted``).
+
+What a resumed sweep would say again (``trial_started``, ``epoch``, ``trial_scored``) is written
+without waiting for the disk; everything else, and with it what came before, is there for good when
+``append`` returns.
 
 A resumed sweep goes on in the same journal. Every event may therefore occur again; the later one
 counts, and saying a thing twice changes nothing. Numbers are strict JSON: neither NaN nor infinity.
@@ -69,6 +74,8 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "sweep_ended": ("status",),
 }
 """The events and the fields without which each is refused."""
+
+FLEETING = ("trial_started", "epoch", "trial_scored")
 
 TEST_PREFIX = "test_"
 """Starts the names of metrics measured on test data; only ``evaluated`` may carry them."""
@@ -112,7 +119,7 @@ class Journal:
 
         Args:
             event: See the module's text. ``time`` is added where missing.
-            durable: Return only when the disk has it.
+            durable: Return only when the disk has it, unless it can be said again.
 
         Raises:
             ValueError: If the event is unknown, lacks a field, or holds NaN or infinity.
@@ -123,7 +130,7 @@ class Journal:
         with self._lock:
             try:
                 _write_all(self._handle, line)
-                if durable:
+                if durable and event["event"] not in FLEETING:
                     os.fsync(self._handle)
             except OSError as error:
                 self._take_back()

@@ -78,10 +78,10 @@ def test_without_a_terminal_there_is_a_line_at_once_and_then_seldom() -> None:
     now = Snapshot(1, 2, 3, 4, 1, 0, "ls (validation ece 0.1)", 5.0)
     with shown_progress(Console(file=output, width=20)) as show:
         for _ in range(5):
-            show(now)
+            show(lambda: now)
     assert output.getvalue() == f"{now.line()}\n"
     with shown_progress(None) as show:
-        show(now)
+        show(lambda: pytest.fail("nobody looks"))
     assert output.getvalue() == f"{now.line()}\n"
 
 
@@ -89,5 +89,5 @@ def test_a_terminal_shows_a_bar_that_goes_away() -> None:
     output = io.StringIO()
     console = Console(file=output, width=100, force_terminal=True)
     with shown_progress(console) as show:
-        show(Snapshot(1, 2, 3, 4, 1, 0, "", None))
+        show(lambda: Snapshot(1, 2, 3, 4, 1, 0, "", None))
     assert "trials 3/4" in output.getvalue()
