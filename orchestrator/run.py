@@ -32,7 +32,13 @@ from orchestrator.plan import Plan, make_plan
 from orchestrator.provenance import provenance
 from orchestrator.results import StudyResult
 from orchestrator.spec import SweepSpec, TaskSpec, parse_sweep
-from orchestrator.tracking import ShipperProcess, listens, results_from_journal, start_shipper
+from orchestrator.tracking import (
+    ShipperProcess,
+    check_login,
+    listens,
+    results_from_journal,
+    start_shipper,
+)
 from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData, prepare
 from trainables.errors import InputError
@@ -147,13 +153,15 @@ def run_sweep(
         console: Where progress is shown; None for nowhere.
 
     Raises:
-        InputError: If the data, the storage or the name cannot be used; nothing is started then.
+        InputError: If the data, the storage, the name or the login on the tracking server cannot be
+            used; nothing is started then.
     """
     started = time.monotonic()
     if fresh:
         spec = _next_free(spec)
     _check_same(spec, resume)
     plan = make_plan(spec)
+    check_login(spec.tracking_uri)
     with _owned(spec), terminable():
         data = prepare_data(spec, console)
         _store_spec(spec)

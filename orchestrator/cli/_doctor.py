@@ -93,17 +93,22 @@ def _token() -> Finding:
 
 def _tracking(tracking_uri: str | None, storage: str) -> Finding:
     from orchestrator.selection import default_tracking_uri
-    from orchestrator.tracking import check_tracking_uri, ping
+    from orchestrator.tracking import check_login, check_tracking_uri, ping
     from trainables.errors import InputError
 
     uri = tracking_uri or default_tracking_uri(storage)
     try:
         check_tracking_uri(uri)
-        answers, detail = ping(uri, 10.0)
     except InputError as error:
         return Finding("tracking", str(error), "give another --tracking-uri")
+    try:
+        check_login(uri, 10.0)
+    except InputError as error:
+        detail, _, remedy = str(error).partition("; ")
+        return Finding("tracking", detail, remedy or "ask whoever runs the server")
+    answers, detail = ping(uri, 10.0)
     remedy = "" if answers else "start the server, or give another --tracking-uri"
-    return Finding("tracking", f"{uri}: {detail}", remedy)
+    return Finding("tracking", detail, remedy)
 
 
 def _storage(storage: str) -> Finding:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.tracking._memory import delivered_runs
 from orchestrator.tracking._process import ShipperProcess, start_shipper
-from orchestrator.tracking._uri import check_tracking_uri, listens, ping
+from orchestrator.tracking._uri import check_login, check_tracking_uri, listens, ping
 
 if TYPE_CHECKING:
     from orchestrator.tracking._best import ANY, BestRun, Where, best_runs, tracked_run
@@ -29,6 +29,7 @@ __all__ = [
     "SingleRun",
     "Where",
     "best_runs",
+    "check_login",
     "check_tracking_uri",
     "deliver_run",
     "delivered_runs",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -20,12 +20,15 @@ class Memory:
         sweep_id: The sweep.
         offset: Bytes of the journal that have been delivered.
         runs: Run id of each trial (by key) and study (by name).
+        ahead: About how many bytes beyond ``offset`` have been delivered; a shipper that starts
+            again delivers them again.
     """
 
     store: str = ""
     sweep_id: str = ""
     offset: int = 0
     runs: dict[str, str] = field(default_factory=dict)
+    ahead: int = 0
 
     @classmethod
     def load(cls, journal: Path) -> Memory:
@@ -43,8 +46,9 @@ class Memory:
         """Write it, whole or not at all."""
         path = _path(journal)
         draft = path.with_suffix(".tmp")
+        content = {**vars(self), "runs": dict(self.runs)}  # Other threads may add runs meanwhile.
         with open(draft, "w", encoding="utf-8") as stream:
-            json.dump(asdict(self), stream)
+            json.dump(content, stream)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(draft, path)
@@ -58,7 +62,8 @@ def delivered_runs(journal: Path) -> dict[str, str]:
 def delivered(journal: Path) -> tuple[int, int]:
     """Return how many bytes of a journal have been delivered, and how many there are."""
     total = journal.stat().st_size if journal.exists() else 0
-    return min(Memory.load(journal).offset, total), total
+    memory = Memory.load(journal)
+    return min(memory.offset + memory.ahead, total), total
 
 
 def _path(journal: Path) -> Path:

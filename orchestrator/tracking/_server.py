@@ -42,10 +42,15 @@ MAX_TEXT = 400
 """Characters shown of a store's own words."""
 
 _FINAL = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST")
+_DENIED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 
 
 class UnreachableError(InputError):
     """The tracking store gave no answer, or one that may be another the next time."""
+
+
+class LoginError(UnreachableError):
+    """The tracking server wants another login, unless whoever runs it lets this one in."""
 
 
 class RefusedError(ValueError):
@@ -279,10 +284,22 @@ def translated(uri: str) -> Iterator[None]:
         text = _one_line(error, uri)
         if error.error_code in _FINAL:
             raise RefusedError(text) from error
+        if error.error_code in _DENIED:
+            raise LoginError(_denied(uri, error.error_code)) from error
         raise UnreachableError(f"tracking {redacted(uri)} gives no answer: {text}") from error
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         text = _one_line(error, uri)
         raise UnreachableError(f"tracking {redacted(uri)} gives no answer: {text}") from error
+
+
+def _denied(uri: str, code: str) -> str:
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
+    if code == "PERMISSION_DENIED":
+        return f"tracking {redacted(uri)} does not let user {user!r} do this"
+    return (
+        f"tracking {redacted(uri)} refuses the login of user {user!r}; "
+        "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+    )
 
 
 def _one_line(error: Exception, uri: str) -> str:

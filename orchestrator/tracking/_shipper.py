@@ -6,6 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,17 @@ from orchestrator.tracking._tags import study_name, study_tags, trial_name, tria
 from orchestrator.tracking._uri import check_tracking_uri
 from trainables.errors import InputError
 
-CHUNK = 1 << 20
-"""Bytes of journal delivered before the place reached is written down."""
+CHUNK = 4 << 20
+"""Bytes of journal delivered before the place reached is written down.
+
+The more, the fewer requests: a run's share of a piece is one request, whatever its size.
+"""
+
+LANES = 4
+"""Requests at once to a server: one at a time would mostly wait for answers."""
+
+SAVE_SECONDS = 2.0
+"""Seconds between two notes of how far a piece has got."""
 
 PATIENCE_ONCE = 5.0
 PATIENCE_ORPHANED = 60.0
@@ -191,8 +201,8 @@ class _Shipper:
         self._pending: dict[str, Change] = {}
         self._reached = 0
         self._looked = False
-        self._unsure: str | None = None
-        self._blips = 0
+        self._doubtful: set[str] = set()
+        self._lanes = 1 if uri.startswith("sqlite") else LANES
 
     def step(self) -> bool:
         """Deliver the next piece of the journal; return whether more lies ready.
@@ -210,7 +220,7 @@ class _Shipper:
                 self._collect(self._ledger.apply(event))
         self._deliver_pending()
         if self._reached != before:
-            self._memory.offset = self._reached
+            self._memory.offset, self._memory.ahead = self._reached, 0
             self._memory.save(self.journal)
         return self._reached - before >= CHUNK
 
@@ -231,13 +241,13 @@ class _Shipper:
 
         Such a request may take effect so late that looking before repeating it does not help.
         """
-        if self._blips and self._server is not None:
+        if self._doubtful and self._server is not None:
             tags = {names.SWEEP_ID: self._ledger.sweep_id}
             for run in list(self._server.runs([self._experiment], tags)):
                 ours = self._memory.runs.get(run.data.tags[names.KEY])
                 if ours not in (None, run.info.run_id):
                     self._server.delete_run(run.info.run_id)
-            self._blips = 0
+            self._doubtful.clear()
         self.shipment.runs = len(self._memory.runs)
         return True
 
@@ -288,15 +298,41 @@ class _Shipper:
                 known.absorb(change)
 
     def _deliver_pending(self) -> None:
-        while self._pending:
-            run, change = next(iter(self._pending.items()))
+        """Deliver all that is collected, studies first: their runs are the parents of trials'."""
+        studies = [run for run in self._pending if run in self._ledger.studies]
+        trials = [run for run in self._pending if run not in self._ledger.studies]
+        self._look_once()
+        for group in (studies, trials):
+            self._deliver_group(group)
+
+    def _deliver_group(self, runs: list[str]) -> None:
+        """Deliver the changes of some runs, several at once; stop at the first that cannot be."""
+        everything, saved = len(self._pending), time.monotonic()
+        with ThreadPoolExecutor(self._lanes) as pool:
+            futures = [pool.submit(self._deliver, run, self._pending[run]) for run in runs]
             try:
-                self._deliver(run, change)
-            except RefusedError as error:
-                self._refuse(run, error)
-            del self._pending[run]
+                for future in as_completed(futures):
+                    future.result()
+                    if time.monotonic() - saved > SAVE_SECONDS:
+                        self._note(1 - len(self._pending) / everything)
+                        saved = time.monotonic()
+            finally:
+                for future in futures:
+                    future.cancel()
+
+    def _note(self, share: float) -> None:
+        """Write down which runs there are, and about how much of the piece has been delivered."""
+        self._memory.ahead = int(share * (self._reached - self._memory.offset))
+        self._memory.save(self.journal)
 
     def _deliver(self, run: str, change: Change) -> None:
+        try:
+            self._send(run, change)
+        except RefusedError as error:
+            self._refuse(run, error)
+        del self._pending[run]
+
+    def _send(self, run: str, change: Change) -> None:
         server, run_id = self._open_server(), self._known(run)
         created = run_id is None
         if run_id is None:
@@ -329,13 +365,14 @@ class _Shipper:
             raise RuntimeError("the store has not been opened yet")
         return self._server
 
-    def _known(self, run: str) -> str | None:
-        if run in self._memory.runs:
-            return self._memory.runs[run]
-        if not self._looked:
+    def _look_once(self) -> None:
+        """Ask the store, once, which runs of the sweep it has, if one is not remembered."""
+        if not self._looked and any(run not in self._memory.runs for run in self._pending):
             self._adopt({names.SWEEP_ID: self._ledger.sweep_id})
             self._looked = True
-        elif self._unsure == run:
+
+    def _known(self, run: str) -> str | None:
+        if run not in self._memory.runs and run in self._doubtful:
             self._adopt({names.SWEEP_ID: self._ledger.sweep_id, names.KEY: run})
         return self._memory.runs.get(run)
 
@@ -355,6 +392,5 @@ class _Shipper:
         try:
             return self._open_server().create_run(self._experiment, name, tags, start)
         except UnreachableError:
-            self._unsure = run
-            self._blips += 1
+            self._doubtful.add(run)
             raise

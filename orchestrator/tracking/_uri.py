@@ -107,6 +107,30 @@ def ping(uri: str, timeout: float = 5.0) -> tuple[bool, str]:
     return _ping_sqlite(file) if file is not None else _ping_server(uri, timeout)
 
 
+def check_login(uri: str, timeout: float = 5.0) -> None:
+    """Refuse a login that the tracking server refuses.
+
+    A server that gives no answer may be away: what is for it waits in the journal.
+
+    Args:
+        uri: See ``check_tracking_uri``.
+        timeout: Seconds to wait for a server.
+
+    Raises:
+        InputError: If the server asks for another user or password.
+    """
+    if not uri.startswith("http") or not listens(uri):
+        return
+    from orchestrator.tracking._server import LoginError, UnreachableError, answer_within
+
+    try:
+        answer_within(uri, timeout)
+    except LoginError:
+        raise
+    except UnreachableError:
+        return
+
+
 def listens(uri: str, timeout: float = 2.0) -> bool:
     """Say whether anything takes connections at an address; a file always does.
 

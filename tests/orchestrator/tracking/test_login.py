@@ -1,0 +1,80 @@
+"""A tracking server that asks for another user or password."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from orchestrator.cli._doctor import _tracking
+from orchestrator.run import run_sweep
+from orchestrator.spec import parse_sweep
+from orchestrator.tracking import check_login, ping, sync
+from trainables.errors import InputError
+
+SWEEP = """
+name: closed
+tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
+recipes: [ce]
+tracking: {{uri: "{uri}"}}
+storage: {storage}
+"""
+REFUSED = "refuses the login of user 'ada'"
+REMEDY = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+
+
+class Refusal(BaseHTTPRequestHandler):
+    status = 401
+
+    def do_GET(self):
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(b"You are not let in.")
+
+    do_POST = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def closed(monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
+    server = HTTPServer(("127.0.0.1", 0), Refusal)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_sweep_is_refused_before_anything_starts(closed, tmp_path):
+    spec = parse_sweep(SWEEP.format(uri=closed, storage=tmp_path / "storage"), "closed")
+    with pytest.raises(InputError) as caught:
+        run_sweep(spec)
+    assert str(caught.value) == f"tracking {closed} {REFUSED}; {REMEDY}"
+    assert not (tmp_path / "storage").exists()
+
+
+def test_the_doctor_names_the_remedy(closed):
+    finding = _tracking(closed, "storage")
+    assert finding.detail == f"tracking {closed} {REFUSED}"
+    assert finding.remedy == REMEDY
+
+
+def test_what_a_user_may_not_do_is_named(closed, writer, monkeypatch):
+    monkeypatch.setattr(Refusal, "status", 403)
+    writer.start()
+    with pytest.raises(InputError, match="does not let user 'ada' do this"):
+        sync(writer.path, closed)
+    assert not ping(closed)[0]
+
+
+def test_a_server_that_is_away_or_ill_refuses_nobody(closed, monkeypatch):
+    check_login("http://127.0.0.1:9")
+    monkeypatch.setattr(Refusal, "status", 503)
+    check_login(closed)
+    check_login("sqlite:////some/where/mlflow.db")
