@@ -50,12 +50,16 @@ class StudySearch:
         plan: What is searched.
         rules: Sampler, budget and lag.
         seed: The sweep's first seed.
+        block: Trials suggested at once, which the sampler hears of together; if left out, what
+            suits the plan.
     """
 
-    def __init__(self, plan: StudyPlan, rules: SearchModel, seed: int) -> None:
+    def __init__(
+        self, plan: StudyPlan, rules: SearchModel, seed: int, block: int | None = None
+    ) -> None:
         self.plan = plan
         self.lag = rules.parallel_trials
-        self.block = _block(plan, rules)
+        self.block = block or _block(plan, rules)
         self.asked = 0
         self._told = 0
         self._waiting: dict[int, tuple[float | None, Outcome]] = {}
@@ -118,7 +122,7 @@ class StudySearch:
 
 def _block(plan: StudyPlan, rules: SearchModel) -> int:
     """Return how many trials are suggested at once; 1 for a study whose trials run on their own."""
-    if plan.stage != "refine" or rules.scheduler != "none":
+    if not plan.together or rules.scheduler != "none":
         return 1
     return max(rules.parallel_trials, WIDE_BLOCK if rules.sampler in ("random", "grid") else 1)
 

@@ -12,6 +12,7 @@ from orchestrator.journal import study_id
 from orchestrator.recipes import Recipe, parse_recipe
 from orchestrator.spec import SweepSpec, TaskSpec
 from search_spaces import Parameter
+from trainables.calibrators import CALIBRATORS, parse_calibrator
 
 __all__ = ["BASELINE", "Plan", "StudyPlan", "make_plan", "study_id"]
 
@@ -33,6 +34,7 @@ class StudyPlan:
         defaults: Part to every parameter's starting value.
         upstream: Study whose chosen configuration this one builds on.
         reference: Study of plain cross-entropy that the accuracy guard compares with.
+        together: Whether its trials may be computed together, one pass for several of them.
     """
 
     task: TaskSpec
@@ -44,6 +46,7 @@ class StudyPlan:
     defaults: dict[str, dict[str, Any]] = field(hash=False)
     upstream: str | None = None
     reference: str | None = None
+    together: bool = False
 
     @property
     def id(self) -> str:
@@ -130,7 +133,16 @@ def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyP
         defaults={part: spec.defaults(part, task) for part in recipe.own_parts},
         upstream=study_id(task.id, recipe.upstream.name) if recipe.upstream else None,
         reference=study_id(task.id, BASELINE) if guarded else None,
+        together=_together(spec, recipe),
     )
+
+
+def _together(spec: SweepSpec, recipe: Recipe) -> bool:
+    """Tell whether trials gain by a common pass; those that do not run side by side instead."""
+    if recipe.stage == "calibrate" and recipe.calibrator is not None:
+        name, _ = parse_calibrator(spec.base(recipe.calibrator))
+        return CALIBRATORS.get(name).joins_pass
+    return recipe.stage == "refine"
 
 
 def _points(searched: dict[str, dict[str, Parameter]]) -> int:

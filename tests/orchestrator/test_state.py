@@ -284,3 +284,37 @@ def test_a_wide_block_is_several_passes_side_by_side(
 def test_under_a_scheduler_every_refinement_runs_on_its_own(data: dict[str, PreparedData]) -> None:
     state, _ = make_state(make_spec('"ce+macal"', scheduler="asha"), data)
     assert all(trial.together == () for trial in drive(state, 2, random.Random(0)))
+
+
+@pytest.mark.parametrize(("recipe", "carried"), [("ce+ts-ls", 2), ("ce+spline", 0)])
+def test_calibrations_come_in_blocks_where_they_share_their_passes(
+    data: dict[str, PreparedData], recipe: str, carried: int
+) -> None:
+    state, _ = make_state(make_spec(f'"{recipe}"', parallel_trials=3), data)
+    trials = {t.number: t for t in drive(state, 4, random.Random(0)) if t.study.endswith(recipe)}
+    assert [len(trials[number].together) for number in (0, 1, 2)] == [carried, 0, 0]
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_resumed_study_keeps_the_blocks_that_it_was_begun_with(
+    data: dict[str, PreparedData], monkeypatch: pytest.MonkeyPatch, old: bool
+) -> None:
+    """Else its sampler, which hears of results a block at a time, would suggest other points."""
+    spec = make_spec('"ce+ts-ls"', trials=8, parallel_trials=4)
+    with monkeypatch.context() as patch:
+        if old:
+            patch.setattr("orchestrator._study._block", lambda plan, rules: 1)
+        whole, _ = make_state(spec, data)
+        first, events = make_state(spec, data)
+    drive(whole, 2, random.Random(0))
+    before = {trial.key for trial in drive(first, 1, random.Random(1), stop_after=7)}
+    if old:
+        for event in events:
+            event.pop("block", None)
+    else:
+        monkeypatch.setattr("orchestrator._study._block", lambda plan, rules: 3)
+    again, _ = make_state(spec, data, history=events)
+    after = {trial.key for trial in drive(again, 1, random.Random(2))}
+    assert not before & after
+    assert again.taken_over == 7
+    assert choices(again) == choices(whole)

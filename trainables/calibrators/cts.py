@@ -41,6 +41,7 @@ class ClassTemperatureScaling(TemperatureCalibrator):
     """
 
     name = "cts"
+    joins_pass = True
     state_names = ("temperatures",)
     temperatures: Tensor
 

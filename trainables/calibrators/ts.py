@@ -43,6 +43,7 @@ class TemperatureScaling(TemperatureCalibrator):
     """
 
     name = "ts"
+    joins_pass = True
     state_names = ("temperature",)
     temperature: Tensor
 
