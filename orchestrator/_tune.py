@@ -17,6 +17,7 @@ from orchestrator.journal import Journal
 from orchestrator.spec import SweepSpec
 from trainables.artifacts import ArtifactStore
 from trainables.ray_edge import StageTrainable
+from trainables.stages import STAGES
 
 __all__ = ["search"]
 
@@ -92,9 +93,12 @@ def _trial_name(trial: Any) -> str:
 
 
 def _resources(spec: SweepSpec) -> Callable[[dict[str, Any]], Any]:
+    # It goes to the workers with the trainable: plain values have none of them import this package.
+    wanted = {stage: getattr(spec.resources, stage) for stage in STAGES}
+    bundles = {stage: {"CPU": each.cpu, "GPU": each.gpu} for stage, each in wanted.items()}
+
     def resources(config: dict[str, Any]) -> Any:
-        wanted = getattr(spec.resources, config["request"]["stage"])
-        return tune.PlacementGroupFactory([{"CPU": wanted.cpu, "GPU": wanted.gpu}])
+        return tune.PlacementGroupFactory([bundles[config["request"]["stage"]]])
 
     return resources
 

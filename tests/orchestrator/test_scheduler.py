@@ -342,3 +342,16 @@ def test_a_sweep_under_asha_runs_to_its_end(tmp_path: Path) -> None:
         assert steps == list(range(1, len(steps) + 1))
         assert (len(steps) == epochs) == (end["status"] == "finished")
     assert all(len(result.test) == 2 for result in outcome.results)
+
+
+def test_what_goes_to_the_workers_does_not_import_the_orchestrator() -> None:
+    from ray import cloudpickle
+
+    from orchestrator._tune import _resources
+
+    spec = make_spec()
+    sent = cloudpickle.dumps(_resources(spec))
+    assert b"orchestrator.spec" in cloudpickle.dumps(spec)
+    assert b"orchestrator.spec" not in sent
+    (bundle,) = cloudpickle.loads(sent)({"request": {"stage": "refine"}}).bundles
+    assert bundle == {"CPU": 1.0}
