@@ -366,7 +366,7 @@ class RefineStage(StageRun):
     def head_logits(self) -> Tensor:
         """Return the head's logits (M, K) of the validation rows."""
         self.trainer.head.eval()
-        return self.trainer.head(self.features["validation"]).float().cpu()
+        return self.trainer.head(self.features["validation"].float()).cpu()
 
 
 def _head_penalties(protocol: Protocol) -> dict[str, float]:
@@ -460,6 +460,10 @@ def load_features(
 ) -> tuple[dict[str, Tensor], float]:
     """Return the features of a trained network, computed once for all refinements of it.
 
+    They are mapped from the store's file, so that trials side by side share one copy in memory, and
+    exactly what the network gives: float32, or bfloat16 where that loses nothing because the
+    network itself computed in it, as on a GPU.
+
     Returns:
         ``views`` (V, N, D): the training set as V augmented views drawn from fixed seeds (one,
         unaugmented, where the protocol does not augment), and ``validation`` (M, D); and the
@@ -474,8 +478,7 @@ def load_features(
                 started = time.monotonic()
                 files = {"features": _compute_features(trained, data)}
                 facts = {"upstream": trained.key, "seconds": time.monotonic() - started}
-                store.write("features", key, files, facts)
-                return files["features"], 0.0
+                return store.write("features", key, files, facts).tensors("features"), 0.0
     return found.tensors("features"), found.record.get("seconds", 0.0)
 
 
@@ -484,9 +487,16 @@ def _compute_features(trained: Artifact, data: TaskData) -> dict[str, Tensor]:
     kind = protocol.augmentation or data.prepared.info.augmentation
     train = ImageBatcher(data.search.train.images, data.prepared.info, data.device)
     count = 1 if kind == "none" else FEATURE_VIEWS
-    views = [_features(network, train, kind, seed) for seed in range(count)]
-    validation = _features(network, data.validation_batcher)
-    return {"views": torch.stack(views), "validation": validation}
+    views = [_lossless(_features(network, train, kind, seed)) for seed in range(count)]
+    validation = _lossless(_features(network, data.validation_batcher))
+    whole = torch.float32 if any(view.dtype == torch.float32 for view in views) else torch.bfloat16
+    return {"views": torch.stack([view.to(whole) for view in views]), "validation": validation}
+
+
+def _lossless(values: Tensor) -> Tensor:
+    """Return float32 values in bfloat16, in half the memory, if they are the same there."""
+    half = values.bfloat16()
+    return half if torch.equal(half.float(), values) else values
 
 
 def _features(network: Network, batcher: ImageBatcher, kind: str = "none", seed: int = 0) -> Tensor:
