@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,9 +11,10 @@ from scipy.interpolate import CubicSpline
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import Calibrator, FitReport, by_chunk, first_argmax
+from trainables.calibrators._base import Calibrator, Fit, FitReport, by_chunk, first_argmax
 from trainables.calibrators._checks import check_count
 from trainables.calibrators._registry import CALIBRATORS
+from trainables.calibrators._together import RowSets
 
 LOWEST, HIGHEST = 1e-6, 1 - 1e-6
 GRID = 2001
@@ -50,9 +52,20 @@ class SplineCalibration(Calibrator):
         self.knots = check_count("knots", knots, 3)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        top = by_chunk(logits, lambda rows: rows.double().softmax(1).amax(1))
-        right = (first_argmax(logits) == labels).cpu().numpy()
-        scores = top.cpu().numpy()
+        return self._fit_many([Fit(self, 0)], RowSets(logits, labels))[0]
+
+    @classmethod
+    def _fit_many(cls, fits: Sequence[Fit[SplineCalibration]], table: RowSets) -> list[FitReport]:
+        top = by_chunk(table.logits, lambda rows: rows.double().softmax(1).amax(1))
+        right = table.winners == table.labels
+        return [
+            fit.calibrator._fit_curve(top[table.masks[fit.rows]], right[table.masks[fit.rows]])
+            for fit in fits
+        ]
+
+    def _fit_curve(self, top: Tensor, hits: Tensor) -> FitReport:
+        """Fit to confidences and whether the row is right, both (N,)."""
+        scores, right = top.cpu().numpy(), hits.cpu().numpy()
         order = np.argsort(scores, kind="stable")
         scores, right = scores[order], right[order]
         basis = CubicSpline(np.linspace(0, 1, self.knots), np.eye(self.knots), bc_type="natural")
