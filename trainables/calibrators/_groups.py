@@ -6,7 +6,7 @@ All groups of all fits on rows of one table are solved at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trainables.calibrators._base import FitReport
 from trainables.calibrators._minimize import Evaluate, first_step, in_rounds
-from trainables.calibrators._passes import RowPass, slices, temperature_pass
+from trainables.calibrators._passes import RowPass, block_values, slices, temperature_pass
 from trainables.calibrators.objectives import Objective
 
 TEMPERATURE_LOW, TEMPERATURE_HIGH = 0.01, 100.0
@@ -25,7 +25,7 @@ TOLERANCE = 1e-10
 PERFECT = 1e-5
 PERFECT_NOTE = f"loss below {PERFECT:g}: the rows do not determine the temperature"
 MAX_PASSES = 100
-AT_ONCE_VALUES = 1 << 17  # Rows times fits of one pass: bounds its memory.
+AT_ONCE_BLOCKS = 2  # Rows times fits of one pass, in ``block_values``: bounds its memory.
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,10 @@ def fit_temperatures(
     alike: dict[Any, list[int]] = {}
     for index, fit in enumerate(fits):
         alike.setdefault(fit.objective.kind(), []).append(index)
+    at_once = AT_ONCE_BLOCKS * block_values(logits) // len(labels)
     found: dict[int, tuple[Tensor, FitReport]] = {}
     for of_kind in alike.values():
-        for part in slices(len(of_kind), AT_ONCE_VALUES // len(labels)):
+        for part in slices(len(of_kind), at_once):
             some = of_kind[part]
             solved = _FitsOfKind(table, [fits[index] for index in some]).solve()
             found.update(zip(some, solved, strict=True))
@@ -177,15 +178,18 @@ class _FitsOfKind:
         everyone = range(len(self._fits))
         theta = torch.zeros_like(self._prior.expand(-1, self._table.num_groups))
         rows = self._pass(theta, everyone)
-        self._tell(rows.loss, "begin")
+        for objective, own in self._told(rows.loss):
+            objective.begin(*own)
         slopes = self._by_group(self._weights(rows.loss, everyone) * rows.slope)
         stepped = torch.stack([(1 - first_step(slope)).log() for slope in slopes])
-        self._tell(self._pass(stepped, everyone).loss, "freeze")
+        for objective, own in self._told(self._pass(stepped, everyone).loss):
+            objective.freeze(*own)
 
-    def _tell(self, losses: Tensor, what: str) -> None:
-        classes = self._table.logits.shape[1]
+    def _told(self, losses: Tensor) -> Iterator[tuple[Objective, tuple[Tensor, Tensor, int]]]:
+        """Yield every objective with the losses and labels of its fit's rows, and K."""
+        labels, classes = self._table.labels, self._table.logits.shape[1]
         for fit, own, rows in zip(self._fits, losses, self._rows, strict=True):
-            getattr(fit.objective, what)(own[rows], self._table.labels[rows], classes)
+            yield fit.objective, (own[rows], labels[rows], classes)
 
     def _settle(self, index: int, start: Tensor) -> tuple[Tensor, FitReport]:
         fit, rows, table = self._fits[index], self._rows[index], self._table

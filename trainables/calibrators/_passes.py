@@ -10,7 +10,7 @@ from torch import Tensor
 from trainables.calibrators.objectives import Objective, RowTerms
 
 # Temporaries of this many values stay in a core's cache; a GPU wants large ones.
-BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 24}
+BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 22}
 
 
 @dataclass(frozen=True)

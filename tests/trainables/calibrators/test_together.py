@@ -147,8 +147,7 @@ def test_passes_are_cut_without_a_trace(rows: Rows, monkeypatch: pytest.MonkeyPa
     builds = [partial(calibrator_from_recipe, name, {}) for name in names] * 2
     whole = [fitted.state_dict() for fitted, _ in cross_fit_together(builds, *rows)]
     monkeypatch.setattr("trainables.calibrators._passes.BLOCK_VALUES", {"cpu": 50})
-    for module in ("_groups", "_vector_fit"):
-        monkeypatch.setattr(f"trainables.calibrators.{module}.AT_ONCE_VALUES", 1)
+    monkeypatch.setattr("trainables.calibrators._vector_fit.AT_ONCE_VALUES", 1)
     cut = [fitted.state_dict() for fitted, _ in cross_fit_together(builds, *rows)]
     for one, other in zip(whole, cut, strict=True):
         for name, tensor in one.items():
