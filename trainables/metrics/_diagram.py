@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+# Fixed, because a layout that is fitted to the texts draws everything twice.
+MARGINS = {"left": 0.15, "right": 0.97, "bottom": 0.1, "top": 0.93, "hspace": 0.08}
+
+
 def reliability_diagram(
     curve: ReliabilityCurve | None = None,
     *,
@@ -47,9 +51,9 @@ def reliability_diagram(
         curve = reliability_curve(logits, probs, labels, bins)
     elif any(given is not None for given in (logits, probs, labels)):
         raise ValueError("give either a curve or predictions, got both")
-    figure = Figure(figsize=(4.0, 4.8), layout="constrained")
+    figure = Figure(figsize=(4.0, 4.8))
     FigureCanvasAgg(figure)
-    main, share = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    main, share = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1), gridspec_kw=MARGINS)
     _draw_bars(main, curve)
     _draw_share(share, curve)
     main.set_title(title, parse_math=False)
