@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +19,12 @@ from orchestrator._study import Outcome
 from orchestrator.journal import Journal
 from orchestrator.plan import StudyPlan
 from orchestrator.spec import SweepSpec
+from trainables.artifacts import Artifact
 from trainables.errors import InputError, StorageError
 
 __all__ = ["StudySchedulers", "SweepSearcher", "make_scheduler"]
 
+TAKE_OVER_SECONDS = 0.5
 REAPED = "the trial's process ended more often than resources.max_failures allows"
 
 
@@ -35,6 +38,7 @@ class SweepSearcher(Searcher):
         changed: Called whenever something happened.
         notice: Receives what a person should know of, such as a damaged artifact.
         limit: Returns how many trials may be given out now.
+        find: Returns the stored outcome of a stage and key, if there is one.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class SweepSearcher(Searcher):
         changed: Callable[[], None] = lambda: None,
         notice: Callable[[str], None] = lambda text: None,
         limit: Callable[[], int] = lambda: sys.maxsize,
+        find: Callable[[str, str], Artifact | None] = lambda stage, key: None,
     ) -> None:
         super().__init__(metric="score", mode="min")
         self._state = state
@@ -53,6 +58,7 @@ class SweepSearcher(Searcher):
         self._changed = changed
         self._notice = notice
         self._limit = limit
+        self._find = find
         self._running: dict[str, TrialSpec] = {}
         self._last: dict[str, dict[str, Any]] = {}
         self._failure: InputError | None = None
@@ -68,7 +74,7 @@ class SweepSearcher(Searcher):
             raise self._failure
         if len(self._running) >= self._limit():
             return None
-        trial = self._state.next_trial()
+        trial = self._next_to_compute()
         if trial is None:
             return Searcher.FINISHED if self._state.finished else None
         self._running[trial_id] = trial
@@ -83,6 +89,31 @@ class SweepSearcher(Searcher):
             "gpus": resources.gpu,
             "score": f"val_{self._spec.search.objective}",
         }
+
+    def _next_to_compute(self) -> TrialSpec | None:
+        """Return a trial whose outcome is not there yet; those before it need no process.
+
+        What comes of the trials of one pass is stored when its first one ends, so that the others
+        end here. Trained networks are left to trials: to check one takes longer than a loop that
+        serves all trials may stand still.
+        """
+        started = time.monotonic()
+        while (trial := self._state.next_trial()) is not None:
+            stage = trial.request.stage
+            found = None if stage == "train" else self._find(stage, trial.request.key())
+            if found is None:
+                return trial
+            self._take_over(trial, found)
+            if self._running and time.monotonic() - started > TAKE_OVER_SECONDS:
+                return None
+        return None
+
+    def _take_over(self, trial: TrialSpec, found: Artifact) -> None:
+        for epoch in found.record["history"]:
+            self._journal.append({"event": "epoch", "key": trial.key, **epoch})
+        outcome = Outcome("finished", dict(found.record["metrics"]), artifact=found.key)
+        self._state.record(trial, outcome, reused=True, seconds=0.0)
+        self._changed()
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Write the epochs of a report into the journal and pass its notices on."""

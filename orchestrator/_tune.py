@@ -15,7 +15,7 @@ from orchestrator._ray_search import SweepSearcher, make_scheduler
 from orchestrator._state import SweepState
 from orchestrator.journal import Journal
 from orchestrator.spec import SweepSpec
-from trainables.artifacts import ArtifactStore
+from trainables.artifacts import Artifact, ArtifactStore
 from trainables.ray_edge import StageTrainable
 from trainables.stages import STAGES
 
@@ -54,6 +54,7 @@ def search(
             changed=lambda: show(lambda: snapshot(state, started)),
             notice=lambda text: say(console, text),
             limit=_Limit(spec, ray, growing),
+            find=lambda stage, key: _at_hand(store, stage, key),
         )
         trainable = tune.with_parameters(
             StageTrainable,
@@ -75,6 +76,11 @@ def search(
             ),
             run_config=_run_config(spec),
         ).fit()
+
+
+def _at_hand(store: ArtifactStore, stage: str, key: str) -> Artifact | None:
+    """Return an artifact that need not be fetched from a mirror first, which would take time."""
+    return store.find(stage, key) if store.path(stage, key).exists() else None
 
 
 def _run_config(spec: SweepSpec) -> tune.RunConfig:

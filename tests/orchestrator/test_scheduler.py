@@ -18,8 +18,10 @@ from orchestrator._state import SweepState
 from orchestrator.journal import read_events
 from orchestrator.plan import make_plan
 from orchestrator.spec import SweepSpec, parse_sweep
+from trainables.artifacts import Artifact
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.errors import InputError
+from trainables.stages import StageRequest
 
 STOP, CONTINUE = TrialScheduler.STOP, TrialScheduler.CONTINUE
 TASK = "digits/convnet/digits"
@@ -191,6 +193,36 @@ def test_a_suggestion_holds_all_that_a_trial_needs(searcher: SweepSearcher) -> N
     assert config["request"]["parts"] == {
         "mbls": {"margin": 6.0, "weight": 0.1, "variant": "released"}
     }
+
+
+def test_what_one_pass_has_stored_needs_no_trial_of_its_own(
+    data: dict[str, PreparedData], pages: Pages
+) -> None:
+    stored: dict[str, Artifact] = {}
+    spec = make_spec("ce+macal")
+    state = SweepState(make_plan(spec), "sweep", data, pages.append)
+    searcher = SweepSearcher(
+        state,
+        pages,  # type: ignore[arg-type]
+        spec,
+        find=lambda stage, key: stored.get(key),
+    )
+    number = 0
+    while (config := searcher.suggest(str(number)))["request"]["stage"] == "train":
+        searcher.on_trial_complete(str(number), flat())
+        number += 1
+    record = {"metrics": {"val_ece": 0.5, "val_acc": 0.5}, "history": [{"step": 1, "metrics": {}}]}
+    for fields in config["together"]:
+        key = StageRequest(**fields).key()
+        stored[key] = Artifact("refine", key, Path(), record)
+    assert len(stored) > 1
+    searcher.on_trial_complete(str(number), flat())
+    following = searcher.suggest("next")
+    assert following == Searcher.FINISHED or following["study"] != config["study"]
+    taken = [event for event in pages.events if event.get("artifact") in stored]
+    assert [(event["reused"], event["metrics"]["val_ece"]) for event in taken] == [
+        (True, 0.5)
+    ] * len(stored)
 
 
 def test_the_study_waits_and_ends(searcher: SweepSearcher, pages: Pages) -> None:
