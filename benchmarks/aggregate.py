@@ -21,19 +21,18 @@ import json
 import os
 import platform
 import resource
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from _postgres import free_port, postgres_here, postgres_server, wait_until_it_answers
 
 SWEEP, TASK, RECIPE = "bench", "cifar10/resnet50/mukhoti2020", "mbls"
 METRICS = ("acc", "ece", "aece", "cwece", "nll")
@@ -161,9 +160,7 @@ def ask(who: str, uri: str) -> dict[str, Any]:
 @contextmanager
 def http_server(database: str, folder: Path) -> Iterator[str]:
     """Serve a database by an MLflow server on the loopback."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", database]
     with open(folder / "server.log", "ab") as log:
@@ -172,49 +169,10 @@ def http_server(database: str, folder: Path) -> Iterator[str]:
             start_new_session=True,
         )  # fmt: skip
     try:
-        _wait(f"http://127.0.0.1:{port}")
+        wait_until_it_answers(f"http://127.0.0.1:{port}")
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
-
-
-def _wait(uri: str) -> None:
-    from orchestrator.tracking import ping
-
-    end = time.monotonic() + 300
-    while not ping(uri, timeout=5.0)[0]:
-        if time.monotonic() > end:
-            raise RuntimeError(f"{uri} does not answer")
-        time.sleep(0.5)
-
-
-@contextmanager
-def postgres_server(folder: Path) -> Iterator[str]:
-    """Run PostgreSQL on the loopback, as another user where this one is root."""
-    user = "nobody" if os.geteuid() == 0 else None
-    data = folder / "postgres"
-    data.mkdir()
-    if user:
-        shutil.chown(data, user)
-        for place in (folder, *folder.parents[:-1]):
-            place.chmod(place.stat().st_mode | 0o011)
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    made = ["initdb", "-D", str(data), "-U", "calsweep", "-A", "trust", "-E", "UTF8", "--no-sync"]
-    subprocess.run(made, check=True, capture_output=True, user=user, cwd="/")
-    settings = ["-h", "127.0.0.1", "-p", str(port), "-k", str(data)]
-    with open(folder / "postgres.log", "ab") as log:
-        server = subprocess.Popen(
-            ["postgres", "-D", str(data), *settings], user=user, cwd="/", stdout=log, stderr=log
-        )
-    uri = f"postgresql+psycopg2://calsweep@127.0.0.1:{port}/postgres"
-    try:
-        _wait(uri)
-        yield uri
-    finally:
-        server.send_signal(signal.SIGINT)  # SIGTERM would wait for clients that keep connections.
         server.wait()
 
 
@@ -314,7 +272,7 @@ def main() -> None:
             for store, largest in _sizes(options.stores).items():
                 if runs > largest:
                     continue
-                if store == "postgres" and not _postgres_here():
+                if store == "postgres" and not postgres_here():
                     lines.append(f"| postgres | {runs:,} | skipped: it is not installed here |")
                     continue
                 peer = runs <= _sizes(options.peer).get(store, 0)
@@ -329,11 +287,6 @@ def main() -> None:
 def _sizes(text: str) -> dict[str, int]:
     pairs = (item.split(":") for item in text.split(",") if item)
     return {store: int(largest) for store, largest in pairs}
-
-
-def _postgres_here() -> bool:
-    programs = all(shutil.which(name) for name in ("initdb", "postgres"))
-    return programs and find_spec("psycopg2") is not None
 
 
 def _folder(place: Path, store: str) -> Path:

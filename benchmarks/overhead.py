@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import psutil
+from _noop_sweep import epoch_report, memory, run_no_ops
 
 from orchestrator._cluster import joined_cluster
 
@@ -63,73 +63,31 @@ def no_op_trainable() -> type:
         def step(self) -> dict[str, Any]:
             self.count += 1
             metrics = {**FIGURES, "val_ece": 0.1, "val_acc": 0.9}
-            done = self.count == REPORTS
-            return {
-                "status": "finished" if done else "running",
-                "reason": "",
-                "storage_failed": False,
-                "reused": False,
-                "metrics": metrics,
-                "history": [{"step": self.count, "metrics": metrics}],
-                "notices": [],
-                "epoch": self.count,
-                "seconds": 0.0,
-                "score": 0.1,
-                "done": done,
-            }
+            return epoch_report(self.count, metrics, self.count == REPORTS)
 
     return NoOpTrainable
 
 
 def ours(folder: Path, ray: Any, trials: int, uri: str) -> dict[str, float]:
     """Run a sweep of no-op trials with everything journaled and tracked."""
-    from orchestrator import _tune
-    from orchestrator._state import SweepState
-    from orchestrator.journal import Journal
-    from orchestrator.plan import make_plan
-    from orchestrator.run import prepare_data
-    from orchestrator.spec import parse_sweep
-    from orchestrator.tracking import start_shipper
-    from trainables.artifacts import ArtifactStore
-
-    spec = parse_sweep(SWEEP.format(trials=trials, uri=uri, storage=folder), "overhead")
-    path = spec.directory / "journal.jsonl"
-    plan, data = make_plan(spec), prepare_data(spec)
-    before = memory()
-    with Journal(path) as journal:
-        journal.append(
-            {
-                "event": "sweep_started",
-                "sweep": spec.name,
-                "sweep_id": spec.name,
-                "spec": spec.model_dump(mode="json"),
-                "provenance": {"git_commit": "", "versions": {}},
-            }
-        )
-        shipper = start_shipper(path, uri, folder / "served")
-        state = SweepState(plan, spec.name, data, journal.append)
-        latencies = timed(state)
-        started = time.monotonic()
-        with mock.patch.object(_tune, "StageTrainable", no_op_trainable()):
-            _tune.search(state, journal, ArtifactStore(folder / "artifacts"), ray, None)
-        searched = time.monotonic() - started
-        grown = memory() - before
-        journal.append({"event": "sweep_ended", "status": "finished"})
-        assert shipper.wait_drained(3600)
-    delivered = time.monotonic() - started
-    assert state.finished
+    latencies: list[float] = []
+    done = run_no_ops(
+        no_op_trainable(),
+        SWEEP.format(trials=trials, uri=uri, storage=folder),
+        ray,
+        lambda state, _: time_answers(state, latencies),
+    )
     return {
-        "search": searched / trials,
-        "delivered": delivered / trials,
-        "memory": grown,
+        "search": done.searched / trials,
+        "delivered": done.delivered / trials,
+        "memory": done.grown,
         "first": median(latencies[: trials // 10]),
         "last": median(latencies[-trials // 10 :]),
     }
 
 
-def timed(state: Any) -> list[float]:
+def time_answers(state: Any, latencies: list[float]) -> None:
     """Have a state note how long each of its answers took, in seconds."""
-    latencies: list[float] = []
     answer = state.next_trial
 
     def next_trial() -> Any:
@@ -140,7 +98,6 @@ def timed(state: Any) -> list[float]:
         return found
 
     state.next_trial = next_trial
-    return latencies
 
 
 def tune_alone(folder: Path, trials: int) -> tuple[float, float]:
@@ -243,11 +200,6 @@ def wait_for(address: str) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
-
-
-def memory() -> float:
-    """Return this process's resident memory in megabytes."""
-    return psutil.Process().memory_info().rss / 1e6
 
 
 def median(values: list[float]) -> float:

@@ -5,3 +5,5 @@ RUN pip install --no-cache-dir --constraint /tmp/constraints.txt 'mlflow[auth]' 
     && useradd --create-home --uid 1000 mlflow \
     && mkdir -p /artifacts /var/lib/mlflow && chown mlflow /artifacts /var/lib/mlflow
 USER mlflow
+# Holds who may log in (auth.ini).
+WORKDIR /var/lib/mlflow

@@ -1,0 +1,101 @@
+"""A sweep of trials that compute nothing, through the driver's own path: journaled and tracked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psutil
+
+
+@dataclass(frozen=True)
+class NoOpSweep:
+    """What came of one.
+
+    Attributes:
+        journal: Its journal.
+        searched: Seconds until the last trial had ended.
+        delivered: Seconds until the tracking store had everything.
+        grown: Megabytes by which the driver grew until the last trial had ended.
+    """
+
+    journal: Path
+    searched: float
+    delivered: float
+    grown: float
+
+
+def epoch_report(step: int, metrics: dict[str, float], done: bool) -> dict[str, Any]:
+    """Return what a stage reports after one epoch."""
+    return {
+        "status": "finished" if done else "running",
+        "reason": "",
+        "storage_failed": False,
+        "reused": False,
+        "metrics": metrics,
+        "history": [{"step": step, "metrics": metrics}],
+        "notices": [],
+        "epoch": step,
+        "seconds": 0.0,
+        "score": metrics["val_ece"],
+        "done": done,
+    }
+
+
+def run_no_ops(
+    trainable: type,
+    sweep: str,
+    ray: Any,
+    watch: Callable[[Any, Any], None] = lambda state, shipper: None,
+) -> NoOpSweep:
+    """Search with ``trainable`` in the place of the stages, and wait until all is delivered.
+
+    Args:
+        trainable: Class that reports like ``StageTrainable``.
+        sweep: The sweep file's text.
+        ray: The initialised module.
+        watch: Called with the sweep's state and its shipper before the search begins.
+    """
+    from orchestrator import _tune
+    from orchestrator._state import SweepState
+    from orchestrator.journal import Journal
+    from orchestrator.plan import make_plan
+    from orchestrator.run import prepare_data
+    from orchestrator.spec import parse_sweep
+    from orchestrator.tracking import start_shipper
+    from trainables.artifacts import ArtifactStore
+
+    spec = parse_sweep(sweep, "no-op")
+    path = spec.directory / "journal.jsonl"
+    plan, data = make_plan(spec), prepare_data(spec)
+    before = memory()
+    with Journal(path) as journal:
+        journal.append(
+            {
+                "event": "sweep_started",
+                "sweep": spec.name,
+                "sweep_id": spec.name,
+                "spec": spec.model_dump(mode="json"),
+                "provenance": {"git_commit": "", "versions": {}},
+            }
+        )
+        shipper = start_shipper(path, spec.tracking_uri, spec.storage_path / "served")
+        state = SweepState(plan, spec.name, data, journal.append)
+        watch(state, shipper)
+        started = time.monotonic()
+        with mock.patch.object(_tune, "StageTrainable", trainable):
+            _tune.search(state, journal, ArtifactStore(spec.storage_path / "artifacts"), ray, None)
+        searched, grown = time.monotonic() - started, memory() - before
+        journal.append({"event": "sweep_ended", "status": "finished"})
+        assert shipper.wait_drained(3600)
+    assert state.finished
+    return NoOpSweep(path, searched, time.monotonic() - started, grown)
+
+
+def memory() -> float:
+    """Return this process's resident memory in megabytes."""
+    return psutil.Process().memory_info().rss / 1e6
