@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator._interrupt import unchanged
+from orchestrator._jobs import short_reason
 from trainables.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,9 +73,10 @@ def joined_cluster(address: str | None) -> Iterator[Any]:
     except SystemExit as error:
         # So does Ray end when SIGTERM comes meanwhile.
         raise KeyboardInterrupt from error
-    except ConnectionError as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"no Ray cluster answers at {address!r}: {reason}") from error
+    except (ConnectionError, ray.exceptions.RayError) as error:
+        token = ", or it asks for another token" if _asks_for_token() else ""
+        reason = short_reason(error)
+        raise InputError(f"no Ray cluster answers at {address!r}{token}: {reason}") from error
     try:
         yield ray
     finally:
@@ -95,7 +97,7 @@ def _check_token(address: str) -> None:
     Raises:
         InputError: If others can read the token's file.
     """
-    if os.environ.get("RAY_AUTH_MODE") != "token":
+    if not _asks_for_token():
         log.warning(
             "the cluster at %s is joined without a token: whoever reaches its ports can run code "
             "(deploy/README.md tells how to set RAY_AUTH_MODE=token)",
@@ -103,6 +105,10 @@ def _check_token(address: str) -> None:
         )
     elif "RAY_AUTH_TOKEN" not in os.environ and (fault := token_fault()):
         raise InputError(fault)
+
+
+def _asks_for_token() -> bool:
+    return os.environ.get("RAY_AUTH_MODE") == "token"
 
 
 def _one_machine() -> dict[str, str]:

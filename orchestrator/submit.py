@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator._cluster import require_shared
+from orchestrator._jobs import answered, job_client
 from orchestrator.spec import SweepSpec
-from trainables.errors import InputError
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -41,9 +41,9 @@ def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionCli
         InputError: If the sweep cannot run on several machines, or no cluster answers.
     """
     require_shared(spec)
-    client = _client(address)
     job = f"calsweep-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, answered(address):
+        client = job_client(address)
         (Path(folder) / FILE).write_text(sweep.read_text(encoding="utf-8"), encoding="utf-8")
         client.submit_job(
             submission_id=job,
@@ -67,17 +67,3 @@ def follow(client: JobSubmissionClient, job: str, write: Callable[[str], None]) 
         if ended:
             return 0 if client.get_job_status(job) == "SUCCEEDED" else 1
         time.sleep(POLL_SECONDS)
-
-
-def _client(address: str) -> JobSubmissionClient:
-    try:
-        from ray.job_submission import JobSubmissionClient
-
-        return JobSubmissionClient(address)
-    except ImportError as error:
-        raise InputError("jobs need `pip install 'calsweep[cluster]'`") from error
-    except (ConnectionError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"--address {address}: no Ray dashboard takes jobs there: {reason}") from (
-            error
-        )

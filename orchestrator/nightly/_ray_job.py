@@ -6,6 +6,7 @@ import shlex
 import time
 from typing import Any
 
+from orchestrator._jobs import answered, job_client
 from trainables.errors import InputError
 
 __all__ = ["submit_night"]
@@ -39,7 +40,7 @@ def submit_night(
     Raises:
         InputError: If no job server answers.
     """
-    client = _client(address)
+    client = job_client(address)
     job = _start(client, f"nightly-{name}-{night}", shlex.join(command))
     while True:
         found = _asked(client, job)
@@ -49,17 +50,6 @@ def submit_night(
             code = found.driver_exit_code
             return job, code if code in MEANT else COULD_NOT_RUN
         time.sleep(poll)
-
-
-def _client(address: str) -> Any:
-    try:
-        from ray.job_submission import JobSubmissionClient
-
-        return JobSubmissionClient(address)
-    except ImportError as error:
-        raise InputError(f"Ray jobs need `pip install 'calsweep[cluster]'`: {error}") from error
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise _no_answer(address, error) from error
 
 
 def _start(client: Any, stem: str, entrypoint: str) -> str:
@@ -78,25 +68,20 @@ def _start(client: Any, stem: str, entrypoint: str) -> str:
 
 def _submit(client: Any, job: str, entrypoint: str) -> None:
     try:
-        client.submit_job(entrypoint=entrypoint, submission_id=job, entrypoint_num_cpus=0)
-    except (RuntimeError, ConnectionError) as error:
+        with answered(client.get_address()):
+            client.submit_job(entrypoint=entrypoint, submission_id=job, entrypoint_num_cpus=0)
+    except InputError:
         # Somebody else may have submitted the night in between.
         if _asked(client, job) is None:
-            raise _no_answer(client.get_address(), error) from error
+            raise
 
 
 def _asked(client: Any, job: str) -> Any:
     """Return what the server knows of a job, None for nothing."""
     try:
-        return client.get_job_info(job)
-    except RuntimeError as error:
+        with answered(client.get_address()):
+            return client.get_job_info(job)
+    except InputError as error:
         if "status code 404" in str(error):
             return None
-        raise _no_answer(client.get_address(), error) from error
-    except ConnectionError as error:
-        raise _no_answer(client.get_address(), error) from error
-
-
-def _no_answer(address: str, error: Exception) -> InputError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return InputError(f"no Ray job server answers at {address}: {reason}")
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ray.exceptions import AuthenticationError
 
 from orchestrator._cluster import joined_cluster, token_fault
 from trainables.errors import InputError
@@ -50,13 +51,24 @@ def test_a_cluster_without_a_token_is_named(monkeypatch, caplog):
     assert "10.0.0.1:6379 is joined without a token" in caplog.text
 
 
-def test_no_cluster_at_the_address(token, monkeypatch):
+@pytest.mark.parametrize(
+    ("mode", "error", "text"),
+    [
+        ("", ConnectionError("Nobody is there."), "answers at 'auto': Nobody is there."),
+        (
+            "token",
+            AuthenticationError("The token is wrong."),
+            "answers at 'auto', or it asks for another token: The token is wrong.",
+        ),
+    ],
+)
+def test_no_cluster_at_the_address(token, monkeypatch, mode, error, text):
     def refuse(**options):
-        raise ConnectionError("Could not find any running Ray instance.\nmore")
+        raise error
 
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
     monkeypatch.setattr("ray.init", refuse)
     with pytest.raises(InputError) as caught, joined_cluster("auto"):
         pass
-    assert str(caught.value) == (
-        "no Ray cluster answers at 'auto': Could not find any running Ray instance."
-    )
+    assert str(caught.value).startswith(f"no Ray cluster {text}")
+    assert "\n" not in str(caught.value)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ray import job_submission
+from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus
 
 from orchestrator._cluster import several_machines
@@ -105,7 +106,26 @@ def test_places_of_one_machine_are_refused(
 def test_no_cluster_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", sweep(tmp_path), "--address", "http://127.0.0.1:9"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "no Ray dashboard takes jobs there" in line
+    assert "no Ray job server takes jobs at http://127.0.0.1:9" in line
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("No available agent\nto submit job"), AuthenticationError("Forbidden")]
+)
+def test_what_a_cluster_refuses_is_one_line(
+    client: type[Client],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    def refuse(self: Client, **job: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Client, "submit_job", refuse)
+    assert main(["submit", sweep(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert " ".join(str(error).split())[:20] in line
 
 
 def test_nodes_elsewhere_are_told_from_nodes_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -424,4 +424,4 @@ def test_a_job_server_that_is_away_is_exit_code_4(
 ) -> None:
     file = str(make_benchmark().path)
     assert main(["nightly", "run", file, "--job-server", "http://127.0.0.1:9"]) == 4
-    assert "no Ray job server answers at http://127.0.0.1:9" in capsys.readouterr().err
+    assert "no Ray job server takes jobs at http://127.0.0.1:9" in capsys.readouterr().err
