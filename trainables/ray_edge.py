@@ -212,12 +212,15 @@ class StageTrainable(tune.Trainable):
         }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(content, draft)
+            with draft.open("wb") as stream:
+                torch.save(content, stream)
             os.replace(draft, path)
         except (OSError, RuntimeError) as error:
             with contextlib.suppress(OSError):
                 draft.unlink()
-            raise StorageError(f"cannot write checkpoint {path}: {error}") from error
+            # Of a full disk torch says only at which byte it stopped.
+            reason = error.__context__ if isinstance(error.__context__, OSError) else error
+            raise StorageError(f"cannot write checkpoint {path}: {reason}") from error
 
     def _load_checkpoint(self, run: StageRun) -> None:
         """Go on from a checkpoint, if there is one; a damaged one is removed."""

@@ -138,7 +138,8 @@ def _deliver_all(
     while True:
         orphaned = parent is not None and parent.dead()
         patience = PATIENCE_ORPHANED if orphaned else PATIENCE_ONCE
-        more = _patiently(shipper.step, patience if parent is None or orphaned else None)
+        follows = parent is not None and not orphaned
+        more = _patiently(shipper.step, None if follows else patience, parent)
         if on_progress is not None:
             on_progress(*delivered(shipper.journal))
         if more:
@@ -148,13 +149,17 @@ def _deliver_all(
         time.sleep(poll_seconds)
 
 
-def _patiently(action: Callable[[], bool], patience: float | None) -> bool:
-    """Repeat ``action`` while the store is away, for ``patience`` seconds or for ever."""
+def _patiently(
+    action: Callable[[], bool], patience: float | None, parent: _Parent | None = None
+) -> bool:
+    """Repeat ``action`` while the store is away: ``patience`` seconds, or as ``parent`` lives."""
     start, pause = time.monotonic(), 0.5
     while True:
         try:
             return action()
         except UnreachableError as error:
+            if patience is None and parent is not None and parent.dead():
+                patience, start = PATIENCE_ORPHANED, time.monotonic()
             waited = time.monotonic() - start
             if patience is not None and waited + pause > patience:
                 raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,7 +90,7 @@ class Shipper:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(0, 10_000, 5))
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
+import signal
 import sys
 import tempfile
 import time
@@ -356,6 +358,18 @@ def storage_that_is_full() -> Any:
     storage = fresh_store()
     (storage / "checkpoints").write_text("a file where a folder should be")
     return brief(reports(edge(storage, every=1))[-1])
+
+
+@scenario
+def a_checkpoint_that_does_not_fit() -> Any:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    trial = edge(fresh_store(), every=1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        return brief(reports(trial)[-1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @scenario

@@ -3,8 +3,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -548,6 +550,21 @@ def test_when_its_parent_dies_it_delivers_the_rest_and_closes_what_is_open(write
 def is_zombie(pid):
     with open(f"/proc/{pid}/stat") as stream:
         return stream.read().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def test_while_the_store_is_away_it_outlives_its_parent_by_a_while_only(
+    writer, monkeypatch, tmp_path
+):
+    writer.start()
+    parent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(2)"])
+    threading.Thread(target=parent.wait, daemon=True).start()
+    monkeypatch.setattr("orchestrator.tracking._shipper.PATIENCE_ORPHANED", 1.0)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(UnreachableError):
+            ship(writer.path, uri, follow=True, parent_pid=parent.pid)
+    assert parent.poll() == 0
 
 
 def test_the_end_of_an_earlier_attempt_does_not_end_the_shipper(writer, store):
