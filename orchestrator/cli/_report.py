@@ -13,6 +13,7 @@ from orchestrator.run import SweepOutcome
 from orchestrator.selection import DEFAULT_METRICS
 from orchestrator.spec import SweepSpec
 from orchestrator.tables import ComparisonTable, build_table, render, to_rich
+from orchestrator.tracking._uri import redacted
 from trainables.artifacts import ArtifactStore
 from trainables.errors import InputError
 
@@ -86,10 +87,17 @@ def _where(outcome: SweepOutcome) -> str:
     spec = outcome.spec
     place = _relative(spec.directory)
     return (
-        f"{outcome.seconds:.0f} s · tracking: mlflow ui --backend-store-uri "
-        f"{shlex.quote(spec.tracking_uri)} · artifacts: {_relative(spec.storage_path)}/artifacts · "
+        f"{outcome.seconds:.0f} s · tracking: {_tracking(spec.tracking_uri)} · "
+        f"artifacts: {_relative(spec.storage_path)}/artifacts · "
         f"configurations: {place}/chosen · tables: {place}/table.md, .csv, .tex, .html"
     )
+
+
+def _tracking(uri: str) -> str:
+    """Return the page of a tracking server, or the command that shows a store without one."""
+    if uri.startswith("http"):
+        return redacted(uri)
+    return f"mlflow ui --backend-store-uri {shlex.quote(redacted(uri))}"
 
 
 def _relative(path: Path) -> str:

@@ -1,0 +1,21 @@
+"""What is said at a sweep's end of where things are."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.cli._report import _tracking
+
+
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [
+        ("http://ada:secret@mlflow:5000", "http://ada:***@mlflow:5000"),
+        (
+            "sqlite:////data/my runs.db",
+            "mlflow ui --backend-store-uri 'sqlite:////data/my runs.db'",
+        ),
+    ],
+)
+def test_a_server_is_a_page_and_a_store_needs_a_command(uri: str, text: str) -> None:
+    assert _tracking(uri) == text
