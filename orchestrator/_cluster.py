@@ -112,11 +112,16 @@ def _asks_for_token() -> bool:
 
 
 def _one_machine() -> dict[str, str]:
-    """Return settings for the loopback only, with a token that never reaches the disk."""
+    """Return settings for the loopback only, with a token that never reaches the disk.
+
+    No dashboard runs here, so that none of what every worker would send it each second is of use.
+    """
     return {
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_enable_metrics_collection": "0",
+        "RAY_task_events_report_interval_ms": "0",
     }
 
 
