@@ -114,7 +114,7 @@ def _asks_for_token() -> bool:
 def _one_machine() -> dict[str, str]:
     """Return settings for the loopback only, with a token that never reaches the disk.
 
-    No dashboard runs here, so that none of what every worker would send it each second is of use.
+    No dashboard is served, so that what every worker would send it each second is of no use.
     """
     return {
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
