@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from trainables.calibrators._base import Calibrator, Fit, FitReport, first_argma
 from trainables.calibrators._checks import check_rows
 from trainables.calibrators._crossfit import check_folds, stratified_folds
 from trainables.calibrators._groups import TemperatureFit, fit_temperatures
+from trainables.calibrators._passes import block_values
 from trainables.calibrators.objectives import Objective
 
 
@@ -35,6 +36,25 @@ class RowSets:
         if len(self.masks) == 1:
             return self.logits, self.labels
         return self.logits[self.masks[index]], self.labels[self.masks[index]]
+
+    def passes(self, fits: Sequence[Fit[Any]]) -> Iterator[tuple[list[int], RowSets]]:
+        """Cut fits into those of a common pass, for families whose passes are nothing but products.
+
+        Few rows cost a pass over all of them hardly more than one over a set; of many, a pass
+        leaves out those that do not count, and serves the fits of one set.
+
+        Yields:
+            Positions of fits, and the rows of their pass, with one mask for each of them.
+        """
+        sets = [fit.rows for fit in fits]
+        if self.logits.numel() < block_values(self.logits):
+            yield list(range(len(fits))), RowSets(self.logits, self.labels, self.masks[sets])
+            return
+        for index in sorted(set(sets)):
+            positions = [position for position, own in enumerate(sets) if own == index]
+            logits, labels = self.of(index)
+            everything = torch.ones_like(labels, dtype=torch.bool)
+            yield positions, RowSets(logits, labels, everything.expand(len(positions), -1))
 
     @cached_property
     def winners(self) -> Tensor:

@@ -16,7 +16,7 @@ TOLERANCE, FLAT = 1e-14, 1e-8
 SUFFICIENT, ROUNDING = 1e-4, 1e-15
 RIDGES = (1e-6, 1e-4, 1e-2)
 TINY = 1e-300
-AT_ONCE_VALUES = 1 << 22  # Entries of all curvatures of one pass: bounds its memory.
+AT_ONCE_VALUES = 1 << 20  # Entries of all curvatures of one pass: bounds its memory.
 
 
 @dataclass(frozen=True)

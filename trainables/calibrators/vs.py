@@ -61,14 +61,17 @@ class VectorScaling(Calibrator):
                 fit.calibrator._fit_from(start, *table.of(fit.rows))
                 for fit, start in zip(fits, starts, strict=True)
             ]
-        wanted = [
-            VectorFit(table.masks[fit.rows], start, fit.calibrator.weight_decay)
-            for fit, start in zip(fits, starts, strict=True)
-        ]
-        solved = fit_vectors(table.logits, table.labels, wanted)
-        for fit, (slope, bias, _) in zip(fits, solved, strict=True):
-            fit.calibrator.slope, fit.calibrator.bias = slope, bias
-        return [report for _, _, report in solved]
+        reports: dict[int, FitReport] = {}
+        for positions, rows in table.passes(fits):
+            wanted = [
+                VectorFit(mask, starts[position], fits[position].calibrator.weight_decay)
+                for position, mask in zip(positions, rows.masks, strict=True)
+            ]
+            solved = fit_vectors(rows.logits, rows.labels, wanted)
+            for position, (slope, bias, report) in zip(positions, solved, strict=True):
+                fitted = fits[position].calibrator
+                fitted.slope, fitted.bias, reports[position] = slope, bias, report
+        return [reports[position] for position in range(len(fits))]
 
     def _fit_from(self, start: Tensor, logits: Tensor, labels: Tensor) -> FitReport:
         def evaluate(parameters: Sequence[Tensor]) -> tuple[float, Sequence[Tensor]]:
