@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._ledger import Change
-from orchestrator.tracking._uri import redacted, sqlite_file
+from orchestrator.tracking._uri import SQLITE, redacted, sqlite_file
 from trainables.errors import InputError
 
 PAGE = 1000
@@ -72,6 +73,8 @@ class Server:
         self.uri = uri
         file = sqlite_file(uri)
         with translated(uri), _alone(file):
+            if file is not None and not (file.exists() and file.stat().st_size):
+                _create(file)
             self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
 
     def experiment(self, name: str) -> Experiment | None:
@@ -246,6 +249,16 @@ def quoted(value: str) -> str:
 
 def _slug(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+
+
+def _create(file: Path) -> None:
+    """Have MLflow make its tables, all or none: it never mends a part of them."""
+    for left in file.parent.glob(f"{file.name}.*.tmp*"):
+        left.unlink()
+    # A name of its own: MLflow keeps the connection to a file that it failed with.
+    draft = file.with_name(f"{file.name}.{uuid.uuid4().hex}.tmp")
+    MlflowClient(tracking_uri=f"{SQLITE}{draft}", registry_uri=f"{SQLITE}{draft}")
+    os.replace(draft, file)
 
 
 def _relocate(file: Path, experiment: Experiment, place: str) -> None:

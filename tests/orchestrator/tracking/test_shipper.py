@@ -552,6 +552,25 @@ def is_zombie(pid):
         return stream.read().rsplit(")", 1)[1].split()[0] == "Z"
 
 
+def test_a_database_that_could_not_be_created_whole_is_created_anew(tmp_path):
+    """Run in a process whose files may not grow, as on a full disk, and then may."""
+    script = f"""
+import resource, signal
+from orchestrator.tracking._server import Server, UnreachableError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+try:
+    Server("sqlite:///{tmp_path}/mlflow.db")
+except UnreachableError as error:
+    print("refused")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(Server("sqlite:///{tmp_path}/mlflow.db").experiments())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["refused", "[]"], done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mlflow.db", "mlflow.db.lock"]
+
+
 def test_while_the_store_is_away_it_outlives_its_parent_by_a_while_only(
     writer, monkeypatch, tmp_path
 ):
