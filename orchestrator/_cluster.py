@@ -73,14 +73,19 @@ def joined_cluster(address: str | None) -> Iterator[Any]:
     except SystemExit as error:
         # So does Ray end when SIGTERM comes meanwhile.
         raise KeyboardInterrupt from error
-    except (ConnectionError, ray.exceptions.RayError) as error:
-        token = ", or it asks for another token" if _asks_for_token() else ""
-        reason = short_reason(error)
-        raise InputError(f"no Ray cluster answers at {address!r}{token}: {reason}") from error
+    except Exception as error:  # of a slow start Ray raises just that
+        raise InputError(_not_joined(address, error)) from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _not_joined(address: str | None, error: Exception) -> str:
+    if address is None:
+        return f"Ray does not start on this machine: {short_reason(error)}"
+    token = ", or it asks for another token" if _asks_for_token() else ""
+    return f"no Ray cluster answers at {address!r}{token}: {short_reason(error)}"
 
 
 def token_fault() -> str:

@@ -42,6 +42,16 @@ def test_a_token_of_the_environment_is_in_no_file(token, monkeypatch):
         pass
 
 
+def test_ray_that_is_too_slow_to_start(monkeypatch):
+    def time_out(**options):
+        raise Exception("The current node timed out during startup. This could happen because\n...")
+
+    monkeypatch.setattr("ray.init", time_out)
+    match = "^Ray does not start on this machine: The current node timed out during startup"
+    with pytest.raises(InputError, match=match), joined_cluster(None):
+        pass
+
+
 def test_a_cluster_without_a_token_is_named(monkeypatch, caplog):
     monkeypatch.setattr("ray.init", lambda **options: None)
     monkeypatch.setattr("ray.shutdown", lambda: None)
