@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +22,8 @@ Fresh = Annotated[
     bool, typer.Option(help="Start over under the next free name, keeping what is there.")
 ]
 Address = Annotated[
-    str | None, typer.Option(help="A Ray cluster to join, such as auto; default: this machine.")
+    str | None,
+    typer.Option(help="A Ray cluster: auto, HOST:PORT or ray://HOST:PORT; default: this machine."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
@@ -82,6 +84,8 @@ def run(
 
     if (sweep is None) == (resume is None):
         raise InputError("give either a sweep file or --resume NAME")
+    if address is not None and address.startswith("ray://") and not dry_run:
+        return _run_on_head(address, sweep, resume, storage, fresh, quiet)
     spec = load_existing(resume, storage) if resume is not None else load_sweep(str(sweep))
     if dry_run:
         return _show_plan(spec)
@@ -102,6 +106,24 @@ def _run(spec: Any, resume: bool, fresh: bool, address: str | None, quiet: bool)
     console = None if quiet else Console(stderr=True)
     outcome = run_sweep(spec, resume=resume, fresh=fresh, address=address, console=console)
     return show_outcome(outcome, address)
+
+
+def _run_on_head(
+    address: str, sweep: str | None, resume: str | None, storage: str, fresh: bool, quiet: bool
+) -> int:
+    """Run a sweep file, or resume a sweep whose storage only the cluster may see."""
+    from orchestrator._cluster import require_shared
+    from orchestrator._ray_client import FILE, run_on_head
+    from orchestrator.spec import load_sweep
+
+    flags = [flag for flag, given in (("--fresh", fresh), ("--quiet", quiet)) if given]
+    if sweep is None:
+        target, files = ["--resume", str(resume), "--storage", storage], {}
+    else:
+        require_shared(load_sweep(sweep))
+        target, files = [FILE], {FILE: Path(sweep).read_text(encoding="utf-8")}
+    write = partial(typer.echo, nl=False)
+    return run_on_head(address, ["run", *target, *flags], files, write)
 
 
 def _show_plan(spec: Any) -> int:
