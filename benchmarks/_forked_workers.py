@@ -26,7 +26,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 WORKER, SET_UP = "default_worker.py", "setup_worker.py"
 WAIT = 60.0
@@ -40,6 +39,8 @@ def forked_workers(folder: Path) -> Iterator[None]:
     Args:
         folder: Holds the socket and the program that Ray calls; its path must be short.
     """
+    from unittest import mock
+
     program = folder / "python"
     program.write_text(
         f'#!/bin/sh\nexec {sys.executable} -S -E {__file__} "{sys.executable}" "{folder}" "$@"\n',
@@ -115,12 +116,15 @@ def serve(folder: Path) -> None:
 
 
 def _import_what_workers_need() -> None:
+    from unittest import mock
+
     import ray.actor
 
     # Ray's own random numbers must not have begun here: every fork would go on with the same ones.
     kind = ray.actor.ActorClassID
     fresh = SimpleNamespace(from_random=lambda: kind(os.urandom(kind.size())))
     with mock.patch.object(ray.actor, "ActorClassID", fresh):
+        import ray._private.workers.setup_worker
         import ray.tune
 
 

@@ -96,6 +96,7 @@ def team_server(folder: Path, mlflow: str) -> Iterator[TeamServer]:
         port, log = free_port(), folder / "server.log"
         command = [mlflow, "server", "--app-name", "basic-auth", "--host", "127.0.0.1"]
         command += ["--port", str(port), "--workers", "4"]
+        command += ["--uvicorn-opts", "--timeout-worker-healthcheck 60"]
         command += ["--artifacts-destination", str(folder / "mlflow-artifacts")]
         with open(log, "ab") as stream:
             server = subprocess.Popen(

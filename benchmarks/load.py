@@ -40,6 +40,8 @@ from orchestrator._cluster import joined_cluster
 from orchestrator.journal import read_events
 
 METRICS = 15
+PAUSE = 10.0
+"""Seconds between two reports of a trial that waits for the others."""
 SWEEP = """
 name: load
 tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
@@ -57,7 +59,7 @@ def expected(number: int, step: int) -> dict[str, float]:
     return {**numbered, "val_ece": 0.125, "val_acc": 0.875}
 
 
-def no_op_trainable(folder: Path, reports: int) -> type:
+def no_op_trainable(folder: Path, trials: int, reports: int) -> type:
     """Return a trainable that reports once a second, from the moment at which all are there."""
     from ray import tune
 
@@ -65,22 +67,32 @@ def no_op_trainable(folder: Path, reports: int) -> type:
 
     class ReportsEverySecond(tune.Trainable):
         def setup(self, config: dict[str, Any], **_: Any) -> None:
-            self.number, self.count, self.tick = config["number"], 0, time.monotonic()
+            self.number, self.count, self.tick = config["number"], 0, 0.0
             self.mark = f"{folder}/ready-{self.number}"
             Path(self.mark).touch()
 
         def step(self) -> dict[str, Any]:
-            self.tick += 1.0
-            time.sleep(max(0.0, self.tick - time.monotonic()))
-            if not os.path.exists(go):
+            if not self.tick and not self.begun():
                 empty = epoch_report(0, {"val_ece": 0.125, "val_acc": 0.875}, False)
                 return {**empty, "status": "waiting", "history": []}
+            self.tick += 1.0
+            time.sleep(max(0.0, self.tick - time.monotonic()))
             self.count += 1
             figures = {**metrics(self.number, self.count), sent: time.time()}
             done = self.count == reports
             if done:
                 Path(self.mark).write_text(str(self.count), encoding="utf-8")
             return epoch_report(self.count, figures, done)
+
+        def begun(self) -> bool:
+            end = time.monotonic() + PAUSE
+            while time.monotonic() < end:
+                if os.path.exists(go):
+                    # Seconds begin at another moment in each trial.
+                    self.tick = time.monotonic() + self.number / trials
+                    return True
+                time.sleep(0.5)
+            return False
 
     return ReportsEverySecond
 
@@ -112,7 +124,7 @@ def run_load(folder: Path, server: TeamServer, trials: int, reports: int) -> Out
         with forked_workers(folder):
             ray = stack.enter_context(joined_cluster(None))
         received = stack.enter_context(_reports_counted())
-        done = run_no_ops(no_op_trainable(folder, reports), sweep, ray, watch.start)
+        done = run_no_ops(no_op_trainable(folder, trials, reports), sweep, ray, watch.start)
         watch.stop()
     return Outcome(done, watch, sum(received))
 

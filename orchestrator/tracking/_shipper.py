@@ -205,6 +205,7 @@ class _Shipper:
         self._ledger = Ledger()
         self._pending: dict[str, Change] = {}
         self._reached = 0
+        self._piece = 0
         self._looked = False
         self._doubtful: set[str] = set()
         self._lanes = 1 if uri.startswith("sqlite") else LANES
@@ -223,6 +224,7 @@ class _Shipper:
             self.shipment.events += len(events)
             for event in events:
                 self._collect(self._ledger.apply(event))
+            self._piece = len(self._pending)
         self._deliver_pending()
         if self._reached != before:
             self._memory.offset, self._memory.ahead = self._reached, 0
@@ -312,21 +314,22 @@ class _Shipper:
 
     def _deliver_group(self, runs: list[str]) -> None:
         """Deliver the changes of some runs, several at once; stop at the first that cannot be."""
-        everything, saved = len(self._pending), time.monotonic()
+        saved = time.monotonic()
         with ThreadPoolExecutor(self._lanes) as pool:
             futures = [pool.submit(self._deliver, run, self._pending[run]) for run in runs]
             try:
                 for future in as_completed(futures):
                     future.result()
                     if time.monotonic() - saved > SAVE_SECONDS:
-                        self._note(1 - len(self._pending) / everything)
+                        self._note()
                         saved = time.monotonic()
             finally:
                 for future in futures:
                     future.cancel()
 
-    def _note(self, share: float) -> None:
+    def _note(self) -> None:
         """Write down which runs there are, and about how much of the piece has been delivered."""
+        share = 1 - len(self._pending) / max(1, self._piece)
         self._memory.ahead = int(share * (self._reached - self._memory.offset))
         self._memory.save(self.journal)
 
