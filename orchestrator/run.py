@@ -50,7 +50,6 @@ JOURNAL = "journal.jsonl"
 SPEC = "sweep.yaml"
 LOCK = "run.lock"
 STALLED_SECONDS = 45.0  # A tracking server that takes nothing for so long counts as away.
-STOPPING_SECONDS = 2.0  # An interrupted sweep waits no longer; the shipper goes on by itself.
 # What makes two specifications the same sweep; resources and places may differ when it resumes.
 IDENTITY = ("name", "tasks", "recipes", "variants", "search", "seeds")
 
@@ -216,16 +215,17 @@ def _drained(shipper: ShipperProcess, uri: str, before: int, status: str) -> boo
     """Wait until everything is delivered; give up on a server that is away.
 
     One that has taken nothing since the sweep began (``before`` bytes) and does not listen now is
-    away at once.
+    away at once. After an interruption the shipper goes on by itself.
     """
-    if status == "interrupted":
-        return shipper.wait_drained(STOPPING_SECONDS)
     delivered, since = before, time.monotonic()
     while not shipper.wait_drained(2.0):
         now, _ = shipper.progress()
+        away = now == before and not listens(uri)
+        if status == "interrupted" and not away:
+            return False
         if now != delivered:
             delivered, since = now, time.monotonic()
-        elif time.monotonic() - since > STALLED_SECONDS or (now == before and not listens(uri)):
+        elif away or time.monotonic() - since > STALLED_SECONDS:
             shipper.stop()
             return False
     return True

@@ -127,10 +127,21 @@ def test_one_that_listens_but_takes_nothing_is_given_up(monkeypatch: pytest.Monk
     assert shipper.waits > 5
 
 
-def test_an_interrupted_sweep_leaves_its_shipper_at_work() -> None:
-    shipper = Shipper(3)
+@pytest.mark.parametrize(("delivers", "there"), [(3, False), (0, True)])
+def test_an_interrupted_sweep_leaves_its_shipper_at_work(
+    monkeypatch: pytest.MonkeyPatch, delivers: int, there: bool
+) -> None:
+    shipper = Shipper(delivers)
+    listening(monkeypatch, there)
     assert ending(shipper, "interrupted") == (False, False)
     assert shipper.waits == 1
+
+
+def test_an_interrupted_sweep_leaves_no_shipper_without_a_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listening(monkeypatch, False)
+    assert ending(Shipper(0), "interrupted") == (False, True)
 
 
 @pytest.mark.parametrize(
