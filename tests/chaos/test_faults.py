@@ -1,0 +1,87 @@
+"""The quick ones of ``faults.py``: a sweep stopped, started twice, without server, without room."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fault_files import full
+from lab import Lab
+from sweeps import Command, Done, Sweep, gone, statuses
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+SIZE = {"recipes": "ce, ce+ts", "trials": 1, "epochs": 60}
+
+
+@dataclass(frozen=True)
+class Story:
+    """One sweep and what became of it."""
+
+    sweep: Sweep
+    first: Command
+    second: Done
+    stopped: Done
+    left: list[str]
+    ended: Done
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return Lab(tmp_path_factory.mktemp("faults"), seed=0, **SIZE)
+
+
+@pytest.fixture(scope="module")
+def story(lab: Lab) -> Story:
+    """Start a sweep twice without a tracking server, stop it by Ctrl-C, do as it says."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        away = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    sweep = lab.sweep(tracking=away)
+    first = sweep.start()
+    assert sweep.wait_for_trials(first), first.errors
+    second = sweep.start().wait()
+    first.send(signal.SIGINT)
+    stopped = first.wait()
+    left = first.left_behind()
+    return Story(sweep, first, second, stopped, left, sweep.obey(stopped.line("go on with")))
+
+
+def test_the_second_of_two_is_told_who_runs_it(story: Story) -> None:
+    assert story.second.code == 2
+    line = story.second.line("calsweep: ")
+    owner = f"on {os.uname().nodename}, process {story.first.process.pid}, since 2"
+    assert owner in line
+    assert "Traceback" not in story.second.errors
+
+
+def test_ctrl_c_stops_it_and_leaves_nothing_of_ray(story: Story) -> None:
+    assert story.stopped.code == 130
+    assert "Traceback" not in story.stopped.errors
+    assert story.left == []
+    gone(story.first)
+
+
+def test_it_goes_on_as_it_said_and_tells_what_is_not_delivered(story: Story, lab: Lab) -> None:
+    assert story.ended.code == 0
+    keys = story.sweep.finished()
+    assert len(keys) == len(set(keys)) == 2
+    store = story.sweep.folder / "later.db"
+    line = story.ended.line("calsweep sync")
+    delivered = story.sweep.obey(f"{line} --tracking-uri sqlite:///{store}")
+    assert delivered.code == 0
+    assert statuses(store) == {"FINISHED": 4}
+
+
+def test_a_disk_that_is_full_ends_it_and_more_room_lets_it_go_on(
+    story: Story, lab: Lab, tmp_path: Path
+) -> None:
+    try:
+        row = full(lab, story.sweep, 0.6)
+    except (subprocess.CalledProcessError, FileNotFoundError) as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+    assert row.wrong == [], row.text()
