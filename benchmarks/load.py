@@ -40,8 +40,24 @@ from orchestrator._cluster import joined_cluster
 from orchestrator.journal import read_events
 
 METRICS = 15
+NICENESS = 10
+"""Of the trials, which would run on other machines."""
+
 PAUSE = 10.0
 """Seconds between two reports of a trial that waits for the others."""
+TRAVEL = (
+    "## How reports travel",
+    "",
+    "A trial reports when an epoch ends and two seconds have passed since its last report "
+    "(with ASHA: after every epoch), so that 200 real trials report at most half as often as "
+    "these. With each report the driver writes one line an epoch into the journal: key, step, "
+    "time, all metrics; it does not wait for the disk, since a resumed trial would say it "
+    "again. At a trial's end it writes the last metrics, status, cost and artifact, forces "
+    "all of it to the disk, then the score. The shipper reads the journal once a second, at "
+    "most 4 MB at a time, and sends what has come for a run as one request (of at most 1,000 "
+    "values), four runs at once. What it reads counts as delivered when the server has "
+    "confirmed all of it. The further it is behind, the more goes into a request.",
+)
 SWEEP = """
 name: load
 tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
@@ -117,8 +133,8 @@ def run_load(folder: Path, server: TeamServer, trials: int, reports: int) -> Out
     watch = Watch(trials, reports, folder, server)
     sweep = SWEEP.format(trials=trials, uri=server.uri, storage=folder / "storage")
     # More logical than real processors: the trials sleep nearly all of the time.
-    os.environ["RAY_OVERRIDE_RESOURCES"] = json.dumps({"CPU": trials})
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    settings = {"RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": trials}), "OPENBLAS_NUM_THREADS": "1"}
+    os.environ.update({**settings, "RAY_worker_niceness": str(NICENESS)})
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, server.login()))
         with forked_workers(folder):
@@ -326,7 +342,9 @@ def heading(trials: int, reports: int) -> list[str]:
         f"{packages}. {trials} trials at once in one sweep, {reports} reports each, one a second, "
         f"of {METRICS} metrics; they compute nothing. Trials, driver, shipper, PostgreSQL and "
         "MLflow (4 workers, logins on, as deploy/README.md starts it) share the machine. The clock "
-        "starts when all trials are there.",
+        "starts when all trials are there. Trials, which would run on other machines, are "
+        f"{NICENESS} nicer than the rest, as the shipper is. Load average at the start: "
+        f"{os.getloadavg()[0]:.1f}, by other programs.",
         "",
     ]
 
@@ -342,6 +360,7 @@ def main() -> None:
     wanted = parser.parse_args()
     if not postgres_here():
         raise SystemExit("PostgreSQL (initdb, postgres) or psycopg2 is not installed here")
+    first = heading(wanted.trials, wanted.reports)
     with tempfile.TemporaryDirectory(prefix="load-") as name:
         folder = Path(name)
         with team_server(folder, wanted.mlflow) as server:
@@ -350,8 +369,8 @@ def main() -> None:
             found = read_back(outcome, server, folder, wanted.reports)
             measured = lines_of(outcome, found, server, wanted.reports)
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
-    lines = [*heading(wanted.trials, wanted.reports), *measured, "", *logins]
-    text = "\n".join([*lines, "", f"Load averages at the end: {load}.", ""])
+    lines = [*first, *measured, "", *logins]
+    text = "\n".join([*lines, "", *TRAVEL, "", f"Load averages at the end: {load}.", ""])
     sys.stdout.write(text)
     if wanted.out:
         wanted.out.write_text(text, encoding="utf-8")
