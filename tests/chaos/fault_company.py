@@ -93,8 +93,7 @@ def started_twice(lab: Lab) -> Row:
     row = Row("one sweep started twice", "the second while the first runs")
     sweep = lab.sweep()
     first = sweep.start()
-    assert sweep.wait_for_trials(first), first.errors
-    time.sleep(lab.a_while(0, 0.3))
+    lab.wait(sweep, first, most=0.3)
     second = sweep.start().wait()
     done = first.wait()
     owner = ("root" if os.getuid() == 0 else " on ", os.uname().nodename, str(first.process.pid))

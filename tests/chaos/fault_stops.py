@@ -18,18 +18,21 @@ def ctrl_c(lab: Lab) -> Iterator[Row]:
     interrupt, terminate = signal.SIGINT, signal.SIGTERM
     yield _stopped(lab, [terminate], "starting Ray", lab.random.uniform(0, 4))
     for numbers in ([interrupt], [terminate], [interrupt] * 2):
-        yield _stopped(lab, numbers, "running", lab.a_while())
+        yield _stopped(lab, numbers, "trials run")
     yield _stopped(lab, [interrupt], "measuring", lab.random.uniform(0, 2))
     yield _in_a_long_epoch(lab)
 
 
-def _stopped(lab: Lab, numbers: list[signal.Signals], after: str, wait: float) -> Row:
-    row = Row(" and ".join(number.name for number in numbers), f"{wait:.1f} s after `{after}`")
+def _stopped(lab: Lab, numbers: list[signal.Signals], after: str, wait: float = 0.0) -> Row:
     sweep = lab.sweep()
     command = sweep.start()
-    running = sweep.wait_for(command, lambda: after in command.errors)
-    time.sleep(wait)
-    if not running or not command.running():
+    if after == "trials run":
+        wait = lab.wait(sweep, command)
+    else:
+        sweep.wait_for(command, lambda: after in command.errors)
+        time.sleep(wait)
+    row = Row(" and ".join(number.name for number in numbers), f"{wait:.1f} s after `{after}`")
+    if not command.running():
         row.happened.append("it had ended already")
         return row
     stopping, done = _stop(command, numbers, lab)

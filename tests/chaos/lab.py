@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Cluster, TrackingServer
-from sweeps import Done, Sweep, gone
+from sweeps import Command, Done, Sweep, gone
 
 INTERRUPTED, WRONG_INPUT, FAILED = 130, 2, 1
 
@@ -45,7 +45,7 @@ class Lab:
         self.random = random.Random(seed)
         self.changes = changes
         self._count = 0
-        self._calm: dict[str, tuple[Sweep, float]] = {}
+        self._calm: dict[str, Sweep] = {}
 
     def place(self) -> Path:
         self._count += 1
@@ -58,25 +58,22 @@ class Lab:
 
     def calm(self, **changes: Any) -> Sweep:
         """Return the same sweep after an undisturbed run."""
-        return self._undisturbed(**changes)[0]
-
-    def work(self) -> float:
-        """Return the seconds from the first trial's start to the last one's end."""
-        return self._undisturbed()[1]
-
-    def _undisturbed(self, **changes: Any) -> tuple[Sweep, float]:
         name = str(sorted(changes.items()))
         if name not in self._calm:
             sweep = self.sweep(**changes)
             done = sweep.start().wait()
             assert done.code == 0, done
-            first, *_, last = [*sweep.events("trial_started"), *sweep.events("trial_finished")]
-            self._calm[name] = sweep, (last["time"] - first["time"]) / 1000
+            self._calm[name] = sweep
         return self._calm[name]
 
-    def a_while(self, least: float = 0.0, most: float = 0.8) -> float:
-        """Return a random part of the time that the trials of the sweep take."""
-        return self.random.uniform(least, most) * self.work()
+    def wait(self, sweep: Sweep, command: Command, most: float = 0.7) -> float:
+        """Wait until a random part of the trials has ended, and a moment longer; return it all."""
+        part = int(self.random.uniform(0, most) * len(self.calm().finished()))
+        started = time.monotonic()
+        assert sweep.wait_for_trials(command), command.errors
+        sweep.wait_for(command, lambda: len(sweep.finished()) >= part)
+        time.sleep(self.random.uniform(0, 1.5))
+        return time.monotonic() - started
 
 
 Fault = Callable[[Lab], Iterator[Row]]
@@ -115,8 +112,7 @@ def killed(lab: Lab, wanted: Callable[[Sweep], object]) -> Sweep:
     """Return a sweep whose driver was killed at a random moment at which something was there."""
     sweep = lab.sweep()
     command = sweep.start()
-    assert sweep.wait_for_trials(command), command.errors
-    time.sleep(lab.a_while(0.1, 0.6))
+    lab.wait(sweep, command)
     assert sweep.wait_for(command, lambda: bool(wanted(sweep))), "it ended too early"
     command.process.kill()
     command.process.wait()
