@@ -61,6 +61,8 @@ def joined_cluster(address: str | None) -> Iterator[Any]:
 
     # Tune warns of files that it was told not to write.
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    # Nothing is restored from Tune's snapshots, so that one that fails is no one's concern.
+    logging.getLogger("ray.tune.execution.experiment_state").setLevel(logging.CRITICAL)
     try:
         with unchanged(signal.SIGTERM):
             ray.init(
