@@ -22,6 +22,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -406,7 +407,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trials", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=400)
+    parser.add_argument("--epochs", type=int, default=240)
     parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -416,7 +417,9 @@ def main() -> int:
         stormy = run(folder / "stormy", weather, wanted.trials, wanted.epochs)
         text = f"# Chaos: one sweep under random kills\n\n{report(calm, stormy, weather)}\n"
         text += (
-            f"- {os.cpu_count()} CPU cores, Python {platform.python_version()}, two worker nodes\n"
+            f"- {os.cpu_count()} CPU cores, Python {platform.python_version()}, ray {version('ray')}, "
+            f"two worker nodes; {wanted.epochs} epochs a training; load average at the end "
+            f"{os.getloadavg()[2]:.1f} over 15 minutes: other programs ran\n"
         )
         text += "\n" + stormy.table.decode()
     sys.stdout.write(text)
