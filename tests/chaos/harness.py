@@ -417,8 +417,8 @@ def main() -> int:
         stormy = run(folder / "stormy", weather, wanted.trials, wanted.epochs)
         text = f"# Chaos: one sweep under random kills\n\n{report(calm, stormy, weather)}\n"
         text += (
-            f"- {os.cpu_count()} CPU cores, Python {platform.python_version()}, ray {version('ray')}, "
-            f"two worker nodes; {wanted.epochs} epochs a training; load average at the end "
+            f"- {os.cpu_count()} CPU cores, Python {platform.python_version()}, "
+            f"ray {version('ray')}, two worker nodes; {wanted.epochs} epochs a training; load average at the end "
             f"{os.getloadavg()[2]:.1f} over 15 minutes: other programs ran\n"
         )
         text += "\n" + stormy.table.decode()
