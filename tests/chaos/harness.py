@@ -418,8 +418,8 @@ def main() -> int:
         text = f"# Chaos: one sweep under random kills\n\n{report(calm, stormy, weather)}\n"
         text += (
             f"- {os.cpu_count()} CPU cores, Python {platform.python_version()}, "
-            f"ray {version('ray')}, two worker nodes; {wanted.epochs} epochs a training; load average at the end "
-            f"{os.getloadavg()[2]:.1f} over 15 minutes: other programs ran\n"
+            f"ray {version('ray')}, two worker nodes; {wanted.epochs} epochs a training; load "
+            f"average at the end {os.getloadavg()[2]:.1f} over 15 minutes: other programs ran\n"
         )
         text += "\n" + stormy.table.decode()
     sys.stdout.write(text)
