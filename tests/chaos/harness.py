@@ -79,7 +79,7 @@ class Weather:
 
     kills: int = 0
     seed: int = 0
-    pause: tuple[float, float] = (4.0, 12.0)
+    pause: tuple[float, float] = (2.0, 5.0)
     done: list[Kill] = field(default_factory=list)
 
 
@@ -407,7 +407,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trials", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=240)
+    parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
