@@ -74,13 +74,13 @@ def _gpus() -> Finding:
 
 def _ray() -> Finding:
     from orchestrator._cluster import joined_cluster
+    from trainables.errors import InputError
 
     try:
         with joined_cluster(None) as ray:
             resources = ray.cluster_resources()
-    except (RuntimeError, OSError, ConnectionError, ValueError) as error:
-        line = str(error).splitlines()[0]
-        return Finding("Ray", f"does not start: {line}", "free memory and /dev/shm, then try again")
+    except InputError as error:
+        return Finding("Ray", str(error), "free memory and /dev/shm, then try again")
     return Finding("Ray", f"starts on the loopback with {resources.get('CPU', 0):g} CPUs")
 
 

@@ -14,7 +14,7 @@ from fault_files import full
 from lab import Lab
 from sweeps import Command, Done, Sweep, gone, statuses
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(900)]
 SIZE = {"recipes": "ce, ce+ts", "trials": 1, "epochs": 60}
 
 

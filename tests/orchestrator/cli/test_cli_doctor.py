@@ -63,7 +63,7 @@ def test_ray_that_does_not_start(calsweep, monkeypatch):
     code, out, _ = calsweep("doctor")
     mark, text = findings(out)["Ray"]
     assert (code, mark) == (1, "FAIL")
-    assert text.startswith("does not start: no shared memory -> ")
+    assert text.startswith("Ray does not start on this machine: no shared memory more -> ")
 
 
 def test_a_missing_data_set_is_no_fault(calsweep, no_ray, empty_folder):

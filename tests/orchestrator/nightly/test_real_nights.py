@@ -48,12 +48,9 @@ class Plant(importlib.abc.MetaPathFinder):
         whole = spec.loader.exec_module
         def execute(module):
             whole(module)
-            fit = module.TemperatureScaling._fit
-            def stuck(self, logits, labels):
-                report = fit(self, logits, labels)
-                self.temperature = self.temperature * 0 + 1
-                return report
-            module.TemperatureScaling._fit = stuck
+            def stuck(self, logits):
+                return self.temperature * 0 + 1
+            module.TemperatureScaling._temperatures = stuck
         spec.loader.exec_module = execute
         return spec
 
