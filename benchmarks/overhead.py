@@ -33,9 +33,10 @@ REPORTS, METRICS, PARAMETERS = 5, 15, 20
 DOMINATES = (
     "What dominates: Tune's own loop (an actor call, a wait and a record a report; it also keeps "
     "every trial in memory, which is nearly all of the driver's growth); then the tracking server, "
-    "which answers up to three requests a trial while the search goes on and for a while after: it "
-    "and the shipper share the cores with our driver and actors, where Tune alone has them to itself. "
-    "Our own share is the configuration (Optuna, the stage's key) and one flush to the disk a trial.",
+    "which answers up to three requests a trial while the search goes on and for a while after: "
+    "it and the shipper share the cores with our driver and actors, where Tune alone has them to "
+    "itself. Our own share is the configuration (Optuna, the stage's key) and one flush to the "
+    "disk a trial.",
 )
 FIGURES = {f"val_m{number}": 0.5 for number in range(METRICS - 2)}
 SPACE = {f"p{number}": (0.0, 1.0) for number in range(PARAMETERS)}
