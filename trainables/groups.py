@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from trainables._calibrate_group import CalibrateGroup
-from trainables.artifacts import Artifact, ArtifactStore
+from trainables._group_run import GroupRun
+from trainables.artifacts import ArtifactStore
 from trainables.errors import TrainingDivergedError
 from trainables.metrics import calibration_reports
 from trainables.refinements import HeadGroup
@@ -24,26 +25,13 @@ from trainables.stages import (
 
 __all__ = ["RefineGroup", "open_together"]
 
-History = list[dict[str, Any]]
 
-
-class RefineGroup(StageRun):
-    """The run of one refinement, with others carried along.
-
-    To its trial it is an ordinary run. What comes of the others is stored when it finishes, so that
-    their own trials find it; one that diverges is left out, and fails in its own trial.
-
-    Args:
-        run: The refinement that is asked for, not begun.
-        others: Refinements of the same extractor that can share its pass, not begun.
-    """
+class RefineGroup(GroupRun[RefineStage]):
+    """The run of one refinement, with others of the same extractor; see ``GroupRun``."""
 
     def __init__(self, run: RefineStage, others: Sequence[RefineStage]) -> None:
-        super().__init__(run.request, run.store, run.data)
+        super().__init__(run, others)
         self.shared_seconds = run.shared_seconds
-        self._run = run
-        self._others = list(others)
-        self._histories: dict[str, History] = {other.request.key(): [] for other in others}
         self._group = HeadGroup([member.trainer for member in (run, *others)])
 
     @property
@@ -85,23 +73,6 @@ class RefineGroup(StageRun):
             self._group.drop(member.trainer)
             return True
         return False
-
-    def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Return the head's weights and validation logits."""
-        return self._run.outcome()
-
-    def finish(
-        self,
-        metrics: Mapping[str, float],
-        history: Sequence[Mapping[str, Any]] = (),
-        seconds: float | None = None,
-    ) -> Artifact:
-        """Store what came of every refinement, each with its share of the cost; return the own."""
-        share = None if seconds is None else seconds / (1 + len(self._others))
-        for other in self._others:
-            own = self._histories[other.request.key()]
-            other.finish(own[-1]["metrics"], own, share)
-        return super().finish(metrics, history, share)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of every head."""
