@@ -417,7 +417,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trials", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -429,7 +429,7 @@ def main() -> int:
         text += (
             f"- {os.cpu_count()} CPU cores, Python {platform.python_version()}, "
             f"ray {version('ray')}, two worker nodes; {wanted.epochs} epochs a training; load "
-            f"average at the end {os.getloadavg()[2]:.1f} over 15 minutes: other programs ran\n"
+            f"average over the last 15 minutes {os.getloadavg()[2]:.1f}\n"
         )
         text += "\n" + stormy.table.decode()
     sys.stdout.write(text)
