@@ -275,7 +275,7 @@ class SweepState:
             seed=seed,
             upstream=base.outcome.artifact if base else None,
             upstream_stage=base.trial.request.stage if base else None,
-            upstream_request=base.trial.request.__dict__ if base else None,
+            upstream_request=base.trial.request.plain() if base else None,
         )
         before = base.trial.configuration if base else {}
         key = _trial_key(self.sweep_id, study.plan.id, role, number, request.key())

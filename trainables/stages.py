@@ -10,7 +10,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,16 @@ class StageRequest:
 
     def key(self) -> str:
         """Return the key of the outcome; the data count by content, not by place."""
-        determinants = asdict(self)
+        return self._key
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields by name, not copied."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @cached_property
+    def _key(self) -> str:
+        # The data's manifest is read for it: too dear for what every epoch asks.
+        determinants = self.plain()
         del determinants["upstream_request"]
         determinants["data"] = PreparedData.open(Path(self.data)).key
         return stage_key(determinants.pop("stage"), **determinants)
@@ -167,7 +176,7 @@ class StageRun(ABC):
         if seconds is not None:
             facts["seconds"] = round(seconds + self.shared_seconds, 3)
         record = {
-            "request": asdict(self.request),
+            "request": self.request.plain(),
             "metrics": dict(metrics),
             "history": list(history),
             **facts,
@@ -180,15 +189,15 @@ class StageRun(ABC):
         Raises:
             InputError: If it is missing or damaged and the request does not tell how it came about.
         """
-        stage, key, fields = (
+        stage, key, request = (
             self.request.upstream_stage,
             self.request.upstream,
             self.request.upstream_request,
         )
-        if fields is None or stage is None or key is None:
+        if request is None or stage is None or key is None:
             return _find(self.store, stage, key)
         found = self.store.find(stage, key)
-        return found or self._compute_upstream(StageRequest(**fields), key)
+        return found or self._compute_upstream(StageRequest(**request), key)
 
     def _compute_upstream(self, request: StageRequest, key: str) -> Artifact:
         with self.store.lock(request.stage, key):

@@ -60,6 +60,7 @@ def main() -> int:
     started, rows = time.monotonic(), []
     with tempfile.TemporaryDirectory() as name:
         lab = Lab(Path(name), wanted.seed)
+        lab.calm()  # Others are disturbed at moments that it tells.
         for chosen in wanted.names or FAULTS:
             for row in seen(chosen, lab):
                 rows.append(row)

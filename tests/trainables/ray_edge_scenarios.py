@@ -64,7 +64,7 @@ def wanted(protocol: dict[str, Any] | None = None, **changes: Any) -> StageReque
 
 
 def config(gpus: float = 0.0, **changes: Any) -> dict[str, Any]:
-    return {"request": wanted(**changes).__dict__, "cpus": 1, "gpus": gpus, "score": "val_nll"}
+    return {"request": wanted(**changes).plain(), "cpus": 1, "gpus": gpus, "score": "val_nll"}
 
 
 def edge(storage: Path, report_seconds: float = 0.0, every: int = 0, **changes: Any) -> Edge:
@@ -268,7 +268,7 @@ def data_that_are_gone() -> Any:
     trial = Edge(
         {
             **config(),
-            "request": {**wanted().__dict__, "data": str(FOLDER / "none")},
+            "request": {**wanted().plain(), "data": str(FOLDER / "none")},
             "storage": fresh_store(),
             "report_seconds": 0.0,
         }
@@ -283,7 +283,7 @@ def an_upstream_that_is_damaged() -> Any:
     trained = stored(storage)
     before = dict(trained.record["metrics"])
     asked = {"stage": "refine", "parts": MACAL, "upstream": trained}
-    fields = {**wanted(**asked).__dict__, "upstream_request": wanted().__dict__}
+    fields = {**wanted(**asked).plain(), "upstream_request": wanted().plain()}
     (trained.directory / "weights.safetensors").write_bytes(b"x")
     place = {"storage": storage, "report_seconds": 0.0}
     found = reports(Edge({**config(), "request": fields, **place}))

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from trainables.refinements._trainer import HeadTrainer
+from trainables.refinements._base import Refinement
+from trainables.refinements._trainer import EVALUATION_BATCH, HeadTrainer, hits_and_confidence
 
 Tensors = dict[str, Tensor]
 
@@ -23,23 +24,52 @@ class HeadBundle:
 
     Args:
         trainers: See ``HeadGroup``.
+
+    Attributes:
+        trainers: The members.
     """
 
     def __init__(self, trainers: Sequence[HeadTrainer]) -> None:
-        self._trainers = trainers
+        self.trainers = trainers
         self._first = trainers[0]
-        self._template = copy.deepcopy(self._first.head).train()
+        self._template = copy.deepcopy(self._first.head)
+        # A module's tensors stay the same objects; to look for their names takes long.
+        self._parameters = [dict(trainer.head.named_parameters()) for trainer in trainers]
+        self._buffers = [dict(trainer.head.named_buffers()) for trainer in trainers]
 
     def train_epoch(self) -> list[dict[str, float]]:
         """Train every member one epoch; return what ``HeadTrainer.train_epoch`` returns of each."""
         view = self._first.view()
-        orders, noises = zip(*(trainer.draw_order() for trainer in self._trainers), strict=True)
-        for trainer, noise in zip(self._trainers, noises, strict=True):
+        orders, noises = zip(*(trainer.draw_order() for trainer in self.trainers), strict=True)
+        for trainer, noise in zip(self.trainers, noises, strict=True):
             trainer.head.train()
             trainer.refinement.start_epoch(trainer.head, trainer.epoch, noise)
-        totals = self._train(view, orders)
-        means = (totals / len(view)).tolist()
-        return [t.end_epoch(view, *mean) for t, mean in zip(self._trainers, means, strict=True)]
+        means = self._train(view, orders) / len(view)
+        heard = self._feedback(view) if self._first.refinement.second_pass else means[:, 1:]
+        rows = torch.cat([means, heard], dim=1).tolist()
+        return [t.end_epoch(*row) for t, row in zip(self.trainers, rows, strict=True)]
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return the logits (M, N, K) in eval mode of features (N, D)."""
+        return self._in_eval_mode(self._template.eval(), *self._stacked(), features)
+
+    @torch.no_grad()
+    def _feedback(self, view: Tensor) -> Tensor:
+        """Return accuracy and mean confidence of what the refinements want measured, (M, 2)."""
+        probe = _Feedback(self._first.refinement, self._template).eval()
+        weights, buffers = ({f"head.{n}": t for n, t in each.items()} for each in self._stacked())
+        totals = torch.zeros(len(self.trainers), 2, dtype=torch.float64, device=view.device)
+        step = max(1, EVALUATION_BATCH // len(self.trainers))
+        for rows in torch.arange(len(view), device=view.device).split(step):
+            logits = self._in_eval_mode(probe, weights, buffers, view[rows].float())
+            totals += hits_and_confidence(logits, self._first.labels[rows])
+        return totals / len(view)
+
+    @torch.no_grad()
+    def _in_eval_mode(
+        self, module: nn.Module, weights: Tensors, buffers: Tensors, features: Tensor
+    ) -> Tensor:
+        return vmap(_call, in_dims=(None, 0, 0, None))(module, weights, buffers, features)
 
     def _train(self, view: Tensor, orders: Sequence[Tensor]) -> Tensor:
         """Go through the training set once; return sums of loss, hits and confidence, (M, 3)."""
@@ -47,34 +77,45 @@ class HeadBundle:
         shared = all(torch.equal(order, orders[0]) for order in orders)
         order = orders[0] if shared else torch.stack(list(orders))
         weights, buffers = self._stacked()
-        step = _StackedSGD(weights, self._trainers)
-        forward = vmap(self._logits, in_dims=(0, 0, None if shared else 0))
-        totals = torch.zeros(len(self._trainers), 3, dtype=torch.float64, device=view.device)
+        step = _StackedSGD(weights, self.trainers)
+        self._template.train()
+        forward = vmap(_call, in_dims=(None, 0, 0, None if shared else 0))
+        totals = torch.zeros(len(self.trainers), 3, dtype=torch.float64, device=view.device)
         for rows in order.split(self._first.batch_size, dim=-1):
-            targets = self._first.labels[rows].expand(len(self._trainers), -1)
-            logits = forward(weights, buffers, view[rows].float())
+            targets = self._first.labels[rows].expand(len(self.trainers), -1)
+            logits = forward(self._template, weights, buffers, view[rows].float())
             slopes, sums = _cross_entropy(logits.detach(), targets)
             step(torch.autograd.grad(logits, list(weights.values()), slopes))
             totals += sums
         self._return(weights, step.velocities)
         return totals
 
-    def _logits(self, weights: Tensors, buffers: Tensors, features: Tensor) -> Tensor:
-        return functional_call(self._template, (weights, buffers), (features,))
-
     def _stacked(self) -> tuple[Tensors, Tensors]:
-        parameters = _stack_all([dict(t.head.named_parameters()) for t in self._trainers])
-        buffers = _stack_all([dict(t.head.named_buffers()) for t in self._trainers])
-        return {name: tensor.requires_grad_() for name, tensor in parameters.items()}, buffers
+        weights = _stack_all(self._parameters)
+        for weight in weights.values():
+            weight.requires_grad_()
+        return weights, _stack_all(self._buffers)
 
     @torch.no_grad()
     def _return(self, weights: Tensors, velocities: Tensors) -> None:
         """Write weights and velocities back into the members."""
-        for position, trainer in enumerate(self._trainers):
-            for name, parameter in trainer.head.named_parameters():
+        for position, trainer in enumerate(self.trainers):
+            for name, parameter in self._parameters[position].items():
                 own = _corner(position, parameter)
                 parameter.copy_(weights[name][own])
                 trainer.optimizer.velocities[name].copy_(velocities[name][own])
+
+
+class _Feedback(nn.Module):
+    """Gives what a refinement's second pass measures."""
+
+    def __init__(self, refinement: Refinement, head: nn.Module) -> None:
+        super().__init__()
+        self._refinement = refinement
+        self.head = head
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self._refinement.feedback_logits(self.head, features)
 
 
 class _StackedSGD:
@@ -102,6 +143,10 @@ class _StackedSGD:
                 change.mul_(self._masks[name])
             velocity.add_(change)
             weight.addcmul_(velocity, self._rates[name], value=-1)
+
+
+def _call(module: nn.Module, weights: Tensors, buffers: Tensors, features: Tensor) -> Tensor:
+    return functional_call(module, (weights, buffers), (features,), tie_weights=False)
 
 
 def _rates(rates: Sequence[float], weight: Tensor) -> Tensor:
@@ -135,6 +180,8 @@ def _stack_all(members: Sequence[Mapping[str, Any]]) -> Tensors:
 
 def _stack(members: Sequence[Tensor]) -> Tensor:
     """Return one tensor of all members (M, ...), each filled up with zeros to the largest."""
+    if len({tensor.shape for tensor in members}) == 1:
+        return torch.stack([tensor.detach() for tensor in members])
     sizes = [max(size) for size in zip(*(tensor.shape for tensor in members), strict=True)]
     stacked = members[0].detach().new_zeros(len(members), *sizes)
     for position, tensor in enumerate(members):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+
+from torch import Tensor
 
 from trainables.refinements._bundle import HeadBundle
 from trainables.refinements._trainer import HeadTrainer
@@ -35,31 +37,43 @@ class HeadGroup:
         if len(keys) != 1 or None in keys:
             raise ValueError(f"{len(trainers)} trainers with pass keys {keys} cannot share a pass")
         self.trainers = list(trainers)
+        self._bundles = _bundles(self.trainers)
 
     def train_epoch(self) -> list[dict[str, float]]:
         """Train every member one epoch; return what ``HeadTrainer.train_epoch`` returns of each."""
         figures: dict[int, dict[str, float]] = {}
-        for members in self._bundles():
-            found = HeadBundle(members).train_epoch()
-            figures |= {id(member): own for member, own in zip(members, found, strict=True)}
+        for bundle in self._bundles:
+            found = bundle.train_epoch()
+            figures |= {id(one): own for one, own in zip(bundle.trainers, found, strict=True)}
         return [figures[id(trainer)] for trainer in self.trainers]
 
-    def _bundles(self) -> Iterator[list[HeadTrainer]]:
-        """Yield members of about the same size."""
-        by_size = sorted(self.trainers, key=_size)
-        while by_size:
-            limit = WIDEST_TO_NARROWEST * _size(by_size[0])
-            count = sum(_size(trainer) <= limit for trainer in by_size)
-            yield by_size[:count]
-            by_size = by_size[count:]
+    def logits(self, features: Tensor) -> list[Tensor]:
+        """Return every member's logits (N, K), in eval mode, of features (N, D)."""
+        found: dict[int, Tensor] = {}
+        for bundle in self._bundles:
+            logits = bundle.logits(features)
+            found |= {id(one): own for one, own in zip(bundle.trainers, logits, strict=True)}
+        return [found[id(trainer)] for trainer in self.trainers]
 
     def drop(self, trainer: HeadTrainer) -> None:
         """Go on without a member, such as one that diverged."""
         self.trainers.remove(trainer)
+        self._bundles = _bundles(self.trainers)
 
     def __len__(self) -> int:
         """Return the number of members."""
         return len(self.trainers)
+
+
+def _bundles(trainers: Sequence[HeadTrainer]) -> list[HeadBundle]:
+    """Return bundles of members of about the same size."""
+    by_size, bundles = sorted(trainers, key=_size), []
+    while by_size:
+        limit = WIDEST_TO_NARROWEST * _size(by_size[0])
+        count = sum(_size(trainer) <= limit for trainer in by_size)
+        bundles.append(HeadBundle(by_size[:count]))
+        by_size = by_size[count:]
+    return bundles
 
 
 def _size(trainer: HeadTrainer) -> int:

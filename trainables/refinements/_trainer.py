@@ -78,7 +78,9 @@ class HeadTrainer:
             refinement tracks. A loss that diverged is returned as it is (nan or inf).
         """
         view = self.view()
-        return self.end_epoch(view, *self._train(view))
+        means = self._train(view)
+        heard = self._evaluate(view) if self.refinement.second_pass else means[1:]
+        return self.end_epoch(*means, *heard)
 
     def view(self) -> Tensor:
         """Return the features (N, D) that the present epoch reads, on the device."""
@@ -90,14 +92,18 @@ class HeadTrainer:
         return order, Generator(self._device).manual_seed(self._draw_seed())
 
     def end_epoch(
-        self, view: Tensor, loss: float, accuracy: float, confidence: float
+        self, loss: float, accuracy: float, confidence: float, *heard: float
     ) -> dict[str, float]:
-        """Let the refinement hear how an epoch went; return the epoch's figures."""
+        """Let the refinement hear how an epoch went; return the epoch's figures.
+
+        Args:
+            loss: Mean over the steps' samples.
+            accuracy: That of the outputs that were trained on.
+            confidence: Theirs, too.
+            heard: Accuracy and confidence that the refinement is told of.
+        """
         self.head.eval()
-        if self.refinement.second_pass:
-            figures = self.refinement.end_epoch(self.head, *self._evaluate(view))
-        else:
-            figures = self.refinement.end_epoch(self.head, accuracy, confidence)
+        figures = self.refinement.end_epoch(self.head, *heard)
         self.epoch += 1
         means = {
             "train_loss": loss,
@@ -136,10 +142,11 @@ class HeadTrainer:
     @torch.no_grad()
     def _evaluate(self, view: Tensor) -> list[float]:
         """Return accuracy and mean confidence of what the refinement wants measured."""
+        self.head.eval()
         totals = torch.zeros(2, dtype=torch.float64, device=self._device)
         for rows in torch.arange(len(view), device=self._device).split(EVALUATION_BATCH):
             logits = self.refinement.feedback_logits(self.head, view[rows].float())
-            totals += _hits_and_confidence(logits, self.labels[rows])
+            totals += hits_and_confidence(logits, self.labels[rows])
         return (totals / len(view)).tolist()
 
     def _step(self, features: Tensor, targets: Tensor, noise: Generator) -> Tensor:
@@ -148,7 +155,7 @@ class HeadTrainer:
         loss, logits = self.refinement.batch_loss(self.head, features.float(), targets, noise)
         loss.backward()
         self.optimizer.step(self.refinement.movable(self.head))
-        hits, confidence = _hits_and_confidence(logits.detach(), targets)
+        hits, confidence = hits_and_confidence(logits.detach(), targets)
         return torch.stack([loss.detach() * len(targets), hits, confidence])
 
     def _initial_head(self, feature_dim: int, num_classes: int) -> nn.Module:
@@ -161,12 +168,20 @@ class HeadTrainer:
         return int(torch.randint(2**62, (), generator=self._generator))
 
 
-def _hits_and_confidence(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the number of correct rows and the sum of the largest probabilities, (2,)."""
+def hits_and_confidence(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the number of correct rows and the sum of the largest probabilities.
+
+    Args:
+        logits: (..., N, K).
+        targets: (N,).
+
+    Returns:
+        (..., 2).
+    """
     # A softmax over few classes costs three times as much as their logsumexp.
-    largest, predictions = logits.max(dim=1)
-    confidences = (largest - logits.logsumexp(dim=1)).exp()
-    return torch.stack([(predictions == targets).sum(), confidences.sum()])
+    largest, predictions = logits.max(dim=-1)
+    confidences = (largest - logits.logsumexp(dim=-1)).exp()
+    return torch.stack([(predictions == targets).sum(-1), confidences.sum(-1)], dim=-1)
 
 
 def _check_views(views: Sequence[Tensor], labels: Tensor) -> None:
