@@ -29,17 +29,17 @@ class NoOpSweep:
     grown: float
 
 
-def epoch_report(step: int, metrics: dict[str, float], done: bool) -> dict[str, Any]:
-    """Return what a stage reports after one epoch."""
+def stage_report(steps: list[int], metrics: dict[str, float], done: bool) -> dict[str, Any]:
+    """Return what a stage reports after one epoch or several."""
     return {
         "status": "finished" if done else "running",
         "reason": "",
         "storage_failed": False,
         "reused": False,
         "metrics": metrics,
-        "history": [{"step": step, "metrics": metrics}],
+        "history": [{"step": step, "metrics": metrics} for step in steps],
         "notices": [],
-        "epoch": step,
+        "epoch": steps[-1],
         "seconds": 0.0,
         "score": metrics["val_ece"],
         "done": done,

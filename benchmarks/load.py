@@ -32,7 +32,7 @@ from unittest import mock
 from _forked_workers import forked_workers
 from _load_logins import try_logins
 from _load_watch import SENT, Watch
-from _noop_sweep import NoOpSweep, epoch_report, run_no_ops
+from _noop_sweep import NoOpSweep, run_no_ops, stage_report
 from _postgres import postgres_here
 from _team_server import TeamServer, team_server
 
@@ -89,7 +89,7 @@ def no_op_trainable(folder: Path, trials: int, reports: int) -> type:
 
         def step(self) -> dict[str, Any]:
             if not self.tick and not self.begun():
-                empty = epoch_report(0, {"val_ece": 0.125, "val_acc": 0.875}, False)
+                empty = stage_report([0], {"val_ece": 0.125, "val_acc": 0.875}, False)
                 return {**empty, "status": "waiting", "history": []}
             self.tick += 1.0
             time.sleep(max(0.0, self.tick - time.monotonic()))
@@ -98,7 +98,7 @@ def no_op_trainable(folder: Path, trials: int, reports: int) -> type:
             done = self.count == reports
             if done:
                 Path(self.mark).write_text(str(self.count), encoding="utf-8")
-            return epoch_report(self.count, figures, done)
+            return stage_report([self.count], figures, done)
 
         def begun(self) -> bool:
             end = time.monotonic() + PAUSE

@@ -13,6 +13,9 @@ from pathlib import Path
 from lab import WRONG_INPUT, Lab, Row, brief, fault, killed, one_line, prefix
 from sweeps import Sweep, statuses, tracked
 
+LONGER = {"epochs": 150}
+"""Trainings that are long enough to leave checkpoints."""
+
 
 @fault
 def full_disk(lab: Lab) -> Iterator[Row]:
@@ -85,7 +88,7 @@ def cut(content: bytearray, chance: random.Random) -> bytearray:
 
 def _damaged(lab: Lab, what: str, how: Callable[[bytearray, random.Random], bytearray]) -> Row:
     pattern = {"checkpoint": "checkpoints/**/*.pt", "weights": "train/**/weights.safetensors"}
-    sweep = killed(lab, lambda it: _files(it, pattern.get(what, f"**/{what}")))
+    sweep = killed(lab, lambda it: _files(it, pattern.get(what, f"**/{what}")), **LONGER)
     victim = lab.random.choice(_files(sweep, pattern.get(what, f"**/{what}")))
     done = "a bit flipped" if how is flip else "cut off at a random place"
     row = Row("damage", f"driver killed, {what} of `{victim.parent.parent.parent.name}` {done}")
@@ -95,7 +98,8 @@ def _damaged(lab: Lab, what: str, how: Callable[[bytearray, random.Random], byte
     row.happened.append(f"resumed: exit code {again.code}, {len(notices)} notice(s) of it")
     row.expect(resumed=again.code == 0)
     if again.code == 0:
-        row.wrong += [text for text in sweep.faults(lab.calm()) if "ended twice" not in text]
+        wrong = sweep.faults(lab.calm(**LONGER))
+        row.wrong += [text for text in wrong if "ended twice" not in text]
     return row
 
 

@@ -108,9 +108,9 @@ def prefix(one: list[str], other: list[str]) -> bool:
     return other[: len(one)] == one
 
 
-def killed(lab: Lab, wanted: Callable[[Sweep], object]) -> Sweep:
+def killed(lab: Lab, wanted: Callable[[Sweep], object], **changes: Any) -> Sweep:
     """Return a sweep whose driver was killed at a random moment at which something was there."""
-    sweep = lab.sweep()
+    sweep = lab.sweep(**changes)
     command = sweep.start()
     lab.wait(sweep, command)
     assert sweep.wait_for(command, lambda: bool(wanted(sweep))), "it ended too early"
