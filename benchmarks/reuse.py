@@ -42,6 +42,7 @@ search:
   sampler: {sampler}
   accuracy_tolerance: null
   fixed: {fixed}
+resources: {{concurrent: {processes}}}
 storage: {storage}
 """
 
@@ -53,6 +54,7 @@ def sweep(
     sampler: str = "tpe",
     hidden: int | None = None,
     epochs: int = TRAINING_EPOCHS,
+    processes: int | None = None,
 ) -> list[Any]:
     """Run a sweep in a storage of its own; return its journal's events."""
     folder.mkdir()
@@ -63,6 +65,7 @@ def sweep(
         sampler=sampler,
         epochs=epochs,
         fixed=json.dumps(fixed(recipes, hidden)),
+        processes=json.dumps(processes),
         storage=folder,
     )
     outcome = run_sweep(parse_sweep(text, "reuse"))
@@ -107,15 +110,21 @@ def from_scratch(folder: Path, recipes: list[str], trials: int) -> float:
 def refinements(folder: Path, hidden: int | None) -> tuple[float, float]:
     """Return the time of many MaC-Cal trials on one network, one by one and together.
 
+    All run in the process that trained the network: a second one would have to start first.
+
     Args:
         folder: Where both run.
         hidden: Width of every head; None if it is searched too.
     """
     folder.mkdir()
+
+    def refined(name: str) -> float:
+        wanted = folder / name, ["ce+macal"], REFINEMENTS, "random", hidden
+        return seconds(sweep(*wanted, epochs=5, processes=1), "refine")
+
     with mock.patch.object(_study, "_block", return_value=1):
-        alone = sweep(folder / "alone", ["ce+macal"], REFINEMENTS, "random", hidden, epochs=5)
-    together = sweep(folder / "together", ["ce+macal"], REFINEMENTS, "random", hidden, epochs=5)
-    return seconds(alone, "refine"), seconds(together, "refine")
+        alone = refined("alone")
+    return alone, refined("together")
 
 
 def measure(folder: Path, trials: int) -> list[str]:
@@ -134,7 +143,8 @@ def measure(folder: Path, trials: int) -> list[str]:
         "",
         f"{os.cpu_count()} CPU cores, Python {platform.python_version()}, {packages}; the digits, "
         f"`convnet`, {trials} trials a study, {TRAINING_EPOCHS} epochs a training, "
-        f"{REFINEMENT_EPOCHS} a refinement, one run each.",
+        f"{REFINEMENT_EPOCHS} a refinement, one run each; load average over the last 15 minutes "
+        f"{os.getloadavg()[2]:.1f}.",
         "",
         "| what | seconds | ratio |",
         "| --- | --- | --- |",
@@ -143,7 +153,7 @@ def measure(folder: Path, trials: int) -> list[str]:
         f"| every recipe from scratch (mean of {len(subset)}, times {len(recipes)}: extrapolated) "
         f"| {each * len(recipes):.1f} | {each * len(recipes) / trainings:.2f} |",
         "",
-        f"{REFINEMENTS} MaC-Cal trials on one network, random search:",
+        f"{REFINEMENTS} MaC-Cal trials on one network, random search, one process:",
         "",
         "| width of the head | one by one, s | together, s | ratio |",
         "| --- | --- | --- | --- |",

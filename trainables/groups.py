@@ -44,8 +44,7 @@ class RefineGroup(GroupRun[RefineStage]):
         figures = self._group.train_epoch()
         self.epoch = self._run.trainer.epoch
         members = [self._run, *self._others]
-        validation = self._run.features["validation"].float()
-        logits = [own.cpu() for own in self._group.logits(validation)]
+        logits = [own.cpu() for own in self._group.logits(self._run.features["validation"])]
         for position in range(len(members) - 1, -1, -1):
             members[position].epoch = self.epoch
             if self._diverged(members[position], figures[position], logits[position]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,31 +45,45 @@ class HeadBundle:
             trainer.head.train()
             trainer.refinement.start_epoch(trainer.head, trainer.epoch, noise)
         means = self._train(view, orders) / len(view)
-        heard = self._feedback(view) if self._first.refinement.second_pass else means[:, 1:]
+        heard = self._heard(view, means[:, 1:])
         rows = torch.cat([means, heard], dim=1).tolist()
         return [t.end_epoch(*row) for t, row in zip(self.trainers, rows, strict=True)]
 
     def logits(self, features: Tensor) -> Tensor:
         """Return the logits (M, N, K) in eval mode of features (N, D)."""
-        return self._in_eval_mode(self._template.eval(), *self._stacked(), features)
+        parts = self._evaluated(self._template.eval(), *self._stacked(), features)
+        return torch.cat(list(parts), dim=1)
 
-    @torch.no_grad()
+    def _heard(self, view: Tensor, trained_on: Tensor) -> Tensor:
+        """Return the accuracy and mean confidence that each refinement is told of, (M, 2)."""
+        asked = [trainer.refinement.second_pass for trainer in self.trainers]
+        if not any(asked):
+            return trained_on
+        chosen = torch.tensor(asked, device=view.device)[:, None]
+        return torch.where(chosen, self._feedback(view), trained_on)
+
     def _feedback(self, view: Tensor) -> Tensor:
-        """Return accuracy and mean confidence of what the refinements want measured, (M, 2)."""
+        """Return accuracy and mean confidence of what a second pass measures, (M, 2)."""
         probe = _Feedback(self._first.refinement, self._template).eval()
         weights, buffers = ({f"head.{n}": t for n, t in each.items()} for each in self._stacked())
         totals = torch.zeros(len(self.trainers), 2, dtype=torch.float64, device=view.device)
-        step = max(1, EVALUATION_BATCH // len(self.trainers))
-        for rows in torch.arange(len(view), device=view.device).split(step):
-            logits = self._in_eval_mode(probe, weights, buffers, view[rows].float())
-            totals += hits_and_confidence(logits, self._first.labels[rows])
+        parts = self._evaluated(probe, weights, buffers, view)
+        for logits, targets in zip(parts, self._first.labels.split(self._rows), strict=True):
+            totals += hits_and_confidence(logits, targets)
         return totals / len(view)
 
+    @property
+    def _rows(self) -> int:
+        """Return how many rows are evaluated at once, so that hidden layers need little memory."""
+        return max(1, EVALUATION_BATCH // len(self.trainers))
+
     @torch.no_grad()
-    def _in_eval_mode(
+    def _evaluated(
         self, module: nn.Module, weights: Tensors, buffers: Tensors, features: Tensor
-    ) -> Tensor:
-        return vmap(_call, in_dims=(None, 0, 0, None))(module, weights, buffers, features)
+    ) -> Iterator[Tensor]:
+        forward = vmap(_call, in_dims=(None, 0, 0, None))
+        for rows in features.split(self._rows):
+            yield forward(module, weights, buffers, rows.float())
 
     def _train(self, view: Tensor, orders: Sequence[Tensor]) -> Tensor:
         """Go through the training set once; return sums of loss, hits and confidence, (M, 3)."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainables.refinements import HeadGroup, HeadTrainer, build_refinement
+from trainables.refinements import HeadGroup, HeadTrainer, _bundle, build_refinement
 
 ROWS, FEATURES, CLASSES, EPOCHS = 130, 12, 5, 4
 GENERATOR = torch.Generator().manual_seed(0)
@@ -66,6 +66,27 @@ def test_together_is_one_by_one(name: str, common: dict[str, Any]) -> None:
         assert not member.head.training
         for label, tensor in one.head.state_dict().items():
             torch.testing.assert_close(member.head.state_dict()[label], tensor, atol=1e-4, rtol=0)
+
+
+def test_each_member_hears_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_bundle, "EVALUATION_BATCH", 90)  # several passes a measurement
+    own = [{"feedback": "dense"}, {"feedback": "training"}, {"sparsity": "fixed"}]
+    alone, members = ([trainer("macal", 0, **each) for each in own] for _ in range(2))
+    group = HeadGroup(members)
+    for _ in range(2):
+        expected = [one.train_epoch() for one in alone]
+        for figures, wanted in zip(group.train_epoch(), expected, strict=True):
+            assert figures == pytest.approx(wanted, abs=1e-5)
+    assert len({figures["next_q"] for figures in expected}) == 3
+
+
+def test_logits_together_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_bundle, "EVALUATION_BATCH", 90)
+    members = trainers("macal")
+    group = HeadGroup(members)
+    group.train_epoch()
+    for member, logits in zip(members, group.logits(VIEWS[0]), strict=True):
+        torch.testing.assert_close(logits, member.head(VIEWS[0]), atol=1e-5, rtol=0)
 
 
 def test_members_are_told_apart_by_their_parameters() -> None:
