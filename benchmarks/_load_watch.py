@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 from _noop_sweep import memory
@@ -42,15 +43,19 @@ class Watch:
     workers: tuple[int, float] = (0, 0.0)
     driver_memory: tuple[float, float] = (0.0, 0.0)
     _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
 
     def start(self, state: object, shipper: object) -> None:
         """Begin, given what ``run_no_ops`` hands over."""
         self.shipper = shipper.pid  # type: ignore[attr-defined]
-        threading.Thread(target=self._look_on, daemon=True).start()
+        self._thread = threading.Thread(target=self._look_on, daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
-        """End: everything has been delivered."""
+        """End, with a last look: everything has been delivered."""
         self._over.set()
+        if self._thread is not None:
+            self._thread.join()
 
     def _look_on(self) -> None:
         while len(list(self.folder.glob("ready-*"))) < self.trials:
@@ -62,17 +67,20 @@ class Watch:
         with contextlib.closing(self.server.connect()) as database:
             middle = True
             while not self._over.wait(EVERY):
-                with database.cursor() as cursor:
-                    cursor.execute(REACHED, (SENT,))
-                    self.reached.append(
-                        (time.time(), {run: step for run, step, _ in cursor.fetchall()})
-                    )
+                self._see(database)
                 if middle and time.time() - self.began > self.seconds / 2:
                     middle, self.workers = False, (len(self.forks()), shared(self.forks()))
                 if not self.shares and time.time() - self.began > self.seconds - 5:
                     after, passed = processor_seconds(self.groups()), time.time() - self.began
                     self.shares = {who: (after[who] - before[who]) / passed for who in after}
                     self.driver_memory = first, memory()
+            self._see(database)
+
+    def _see(self, database: Any) -> None:
+        """Note how far every run has got on the server."""
+        with database.cursor() as cursor:
+            cursor.execute(REACHED, (SENT,))
+            self.reached.append((time.time(), {run: step for run, step, _ in cursor.fetchall()}))
 
     def forks(self) -> list[psutil.Process]:
         """Return the workers."""

@@ -344,7 +344,7 @@ def heading(trials: int, reports: int) -> list[str]:
         "MLflow (4 workers, logins on, as deploy/README.md starts it) share the machine. The clock "
         "starts when all trials are there. Trials, which would run on other machines, are "
         f"{NICENESS} nicer than the rest, as the shipper is. Load average at the start: "
-        f"{os.getloadavg()[0]:.1f}, by other programs.",
+        f"{os.getloadavg()[0]:.1f}.",
         "",
     ]
 
