@@ -88,8 +88,10 @@ def cut(content: bytearray, chance: random.Random) -> bytearray:
 
 def _damaged(lab: Lab, what: str, how: Callable[[bytearray, random.Random], bytearray]) -> Row:
     pattern = {"checkpoint": "checkpoints/**/*.pt", "weights": "train/**/weights.safetensors"}
-    sweep = killed(lab, lambda it: _files(it, pattern.get(what, f"**/{what}")), **LONGER)
-    victim = lab.random.choice(_files(sweep, pattern.get(what, f"**/{what}")))
+    # Trainings come first, and only they leave checkpoints.
+    files = pattern.get(what, f"**/{what}")
+    sweep = killed(lab, lambda it: _files(it, files), most=0.2, **LONGER)
+    victim = lab.random.choice(_files(sweep, files))
     done = "a bit flipped" if how is flip else "cut off at a random place"
     row = Row("damage", f"driver killed, {what} of `{victim.parent.parent.parent.name}` {done}")
     victim.write_bytes(how(bytearray(victim.read_bytes()), lab.random))

@@ -108,11 +108,18 @@ def prefix(one: list[str], other: list[str]) -> bool:
     return other[: len(one)] == one
 
 
-def killed(lab: Lab, wanted: Callable[[Sweep], object], **changes: Any) -> Sweep:
-    """Return a sweep whose driver was killed at a random moment at which something was there."""
+def killed(lab: Lab, wanted: Callable[[Sweep], object], most: float = 0.7, **changes: Any) -> Sweep:
+    """Return a sweep whose driver was killed at a random moment at which something was there.
+
+    Args:
+        lab: Gives the sweep.
+        wanted: Returns what must be there.
+        most: Part of the trials that may have ended before.
+        changes: What differs from the usual sweep.
+    """
     sweep = lab.sweep(**changes)
     command = sweep.start()
-    lab.wait(sweep, command)
+    lab.wait(sweep, command, most)
     assert sweep.wait_for(command, lambda: bool(wanted(sweep))), "it ended too early"
     command.process.kill()
     command.process.wait()
