@@ -157,8 +157,8 @@ def nodes(lab: Lab) -> Iterator[Row]:
         done = command.wait()
     told = [line for line in done.errors.splitlines() if "torch sees no GPU" in line]
     row.happened += [
-        f"seconds of processor a node: {', '.join(f'{s:.0f}' for s in placed.values())} (the "
-        "second was killed and the third added in the middle)",
+        f"seconds of processor a node: {', '.join(f'{s:.0f}' for s in placed.values())} (one "
+        "of the first two was killed and the third added in the middle)",
         f"{len(told)} notices such as `{told[0] if told else ''}`",
         f"exit code {done.code} after {done.seconds:.0f} s",
     ]
