@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from trainables.data import DatasetInfo, ImageArrays, ImageBatcher
+from trainables.data._placement import concrete
 from trainables.errors import TrainingDivergedError
 from trainables.methods import TrainingMethod
 from trainables.models import Network, build_model
@@ -32,8 +33,8 @@ EVALUATION_BATCH = 1024
 
 
 def default_device() -> torch.device:
-    """Return the first GPU that this process may use, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """Return the current GPU with its index if this process may use one, else the CPU."""
+    return concrete("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def trial_device(gpus: float) -> torch.device:
@@ -47,7 +48,7 @@ def trial_device(gpus: float) -> torch.device:
     """
     device = default_device() if gpus else torch.device("cpu")
     if device.type == "cuda":
-        torch.cuda.set_per_process_memory_fraction(min(1.0, gpus))
+        torch.cuda.set_per_process_memory_fraction(min(1.0, gpus), device)
     return device
 
 

@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from pretended_card import pretended_card
 from small_stages import MACAL, request
 
 from trainables import ray_edge
@@ -374,15 +375,10 @@ def a_checkpoint_that_does_not_fit() -> Any:
 
 @scenario
 def devices() -> Any:
-    shares: list[float] = []
-    with (
-        patch.object(torch.cuda, "is_available", lambda: True),
-        patch.object(torch.cuda, "set_per_process_memory_fraction", shares.append),
-        patch.object(torch.cuda, "reset_peak_memory_stats"),
-    ):
+    with pretended_card() as shares:
         trials = [edge(fresh_store(), gpus=gpus) for gpus in (0.0, 0.5)]
         trials[1].reset(config(gpus=2.0, seed=1))
-    return [[trial._device.type for trial in trials], shares]
+    return [[str(trial._device) for trial in trials], [share for _, share in shares]]
 
 
 @scenario

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from no_waiting import NoWaiting
+from pretended_card import pretended_card
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -435,24 +436,18 @@ def test_a_trial_takes_no_more_than_its_share_of_a_gpu() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "share"), [(0.25, 0.25), (1.0, 1.0), (4.0, 1.0)])
-def test_the_share_of_a_gpu_bounds_its_memory(
-    gpus: float, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shares: list[float] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
-    assert trial_device(gpus).type == "cuda"
-    assert shares == [share]
-    assert trial_device(0.0).type == "cpu"
-    assert shares == [share]
+def test_the_share_of_a_gpu_bounds_its_memory(gpus: float, share: float) -> None:
+    with pretended_card(1) as shares:
+        assert trial_device(gpus) == torch.device("cuda:1")
+        assert trial_device(0.0) == CPU
+        assert shares == [(1, share)]
 
 
-@pytest.mark.parametrize(("available", "kind"), [(True, "cuda"), (False, "cpu")])
-def test_the_device_is_the_gpu_if_there_is_one(
-    available: bool, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
-    assert default_device().type == kind
+def test_the_device_is_the_current_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_card(1):
+        assert default_device() == torch.device("cuda:1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert default_device() == CPU
 
 
 def test_a_finished_training_refuses_another_epoch() -> None:

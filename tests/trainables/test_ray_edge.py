@@ -256,6 +256,6 @@ def test_a_gpu_that_torch_does_not_see_is_told_once(sealed: dict[str, Any]) -> N
 
 def test_resources_decide_device_and_threads(sealed: dict[str, Any]) -> None:
     places, shares = sealed["devices"]
-    assert places == ["cpu", "cuda"]
+    assert places == ["cpu", "cuda:0"]
     assert shares == [0.5, 1.0]
     assert sealed["threads"] == [1, 2]

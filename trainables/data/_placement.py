@@ -14,6 +14,17 @@ RESIDENT_SHARE = 0.5  # Of the device's free memory: the rest is for weights and
 AHEAD = 2  # Batches that are read while another one is used.
 
 
+def concrete(device: torch.device | str) -> torch.device:
+    """Return a device with its index, the current GPU's where it has none.
+
+    Torch takes ``cuda`` for the current GPU almost everywhere, but not where it tells of memory.
+    """
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
 def fits(size: int, device: torch.device) -> bool:
     """Return whether ``size`` bytes take no more than ``RESIDENT_SHARE`` of the free memory.
 
@@ -24,6 +35,7 @@ def fits(size: int, device: torch.device) -> bool:
 
 def free_memory(device: torch.device) -> int:
     """Return how many bytes of a GPU this process may still take, its own limit counted."""
+    device = concrete(device)
     free, total = torch.cuda.mem_get_info(device)
     limit = torch.cuda.get_per_process_memory_fraction(device) * total
     return min(free, int(limit) - torch.cuda.memory_reserved(device))

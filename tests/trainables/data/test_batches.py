@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pretended_card import pretended_card
 from scipy.stats import chi2_contingency
 from torchvision.transforms import Compose, RandomCrop, RandomHorizontalFlip
 from torchvision.transforms import functional as TF
@@ -185,12 +186,12 @@ def test_a_reader_that_fails_is_heard_and_one_that_is_left_ends(images: np.ndarr
     ],
 )
 def test_images_stay_on_the_host_where_they_would_fill_the_device(
-    free: int, limit: float, reserved: int, resident: bool, monkeypatch: pytest.MonkeyPatch
+    free: int, limit: float, reserved: int, resident: bool
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 1_000_000))
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: limit)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: reserved)
-    assert fits(50 * 32 * 32 * 3, torch.device("cuda")) is resident
+    with pretended_card(free=free, reserved=reserved):
+        torch.cuda.set_per_process_memory_fraction(limit, 0)
+        for device in ("cuda", "cuda:0"):
+            assert fits(50 * 32 * 32 * 3, torch.device(device)) is resident
     assert fits(50 * 32 * 32 * 3, torch.device("cpu"))
 
 
