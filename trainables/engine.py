@@ -117,6 +117,7 @@ class Trainer:
         self._labels = torch.from_numpy(data.labels.copy()).to(device)
         self._augmentation = protocol.augmentation or info.augmentation
         self._optimizer = _optimizer(self.network, protocol)
+        _start_velocities(self._optimizer)
 
     def train_epoch(self) -> dict[str, float]:
         """Run one epoch; return its loss (mean over the rows), its rate and the method's figures.
@@ -192,6 +193,7 @@ class Trainer:
         self.epoch = state["epoch"]
         self.network.load_state_dict(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])
+        _start_velocities(self._optimizer)
         self.method.loss.load_state_dict(state["loss"])
         self.method.scheme.load_state_dict(state["scheme"])
         self._generator.set_state(state["generator"])
@@ -211,6 +213,18 @@ def _optimizer(network: Network, protocol: Protocol) -> torch.optim.Optimizer:
         nesterov=protocol.nesterov,
         fused=True,
     )
+
+
+def _start_velocities(optimizer: torch.optim.Optimizer) -> None:
+    """Give every weight that momentum is to move, and that has no velocity yet, one of zero.
+
+    The first step is the same from there. But a step of fused SGD takes velocities for all weights
+    that have a gradient or for none, and stochastic depth leaves other weights out in each step.
+    """
+    for group in optimizer.param_groups:
+        if group.get("momentum"):
+            for weight in group["params"]:
+                optimizer.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))
 
 
 def predict(network: Network, batcher: ImageBatcher) -> Tensor:

@@ -30,6 +30,7 @@ from trainables.engine import (
 from trainables.errors import TrainingDivergedError
 from trainables.losses import build_loss
 from trainables.methods import TrainingMethod, build_method
+from trainables.models import model_names
 from trainables.protocols import Protocol, learning_rate, protocol_from
 
 CPU = torch.device("cpu")
@@ -81,10 +82,11 @@ def trainer(
     rows: int = 96,
     channels: int = 1,
     augmentation: str = "none",
+    model: str = "convnet",
     **changes: Any,
 ) -> Trainer:
     return Trainer(
-        "convnet",
+        model,
         parts if isinstance(parts, TrainingMethod) else build_method(parts),
         images(rows, channels),
         facts(channels, augmentation),
@@ -117,9 +119,14 @@ def test_the_same_seed_gives_the_same_weights(method: str) -> None:
     assert not same(weights(run(trainer(METHODS[method], seed=1), 2)), first)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_an_interrupted_training_goes_on_bitwise(method: str) -> None:
-    whole = trainer(METHODS[method], augmentation="crop-flip")
+@pytest.mark.parametrize(
+    ("method", "model"), [*((name, "convnet") for name in METHODS), ("ce", "resnet110-sd")]
+)
+def test_an_interrupted_training_goes_on_bitwise(method: str, model: str) -> None:
+    def fresh() -> Trainer:
+        return trainer(METHODS[method], rows=48, augmentation="crop-flip", model=model)
+
+    whole = fresh()
     checkpoints, figures = [], []
     for _ in range(whole.protocol.epochs):
         stream = io.BytesIO()
@@ -128,7 +135,7 @@ def test_an_interrupted_training_goes_on_bitwise(method: str) -> None:
         figures.append(whole.train_epoch())
     for epoch, checkpoint in enumerate(checkpoints):
         torch.manual_seed(1000 + epoch)
-        resumed = trainer(METHODS[method], augmentation="crop-flip")
+        resumed = fresh()
         torch.rand(3)
         resumed.load_state_dict(torch.load(io.BytesIO(checkpoint), weights_only=True))
         assert resumed.epoch == epoch
@@ -164,6 +171,25 @@ def test_the_rate_follows_the_protocol(changes: dict[str, Any]) -> None:
         assert figures["lr"] == expected
         (group,) = made.state_dict()["optimizer"]["param_groups"]
         assert group["lr"] == expected
+
+
+@pytest.mark.parametrize("model", model_names())
+def test_every_model_trains_two_epochs(model: str) -> None:
+    made = trainer(model=model, rows=4, batch_size=2, lr=1e-3, epochs=2)
+    before = weights(made)
+    run(made)
+    assert not same(weights(made), before)
+
+
+def test_a_state_without_velocities_for_skipped_blocks_is_taken_up() -> None:
+    """As in checkpoints of before every weight had one from the start."""
+    first, resumed = (trainer(model="resnet110-sd", rows=48) for _ in range(2))
+    first.train_epoch()
+    state = first.state_dict()
+    for number in range(0, len(state["optimizer"]["state"]), 2):
+        del state["optimizer"]["state"][number]
+    resumed.load_state_dict(state)
+    assert math.isfinite(resumed.train_epoch()["train_loss"])
 
 
 def reference(
@@ -260,6 +286,25 @@ def test_every_epoch_has_an_order_of_its_own() -> None:
     run(trainer(watched), 2)
     assert watched.rows[:4] != watched.rows[4:]
     assert sorted(row for part in watched.rows[4:] for row in part) == list(range(96))
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_weights_that_steps_leave_out_move_as_with_plain_sgd(nesterov: bool) -> None:
+    """Every weight without a gradient in some step, a third of them in the first."""
+    options = {"momentum": 0.9, "weight_decay": 0.1, "nesterov": nesterov}
+    made = trainer(**options)
+    mine = list(made.network.parameters())
+    theirs = [weight.detach().clone() for weight in mine]
+    plain = torch.optim.SGD(theirs, lr=made.protocol.lr, foreach=False, fused=False, **options)
+    for step in range(6):
+        for number, (weight, twin) in enumerate(zip(mine, theirs, strict=True)):
+            skipped = (number + step) % 3 == 0
+            weight.grad = None if skipped else torch.randn_like(weight)
+            twin.grad = None if skipped else weight.grad.clone()
+        made._optimizer.step()
+        plain.step()
+        for weight, twin in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(weight.detach(), twin, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
