@@ -136,10 +136,21 @@ def test_half_precision_autocast_stays_close(name: str, image_problem: Problem) 
                 network, images, labels, torch.arange(96), generator
             )
         loss.backward()
+        assert logits.dtype == torch.float32
         assert logits.isfinite().all()
         assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
         values.append(loss.item())
     assert values[1] == pytest.approx(values[0], rel=0.05)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SCHEMES.names())
+def test_a_scheme_classifies_in_float32_under_autocast(name: str, image_problem: Problem) -> None:
+    network = build_scheme(name).attach(build_model("convnet", 3, 1, 8), 3).eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        features, logits = network.features(image_problem[0]), network(image_problem[0])
+    assert features.dtype == torch.bfloat16
+    assert torch.equal(logits, network.classify(features.float()))
 
 
 @pytest.mark.parametrize("name", [*AUGMENTATIONS.names(), "balcal"])

@@ -13,7 +13,6 @@ from trainables.augmentations._mixing import Pairs, draw_pairs, random_source
 from trainables.augmentations._registry import AUGMENTATIONS
 from trainables.checks import check_choice, check_number
 from trainables.losses import Loss
-from trainables.losses._base import full_precision
 from trainables.models import Network
 
 VARIANTS = ("l", "a")
@@ -131,6 +130,6 @@ class MixupInferenceInTraining(Augmentation):
     def _steps(self, network: Network) -> list[Layers]:
         """Return the parts of the network between two decouplings."""
         if self.variant == "l":
-            return [lambda images: full_precision(network(images))]
+            return [network]
         *blocks, pooling = network.blocks()
-        return [*blocks, lambda maps: full_precision(network.classify(pooling(maps)))]
+        return [*blocks, lambda maps: network.classify(pooling(maps))]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
 from torch import Tensor, nn
 
 from trainables.models._parts import blocks
@@ -32,7 +36,20 @@ class Network(nn.Module):
 
     def classify(self, features: Tensor) -> Tensor:
         """Return the logits (N, K) of features (N, D); what a training scheme may replace."""
-        return self.classifier(features)
+        with self.in_float32(features) as exact:
+            return self.classifier(exact)
+
+    @contextmanager
+    def in_float32(self, features: Tensor) -> Iterator[Tensor]:
+        """Give features (N, D) in the precision of the classifier's weights, autocast switched off.
+
+        Whatever gives logits computes in this context: in bfloat16 they would have hardly three
+        digits, too few for confidences, and cost as much.
+        """
+        device = features.device.type
+        known = torch.amp.is_autocast_available(device)
+        with torch.autocast(device, enabled=False) if known else nullcontext():
+            yield features.to(self.classifier.weight.dtype)
 
     def blocks(self) -> list[nn.Module]:
         """Return modules that, applied one after the other, give the features of images.

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from trainables.checks import check_number
 from trainables.losses import Loss
 from trainables.losses._aside import loss_aside
-from trainables.losses._base import full_precision
 from trainables.models import Network
 from trainables.schemes._base import Scheme
 from trainables.schemes._registry import SCHEMES
@@ -131,11 +130,11 @@ class BalancedNetwork(Network):
             features: (N, D).
             lengths: Lengths of the frame's columns, (K,); 1 if left out.
         """
-        padded = F.pad(features, (0, self.missing))
-        adapted = full_precision(self.adaptor_end(padded + self.adaptor(padded)))
         frame = self.frame if lengths is None else self.frame * lengths
-        directions = F.normalize(adapted, dim=1)
-        return full_precision(self.classifier(features)), full_precision(directions @ frame)
+        with self.in_float32(features) as exact:
+            padded = F.pad(exact, (0, self.missing))
+            adapted = self.adaptor_end(padded + self.adaptor(padded))
+            return self.classifier(exact), F.normalize(adapted, dim=1) @ frame
 
 
 @SCHEMES.register("balcal")

@@ -41,10 +41,11 @@ class DropoutNetwork(Network):
 
     def classify(self, features: Tensor) -> Tensor:
         """Return logits under one random mask, or the log of the probabilities' average."""
-        if self.training:
-            return self.classifier(F.dropout(features, self.rate))
-        masks = self.masks.to(features.dtype)
-        return log_mean_probabilities(self.classifier(features * mask) for mask in masks)
+        with self.in_float32(features) as exact:
+            if self.training:
+                return self.classifier(F.dropout(exact, self.rate))
+            masks = self.masks.to(exact.dtype)
+            return log_mean_probabilities(self.classifier(exact * mask) for mask in masks)
 
 
 @SCHEMES.register("mcdrop")

@@ -100,6 +100,17 @@ def test_classifier_of_features_is_forward(name: str) -> None:
         assert torch.equal(network.classifier(network.features(batch)), network(batch))
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("name", [*model_names(), "timm:resnet18", "torchvision:resnet18"])
+def test_logits_are_those_of_float32_weights_under_autocast(name: str) -> None:
+    network, batch = build_model(name, 5, 3, 8).eval(), images(2, size=8)
+    with torch.autocast("cpu", torch.bfloat16):
+        features, logits = network.features(batch), network(batch)
+    assert features.dtype == torch.bfloat16
+    assert logits.dtype == torch.float32
+    assert torch.equal(logits, network.classifier(features.float()))
+
+
 @pytest.mark.parametrize("name", [*SMALL, "resnet110-sd"])
 def test_same_seed_gives_same_weights(name: str) -> None:
     weights = []
