@@ -166,6 +166,13 @@ class StageResources(_Strict):
     cpu: Annotated[int, Field(ge=1)] = 1
     gpu: Annotated[float, Field(ge=0)] = 0.0
 
+    @field_validator("gpu")
+    @classmethod
+    def _check_gpu(cls, value: float) -> float:
+        if value > 1:
+            raise ValueError("a trial can use one GPU at most; give 1, or a fraction of it")
+        return value
+
 
 class ResourcesModel(_Strict):
     """What the trials of each stage take, and how many may run at once.

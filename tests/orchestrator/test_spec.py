@@ -84,6 +84,10 @@ BAD = {
         GOOD.replace("{dataset:", '{name: "a|b", dataset:'),
         ["tasks[0]", "a|b"],
     ),
+    "two GPUs for a trial": (
+        GOOD + "resources: {train: {gpu: 2}}\n",
+        ["resources.train.gpu", "one GPU at most", "fraction", "got 2"],
+    ),
     "not finite": (GOOD.replace("3}", "3, accuracy_tolerance: .nan}"), ["accuracy_tolerance"]),
 }
 

@@ -50,6 +50,17 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_more_gpus_than_a_trial_can_use_are_refused(calsweep, empty_folder, command):
+    path = empty_folder / "two.yaml"
+    task = "{dataset: digits, model: convnet, protocol: digits}"
+    path.write_text(f"name: a\ntasks: [{task}]\nrecipes: [ce]\nresources: {{refine: {{gpu: 2}}}}\n")
+    code, out, err = calsweep(command, path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "resources.refine.gpu: a trial can use one GPU at most" in err
+    assert [entry.name for entry in empty_folder.iterdir()] == ["two.yaml"]
+
+
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_mistake_gets_one_line(calsweep, empty_folder, mistake):
     (empty_folder / "file").write_text("no database, no folder")
