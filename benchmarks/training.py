@@ -88,7 +88,8 @@ def sides(options: argparse.Namespace) -> tuple[Side, Side, DatasetInfo]:
         compile=options.compile,
     )
     method = build_method({"ce": {}})
-    trainer = Trainer(options.model, method, arrays, info, protocol, 0, device)
+    precision = "bfloat16" if device.type == "cuda" else "float32"
+    trainer = Trainer(options.model, method, arrays, info, protocol, 0, device, precision)
     loop = PlainLoop(options.model, arrays, info, protocol, 0, device, options.workers)
     return (
         Side(ENGINE, trainer.train_epoch, len(arrays.labels)),

@@ -13,7 +13,7 @@ from orchestrator.plan import BASELINE, Plan, StudyPlan
 from orchestrator.spec import SearchModel, SweepSpec, TaskSpec
 from trainables.artifacts import stage_key
 from trainables.data import PreparedData
-from trainables.stages import STAGES, StageRequest
+from trainables.stages import STAGES, StageRequest, stage_precision
 
 __all__ = ["Chosen", "StudyState", "SweepState", "TrialSpec"]
 
@@ -276,6 +276,7 @@ class SweepState:
             upstream=base.outcome.artifact if base else None,
             upstream_stage=base.trial.request.stage if base else None,
             upstream_request=base.trial.request.plain() if base else None,
+            precision=stage_precision(study.plan.stage, self.plan.spec.resources.train.gpu),
         )
         before = base.trial.configuration if base else {}
         key = _trial_key(self.sweep_id, study.plan.id, role, number, request.key())

@@ -16,7 +16,13 @@ from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.engine import trial_device
 from trainables.errors import InputError
-from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_stage
+from trainables.stages import (
+    StageRequest,
+    TaskData,
+    evaluate_on_test,
+    open_stage,
+    stage_precision,
+)
 
 __all__ = ["TOLERANCE", "Comparison", "Reproduction", "reproduce"]
 
@@ -142,6 +148,7 @@ def _requests(run: BestRun, data: PreparedData) -> Iterator[StageRequest]:
             seed=run.seed,
             upstream=before.key() if before else None,
             upstream_stage=before.stage if before else None,
+            precision=stage_precision(link.stage, run.origin["resources"]["train"]["gpu"]),
         )
         yield before
 

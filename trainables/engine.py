@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from trainables.checks import check_choice
 from trainables.data import DatasetInfo, ImageArrays, ImageBatcher
 from trainables.data._placement import concrete
 from trainables.errors import TrainingDivergedError
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 EVALUATION_BATCH = 1024
+PRECISIONS = ("float32", "bfloat16")
 
 
 def default_device() -> torch.device:
@@ -52,10 +54,27 @@ def trial_device(gpus: float) -> torch.device:
     return device
 
 
-def place(network: Network, device: torch.device) -> Network:
-    """Move a network to a device, in the memory format that convolutions are fastest in."""
+def place(network: Network, device: torch.device, precision: str = "float32") -> Network:
+    """Move a network to a device, in the memory format that convolutions are fastest in.
+
+    Args:
+        network: The network.
+        device: Where it is to compute.
+        precision: What its extractor is to compute in, one of ``PRECISIONS``; its weights, its
+            classifier and losses are float32 always.
+
+    Raises:
+        ValueError: If ``precision`` is neither.
+    """
+    network.precision = check_choice("precision", precision, PRECISIONS)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network.to(device)
+
+
+def in_precision(network: Network) -> torch.autocast:
+    """Return the context in which a network computes as its ``precision`` says."""
+    device = network.classifier.weight.device
+    return torch.autocast(device.type, torch.bfloat16, network.precision == "bfloat16")
 
 
 def seeded_network(model: str, info: DatasetInfo, seed: int) -> Network:
@@ -86,6 +105,10 @@ class Trainer:
         protocol: Epochs, optimiser, schedule and batch size.
         seed: Decides the initial weights, the order of the batches and the augmentation.
         device: Where to train.
+        precision: What to train in, see ``place``.
+
+    Raises:
+        ValueError: If ``precision`` is neither ``float32`` nor ``bfloat16``.
     """
 
     def __init__(
@@ -97,6 +120,7 @@ class Trainer:
         protocol: Protocol,
         seed: int,
         device: torch.device,
+        precision: str = "float32",
     ) -> None:
         self.method = method
         self.protocol = protocol
@@ -107,7 +131,7 @@ class Trainer:
         network = seeded_network(model, info, seed)
         with _global_seed(seed):
             network = method.attach(network, len(data.labels), info.num_classes)
-        self.network = place(network, device)
+        self.network = place(network, device, precision)
         if protocol.compile:
             # In place, so that the names of the weights stay; whatever is put behind the extractor
             # (a scheme's classifier, a loss) runs as it is.
@@ -157,7 +181,7 @@ class Trainer:
 
     def _step(self, images: Tensor, indices: Tensor) -> Tensor:
         """Change the weights by one batch; return its mean loss."""
-        with torch.autocast(self.device.type, torch.bfloat16, self.device.type == "cuda"):
+        with in_precision(self.network):
             loss, _ = self.method.training_loss(
                 self.network, images, self._labels[indices], indices, self._generator
             )
@@ -229,23 +253,25 @@ def _start_velocities(optimizer: torch.optim.Optimizer) -> None:
 
 def predict(network: Network, batcher: ImageBatcher) -> Tensor:
     """Return the logits (N, K), float32 on the CPU, of all images, unaugmented."""
-    network.eval()
-    return in_batches(lambda images: network(batcher.normalise(images)), batcher)
+    return in_batches(network, lambda images: network(batcher.normalise(images)), batcher)
 
 
 @torch.inference_mode()
-def in_batches(compute: Callable[[Tensor], Tensor], batcher: ImageBatcher) -> Tensor:
-    """Apply ``compute`` to batches of all images, uint8 (B, C, H, W), in order.
+def in_batches(
+    network: Network, compute: Callable[[Tensor], Tensor], batcher: ImageBatcher
+) -> Tensor:
+    """Apply ``compute``, a use of ``network``, to batches of all images, uint8 (B, C, H, W).
 
     Compiled networks run as they were written, so that stored outputs are those of the weights,
-    whether or not a training was compiled.
+    whether or not a training was compiled; but in the precision that the network was trained in.
 
     Returns:
-        All that ``compute`` returned, float32 on the CPU.
+        All that ``compute`` returned, in order, float32 on the CPU.
     """
-    kind, rows = batcher.device.type, []
+    network.eval()
+    rows = []
     with torch.compiler.set_stance("force_eager"):
         for images in batcher.batches(torch.arange(len(batcher)), EVALUATION_BATCH):
-            with torch.autocast(kind, torch.bfloat16, kind == "cuda"):
+            with in_precision(network):
                 rows.append(compute(images).float())
     return torch.cat(rows).cpu()

@@ -25,7 +25,7 @@ __all__ = ["export_chain", "load_chain"]
 FORMAT = 1
 DESCRIPTION = "chain.json"
 WEIGHTS = dict(zip(STAGES, ("weights", "head", "calibrator"), strict=True))
-BUILD = ("stage", "parts", "model", "protocol", "seed", "upstream", "upstream_stage")
+BUILD = ("stage", "parts", "model", "protocol", "seed", "upstream", "upstream_stage", "precision")
 
 
 def export_chain(
@@ -65,7 +65,7 @@ def _copy(
     if found is None:
         raise InputError(f"artifact {store.path(stage, key)} is missing or damaged")
     # The request also names folders of the machine that computed it.
-    request = {name: found.record["request"][name] for name in BUILD}
+    request = {name: value for name, value in found.record["request"].items() if name in BUILD}
     name = WEIGHTS[stage]
     record = {"request": request, "metrics": found.record["metrics"]}
     copy.write(stage, key, {name: found.tensors(name)}, record)

@@ -38,6 +38,7 @@ __all__ = [
     "evaluate_on_test",
     "open_stage",
     "predictor",
+    "stage_precision",
 ]
 
 STAGES = ("train", "refine", "calibrate")  # In the order in which they build on each other.
@@ -64,6 +65,8 @@ class StageRequest:
         upstream_stage: That artifact's stage; None for ``train``.
         upstream_request: Fields of the request that it came from, so that it can be computed again
             should it be damaged. No determinant: the key of the artifact says as much.
+        precision: What ``train`` computes in, ``float32`` or ``bfloat16``, on whatever device. What
+            builds on its network uses it as it was trained, so that keys tell of it everywhere.
     """
 
     stage: str
@@ -75,6 +78,7 @@ class StageRequest:
     upstream: str | None = None
     upstream_stage: str | None = None
     upstream_request: Mapping[str, Any] | None = None
+    precision: str = "float32"
 
     def key(self) -> str:
         """Return the key of the outcome; the data count by content, not by place."""
@@ -89,8 +93,20 @@ class StageRequest:
         # The data's manifest is read for it: too dear for what every epoch asks.
         determinants = self.plain()
         del determinants["upstream_request"]
+        if self.precision == "float32":  # What outcomes were before there was a choice.
+            del determinants["precision"]
         determinants["data"] = PreparedData.open(Path(self.data)).key
         return stage_key(determinants.pop("stage"), **determinants)
+
+
+def stage_precision(stage: str, gpus: float) -> str:
+    """Return the precision in which a sweep asks for a stage.
+
+    Args:
+        stage: One of ``STAGES``.
+        gpus: Number or fraction of GPUs that a training is given: on one it computes in bfloat16.
+    """
+    return "bfloat16" if stage == "train" and gpus else "float32"
 
 
 @dataclass(frozen=True)
@@ -256,6 +272,7 @@ class TrainStage(StageRun):
             self._protocol,
             request.seed,
             data.device,
+            request.precision,
         )
         self._logits = torch.empty(0)
         self._best: dict[str, Any] | None = None
@@ -471,7 +488,7 @@ def load_features(
 
     They are mapped from the store's file, so that trials side by side share one copy in memory, and
     exactly what the network gives: float32, or bfloat16 where that loses nothing because the
-    network itself computed in it, as on a GPU.
+    network itself computed in it.
 
     Returns:
         ``views`` (V, N, D): the training set as V augmented views drawn from fixed seeds (one,
@@ -511,22 +528,23 @@ def _lossless(values: Tensor) -> Tensor:
 def _features(network: Network, batcher: ImageBatcher, kind: str = "none", seed: int = 0) -> Tensor:
     """Return the features (N, D) of one view of all images, drawn from ``seed``."""
     generator = torch.Generator().manual_seed(seed)
-    network.eval()
     return in_batches(
-        lambda images: network.features(batcher.view(images, kind, generator)), batcher
+        network, lambda images: network.features(batcher.view(images, kind, generator)), batcher
     )
 
 
 def restore_network(
     trained: Artifact, info: DatasetInfo, device: torch.device
 ) -> tuple[Network, Protocol]:
-    """Return the network of a ``train`` artifact with its weights, and its protocol."""
+    """Return the network of a ``train`` artifact as it was trained, and its protocol."""
     request = trained.record["request"]
     method = build_method(request["parts"])
     network = seeded_network(request["model"], info, request["seed"])
     network = method.scheme.attach(network, info.num_classes)
     network.load_state_dict(trained.tensors("weights"))
-    return place(network, device), protocol_from(dict(request["protocol"]))
+    # Records of before there was a choice do not name the precision.
+    placed = place(network, device, request.get("precision", "float32"))
+    return placed, protocol_from(dict(request["protocol"]))
 
 
 def _restore_head(refined: Artifact, feature_dim: int, num_classes: int) -> nn.Module:

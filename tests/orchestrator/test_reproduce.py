@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -68,6 +69,25 @@ def test_a_run_computed_again_gives_the_same_figures(
     assert found.worst.difference == 0.0
     assert {"val_ece", "test_ece", "test_acc"} <= {figure.metric for figure in found.figures}
     assert found.artifact == found.run.artifact
+
+
+def test_a_training_for_a_gpu_is_computed_again_in_its_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    spec = tiny_sweep(tmp_path / "gpu", "gpu", gpus=0.5)
+    (result,) = (r for r in study_results(spec.tracking_uri, "gpu") if r.recipe == "ce+macal+ts")
+    run_id = result.run_ids[0]
+    found = reproduce(run_id, tracking_uri=spec.tracking_uri, folder=tmp_path / "again")
+    assert found.worst.difference == 0.0
+    assert found.artifact == found.run.artifact
+    records = (tmp_path / "again" / "artifacts").glob("*/*/*/record.json")
+    requests = [json.loads(path.read_text()).get("request", {}) for path in records]
+    assert {r["stage"]: r["precision"] for r in requests if r} == {
+        "train": "bfloat16",
+        "refine": "float32",
+        "calibrate": "float32",
+    }
 
 
 def test_the_command_tells_equal_from_different(

@@ -108,6 +108,25 @@ def test_suggestions_do_not_depend_on_who_ends_first(
         }
 
 
+@pytest.mark.parametrize(("gpus", "precision"), [(0, "float32"), (0.5, "bfloat16")])
+def test_trainings_on_a_gpu_are_asked_for_in_bfloat16(
+    data: dict[str, PreparedData], gpus: float, precision: str
+) -> None:
+    text = f"""
+name: state
+tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
+recipes: [ce+tst+ts]
+search: {{trials: 1}}
+resources: {{train: {{gpu: {gpus}}}, refine: {{gpu: 1}}}}
+"""
+    state, _ = make_state(parse_sweep(text, "state"), data)
+    asked = [trial.request for trial in drive(state, 1, random.Random(0))]
+    assert [r.stage for r in asked] == ["train", "refine", "calibrate"]
+    assert [r.precision for r in asked] == [precision, "float32", "float32"]
+    assert asked[1].upstream_request is not None
+    assert asked[1].upstream_request["precision"] == precision
+
+
 def test_a_study_builds_on_the_chosen_configuration(data: dict[str, PreparedData]) -> None:
     state, _ = make_state(make_spec(), data)
     drive(state, 4, random.Random(1))

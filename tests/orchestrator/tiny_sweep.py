@@ -33,14 +33,18 @@ variants:
 tags: {{team: red}}
 search: {{trials: 1, fixed: {{macal: {{epochs: 2}}}}}}
 seeds: [0, 1]
+resources: {{train: {{gpu: {gpus}}}}}
 storage: {storage}
 """
 
 
-def tiny_sweep(storage: Path, name: str = "tiny", uri: str | None = None) -> SweepSpec:
-    """Run a sweep and deliver it to its own tracking store, or another one."""
+def tiny_sweep(
+    storage: Path, name: str = "tiny", uri: str | None = None, gpus: float = 0.0
+) -> SweepSpec:
+    """Run a sweep, on the CPU in any case, and deliver it to its own tracking store, or another."""
     torch.set_num_threads(1)
-    spec = parse_sweep(SWEEP.format(name=name, task=TASK, storage=storage), name)
+    text = SWEEP.format(name=name, task=TASK, storage=storage, gpus=gpus)
+    spec = parse_sweep(text, name)
     data, store = prepare_data(spec), ArtifactStore(spec.storage_path / "artifacts")
     with Journal(spec.directory / "journal.jsonl") as journal:
         journal.append(

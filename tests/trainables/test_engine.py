@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from trainables import engine
 from trainables.data import DatasetInfo, ImageArrays, ImageBatcher
 from trainables.engine import (
+    PRECISIONS,
     Trainer,
     default_device,
     place,
@@ -83,6 +84,7 @@ def trainer(
     channels: int = 1,
     augmentation: str = "none",
     model: str = "convnet",
+    precision: str = "float32",
     **changes: Any,
 ) -> Trainer:
     return Trainer(
@@ -93,6 +95,7 @@ def trainer(
         protocol(**changes),
         seed,
         CPU,
+        precision,
     )
 
 
@@ -237,6 +240,18 @@ def test_weights_are_those_of_a_plain_loop(
     expected = reference(made.protocol, optimizer, **options).state_dict()
     for name, value in made.network.state_dict().items():
         torch.testing.assert_close(value, expected[name], rtol=2e-4, atol=2e-5, msg=name)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_steps_and_predictions_compute_in_the_precision_asked_for(precision: str) -> None:
+    made, seen = trainer(precision=precision), []
+    made.network.extractor.register_forward_hook(lambda *call: seen.append(call[-1].dtype))
+    made.train_epoch()
+    steps = len(seen)
+    predict(made.network, ImageBatcher(images(50).images, facts()))
+    assert len(seen) > steps > 0
+    assert set(seen) == {getattr(torch, precision)}
+    assert all(weight.dtype == torch.float32 for weight in made.network.parameters())
 
 
 class Watched(TrainingMethod):

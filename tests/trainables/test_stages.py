@@ -21,6 +21,7 @@ from trainables.artifacts import Artifact, ArtifactStore
 from trainables.calibrators import Calibrator, FitReport, build_calibrator
 from trainables.data import ImageBatcher, SplitSpec
 from trainables.errors import InputError, TrainingDivergedError
+from trainables.export import export_chain, load_chain
 from trainables.models import Network, build_model
 from trainables.stages import (
     FEATURE_VIEWS,
@@ -417,11 +418,74 @@ def test_everything_that_matters_changes_the_key(
     assert len(keys) == len(changed) + 1
 
 
+def test_the_precision_of_a_training_is_part_of_its_key(workshop: Workshop) -> None:
+    """That of float32 is the key of before there was a choice."""
+    exact = request(workshop.prepared)
+    assert exact.precision == "float32"
+    assert exact.key() == "2bf6e5ecb34f5d61a58ea6aa9092c02a4624ff53ea01cab713cd226cd10b6172"
+    assert replace(exact, precision="bfloat16").key() != exact.key()
+
+
 def test_equal_data_elsewhere_have_the_same_key(workshop: Workshop, tmp_path: Path) -> None:
     moved = few_digits(tmp_path)
     assert moved.directory != workshop.prepared.directory
     assert request(moved).key() == request(workshop.prepared).key()
     assert StageRequest(**asdict(request(moved))).key() == request(moved).key()
+
+
+# -- precision
+
+
+@pytest.fixture(scope="module")
+def coarse(workshop: Workshop) -> Artifact:
+    """A training in bfloat16, which a CPU can do too."""
+    return workshop.compute(replace(request(workshop.prepared), precision="bfloat16"))
+
+
+def test_a_training_computes_in_the_precision_that_is_asked_for(
+    workshop: Workshop, trained: Artifact, coarse: Artifact
+) -> None:
+    logits, others = (each.tensors("validation")["logits"] for each in (trained, coarse))
+    assert not torch.equal(logits, others)
+    network = network_of(coarse)
+    pixels = normalised(workshop.data.search.validation.images)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(network(pixels), others)
+    with pytest.raises(ValueError, match="precision='half' is not one of float32, bfloat16"):
+        workshop.open(replace(request(workshop.prepared), precision="half"))
+
+
+def test_what_builds_on_a_network_uses_it_in_its_own_precision(
+    workshop: Workshop, trained: Artifact, coarse: Artifact, tmp_path: Path
+) -> None:
+    images = workshop.prepared.test().images
+    for network, half in ((trained, False), (coarse, True)):
+        features, _ = load_features(network, workshop.store, workshop.data)
+        assert {values.dtype == torch.bfloat16 for values in features.values()} == {half}
+        refined = workshop.compute(request(workshop.prepared, "refine", MACAL, network))
+        for stage in (network, refined):
+            where = stage.stage, stage.key
+            _, tested = evaluate_on_test(workshop.store, *where, workshop.prepared)
+            export_chain(workshop.store, *where, workshop.prepared.info, tmp_path / stage.key)
+            outputs = load_chain(tmp_path / stage.key)(images)
+            assert torch.equal(outputs, tested.tensors("test")["log_probs"])
+        plain = network_of(network)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, half):
+            expected = plain(normalised(images)).log_softmax(1)
+        _, tested = evaluate_on_test(workshop.store, "train", network.key, workshop.prepared)
+        found = tested.tensors("test")["log_probs"]
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_record_without_a_precision_is_one_of_float32(
+    workshop: Workshop, trained: Artifact
+) -> None:
+    """As before there was a choice."""
+    fields = {k: v for k, v in trained.record["request"].items() if k != "precision"}
+    old = replace(trained, record={**trained.record, "request": fields})
+    network, _ = stages.restore_network(old, workshop.prepared.info, workshop.data.device)
+    assert network.precision == "float32"
+    assert StageRequest(**fields).key() == trained.key
 
 
 # -- what cannot be computed

@@ -21,7 +21,10 @@ class Network(nn.Module):
     Attributes:
         feature_dim: D.
         num_classes: K.
+        precision: What the extractor computes in, see ``trainables.engine.place``.
     """
+
+    precision: str = "float32"
 
     def __init__(self, extractor: nn.Module, classifier: nn.Linear) -> None:
         super().__init__()
