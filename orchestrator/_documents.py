@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
+from importlib.resources.abc import Traversable
 from typing import Any, TypeVar
 
 import yaml
@@ -11,9 +12,32 @@ from pydantic import BaseModel, ValidationError
 
 from trainables.errors import InputError
 
-__all__ = ["checked", "read_mapping"]
+__all__ = ["checked", "read_document", "read_mapping"]
+
+LARGEST_FILE = 128 * 2**10  # Bytes: what is read in two seconds, a hundred times a usual file.
+LARGEST_DOCUMENT = 2**20  # Characters of all values, repeated as often as aliases repeat them.
+DEEPEST = 32
+LONGEST_NUMBER = 100  # Characters.
+TEXT, MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_document(path: Traversable, where: str) -> str:
+    """Return the text of a YAML file that a user wrote; ``where`` names it in messages.
+
+    Raises:
+        InputError: If it cannot be read, is no UTF-8, or is larger than such a file can be.
+    """
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(LARGEST_FILE + 1)
+        text = content.decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{where}: cannot be read: {error}") from error
+    if len(content) > LARGEST_FILE:
+        raise InputError(f"{where}: is larger than {LARGEST_FILE // 2**10} KiB, the most allowed")
+    return text
 
 
 def read_mapping(text: str, where: str, what: str, needs: str) -> dict[str, Any]:
@@ -29,9 +53,12 @@ def read_mapping(text: str, where: str, what: str, needs: str) -> dict[str, Any]
         InputError: If it is no such document.
     """
     try:
-        document = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+        document = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise InputError(f"{where}: {_yaml_complaint(error)}") from error
+    except (OverflowError, ValueError) as error:
+        # Escapes and directives with numbers that PyYAML does not check.
+        raise InputError(f"{where}: cannot be read as YAML: {error}") from error
     if document is None:
         raise InputError(f"{where}: the document is empty; {what} needs {needs}")
     if not isinstance(document, dict):
@@ -54,20 +81,72 @@ def checked(model: type[Model], document: Mapping[str, Any], where: str) -> Mode
         raise InputError(f"{where}: {error}") from error
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """A safe loader that refuses a key that stands twice in one mapping."""
+class _Loader(yaml.SafeLoader):
+    """A safe loader that refuses a key that stands twice, and what would take long or no end."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._size = 0
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Build a node after counting its levels, and the characters that aliases repeat."""
+        event, before = self.peek_event(), self._size
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise _refused(f"is nested deeper than {DEEPEST} levels", event)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if not isinstance(event, yaml.AliasEvent):
+            self._size += 1 + (len(node.value) if isinstance(node, yaml.ScalarNode) else 0)
+            self._sizes[id(node)] = self._size - before
+        elif id(node) in self._sizes:
+            self._size += self._sizes[id(node)]
+        else:
+            raise _refused(f"alias {_short(event.anchor)} is within what it stands for", event)
+        if self._size > LARGEST_DOCUMENT:
+            limit = f"more than {LARGEST_DOCUMENT:,} characters"
+            raise _refused(f"the values, repeated by aliases, are {limit}", event)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Build a mapping after checking its keys."""
         seen: set[Any] = set()
-        for key_node, _ in node.value:
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key_node.tag == MERGE:
+                raise _refused("merge keys (<<) are not read; write the keys out", key_node)
             key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} stands twice", key_node.start_mark
-                )
+            if not isinstance(key, Hashable):
+                raise _refused(f"a {type(key).__name__} cannot be a key", key_node)
+            if key in seen:
+                raise _refused(f"key {_short(key)} stands twice", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Build a value; what its type cannot be made of is wrong YAML."""
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
+            kind = node.tag.rpartition(":")[2]
+            raise _refused(f"{_short(node.value)} is no valid {kind}", node) from error
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        """Return a scalar's text; one that becomes a number must be short."""
+        text = super().construct_scalar(node)
+        if node.tag != TEXT and len(text) > LONGEST_NUMBER:
+            kind = node.tag.rpartition(":")[2]
+            raise _refused(
+                f"{_short(text)}, taken for {kind}, has {len(text)} characters, allowed are "
+                f"{LONGEST_NUMBER}; put text into quotes",
+                node,
+            )
+        return text
+
+
+def _refused(problem: str, place: Any) -> yaml.MarkedYAMLError:
+    """Return the error that names the line of a node or an event."""
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
 
 
 def _yaml_complaint(error: yaml.YAMLError) -> str:
@@ -80,13 +159,14 @@ def _yaml_complaint(error: yaml.YAMLError) -> str:
 
 def _complaint(error: ValidationError, root: type[BaseModel]) -> str:
     """Return the first thing wrong: key, what, value, and what is allowed."""
-    first = error.errors()[0]
+    first = error.errors(include_url=False)[0]
     where = _dotted(first["loc"])
     if first["type"] == "value_error":
         message = str(first["ctx"]["error"])
         if isinstance(first["ctx"]["error"], InputError):
             return message
-        return f"{where}: {message}, got {first['input']!r}"
+        # Without a place it is about the whole document, which nobody wants to read again.
+        return f"{where}: {message}, got {_short(first['input'])}" if where else message
     if first["type"] == "extra_forbidden":
         allowed = ", ".join(_keys_at(first["loc"][:-1], root))
         return f"{where}: unknown key; allowed are: {allowed}"

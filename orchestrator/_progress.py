@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from orchestrator._state import SweepState
+from trainables.errors import printable
 
 __all__ = ["Snapshot", "say", "shown_progress", "snapshot"]
 
@@ -137,4 +138,4 @@ def _duration(seconds: float) -> str:
 def say(console: Console | None, text: str) -> None:
     """Print a line for the person watching, if anyone does."""
     if console is not None:
-        console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+        console.print(Text(printable(text), style="dim"), soft_wrap=True)

@@ -14,6 +14,7 @@ from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData
 from trainables.errors import InputError
 from trainables.export import export_chain, load_chain
+from trainables.paths import storage_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,7 +67,7 @@ def promote(
 
     uri = tracking_uri or default_tracking_uri(storage)
     run = tracked_run(uri, run_id)
-    root = Path(storage).expanduser().absolute()
+    root = storage_folder(storage)
     store = ArtifactStore(root / "artifacts")
     if not run.artifact or not store.contains(run.stage, run.artifact):
         raise InputError(

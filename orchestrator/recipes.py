@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
@@ -120,6 +121,9 @@ def _complaint(text: str, part: str, variants: Mapping[str, str]) -> str:
     }
     if any(part in names for names in known.values()) or _is_calibrator(part):
         return f"recipe {text!r}: {part!r} is misplaced; write method[+refinement][+calibrator]"
+    near = get_close_matches(part, [name for names in known.values() for name in names], n=3)
+    if near:
+        return f"recipe {text!r}: {part!r} is unknown; there are: {', '.join(near)}"
     listing = "; ".join(f"{kind}s: {', '.join(names)}" for kind, names in known.items() if names)
     return f"recipe {text!r}: {part!r} is unknown ({listing})"
 

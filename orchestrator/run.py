@@ -31,7 +31,7 @@ from orchestrator.journal import Journal, read_events
 from orchestrator.plan import Plan, make_plan
 from orchestrator.provenance import provenance
 from orchestrator.results import StudyResult
-from orchestrator.spec import SweepSpec, TaskSpec, parse_sweep
+from orchestrator.spec import SweepSpec, TaskSpec, is_sweep_name, parse_sweep
 from orchestrator.tracking import (
     ShipperProcess,
     check_login,
@@ -42,6 +42,7 @@ from orchestrator.tracking import (
 from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData, prepare
 from trainables.errors import InputError
+from trainables.paths import storage_folder
 from trainables.suites import find_suite, prepare_suite
 
 __all__ = ["SweepOutcome", "load_existing", "prepare_data", "run_sweep"]
@@ -121,9 +122,9 @@ def load_existing(name: str, storage: str) -> SweepSpec:
     Raises:
         InputError: If there is none of that name; the text lists those there are.
     """
-    folder = Path(storage).expanduser().absolute() / "sweeps"
+    folder = storage_folder(storage) / "sweeps"
     path = folder / name / SPEC
-    if not path.is_file():
+    if not is_sweep_name(name) or not path.is_file():
         known = sorted(entry.parent.name for entry in folder.glob(f"*/{SPEC}"))
         listing = ", ".join(known) or "none"
         raise InputError(f"no sweep {name!r} in {folder}; there are: {listing}")

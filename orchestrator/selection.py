@@ -8,13 +8,13 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from orchestrator.tables import DEFAULT_METRICS, ComparisonTable, build_table
 from orchestrator.tracking import BestRun, Where, best_runs, study_results
+from trainables.paths import storage_folder
 
 __all__ = [
     "DEFAULT_METRICS",
@@ -84,7 +84,7 @@ class BestConfig:
 
 def default_tracking_uri(storage: str = "calsweep-storage") -> str:
     """Return ``MLFLOW_TRACKING_URI`` if set, else the database inside a storage folder."""
-    database = Path(storage).expanduser().absolute() / "mlflow.db"
+    database = storage_folder(storage) / "mlflow.db"
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{database}"
 
 

@@ -10,16 +10,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from orchestrator._documents import checked, read_mapping
+from orchestrator._documents import checked, read_document, read_mapping
 from orchestrator.recipes import Recipe, expand_recipes, part_spaces
 from orchestrator.tracking import check_tracking_uri
 from search_spaces import Parameter, SpaceError
 from trainables.calibrators import calibrator_from_recipe
-from trainables.data import SOURCES, SplitSpec
+from trainables.data import SplitSpec, find_reader
 from trainables.errors import InputError
 from trainables.methods import build_method, method_kind
 from trainables.mirror import Mirror
 from trainables.models import build_model
+from trainables.paths import local_path, storage_folder
 from trainables.protocols import Protocol, protocol_from
 from trainables.refinements import REFINEMENTS, build_refinement
 from trainables.suites import check_suites
@@ -29,6 +30,7 @@ __all__ = [
     "SweepSpec",
     "TaskSpec",
     "checked",
+    "is_sweep_name",
     "load_sweep",
     "parse_sweep",
     "read_mapping",
@@ -36,12 +38,15 @@ __all__ = [
 
 OBJECTIVES = ("ece", "aece", "cwece", "cwaece", "mce", "nll", "brier")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+LONGEST_NAME = 250  # It is the name of a folder, and `--fresh` adds a number.
 TASK = re.compile(r"[A-Za-z0-9][\w.:@+-]*(/[A-Za-z0-9][\w.:@+-]*)*")
 RESERVED = ("calsweep", "mlflow")  # What tags of the tracking store's own and ours begin with.
 PART = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 Value = bool | int | float | str
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class _Strict(BaseModel):
@@ -138,12 +143,12 @@ class SearchModel(_Strict):
         fixed: Parameters that are not searched: part, parameter, value.
     """
 
-    trials: Annotated[int, Field(ge=1)] = 20
+    trials: Count = 20
     sampler: Literal["tpe", "random", "gp", "grid"] = "tpe"
     scheduler: Literal["none", "asha"] = "none"
     objective: Literal["ece", "aece", "cwece", "cwaece", "mce", "nll", "brier"] = "ece"
     accuracy_tolerance: Annotated[float, Field(ge=0, le=1)] | None = 0.01
-    parallel_trials: Annotated[int, Field(ge=1)] = 4
+    parallel_trials: Count = 4
     spaces: dict[str, dict[str, RangeModel]] = {}
     fixed: dict[str, dict[str, Value]] = {}
 
@@ -163,7 +168,7 @@ class VariantModel(_Strict):
 class StageResources(_Strict):
     """What one trial takes; a fraction of a GPU lets several share it."""
 
-    cpu: Annotated[int, Field(ge=1)] = 1
+    cpu: Count = 1
     gpu: Annotated[float, Field(ge=0)] = 0.0
 
     @field_validator("gpu")
@@ -189,9 +194,9 @@ class ResourcesModel(_Strict):
     train: StageResources = StageResources()
     refine: StageResources = StageResources()
     calibrate: StageResources = StageResources()
-    concurrent: Annotated[int, Field(ge=1)] | None = None
-    checkpoint_every: Annotated[int, Field(ge=0)] = 10
-    max_failures: Annotated[int, Field(ge=0)] = 3
+    concurrent: Count | None = None
+    checkpoint_every: CountOrZero = 10
+    max_failures: CountOrZero = 3
 
 
 class TrackingModel(_Strict):
@@ -235,8 +240,23 @@ class SweepSpec(_Strict):
     @field_validator("name")
     @classmethod
     def _check_name(cls, value: str) -> str:
-        if not NAME.fullmatch(value):
-            raise ValueError("must be letters, digits, '.', '_' and '-', beginning with no sign")
+        if not is_sweep_name(value):
+            raise ValueError(
+                f"must be up to {LONGEST_NAME} letters, digits, '.', '_' and '-', beginning with "
+                "no sign"
+            )
+        return value
+
+    @field_validator("storage")
+    @classmethod
+    def _check_storage(cls, value: str) -> str:
+        storage_folder(value)
+        return value
+
+    @field_validator("data_root")
+    @classmethod
+    def _check_data_root(cls, value: str) -> str:
+        local_path(value, "data_root")
         return value
 
     @field_validator("tags")
@@ -287,7 +307,7 @@ class SweepSpec(_Strict):
     @property
     def storage_path(self) -> Path:
         """Return the storage folder, absolute."""
-        return Path(self.storage).expanduser().absolute()
+        return storage_folder(self.storage)
 
     @property
     def directory(self) -> Path:
@@ -318,6 +338,11 @@ class SweepSpec(_Strict):
         return {**point, **self.fixed(part)}
 
 
+def is_sweep_name(name: str) -> bool:
+    """Tell whether a sweep may be called so."""
+    return bool(NAME.fullmatch(name)) and len(name) <= LONGEST_NAME
+
+
 def _all_parts(recipe: Recipe) -> set[str]:
     return {*recipe.method, *filter(None, (recipe.refinement, recipe.calibrator))}
 
@@ -327,7 +352,7 @@ def _check_tasks(tasks: tuple[TaskSpec, ...], root: str) -> None:
     for number, task in enumerate(tasks):
         where = f"tasks[{number}]"
         for key, check in (
-            ("dataset", lambda task=task: SOURCES.get(task.dataset.partition(":")[0])),
+            ("dataset", lambda task=task: find_reader(task.dataset, root).full_name()),
             ("protocol", lambda task=task: task.resolved_protocol),
             ("split", lambda task=task: task.split_spec),
             ("model", lambda task=task: _check_model(task.model)),
@@ -475,12 +500,7 @@ def load_sweep(path: str | Path) -> SweepSpec:
         InputError: If the file is missing, no valid YAML, or says something that is not allowed;
             one line with file, key, value and what is allowed.
     """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    return parse_sweep(text, str(path))
+    return parse_sweep(read_document(Path(path), str(path)), str(path))
 
 
 def parse_sweep(text: str, where: str) -> SweepSpec:

@@ -6,10 +6,10 @@ import sys
 from importlib.metadata import version
 
 import typer
-from rich.console import Console
 
 from orchestrator.cli._calibrate import apply, calibrate
 from orchestrator.cli._compare import compare, ranks
+from orchestrator.cli._console import complain
 from orchestrator.cli._doctor import doctor
 from orchestrator.cli._gc import gc
 from orchestrator.cli._list import list_names
@@ -90,19 +90,18 @@ def main(arguments: list[str] | None = None) -> int:
         0 if all went well, 1 if a study has no finished trial, 2 for wrong input, 3 for a night
         with an alarm, 4 for one that could not run, 130 when interrupted.
     """
-    errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         outcome = app(args=arguments, prog_name="calsweep", standalone_mode=False)
     except InputError as error:
-        errors.print(f"calsweep: {error}", markup=False)
+        complain(str(error))
         return WRONG_INPUT
     except typer.TyperException as error:
-        errors.print(f"calsweep: {_message(error)}", markup=False)
+        complain(_message(error))
         return WRONG_INPUT
     except (KeyboardInterrupt, typer.Abort):
         outcome = INTERRUPTED
     if outcome == INTERRUPTED:
-        errors.print("calsweep: interrupted", markup=False)
+        complain("interrupted")
     return outcome if isinstance(outcome, int) else 0
 
 

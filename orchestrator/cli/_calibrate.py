@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli._console import echo
 from trainables.errors import InputError
 
 __all__ = ["apply", "calibrate"]
@@ -54,13 +55,13 @@ def calibrate(
     tasks = [plan_task(read_logits(path, kind), fit_rows, other) for path in logits]
     console = Console(stderr=True, highlight=False)
     table = calibrate_table(tasks, names, chosen, bins, out, console)
-    typer.echo("ECE % (accuracy %) and gain over ce; above 0 is better, * see below")
+    echo("ECE % (accuracy %) and gain over ce; above 0 is better, * see below")
     for line in [*table.lines(), *table.notes()]:
-        typer.echo(line)
+        echo(line)
     if out is not None:
         (out / "table.md").write_text("\n".join(table.lines()) + "\n", encoding="utf-8")
         (out / "table.json").write_text(table.to_json() + "\n", encoding="utf-8")
-        typer.echo(f"calibrators and table in {out}")
+        echo(f"calibrators and table in {out}")
 
 
 def apply(
@@ -84,7 +85,7 @@ def apply(
     log_probs = apply_calibrator(calibrator, rows)
     save_log_probs(out, log_probs, rows.labels)
     ece, accuracy, nll = score(log_probs, rows.labels, bins)
-    typer.echo(f"ECE {100 * ece:.2f} %, accuracy {100 * accuracy:.2f} %, NLL {nll:.4f}: {out}")
+    echo(f"ECE {100 * ece:.2f} %, accuracy {100 * accuracy:.2f} %, NLL {nll:.4f}: {out}")
 
 
 def _split(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli._console import output
+from orchestrator.cli._console import echo, output
 from orchestrator.cli._options import Storage, TrackingUri
 from trainables.errors import InputError
 
@@ -53,9 +53,10 @@ def compare(
 
     from orchestrator import statistics
     from trainables.artifacts import ArtifactStore
+    from trainables.paths import storage_folder
 
     tasks = _by_task(_results([sweep], tracking_uri, storage), task)
-    store = ArtifactStore(Path(storage).expanduser() / "artifacts")
+    store = ArtifactStore(storage_folder(storage) / "artifacts")
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         line = progress.add_task("resampling", total=sum(map(len, tasks.values())))
@@ -72,7 +73,7 @@ def compare(
             for results in tasks.values()
         ]
     if format is CompareFormat.csv:
-        typer.echo(_csv(found), nl=False)
+        echo(_csv(found), nl=False)
         return 0
     for comparison in found:
         _show(comparison, format)
@@ -260,4 +261,4 @@ def _save_diagram(comparison: RankComparison, title: str, out: Path) -> None:
         critical_difference_diagram(comparison, title).savefig(out, dpi=150)
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written: {error}") from error
-    typer.echo(f"wrote {out}")
+    echo(f"wrote {out}")

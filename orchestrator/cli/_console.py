@@ -1,17 +1,42 @@
-"""Where the commands print their tables."""
+"""How the commands print: nothing that people named can steer a terminal or become markup."""
 
 from __future__ import annotations
 
-from rich.console import Console
+from typing import Any
 
-__all__ = ["output"]
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from trainables.errors import one_line, printable
+
+__all__ = ["complain", "echo", "output"]
 
 UNBOUNDED = 10_000
+LONGEST = 298  # Characters of a complaint.
+
+
+class _PlainConsole(Console):
+    """A console that shows texts as they are: control characters spelled, brackets no markup."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Turn a text into what is printed."""
+        return super().render_str(printable(text), **options)
 
 
 def output() -> Console:
     """Return a console on standard output; one that is no terminal cuts nothing off."""
-    console = Console(soft_wrap=True, highlight=False)
+    console = _PlainConsole(soft_wrap=True, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = UNBOUNDED
     return console
+
+
+def echo(text: str, nl: bool = True, err: bool = False) -> None:
+    """Print a text on standard output, or on standard error."""
+    typer.echo(printable(text), nl=nl, err=err)
+
+
+def complain(text: str, command: str = "calsweep") -> None:
+    """Print one line on standard error."""
+    typer.echo(one_line(f"{command}: {text}", LONGEST), err=True)

@@ -11,6 +11,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from orchestrator.cli._console import echo
+
 __all__ = ["doctor"]
 
 
@@ -34,7 +36,7 @@ def doctor(
         mark = "ok  " if not finding.remedy else ("info" if finding.optional else "FAIL")
         faults += mark == "FAIL"
         remedy = f" -> {finding.remedy}" if finding.remedy else ""
-        typer.echo(f"{mark} {finding.subject}: {finding.detail}{remedy}")
+        echo(f"{mark} {finding.subject}: {finding.detail}{remedy}")
     return 1 if faults else 0
 
 

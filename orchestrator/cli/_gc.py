@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,8 +22,9 @@ def gc(
 ) -> int:
     """Remove stored outcomes that no kept sweep needs, and say how much."""
     from orchestrator.garbage import collect_garbage
+    from trainables.paths import storage_folder
 
-    found = collect_garbage(Path(storage).expanduser().absolute(), drop or (), dry_run)
+    found = collect_garbage(storage_folder(storage), drop or (), dry_run)
     table = Table(box=None)
     for heading in ("kind", "removed", "MB", "kept", "MB"):
         table.add_column(heading, justify="left" if heading == "kind" else "right")

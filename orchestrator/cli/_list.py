@@ -41,7 +41,7 @@ def list_names(what: Annotated[Catalogue, typer.Argument(help="What to list.")])
     plain = _plain_names(what)
     if plain is not None:
         for name in plain():
-            console.print(name, markup=False)
+            console.print(name)
         return 0
     table = Table(box=None)
     table.add_column("name", no_wrap=True)
@@ -104,4 +104,4 @@ def _describe(kind: str, name: str) -> tuple[str, str, str]:
 
     space = load_space(kind, name)
     searched = "; ".join(show(parameter) for parameter in space.searched().values())
-    return space.title, searched.replace("[", r"\["), space.source
+    return space.title, searched, space.source

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from orchestrator.cli._console import complain, echo, output
 from trainables.errors import InputError
+from trainables.paths import local_path
 
 if TYPE_CHECKING:
     from orchestrator.nightly import Installation, KubernetesOptions, Nightly
@@ -114,12 +116,12 @@ def _run(benchmark: Nightly, name: str, address: str | None, quiet: bool) -> int
     outcome = run_night(benchmark, name, address=address, console=console)
     for message in outcome.messages:
         _complain(message)
-    typer.echo(headline(benchmark.name, name, outcome.verdict))
+    echo(headline(benchmark.name, name, outcome.verdict))
     for found in outcome.verdict.alarms:
-        typer.echo(f"  {found.cell}: {found.text}")
+        echo(f"  {found.cell}: {found.text}")
     if not outcome.fresh:
-        typer.echo("  (this night has run before; it was not run again)")
-    typer.echo(f"  {outcome.night.folder / 'report.md'}")
+        echo("  (this night has run before; it was not run again)")
+    echo(f"  {outcome.night.folder / 'report.md'}")
     return ALARM if outcome.verdict.raised else FINE
 
 
@@ -130,13 +132,12 @@ def _submit(benchmark: Nightly, name: str, server: str) -> int:
     job, code = submit_night(
         server, benchmark.name, name, (*command, "--address", "auto", "--quiet")
     )
-    typer.echo(f"job {job} on {server} ended with exit code {code}")
+    echo(f"job {job} on {server} ended with exit code {code}")
     return code
 
 
 def _complain(text: str) -> None:
-    errors = Console(stderr=True, soft_wrap=True, highlight=False)
-    errors.print(f"calsweep nightly: {text}", markup=False)
+    complain(text, "calsweep nightly")
 
 
 def _one_line(error: Exception) -> str:
@@ -192,10 +193,10 @@ def install(
         "cluster": _cluster(image, claim, namespace, kubectl_image),
     }
     if show:
-        typer.echo(preview(benchmark, at, time_zone, kind, **wanted), nl=False)
+        echo(preview(benchmark, at, time_zone, kind, **wanted), nl=False)
         return FINE
     for line in activate(benchmark, at, time_zone, kind, out=out, **wanted):
-        typer.echo(line)
+        echo(line)
     return FINE
 
 
@@ -214,7 +215,7 @@ def uninstall(file: File = None) -> int:
 
     benchmark = _load(file)
     for line in remove(benchmark) or [f"nothing was scheduled for {benchmark.name}"]:
-        typer.echo(line)
+        echo(line)
     return FINE
 
 
@@ -230,7 +231,7 @@ def status(
 
     benchmark = _load(file)
     book, known = Book(benchmark.folder), _installed(benchmark)
-    console = Console(soft_wrap=True, highlight=False)
+    console = output()
     if known is None:
         console.print(f"{benchmark.name}: not scheduled from here", markup=False)
     else:
@@ -272,14 +273,14 @@ def history(
         ]
         for wanted in cells
     }
-    folder = (out or benchmark.folder).expanduser()
+    folder = local_path(out or benchmark.folder, "--out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "history.csv").write_text(to_csv(records, cells), encoding="utf-8")
         plotted(records, cells, alarmed).savefig(folder / "history.png", dpi=110)
     except OSError as error:
         raise InputError(f"--out {folder}: cannot be written: {error}") from error
-    typer.echo(f"{len(records)} nights, {len(cells)} series: {folder / 'history.csv'}, .png")
+    echo(f"{len(records)} nights, {len(cells)} series: {folder / 'history.csv'}, .png")
     return FINE
 
 
@@ -299,5 +300,5 @@ def accept(
     from orchestrator.cli._nightly_tables import accepted
 
     entry = accepted(_load(file), cell, why, since)
-    typer.echo(f"{entry.cell}: the series starts anew on {entry.night}")
+    echo(f"{entry.cell}: the series starts anew on {entry.night}")
     return FINE

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli._console import echo
+
 __all__ = ["plot"]
 
 
@@ -22,9 +24,9 @@ def plot(
     events, _ = read_events(directory / JOURNAL)
     written = write_plots(events, directory / "plots")
     if not written:
-        typer.echo(f"sweep {sweep} has nothing to plot yet")
+        echo(f"sweep {sweep} has nothing to plot yet")
         return 0
-    typer.echo(f"{len(written)} plots in {directory / 'plots'}:")
+    echo(f"{len(written)} plots in {directory / 'plots'}:")
     for path in written:
-        typer.echo(f"  {path.name}")
+        echo(f"  {path.name}")
     return 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli._console import echo
 from orchestrator.cli._options import Storage, TrackingUri
 from trainables.errors import InputError
 
@@ -72,12 +73,12 @@ def best(
         code=code,
     )
     if found and found[0].note:
-        typer.echo(f"calsweep: {found[0].note}", err=True)
+        echo(f"calsweep: {found[0].note}", err=True)
     if out is not None:
         for position, config in enumerate(found):
             _save(config, out, "" if top == 1 else f"-{position + 1}")
     else:
-        typer.echo(_text(found, format, several=top > 1), nl=False)
+        echo(_text(found, format, several=top > 1), nl=False)
     if promote and found:
         _promote(found[0], uri, storage)
     return 0
@@ -97,7 +98,7 @@ def _promote(config: BestConfig, uri: str, storage: str) -> None:
     from orchestrator.champion import promote
 
     champion = promote(config.run_id, uri, storage)
-    typer.echo(
+    echo(
         f"calsweep: {champion.model} version {champion.version} is the {champion.alias}"
         + ("" if champion.new else " already"),
         err=True,
@@ -138,7 +139,7 @@ def _save(config: BestConfig, out: Path, suffix: str) -> None:
             path.write_text(text, encoding="utf-8")
         except (OSError, ValueError) as error:
             raise InputError(f"--out {out}: cannot be written: {error}") from error
-        typer.echo(f"wrote {path}")
+        echo(f"wrote {path}")
 
 
 def sync(
@@ -155,5 +156,5 @@ def sync(
     spec = load_existing(path.parent.name, str(path.parents[2]))
     uri = tracking_uri or spec.tracking_uri
     deliver(path, uri, spec.storage_path / "mlflow-artifacts")
-    typer.echo(f"everything in {path} has reached {uri}")
+    echo(f"everything in {path} has reached {uri}")
     return 0

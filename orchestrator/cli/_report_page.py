@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli._console import echo
 from orchestrator.cli._options import Storage, TrackingUri
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ def report(
     from orchestrator.report import from_folder
     from orchestrator.run import JOURNAL
     from trainables.artifacts import ArtifactStore
+    from trainables.paths import storage_folder
 
-    root = Path(storage).expanduser().absolute()
+    root = storage_folder(storage)
     folder = root / "sweeps" / sweep
     results = None
     if tracking_uri is not None or not (folder / JOURNAL).is_file():
@@ -42,7 +44,7 @@ def report(
 
         results = study_results(tracking_uri or default_tracking_uri(storage), sweep)
     source = from_folder(sweep, folder, ArtifactStore(root / "artifacts"), results)
-    typer.echo(f"wrote {write_page(source, out or folder / PAGE, baseline)}")
+    echo(f"wrote {write_page(source, out or folder / PAGE, baseline)}")
     return 0
 
 

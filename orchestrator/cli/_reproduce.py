@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from orchestrator.cli._console import output
+from orchestrator.cli._console import echo, output
 from orchestrator.cli._options import Storage, TrackingUri
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def reproduce(
             progress=_shown(Console(stderr=True, highlight=False)),
         )
     output().print(_table(found))
-    typer.echo(_verdict(found))
+    echo(_verdict(found))
     return EQUAL if found.equal else DIFFERENT
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli._console import output
+from orchestrator.cli._console import echo, output
 from orchestrator.cli._options import Storage, TrackingUri
 
 __all__ = ["table"]
@@ -102,7 +102,7 @@ def table(
     if format is TableFormat.terminal:
         output().print(to_rich(built))
     else:
-        typer.echo(render(built, format.value).rstrip("\n"))
+        echo(render(built, format.value).rstrip("\n"))
     return 0
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from difflib import get_close_matches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from orchestrator._columns import column
-from orchestrator._documents import checked, read_mapping
+from orchestrator._documents import checked, read_document, read_mapping
 from orchestrator.published import load_published
 from trainables.errors import InputError
+from trainables.paths import local_path
 
 __all__ = ["Layout", "LayoutRow", "NotOffered", "layout_names", "load_layout"]
 
@@ -178,11 +178,8 @@ def load_layout(name: str) -> Layout:
     if not shipped and not name.endswith((ENDING, ".yml")):
         near = get_close_matches(name, layout_names(), n=3) or layout_names()
         raise InputError(f"unknown layout {name!r}; there are: {', '.join(near)}, or PATH.yaml")
-    path: Traversable = FOLDER / f"{name}{ENDING}" if shipped else Path(name)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"layout {name}: cannot be read: {error}") from error
     where = f"layout {name}"
+    path: Traversable = FOLDER / f"{name}{ENDING}" if shipped else local_path(name, where)
+    text = read_document(path, where)
     document = read_mapping(text, where, "a layout", "title, metrics and rows")
     return checked(Layout, {**document, "name": name}, where)

@@ -9,12 +9,13 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from orchestrator._documents import checked, read_mapping
+from orchestrator._documents import checked, read_document, read_mapping
 from orchestrator.nightly._limits import Limits, measure_of
 from orchestrator.nightly._record import Shape
 from orchestrator.spec import SweepSpec, load_sweep, parse_sweep
 from trainables.artifacts import stage_key
 from trainables.errors import InputError
+from trainables.paths import local_path
 
 __all__ = ["COSTS", "Nightly", "NightlyModel", "ReportModel", "benchmark_file", "load_nightly"]
 
@@ -45,6 +46,13 @@ class ReportModel(_Strict):
     webhook: str | None = None
     mail: tuple[str, ...] = Field(default=(), strict=False)
     when: Literal["alarm", "always"] = "alarm"
+
+    @field_validator("markdown", "html", "junit")
+    @classmethod
+    def _is_place(cls, value: str | None) -> str | None:
+        if value is not None:
+            local_path(value, "report")
+        return value
 
     @field_validator("webhook")
     @classmethod
@@ -144,14 +152,9 @@ def load_nightly(path: str | Path) -> Nightly:
         InputError: If it is missing, no valid YAML, or says something that is not allowed; one
             line with file, key, value and what is allowed.
     """
-    path = Path(path).expanduser().absolute()
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    model = checked(
-        NightlyModel, read_mapping(text, str(path), "a nightly file", "sweep"), str(path)
-    )
+    path = local_path(path, "nightly file")
+    document = read_mapping(read_document(path, str(path)), str(path), "a nightly file", "sweep")
+    model = checked(NightlyModel, document, str(path))
     sweep = _sweep_of(model.sweep, path)
     if sweep.search.trials != 1 or sweep.search.sampler == "grid":
         raise InputError(

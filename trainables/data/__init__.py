@@ -6,7 +6,13 @@ from trainables.data._guard import TestDataSealedError, inherit_seal
 from trainables.data._info import AUGMENTATIONS, DatasetInfo
 from trainables.data._prepare import find_prepared, prepare
 from trainables.data._prepared import PreparedData, SearchData
-from trainables.data._registry import SOURCES, check_source, read_source, source_names
+from trainables.data._registry import (
+    SOURCES,
+    check_source,
+    find_reader,
+    read_source,
+    source_names,
+)
 from trainables.data._seal import seal_test_data
 from trainables.data._source import Reader, Source, SourceStatus
 from trainables.data._split import SplitSpec
@@ -26,6 +32,7 @@ __all__ = [
     "TestDataSealedError",
     "check_source",
     "find_prepared",
+    "find_reader",
     "prepare",
     "read_source",
     "seal_test_data",

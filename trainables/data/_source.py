@@ -10,6 +10,7 @@ from pathlib import Path
 from trainables.data._arrays import LabelledImages
 from trainables.data._info import DatasetInfo
 from trainables.errors import InputError
+from trainables.paths import local_path
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,7 @@ class Reader(ABC):
             raise InputError(f"dataset {name!r} has to be written {name}:{self.placeholder}")
         self.name = name
         self.argument = argument
-        self.root = root.expanduser().absolute()
+        self.root = local_path(root, "data root")
 
     @abstractmethod
     def read(self, download: bool) -> tuple[DatasetInfo, LabelledImages, LabelledImages | None]:

@@ -10,6 +10,7 @@ from trainables.data._info import DatasetInfo
 from trainables.data._registry import SOURCES
 from trainables.data._source import Reader, SourceStatus
 from trainables.errors import InputError
+from trainables.paths import local_path
 
 PARTS = ("train", "test")
 # Modes whose pixels are eight bits of grey; all others become RGB.
@@ -32,7 +33,7 @@ class FolderReader(Reader):
     @property
     def path(self) -> Path:
         """The folder that holds ``train`` and ``test``."""
-        return Path(self.argument).expanduser().absolute()
+        return local_path(self.argument, f"dataset {self.name!r}")
 
     def read(self, download: bool) -> tuple[DatasetInfo, ImageArrays, ImageArrays | None]:
         """Return all images, by class and by file name."""

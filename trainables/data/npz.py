@@ -12,6 +12,7 @@ from trainables.data._labels import check_label_sets, class_names
 from trainables.data._registry import SOURCES
 from trainables.data._source import Reader, SourceStatus
 from trainables.errors import InputError
+from trainables.paths import local_path
 
 # What a damaged, encrypted or unusual member makes NumPy and zipfile raise.
 UNREADABLE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zlib.error)
@@ -34,7 +35,7 @@ class NpzReader(Reader):
     @property
     def path(self) -> Path:
         """The archive."""
-        return Path(self.argument).expanduser().absolute()
+        return local_path(self.argument, f"dataset {self.name!r}")
 
     def read(self, download: bool) -> tuple[DatasetInfo, ImageArrays, ImageArrays | None]:
         """Return the arrays of the archive, checked."""

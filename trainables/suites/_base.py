@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trainables.data import DatasetInfo, PreparedData
 from trainables.errors import InputError
+from trainables.paths import local_path
 
 if TYPE_CHECKING:
     from trainables.suites._data import SuiteData
@@ -51,7 +52,7 @@ class Suite(ABC):
     def __init__(self, name: str, argument: str, root: Path) -> None:
         self.name = name
         self.argument = argument
-        self.root = root.expanduser().absolute()
+        self.root = local_path(root, "data root")
 
     @classmethod
     def names(cls, entry: str) -> list[str]:
