@@ -122,10 +122,9 @@ def _complaint(text: str, part: str, variants: Mapping[str, str]) -> str:
     if any(part in names for names in known.values()) or _is_calibrator(part):
         return f"recipe {text!r}: {part!r} is misplaced; write method[+refinement][+calibrator]"
     near = get_close_matches(part, [name for names in known.values() for name in names], n=3)
-    if near:
-        return f"recipe {text!r}: {part!r} is unknown; there are: {', '.join(near)}"
+    hint = f"; near are: {', '.join(near)}" if near else ""
     listing = "; ".join(f"{kind}s: {', '.join(names)}" for kind, names in known.items() if names)
-    return f"recipe {text!r}: {part!r} is unknown ({listing})"
+    return f"recipe {text!r}: {part!r} is unknown{hint} ({listing})"
 
 
 def expand_recipes(

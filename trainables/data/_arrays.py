@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from trainables.archives import ArrayHeader
+
 if TYPE_CHECKING:
     from hashlib import _Hash
 
@@ -114,7 +116,7 @@ class ImageArrays(LabelledImages):
             digest.update(np.ascontiguousarray(array).data)
 
 
-def check_images(name: str, images: np.ndarray) -> None:
+def check_images(name: str, images: np.ndarray | ArrayHeader) -> None:
     """Raise ``ValueError`` unless ``images`` is uint8 (N, H, W, C) and no axis is empty."""
     if images.dtype != np.uint8:
         raise ValueError(f"{name} is {images.dtype} {images.shape}, allowed is uint8 (0..255)")
@@ -125,12 +127,17 @@ def check_images(name: str, images: np.ndarray) -> None:
         )
 
 
-def check_labels(name: str, labels: np.ndarray) -> None:
-    """Raise ``ValueError`` unless ``labels`` is (N,), of an integer type and within 0..2^31-1."""
+def check_label_form(name: str, labels: np.ndarray | ArrayHeader) -> None:
+    """Raise ``ValueError`` unless ``labels`` is (N,), of an integer type."""
     if labels.dtype.kind not in "iu":
         raise ValueError(f"{name} is {labels.dtype} {labels.shape}, allowed are integers")
     if labels.ndim != 1:
         raise ValueError(f"{name} has shape {labels.shape}, allowed is (N,)")
+
+
+def check_labels(name: str, labels: np.ndarray) -> None:
+    """Raise ``ValueError`` unless ``labels`` is (N,), of an integer type and within 0..2^31-1."""
+    check_label_form(name, labels)
     for label in (labels.min(), labels.max()) if len(labels) else ():
         if not 0 <= label <= MAX_LABEL:
             raise ValueError(f"{name} holds {label}, allowed is 0 to {MAX_LABEL}")

@@ -9,6 +9,12 @@ from typing import Any
 AUGMENTATIONS = ("none", "crop-flip")
 
 
+def check_classes(classes: tuple[str, ...]) -> None:
+    """Raise ``ValueError`` unless there are two or more different names."""
+    if len(classes) < 2 or len(set(classes)) != len(classes):
+        raise ValueError(f"classes={classes!r} must be two or more different names")
+
+
 @dataclass(frozen=True)
 class DatasetInfo:
     """One data set's constants.
@@ -40,8 +46,7 @@ class DatasetInfo:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
-            raise ValueError(f"classes={self.classes!r} must be two or more different names")
+        check_classes(self.classes)
         if min(self.size) < 1 or self.channels < 1:
             raise ValueError(f"size={self.size}, channels={self.channels} must be at least 1")
         for key, values in (("mean", self.mean), ("std", self.std)):

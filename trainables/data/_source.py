@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from trainables.data._arrays import LabelledImages
 from trainables.data._info import DatasetInfo
 from trainables.errors import InputError
@@ -93,6 +95,16 @@ class Reader(ABC):
         Raises:
             InputError: If a file is absent (and cannot be downloaded) or damaged.
         """
+
+    def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
+        """Return labels as ``read`` would, or None where only images or a download tell them.
+
+        What ``read`` refuses without looking at images is refused here too, and as it does.
+
+        Raises:
+            InputError: See ``read``.
+        """
+        return None
 
     @abstractmethod
     def files(self) -> list[Path]:

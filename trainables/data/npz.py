@@ -1,22 +1,25 @@
 """Anyone's images in one NumPy archive."""
 
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
-from trainables.data._arrays import ImageArrays, check_images, check_labels, image_statistics
-from trainables.data._info import DatasetInfo
+from trainables.archives import ArrayArchive, ArrayHeader
+from trainables.data._arrays import (
+    ImageArrays,
+    check_images,
+    check_label_form,
+    check_labels,
+    image_statistics,
+)
+from trainables.data._info import DatasetInfo, check_classes
 from trainables.data._labels import check_label_sets, class_names
 from trainables.data._registry import SOURCES
 from trainables.data._source import Reader, SourceStatus
 from trainables.errors import InputError
 from trainables.paths import local_path
 
-# What a damaged, encrypted or unusual member makes NumPy and zipfile raise.
-UNREADABLE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zlib.error)
-UNREADABLE_ARCHIVE = (OSError, zipfile.BadZipFile)
+PARTS = ("train", "test")
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -39,16 +42,20 @@ class NpzReader(Reader):
 
     def read(self, download: bool) -> tuple[DatasetInfo, ImageArrays, ImageArrays | None]:
         """Return the arrays of the archive, checked."""
-        arrays = self._load()
-        train, test = self._part(arrays, "train"), self._part(arrays, "test")
-        if train.images.shape[1:] != test.images.shape[1:]:
-            raise InputError(
-                f"{self.path}: x_test has images of shape {test.images.shape[1:]}, x_train of "
-                f"{train.images.shape[1:]}; they must be the same"
-            )
-        classes = self._classes(arrays.get("classes"), train)
-        check_label_sets(str(self.path), train.labels, test.labels, classes)
+        archive = self._archive()
+        labels, classes = self._checked(archive)
+        shape = (-1, *self._image_shape(archive, "train"))
+        images = (archive.read(f"x_{part}").reshape(shape) for part in PARTS)
+        train, test = (
+            ImageArrays(np.ascontiguousarray(pixels), labels[part])
+            for part, pixels in zip(PARTS, images, strict=True)
+        )
         return self._info(train, classes), train, test
+
+    def labels(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the labels, after checking everything but the pixels."""
+        labels, _ = self._checked(self._archive())
+        return labels["train"], labels["test"]
 
     def files(self) -> list[Path]:
         """Return the archive."""
@@ -59,82 +66,97 @@ class NpzReader(Reader):
         return [self.path]
 
     def check(self) -> SourceStatus:
-        """Look whether the archive has the keys, without reading images."""
-        remedy = f"give the path of an .npz file with {', '.join(KEYS)}"
-        if not self.path.is_file():
-            return SourceStatus(False, f"{self.path} does not exist", remedy)
+        """Check everything but the pixels."""
         try:
-            with zipfile.ZipFile(self.path) as archive:
-                names = {Path(name).stem for name in archive.namelist()}
-        except UNREADABLE_ARCHIVE as error:
-            return SourceStatus(False, f"{self.path} cannot be read: {error}", remedy)
-        missing = [key for key in KEYS if key not in names]
-        if missing:
-            return SourceStatus(False, f"{self.path} has no {', '.join(missing)}", remedy)
-        return SourceStatus(True, str(self.path))
+            archive = self._archive()
+            labels, classes = self._checked(archive)
+        except InputError as error:
+            remedy = f"give the path of an .npz file with {', '.join(KEYS)}"
+            return SourceStatus(False, str(error), remedy)
+        found = f"{len(labels['train'])} training and {len(labels['test'])} test images"
+        return SourceStatus(True, f"{self.path}: {len(classes)} classes, {found}")
 
     def full_name(self) -> str:
         """Return the name with the absolute path."""
         return f"npz:{self.path}"
 
-    def _load(self) -> dict[str, np.ndarray]:
+    def _archive(self) -> ArrayArchive:
         if not self.path.is_file():
             raise InputError(f"{self.path} does not exist (dataset {self.name!r})")
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                names = set(archive.namelist())
-        except UNREADABLE_ARCHIVE as error:
-            raise InputError(f"{self.path} is not an intact .npz archive: {error}") from error
+        archive = ArrayArchive(self.path)
         for key in KEYS:
-            if f"{key}.npy" not in names:
+            if key not in archive.names:
                 raise InputError(f"{self.path}: key {key!r} is missing, needed: {', '.join(KEYS)}")
-        wanted = (*KEYS, *(["classes"] if "classes.npy" in names else []))
-        return {key: self._array(key) for key in wanted}
+        return archive
 
-    def _array(self, key: str) -> np.ndarray:
-        try:
-            with np.load(self.path, allow_pickle=False) as archive:
-                return archive[key]
-        except (*UNREADABLE, zipfile.BadZipFile) as error:
-            raise InputError(f"{self.path}: key {key!r} cannot be read: {error}") from error
+    def _checked(self, archive: ArrayArchive) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        """Return labels by part, and class names, after checking all but the pixels."""
+        shapes = [self._image_shape(archive, part) for part in PARTS]
+        if shapes[0] != shapes[1]:
+            raise InputError(
+                f"{self.path}: x_test has images of shape {shapes[1]}, x_train of {shapes[0]}; "
+                "they must be the same"
+            )
+        labels = {part: self._labels(archive, part) for part in PARTS}
+        classes = self._classes(archive, labels["train"])
+        check_label_sets(str(self.path), labels["train"], labels["test"], classes)
+        return labels, classes
 
-    def _part(self, arrays: dict[str, np.ndarray], part: str) -> ImageArrays:
-        images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        images = images[..., None] if images.ndim == 3 else images
-        labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    def _image_shape(self, archive: ArrayArchive, part: str) -> tuple[int, ...]:
+        header = archive.header(f"x_{part}")
+        if header.ndim == 3:
+            header = ArrayHeader(header.dtype, (*header.shape, 1))
         try:
-            check_images(f"x_{part}", images)
-            check_labels(f"y_{part}", labels)
-            if len(images) != len(labels):
-                raise ValueError(
-                    f"x_{part} has {len(images)} images but y_{part} {len(labels)} labels"
-                )
+            check_images(f"x_{part}", header)
         except ValueError as error:
             raise InputError(f"{self.path}: {error}") from error
-        return ImageArrays(np.ascontiguousarray(images), labels.astype(np.int64))
+        return header.shape[1:]
 
-    def _classes(self, names: np.ndarray | None, train: ImageArrays) -> tuple[str, ...]:
-        if names is None:
-            return class_names(str(self.path), train.labels)
-        if names.dtype.kind != "U" or names.ndim != 1:
-            raise InputError(
-                f"{self.path}: classes is {names.dtype} {names.shape}, allowed are strings (K,)"
-            )
-        return tuple(names.tolist())
+    def _labels(self, archive: ArrayArchive, part: str) -> np.ndarray:
+        images, header = archive.header(f"x_{part}"), archive.header(f"y_{part}")
+        if header.shape[1:] == (1,):
+            header = ArrayHeader(header.dtype, header.shape[:1])
+        try:
+            check_label_form(f"y_{part}", header)
+            if images.shape[0] != header.shape[0]:
+                raise ValueError(
+                    f"x_{part} has {images.shape[0]} images but y_{part} {header.shape[0]} labels"
+                )
+            labels = archive.read(f"y_{part}").reshape(-1)
+            check_labels(f"y_{part}", labels)
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"{self.path}: {error}") from error
+        return labels.astype(np.int64)
+
+    def _classes(self, archive: ArrayArchive, train: np.ndarray) -> tuple[str, ...]:
+        if "classes" not in archive.names:
+            names = class_names(str(self.path), train)
+        else:
+            header = archive.header("classes")
+            if header.dtype.kind != "U" or header.ndim != 1:
+                raise InputError(
+                    f"{self.path}: classes is {header.dtype} {header.shape}, allowed are strings "
+                    "(K,)"
+                )
+            names = tuple(archive.read("classes").tolist())
+        try:
+            check_classes(names)
+        except ValueError as error:
+            raise InputError(f"{self.path}: {error}") from error
+        return names
 
     def _info(self, train: ImageArrays, classes: tuple[str, ...]) -> DatasetInfo:
         mean, std = image_statistics(train.images)
-        try:
-            return DatasetInfo(
-                name=self.name,
-                classes=classes,
-                size=(train.images.shape[1], train.images.shape[2]),
-                channels=train.images.shape[3],
-                mean=mean,
-                std=std,
-                augmentation="crop-flip",
-                split_rule="test is x_test; validation is a stratified draw from x_train",
-                source=f"{self.path}; mean and standard deviation of x_train",
-            )
-        except ValueError as error:
-            raise InputError(f"{self.path}: {error}") from error
+        return DatasetInfo(
+            name=self.name,
+            classes=classes,
+            size=(train.images.shape[1], train.images.shape[2]),
+            channels=train.images.shape[3],
+            mean=mean,
+            std=std,
+            augmentation="crop-flip",
+            split_rule="test is x_test; validation is a stratified draw from x_train",
+            source=f"{self.path}; mean and standard deviation of x_train",
+        )

@@ -98,7 +98,7 @@ DOCUMENTS = {
     "long key": (GOOD + f"{'k' * 1000}: 1\n", "unknown key; allowed are: name, tasks"),
     "longer key": (GOOD + f"? {'k' * 60_000}\n: 1\n", "unknown key; allowed are: name, tasks"),
     "long text": (GOOD + f"seeds: {'k' * 60_000}\n", "seeds"),
-    "long recipe": (GOOD.replace("[ce]", f"[{'k' * 60_000}]"), "is unknown"),
+    "long recipe": (GOOD.replace("[ce]", f"[{'k' * 60_000}]"), "recipe 'kkk"),
     "many recipes": (GOOD.replace("[ce]", str([f"k{n}" for n in range(5000)])), "'k0'"),
     "many wrong seeds": (GOOD + f"seeds: {['x'] * 5000}\n", "seeds[0]"),
     "long model": (GOOD.replace("convnet", "k" * 60_000), "tasks[0].model"),
