@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import pickle
 import re
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from trainables.archives import ArrayArchive
 from trainables.calibrators import check_rows
 from trainables.errors import InputError
 
@@ -107,15 +107,10 @@ def parse_rows(text: str, count: int) -> slice:
 
 
 def _read_npz(path: Path, kind: str | None) -> LogitRows:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            scores_name = _only(path, file.files, tuple(SCORE_ARRAYS), "scores")
-            labels_name = _only(path, file.files, LABEL_ARRAYS, "labels")
-            scores, labels = file[scores_name], file[labels_name]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: cannot be read as .npz ({error})") from error
+    archive = ArrayArchive(path)
+    scores_name = _only(path, archive.names, tuple(SCORE_ARRAYS), "scores")
+    labels_name = _only(path, archive.names, LABEL_ARRAYS, "labels")
+    scores, labels = archive.read(scores_name), archive.read(labels_name)
     named = SCORE_ARRAYS[scores_name]
     if named is not None and kind not in (None, named):
         raise InputError(f"{path}: its array is named {scores_name!r}, but kind={kind!r} was given")

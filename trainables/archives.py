@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -25,7 +26,14 @@ PACKED = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
 """How often what NumPy's ways of packing leave may hold itself; deflate's format allows no more."""
 # What a damaged, encrypted or unusual member makes NumPy and zipfile raise.
 UNREADABLE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zlib.error)
-UNREADABLE_MEMBER = (*UNREADABLE, SyntaxError, TypeError, OverflowError, zipfile.BadZipFile)
+UNREADABLE_MEMBER = (
+    *UNREADABLE,
+    OverflowError,
+    SyntaxError,
+    TypeError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+)
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,8 @@ class ArrayArchive:
         if name not in self._members:
             raise self._refuse(name, f"there is none; there are: {', '.join(self.names) or 'none'}")
         member = self._members[name]
+        if member.compress_type not in PACKED:
+            raise self._refuse(name, "it is packed by a method that NumPy does not write")
         try:
             with zipfile.ZipFile(self.path) as archive, archive.open(member) as stream:
                 header, start = _read_header(stream)
