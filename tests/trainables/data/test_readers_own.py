@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from trainables.data import SplitSpec, check_source, prepare, read_source
+from trainables.data import SplitSpec, check_source, find_reader, prepare, read_source
 from trainables.data._arrays import image_statistics
 from trainables.errors import InputError
 
@@ -185,10 +186,6 @@ def _write_deep(path: Path) -> None:
 
 FOLDER_FAULTS = {
     "wrong mode": (lambda f: _write_deep(f / "train/dog/1.png"), "train/dog/1.png has image mode"),
-    "wrong size": (
-        lambda f: Image.new("RGB", (9, 9)).save(f / "train/dog/1.png"),
-        "train/dog/1.png is 9 x 9 pixels, but",
-    ),
     "truncated": (lambda f: _shorten(f / "test/cat/1.png"), "test/cat/1.png cannot be read"),
     "no image": (lambda f: (f / "test/cat/1.png").write_text("?"), "test/cat/1.png cannot be read"),
     "missing in test": (lambda f: _remove(f / "test/dog"), "test has no class folder 'dog'"),
@@ -201,7 +198,7 @@ FOLDER_FAULTS = {
         lambda f: (_remove(f / "test/dog"), _remove(f / "train/dog")),
         "two or more are needed",
     ),
-    "no test": (lambda f: (f / "test").rename(f / "other"), "test does not exist"),
+    "no test": (lambda f: (f / "test").rename(f / "other"), "holds no image; "),
 }
 
 
@@ -209,6 +206,128 @@ def _remove(path: Path) -> None:
     for entry in path.iterdir():
         entry.unlink()
     path.rmdir()
+
+
+NO_LAYOUT = {
+    "nothing there": lambda f: shutil.rmtree(f),
+    "nothing in it": lambda f: [shutil.rmtree(f / part) for part in ("train", "test")],
+    "no test": lambda f: shutil.rmtree(f / "test"),
+    "no train": lambda f: shutil.rmtree(f / "train"),
+    "another name for test": lambda f: (f / "test").rename(f / "val"),
+    "an empty class": lambda f: [lay_flat(f), (f / "eel").mkdir()],
+}
+
+
+@pytest.mark.parametrize("fault", NO_LAYOUT)
+def test_a_folder_of_no_layout_is_told_both_at_once(fault: str, folder: Path):
+    NO_LAYOUT[fault](folder)
+    for read in (lambda: read_source(f"folder:{folder}", "unused"), lambda: labels_of(folder)):
+        with pytest.raises(InputError) as caught:
+            read()
+        assert "PATH/<class>/<image>, of which `split.test` is held out" in str(caught.value)
+        assert "PATH/train/<class>/<image> and PATH/test/<class>/<image>" in str(caught.value)
+
+
+def lay_flat(folder: Path) -> None:
+    """Put the classes of ``train`` directly below the folder."""
+    shutil.rmtree(folder / "test")
+    for entry in (folder / "train").iterdir():
+        entry.rename(folder / entry.name)
+    (folder / "train").rmdir()
+
+
+def labels_of(folder: Path) -> tuple[list[int], list[int] | None]:
+    train, test = find_reader(f"folder:{folder}", "unused").labels()
+    return train.tolist(), None if test is None else test.tolist()
+
+
+def test_classes_directly_below_are_one_part(folder: Path):
+    parted = read_source(f"folder:{folder}", "unused")
+    assert labels_of(folder) == (parted.train.labels.tolist(), parted.test.labels.tolist())
+    lay_flat(folder)
+    flat = read_source(f"folder:{folder}", "unused")
+    assert flat.test is None
+    assert flat.info.classes == ("cat", "dog")
+    np.testing.assert_array_equal(flat.train.images, parted.train.images)
+    assert labels_of(folder) == (parted.train.labels.tolist(), None)
+    # Statistics of all images would tell something of those that are held out.
+    assert flat.info.mean == flat.info.std == (0.5, 0.5, 0.5)
+    assert "12 images, `split.test`" in check_source(f"folder:{folder}", "unused").detail
+
+
+def test_the_split_holds_out_a_test_set(folder: Path, tmp_path: Path):
+    lay_flat(folder)
+    split = SplitSpec(validation=2, test=4)
+    found = prepare(f"folder:{folder}", tmp_path, split, tmp_path / "prepared")
+    assert found.counts == {"train": 6, "validation": 2, "test": 4}
+    assert np.bincount(found.test().labels).tolist() == [2, 2]
+
+
+def test_a_class_may_be_called_train(folder: Path):
+    lay_flat(folder)
+    (folder / "cat").rename(folder / "train")
+    assert read_source(f"folder:{folder}", "unused").info.classes == ("dog", "train")
+
+
+def test_equal_sizes_are_left_alone_in_the_prepared_data(folder: Path, tmp_path: Path):
+    found = prepare(f"folder:{folder}", tmp_path, SplitSpec(validation=2), tmp_path / "prepared")
+    pixels = [np.asarray(Image.open(path)) for path in sorted(folder.glob("train/*/*.png"))]
+    rows = np.load(found.directory / "search" / "train_indices.npy")
+    np.testing.assert_array_equal(found.search().train.images, np.stack(pixels)[rows])
+    assert (found.info.size, found.info.channels) == ((5, 7), 3)
+    np.testing.assert_allclose(found.info.mean, np.mean(pixels, (0, 1, 2)) / 255, atol=1e-6)
+
+
+def _draw(path: Path, width: int, height: int, mode: str = "L") -> None:
+    """Save an image whose left third is black, its right third white, the rest grey."""
+    columns = np.repeat([0, 128, 255], [width // 3, width - 2 * (width // 3), width // 3])
+    image = Image.fromarray(np.tile(columns.astype(np.uint8), (height, 1))).convert(mode)
+    image.save(path)
+
+
+def test_unequal_images_show_their_centre_square(folder: Path):
+    for path in folder.rglob("*.png"):
+        _draw(path, 30, 10)
+    _draw(folder / "train/cat/0.png", 90, 30)
+    source = read_source(f"folder:{folder}", "unused")
+    assert source.info.size == (10, 10)
+    assert source.train.images.shape == (12, 10, 10, 1)
+    # The middle third of both is grey; only the large one is scaled, and smoothed at its edges.
+    np.testing.assert_array_equal(source.train.images[1:], np.full((11, 10, 10, 1), 128))
+    assert np.abs(source.train.images[0].astype(int) - 128).max() < 20
+
+
+def test_the_side_is_the_median_of_the_training_images(folder: Path):
+    for number, path in enumerate(sorted(folder.glob("train/*/*.png"))):
+        _draw(path, 12 + number, 40, "RGB")
+    _draw(folder / "test/cat/0.png", 900, 900, "RGB")
+    assert read_source(f"folder:{folder}", "unused").info.size == (17, 17)
+
+
+def test_large_images_of_unequal_size_become_224(folder: Path):
+    for path in folder.rglob("*.png"):
+        _draw(path, 300, 300)
+    assert read_source(f"folder:{folder}", "unused").info.size == (300, 300)
+    _draw(folder / "train/cat/0.png", 301, 300)
+    assert read_source(f"folder:{folder}", "unused").info.size == (224, 224)
+
+
+def test_large_images_are_smoothed_when_they_shrink(folder: Path):
+    for path in folder.rglob("*.png"):
+        _draw(path, 8, 8)
+    stripes = np.tile(np.array([[0, 255]], np.uint8), (80, 40))
+    Image.fromarray(stripes).save(folder / "train/cat/0.png")
+    image = read_source(f"folder:{folder}", "unused").train.images[0]
+    assert np.abs(image.astype(int) - 128).max() < 8
+
+
+def test_unequal_images_have_a_key_of_their_own(folder: Path, tmp_path: Path):
+    split = SplitSpec(validation=2)
+    before = prepare(f"folder:{folder}", tmp_path, split, tmp_path / "prepared")
+    _draw(folder / "test/cat/0.png", 8, 6, "RGB")
+    after = prepare(f"folder:{folder}", tmp_path, split, tmp_path / "prepared")
+    assert (before.info.size, after.info.size) == ((5, 7), (5, 5))
+    assert before.key != after.key
 
 
 @pytest.mark.parametrize("fault", FOLDER_FAULTS)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainables.data import PreparedData
+from trainables.data import PreparedData, SplitSpec, prepare
 
 SCRIPT = Path(__file__).with_name("seal_attempts.py")
 NAMES = re.findall(r"@attempt\ndef (\w+)", SCRIPT.read_text(encoding="utf-8"))
@@ -111,3 +111,33 @@ for attempt in (lambda: np.load({str(raw / "labels.npy")!r}), lambda: read_sourc
     lines = run_python("-c", script).splitlines()
     assert "none does not exist" in lines[0]
     assert lines[1:] == ["sealed", "sealed"]
+
+
+@pytest.mark.parametrize("parted", [True, False])
+def test_folders_of_images(folder: Path, tmp_path: Path, parted: bool):
+    train = folder / "train"
+    if not parted:
+        shutil.rmtree(folder / "test")
+        for name in ("cat", "dog"):
+            (train / name).rename(folder / name)
+        train.rmdir()
+    found = prepare(f"folder:{folder}", tmp_path, SplitSpec(validation=2), tmp_path / "prepared")
+    script = f"""
+import sys
+from trainables.data import PreparedData, TestDataSealedError, seal_test_data
+data = PreparedData.open({str(found.directory)!r})
+seal_test_data(data.directory)
+print(len(data.search().train))
+for path in sys.argv[1:]:
+    try:
+        print(len(open(path, "rb").read()) > 0)
+    except TestDataSealedError:
+        print("sealed")
+"""
+    images = sorted(str(path) for path in folder.rglob("*.png"))
+    search, *outcomes = run_python("-c", script, *images).splitlines()
+    assert int(search) == found.counts["train"]
+    # Without a test folder any image may be one of the test images.
+    expected = ["True" if parted and str(train) in path else "sealed" for path in images]
+    assert outcomes == expected
+    assert "sealed" in outcomes
