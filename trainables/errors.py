@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["InputError", "StorageError", "TrainingDivergedError", "one_line", "printable"]
 
-LONGEST = 260  # Characters of a message: with the command's name before it, fewer than 300.
+LONGEST = 2000  # Characters of a message; the command line shows fewer.
 GAP = " ... "
 
 
@@ -17,7 +17,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else _spelled(c) for c in text)
 
 
-def one_line(text: str, longest: int = LONGEST) -> str:
+def one_line(text: str, longest: int) -> str:
     """Return text as one printable line of at most ``longest`` characters, cut in the middle.
 
     What is wrong stands at a message's beginning, what is allowed at its end.
@@ -48,7 +48,7 @@ class InputError(ValueError):
 
     def __str__(self) -> str:
         """Return the line."""
-        return one_line(super().__str__())
+        return one_line(super().__str__(), LONGEST)
 
 
 class StorageError(InputError):
