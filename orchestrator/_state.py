@@ -459,7 +459,7 @@ def _origin(plan: StudyPlan, spec: SweepSpec) -> dict[str, Any]:
     }
 
 
-def _setting(task: TaskSpec, data: PreparedData) -> str:
+def setting_of(task: TaskSpec, data: PreparedData) -> str:
     """Return a hash of all that two results must share to be compared: data, model, protocol."""
     return stage_key(
         "setting", data=data.key, model=task.model, protocol=task.resolved_protocol.to_dict()
@@ -481,7 +481,7 @@ def _opened(study: StudyState, data: PreparedData, spec: SweepSpec) -> Event:
         "dataset": plan.task.dataset_name,
         "model": plan.task.model,
         "protocol": plan.task.protocol_name,
-        "setting": _setting(plan.task, data),
+        "setting": setting_of(plan.task, data),
         "rule": _rule(spec.search, plan.task),
         "origin": _origin(plan, spec),
     }

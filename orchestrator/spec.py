@@ -57,7 +57,7 @@ class SplitModel(_Strict):
     """How a data set's training part is divided; see ``trainables.data.SplitSpec``."""
 
     validation: float | int | None = None
-    test: float = 0.25
+    test: float | int = 0.25
     train_limit: int | None = None
     test_limit: int | None = None
     seed: Seed = 0
@@ -122,7 +122,7 @@ class RangeModel(_Strict):
     low: float | None = None
     high: float | None = None
     scale: Literal["linear", "log"] | None = None
-    choices: tuple[Value, ...] | None = Field(default=None, strict=False)
+    choices: tuple[Value, ...] | None = Field(default=None, min_length=1, strict=False)
 
 
 class SearchModel(_Strict):

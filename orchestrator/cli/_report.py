@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -16,6 +17,9 @@ from orchestrator.tables import ComparisonTable, build_table, render, to_rich
 from orchestrator.tracking._uri import redacted
 from trainables.artifacts import ArtifactStore
 from trainables.errors import InputError
+
+if TYPE_CHECKING:
+    from orchestrator.preview import DataPreview
 
 __all__ = ["show_outcome", "show_plan"]
 
@@ -108,8 +112,14 @@ def _relative(path: Path) -> str:
 
 
 def show_plan(plan: Plan) -> None:
-    """Print studies, trials, distinct trainings, and what an earlier run has left to reuse."""
-    console = output()
+    """Print studies, trials, distinct trainings, and what an earlier run has left to reuse.
+
+    Raises:
+        InputError: If a run would refuse the data.
+    """
+    from orchestrator.preview import preview_data
+
+    console, data = output(), preview_data(plan.spec)
     console.print(_studies(plan))
     stages = plan.stage_trials()
     console.print(
@@ -122,11 +132,12 @@ def show_plan(plan: Plan) -> None:
         f"with a training of its own for every trial it would be {plan.trials} trainings",
         markup=False,
     )
-    console.print(_preview(plan))
+    console.print(_preview(plan, data))
+    for missing in data.missing:
+        console.print(missing)
     console.print(
-        f"sweep {plan.spec.name!r}; hours are of one after another, by the last runs of the task "
-        "on the tracking store, ? where it knows none",
-        markup=False,
+        f"sweep {plan.spec.name!r}; hours are of one after another, by the last runs on the same "
+        "data, model and protocol that the tracking store knows"
     )
 
 
@@ -153,15 +164,15 @@ def _searches(study: StudyPlan) -> str:
     return ", ".join(names) or "nothing: one trial"
 
 
-def _preview(plan: Plan) -> Table:
+def _preview(plan: Plan, data: DataPreview) -> Table:
     from orchestrator.preview import preview
 
     table = Table(box=None)
     for heading in ("task", "stage", "to compute, at most", "reused", "s each", "hours in all"):
         table.add_column(heading, justify="left" if heading in ("task", "stage") else "right")
-    for stage in preview(plan):
-        seconds = "?" if stage.seconds is None else f"{stage.seconds:.1f}"
-        hours = "?" if stage.hours is None else f"{stage.hours:.2f}"
+    for stage in preview(plan, data):
+        seconds = "" if stage.seconds is None else f"{stage.seconds:.1f}"
+        hours = "no estimate" if stage.hours is None else f"{stage.hours:.2f}"
         table.add_row(
             stage.task, stage.stage, str(stage.computed), str(stage.reused), seconds, hours
         )

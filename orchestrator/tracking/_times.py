@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from orchestrator.tracking import _names as names
@@ -12,14 +13,16 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 RECENT = 50
+MOST = 1000  # Runs that are looked at for them.
 
 
-def stage_seconds(uri: str, task: str, stage: str) -> float | None:
+def stage_seconds(uri: str, task: str, setting: str, stage: str) -> float | None:
     """Return the median seconds of the last computed trials of a stage on a task.
 
     Args:
         uri: See ``check_tracking_uri``.
         task: The task, in any sweep.
+        setting: Hash of its data, model and protocol; other tasks may have had the same name.
         stage: ``train``, ``refine`` or ``calibrate``.
 
     Returns:
@@ -31,23 +34,27 @@ def stage_seconds(uri: str, task: str, stage: str) -> float | None:
         return None
     known = [
         run.data.metrics[names.SECONDS]
-        for run in _recent(uri, task, stage)
+        for run in _recent(uri, task, setting, stage)
         if names.SECONDS in run.data.metrics
     ]
     return statistics.median(known) if known else None
 
 
-def _recent(uri: str, task: str, stage: str) -> list[Run]:
+def _recent(uri: str, task: str, setting: str, stage: str) -> list[Run]:
     from orchestrator.tracking._server import Server
 
     server = Server(uri)
-    tags = {names.KIND: "trial", names.TASK: task, names.STAGE: stage, names.REUSED: "false"}
-    return list(
-        server.runs(
-            [experiment.experiment_id for experiment in server.experiments()],
-            tags,
-            extra=[f"attributes.status = '{names.FINISHED}'"],
-            order=["attributes.start_time DESC"],
-            limit=RECENT,
-        )
+    experiments = [experiment.experiment_id for experiment in server.experiments()]
+    of_setting = {names.KIND: "study", names.TASK: task, names.SETTING: setting}
+    studies = {run.info.run_id for run in server.runs(experiments, of_setting)}
+    if not studies:
+        return []
+    trials = server.runs(
+        experiments,
+        {names.KIND: "trial", names.TASK: task, names.STAGE: stage, names.REUSED: "false"},
+        extra=[f"attributes.status = '{names.FINISHED}'"],
+        order=["attributes.start_time DESC"],
+        limit=MOST,
     )
+    ours = (run for run in trials if run.data.tags.get(names.PARENT) in studies)
+    return list(islice(ours, RECENT))

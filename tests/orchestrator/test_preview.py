@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from orchestrator._state import SweepState, TrialSpec
+from orchestrator._state import SweepState, TrialSpec, setting_of
 from orchestrator._study import Outcome
 from orchestrator.journal import Journal
 from orchestrator.plan import make_plan
@@ -87,18 +88,57 @@ def test_what_was_removed_is_computed(tmp_path: Path) -> None:
 def test_hours_come_from_earlier_runs(tmp_path: Path, writer: Any, store: str) -> None:
     task = "digits/convnet/timed"
     writer.start()
-    study = writer.open("mbls", task=task)
-    for number, seconds in enumerate([10.0, 20.0, 90.0, 1000.0]):
-        key = writer.begin(study, number)
+    study = writer.open("mbls", task=task, setting="this")
+    other = writer.open("fl", task=task, setting="that")
+    for number, seconds in enumerate([10.0, 20.0, 90.0, 1000.0, 500.0]):
+        key = writer.begin(other if seconds == 500.0 else study, number)
         ended = {"status": "finished", "metrics": {"val_ece": 0.1}, "seconds": seconds}
         writer.write("trial_finished", key=key, reused=seconds == 1000.0, **ended)
     writer.end()
     sync(writer.path, store, tmp_path / "served")
-    assert stage_seconds(store, task, "train") == 20.0
-    assert stage_seconds(store, task, "refine") is None
-    assert stage_seconds(store, "another", "train") is None
+    assert stage_seconds(store, task, "this", "train") == 20.0
+    assert stage_seconds(store, task, "that", "train") == 500.0
+    assert stage_seconds(store, task, "this", "refine") is None
+    assert stage_seconds(store, "another", "this", "train") is None
+    assert stage_seconds(store, task, "neither", "train") is None
+
+
+def write_images(path: Path, seed: int) -> None:
+    """Write an archive of images that no other seed gives."""
+    path.parent.mkdir()
+    rng = np.random.default_rng(seed)
+    arrays: dict[str, np.ndarray] = {}
+    for part, rows in (("train", 40), ("test", 10)):
+        arrays[f"x_{part}"] = rng.integers(0, 256, (rows, 8, 8, 1), np.uint8)
+        arrays[f"y_{part}"] = np.arange(rows) % 2
+    np.savez(path, **arrays)
+
+
+def test_hours_do_not_come_from_other_data_of_the_same_name(
+    tmp_path: Path, writer: Any, store: str
+) -> None:
+    plans, settings = [], []
+    for seed in (0, 1):
+        path = tmp_path / str(seed) / "own.npz"
+        write_images(path, seed)
+        text = SWEEP.format(name="one", storage=tmp_path).replace("digits", f"npz:{path}", 1)
+        spec = parse_sweep(f"{text}tracking: {{uri: '{store}'}}\n", "one")
+        (data,) = prepare_data(spec).values()
+        plans.append(make_plan(spec))
+        settings.append(setting_of(spec.tasks[0], data))
+    assert plans[0].spec.tasks[0].id == plans[1].spec.tasks[0].id == "own/convnet/digits"
+    writer.start()
+    key = writer.begin(writer.open("ce", task="own/convnet/digits", setting=settings[0]), 0)
+    writer.write(
+        "trial_finished", key=key, reused=False, status="finished", metrics={}, seconds=36.0
+    )
+    writer.end()
+    sync(writer.path, store, tmp_path / "served")
+    known, unknown = ({part.stage: part.hours for part in preview(plan)} for plan in plans)
+    assert known == {"train": pytest.approx(7 * 0.01), "refine": None, "calibrate": None}
+    assert unknown == {"train": None, "refine": None, "calibrate": None}
 
 
 @pytest.mark.parametrize("uri", ["sqlite:////nowhere/mlflow.db", "http://127.0.0.1:9"])
 def test_a_store_that_is_away_does_not_hold_up_a_plan(uri: str) -> None:
-    assert stage_seconds(uri, "digits/convnet/digits", "train") is None
+    assert stage_seconds(uri, "digits/convnet/digits", "this", "train") is None

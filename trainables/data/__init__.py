@@ -4,7 +4,7 @@ from trainables.data._arrays import ImageArrays
 from trainables.data._device import ImageBatcher
 from trainables.data._guard import TestDataSealedError, inherit_seal
 from trainables.data._info import AUGMENTATIONS, DatasetInfo
-from trainables.data._prepare import find_prepared, prepare
+from trainables.data._prepare import find_prepared, missing_download, prepare
 from trainables.data._prepared import PreparedData, SearchData
 from trainables.data._registry import (
     SOURCES,
@@ -33,6 +33,7 @@ __all__ = [
     "check_source",
     "find_prepared",
     "find_reader",
+    "missing_download",
     "prepare",
     "read_source",
     "seal_test_data",

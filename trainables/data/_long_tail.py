@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -34,13 +35,18 @@ class LongTailMixin(Reader):
 
     Written ``NAME:RATIO`` with the size of the largest class over that of the smallest, at least 1;
     without it the ratio is 10.
+
+    Attributes:
+        ratio: The size of the largest class over that of the smallest.
     """
 
     takes_argument = True
 
-    @property
-    def ratio(self) -> float:
-        """The size of the largest class over that of the smallest."""
+    def __init__(self, name: str, argument: str, root: Path) -> None:
+        super().__init__(name, argument, root)
+        self.ratio = self._ratio()
+
+    def _ratio(self) -> float:
         try:
             ratio = float(self.argument or DEFAULT_RATIO)
         except ValueError:

@@ -68,6 +68,10 @@ class OfficialReader(Reader):
     def unpack(self) -> None:
         """Unpack what people have put there, if there is anything to unpack."""
 
+    def packed(self) -> bool:
+        """Tell whether ``unpack`` would unpack something."""
+        return False
+
     def instruction(self) -> str:
         """Return what has to be put where, in one line."""
         return f"get it from {self.address} and put it into {self.path}"
@@ -75,13 +79,15 @@ class OfficialReader(Reader):
     def read(self, download: bool) -> tuple[DatasetInfo, LabelledImages, LabelledImages | None]:
         """Return both official parts as lists of files."""
         self.unpack()
-        if not self.path.is_dir():
-            raise InputError(
-                f"dataset {self.name!r}: {self.path} does not exist; {self.instruction()}"
-            )
-        classes = self.class_names()
-        train, test = (self._part(part, classes) for part in (True, False))
+        classes, train, test = self._parts()
         return self.info(classes), train, test
+
+    def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
+        """Return the labels that the lists or folders give, or None before they are unpacked."""
+        if self.packed():
+            return None
+        _, train, test = self._parts()
+        return train.labels, test.labels
 
     def files(self) -> list[Path]:
         """Return the lists and every image; no image where the layout is not the official one."""
@@ -102,6 +108,14 @@ class OfficialReader(Reader):
             return SourceStatus(False, str(error), self.instruction())
         found = f"{counts[0]:,} training and {counts[1]:,} test images"
         return SourceStatus(True, f"{self.path}: {len(classes)} classes, {found}")
+
+    def _parts(self) -> tuple[tuple[str, ...], ImageFiles, ImageFiles]:
+        if not self.path.is_dir():
+            raise InputError(
+                f"dataset {self.name!r}: {self.path} does not exist; {self.instruction()}"
+            )
+        classes = self.class_names()
+        return classes, self._part(True, classes), self._part(False, classes)
 
     def _part(self, train: bool, classes: tuple[str, ...]) -> ImageFiles:
         listing = self.listing(train, classes)
@@ -126,9 +140,9 @@ class ArchivedReader(OfficialReader):
         Raises:
             InputError: If its checksum is wrong or it cannot be unpacked.
         """
-        packed = Checked(self.root / self.archive, self.md5)
-        if self.path.is_dir() or not packed.path.is_file():
+        if not self.packed():
             return
+        packed = Checked(self.root / self.archive, self.md5)
         if packed.fault():
             raise InputError(f"dataset {self.name!r}: {packed.fault()}; {self.instruction()}")
         # Renamed when whole: what an interruption leaves must not pass for the data set.
@@ -143,6 +157,10 @@ class ArchivedReader(OfficialReader):
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
+    def packed(self) -> bool:
+        """Tell whether the archive is there and the folder is not."""
+        return not self.path.is_dir() and (self.root / self.archive).is_file()
+
     def instruction(self) -> str:
         """Return what has to be put where, in one line."""
         return f"get {self.archive} from {self.address} and put it into {self.root}"
@@ -150,7 +168,7 @@ class ArchivedReader(OfficialReader):
     def check(self) -> SourceStatus:
         """List the images; an intact archive is as good as its folder."""
         packed = Checked(self.root / self.archive, self.md5)
-        if not self.path.is_dir() and packed.path.is_file():
+        if self.packed():
             fault = packed.fault()
             return SourceStatus(not fault, fault or f"{packed.path} is intact", self.instruction())
         return super().check()

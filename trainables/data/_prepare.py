@@ -86,6 +86,32 @@ def find_prepared(
     return _find(find_reader(name, root), split, Path(destination).absolute())
 
 
+def missing_download(name: str, root: Path | str, split: SplitSpec | None = None) -> str:
+    """Return what ``prepare`` would have to download first, in one line; empty if nothing.
+
+    What ``prepare`` would refuse is refused here, as far as it shows without a look at images.
+    Nothing is downloaded, unpacked or written.
+
+    Args:
+        name: A name as in ``source_names``.
+        root: The folder that downloaded data sets live in.
+        split: How it will be split; None for not at all.
+
+    Raises:
+        InputError: See ``prepare``.
+    """
+    reader = find_reader(name, root)
+    labels = reader.labels()
+    if labels is not None:
+        if split is not None:
+            _split(name, *labels, split)
+        return ""
+    status = reader.check()
+    if not status.present and not reader.downloads:
+        raise InputError(f"dataset {name!r}: {status.detail}; {status.remedy}")
+    return "" if status.present else f"dataset {name!r} is not downloaded yet: {status.detail}"
+
+
 def raw_test_paths(destination: Path) -> list[Path]:
     """Return where the sources of everything prepared below ``destination`` keep test images."""
     paths: list[Path] = []
@@ -124,7 +150,8 @@ def _make(
     notice("reading")
     source = read_source(reader.name, reader.root, download)
     directory = destination / _key(source.fingerprint, source.info, split)
-    rows = _split(source, split)
+    test = None if source.test is None else source.test.labels
+    rows = _split(source.info.name, source.train.labels, test, split)
     scratch = Path(tempfile.mkdtemp(prefix=".making-", dir=destination))
     try:
         _write(scratch, source, split, rows, directory.name, notice)
@@ -135,12 +162,11 @@ def _make(
     return PreparedData.open(directory)
 
 
-def _split(source: Source, split: SplitSpec) -> Split:
-    test = None if source.test is None else source.test.labels
+def _split(name: str, train: np.ndarray, test: np.ndarray | None, split: SplitSpec) -> Split:
     try:
-        return make_split(source.train.labels, test, split)
+        return make_split(train, test, split)
     except ValueError as error:
-        raise InputError(f"dataset {source.info.name!r}: split {error}") from error
+        raise InputError(f"dataset {name!r}: split {error}") from error
 
 
 def _write(

@@ -74,10 +74,12 @@ class Reader(ABC):
     Attributes:
         placeholder: What has to follow a colon after the name, such as ``PATH``; empty if nothing.
         takes_argument: Whether anything may follow a colon.
+        downloads: Whether ``read`` can fetch what is absent.
     """
 
     placeholder = ""
     takes_argument = False
+    downloads = False
 
     def __init__(self, name: str, argument: str, root: Path) -> None:
         if argument and not self.takes_argument:

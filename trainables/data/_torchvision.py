@@ -55,6 +55,7 @@ class TorchvisionReader(Reader):
     """
 
     address = ""
+    downloads = True
 
     @abstractmethod
     def info(self) -> DatasetInfo:

@@ -39,6 +39,12 @@ class DigitsReader(Reader):
         )
         return info, ImageArrays(scaled, labels.astype(np.int64)), None
 
+    def labels(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the labels of all images."""
+        from sklearn.datasets import load_digits
+
+        return load_digits(return_X_y=True)[1].astype(np.int64), None
+
     def files(self) -> list[Path]:
         """Return the one file inside scikit-learn."""
         package = find_spec("sklearn")

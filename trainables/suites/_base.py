@@ -81,6 +81,14 @@ class Suite(ABC):
             InputError: If it does not; the text says why.
         """
 
+    def missing_download(self) -> str:
+        """Return what would have to be downloaded first, in one line; empty if nothing.
+
+        Raises:
+            InputError: If the source is absent and cannot be downloaded, or is wrong.
+        """
+        return ""
+
     @abstractmethod
     def signature(self) -> str:
         """Return a text that changes when the suite's source changes."""

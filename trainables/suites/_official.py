@@ -68,6 +68,13 @@ class OfficialCorruptions(CorruptionSuite):
                 f"{info.classes[number]!r}"
             )
 
+    def missing_download(self) -> str:
+        """Return the archive unless it is there, packed or unpacked."""
+        packed = self.root / self.archive
+        if (self.root / self.folder).is_dir() or packed.is_file():
+            return ""
+        return f"suite {self.name!r} is not downloaded yet: {packed} is absent"
+
     def signature(self) -> str:
         """Return a hash of names, sizes and times of the arrays."""
         digest = hashlib.sha256()

@@ -12,10 +12,16 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2.functional import grayscale_to_rgb, resize, rgb_to_grayscale
 
-from trainables.data import SOURCES, DatasetInfo, PreparedData, read_source
+from trainables.data import (
+    SOURCES,
+    DatasetInfo,
+    PreparedData,
+    find_reader,
+    missing_download,
+    read_source,
+)
 from trainables.data._arrays import LabelledImages
 from trainables.data._long_tail import LongTailMixin
-from trainables.data._registry import find_reader
 from trainables.suites._base import Outputs, Part, Suite
 from trainables.suites._registry import SUITES
 from trainables.suites._rows import kept_rows
@@ -78,6 +84,10 @@ class OodSuite(Suite):
         """Accept tasks on grey or RGB images."""
         if info.channels not in (1, 3):
             raise self.refuse(f"needs images of 1 or 3 channels, {info.name!r} has {info.channels}")
+
+    def missing_download(self) -> str:
+        """Return what the other data set lacks."""
+        return missing_download(self.argument, self.root)
 
     def signature(self) -> str:
         """Return the reader's signature."""

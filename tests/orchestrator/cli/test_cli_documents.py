@@ -58,7 +58,7 @@ DOCUMENTS = {
     "huge threads": (GOOD + f"resources: {{train: {{cpu: {10**30}}}}}\n", "resources.train.cpu"),
     "huge split": (
         GOOD.replace("digits}", f"digits, split: {{validation: {10**90}}}}}"),
-        "validation",
+        "leaves nothing of",
     ),
     "storage of nobody": (GOOD + "storage: ~nouser/x\n", "storage: '~nouser/x' cannot be a path"),
     "data of nobody": (GOOD + "data_root: ~nouser/x\n", "data_root: '~nouser/x' cannot be"),

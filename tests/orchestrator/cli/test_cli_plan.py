@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 DEMO = Path(__file__).resolve().parents[3] / "examples" / "demo.yaml"
 SMALL = """
@@ -96,3 +99,93 @@ def test_another_choice_is_another_sweep(calsweep):
     names = [name(), name("--trials", 2), name("--trials", 3), name("--recipes", "ce")]
     assert names[0] == name("--storage", "elsewhere") == "demo"
     assert len(set(names)) == 4
+
+
+@pytest.fixture
+def own(empty_folder):
+    """Return a function that writes a sweep on data of one's own, spoilt first."""
+    arrays = {
+        "x_train": np.zeros((40, 8, 8, 1), np.uint8),
+        "y_train": np.arange(40) % 2,
+        "x_test": np.zeros((10, 8, 8, 1), np.uint8),
+        "y_test": np.arange(10) % 2,
+    }
+
+    def write(spoil=lambda arrays: None, dataset="npz:own.npz", split="{}", suites="[]"):
+        spoil(arrays)
+        np.savez(empty_folder / "own.npz", **arrays)
+        for name, shade in (("a", 0), ("b", 255)):
+            for number in range(20):
+                path = empty_folder / "images" / name / f"{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("L", (8, 8), shade).save(path)
+        fields = f"dataset: '{dataset}', split: {split}, suites: {suites}"
+        path = empty_folder / "own.yaml"
+        path.write_text(SMALL.replace("dataset: digits", fields))
+        return path
+
+    return write
+
+
+DATA_FAULTS = {
+    "absent": ({"dataset": "npz:absent.npz"}, "absent.npz does not exist"),
+    "no labels": ({"spoil": lambda a: a.pop("y_train")}, "key 'y_train' is missing"),
+    "no array": ({"spoil": lambda a: a.update(y_test=np.array(["a"]))}, "y_test is <U1"),
+    "no numbers": ({"spoil": lambda a: a.update(y_test=a["y_test"] * np.nan)}, "y_test is float64"),
+    "floats": ({"spoil": lambda a: a.update(x_train=a["x_train"] / 255)}, "x_train is float64"),
+    "other sizes": ({"spoil": lambda a: a.update(x_test=a["x_test"][:, 1:])}, "must be the same"),
+    "other lengths": ({"spoil": lambda a: a.update(y_test=a["y_test"][1:])}, "but y_test 9"),
+    "one class": ({"spoil": lambda a: a.update(classes=np.array(["a"]))}, "two or more"),
+    "class left out": ({"spoil": lambda a: a.update(y_train=a["y_train"] * 2)}, "holds 2 but no 1"),
+    "too few images": ({"split": "{train_limit: 39}"}, "split train_limit=39 is more than"),
+    "absent folder": ({"dataset": "folder:absent"}, "absent does not exist"),
+    "no classes": ({"dataset": "folder:images/a"}, "two or more are needed; lay it out as"),
+    "small folder": ({"dataset": "folder:images", "split": "{test: 40}"}, "split test=40 leaves"),
+    "small digits": ({"dataset": "digits", "split": "{test: 1797}"}, "split test=1797 leaves"),
+    "to be fetched": ({"dataset": "tiny-imagenet"}, "tiny-imagenet-200.zip and put it into"),
+    "absent suite": ({"suites": "['ood-npz:absent.npz']"}, "absent.npz does not exist"),
+}
+
+
+@pytest.mark.parametrize("fault", DATA_FAULTS)
+def test_a_plan_refuses_the_data_that_a_run_refuses(calsweep, own, empty_folder, fault):
+    wrong, expected = DATA_FAULTS[fault]
+    path = own(**wrong)
+    before = sorted(empty_folder.rglob("*"))
+    planned = calsweep("plan", path)
+    assert (planned.code, planned.out) == (2, "")
+    assert "tasks[0] (" in planned.err
+    assert expected in planned.err
+    assert sorted(empty_folder.rglob("*")) == before
+    assert calsweep("run", "--quiet", path) == planned
+
+
+def test_a_plan_tells_what_a_run_would_download(calsweep, own, empty_folder):
+    path = own(dataset="cifar10-lt:50", suites="[ood-svhn, cifar10-c]")
+    code, out, _ = calsweep("plan", path)
+    assert code == 0
+    for line in (
+        "dataset 'cifar10-lt:50' is not downloaded yet: ",
+        "dataset 'svhn' is not downloaded yet: ",
+        "suite 'cifar10-c' is not downloaded yet: ",
+    ):
+        assert out.count(line) == 1
+    assert not (empty_folder / "data").exists()
+
+
+def test_without_earlier_runs_there_is_no_estimate(calsweep, own):
+    _, below = table_rows(calsweep("plan", own()).out)
+    rows = [line.strip() for line in below if line.strip().startswith("own/")]
+    assert len(rows) == 2
+    assert all(row.endswith("no estimate") for row in rows)
+
+
+def test_what_is_stored_needs_no_source(calsweep, own, empty_folder):
+    from orchestrator.run import prepare_data
+    from orchestrator.spec import load_sweep
+
+    path = own(dataset="folder:images", split="{validation: 2}")
+    prepare_data(load_sweep(path))
+    assert calsweep("plan", path).code == 0
+    shutil.rmtree(empty_folder / "images")
+    assert "images does not exist" in calsweep("plan", path).err
