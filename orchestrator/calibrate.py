@@ -28,6 +28,7 @@ from trainables.calibrators import (
 )
 from trainables.errors import InputError
 from trainables.metrics import reliability_curve
+from trainables.paths import local_path
 
 __all__ = [
     "CalibrationCell",
@@ -228,9 +229,10 @@ def make_folder(folder: str | Path) -> Path:
     """Return a folder for results, which is made if need be.
 
     Raises:
-        InputError: If it cannot be made, for instance because a file has its name.
+        InputError: If it is a URL, or cannot be made, for instance because a file has its name.
     """
     place = Path(folder)
+    local_path(place, "results")
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:

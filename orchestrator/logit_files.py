@@ -15,6 +15,7 @@ from torch import Tensor
 from trainables.archives import ArrayArchive
 from trainables.calibrators import check_rows
 from trainables.errors import InputError
+from trainables.paths import local_path
 
 __all__ = ["LogitFile", "LogitRows", "parse_rows", "read_logits"]
 
@@ -23,7 +24,7 @@ SCORE_ARRAYS = {"logits": "logits", "probs": "probs", "predictions": None}
 LABEL_ARRAYS = ("labels", "ground_truth")
 SUM_TOLERANCE = 1e-3
 ROWS_AT_ONCE = 4096
-ROW_RANGE = re.compile(r"(\d*):(\d*)")
+ROW_RANGE = re.compile(r"(\d{0,18}):(\d{0,18})")
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
     place = Path(path)
     if kind is not None and kind not in KINDS:
         raise InputError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
-    if not place.is_file():
+    if not local_path(place, "logits").is_file():
         raise InputError(f"{place}: no such file")
     if place.suffix == ".npz":
         return LogitFile(place.stem, _read_npz(place, kind))

@@ -9,6 +9,7 @@ import typer
 
 from orchestrator.cli._console import echo
 from trainables.errors import InputError
+from trainables.paths import local_path
 
 __all__ = ["apply", "calibrate"]
 
@@ -16,6 +17,8 @@ Kind = Annotated[
     str | None,
     typer.Option(help="What the file holds: logits or probs. Needed unless its array says so."),
 ]
+
+Bins = Annotated[int, typer.Option(min=1, max=10**6, help="Equal-width bins of the ECE.")]
 
 
 def calibrate(
@@ -36,7 +39,7 @@ def calibrate(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the fitted calibrators and the table.")
     ] = None,
-    bins: Annotated[int, typer.Option(min=1, help="Equal-width bins of the ECE.")] = 15,
+    bins: Bins = 15,
 ) -> None:
     """Fit calibrators on logits and print ECE (accuracy) and the gain over the objective ce.
 
@@ -69,7 +72,7 @@ def apply(
     logits: Annotated[Path, typer.Argument(help="File: .npz, or a pickled (val, test).")],
     out: Annotated[Path, typer.Option(help="The .npz to write.")] = Path("calibrated.npz"),
     kind: Kind = None,
-    bins: Annotated[int, typer.Option(min=1, help="Equal-width bins of the ECE.")] = 15,
+    bins: Bins = 15,
 ) -> None:
     """Map logits by a saved calibrator; write log-probabilities and print ECE and accuracy.
 
@@ -80,7 +83,7 @@ def apply(
 
     if out.suffix != ".npz":
         raise InputError(f"{out}: ending {out.suffix!r}, allowed is .npz")
-    make_folder(out.parent)
+    make_folder(local_path(out, "--out").parent)
     rows = read_logits(logits, kind).rows
     log_probs = apply_calibrator(calibrator, rows)
     save_log_probs(out, log_probs, rows.labels)

@@ -149,8 +149,10 @@ def sync(
     """Deliver what a sweep recorded while the tracking server was away; twice changes nothing."""
     from orchestrator.run import JOURNAL, SPEC, load_existing
     from orchestrator.tracking import sync as deliver
+    from trainables.paths import local_path
 
-    path = (journal / JOURNAL if journal.is_dir() else journal).absolute()
+    place = local_path(journal, "journal")
+    path = place / JOURNAL if place.is_dir() else place
     if not path.is_file() or not path.with_name(SPEC).is_file() or len(path.parents) < 3:
         raise InputError(f"{path} is no sweep's journal: that is STORAGE/sweeps/NAME/{JOURNAL}")
     spec = load_existing(path.parent.name, str(path.parents[2]))

@@ -32,9 +32,13 @@ def report(
     """Write the report of a sweep: one HTML page with its tables, diagrams, searches and costs."""
     from orchestrator.report import from_folder
     from orchestrator.run import JOURNAL
+    from orchestrator.spec import is_sweep_name
     from trainables.artifacts import ArtifactStore
+    from trainables.errors import InputError
     from trainables.paths import storage_folder
 
+    if not is_sweep_name(sweep):
+        raise InputError(f"no sweep can be called {sweep!r}")
     root = storage_folder(storage)
     folder = root / "sweeps" / sweep
     results = None

@@ -56,9 +56,18 @@ def load_calibrator(folder: str | Path) -> Calibrator:
         if isinstance(calibrator, TemperatureCalibrator):
             calibrator.objective.restore(fields["learned"])
         calibrator.report = FitReport(**_with_nan(fields["report"]))
-    except (KeyError, TypeError, OSError, SafetensorError) as error:
+        calibrator.load_state_dict(state)
+    # What wrong types and values in the description raise, and a state of other shapes.
+    except (
+        AttributeError,
+        KeyError,
+        OSError,
+        RuntimeError,
+        SafetensorError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise InputError(f"{place}: not a saved calibrator ({error})") from error
-    calibrator.load_state_dict(state)
     return calibrator
 
 
@@ -82,7 +91,7 @@ def describe(calibrator: Calibrator) -> dict[str, Any]:
 def _read_description(path: Path) -> dict[str, Any]:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as a saved calibrator ({error})") from error
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise InputError(f"{path}: not a saved calibrator of format {FORMAT}")

@@ -1,0 +1,148 @@
+"""Names and paths that people give on the command line, of the kinds that break terminals."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+NAMES = {
+    "long": "x" * 5000,
+    "bytes": "a\udcff",
+    "escape code": "a\x1b[31m\x07\r",
+    "turned": "a\u202eb",
+    "markup": "[red]a[/red]:smile:",
+    "bucket": "s3://bucket/x",
+    "nobody": "~nouser/x",
+    "outside": "../../x",
+    "below a file": "file/x",
+    "device": "/dev/null",
+}
+ASK = ("best", "--task", "a", "--recipe", "ce")
+COMMANDS = {
+    "command": ["NAME"],
+    "run": ["run", "NAME"],
+    "plan": ["plan", "NAME"],
+    "plan of two": ["plan", "file", "NAME"],
+    "resume": ["run", "--resume", "NAME"],
+    "storage of resume": ["run", "--resume", "x", "--storage", "NAME"],
+    "table": ["table", "NAME"],
+    "storage of table": ["table", "--storage", "NAME"],
+    "layout": ["table", "--layout", "NAME"],
+    "task": ["best", "--task", "NAME", "--recipe", "ce"],
+    "recipe": ["best", "--task", "a", "--recipe", "NAME"],
+    "storage of best": [*ASK, "--storage", "NAME"],
+    "day": [*ASK, "--since", "NAME"],
+    "mark": [*ASK, "--tag", "NAME"],
+    "reproduce": ["reproduce", "NAME"],
+    "compare": ["compare", "NAME"],
+    "storage of compare": ["compare", "--storage", "NAME"],
+    "ranks": ["ranks", "NAME"],
+    "report": ["report", "NAME"],
+    "storage of report": ["report", "--storage", "NAME"],
+    "plot": ["plot", "NAME"],
+    "storage of plot": ["plot", "--storage", "NAME"],
+    "sync": ["sync", "NAME"],
+    "logits": ["calibrate", "NAME.npz"],
+    "logits to fit on": ["calibrate", "logits.npz", "--fit", "NAME.npz"],
+    "rows to fit on": ["calibrate", "logits.npz", "--fit-rows", "NAME"],
+    "many rows to fit on": ["calibrate", "logits.npz", "--fit-rows", f"{'9' * 5000}:"],
+    "calibrators": ["calibrate", "logits.npz", "--with", "NAME"],
+    "bins": ["calibrate", "logits.npz", "--bins", "9" * 20],
+    "calibrator": ["apply", "NAME", "logits.npz"],
+    "logits of a calibrator": ["apply", "deep", "NAME.npz"],
+    "deep calibrator": ["apply", "deep", "logits.npz"],
+    "list": ["list", "NAME"],
+    "storage of gc": ["gc", "--storage", "NAME"],
+    "dropped": ["gc", "--drop", "NAME"],
+    "nightly": ["nightly", "status", "NAME"],
+    "nightly run": ["nightly", "run", "NAME"],
+    "tasks": ["demo", "--tasks", "NAME"],
+    "recipes": ["demo", "--recipes", "NAME"],
+    "seeds": ["demo", "--seeds", "NAME"],
+    "many seeds": ["demo", "--seeds", "9" * 5000],
+    "many trials": ["demo", "--trials", "9" * 5000],
+}
+
+
+@pytest.fixture
+def files(empty_folder):
+    """A file, logits, and a calibrator whose description is nested without end."""
+    (empty_folder / "file").write_text("nothing")
+    rows = np.eye(20, 2, dtype=np.float32)
+    np.savez(empty_folder / "logits.npz", logits=rows, labels=np.arange(20) % 2)
+    (empty_folder / "deep").mkdir()
+    (empty_folder / "deep" / "calibrator.json").write_text("[" * 100_000)
+    return sorted(empty_folder.rglob("*"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_name_gets_one_printable_line(calsweep, empty_folder, files, command, name):
+    arguments = [argument.replace("NAME", NAMES[name]) for argument in COMMANDS[command]]
+    code, out, err = calsweep(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("calsweep: ")
+    assert err.endswith("\n")
+    assert err[:-1].isprintable()
+    assert len(err) < 300
+    assert sorted(empty_folder.rglob("*")) == files
+
+
+@pytest.mark.parametrize("option", ["s3://bucket/x", "s3://x", "~nouser/x", "x" * 300])
+def test_results_are_not_written_to_what_is_no_path(calsweep, empty_folder, files, option):
+    commands = (
+        ["calibrate", "logits.npz", "--with", "ts", "--objectives", "ce", "--out", option],
+        ["apply", "deep", "logits.npz", "--out", f"{option}.npz"],
+    )
+    for command in commands:
+        code, _, err = calsweep(*command)
+        assert code == 2
+        assert "is a URL" in err or "cannot be a path" in err
+    assert sorted(empty_folder.rglob("*")) == files
+
+
+def test_names_in_tables_steer_nothing(calsweep, empty_folder, files):
+    (empty_folder / "logits.npz").rename(empty_folder / "\x1b[31m[red]\r.npz")
+    code, out, _ = calsweep(
+        "calibrate", "\x1b[31m[red]\r.npz", "--with", "ts", "--objectives", "ce", "--out", "\x07"
+    )
+    assert code == 0
+    assert r"\x1b[31m[red]\r" in out
+    assert r"calibrators and table in \x07" in out
+    assert all(line.isprintable() for line in out.split("\n"))
+
+
+def test_a_description_of_wrong_values_is_no_calibrator(calsweep, empty_folder, files):
+    good = ["calibrate", "logits.npz", "--with", "ts", "--objectives", "ce", "--out", "out"]
+    assert calsweep(*good).code == 0
+    (path,) = empty_folder.glob("out/**/calibrator.json")
+    fields = json.loads(path.read_text())
+    for key in fields:
+        for value in (None, [], {}, "x", -1, {"x": 1}, 10**400, ["x"] * 3):
+            path.write_text(json.dumps({**fields, key: value}))
+            code, out, err = calsweep("apply", path.parent, "logits.npz", "--out", "p.npz")
+            assert code == 0 or (code == 2 and out == "" and err.count("\n") == 1), (key, value)
+
+
+def test_consoles_take_no_markup_and_no_codes(capsys):
+    from rich.table import Table
+
+    from orchestrator._progress import say
+    from orchestrator.cli._console import complain, echo, output
+
+    name = "[red]:smile:\x1b[31m\u202e"
+    table = Table(box=None)
+    table.add_column(name)
+    table.add_row(name)
+    output().print(table)
+    output().print(name)
+    say(output(), name)
+    echo(name)
+    echo(name, err=True)
+    complain(name)
+    out, err = capsys.readouterr()
+    shown = r"[red]:smile:\x1b[31m\u202e"
+    assert [line.strip() for line in out.splitlines()] == [shown] * 5
+    assert err.splitlines() == [shown, f"calsweep: {shown}"]
