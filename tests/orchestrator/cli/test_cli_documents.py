@@ -16,7 +16,7 @@ LAUGHS = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in ra
 LAUGHTER = "l0: &l0 [ha, ha]\n" + LAUGHS
 
 DOCUMENTS = {
-    "laughs as a value": (LAUGHTER + "seeds: *l9\n", "repeated by aliases"),
+    "laughs as a value": (GOOD + LAUGHTER + "seeds: *l9\n", "repeated by aliases"),
     "few laughs as a value": (GOOD + f"seeds: [&a {list(range(99))}, *a]\n", "seeds[0]"),
     "laughs as a key": (f"{LAUGHTER}? *l9\n: 1\n", "repeated by aliases"),
     "long text many times": (

@@ -47,12 +47,9 @@ COMMANDS = {
     "logits": ["calibrate", "NAME.npz"],
     "logits to fit on": ["calibrate", "logits.npz", "--fit", "NAME.npz"],
     "rows to fit on": ["calibrate", "logits.npz", "--fit-rows", "NAME"],
-    "many rows to fit on": ["calibrate", "logits.npz", "--fit-rows", f"{'9' * 5000}:"],
     "calibrators": ["calibrate", "logits.npz", "--with", "NAME"],
-    "bins": ["calibrate", "logits.npz", "--bins", "9" * 20],
     "calibrator": ["apply", "NAME", "logits.npz"],
     "logits of a calibrator": ["apply", "deep", "NAME.npz"],
-    "deep calibrator": ["apply", "deep", "logits.npz"],
     "list": ["list", "NAME"],
     "storage of gc": ["gc", "--storage", "NAME"],
     "dropped": ["gc", "--drop", "NAME"],
@@ -61,6 +58,12 @@ COMMANDS = {
     "tasks": ["demo", "--tasks", "NAME"],
     "recipes": ["demo", "--recipes", "NAME"],
     "seeds": ["demo", "--seeds", "NAME"],
+}
+
+VALUES = {
+    "many rows to fit on": ["calibrate", "logits.npz", "--fit-rows", f"{'9' * 5000}:"],
+    "bins": ["calibrate", "logits.npz", "--bins", "9" * 20],
+    "deep calibrator": ["apply", "deep", "logits.npz"],
     "many seeds": ["demo", "--seeds", "9" * 5000],
     "many trials": ["demo", "--trials", "9" * 5000],
 }
@@ -81,13 +84,23 @@ def files(empty_folder):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_name_gets_one_printable_line(calsweep, empty_folder, files, command, name):
     arguments = [argument.replace("NAME", NAMES[name]) for argument in COMMANDS[command]]
-    code, out, err = calsweep(*arguments)
+    assert_refused(calsweep(*arguments))
+    assert sorted(empty_folder.rglob("*")) == files
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_value_gets_one_printable_line(calsweep, empty_folder, files, value):
+    assert_refused(calsweep(*VALUES[value]))
+    assert sorted(empty_folder.rglob("*")) == files
+
+
+def assert_refused(answer):
+    code, out, err = answer
     assert (code, out) == (2, "")
     assert err.startswith("calsweep: ")
     assert err.endswith("\n")
     assert err[:-1].isprintable()
     assert len(err) < 300
-    assert sorted(empty_folder.rglob("*")) == files
 
 
 @pytest.mark.parametrize("option", ["s3://bucket/x", "s3://x", "~nouser/x", "x" * 300])
