@@ -45,14 +45,21 @@ without waiting for the disk; everything else, and with it what came before, is 
 
 A resumed sweep goes on in the same journal. Every event may therefore occur again; the later one
 counts, and saying a thing twice changes nothing. Numbers are strict JSON: neither NaN nor infinity.
+
+A line begins with ``{"event":`` and ends with its checksum, ``,"crc":"1a2b3c4d"}``: the CRC-32 of
+the bytes before that comma. Lines of journals from before there were checksums begin with
+``{"time":`` and have none; a resumed one holds both kinds. No damage makes one kind look like the
+other, so that a line whose checksum is gone is found too, wherever reading begins.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -77,6 +84,10 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
 
 FLEETING = ("trial_started", "epoch", "trial_scored")
 
+SEAL = b',"crc":"%08x"}\n'
+SEAL_BYTES = len(SEAL % 0)
+UNCHECKED = b'{"time":'  # Begins the lines of journals from before there were checksums.
+
 TEST_PREFIX = "test_"
 """Starts the names of metrics measured on test data; only ``evaluated`` may carry them."""
 
@@ -96,7 +107,7 @@ class Journal:
         path: The file; it and its parent folders are created where missing.
 
     Raises:
-        InputError: If the file cannot be written, or a line other than the last is damaged.
+        InputError: If the file cannot be written, or a line is damaged.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -178,7 +189,7 @@ def read_events(
         next call.
 
     Raises:
-        InputError: If there is no such file, or a line that is not the last is damaged.
+        InputError: If there is no such file, or a line is damaged.
     """
     try:
         with open(path, "rb") as stream:
@@ -188,15 +199,24 @@ def read_events(
         raise InputError(f"journal {path} cannot be read: {error.strerror}") from error
     events, end = [], offset
     for index, line in enumerate(lines):
-        event = _decode(line)
-        if event is None:
-            if index == len(lines) - 1:
-                break
+        try:
+            event = _decode(line)
+        except ValueError as error:
             number = _lines_before(path, offset) + index + 1
-            raise InputError(f"journal {path}, line {number}: damaged, not one whole event")
+            raise InputError(_remedy(path, number, str(error))) from error
+        if event is None:
+            break
         events.append(event)
         end += len(line)
     return events, end
+
+
+def _remedy(path: str | Path, number: int, damage: str) -> str:
+    return (
+        f"journal {path}, line {number}: damaged, {damage}; outcomes are stored: cut the file "
+        "before that line, or put an intact copy in its place, then `calsweep run --resume "
+        f"{Path(path).absolute().parent.name}`"
+    )
 
 
 def _lines(stream: BinaryIO, limit: int) -> list[bytes]:
@@ -212,12 +232,17 @@ def _lines(stream: BinaryIO, limit: int) -> list[bytes]:
 
 def _encode(event: Mapping[str, Any]) -> bytes:
     name = _check(event)
-    whole = {"time": time.time_ns() // 1_000_000, **event}
+    whole = {"event": name, "time": time.time_ns() // 1_000_000, **event}
     try:
         text = json.dumps(whole, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except ValueError as error:
         raise ValueError(f"event {name!r}: {error}") from error
-    return text.encode() + b"\n"
+    return _sealed(text.encode()[:-1])
+
+
+def _sealed(content: bytes) -> bytes:
+    """Return the line of an object that is given without its closing brace."""
+    return content + SEAL % zlib.crc32(content)
 
 
 def _check(event: Mapping[str, Any]) -> str:
@@ -235,19 +260,54 @@ def _check(event: Mapping[str, Any]) -> str:
 
 
 def _decode(line: bytes) -> dict[str, Any] | None:
-    if not line.endswith(b"\n"):
-        return None
+    """Return the event of a line; None if the line has not been written to its end.
+
+    Raises:
+        ValueError: If the line is damaged; the text says how.
+    """
+    if line.endswith(b"\n"):
+        return _intact(line)
     try:
-        event = json.loads(line)
+        _intact(line[:-1] + b"\n")
     except ValueError:
         return None
-    return event if _is_whole(event) else None
+    raise ValueError("it lacks its end")  # No line is cut off one byte after its last one.
+
+
+def _intact(line: bytes) -> dict[str, Any]:
+    checked = not line.startswith(UNCHECKED) or line[-SEAL_BYTES:].startswith(SEAL[:8])
+    if checked and line != _sealed(line[:-SEAL_BYTES]):
+        raise ValueError("it does not match its checksum")
+    try:
+        event = STRICT.decode(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError("not one whole event") from error
+    if not _is_whole(event):
+        raise ValueError("not one whole event")
+    whole: dict[str, Any] = event
+    whole.pop("crc", None)
+    return whole
 
 
 def _is_whole(event: Any) -> bool:
     """Tell whether a line is one of the events, with what each of them holds."""
     name = event.get("event") if isinstance(event, dict) else None
     return isinstance(name, str) and name in EVENTS and all(f in event for f in EVENTS[name])
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is no finite number")
+    return value
+
+
+def _whole_number(text: str) -> int:
+    _finite(text)  # What reads a journal computes with floats.
+    return int(text)
+
+
+STRICT = json.JSONDecoder(parse_float=_finite, parse_int=_whole_number, parse_constant=_finite)
 
 
 def _write_all(handle: int, data: bytes) -> None:

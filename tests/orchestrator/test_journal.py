@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -83,9 +84,7 @@ def test_line_separators_inside_a_text_do_not_split_the_line(path):
     assert len(events) == 2
 
 
-@pytest.mark.parametrize(
-    "tail", [b'{"event": "epo', b'{"event": "epoch"}', b"\0\0\0", b"{broken}\n"]
-)
+@pytest.mark.parametrize("tail", [b'{"event": "epo', b'{"event": "epoch"}', b"\0\0\0"])
 def test_a_torn_last_line_is_not_read_and_is_cut_off_on_opening(path, tail):
     with Journal(path) as journal:
         journal.append(epoch(0))
@@ -123,6 +122,105 @@ def test_a_damaged_line_elsewhere_names_file_and_line(path, line):
     with pytest.raises(InputError, match=message):
         read_events(path, offset=len(lines[0]))
     assert path.read_bytes() == b"".join(lines)
+
+
+def everything(writer):
+    """Write a journal with every event, and text that is not ASCII."""
+    writer.start()
+    study = writer.open("ce")
+    chosen = writer.trial(study, 0, 0.25)
+    writer.finish(writer.begin(study, 1), "failed", reason="größer als 1\n")
+    writer.close(study, chosen, finished=1, failed=1)
+    writer.evaluate(chosen, study, test_ece=0.125)
+    writer.end()
+    return writer.path
+
+
+def without_checksums(path):
+    """Turn a journal into one of the version before there were checksums."""
+    events, _ = read_events(path)
+    lines = [{"time": event["time"], **event} for event in events]
+    text = [json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in lines]
+    path.write_text("\n".join(text) + "\n")
+    return events
+
+
+def changed(content, seed):
+    """Yield copies in which one bit is flipped, or one byte is another one, all over the file."""
+    noise = random.Random(seed)
+    for place in range(0, len(content), 4):
+        copy = bytearray(content)
+        copy[place] ^= 1 << noise.randrange(8)
+        yield bytes(copy)
+        place = noise.randrange(len(content))
+        copy = bytearray(content)
+        copy[place] = (copy[place] + noise.randrange(1, 256)) % 256
+        yield bytes(copy)
+
+
+def test_no_damage_goes_unnoticed(writer):
+    path = everything(writer)
+    content, (events, _) = path.read_bytes(), read_events(path)
+    starts = [0, len(content.splitlines(keepends=True)[0])]
+    count = 0
+    for copy in changed(content, 0):
+        path.write_bytes(copy)
+        for start in starts if copy[: starts[1]] == content[: starts[1]] else [0]:
+            with pytest.raises(InputError, match=r"line \d+: damaged, it ") as refusal:
+                read_events(path, start)
+            assert "\n" not in str(refusal.value)
+        with pytest.raises(InputError):
+            Journal(path)
+        assert path.read_bytes() == copy
+        count += 1
+    assert count > 500
+    path.write_bytes(content)
+    assert read_events(path)[0] == events
+
+
+def test_a_journal_without_checksums_is_read_and_goes_on_with_them(writer):
+    path = everything(writer)
+    before = without_checksums(path)
+    assert read_events(path)[0] == before
+    old = path.stat().st_size
+    with Journal(path) as journal:
+        journal.append({**END, "time": 1})
+        journal.append({**END, "time": 2})
+    events, end = read_events(path)
+    assert events == [*before, {**END, "time": 1}, {**END, "time": 2}]
+    assert end == path.stat().st_size
+    content = path.read_bytes()
+    for copy in changed(content[old:], 1):
+        path.write_bytes(content[:old] + copy)
+        for start in (0, old):
+            with pytest.raises(InputError, match="damaged"):
+                read_events(path, start)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"time":1,"event":"epoch","key":"k","step":NaN,"metrics":{}}',
+        b'{"time":1,"event":"epoch","key":"k","step":0,"metrics":{"val_ece":-Infinity}}',
+        b'{"time":1,"event":"epoch","key":"k","step":0,"metrics":{"val_ece":1e400}}',
+        b'{"time":1,"event":"epoch","key":"k","metrics":{},"step":1' + 400 * b"0" + b"}",
+        b'{"time":1,"event":"epoch","key":"k","metrics":{},"step":1' + 5000 * b"0" + b"}",
+        b'{"time":1,"event":"epoch","key":"k","step":0,"metrics":' + 100_000 * b"[",
+        b'{"time":1,"event":"epoch","key":"\xff","step":0,"metrics":{}}',
+        b'{"time":1,"event":"epoch","key":"\xed\xa0\x80","step":0,"metrics":{}}',
+        b'{"time":1,"event":["epoch"],"key":"k","step":0,"metrics":{}}',
+        b'{"time":1,"event":"epoch","key":"k","step":0}',
+    ],
+)
+def test_what_no_journal_holds_is_damage_without_checksums_too(path, line):
+    path.parent.mkdir(parents=True)
+    good = b'{"time":1,"event":"sweep_ended","status":"finished"}\n'
+    for content in (good + line + b"\n", good + line + b"\n" + good):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="line 2: damaged, not one whole event") as refusal:
+            read_events(path)
+        remedy = f"then `calsweep run --resume {path.parent.name}`"
+        assert str(refusal.value).endswith(remedy)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
