@@ -150,10 +150,10 @@ def best_runs(
     Only finished trials that have been scored count; among equals the trial that came first in its
     study, then the study that came first, wins. Test metrics play no part.
 
-    Studies are ranked together only if they are comparable. Those on other data, with another
-    model or protocol under the same name, or that chose by another rule are refused until one is
-    asked for; of several versions of the code the one of the latest study counts, and ``note``
-    says so.
+    Studies without a finished trial, such as interrupted ones, do not count. The others are ranked
+    together only if they are comparable: those on other data, with another model or protocol under
+    the same name, or that chose by another rule are refused until one is asked for. Of several
+    versions of the code the one of the latest study counts, and ``note`` says so.
 
     Args:
         uri: See ``check_tracking_uri``.
@@ -178,6 +178,9 @@ def best_runs(
             f"no study of {recipe!r} on {task!r} on {redacted(uri)} fulfils {where}; there are: "
             + _listing(every, _origin)
         )
+    kept = [found for found in kept if found.study.chosen or found.study.finished]
+    if not kept:
+        return []
     if where.fingerprint != ANY:
         _require_one(kept, _same_setting, _data, "ask for one with --fingerprint or --sweep")
     _require_one(kept, _rule, _rule, "ask for one with --sweep, --tag, --since or --until")

@@ -17,7 +17,7 @@ def sweeps(writer, store, tmp_path, request):
     """Return a function that runs a sweep of one study and delivers it."""
     made = []
 
-    def run(objectives, code="c0de", tags=None, day=0, closed=True, **facts):
+    def run(objectives, code="c0de", tags=None, day=0, closed=True, failed=0, **facts):
         number = len(made)
         made.append(sweep := type(writer)(tmp_path / str(number), f"{writer.sweep}-{number}"))
         sweep.sweep_id = f"{request.node.name}-{number}"
@@ -32,7 +32,11 @@ def sweeps(writer, store, tmp_path, request):
         )
         study = sweep.open("ce", task=writer.sweep, **{**FACTS, **facts})
         keys = [sweep.trial(study, n, value) for n, value in enumerate(objectives)]
-        if closed:
+        for number in range(failed):
+            sweep.finish(sweep.begin(study, len(keys) + number), "failed", reason="nan")
+        if not keys:
+            sweep.end("interrupted")
+        elif closed:
             best = min(range(len(keys)), key=lambda n: (objectives[n], n))
             sweep.close(study, keys[best], finished=len(keys))
             sweep.end()
@@ -86,6 +90,28 @@ def test_what_differs_is_not_ranked_together(sweeps, ask, change, text):
     assert first.sweep in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert [run.objective for run in ask(sweep=first.sweep)] == [0.5]
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"setting": "s3", "protocol": "q"},
+        {"rule": {**RULE, "objective": "val_nll"}},
+        {"code": "b2"},
+    ],
+)
+def test_a_study_without_a_finished_trial_does_not_count(sweeps, ask, change, failed):
+    sweeps([0.5, 0.2])
+    sweeps([], day=1, failed=failed, **change)
+    (best,) = ask()
+    assert (best.objective, best.note) == (0.2, "")
+
+
+def test_where_no_trial_has_finished_there_is_no_best_one(sweeps, ask):
+    sweeps([])
+    sweeps([], day=1, setting="s3")
+    assert ask() == []
 
 
 def test_other_data_are_asked_for_by_their_fingerprint(sweeps, ask):
