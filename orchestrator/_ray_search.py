@@ -15,12 +15,13 @@ from ray.tune.search import Searcher
 from ray.tune.utils.util import unflatten_dict
 
 from orchestrator._state import SweepState, TrialSpec
-from orchestrator._study import Outcome
+from orchestrator._study import MACHINE, Outcome
 from orchestrator.journal import Journal
 from orchestrator.plan import StudyPlan
 from orchestrator.spec import SweepSpec
 from trainables.artifacts import Artifact
 from trainables.errors import InputError, StorageError
+from trainables.ray_edge import BROKEN
 
 __all__ = ["StudySchedulers", "SweepSearcher", "make_scheduler"]
 
@@ -135,7 +136,8 @@ class SweepSearcher(Searcher):
             if last and last["storage_failed"]:
                 # No trial can end well: the sweep stops, and a resumed one computes this trial.
                 raise StorageError(last["reason"])
-            self._state.record(trial, _outcome(trial, last, error), **_facts(last))
+            outcome = _outcome(trial, last, error)
+            self._state.record(trial, outcome, **_facts(last), **_where(outcome, last))
         self._changed()
 
     @contextmanager
@@ -166,8 +168,10 @@ class SweepSearcher(Searcher):
 
 def _outcome(trial: TrialSpec, last: dict[str, Any] | None, error: bool) -> Outcome:
     """Translate Tune's last word on a trial; one that it stopped early counts as pruned."""
-    if error or last is None:
-        return Outcome("failed", {}, reason=REAPED)
+    broken = last is not None and last["status"] == BROKEN
+    if error or last is None or broken:
+        reason = last["reason"] if last is not None and broken else REAPED
+        return Outcome("failed", {}, reason=reason, fault=MACHINE)
     if last["status"] == "failed":
         return Outcome("failed", last.get("metrics", {}), reason=last["reason"])
     if last["status"] == "finished":
@@ -181,6 +185,13 @@ def _facts(last: dict[str, Any] | None) -> dict[str, Any]:
         "seconds": round(last["seconds"], 3) if last else 0.0,
         **_costs(last),
     }
+
+
+def _where(outcome: Outcome, last: dict[str, Any] | None) -> dict[str, str]:
+    """Return where a trial failed, as far as its last report tells."""
+    if outcome.status != "failed" or last is None:
+        return {}
+    return {name: last[name] for name in ("host", "traceback") if last.get(name)}
 
 
 def _costs(last: dict[str, Any] | None) -> dict[str, float]:
@@ -222,8 +233,11 @@ class StudySchedulers(FIFOScheduler):
         self._of(trial).on_trial_add(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Let the study's own scheduler decide; further seeds of what was chosen run to the end."""
-        if trial.config["role"] == "seed":
+        """Let the study's own scheduler decide; further seeds of what was chosen run to the end.
+
+        So does a trial whose machine failed: it has to end its process.
+        """
+        if trial.config["role"] == "seed" or result.get("status") == BROKEN:
             return TrialScheduler.CONTINUE
         return self._of(trial).on_trial_result(tune_controller, trial, result)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,8 @@ Event = dict[str, Any]
 
 # Trials of one pass: enough to fill a device, few enough that a block spreads over several.
 PASS = 32
+
+SAID_ONCE = ("study_opened", "trial_scored", "study_closed")
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class SweepState:
         data: Task name to its prepared data.
         emit: Receives every event for the journal.
         history: The events of an interrupted run of the same sweep: trials that ended there are
-            taken over, not computed again.
+            taken over, not computed again, unless the machine failed them.
         available: Tells whether the artifact of a stage and key is in the store.
 
     Attributes:
@@ -168,7 +170,7 @@ class SweepState:
                     self._held = trial
                     break
                 self.taken_over += 1
-                self.record(trial, outcome)
+                self._take_in(trial, outcome)
         return self._held is None
 
     def _decided(self) -> int:
@@ -288,13 +290,14 @@ class SweepState:
 
     def record(self, trial: TrialSpec, outcome: Outcome, **facts: Any) -> None:
         """Take in how a trial ended and see which decisions that allows."""
+        self._emit({"event": "trial_finished", "key": trial.key, **facts, **asdict(outcome)})
+        self._take_in(trial, outcome)
+
+    def _take_in(self, trial: TrialSpec, outcome: Outcome) -> None:
         study = self.studies[trial.study]
         study.outcomes[trial.number] = outcome
         if trial.role == "search":
             study.unscored.add(trial.number)
-        event = {"event": "trial_finished", "key": trial.key, **facts, **asdict(outcome)}
-        if self._past.outcome(trial.key) is None:
-            self._emit(event)
         if trial.role == "seed":
             position = self.plan.spec.seeds.index(trial.request.seed)
             value = self._objective(study, outcome) if outcome.status == "finished" else None
@@ -353,8 +356,7 @@ class SweepState:
             objective, number = min(finished)
             study.chosen = Chosen(study.trials[number], study.outcomes[number], objective)
             study.seeds[0] = study.chosen
-        reasons = [outcome.reason for outcome in study.failures()]
-        self._close(study, reasons[0] if reasons else "")
+        self._close(study, _why(study.failures(), bool(finished)))
 
     def _close(self, study: StudyState, reason: str) -> None:
         if study.closed:
@@ -380,23 +382,31 @@ class _Past:
     """What the journal of an interrupted run already tells."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self._seen: set[tuple[str, str]] = set()
+        self._said: dict[tuple[str, str], Event] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._chosen: dict[str, str | None] = {}
         self._blocks: dict[str, int | None] = {}
         for event in events:
-            self._seen.add(_identity(event))
+            if event["event"] in SAID_ONCE:
+                self._said[_identity(event)] = {k: v for k, v in event.items() if k != "time"}
             if event["event"] == "study_opened":
                 self._blocks[event["study"]] = event.get("block")
             if event["event"] == "study_closed":
                 self._chosen[event["study"]] = event["chosen"]
             if event["event"] == "trial_finished":
                 self._outcomes[event["key"]] = Outcome(
-                    event["status"], event["metrics"], event["artifact"], event["reason"]
+                    event["status"],
+                    event["metrics"],
+                    event["artifact"],
+                    event["reason"],
+                    event.get("fault", ""),
                 )
+        self._tries_again = any(outcome.fault for outcome in self._outcomes.values())
 
     def has(self, event: Event) -> bool:
-        return _identity(event) in self._seen
+        """Tell whether the same was said last; a study is opened but once, whatever it says."""
+        said = self._said.get(_identity(event))
+        return said is not None and (event["event"] == "study_opened" or said == event)
 
     def block(self, study: StudyPlan) -> int | None:
         """Return how many trials a study begun earlier suggests at once; None for a new one."""
@@ -406,12 +416,25 @@ class _Past:
         return self._blocks[study.id] or (1 if study.stage == "calibrate" else None)
 
     def dispensable(self, trial: TrialSpec) -> bool:
-        """Tell whether a closed study has chosen another trial than this one."""
+        """Tell whether a closed study has chosen another trial than this one, for good."""
+        if self._tries_again:
+            return False
         chosen = self._chosen.get(trial.study, trial.key)
         return trial.role == "search" and chosen != trial.key
 
     def outcome(self, key: str) -> Outcome | None:
-        return self._outcomes.get(key)
+        """Return how a trial ended; None also if the machine failed it, so that it runs again."""
+        outcome = self._outcomes.get(key)
+        return None if outcome is None or outcome.fault else outcome
+
+
+def _why(failures: Sequence[Outcome], any_finished: bool) -> str:
+    """Return the reason of the first failure, and whether all of them can be tried again."""
+    if not failures:
+        return ""
+    if any_finished or not all(outcome.fault for outcome in failures):
+        return failures[0].reason
+    return f"by a fault of the machine, a resumed sweep tries again: {failures[0].reason}"
 
 
 def _urgency(plan: StudyPlan) -> tuple[int, bool]:

@@ -15,11 +15,12 @@ from optuna.trial import Trial, TrialState
 from orchestrator.plan import StudyPlan
 from orchestrator.spec import SearchModel
 
-__all__ = ["Outcome", "StudySearch"]
+__all__ = ["MACHINE", "Outcome", "StudySearch"]
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 WIDE_BLOCK = 64
+MACHINE = "machine"
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,14 @@ class Outcome:
         metrics: Figures of the last epoch, fractions.
         artifact: Key of the stored outcome; empty unless finished.
         reason: Why it failed.
+        fault: ``MACHINE`` if it failed by no fault of its configuration; else empty.
     """
 
     status: str
     metrics: dict[str, float]
     artifact: str = ""
     reason: str = ""
+    fault: str = ""
 
 
 class StudySearch:

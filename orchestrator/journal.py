@@ -24,8 +24,10 @@ One event is one line, an object with ``event``, ``time`` (milliseconds since 19
     adds nothing), ``metrics``.
 ``trial_finished``
     ``key``, ``status`` (``finished``, ``failed`` or ``pruned``), ``metrics`` (validation),
-    ``reason`` (empty unless it failed), ``reused`` (its outcome came from the store), ``seconds``,
-    and unless it was reused ``epoch_seconds`` (mean) and ``peak_memory`` (bytes).
+    ``reason`` (empty unless it failed), ``fault`` (``machine`` if it failed by no fault of its
+    configuration: a resumed sweep tries it again; else empty or missing), ``host`` and
+    ``traceback`` (where it failed, if that is known), ``reused`` (its outcome came from the store),
+    ``seconds``, and unless it was reused ``epoch_seconds`` (mean) and ``peak_memory`` (bytes).
 ``trial_scored``
     ``key``, ``objective`` (the guarded validation objective, lower is better; it may come later
     than ``trial_finished``).

@@ -14,6 +14,7 @@ import torch
 from filelock import Timeout
 from ray import tune
 
+from trainables._faults import is_machines_fault, reason_of, where_raised
 from trainables._meter import Meter
 from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData, seal_test_data
@@ -22,13 +23,14 @@ from trainables.errors import StorageError
 from trainables.groups import open_together
 from trainables.stages import StageRequest, StageRun, TaskData
 
-__all__ = ["StageTrainable"]
+__all__ = ["BROKEN", "StageTrainable"]
 
 WAIT_SECONDS = 0.2  # Pause of a trial that waits for another one that computes the same stage.
 # Silence after which the other one counts as stopped: a scheduler may have ended its trial, and its
 # actor keeps the lock until it is given another.
 PATIENCE_SECONDS = 600.0
 ENDED = ("finished", "failed")
+BROKEN = "broken"
 
 
 class StageTrainable(tune.Trainable):
@@ -38,15 +40,18 @@ class StageTrainable(tune.Trainable):
     stages that come next and may be computed in the same pass; may be missing), ``cpus`` (threads
     of the trial), ``gpus`` (0 for a trial that computes on the CPU; a fraction also bounds its
     memory) and ``score`` (name of the validation metric that a scheduler compares). Every report
-    holds ``status`` (``running``, ``waiting``, ``finished`` or ``failed``), ``reason``,
-    ``metrics``, ``history`` (the epochs since the last report), ``epoch``, ``score`` (infinite
-    before there is a metric), ``reused``, ``storage_failed`` (the storage cannot be written: no
-    trial can end well), ``seconds`` (of all steps, those before an interruption included),
-    ``epoch_seconds`` and ``peak_memory`` (see ``Meter``).
+    holds ``status`` (``running``, ``waiting``, ``finished``, ``failed`` or ``broken``), ``reason``
+    and ``traceback`` (empty unless it failed or broke), ``host``, ``metrics``, ``history`` (the
+    epochs since the last report), ``epoch``, ``score`` (infinite before there is a metric),
+    ``reused``, ``storage_failed`` (the storage cannot be written: no trial can end well),
+    ``seconds`` (of all steps, those before an interruption included), ``epoch_seconds`` and
+    ``peak_memory`` (see ``Meter``).
 
     A stage that raises ends as ``failed`` with its reason, not as an error of the actor: to try
-    the same computation again would fail again. A process that dies is Tune's to restart. Every so
-    many reports the state of the stage is written beside the artifacts, under the stage's key: so a
+    the same computation again would fail again. Where the machine is at fault (see
+    ``is_machines_fault``) the trial reports ``broken`` and raises at its next step: Tune then ends
+    this process and starts the trial in another one, as it does when a process dies. Every so many
+    reports the state of the stage is written beside the artifacts, under the stage's key: so a
     trial goes on from there whether its process, its node or the driver died, and in whichever
     trial or sweep the same stage is asked for again. Tune's own checkpoints die with its run.
     """
@@ -88,7 +93,6 @@ class StageTrainable(tune.Trainable):
 
     def _open(self, config: dict[str, Any]) -> None:
         torch.set_num_threads(max(1, int(config["cpus"])))
-        self._device = trial_device(config["gpus"])
         self._request = StageRequest(**config["request"])
         self._together = [StageRequest(**fields) for fields in config.get("together", ())]
         self._score = config["score"]
@@ -100,33 +104,52 @@ class StageTrainable(tune.Trainable):
         self._reused = False
         self._seconds = 0.0
         self._epoch = 0
-        self._meter = Meter(self._device)
+        self._fault: Exception | None = None
+        self._place(config["gpus"])
+
+    def _place(self, gpus: float) -> None:
+        """Take the device; where that fails, the first step tells."""
+        self._refusal: Exception | None = None
+        try:
+            self._device = trial_device(gpus)
+            self._meter = Meter(self._device)
+        except Exception as error:  # noqa: BLE001 - raised again where it can be reported
+            self._refusal, self._device = error, torch.device("cpu")
+            self._meter = Meter(self._device)
 
     def step(self) -> dict[str, Any]:
         """Compute for a while and report."""
+        if self._fault is not None:
+            raise self._fault
         started = time.monotonic()
-        reason, storage_failed = "", False
+        error: Exception | None = None
         try:
             status = self._advance(started)
             self._seconds += time.monotonic() - started
             if status == "running":
                 self._save_checkpoint()
-        except StorageError as error:
-            status, reason, storage_failed = "failed", str(error), True
-        except Exception as error:  # noqa: BLE001 - the trial's boundary: the reason is reported
-            status, reason = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
-        if status in ENDED:
+        except Exception as caught:  # noqa: BLE001 - the trial's boundary: the reason is reported
+            error, status = caught, BROKEN if is_machines_fault(caught) else "failed"
+        storage_failed = isinstance(error, StorageError)
+        if status == BROKEN:
+            self._give_up(error)
+        elif status in ENDED:
             self._drop_checkpoint(storage_failed)
             self.cleanup()
         elif self._lock is not None:
             os.utime(self._lock.lock_file)
+        return self._report(status, error)
+
+    def _report(self, status: str, error: Exception | None) -> dict[str, Any]:
         history, self._reported = self._history[self._reported :], len(self._history)
         notices = list(self._notices)
         self._notices.clear()
         return {
             "status": status,
-            "reason": reason,
-            "storage_failed": storage_failed,
+            "reason": "" if error is None else _told(error),
+            "traceback": "" if error is None else where_raised(error),
+            "host": os.uname().nodename,
+            "storage_failed": isinstance(error, StorageError),
             "reused": self._reused,
             "metrics": self._metrics,
             "history": history,
@@ -140,6 +163,8 @@ class StageTrainable(tune.Trainable):
 
     def _advance(self, started: float) -> str:
         """Compute until it is time to report or all is done; return the trial's status."""
+        if self._refusal is not None:
+            raise self._refusal
         run = self._run or self._begin()
         if run is None:
             return "finished" if self._reused else "waiting"
@@ -240,6 +265,13 @@ class StageTrainable(tune.Trainable):
         what = f"{self._request.stage} of {'+'.join(self._request.parts)}"
         self._notices.append(f"{what} goes on from epoch {run.epoch} of {run.epochs}")
 
+    def _give_up(self, error: Exception | None) -> None:
+        """Leave the stage to another process, which goes on from the checkpoint."""
+        self._fault = error
+        # A device that failed once may refuse this too.
+        with contextlib.suppress(RuntimeError):
+            self.cleanup()
+
     def _drop_checkpoint(self, keep: bool) -> None:
         """Remove what a stage that ended will not need again."""
         if not keep and self._checkpoint_every and self._run is not None:
@@ -253,6 +285,10 @@ class StageTrainable(tune.Trainable):
             self._lock = None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, StorageError) else reason_of(error)
 
 
 def _intact(path: Path) -> dict[str, Any]:

@@ -275,6 +275,44 @@ def test_a_trial_whose_process_died_keeps_its_time(searcher: SweepSearcher, page
     assert ends(pages) == [("failed", REAPED, 1.25)]
 
 
+def test_a_trial_that_the_machine_failed_says_where(searcher: SweepSearcher, pages: Pages) -> None:
+    searcher.suggest("one")
+    told = {"reason": "OSError: x", "host": "node7", "traceback": "File a.py"}
+    searcher.on_trial_result("one", flat(status="broken", **told))
+    searcher.on_trial_complete("one", None, error=True)
+    assert ends(pages) == [("failed", "OSError: x", 1.25)]
+    end = next(event for event in pages.events if event["event"] == "trial_finished")
+    assert (end["fault"], end["host"], end["traceback"]) == ("machine", "node7", "File a.py")
+
+
+def test_a_trial_that_broke_once_may_finish(searcher: SweepSearcher, pages: Pages) -> None:
+    searcher.suggest("one")
+    searcher.on_trial_result("one", flat(status="broken", reason="OSError: x", host="node7"))
+    searcher.on_trial_complete("one", flat())
+    assert ends(pages) == [("finished", "", 1.25)]
+    end = next(event for event in pages.events if event["event"] == "trial_finished")
+    assert (end["fault"], "host" in end) == ("", False)
+
+
+def test_a_configuration_that_failed_says_where(searcher: SweepSearcher, pages: Pages) -> None:
+    searcher.suggest("one")
+    told = {"reason": "ValueError: x", "host": "node7", "traceback": "File a.py"}
+    searcher.on_trial_complete("one", flat(status="failed", **told))
+    end = next(event for event in pages.events if event["event"] == "trial_finished")
+    assert (end["fault"], end["host"], end["traceback"]) == ("", "node7", "File a.py")
+
+
+def test_asha_does_not_stop_a_trial_that_has_to_end_its_process() -> None:
+    schedulers = StudySchedulers({"a": 9})
+    good, broken = trial_of("a", 0), trial_of("a", 1)
+    for trial in (good, broken):
+        schedulers.on_trial_add(None, trial)
+    assert report(schedulers, good, 1, 0.1) == CONTINUE
+    told = {"epoch": 1, "score": 0.9, "status": "broken"}
+    assert schedulers.on_trial_result(None, broken, told) == CONTINUE
+    assert report(schedulers, broken, 1, 0.9) == STOP
+
+
 @pytest.mark.parametrize("when", ["at a report", "at the end", "at the start"])
 def test_a_journal_that_cannot_be_written_ends_the_sweep(
     searcher: SweepSearcher, pages: Pages, when: str

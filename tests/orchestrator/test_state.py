@@ -222,8 +222,105 @@ def test_a_resumed_sweep_repeats_nothing_and_chooses_the_same(
 def test_a_finished_trial_without_its_artifact_runs_again(data: dict[str, PreparedData]) -> None:
     first, events = make_state(make_spec("ce"), data)
     drive(first, 1, random.Random(0))
-    again, _ = make_state(make_spec("ce"), data, history=events, available=lambda stage, key: False)
+    again, later = make_state(
+        make_spec("ce"), data, history=events, available=lambda stage, key: False
+    )
     assert len(drive(again, 1, random.Random(0))) == 2
+    # Whoever heard of a new start hears of the new end.
+    assert [event["event"] for event in later] == ["trial_started", "trial_finished"] * 2
+
+
+def faulty(trial: TrialSpec) -> Outcome:
+    """Have the machine fail some trials, and the configuration of another one fail."""
+    if trial.study.endswith("|mbls") and trial.number == 1:
+        return Outcome("failed", {}, reason="OSError: x", fault="machine")
+    if trial.study.endswith("|mbls") and trial.number == 3:
+        return Outcome("failed", {}, reason="loss became nan")
+    return measure(trial)
+
+
+def nan(trial: TrialSpec) -> Outcome:
+    """Have the configuration of that trial fail alone."""
+    outcome = faulty(trial)
+    return measure(trial) if outcome.fault else outcome
+
+
+def test_a_trial_that_the_machine_failed_runs_again(data: dict[str, PreparedData]) -> None:
+    spec = make_spec("ce, mbls", sampler="random")
+    whole, _ = make_state(spec, data)
+    drive(whole, 2, random.Random(0), nan)
+    first, events = make_state(spec, data)
+    before = drive(first, 2, random.Random(0), faulty)
+    again, later = make_state(spec, data, history=events)
+    tried, *others = drive(again, 2, random.Random(1), nan)
+    assert [trial.role for trial in others] == ["seed"]  # It is the best one, as it turns out.
+    assert (tried.study, tried.number, tried.role) == (f"{TASK}|mbls", 1, "search")
+    assert tried.key in {trial.key for trial in before}
+    assert choices(again) == choices(whole)
+    ends = [(e["key"], e["status"]) for e in later if e["event"] == "trial_finished"]
+    assert ends == [(trial.key, "finished") for trial in (tried, *others)]
+    closed = [e for e in later if e["event"] == "study_closed"]
+    assert [(e["study"], e["finished"], e["failed"]) for e in closed] == [(f"{TASK}|mbls", 4, 1)]
+
+    settled, nothing = make_state(spec, data, history=[*events, *later])
+    assert settled.next_trial() is None
+    assert settled.finished
+    assert nothing == []
+    assert choices(settled) == choices(whole)
+
+
+def test_a_trial_that_the_machine_fails_again_says_nothing_new(
+    data: dict[str, PreparedData],
+) -> None:
+    spec = make_spec("ce, mbls", sampler="random")
+    first, events = make_state(spec, data)
+    drive(first, 2, random.Random(0), faulty)
+    again, later = make_state(spec, data, history=events)
+    drive(again, 2, random.Random(0), faulty)
+    assert again.finished
+    kinds = [e["event"] for e in later]
+    assert kinds == ["trial_started", "trial_finished"]
+    assert choices(again) == choices(first)
+
+
+def test_what_the_machine_has_failed_changes_what_is_suggested_next(
+    data: dict[str, PreparedData],
+) -> None:
+    """A sampler that learns goes on as if nothing had failed: the sweep ends as an unhurt one."""
+    spec = make_spec("ce, mbls", trials=8)
+    whole, _ = make_state(spec, data)
+    drive(whole, 2, random.Random(0), nan)
+    first, events = make_state(spec, data)
+    drive(first, 2, random.Random(0), faulty)
+    again, _ = make_state(spec, data, history=events)
+    drive(again, 2, random.Random(0), nan)
+    assert choices(again) == choices(whole)
+
+
+def test_while_a_trial_has_to_run_again_nothing_is_dispensable(
+    data: dict[str, PreparedData],
+) -> None:
+    """With its outcome another one may be chosen, or be worth more."""
+    spec = make_spec("ce, mbls", sampler="random")
+    first, events = make_state(spec, data)
+    drive(first, 2, random.Random(0), faulty)
+    again, _ = make_state(spec, data, history=events, available=lambda stage, key: False)
+    assert len(drive(again, 2, random.Random(0))) == len(first.studies[f"{TASK}|mbls"].trials) + 1
+
+
+def test_a_study_that_the_machine_failed_says_so(data: dict[str, PreparedData]) -> None:
+    def broken(trial: TrialSpec) -> Outcome:
+        return Outcome("failed", {}, reason="OSError: x", fault="machine")
+
+    state, events = make_state(make_spec("ce, ce+ts"), data)
+    drive(state, 2, random.Random(0), broken)
+    (closed, following) = [e["reason"] for e in events if e["event"] == "study_closed"]
+    assert closed == "by a fault of the machine, a resumed sweep tries again: OSError: x"
+    assert following == f"{TASK}|ce has no finished trial to build on"
+    again, later = make_state(make_spec("ce, ce+ts"), data, history=events)
+    drive(again, 2, random.Random(0))
+    assert [e["reason"] for e in later if e["event"] == "study_closed"] == ["", ""]
+    assert all(study.chosen is not None for study in again.studies.values())
 
 
 def test_a_closed_study_needs_only_what_it_chose(data: dict[str, PreparedData]) -> None:

@@ -29,6 +29,8 @@ from small_stages import MACAL, request
 from trainables import ray_edge
 from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData, TestDataSealedError, read_source
+from trainables.losses._base import RowLoss
+from trainables.losses._registry import LOSSES
 from trainables.ray_edge import StageTrainable
 from trainables.stages import StageRequest, evaluate_on_test
 
@@ -248,6 +250,85 @@ def a_stage_without_device_memory() -> Any:
 @scenario
 def a_stage_without_words() -> Any:
     return failing(ValueError())
+
+
+@LOSSES.register("flaky")
+class Flaky(RowLoss):
+    """Plain cross-entropy that raises what is left in ``errors``, after so many batches each."""
+
+    errors: list[tuple[int, Exception]] = []
+
+    def per_row(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if self.errors:
+            left, error = self.errors.pop(0)
+            if left == 0:
+                raise error
+            self.errors.insert(0, (left - 1, error))
+        return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+
+
+FLAKY = {"parts": {"flaky": {}}}
+BATCHES = 8  # of an epoch: 400 images, 50 a batch
+
+
+def attempts(*errors: tuple[int, Exception]) -> Any:
+    """Start a trial anew whenever it raises, as Tune does; return its reports and what it raised.
+
+    All actors live meanwhile, as one that Tune has not ended yet may.
+    """
+    storage, found, raised, trials = fresh_store(), [], [], []
+    Flaky.errors = list(errors)
+    while not found or not found[-1]["done"]:
+        trials.append(edge(storage, every=1, **FLAKY))
+        try:
+            while not found or not found[-1]["done"]:
+                found.append(trials[-1].train())
+        except Exception as error:  # noqa: BLE001 - whatever the trial raises
+            raised.append(f"{type(error).__name__}: {error}")
+    stages = [report["reason"] or report["status"] for report in found]
+    return {
+        "raised": raised,
+        "reports": stages,
+        "last": brief(found[-1]),
+        "where": [report["traceback"] for report in found if report["traceback"]],
+        "hosts": {report["host"] for report in found} == {os.uname().nodename},
+        "notices": [text for report in found for text in report["notices"]],
+        "left": len(list((storage / "checkpoints").rglob("*.*"))),
+    }
+
+
+@scenario
+def a_machine_that_fails_twice() -> Any:
+    expected = attempts()
+    device = torch.AcceleratorError("CUDA error: unspecified launch failure\nSee ...")
+    found = attempts((BATCHES + 2, OSError(5, "Input/output error")), (0, device))
+    return {**found, "same": found["last"]["metrics"] == expected["last"]["metrics"]}
+
+
+@scenario
+def a_configuration_that_fails() -> Any:
+    return attempts((BATCHES + 2, ValueError("a value out of range")))
+
+
+@scenario
+def a_device_that_cannot_be_taken() -> Any:
+    refused = RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable")
+
+    def refuse(*_: Any) -> None:
+        raise refused
+
+    with (
+        patch.object(torch.cuda, "is_available", lambda: True),
+        patch.object(torch.cuda, "set_per_process_memory_fraction", refuse),
+        patch.object(torch.cuda, "empty_cache", refuse),
+    ):
+        trial = edge(fresh_store(), gpus=1.0)
+        report = trial.train()
+        try:
+            trial.train()
+        except RuntimeError as error:
+            return {**brief(report), "raised": str(error) == str(refused)}
+    return brief(report)
 
 
 @scenario

@@ -187,6 +187,40 @@ def test_a_stage_that_raises_is_a_failed_trial_and_the_actor_goes_on(
     assert found["next"] == ["running"] * 2 + ["finished"]
 
 
+def test_a_trial_that_the_machine_fails_goes_on_in_another_process(sealed: dict[str, Any]) -> None:
+    found = sealed["a_machine_that_fails_twice"]
+    failures = ["OSError: [Errno 5] Input/output error"]
+    failures.append("AcceleratorError: CUDA error: unspecified launch failure")
+    assert found["reports"] == ["running", *failures, "running", "finished"]
+    assert [text.splitlines()[0] for text in found["raised"]] == failures
+    assert "goes on from epoch 1 of 3" in found["notices"][0]
+    assert finished(found["last"])
+    assert found["same"]
+    assert found["left"] == 0
+
+
+def test_a_trial_tells_where_it_failed(sealed: dict[str, Any]) -> None:
+    for name, count in (("a_machine_that_fails_twice", 2), ("a_configuration_that_fails", 1)):
+        found = sealed[name]
+        assert len(found["where"]) == count
+        assert all("per_row" in text and "raise error" in text for text in found["where"])
+        assert found["hosts"]
+
+
+def test_a_configuration_that_fails_is_not_tried_again(sealed: dict[str, Any]) -> None:
+    found = sealed["a_configuration_that_fails"]
+    assert found["reports"] == ["running", "ValueError: a value out of range"]
+    assert found["raised"] == []
+    assert found["last"]["status"] == "failed"
+    assert found["left"] == 0
+
+
+def test_a_device_that_cannot_be_taken_is_told_by_the_first_step(sealed: dict[str, Any]) -> None:
+    found = sealed["a_device_that_cannot_be_taken"]
+    assert (found["status"], found["done"], found["raised"]) == ("broken", False, True)
+    assert found["reason"].startswith("RuntimeError: CUDA error: all CUDA-capable devices are busy")
+
+
 def test_a_training_that_diverges_is_a_failed_trial(sealed: dict[str, Any]) -> None:
     found = sealed["a_training_that_diverges"]
     assert found["last"]["status"] == "failed"
