@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import numpy as np
@@ -256,7 +256,7 @@ def a_stage_without_words() -> Any:
 class Flaky(RowLoss):
     """Plain cross-entropy that raises what is left in ``errors``, after so many batches each."""
 
-    errors: list[tuple[int, Exception]] = []
+    errors: ClassVar[list[tuple[int, Exception]]] = []
 
     def per_row(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if self.errors:

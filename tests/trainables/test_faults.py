@@ -55,7 +55,7 @@ def test_what_is_kept_is_short_and_says_where() -> None:
             raise OSError(f"no answer from {secret}\nsecond line")
         deep(level - 1, secret)
 
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError, match="no answer") as caught:
         deep(300, "-".join(["word", "pass", "\udcff"]))
     text = where_raised(caught.value)
     assert len(text) <= 4000
