@@ -12,8 +12,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from orchestrator._study import MACHINE
 from orchestrator.journal import read_events
-from orchestrator.run import JOURNAL, LOCK, load_existing
+from orchestrator.run import JOURNAL, LOCK, SPEC
 from trainables.artifacts import RECORD
 from trainables.errors import InputError
 from trainables.stages import STAGES
@@ -21,6 +22,8 @@ from trainables.stages import STAGES
 __all__ = ["Removal", "collect_garbage"]
 
 DRAFT_SECONDS = 3600.0  # A draft so old was left by a process that died.
+
+MARKS = (SPEC, JOURNAL, "chosen", "tune", "shipped.json")  # Any of them shows a sweep.
 
 Name = tuple[str, str]
 
@@ -51,7 +54,11 @@ def collect_garbage(
 
     Needed are the outcomes that closed studies chose, for every seed, what these build on, and
     their test predictions; of a study that is not closed yet everything, so that it can go on. A
-    sweep that was cut short can be resumed afterwards, a finished one needs nothing computed again.
+    sweep that was cut short can be resumed afterwards, a finished one needs nothing computed again
+    but what the machine failed.
+
+    While a kept sweep is open (it was interrupted, its journal was cut short, or the machine failed
+    trials of it), what no journal names is kept too: it may be what that sweep computed last.
 
     Args:
         storage: A storage folder.
@@ -59,43 +66,101 @@ def collect_garbage(
         dry_run: Change nothing.
 
     Raises:
-        InputError: If there is no such storage or sweep, or a sweep in it is running now.
+        InputError: If there is no such storage or sweep, a sweep in it is running now, or what a
+            kept sweep needs is not known because its journal is missing, empty or damaged; nothing
+            is removed then.
     """
     folder = storage / "sweeps"
     if not folder.is_dir():
         raise InputError(f"no sweeps in {storage}: {folder} is no folder")
-    dropped = {load_existing(name, str(storage)).directory for name in drop}
-    sweeps = sorted(path.parent for path in folder.glob(f"*/{JOURNAL}"))
+    sweeps = [path for path in sorted(folder.iterdir()) if _is_sweep(path)]
+    dropped = [_named(name, sweeps, folder) for name in drop]
     _check_idle(sweeps)
-    needs = [_Needs(read_events(sweep / JOURNAL)[0]) for sweep in sweeps if sweep not in dropped]
+    kept = [_Needs(_known_events(sweep)) for sweep in sweeps if sweep not in dropped]
+    given_up = [_Needs(_events_left(sweep)) for sweep in dropped]
     found = [
         _Kind(kind, entries, dry_run)
-        for kind, entries in _entries(storage / "artifacts", needs).items()
+        for kind, entries in _entries(storage / "artifacts", kept, given_up).items()
     ]
     found.append(_Kind("sweeps", [(sweep, sweep not in dropped) for sweep in sweeps], dry_run))
     return [kind.clear() for kind in found if kind.entries]
 
 
+def _is_sweep(path: Path) -> bool:
+    return any((path / name).exists() for name in MARKS)
+
+
+def _named(name: str, sweeps: Iterable[Path], folder: Path) -> Path:
+    """Return the folder of a sweep, whatever is left in it."""
+    known = {sweep.name: sweep for sweep in sweeps}
+    if name not in known:
+        raise InputError(f"no sweep {name!r} in {folder}; there are: {', '.join(known) or 'none'}")
+    return known[name]
+
+
+def _known_events(sweep: Path) -> list[dict[str, Any]]:
+    """Return what a journal tells, if it tells something and all of it is intact."""
+    path, name = sweep / JOURNAL, sweep.name
+    remedies = (
+        f"put its journal back, go on with `calsweep run --resume {name}`, or give the sweep up "
+        f"with --drop {name}"
+    )
+    if not path.exists():
+        raise InputError(
+            f"sweep {name!r} has no {JOURNAL}, so what it needs is unknown: {remedies}"
+        )
+    try:
+        events = read_events(path)[0]
+    except InputError as error:
+        what, _, _ = str(error).partition("; ")
+        raise InputError(f"sweep {name!r}: {what}: {remedies}") from error
+    if not events:
+        raise InputError(f"sweep {name!r}: its {JOURNAL} is empty: {remedies}")
+    return events
+
+
+def _events_left(sweep: Path) -> list[dict[str, Any]]:
+    """Return what the journal of a sweep that is given up still tells."""
+    try:
+        return read_events(sweep / JOURNAL)[0]
+    except InputError:
+        return []  # What no other journal names goes once no kept sweep is open.
+
+
 class _Needs:
-    """What one sweep needs, as its journal tells."""
+    """What one sweep needs, as its journal tells.
+
+    Attributes:
+        open: Whether the sweep has not come to its end.
+        named: The artifacts that the journal speaks of.
+        artifacts: Those of them that are needed.
+    """
 
     def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
         trials: dict[str, Mapping[str, Any]] = {}
-        artifacts: dict[str, str] = {}
+        ended: dict[str, Mapping[str, Any]] = {}
         chosen: dict[str, str | None] = {}
+        self.open = True
         for event in events:
-            if event["event"] == "trial_started":
-                trials[event["key"]] = event
-            elif event["event"] == "trial_finished" and event.get("artifact"):
-                artifacts[event["key"]] = event["artifact"]
-            elif event["event"] == "study_closed":
-                chosen[event["study"]] = event["chosen"]
-        self.open = bool({trial["study"] for trial in trials.values()} - set(chosen))
-        self.artifacts = {
-            (trials[key]["stage"], artifact)
-            for key, artifact in artifacts.items()
-            if _is_needed(trials[key], chosen)
+            match event["event"]:
+                case "trial_started":
+                    trials[event["key"]] = event
+                case "trial_finished":
+                    ended[event["key"]] = event
+                case "study_closed":
+                    chosen[event["study"]] = event["chosen"]
+                case "sweep_started" | "sweep_ended" as kind:
+                    self.open = kind == "sweep_started" or event["status"] == "interrupted"
+        if any(end.get("fault") == MACHINE for end in ended.values()):
+            # When these trials run again, another one may be chosen.
+            self.open, chosen = True, {}
+        names = {
+            key: (trials[key]["stage"], end["artifact"])
+            for key, end in ended.items()
+            if key in trials and end.get("artifact")
         }
+        self.named = set(names.values())
+        self.artifacts = {name for key, name in names.items() if _is_needed(trials[key], chosen)}
 
 
 def _is_needed(trial: Mapping[str, Any], chosen: Mapping[str, str | None]) -> bool:
@@ -125,10 +190,15 @@ class _Kind:
         )
 
 
-def _entries(root: Path, needs: list[_Needs]) -> dict[str, list[tuple[Path, bool]]]:
+def _entries(
+    root: Path, needs: list[_Needs], given_up: list[_Needs]
+) -> dict[str, list[tuple[Path, bool]]]:
     """Return everything in a store by kind, with whether it is kept."""
     any_open = any(need.open for need in needs)
-    kept = _with_upstream(root, {name for need in needs for name in need.artifacts})
+    needed = {name for need in needs for name in need.artifacts}
+    if any_open:
+        needed |= _stored(root).difference(*(sweep.named for sweep in [*needs, *given_up]))
+    kept = _with_upstream(root, needed)
     found = {}
     for folder in sorted(path for path in root.glob("*") if path.is_dir()):
         if folder.name == "checkpoints":
@@ -174,6 +244,11 @@ def _upstream(directory: Path) -> Name:
     return request.get("upstream_stage") or "", request.get("upstream") or record.get(
         "upstream", ""
     )
+
+
+def _stored(root: Path) -> set[Name]:
+    """Return all outcomes of trials."""
+    return {(stage, path.name) for stage in STAGES for path in _artifacts(root / stage)}
 
 
 def _artifacts(folder: Path) -> list[Path]:

@@ -50,11 +50,15 @@ def trial(key: str, study: str, stage: str, artifact: str, role: str = "search")
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Callable[..., Path]:
-    def add(name: str, *events: dict[str, Any]) -> Path:
+    def add(name: str, *events: dict[str, Any], status: str = "finished") -> Path:
         folder = tmp_path / "sweeps" / name
+        started = {"event": "sweep_started", "sweep": name, "sweep_id": name}
         with Journal(folder / "journal.jsonl") as journal:
+            journal.append({**started, "spec": {}, "provenance": {}})
             for event in events:
                 journal.append(event)
+            if status:
+                journal.append({"event": "sweep_ended", "status": status})
         document = f"{{name: {name}, recipes: [ce], tasks: [{{dataset: digits, model: convnet, "
         (folder / "sweep.yaml").write_text(document + "protocol: digits}]}")
         return folder
@@ -86,12 +90,139 @@ def test_what_was_not_chosen_goes_and_the_whole_chain_of_the_chosen_stays(
     assert all(kind.bytes_removed > 400 for kind in told if kind.removed)
 
 
-def test_an_unfinished_study_keeps_everything_of_its_own(
+EVERYTHING = {TRAIN_A, TRAIN_B, FEATURES_A, FEATURES_B, REFINE, EVALUATED}
+
+
+@pytest.mark.parametrize("status", ["", "interrupted"])
+@pytest.mark.parametrize("trials", [0, 1, 2])
+def test_a_sweep_that_has_not_ended_keeps_all_that_may_be_its_own(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], trials: int, status: str
+) -> None:
+    """Started only, killed at any moment, or with a journal that was cut at the end of a line."""
+    checkpoint = store.checkpoint("train", TRAIN_B)
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_bytes(b"state")
+    both = (trial("k0", "t|ce", "train", TRAIN_A), trial("k1", "t|ce", "train", TRAIN_B))
+    sweep("one", *(event for events in both[:trials] for event in events), status=status)
+    collect_garbage(tmp_path)
+    assert left(store) == EVERYTHING
+    assert checkpoint.exists()
+
+
+def test_an_open_sweep_does_not_need_what_its_closed_studies_have_not_chosen(
     tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
 ) -> None:
-    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", TRAIN_B))
+    both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", TRAIN_B))
+    sweep("one", *both, CLOSED, status="interrupted")
     collect_garbage(tmp_path)
-    assert left(store) == {TRAIN_A, TRAIN_B, FEATURES_A, FEATURES_B}
+    assert left(store) == EVERYTHING - {TRAIN_B, FEATURES_B}
+
+
+@pytest.mark.parametrize("lines", range(1, 8))
+def test_wherever_a_journal_is_cut_nothing_that_was_needed_goes(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], lines: int
+) -> None:
+    refined = {**CLOSED, "study": "t|ce+macal", "chosen": "k2"}
+    both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", TRAIN_B))
+    folder = sweep("one", *both, CLOSED, *trial("k2", "t|ce+macal", "refine", REFINE), refined)
+    path = folder / "journal.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:lines]))
+    collect_garbage(tmp_path)
+    assert {TRAIN_A, REFINE, EVALUATED} <= left(store)
+
+
+def test_what_the_machine_failed_may_change_the_choice(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", TRAIN_B))
+    started, ended = trial("k2", "t|ce", "train", "")
+    failed = (started, {**ended, "status": "failed", "fault": "machine"})
+    sweep("one", *both, *failed, CLOSED)
+    collect_garbage(tmp_path)
+    assert {TRAIN_A, TRAIN_B} <= left(store)
+    sweep("one", *trial("k2", "t|ce", "train", ""), CLOSED)
+    collect_garbage(tmp_path)
+    assert TRAIN_B not in left(store)
+
+
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:20])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [lose, empty, tear, flip])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_sweep_whose_journal_says_nothing_is_not_taken_for_nothing(
+    tmp_path: Path,
+    store: ArtifactStore,
+    sweep: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path], None],
+    dry_run: bool,
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    two = sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
+    damage(two / "journal.jsonl")
+    command = ["gc", "--storage", str(tmp_path), *(["--dry-run"] if dry_run else [])]
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert len(told.replace(str(tmp_path), "")) < 250
+    assert "'two'" in told
+    assert "put its journal back" in told
+    assert "calsweep run --resume two" in told
+    assert "--drop two" in told
+    assert left(store) == EVERYTHING
+
+    assert main([*command, "--drop", "two"]) == 0
+    assert left(store) == (EVERYTHING if dry_run else {TRAIN_A})
+    assert two.exists() == dry_run
+
+
+@pytest.mark.parametrize("mark", ["sweep.yaml", "journal.jsonl"])
+def test_whatever_is_left_of_a_sweep_can_be_dropped(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], mark: str
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    two = sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
+    (two / mark).unlink()
+    collect_garbage(tmp_path, drop=["two"])
+    assert left(store) == {TRAIN_A}
+    assert not two.exists()
+
+
+@pytest.mark.parametrize("name", ["../sweeps/one", "..", ".", "", "started"])
+def test_nothing_but_a_sweep_can_be_dropped(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], name: str
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    (tmp_path / "sweeps" / "started").mkdir()
+    (tmp_path / "sweeps" / "started" / "run.lock").touch()  # Refused before it began.
+    with pytest.raises(InputError, match=f"no sweep {name!r} in .*; there are: one$"):
+        collect_garbage(tmp_path, drop=[name])
+    collect_garbage(tmp_path)
+
+
+def test_a_dropped_sweep_takes_what_it_names_while_another_one_is_open(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), status="interrupted")
+    sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
+    collect_garbage(tmp_path, drop=["two"])
+    assert left(store) == EVERYTHING - {TRAIN_B, FEATURES_B}
 
 
 def test_further_seeds_of_the_chosen_stay(
