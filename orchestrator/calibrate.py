@@ -202,7 +202,7 @@ def calibrate_table(
         console: Where progress is shown if it takes more than two seconds; None for nowhere.
 
     Raises:
-        InputError: If a name is unknown or given twice, or ``out`` cannot be a folder.
+        InputError: If a name is unknown or given twice, or ``out`` cannot be a folder or written.
     """
     check_names(calibrators, objectives)
     names = [task.name for task in tasks]
@@ -220,7 +220,7 @@ def apply_calibrator(folder: str | Path, rows: LogitRows) -> Tensor:
     """Return the log-probabilities (N, K) that a saved calibrator gives.
 
     Raises:
-        InputError: If the folder holds no calibrator, or K differs.
+        InputError: If the folder holds no calibrator or a damaged one, or K differs.
     """
     return load_calibrator(folder)(rows.logits)
 
@@ -325,11 +325,12 @@ def _fitted_cell(
     build = partial(build_calibrator, name, objective or None)
     try:
         ece, accuracy, nll = _score_parts(_held_out(task, build, fitted), bins)
-        if out is not None:
-            save_calibrator(_whole(task, build, fitted), out / task.name / _join(name, objective))
+        whole = None if out is None else _whole(task, build, fitted)
     except InputError as error:
         nan = float("nan")
         return CalibrationCell(nan, nan, nan, note=str(error))
+    if out is not None and whole is not None:
+        save_calibrator(whole, out / task.name / _join(name, objective))
     seconds = time.perf_counter() - start
     return CalibrationCell(ece, accuracy, nll, seconds=seconds, note=_trouble(fitted))
 

@@ -18,13 +18,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from trainables._manifest import MANIFEST, damage
+from trainables._manifest import seal as _seal
 from trainables.errors import StorageError
 from trainables.mirror import Mirror
 
 __all__ = ["SCHEMA_VERSION", "Artifact", "ArtifactStore", "stage_key"]
 
 SCHEMA_VERSION = 1  # Raise it when a stage computes something else from the same inputs.
-MANIFEST = "manifest.json"
 RECORD = "record.json"
 MIRROR = "mirror"
 
@@ -210,30 +211,9 @@ class ArtifactStore:
         return FileLock(path)
 
 
-def _seal(directory: Path) -> None:
-    files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": _digest(path)}
-        for path in sorted(directory.iterdir())
-    }
-    (directory / MANIFEST).write_text(json.dumps(files, sort_keys=True))
-
-
 def _damage(directory: Path) -> str:
     """Return what is wrong with an artifact's files, or an empty string."""
-    try:
-        files = json.loads((directory / MANIFEST).read_text())
-        present = {path.name for path in directory.iterdir()} - {MANIFEST}
-        if RECORD not in present or present != set(files):
-            return f"it holds {sorted(present)}, not what its manifest lists"
-        for name, facts in files.items():
-            path = directory / name
-            if path.stat().st_size != facts["bytes"]:
-                return f"{name} has {path.stat().st_size} bytes, not {facts['bytes']}"
-            if _digest(path) != facts["sha256"]:
-                return f"{name} does not match its checksum"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+    return damage(directory, (RECORD,))
 
 
 def _remove(path: Path) -> None:
@@ -241,8 +221,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink()
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -23,6 +23,7 @@ from orchestrator.calibrate import (
     plan_task,
     score,
 )
+from orchestrator.cli import main
 from orchestrator.cli._calibrate import apply, calibrate
 from orchestrator.logit_files import LogitRows, parse_rows, read_logits
 from trainables.calibrators import build_calibrator, cross_fit
@@ -342,6 +343,39 @@ def test_the_commands_end_to_end(tmp_path, npz, command):
     expected = apply_calibrator(out / "net" / "ts-cls", read_logits(npz).rows)
     assert torch.equal(kept.logits, expected)
     assert float(kept.logits.exp().sum(1).max()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_damaged_calibrator_is_not_applied(tmp_path, npz, capsys):
+    out = tmp_path / "out"
+    assert (
+        main(["calibrate", str(npz), "--with", "ts", "--objectives", "ce", "--out", str(out)]) == 0
+    )
+    fitted = out / "net" / "ts-ce"
+    path = fitted / "calibrator.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    capsys.readouterr()
+    mapped = tmp_path / "mapped.npz"
+    assert main(["apply", str(fitted), str(npz), "--out", str(mapped)]) == 2
+    told = capsys.readouterr().err
+    assert told == (
+        f"calsweep: {fitted}: damaged calibrator (calibrator.safetensors does not match its "
+        "checksum); fit it again\n"
+    )
+    assert not mapped.exists()
+
+
+def test_a_calibrator_that_cannot_be_written_ends_the_command(tmp_path, npz, capsys):
+    out = tmp_path / "out"
+    (out / "net").mkdir(parents=True)
+    (out / "net" / "ts-ce").write_text("a file")
+    assert (
+        main(["calibrate", str(npz), "--with", "ts", "--objectives", "ce", "--out", str(out)]) == 2
+    )
+    told = capsys.readouterr().err
+    assert told.startswith(f"calsweep: cannot write calibrator {out}/net/ts-ce: ")
+    assert told.count("\n") == 1
 
 
 def test_a_table_without_a_fitted_calibrator_is_still_written(tmp_path, npz, command):

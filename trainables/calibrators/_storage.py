@@ -1,50 +1,74 @@
-"""Keeps fitted calibrators on disk: the tensors as safetensors, all else as JSON beside them."""
+"""Keeps fitted calibrators on disk: tensors as safetensors, all else as JSON, and checksums."""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
+import os
+import shutil
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from trainables._manifest import MANIFEST, damage, seal
 from trainables.calibrators._base import Calibrator, FitReport
 from trainables.calibrators._build import build_calibrator
 from trainables.calibrators._temperature import TemperatureCalibrator
-from trainables.errors import InputError
+from trainables.errors import InputError, StorageError
 
 TENSORS, DESCRIPTION = "calibrator.safetensors", "calibrator.json"
-FORMAT = 1
+FORMAT = 2
+UNSEALED = 1  # The format before there was a manifest.
+
+log = logging.getLogger(__name__)
 
 
 def save_calibrator(calibrator: Calibrator, folder: str | Path) -> Path:
     """Write a fitted calibrator into a folder, which is made if need be.
+
+    The files are written elsewhere first: a full disk leaves what was there before.
 
     Returns:
         The folder.
 
     Raises:
         InputError: If the calibrator is not fitted.
+        StorageError: If the folder cannot be written, such as on a full disk; the text names it.
     """
     state = {name: tensor.contiguous() for name, tensor in calibrator.state_dict().items()}
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    save_file(state, place / TENSORS)
     text = json.dumps(describe(calibrator), indent=2, allow_nan=False)
-    (place / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
+    place = Path(folder)
+    draft = place.resolve().with_name(f"{place.resolve().name}.{uuid.uuid4().hex}.tmp")
+    try:
+        draft.mkdir(parents=True)
+        save_file(state, draft / TENSORS)
+        (draft / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
+        seal(draft)
+        _publish(draft, place)
+    except (OSError, SafetensorError) as error:
+        raise StorageError(f"cannot write calibrator {place}: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
     return place
 
 
-def load_calibrator(folder: str | Path) -> Calibrator:
+def load_calibrator(folder: str | Path, notice: Callable[[str], None] = log.warning) -> Calibrator:
     """Read a calibrator that ``save_calibrator`` wrote.
+
+    Args:
+        folder: The folder.
+        notice: Receives a line where the calibrator is from before there were checksums.
 
     Raises:
         InputError: If a file is missing, damaged or of another format.
     """
     place = Path(folder)
-    fields = _read_description(place / DESCRIPTION)
+    fields = _checked_description(place, notice)
     try:
         calibrator = build_calibrator(
             fields["name"],
@@ -71,6 +95,29 @@ def load_calibrator(folder: str | Path) -> Calibrator:
     return calibrator
 
 
+def _publish(draft: Path, place: Path) -> None:
+    """Move a draft to its place; a folder that is there keeps what else it holds."""
+    if not place.is_dir():
+        os.rename(draft, place)
+        return
+    # The manifest first: whoever is stopped in between leaves what is known to be damaged.
+    for name in (MANIFEST, TENSORS, DESCRIPTION):
+        os.replace(draft / name, place / name)
+
+
+def _checked_description(place: Path, notice: Callable[[str], None]) -> dict[str, Any]:
+    sealed = (place / MANIFEST).exists()
+    found = damage(place, (TENSORS, DESCRIPTION), alone=False) if sealed else ""
+    if found:
+        raise InputError(f"{place}: damaged calibrator ({found}); fit it again")
+    fields = _read_description(place / DESCRIPTION)
+    if not sealed and fields["format"] != UNSEALED:
+        raise InputError(f"{place}: damaged calibrator ({MANIFEST} is missing); fit it again")
+    if not sealed:
+        notice(f"{place}: saved before there were checksums, so that damage would not be noticed")
+    return fields
+
+
 def describe(calibrator: Calibrator) -> dict[str, Any]:
     """Return everything about a fitted calibrator but its tensors, ready for JSON."""
     report = calibrator.report
@@ -93,7 +140,7 @@ def _read_description(path: Path) -> dict[str, Any]:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, RecursionError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as a saved calibrator ({error})") from error
-    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+    if not isinstance(fields, dict) or fields.get("format") not in (UNSEALED, FORMAT):
         raise InputError(f"{path}: not a saved calibrator of format {FORMAT}")
     return fields
 

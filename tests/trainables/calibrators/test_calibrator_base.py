@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
+import random
+import resource
+import signal
 
 import numpy as np
 import pytest
@@ -22,7 +26,7 @@ from trainables.calibrators import (
     save_calibrator,
 )
 from trainables.calibrators._base import first_argmax, keep_argmax
-from trainables.errors import InputError
+from trainables.errors import InputError, StorageError
 
 NAMES = [
     *("cts", "dirichlet", "ets", "histogram-binning", "isotonic", "meta-acc", "meta-mis", "ms"),
@@ -215,16 +219,120 @@ def test_objective_parameters_survive_saving(rows, tmp_path):
     assert (loaded.objective_name, loaded.objective.smoothing) == ("ls", 0.1)
 
 
-@pytest.mark.parametrize("damage", ["missing", "json", "format", "tensors", "state"])
-def test_loading_damaged_files_is_a_clear_error(rows, tmp_path, damage):
+def of_the_version_before(folder):
+    """Turn a saved calibrator into one from before there were checksums."""
+    (folder / "manifest.json").unlink()
+    description = folder / "calibrator.json"
+    description.write_text(description.read_text().replace('"format": 2', '"format": 1'))
+    return folder
+
+
+def test_one_from_before_there_were_checksums_is_loaded_with_a_word(rows, tmp_path):
+    calibrator = build("ets").fit(*rows)
+    folder = of_the_version_before(save_calibrator(calibrator, tmp_path / "kept"))
+    told = []
+    loaded = load_calibrator(folder, told.append)
+    assert torch.equal(loaded(rows[0]), calibrator(rows[0]))
+    assert told == [
+        f"{folder}: saved before there were checksums, so that damage would not be noticed"
+    ]
+
+
+@pytest.mark.parametrize("name", ["calibrator.safetensors", "calibrator.json", "manifest.json"])
+def test_no_damage_goes_unnoticed(rows, tmp_path, name):
+    calibrator = build("pts").fit(*rows)
+    folder = save_calibrator(calibrator, tmp_path / "kept")
+    expected = calibrator(rows[0])
+    content, noise = (folder / name).read_bytes(), random.Random(0)
+    refusals = []
+    for place in range(0, len(content), max(1, len(content) // 100)):
+        for other in (content[place] ^ 1 << noise.randrange(8), noise.randrange(256)):
+            (folder / name).write_bytes(content[:place] + bytes([other]) + content[place + 1 :])
+            try:
+                loaded = load_calibrator(folder)
+            except InputError as error:
+                refusals.append(str(error))
+            else:
+                assert torch.equal(loaded(rows[0]), expected)
+                assert loaded.summary() == calibrator.summary()
+    assert len(refusals) >= 100
+    for text in refusals:
+        assert text.startswith(f"{folder}: damaged calibrator (")
+        assert name in text or "calibrator." in text
+        assert "\n" not in text
+
+
+def test_without_its_checksums_a_calibrator_is_damaged(rows, tmp_path):
+    save_calibrator(build("ts").fit(*rows), tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(InputError, match=r"damaged calibrator \(manifest\.json is missing\)"):
+        load_calibrator(tmp_path)
+
+
+def test_a_calibrator_takes_the_place_of_another_one_and_of_nothing_else(rows, tmp_path):
+    first, second = build("ts").fit(*rows), build("vs").fit(*rows)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "notes").write_text("mine")
+    save_calibrator(first, tmp_path / "kept")
+    save_calibrator(second, tmp_path / "kept")
+    assert torch.equal(load_calibrator(tmp_path / "kept")(rows[0]), second(rows[0]))
+    assert (tmp_path / "kept" / "notes").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_full_disk_leaves_what_was_there(rows, tmp_path, before):
+    first, second = build("ts").fit(*rows), build("vs").fit(*rows)
+    if before:
+        save_calibrator(first, tmp_path / "kept")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
+    try:
+        with pytest.raises(StorageError, match=r"cannot write calibrator .*kept: .*File too large"):
+            save_calibrator(second, tmp_path / "kept")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"] * before
+    if before:
+        assert torch.equal(load_calibrator(tmp_path / "kept")(rows[0]), first(rows[0]))
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_stopped_half_way_to_its_place_it_is_known_to_be_damaged(
+    rows, tmp_path, monkeypatch, steps
+):
+    save_calibrator(build("ts").fit(*rows), tmp_path)
+    moved, real = [], os.replace
+
+    def stopped(source, target):
+        if len(moved) == steps:
+            raise KeyboardInterrupt
+        moved.append(real(source, target))
+
+    monkeypatch.setattr(os, "replace", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        save_calibrator(build("vs").fit(*rows), tmp_path)
+    with pytest.raises(InputError, match="damaged calibrator"):
+        load_calibrator(tmp_path)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("damage", ["missing", "json", "nested", "format", "tensors", "state"])
+def test_loading_damaged_files_is_a_clear_error(rows, tmp_path, damage, checked):
     from safetensors.torch import save_file
 
     save_calibrator(build("ts").fit(*rows), tmp_path)
+    if not checked:
+        of_the_version_before(tmp_path)
     description, tensors = tmp_path / "calibrator.json", tmp_path / "calibrator.safetensors"
     if damage == "missing":
         description.unlink()
     elif damage == "json":
         description.write_text("{")
+    elif damage == "nested":
+        description.write_text(100_000 * "[")
     elif damage == "format":
         description.write_text('{"format": 99}')
     elif damage == "tensors":
