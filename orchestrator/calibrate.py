@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -40,6 +43,7 @@ __all__ = [
     "make_folder",
     "plan_task",
     "save_log_probs",
+    "save_table",
     "score",
 ]
 
@@ -246,10 +250,33 @@ def save_log_probs(path: str | Path, log_probs: Tensor, labels: Tensor) -> None:
     Raises:
         InputError: If the file cannot be written.
     """
+    logits, truth = log_probs.numpy(), labels.numpy()
+    _write_whole(Path(path), lambda stream: np.savez(stream, logits=logits, labels=truth))
+
+
+def save_table(table: CalibrationTable, folder: Path) -> None:
+    """Write a table as ``table.md`` and, unrounded, as ``table.json``.
+
+    Raises:
+        InputError: If a file cannot be written.
+    """
+    shown = "".join(f"{line}\n" for line in table.lines()).encode()
+    figures = f"{table.to_json()}\n".encode()
+    _write_whole(folder / "table.md", lambda stream: stream.write(shown))
+    _write_whole(folder / "table.json", lambda stream: stream.write(figures))
+
+
+def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file, or leave what was there."""
+    draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        np.savez(Path(path), logits=log_probs.numpy(), labels=labels.numpy())
+        with draft.open("wb") as stream:
+            write(stream)
+        os.replace(draft, path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def score(log_probs: Tensor, labels: Tensor, bins: int) -> tuple[float, float, float]:

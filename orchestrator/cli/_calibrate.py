@@ -49,7 +49,7 @@ def calibrate(
     """
     from rich.console import Console
 
-    from orchestrator.calibrate import calibrate_table, check_names, plan_task
+    from orchestrator.calibrate import calibrate_table, check_names, plan_task, save_table
     from orchestrator.logit_files import read_logits
 
     names, chosen = _split(with_), _split(objectives)
@@ -62,8 +62,7 @@ def calibrate(
     for line in [*table.lines(), *table.notes()]:
         echo(line)
     if out is not None:
-        (out / "table.md").write_text("\n".join(table.lines()) + "\n", encoding="utf-8")
-        (out / "table.json").write_text(table.to_json() + "\n", encoding="utf-8")
+        save_table(table, out)
         echo(f"calibrators and table in {out}")
 
 

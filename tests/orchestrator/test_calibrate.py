@@ -6,6 +6,8 @@ import io
 import json
 import os
 import pickle
+import resource
+import signal
 import time
 
 import numpy as np
@@ -21,6 +23,7 @@ from orchestrator.calibrate import (
     apply_calibrator,
     calibrate_table,
     plan_task,
+    save_log_probs,
     score,
 )
 from orchestrator.cli import main
@@ -376,6 +379,32 @@ def test_a_calibrator_that_cannot_be_written_ends_the_command(tmp_path, npz, cap
     told = capsys.readouterr().err
     assert told.startswith(f"calsweep: cannot write calibrator {out}/net/ts-ce: ")
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["table.md", "table.json"])
+def test_a_table_that_cannot_be_written_is_one_line(tmp_path, npz, capsys, name):
+    (tmp_path / "out" / name).mkdir(parents=True)
+    words = ["--with", "ts", "--objectives", "ce", "--out", str(tmp_path / "out")]
+    assert main(["calibrate", str(npz), *words]) == 2
+    told = capsys.readouterr().err
+    assert f"calsweep: {tmp_path}/out/{name}: cannot be written (Is a directory)\n" in told
+    assert "Traceback" not in told
+
+
+def test_a_full_disk_leaves_what_was_mapped_before(tmp_path):
+    path, limit = tmp_path / "mapped.npz", resource.getrlimit(resource.RLIMIT_FSIZE)
+    save_log_probs(path, torch.zeros(3, 2), torch.zeros(3).long())
+    before = path.read_bytes()
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    try:
+        with pytest.raises(InputError, match=r"mapped.npz: cannot be written \(File too large\)"):
+            save_log_probs(path, torch.zeros(300, 20), torch.zeros(300).long())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["mapped.npz"]
 
 
 def test_a_table_without_a_fitted_calibrator_is_still_written(tmp_path, npz, command):

@@ -114,7 +114,7 @@ def _checked_description(place: Path, notice: Callable[[str], None]) -> dict[str
     if not sealed and fields["format"] != UNSEALED:
         raise InputError(f"{place}: damaged calibrator ({MANIFEST} is missing); fit it again")
     if not sealed:
-        notice(f"{place}: saved before there were checksums, so that damage would not be noticed")
+        notice(f"{place}: saved without checksums by an earlier version: damage would go unnoticed")
     return fields
 
 

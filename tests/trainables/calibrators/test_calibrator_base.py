@@ -233,9 +233,8 @@ def test_one_from_before_there_were_checksums_is_loaded_with_a_word(rows, tmp_pa
     told = []
     loaded = load_calibrator(folder, told.append)
     assert torch.equal(loaded(rows[0]), calibrator(rows[0]))
-    assert told == [
-        f"{folder}: saved before there were checksums, so that damage would not be noticed"
-    ]
+    (line,) = told
+    assert line.startswith(f"{folder}: saved without checksums by an earlier version")
 
 
 @pytest.mark.parametrize("name", ["calibrator.safetensors", "calibrator.json", "manifest.json"])
