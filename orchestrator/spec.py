@@ -188,7 +188,7 @@ class ResourcesModel(_Strict):
         calibrate: Resources of a calibration.
         concurrent: Most trials at once; null for as many as fit.
         checkpoint_every: Reports (of about two seconds) between checkpoints; 0 for none.
-        max_failures: How often a trial whose process died is started again.
+        max_failures: How often a trial whose process died or machine failed is started again.
     """
 
     train: StageResources = StageResources()

@@ -31,6 +31,7 @@ WAIT_SECONDS = 0.2  # Pause of a trial that waits for another one that computes 
 PATIENCE_SECONDS = 600.0
 ENDED = ("finished", "failed")
 BROKEN = "broken"
+HOST = os.uname().nodename
 
 
 class StageTrainable(tune.Trainable):
@@ -80,8 +81,7 @@ class StageTrainable(tune.Trainable):
         seal_test_data()
         if config["gpus"] and not torch.cuda.is_available():
             self._notices.append(
-                f"{os.uname().nodename}: torch sees no GPU there: trials that ask for one compute "
-                "on the CPU"
+                f"{HOST}: torch sees no GPU there: trials that ask for one compute on the CPU"
             )
         self._open(config)
 
@@ -131,7 +131,7 @@ class StageTrainable(tune.Trainable):
         except Exception as caught:  # noqa: BLE001 - the trial's boundary: the reason is reported
             error, status = caught, BROKEN if is_machines_fault(caught) else "failed"
         storage_failed = isinstance(error, StorageError)
-        if status == BROKEN:
+        if error is not None and status == BROKEN:
             self._give_up(error)
         elif status in ENDED:
             self._drop_checkpoint(storage_failed)
@@ -148,7 +148,7 @@ class StageTrainable(tune.Trainable):
             "status": status,
             "reason": "" if error is None else _told(error),
             "traceback": "" if error is None else where_raised(error),
-            "host": os.uname().nodename,
+            "host": HOST,
             "storage_failed": isinstance(error, StorageError),
             "reused": self._reused,
             "metrics": self._metrics,
@@ -220,6 +220,10 @@ class StageTrainable(tune.Trainable):
         return self._tasks[place]
 
     @property
+    def _what(self) -> str:
+        return f"{self._request.stage} of {'+'.join(self._request.parts)}"
+
+    @property
     def _checkpoint(self) -> Path:
         return self._store.checkpoint(self._request.stage, self._request.key())
 
@@ -262,12 +266,14 @@ class StageTrainable(tune.Trainable):
             return
         run.load_state_dict(state["stage"])
         self._seconds, self._history = state["seconds"], state["history"]
-        what = f"{self._request.stage} of {'+'.join(self._request.parts)}"
-        self._notices.append(f"{what} goes on from epoch {run.epoch} of {run.epochs}")
+        self._notices.append(f"{self._what} goes on from epoch {run.epoch} of {run.epochs}")
 
-    def _give_up(self, error: Exception | None) -> None:
+    def _give_up(self, error: Exception) -> None:
         """Leave the stage to another process, which goes on from the checkpoint."""
         self._fault = error
+        self._notices.append(
+            f"{self._what} failed on {HOST}, by no fault of its own: {_told(error)}"
+        )
         # A device that failed once may refuse this too.
         with contextlib.suppress(RuntimeError):
             self.cleanup()
