@@ -20,6 +20,7 @@ from trainables.calibrators._base import Calibrator, FitReport
 from trainables.calibrators._build import build_calibrator
 from trainables.calibrators._temperature import TemperatureCalibrator
 from trainables.errors import InputError, StorageError
+from trainables.paths import local_path
 
 TENSORS, DESCRIPTION = "calibrator.safetensors", "calibrator.json"
 FORMAT = 2
@@ -67,7 +68,7 @@ def load_calibrator(folder: str | Path, notice: Callable[[str], None] = log.warn
     Raises:
         InputError: If a file is missing, damaged or of another format.
     """
-    place = Path(folder)
+    place = local_path(folder, "calibrator")
     fields = _checked_description(place, notice)
     try:
         calibrator = build_calibrator(
