@@ -318,7 +318,7 @@ def a_device_that_cannot_be_taken() -> Any:
         raise refused
 
     with (
-        patch.object(torch.cuda, "is_available", lambda: True),
+        pretended_card(),
         patch.object(torch.cuda, "set_per_process_memory_fraction", refuse),
         patch.object(torch.cuda, "empty_cache", refuse),
     ):
