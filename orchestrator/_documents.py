@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from trainables.addresses import redacted
 from trainables.errors import InputError
 
 __all__ = ["checked", "read_document", "read_mapping"]
@@ -212,5 +213,5 @@ def _lower_first(text: str) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    text = repr(value)
+    text = redacted(repr(value)) if "://" in repr(value) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

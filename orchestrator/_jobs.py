@@ -6,14 +6,37 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from trainables.addresses import check_server, redacted, shown
 from trainables.errors import InputError
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-__all__ = ["answered", "job_client", "short_reason"]
+__all__ = ["answered", "check_cluster", "job_client", "short_reason"]
 
 REASON_LENGTH = 200
+CLUSTERS = "auto, HOST:PORT, ray://HOST:PORT, or http(s)://HOST:PORT of a dashboard"
+
+
+def check_cluster(address: str, option: str = "--address") -> None:
+    """Refuse what is no address of a Ray cluster, or holds a login, which Ray has no use for.
+
+    Args:
+        address: ``auto``, ``local``, ``HOST:PORT``, ``ray://HOST:PORT`` or ``http(s)://HOST:PORT``.
+        option: Names it in messages.
+
+    Raises:
+        InputError: If it is none of these.
+    """
+    if address in ("auto", "local"):
+        return
+    full = address if "://" in address else f"ray://{address}"
+    check_server(option, full, CLUSTERS)
+    if redacted(full) != full:
+        raise InputError(
+            f"{option} {shown(full)} holds a login or a query; a cluster's token is given by "
+            "RAY_AUTH_TOKEN_PATH (deploy/README.md)"
+        )
 
 
 def job_client(address: str) -> JobSubmissionClient:
@@ -25,6 +48,7 @@ def job_client(address: str) -> JobSubmissionClient:
     Raises:
         InputError: If Ray's job client is not installed, or no server answers it.
     """
+    check_cluster(address)
     try:
         from ray.job_submission import JobSubmissionClient
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator._cluster import joined_cluster
+from orchestrator._jobs import check_cluster
 
 __all__ = ["SCHEME", "run_on_head"]
 
@@ -75,6 +76,7 @@ def run_on_head(
     Raises:
         InputError: If no cluster answers.
     """
+    check_cluster(address)
     with joined_cluster(address) as ray:
         command = ray.remote(num_cpus=0, resources=HEAD)(RemoteCommand).remote(arguments, files)
         seen, code = 0, None

@@ -25,6 +25,7 @@ from orchestrator._cluster import (
 )
 from orchestrator._evaluate import Evaluation, evaluate, measured, pending_evaluations
 from orchestrator._interrupt import ended_soon, terminable
+from orchestrator._jobs import check_cluster
 from orchestrator._progress import say
 from orchestrator._state import SweepState
 from orchestrator.journal import Journal, read_events
@@ -153,10 +154,12 @@ def run_sweep(
         console: Where progress is shown; None for nowhere.
 
     Raises:
-        InputError: If the data, the storage, the name or the login on the tracking server cannot be
-            used; nothing is started then.
+        InputError: If the data, the storage, the name, the cluster's address or the login on the
+            tracking server cannot be used; nothing is started then.
     """
     started = time.monotonic()
+    if address is not None:
+        check_cluster(address)
     if fresh:
         spec = _next_free(spec)
     _check_same(spec, resume)

@@ -8,12 +8,20 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from orchestrator._documents import checked, read_document, read_mapping
 from orchestrator.recipes import Recipe, expand_recipes, part_spaces
 from orchestrator.tracking import check_tracking_uri
 from search_spaces import Parameter, SpaceError
+from trainables.addresses import redacted
 from trainables.calibrators import calibrator_from_recipe
 from trainables.data import SplitSpec, find_reader
 from trainables.errors import InputError
@@ -200,9 +208,23 @@ class ResourcesModel(_Strict):
 
 
 class TrackingModel(_Strict):
-    """Where runs are tracked: an MLflow URI, or null for SQLite inside the storage."""
+    """Where runs are tracked: an MLflow URI, or null for SQLite inside the storage.
 
-    uri: str | None = None
+    What ``model_dump`` returns is stored in plain files and holds no login: see ``redacted``.
+    """
+
+    uri: str | None = Field(default=None, repr=False)
+
+    @field_validator("uri")
+    @classmethod
+    def _check_uri(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_tracking_uri(value, "tracking.uri")
+        return value
+
+    @field_serializer("uri")
+    def _without_secrets(self, value: str | None) -> str | None:
+        return None if value is None else redacted(value)
 
 
 class SweepSpec(_Strict):
@@ -285,8 +307,6 @@ class SweepSpec(_Strict):
         _check_parameters(self, parts)
         if self.search.sampler == "grid":
             _check_grid(self.search.spaces)
-        if self.tracking.uri is not None:
-            check_tracking_uri(self.tracking.uri)
         if self.mirror is not None:
             Mirror(self.mirror)
         return self

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from orchestrator._cluster import require_shared
 from orchestrator._jobs import answered, job_client
 from orchestrator.spec import SweepSpec
+from trainables.addresses import redacted, shown
+from trainables.errors import InputError
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-__all__ = ["follow", "submit"]
+__all__ = ["follow", "submit", "travelling"]
 
 FILE = "sweep.yaml"
 POLL_SECONDS = 1.0
@@ -40,11 +42,11 @@ def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionCli
     Raises:
         InputError: If the sweep cannot run on several machines, or no cluster answers.
     """
-    require_shared(spec)
+    text = travelling(sweep, spec)
     job = f"calsweep-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     with tempfile.TemporaryDirectory() as folder, answered(address):
         client = job_client(address)
-        (Path(folder) / FILE).write_text(sweep.read_text(encoding="utf-8"), encoding="utf-8")
+        (Path(folder) / FILE).write_text(text, encoding="utf-8")
         client.submit_job(
             submission_id=job,
             # Ray takes a command line, not a list; none of these words comes from a user.
@@ -54,6 +56,23 @@ def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionCli
             metadata={"sweep": spec.name},
         )
     return client, job
+
+
+def travelling(sweep: Path, spec: SweepSpec) -> str:
+    """Return the text of a sweep file that may be sent to a cluster, which keeps it in plain files.
+
+    Raises:
+        InputError: If the sweep cannot run on several machines, or its file holds a login.
+    """
+    require_shared(spec)
+    uri = spec.tracking_uri
+    if redacted(uri) != uri:
+        raise InputError(
+            f"tracking.uri {shown(uri)}: its login or query would lie on the cluster in plain "
+            "files; leave it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, "
+            "or PGPASSWORD, where the cluster's head is started"
+        )
+    return sweep.read_text(encoding="utf-8")
 
 
 def follow(client: JobSubmissionClient, job: str, write: Callable[[str], None]) -> int:

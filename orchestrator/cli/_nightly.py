@@ -182,10 +182,13 @@ def install(
     ] = False,
 ) -> int:
     """Have the system start the benchmark every night."""
+    from orchestrator._jobs import check_cluster
     from orchestrator.nightly import install as activate
     from orchestrator.nightly import preview
 
     benchmark = _load(file)
+    if address:
+        check_cluster(address)
     kind = scheduler.value if scheduler else None
     wanted: dict[str, Any] = {
         "options": ("--address", address) if address else (),

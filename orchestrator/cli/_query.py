@@ -12,6 +12,7 @@ import typer
 
 from orchestrator.cli._console import echo
 from orchestrator.cli._options import Storage, TrackingUri
+from trainables.addresses import redacted
 from trainables.errors import InputError
 
 if TYPE_CHECKING:
@@ -158,5 +159,5 @@ def sync(
     spec = load_existing(path.parent.name, str(path.parents[2]))
     uri = tracking_uri or spec.tracking_uri
     deliver(path, uri, spec.storage_path / "mlflow-artifacts")
-    echo(f"everything in {path} has reached {uri}")
+    echo(f"everything in {path} has reached {redacted(uri)}")
     return 0

@@ -14,7 +14,7 @@ from orchestrator.run import SweepOutcome
 from orchestrator.selection import DEFAULT_METRICS
 from orchestrator.spec import SweepSpec
 from orchestrator.tables import ComparisonTable, build_table, render, to_rich
-from orchestrator.tracking._uri import redacted
+from trainables.addresses import redacted
 from trainables.artifacts import ArtifactStore
 from trainables.errors import InputError
 
@@ -42,8 +42,8 @@ def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
         _show_results(outcome)
     if not outcome.tracked:
         output().print(
-            f"not everything has reached {outcome.spec.tracking_uri}; deliver the rest with: "
-            f"calsweep sync {shlex.quote(str(outcome.journal))}",
+            f"not everything has reached {redacted(outcome.spec.tracking_uri)}; "
+            f"deliver the rest with: calsweep sync {shlex.quote(str(outcome.journal))}",
             markup=False,
         )
     return EXIT_CODES[outcome.status]

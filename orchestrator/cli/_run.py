@@ -112,16 +112,15 @@ def _run_on_head(
     address: str, sweep: str | None, resume: str | None, storage: str, fresh: bool, quiet: bool
 ) -> int:
     """Run a sweep file, or resume a sweep whose storage only the cluster may see."""
-    from orchestrator._cluster import require_shared
     from orchestrator._ray_client import FILE, run_on_head
     from orchestrator.spec import load_sweep
+    from orchestrator.submit import travelling
 
     flags = [flag for flag, given in (("--fresh", fresh), ("--quiet", quiet)) if given]
     if sweep is None:
         target, files = ["--resume", str(resume), "--storage", storage], {}
     else:
-        require_shared(load_sweep(sweep))
-        target, files = [FILE], {FILE: Path(sweep).read_text(encoding="utf-8")}
+        target, files = [FILE], {FILE: travelling(Path(sweep), load_sweep(sweep))}
     write = partial(typer.echo, nl=False)
     return run_on_head(address, ["run", *target, *flags], files, write)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from orchestrator._jobs import check_cluster
 from orchestrator.nightly import _cron as cron
 from orchestrator.nightly import _kubernetes as kubernetes
 from orchestrator.nightly import _systemd as systemd
@@ -153,6 +154,8 @@ def _entry(
         raise InputError(f"--with: {scheduler!r} is no scheduler; there are: {listing}")
     if (scheduler == "ray") != (job_server is not None):
         raise InputError("--job-server URL and --with ray go together")
+    if job_server:
+        check_cluster(job_server, "--job-server")
     server = ("--job-server", job_server) if job_server else ()
     return make_entry(nightly, at, time_zone, (*options, *server))
 

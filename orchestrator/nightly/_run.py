@@ -23,6 +23,7 @@ from orchestrator.nightly._verdict import Verdict
 from orchestrator.run import JOURNAL, SweepOutcome, prepare_data, run_sweep
 from orchestrator.spec import SweepSpec, TrackingModel
 from orchestrator.tracking import sync
+from trainables.addresses import redacted
 from trainables.data import PreparedData
 from trainables.errors import InputError, StorageError
 from trainables.stages import STAGES
@@ -178,7 +179,7 @@ class _Start:
                 )
                 self._messages.append(text)
             else:
-                night.write(DELIVERED, {"uri": self._nightly.sweep.tracking_uri})
+                night.write(DELIVERED, {"uri": redacted(self._nightly.sweep.tracking_uri)})
 
     def _spec(self, night: Night) -> SweepSpec:
         """Return a night's sweep: storage of its own, data and tracking those of all nights."""

@@ -14,7 +14,7 @@ from orchestrator.tracking._server import PAGE as WHOLE
 from orchestrator.tracking._server import RefusedError, Server
 from orchestrator.tracking._store import check_known, existing, experiments_of
 from orchestrator.tracking._tags import study_of, trial_of
-from orchestrator.tracking._uri import redacted
+from trainables.addresses import redacted
 from trainables.errors import InputError
 
 if TYPE_CHECKING:

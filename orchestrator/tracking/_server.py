@@ -6,6 +6,7 @@ Importing it imports MLflow, which takes seconds; the sweep's own process has no
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import tempfile
 import uuid
@@ -13,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from shutil import copyfile
-from urllib.parse import urlsplit
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -30,7 +30,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._ledger import Change
-from orchestrator.tracking._uri import SQLITE, redacted, sqlite_file
+from orchestrator.tracking._uri import SQLITE, sqlite_file
+from trainables.addresses import redacted, scrubbed
 from trainables.errors import InputError
 
 PAGE = 1000
@@ -42,6 +43,11 @@ OPEN_WAIT = 120.0
 MAX_TEXT = 400
 """Characters shown of a store's own words."""
 
+SERVER_LOGIN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+DATABASE_LOGIN = "set PGPASSWORD, or write the password into ~/.pgpass"
+"""How to log in: an address is stored without its password, so that a resumed sweep needs it."""
+
+_DATABASE_DENIED = re.compile("authentication failed|no password supplied")
 _FINAL = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST")
 _DENIED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 
@@ -302,20 +308,21 @@ def translated(uri: str) -> Iterator[None]:
         raise UnreachableError(f"tracking {redacted(uri)} gives no answer: {text}") from error
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         text = _one_line(error, uri)
+        if uri.startswith("postgresql") and _DATABASE_DENIED.search(text):
+            raise LoginError(f"tracking {redacted(uri)} refuses the login; {DATABASE_LOGIN}") from (
+                error
+            )
         raise UnreachableError(f"tracking {redacted(uri)} gives no answer: {text}") from error
 
 
 def _denied(uri: str, code: str) -> str:
     user = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
     if code == "PERMISSION_DENIED":
-        return f"tracking {redacted(uri)} does not let user {user!r} do this"
-    return (
-        f"tracking {redacted(uri)} refuses the login of user {user!r}; "
-        "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-    )
+        whom = f"user {user!r}" if user else "this login"
+        return f"tracking {redacted(uri)} does not let {whom} do this"
+    whose = f" of user {user!r}" if user else ""
+    return f"tracking {redacted(uri)} refuses the login{whose}; {SERVER_LOGIN}"
 
 
 def _one_line(error: Exception, uri: str) -> str:
-    text = " ".join(str(error).split())
-    password = urlsplit(uri).password
-    return (text.replace(password, "***") if password else text)[:MAX_TEXT]
+    return " ".join(scrubbed(str(error), uri).split())[:MAX_TEXT]

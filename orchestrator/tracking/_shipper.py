@@ -21,6 +21,7 @@ from orchestrator.tracking._memory import Memory, delivered
 from orchestrator.tracking._server import RefusedError, Server, UnreachableError
 from orchestrator.tracking._tags import study_name, study_tags, trial_name, trial_tags
 from orchestrator.tracking._uri import check_tracking_uri
+from trainables.addresses import redacted
 from trainables.errors import InputError
 
 CHUNK = 4 << 20
@@ -275,7 +276,8 @@ class _Shipper:
         return True
 
     def _remember(self, experiment: str, first: dict[str, object]) -> None:
-        store = hashlib.sha256(f"{self._uri} {experiment}".encode()).hexdigest()
+        # Not of the whole address: a short password can be found from its digest.
+        store = hashlib.sha256(f"{redacted(self._uri)} {experiment}".encode()).hexdigest()
         fresh = Memory(store, str(first["sweep_id"]))
         self._memory = Memory.load(self.journal)
         if (self._memory.store, self._memory.sweep_id) != (fresh.store, fresh.sweep_id):

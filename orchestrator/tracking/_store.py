@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._server import Server
-from orchestrator.tracking._uri import check_tracking_uri, is_sqlite, redacted, sqlite_file
+from orchestrator.tracking._uri import check_tracking_uri, is_sqlite, sqlite_file
+from trainables.addresses import redacted
 from trainables.errors import InputError
 
 STUDY = {names.KIND: "study"}

@@ -8,8 +8,9 @@ import sqlite3
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
+from trainables.addresses import check_server, shown
 from trainables.errors import InputError
 
 SQLITE = "sqlite:///"
@@ -19,11 +20,12 @@ _PACKAGES = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary"}
 ALLOWED = "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT or postgresql://USER@HOST/DATABASE"
 
 
-def check_tracking_uri(uri: str) -> None:
+def check_tracking_uri(uri: str, what: str = "tracking uri") -> None:
     """Refuse a tracking address that a sweep cannot use, before anything starts.
 
     Args:
         uri: ``sqlite:///PATH``, ``http(s)://HOST[:PORT]`` or ``postgresql://USER@HOST/DATABASE``.
+        what: Names the address in messages, which do not show what may be secret in it.
 
     Raises:
         InputError: If it is none of these, or the folder of the SQLite file cannot be written, or
@@ -31,21 +33,20 @@ def check_tracking_uri(uri: str) -> None:
     """
     scheme, separator, _ = uri.partition("://")
     kind = scheme.partition("+")[0]
-    if separator and kind == "sqlite":
-        _check_sqlite(uri)
-    elif separator and kind in ("http", "https", "postgresql"):
-        if not urlsplit(uri).hostname:
-            raise InputError(f"tracking uri {redacted(uri)!r} names no host; allowed: {ALLOWED}")
+    if separator and kind == "sqlite" and uri.isprintable():
+        _check_sqlite(uri, what)
+    elif separator and kind in PORTS:
+        check_server(what, uri, ALLOWED)
         if kind == "postgresql":
-            _check_driver(uri)
+            _check_driver(uri, what)
     else:
         raise InputError(
-            f"tracking uri {redacted(uri)!r} is not supported (MLflow 3 has given up plain "
-            f"folders); allowed: {ALLOWED}"
+            f"{what} {shown(uri)} is not supported (MLflow 3 has given up plain folders); "
+            f"allowed: {ALLOWED}"
         )
 
 
-def _check_driver(uri: str) -> None:
+def _check_driver(uri: str, what: str) -> None:
     # Which driver an address without one means differs between versions of SQLAlchemy.
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
@@ -53,11 +54,10 @@ def _check_driver(uri: str) -> None:
     try:
         driver = make_url(uri).get_driver_name()
     except (ArgumentError, ValueError) as error:
-        shown = redacted(uri)
-        raise InputError(f"tracking uri {shown!r} is no address; allowed: {ALLOWED}") from error
+        raise InputError(f"{what} {shown(uri)} is no address; allowed: {ALLOWED}") from error
     if find_spec(driver) is None:
         package = _PACKAGES.get(driver, driver)
-        raise InputError(f"tracking uri {redacted(uri)!r} needs `pip install {package}`")
+        raise InputError(f"{what} {shown(uri)} needs `pip install {package}`")
 
 
 def sqlite_file(uri: str) -> Path | None:
@@ -76,15 +76,6 @@ def is_sqlite(file: Path) -> bool:
             return stream.read(len(SQLITE_HEADER)) in (b"", SQLITE_HEADER)
     except OSError as error:
         raise InputError(f"tracking database {file} cannot be read: {error.strerror}") from error
-
-
-def redacted(uri: str) -> str:
-    """Return the address without its password, fit for a message or a log."""
-    parts = urlsplit(uri)
-    if not parts.password:
-        return uri
-    place = f"{parts.username}:***@{parts.netloc.rpartition('@')[2]}"
-    return urlunsplit(parts._replace(netloc=place))
 
 
 def ping(uri: str, timeout: float = 5.0) -> tuple[bool, str]:
@@ -119,7 +110,7 @@ def check_login(uri: str, timeout: float = 5.0) -> None:
     Raises:
         InputError: If the server asks for another user or password.
     """
-    if not uri.startswith("http") or not listens(uri):
+    if sqlite_file(uri) is not None or not listens(uri):
         return
     from orchestrator.tracking._server import LoginError, UnreachableError, answer_within
 
@@ -151,17 +142,20 @@ def listens(uri: str, timeout: float = 2.0) -> bool:
     return True
 
 
-def _check_sqlite(uri: str) -> None:
-    file = sqlite_file(uri)
-    if file is None or file.name in ("", ":memory:") or file.is_dir():
-        raise InputError(f"tracking uri {uri!r} names no file; allowed: {ALLOWED}")
-    folder = file.parent
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"tracking uri {uri!r}: {folder} is not a folder that can be written")
-    if file.exists() and not os.access(file, os.W_OK):
-        raise InputError(f"tracking uri {uri!r}: {file} cannot be written")
+def _check_sqlite(uri: str, what: str) -> None:
+    file, where = sqlite_file(uri), f"{what} {shown(uri)}"
+    try:
+        if file is None or file.name in ("", ":memory:") or "?" in uri or file.is_dir():
+            raise InputError(f"{where} names no file; allowed: {ALLOWED}")
+        folder = file.parent
+        while not folder.exists():
+            folder = folder.parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise InputError(f"{where}: {folder} is not a folder that can be written")
+        if file.exists() and not os.access(file, os.W_OK):
+            raise InputError(f"{where} cannot be written")
+    except OSError as error:
+        raise InputError(f"{where} names no file: {error.strerror}") from error
 
 
 def _ping_sqlite(file: Path) -> tuple[bool, str]:

@@ -10,7 +10,7 @@ from orchestrator.cli._report import _tracking
 @pytest.mark.parametrize(
     ("uri", "text"),
     [
-        ("http://ada:secret@mlflow:5000", "http://ada:***@mlflow:5000"),
+        ("http://ada:secret@mlflow:5000", "http://mlflow:5000"),
         (
             "sqlite:////data/my runs.db",
             "mlflow ui --backend-store-uri 'sqlite:////data/my runs.db'",

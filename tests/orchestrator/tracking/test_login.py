@@ -21,7 +21,7 @@ tracking: {{uri: "{uri}"}}
 storage: {storage}
 """
 REFUSED = "refuses the login of user 'ada'"
-REMEDY = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+REMEDY = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 
 
 class Refusal(BaseHTTPRequestHandler):

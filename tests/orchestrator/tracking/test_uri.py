@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from orchestrator.tracking import check_tracking_uri, listens, ping
-from orchestrator.tracking._uri import redacted
 from trainables.errors import InputError
 
 
@@ -60,7 +59,7 @@ def test_a_missing_driver_is_named(monkeypatch, kind, package):
 
 
 def test_a_port_that_is_no_number_is_refused():
-    with pytest.raises(InputError, match="is no address; allowed: "):
+    with pytest.raises(InputError, match="is no address, or its port is not 1 to 65535"):
         check_tracking_uri("postgresql+psycopg2://me@db.example:port/mlflow")
 
 
@@ -71,11 +70,6 @@ def test_sqlite_in_a_place_that_cannot_be_written_is_refused(tmp_path, monkeypat
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(InputError, match="can be written"):
         check_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
-
-
-def test_passwords_are_not_shown():
-    assert redacted("https://me:secret@host:1/x") == "https://me:***@host:1/x"
-    assert redacted("http://host:1/x") == "http://host:1/x"
 
 
 def test_ping_looks_at_a_sqlite_file_without_creating_it(tmp_path, store):

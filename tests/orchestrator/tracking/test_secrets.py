@@ -1,0 +1,236 @@
+"""Secrets planted in a tracking address, looked for in all that a sweep leaves or shows."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import psutil
+import pytest
+import yaml
+
+from orchestrator.cli import main
+from orchestrator.spec import parse_sweep
+from orchestrator.tracking import check_login
+from trainables.errors import InputError
+
+PASSWORD, TOKEN = "pl@nted/Passw0rd", "planted-t0ken"
+SPELLINGS = [PASSWORD, quote(PASSWORD, safe=""), quote(PASSWORD), TOKEN]
+SPELLINGS += [base64.b64encode(f"ada:{PASSWORD}".encode()).decode()]
+SWEEP = """
+name: secretive
+tasks:
+  - name: d
+    dataset: digits
+    model: convnet
+    protocol: {{base: digits, epochs: 1}}
+    split: {{train_limit: 100, test_limit: 50}}
+recipes: [ce, ce+ts]
+search: {{trials: 1, accuracy_tolerance: null}}
+tracking: {{uri: "{uri}"}}
+storage: {storage}
+"""
+
+
+class Gossip(BaseHTTPRequestHandler):
+    """Refuses every request for now, and repeats whatever came with it."""
+
+    protocol_version = "HTTP/1.1"
+    logins: list[str] = []  # noqa: RUF012 - of all requests
+
+    def do_GET(self) -> None:
+        login = self.headers.get("Authorization", "Basic ").removeprefix("Basic ")
+        self.logins.append(base64.b64decode(login).decode())
+        text = f"cannot serve http://{self.logins[-1]}@{self.path} ({unquote(self.path)})"
+        body = json.dumps({"error_code": "TEMPORARILY_UNAVAILABLE", "message": text}).encode()
+        self.send_response(503)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def gossip() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Gossip)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def revealed(texts: dict[str, bytes]) -> set[str]:
+    """Return where a secret stands, in any spelling."""
+    return {
+        name for name, text in texts.items() if any(word.encode() in text for word in SPELLINGS)
+    }
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    paths = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def command_lines(process: psutil.Process) -> dict[str, bytes]:
+    found = {}
+    for child in [process, *process.children(recursive=True)]:
+        try:
+            found[f"process {child.pid}"] = " ".join(child.cmdline()).encode()
+        except psutil.Error:
+            continue  # It has ended meanwhile.
+    return found
+
+
+@pytest.mark.slow
+def test_a_sweep_leaves_and_shows_no_secret(gossip: ThreadingHTTPServer, tmp_path: Path) -> None:
+    place = f"127.0.0.1:{gossip.server_port}"
+    uri = f"http://ada:{quote(PASSWORD, safe='')}@{place}/?token={TOKEN}"
+    file = tmp_path / "sweep.yaml"
+    file.write_text(SWEEP.format(uri=uri, storage=tmp_path / "storage"))
+    journal = tmp_path / "storage/sweeps/secretive/journal.jsonl"
+    ray_folder = Path(tempfile.mkdtemp(prefix="ray"))  # Short: it is part of a socket's name.
+    run = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator", "run", str(file)],
+        env={**os.environ, "RAY_TMPDIR": str(ray_folder), "COLUMNS": "400"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        seen: dict[str, bytes] = {}
+        while run.poll() is None:
+            seen |= command_lines(psutil.Process(run.pid)) if run.poll() is None else {}
+            if journal.is_file() and b'"evaluated"' in journal.read_bytes():
+                gossip.server_close()  # Away: the sweep does not wait for it at its end.
+            time.sleep(0.1)
+        out, err = run.communicate()
+        assert run.returncode == 0, err.decode()
+        assert any("orchestrator.tracking" in line.decode() for line in seen.values())
+        assert f"not everything has reached http://{place}/;" in out.decode()
+        assert f"ada:{PASSWORD}" in Gossip.logins, "the server never saw the password"
+        files = contents(tmp_path / "storage") | contents(ray_folder)
+        assert b"503" in files["sweeps/secretive/shipper.log"]
+        assert revealed({"stdout": out, "stderr": err, **seen, **files}) == set()
+    finally:
+        run.kill()
+        shutil.rmtree(ray_folder, ignore_errors=True)
+    stored = yaml.safe_load((journal.parent / "sweep.yaml").read_text())
+    assert stored["tracking"]["uri"] == f"http://{place}/"
+
+
+COMMANDS = [
+    ["plan", "{file}"],
+    ["run", "{file}", "--dry-run"],
+    ["doctor", "--tracking-uri", "{uri}"],
+    ["best", "--task", "d", "--recipe", "ce", "--tracking-uri", "{uri}"],
+    ["table", "secretive", "--tracking-uri", "{uri}"],
+    ["submit", "{file}"],
+    ["run", "{file}", "--address", "ray://127.0.0.1:9"],
+    ["run", "{file}", "--address", "ray://{login}127.0.0.1:9"],
+    ["run", "{file}", "--address", "http://127.0.0.1:99999"],
+]
+SECRET = quote(PASSWORD, safe="")
+ADDRESSES = [
+    f"http://ada:{SECRET}@127.0.0.1:9",
+    f"https://{SECRET}@127.0.0.1:9/mlflow?token={TOKEN}#{TOKEN}",
+    f"http://ada:{PASSWORD}@127.0.0.1:9",
+    f"http://ada:{SECRET}@127.0.0.1:99999",
+    f"http://ada:{SECRET}@[::1",
+    f"http://ada:{SECRET}@[::1]:port",
+    f"http://ada:{SECRET}",
+    f"postgresql+psycopg2://ada:{SECRET}@127.0.0.1:9/mlflow?password={TOKEN}",
+    f"postgresql://ada:{PASSWORD}@127.0.0.1:9/mlflow",
+    f"mysql://ada:{SECRET}@127.0.0.1/mlflow",
+    f"ada:{PASSWORD}@127.0.0.1",
+    f"sqlite:///mlflow.db?key={TOKEN}",
+]
+
+
+@pytest.mark.parametrize("uri", ADDRESSES)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words[:3]))
+def test_no_command_shows_a_secret(
+    command: list[str], uri: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(SWEEP.format(uri=uri, storage=tmp_path / "storage"))
+    words = {"file": file, "uri": uri, "login": f"ada:{SECRET}@"}
+    code = main([word.format(**words) for word in command])
+    out, err = capfd.readouterr()
+    assert revealed({"stdout": out.encode(), "stderr": err.encode()}) == set()
+    assert "Traceback" not in err
+    if code == 2:
+        assert err.count("\n") == 1
+        assert err.isprintable() or err[:-1].isprintable()
+        assert len(err) < 300
+
+
+@pytest.mark.parametrize(
+    "value", [f'"http://ada:{SECRET}@h"', f'{{uri: ["http://ada:{SECRET}@h"]}}', "{uri: 5}"]
+)
+def test_an_address_in_the_wrong_place_is_not_shown(value: str) -> None:
+    text = SWEEP.format(uri="URI", storage="s").replace('{uri: "URI"}', value)
+    with pytest.raises(InputError) as caught:
+        parse_sweep(text, "sweep")
+    assert str(caught.value).startswith("sweep: tracking")
+    assert revealed({"error": str(caught.value).encode()}) == set()
+
+
+def test_what_is_dumped_or_printed_of_a_sweep_holds_no_secret() -> None:
+    uri = f"http://ada:{SECRET}@127.0.0.1:9?token={TOKEN}"
+    spec = parse_sweep(SWEEP.format(uri=uri, storage="s"), "sweep")
+    assert spec.tracking_uri == uri
+    for text in (repr(spec), str(spec.model_dump()), spec.model_dump_json()):
+        assert revealed({"spec": text.encode()}) == set()
+    assert spec.model_dump()["tracking"] == {"uri": "http://127.0.0.1:9"}
+
+
+@pytest.fixture
+def closed_database() -> Iterator[int]:
+    """Serve a PostgreSQL that lets nobody in; the value is its port."""
+    fault = b'SFATAL\0C28P01\0Mpassword authentication failed for user "ada"\0\0'
+    answer = b"E" + struct.pack("!i", len(fault) + 4) + fault
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                client = server.accept()[0]
+            except OSError:
+                return
+            with client:
+                (length,) = struct.unpack("!i", client.recv(4))
+                if length == 8:  # It asks for TLS first.
+                    client.sendall(b"N")
+                    client.recv(4)
+                client.recv(1000)
+                client.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield server.getsockname()[1]
+    server.close()
+
+
+def test_a_database_that_lets_nobody_in_says_how_to_log_in(closed_database: int) -> None:
+    uri = f"postgresql+psycopg2://ada:{SECRET}@127.0.0.1:{closed_database}/mlflow"
+    with pytest.raises(InputError) as caught:
+        check_login(uri)
+    assert str(caught.value) == (
+        f"tracking postgresql+psycopg2://ada@127.0.0.1:{closed_database}/mlflow refuses the "
+        "login; set PGPASSWORD, or write the password into ~/.pgpass"
+    )
