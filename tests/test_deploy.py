@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
+RAY_JOB = ROOT / "tests/orchestrator/nightly/schemas/rayjob.json"
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -95,15 +98,51 @@ def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
     return list(pod["spec"]["containers"])
 
 
-def test_every_pod_has_the_token_and_the_storage() -> None:
+def ray_manifests() -> list[dict[str, Any]]:
+    """Return all that KubeRay is given."""
+    found = [document for path in DEPLOY.glob("*.yaml") for document in documents(path.name)]
+    return [document for document in found if document.get("apiVersion") == "ray.io/v1"]
+
+
+def fits(manifest: dict[str, Any]) -> None:
+    schema = json.loads(RAY_JOB.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema).validate(manifest)
+
+
+def test_kuberay_takes_every_job() -> None:
+    jobs = [manifest for manifest in ray_manifests() if manifest["kind"] == "RayJob"]
+    assert jobs
+    for job in jobs:
+        fits(job)
+
+
+@pytest.mark.parametrize(
+    "change", [{"backoffLimit": 2}, {"suspend": True}, {"submissionMode": "SidecarMode"}]
+)
+def test_a_job_on_a_cluster_that_is_there_is_neither_repeated_nor_suspended(
+    change: dict[str, Any],
+) -> None:
+    (job,) = documents("kuberay-job.yaml")
+    job["spec"] |= change
+    with pytest.raises(jsonschema.ValidationError):
+        fits(job)
+
+
+def test_kuberay_hands_the_token_to_all_that_need_it() -> None:
+    clusters = [manifest for manifest in ray_manifests() if manifest["kind"] == "RayCluster"]
+    assert clusters
+    for cluster in clusters:
+        assert cluster["spec"]["authOptions"] == {"mode": "token"}
+    # Of an environment of its own neither the autoscaler nor the operator's polling gets to know.
+    assert not any("RAY_AUTH" in json.dumps(manifest) for manifest in ray_manifests())
+
+
+def test_every_pod_has_the_storage() -> None:
     _, cluster = documents("kuberay-cluster.yaml")
     groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
     for group in groups:
         volumes = {volume["name"] for volume in group["template"]["spec"]["volumes"]}
         for container in containers(group["template"]):
-            environment = {entry["name"]: entry for entry in container["env"]}
-            assert environment["RAY_AUTH_MODE"]["value"] == "token"
-            assert "secretKeyRef" in environment["RAY_AUTH_TOKEN"]["valueFrom"]
             mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
             assert mounts["storage"] == "/storage"
             assert set(mounts) <= volumes
