@@ -200,8 +200,21 @@ def _run(
             journal.append({"event": "sweep_ended", "status": status})
             say(console, "delivering the last runs to the tracking server")
             tracked = _drained(shipper, spec.tracking_uri, before, status)
+    if status != "interrupted":
+        _deliver_copies(store, spec, console)
     results = tuple(results_from_journal(read_events(path)[0]))
     return SweepOutcome(spec, status, results, tracked, time.monotonic() - started)
+
+
+def _deliver_copies(store: ArtifactStore, spec: SweepSpec, console: Console | None) -> None:
+    """Send to the mirror what it did not take during the sweep, and say what still waits."""
+    waiting = store.deliver()
+    if waiting:
+        say(
+            console,
+            f"{waiting} artifacts have not reached the mirror {spec.mirror}; "
+            "they are kept, and the next run in this storage sends them",
+        )
 
 
 def _usable(store: ArtifactStore, history: list[dict[str, Any]]) -> Callable[[str, str], bool]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from trainables._manifest import MANIFEST, damage
 from trainables._manifest import seal as _seal
 from trainables.errors import StorageError
-from trainables.mirror import Mirror
+from trainables.mirror import Copies
 
 __all__ = ["SCHEMA_VERSION", "Artifact", "ArtifactStore", "stage_key"]
 
@@ -87,7 +87,7 @@ class ArtifactStore:
     again.
 
     A store whose folder holds a file ``mirror`` with a URL copies what it writes there, and takes
-    from there what it lacks.
+    from there what it lacks. What a mirror that is away does not take is kept for ``deliver``.
 
     Args:
         root: The folder, local or on a file system that every node shares.
@@ -98,7 +98,9 @@ class ArtifactStore:
         self.root = Path(root)
         self._notice = notice
         address = self.root / MIRROR
-        self._mirror = Mirror(address.read_text(encoding="utf-8")) if address.exists() else None
+        self._copies: Copies | None = None
+        if address.exists():
+            self._copies = Copies(self.root, address.read_text(encoding="utf-8"), notice)
 
     def path(self, stage: str, key: str) -> Path:
         """Return where the artifact of that key lies or would lie."""
@@ -123,9 +125,8 @@ class ArtifactStore:
 
     def _pulled(self, stage: str, key: str) -> bool:
         """Take an artifact from the mirror, if there is one and it has it."""
-        directory = self.path(stage, key)
-        relative = str(directory.relative_to(self.root))
-        return self._mirror is not None and self._mirror.pull(relative, directory)
+        relative = str(self.path(stage, key).relative_to(self.root))
+        return self._copies is not None and self._copies.pull(relative)
 
     def metrics(self, stage: str, key: str) -> dict[str, float]:
         """Return the metrics in an artifact's record, without checking that it is intact."""
@@ -159,9 +160,12 @@ class ArtifactStore:
                 save_file(plain, draft / f"{name}.safetensors")
             (draft / RECORD).write_text(json.dumps(record, sort_keys=True, allow_nan=False))
             _seal(draft)
+            relative = str(directory.relative_to(self.root))
+            if self._copies is not None:
+                self._copies.promise(relative)
             self._publish(draft, directory)
-            if self._mirror is not None:
-                self._mirror.push(directory, str(directory.relative_to(self.root)))
+            if self._copies is not None:
+                self._copies.keep(relative)
         except (OSError, SafetensorError) as error:
             raise StorageError(f"cannot write artifact {directory}: {error}") from error
         finally:
@@ -175,12 +179,16 @@ class ArtifactStore:
             InputError: If the URL cannot be used; nothing changes then.
             StorageError: If the folder cannot be written.
         """
-        self._mirror = Mirror(url)
+        self._copies = Copies(self.root, url, self._notice)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             (self.root / MIRROR).write_text(url, encoding="utf-8")
         except OSError as error:
             raise StorageError(f"cannot write {self.root / MIRROR}: {error}") from error
+
+    def deliver(self) -> int:
+        """Send to the mirror what it could not take before; return how much still waits."""
+        return 0 if self._copies is None else self._copies.deliver()
 
     def _publish(self, draft: Path, directory: Path) -> None:
         """Move a draft to its place, unless another process was first with the same content."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -13,6 +12,7 @@ from orchestrator._documents import checked, read_document, read_mapping
 from orchestrator.nightly._limits import Limits, measure_of
 from orchestrator.nightly._record import Shape
 from orchestrator.spec import SweepSpec, load_sweep, parse_sweep
+from trainables.addresses import check_server
 from trainables.artifacts import stage_key
 from trainables.errors import InputError
 from trainables.paths import local_path
@@ -57,10 +57,24 @@ class ReportModel(_Strict):
     @field_validator("webhook")
     @classmethod
     def _is_web(cls, value: str | None) -> str | None:
-        parts = urlsplit(value or "http://none")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must be http://HOST/... or https://HOST/...")
+        if value is not None:
+            _check_webhook(value)
         return value
+
+
+def _check_webhook(address: str) -> None:
+    try:
+        check_server("webhook", address, "")
+    except InputError:
+        fits = False
+    else:
+        fits = address.startswith(("http://", "https://")) and "@" not in address
+    if not (fits and address.isascii()):
+        # Not shown: any part of it may be secret.
+        raise InputError(
+            "report.webhook: must be http://HOST[:PORT]/... or https://HOST[:PORT]/... with a "
+            "port from 1 to 65535, without @ (write %40), spaces, or letters beyond ASCII"
+        )
 
 
 class NightlyModel(_Strict):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from orchestrator.nightly._book import Book, Night, write_text
@@ -58,7 +61,8 @@ def write_reports(nightly: Nightly, book: Book, night: Night) -> None:
     }
     for kind, text in texts.items():
         write_text(night.folder / REPORTS[kind], text)
-    _write_latest(nightly, texts)
+    if not any(n.verdict for n in book.nights() if n.facts["number"] > number):
+        _write_latest(nightly, texts)
 
 
 def _write_latest(nightly: Nightly, texts: dict[str, str]) -> None:
@@ -82,41 +86,79 @@ def publish_failure(nightly: Nightly, night: str, reason: str) -> list[str]:
     except InputError as error:
         problems.append(f"the summary is missing: {error}")
     body = {"nightly": nightly.name, "night": night, "status": "could not run", "code": FAILED}
-    return problems + _send(nightly, blocks[0].heading, {**body, "reason": reason}, texts)
+    body["reason"] = reason
+    failed = _send(nightly, _ways(nightly), blocks[0].heading, body, texts["markdown"])
+    return [*problems, *failed.values()]
 
 
-def tell(nightly: Nightly, night: Night) -> list[str]:
-    """Send a verdict to people, once; return what failed, which does not change the verdict."""
-    if told(night):
-        return []
-    verdict = _judged(night)[1]
-    problems: list[str] = []
-    if verdict.raised or nightly.model.report.when == "always":
+def tell(nightly: Nightly, night: Night, without: Collection[str] = ()) -> dict[str, str]:
+    """Send a verdict to people, once a way; what failed is left for the next start.
+
+    Args:
+        nightly: The benchmark.
+        night: A judged night.
+        without: Ways that are not tried now, having failed already.
+
+    Returns:
+        What failed, a line for each way (``webhook``, ``mail``); it does not change the verdict.
+    """
+    verdict, left = _judged(night)[1], _left(nightly, night)
+    wanted = verdict.raised or nightly.model.report.when == "always"
+    tried = [way for way in left if wanted and way not in without]
+    failed: dict[str, str] = {}
+    if tried:
         title = headline(nightly.name, night.name, verdict)
         text = (night.folder / REPORTS["markdown"]).read_text(encoding="utf-8")
         code = ALARM if verdict.raised else 0
         body = {"nightly": nightly.name, "code": code, **verdict.to_json()}
-        problems = _send(nightly, title, body, {"markdown": text})
-    night.write(TOLD, {"problems": problems})
-    return problems
+        failed = _send(nightly, tried, title, body, text)
+    still = [way for way in left if wanted and (way in without or way in failed)]
+    night.write(TOLD, {"problems": list(failed.values()), "left": still})
+    return failed
 
 
-def told(night: Night) -> bool:
+def told(nightly: Nightly, night: Night) -> bool:
     """Tell whether people have been told of a night, or there was nothing to tell."""
-    return (night.folder / TOLD).exists()
+    return (night.folder / TOLD).exists() and not _left(nightly, night)
 
 
-def _send(nightly: Nightly, title: str, body: dict[str, Any], texts: dict[str, str]) -> list[str]:
+def _left(nightly: Nightly, night: Night) -> list[str]:
+    """Return the ways by which people have still to be told of a night."""
+    path = night.folder / TOLD
+    ways = _ways(nightly)
+    if not path.exists():
+        return ways
+    left = json.loads(path.read_text(encoding="utf-8")).get("left", [])
+    return [way for way in ways if way in left]
+
+
+def _ways(nightly: Nightly) -> list[str]:
     report = nightly.model.report
-    problems = []
-    if report.webhook:
-        problems += _post(report.webhook, {**body, "text": title})
-    if report.mail:
-        problems += _mail(report.mail, title, texts["markdown"])
-    return problems
+    return [way for way in ("webhook", "mail") if getattr(report, way)]
 
 
-def _post(url: str, body: dict[str, Any]) -> list[str]:
+def _send(
+    nightly: Nightly, ways: Sequence[str], title: str, body: dict[str, Any], text: str
+) -> dict[str, str]:
+    """Send a message by each way; return a line for each that failed."""
+    report = nightly.model.report
+    problems = {}
+    if "webhook" in ways and report.webhook:
+        problems["webhook"] = _post(report.webhook, {**body, "text": title})
+    if "mail" in ways and report.mail:
+        problems["mail"] = _mail(report.mail, title, text)
+    return {way: problem for way, problem in problems.items() if problem}
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A message that is sent on becomes a question: so a redirection counts as a failure."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Return no further request."""
+
+
+def _post(url: str, body: dict[str, Any]) -> str:
+    """Send a JSON object; return what went wrong, or nothing."""
     # An address may hold a secret in its path: messages name the host alone.
     where = f"webhook at {urlsplit(url).hostname}"
     request = urllib.request.Request(
@@ -125,24 +167,48 @@ def _post(url: str, body: dict[str, Any]) -> list[str]:
         headers={"Content-Type": "application/json"},
         method="POST",
     )
-    try:
-        with urllib.request.urlopen(request, timeout=WEBHOOK_SECONDS):
-            return []
-    except (OSError, ValueError) as error:
-        return [f"{where} was not reached: {getattr(error, 'reason', None) or error}"]
+    faults = ["no answer in time"]
+
+    def send() -> None:
+        try:
+            with urllib.request.build_opener(_NoRedirect).open(request, timeout=WEBHOOK_SECONDS):
+                faults.clear()
+        except (OSError, ValueError, HTTPException) as error:
+            faults[:] = [_fault(error)]
+
+    # Beside this one: an answer that comes in drops keeps no time limit of a socket's.
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    sender.join(WEBHOOK_SECONDS)
+    return "".join(f"{where} was not reached: {fault}" for fault in faults)
 
 
-def _mail(command: Sequence[str], title: str, text: str) -> list[str]:
+def _fault(error: Exception) -> str:
+    """Return what went wrong, in no words of the other side's: they may hold anything."""
+    if isinstance(error, HTTPError):
+        return f"it answered with status {error.code}"
+    inner = getattr(error, "reason", error)
+    named = inner if isinstance(inner, Exception) else error
+    return getattr(named, "strerror", None) or type(named).__name__
+
+
+def _mail(command: Sequence[str], title: str, text: str) -> str:
+    """Run a mail command; return what went wrong, or nothing."""
     arguments = [title if argument == "{subject}" else argument for argument in command]
     try:
         done = subprocess.run(
-            arguments, input=text, text=True, capture_output=True, timeout=MAIL_SECONDS
+            arguments,
+            input=text.encode("utf-8", "replace"),
+            # What it says may be anything, and any amount of it.
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=MAIL_SECONDS,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [f"mail command {command[0]!r} failed: {error}"]
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return f"mail command {command[0]!r} failed: {_fault(error)}"
     if done.returncode:
-        return [f"mail command {command[0]!r} failed with exit code {done.returncode}"]
-    return []
+        return f"mail command {command[0]!r} failed with exit code {done.returncode}"
+    return ""
 
 
 def deliver(nightly: Nightly, night: Night, journal: Path) -> None:

@@ -96,19 +96,22 @@ class _Start:
         self._address = address
         self._console = console
         self._messages: list[str] = []
+        self._deaf: set[str] = set()  # Ways to people that have failed.
+        self._untracked = False  # Whether the tracking server has failed.
 
     def run(self, name: str) -> NightOutcome:
-        """Finish what earlier starts left, then run a night."""
+        """Finish what broke off, run a night, then publish what has not reached everybody."""
         for night in self._book.nights():
             if night.unfinished and night.name != name:
                 self._finish_earlier(night)
-            elif night.verdict is not None and not (night.delivered and told(night)):
-                self._publish(night)
         night = self._book.night(name)
         fresh = night.verdict is None
         verdict = self._compute(night) if fresh else night.verdict
+        for judged in self._book.nights():
+            done = judged.delivered and told(self._nightly, judged)
+            if judged.verdict is not None and not done:
+                self._publish(judged)
         if fresh:
-            self._publish(night)
             self._book.prune(self._nightly.model.keep)
         assert verdict is not None
         return NightOutcome(night, verdict, fresh, tuple(self._messages))
@@ -167,19 +170,38 @@ class _Start:
         return verdict
 
     def _publish(self, night: Night) -> None:
-        """Write, tell and deliver a verdict; what has been done already is not done again."""
-        write_reports(self._nightly, self._book, night)
-        self._messages += tell(self._nightly, night)
-        if not night.delivered:
+        """Write, tell and deliver a verdict; what has been done already is not done again.
+
+        A way that fails is not tried again by this start, and stops no other.
+        """
+        steps = {"written": self._write, "told": self._tell, "tracked": self._deliver}
+        for done, step in steps.items():
             try:
-                deliver(self._nightly, night, self._spec(night).directory / JOURNAL)
-            except InputError as error:
-                text = (
-                    f"the verdict on {night.name} waits for the next start to be tracked: {error}"
+                step(night)
+            except Exception as error:  # noqa: BLE001 - the verdict stands, and later nights run
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                if isinstance(error, InputError):
+                    reason = str(error)
+                self._messages.append(
+                    f"the verdict on {night.name} waits for the next start to be {done}: {reason}"
                 )
-                self._messages.append(text)
-            else:
-                night.write(DELIVERED, {"uri": redacted(self._nightly.sweep.tracking_uri)})
+
+    def _write(self, night: Night) -> None:
+        write_reports(self._nightly, self._book, night)
+
+    def _tell(self, night: Night) -> None:
+        if not told(self._nightly, night):
+            failed = tell(self._nightly, night, self._deaf)
+            self._deaf |= set(failed)
+            self._messages += failed.values()
+
+    def _deliver(self, night: Night) -> None:
+        if night.delivered or self._untracked:
+            return
+        self._untracked = True
+        deliver(self._nightly, night, self._spec(night).directory / JOURNAL)
+        self._untracked = False
+        night.write(DELIVERED, {"uri": redacted(self._nightly.sweep.tracking_uri)})
 
     def _spec(self, night: Night) -> SweepSpec:
         """Return a night's sweep: storage of its own, data and tracking those of all nights."""

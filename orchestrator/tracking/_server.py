@@ -40,8 +40,8 @@ PAGE = 1000
 OPEN_WAIT = 120.0
 """Seconds that another process may take to create a SQLite store."""
 
-MAX_TEXT = 400
-"""Characters shown of a store's own words."""
+MAX_TEXT = 180
+"""About how many characters are shown of a store's own words; the reason stands at their end."""
 
 SERVER_LOGIN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 DATABASE_LOGIN = "set PGPASSWORD, or write the password into ~/.pgpass"
@@ -325,4 +325,6 @@ def _denied(uri: str, code: str) -> str:
 
 
 def _one_line(error: Exception, uri: str) -> str:
-    return " ".join(scrubbed(str(error), uri).split())[:MAX_TEXT]
+    text = " ".join(scrubbed(str(error), uri).split())
+    half = MAX_TEXT // 2
+    return text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"

@@ -64,6 +64,12 @@ MISTAKES = {
     "a cost as metric": ({"metrics": ["wall_seconds"]}, "recorded in any case"),
     "a wrong limit": ({"limits": {"window": 1}}, "limits.window"),
     "a wrong address": ({"report": {"webhook": "file:///etc/passwd"}}, "http://HOST"),
+    "an address in two lines": ({"report": {"webhook": "http://h/\nx"}}, "http://HOST"),
+    "an address with a space": ({"report": {"webhook": "http://h/a b"}}, "http://HOST"),
+    "an address with a login": ({"report": {"webhook": "http://me:pw@h/x"}}, "http://HOST"),
+    "an address of no port": ({"report": {"webhook": "http://h:99999/x"}}, "1 to 65535"),
+    "an address of no number": ({"report": {"webhook": "http://h:abc/x"}}, "1 to 65535"),
+    "an address of half a host": ({"report": {"webhook": "http://[::1/x"}}, "http://HOST"),
     "a shell line": ({"report": {"mail": "mail -s x"}}, "report.mail"),
     "nothing kept": ({"keep": 0}, "keep"),
 }

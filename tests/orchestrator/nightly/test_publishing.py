@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -207,6 +211,136 @@ def test_ways_that_fail_are_told_and_change_nothing(
     assert "webhook at 127.0.0.1 was not reached" in webhook
     assert "secret" not in webhook
     assert "'no-such-program' failed" in mail
+
+
+LINE = b"HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 0\r\n\r\n"
+ANSWERS = {
+    "nothing": [b""],
+    "bytes that mean nothing": [b"\x00\xff\xfe nonsense\r\n\r\n"],
+    "half a status line": [b"HTTP/1."],
+    "a port that is none": [LINE.replace(b"/again", b"http://127.0.0.1:port/")],
+    "a redirection without end": [LINE],
+    "a redirection with a large page": [LINE.replace(b": 0", b": 9999999999"), *[b"x" * 9999] * 99],
+    "too many headers": [b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200],
+    "a long line": [b"HTTP/1.1 200 " + b"x" * 70_000],
+    "an answer in drops": [b"H", b"T", b"T", b"P", *[b"/"] * 30],
+    "no welcome": [b"HTTP/1.1 500 \xff\r\n\r\n"],
+}
+
+
+class Stranger:
+    """Serves an address that answers each request with the same bytes, a piece at a time."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.asked = 0
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/secret"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client = self._socket.accept()[0]
+            except OSError:
+                return
+            self.asked += 1
+            threading.Thread(target=self._answer, args=(client, self.pieces), daemon=True).start()
+
+    def _answer(self, client: socket.socket, pieces: list[bytes]) -> None:
+        with client, suppress(OSError):
+            while not client.recv(100_000).endswith(b"}"):
+                pass
+            for piece in pieces:
+                client.sendall(piece)
+                time.sleep(0.2 if len(piece) == 1 else 0)
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+@pytest.fixture
+def stranger() -> Iterator[Stranger]:
+    server = Stranger()
+    yield server
+    server.close()
+
+
+GOOD = [b"HTTP/1.1 204 Fine\r\n\r\n"]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_strange_webhook_stops_no_night_and_is_tried_again(
+    answer: str,
+    make_benchmark: Make,
+    told_sweep: ToldSweep,
+    stranger: Stranger,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orchestrator.nightly._publish.WEBHOOK_SECONDS", 1)
+    stranger.pieces = ANSWERS[answer]
+    letters = tmp_path / "letters"
+    report = {"webhook": stranger.url, "mail": mail_to(letters), "when": "always"}
+    name = re.sub("[^a-z]+", "-", answer)
+    benchmark = make_benchmark(sweep={"name": name}, report=report)
+    first = run_night(benchmark, FIRST)
+    assert first.verdict.status == "ok"
+    (problem,) = first.messages
+    assert problem.startswith("webhook at 127.0.0.1 was not reached: ")
+    assert problem.isprintable()
+    assert "secret" not in problem
+    asked: list[int] = []
+    told_sweep.before_end = lambda spec: asked.append(stranger.asked)
+    second = run_night(benchmark, "2026-11-22")
+    assert asked == [1], "the second night told of the first before it computed"
+    assert len(second.messages) == 1
+    stranger.pieces = GOOD
+    before = stranger.asked
+    assert run_night(benchmark, "2026-11-23").messages == ()
+    assert stranger.asked == before + 3
+    assert letters.read_text().count("# nightly") == 3, "mail had arrived and was sent again"
+    latest = (benchmark.folder / "report.md").read_text()
+    assert latest.startswith(f"# nightly {name}, 2026-11-23")
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_mail_command_may_say_anything(
+    code: int, make_benchmark: Make, told_sweep: ToldSweep
+) -> None:
+    say = (
+        f"import os; [os.write(n, b'\\xff\\xfe' * 99999) for n in (1, 2)]; raise SystemExit({code})"
+    )
+    report = {"mail": [sys.executable, "-c", say], "when": "always"}
+    benchmark = make_benchmark(sweep={"name": f"loud-{code}"}, report=report)
+    for day in (FIRST, "2026-11-22"):
+        outcome = run_night(benchmark, day)
+        assert outcome.verdict.status == "ok"
+        assert len(outcome.messages) == code
+        assert all("failed with exit code 1" in message for message in outcome.messages)
+
+
+def test_nights_told_of_before_a_failure_was_remembered_are_not_told_again(
+    make_benchmark: Make, told_sweep: ToldSweep, posts: tuple[str, list[dict[str, Any]]]
+) -> None:
+    report = {"webhook": posts[0], "when": "always"}
+    benchmark = make_benchmark(sweep={"name": "older"}, report=report)
+    night = run_night(benchmark, FIRST).night
+    night.write("told.json", {"problems": ["webhook at 127.0.0.1 was not reached"]})
+    run_night(benchmark, "2026-11-22")
+    assert [body["night"] for body in posts[1]] == [FIRST, "2026-11-22"]
+
+
+def test_a_summary_that_cannot_be_written_stops_no_night(
+    make_benchmark: Make, told_sweep: ToldSweep, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    report = {"markdown": str(tmp_path / "file" / "report.md")}
+    outcome = run_night(make_benchmark(sweep={"name": "unwritten"}, report=report), FIRST)
+    assert outcome.verdict.status == "ok"
+    (problem,) = outcome.messages
+    assert problem.startswith(f"the verdict on {FIRST} waits for the next start to be written: ")
 
 
 def test_summaries_go_where_the_file_says(
