@@ -212,8 +212,8 @@ def _deliver_copies(store: ArtifactStore, spec: SweepSpec, console: Console | No
     if waiting:
         say(
             console,
-            f"{waiting} artifacts have not reached the mirror {spec.mirror}; "
-            "they are kept, and the next run in this storage sends them",
+            f"artifacts that have not reached the mirror {spec.mirror}: {waiting}; "
+            "the next run in this storage sends them",
         )
 
 

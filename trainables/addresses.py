@@ -17,7 +17,7 @@ __all__ = ["check_server", "redacted", "scrubbed", "shown"]
 HIDDEN = "***"
 LONGEST = 120
 _SCHEME = re.compile(r"(?:\w+::)*[A-Za-z][A-Za-z0-9+.-]*")
-_HOST = re.compile(r"(?:[\w.-]*|\[[0-9A-Fa-f:.]+\])(?::\d*)?")
+_HOST = re.compile(r"(?:[\w.,-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::\d*)?")
 _ON_DISK = ("sqlite", "file", "local")
 # Before their @ stands a name that is needed and no secret: a database's user, a container.
 _NAMED = ("postgresql", "abfs", "abfss")
@@ -103,7 +103,9 @@ def _fault(address: str) -> str:
         return "is no address, or its port is not 1 to 65535"
     if not host:
         return "names no host"
-    return "" if port != 0 else "has port 0, not 1 to 65535"
+    # One whose host cannot be told could not be stored either.
+    fits = port != 0 and not redacted(address).endswith(HIDDEN)
+    return "" if fits else "is no address, or its port is not 1 to 65535"
 
 
 def _parts(rest: str) -> tuple[str, str, str, str]:

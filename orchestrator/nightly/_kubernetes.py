@@ -15,6 +15,7 @@ import yaml
 from orchestrator.nightly._book import write_text
 from orchestrator.nightly._config import Nightly
 from orchestrator.nightly._entry import Entry, call
+from trainables.addresses import redacted, shown
 from trainables.errors import InputError
 
 __all__ = ["KubernetesOptions", "install", "manifests", "uninstall"]
@@ -173,7 +174,18 @@ def _kubernetes_name(name: str) -> str:
 
 
 def _settings(nightly: Nightly) -> str:
-    """Return the nightly file with its sweep inside, its storage on the claim."""
+    """Return the nightly file with its sweep inside, its storage on the claim.
+
+    Raises:
+        InputError: If it would show a login to whoever may read the manifests.
+    """
+    uri = nightly.sweep.tracking_uri
+    if redacted(uri) != uri:
+        raise InputError(
+            f"tracking.uri {shown(uri)}: its login or query would lie in a manifest in plain text; "
+            "leave it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
+            "PGPASSWORD, in the image"
+        )
     sweep = nightly.sweep.model_dump(mode="json")
     sweep |= {"storage": f"{STORAGE}/storage", "data_root": f"{STORAGE}/data"}
     return _dump({**nightly.model.model_dump(mode="json"), "sweep": sweep})

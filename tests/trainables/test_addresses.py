@@ -62,6 +62,23 @@ def test_a_secret_is_found_in_any_spelling(form: str, secret: str) -> None:
         assert f"<{spelled}>" not in scrubbed(f"cannot reach <{spelled}>, really", address)
 
 
+@given(
+    st.sampled_from(["http", "postgresql+psycopg2"]),
+    st.text(max_size=8).map(lambda text: quote(text, safe="", errors="replace")),
+    st.from_regex(r"[a-z0-9_.,:\[\]%-]{1,12}(:[0-9]{0,6})?", fullmatch=True),
+)
+@example("http", "me:secret", "[fe80::1%25eth0]:80")
+@example("postgresql+psycopg2", "me", "one,two")
+def test_an_accepted_address_keeps_its_host(kind: str, login: str, host: str) -> None:
+    try:
+        check_server("it", f"{kind}://{login}@{host}/path", "others")
+    except InputError:
+        return
+    left = redacted(f"{kind}://{login}@{host}/path")
+    assert left.endswith(f"{host}/path")
+    check_server("it", left, "others")
+
+
 @pytest.mark.parametrize(
     ("address", "left"),
     [
@@ -96,7 +113,7 @@ def test_what_is_left_can_be_used_again(address: str, left: str) -> None:
     [
         ("http://", "names no host"),
         ("http://host:99999", "port is not 1 to 65535"),
-        ("http://host:0", "not 1 to 65535"),
+        ("http://host:0", "port is not 1 to 65535"),
         ("http://host:abc", "port is not 1 to 65535"),
         ("http://[::1", "is no address"),
         ("http://a..b", "is no address"),

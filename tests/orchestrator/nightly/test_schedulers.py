@@ -206,6 +206,20 @@ def test_the_file_in_kubernetes_is_the_same_benchmark(
     assert there.sweep.storage == "/calsweep/storage"
 
 
+def test_a_login_does_not_get_into_a_manifest(
+    make_benchmark: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = "http://ada:planted-secret@host"
+    benchmark = make_benchmark(sweep={"name": "b", "tracking": {"uri": uri}})
+    out = tmp_path / "kube.yaml"
+    options = ["--with", "kubernetes", "--image", "i:1", "--claim", "c", "--out", str(out)]
+    assert main(["nightly", "install", str(benchmark.path), "--at", "02:00", *options]) == 2
+    errors = capsys.readouterr().err
+    assert "in a manifest in plain text; leave it out" in errors
+    assert "planted-secret" not in errors
+    assert not out.exists()
+
+
 def test_the_entrypoint_is_quoted(make_benchmark: Make) -> None:
     entry = replace(make_entry(make_benchmark(), "02:30", None), time_zone="a; rm -rf /")
     job = rayjob(replace(entry, time_zone=None), KubernetesOptions("i", "c"))
@@ -312,6 +326,9 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
     [
         (["--with", "kubernetes"], "needs --image and --claim"),
         (["--with", "ray"], "--job-server URL and --with ray go together"),
+        (["--with", "ray", "--job-server", "http://h:99999"], "port is not 1 to 65535"),
+        (["--with", "ray", "--job-server", "http://me:pw@h:1"], "RAY_AUTH_TOKEN_PATH"),
+        (["--with", "cron", "--address", "host:abc"], "port is not 1 to 65535"),
         (["--with", "cron"], "the program crontab is missing"),
         (["--with", "systemd"], "no systemd of this user"),
         (["--with", "cron", "--time-zone", BERLIN], "unknown to cron"),

@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 
 from orchestrator.tracking import ship, start_shipper, sync
 from orchestrator.tracking._ledger import Change
+from orchestrator.tracking._process import URI_VARIABLE
 from orchestrator.tracking._server import RefusedError, Server, UnreachableError
 from trainables.errors import InputError
 
@@ -147,15 +148,13 @@ def test_a_storage_that_was_moved_is_left_by_everything(journal_writer, store, t
     writer.evaluate(keys[1], study, test_ece=0.1, artifacts={"other.png": str(picture)})
     old.rename(new)
     command = [sys.executable, "-m", "orchestrator.tracking"]
-    place = [
-        "--uri",
-        f"sqlite:///{new}/mlflow.db",
-        "--artifact-root",
-        str(new / "mlflow-artifacts"),
-    ]
+    place = ["--artifact-root", str(new / "mlflow-artifacts")]
+    environment = {**os.environ, URI_VARIABLE: f"sqlite:///{new}/mlflow.db"}
     journal = str(new / "sweeps" / "moving" / "journal.jsonl")
     # MLflow remembers, for the life of a process, where the files of a run lie.
-    done = subprocess.run([*command, "--journal", journal, *place], capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "--journal", journal, *place], env=environment, capture_output=True, text=True
+    )
     assert (done.returncode, "refused" in done.stderr) == (0, False)
     delivered = sorted(path.name for path in (new / "mlflow-artifacts").rglob("*.png"))
     assert delivered == ["one.png", "other.png"]
