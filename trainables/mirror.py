@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 import uuid
@@ -13,7 +14,7 @@ from typing import Any
 
 import fsspec
 
-from trainables.addresses import redacted, scrubbed, shown
+from trainables.addresses import check_server, redacted, scrubbed, shown
 from trainables.errors import InputError, StorageError
 
 __all__ = ["Copies", "Mirror"]
@@ -30,6 +31,7 @@ SILENCE = 60.0
 """Seconds for which a mirror that failed is left alone, so that no trial waits for it in vain."""
 
 MAX_TEXT = 160
+_CACHES = re.compile(r"^(\w+::)+")  # fsspec's chains, such as simplecache::s3://bucket
 # What is so will be so the next moment too.
 _LASTING = (
     FileNotFoundError,
@@ -60,12 +62,7 @@ class Mirror:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        if "://" in url and redacted(url) != url:
-            raise InputError(
-                f"mirror {shown(url)} holds a login, a query or a fragment, which would be stored; "
-                "give the login as the driver reads it, such as AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY"
-            )
+        _check(url)
         try:
             self._files, self._root = fsspec.core.url_to_fs(url)
         except ImportError as error:
@@ -149,6 +146,20 @@ class Mirror:
                     raise StorageError(f"mirror {redacted(self.url)}: {reason}") from error
                 time.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
+
+
+def _check(url: str) -> None:
+    """Refuse a URL of no host, of no such port, or with what would be stored and may be secret."""
+    scheme, _, rest = _CACHES.sub("", url).partition("://")
+    if not rest or rest.startswith("/"):
+        return
+    check_server("mirror", f"{scheme}://{rest}", "s3://BUCKET/PATH, without a login")
+    if redacted(url) != url:
+        raise InputError(
+            f"mirror {shown(url)} holds a login, a query or a fragment, which would be stored; "
+            "give the login as the driver reads it, such as AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY"
+        )
 
 
 class Copies:

@@ -308,7 +308,7 @@ def translated(uri: str) -> Iterator[None]:
         raise UnreachableError(f"tracking {redacted(uri)} gives no answer: {text}") from error
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         text = _one_line(error, uri)
-        if uri.startswith("postgresql") and _DATABASE_DENIED.search(text):
+        if uri.startswith("postgresql") and _DATABASE_DENIED.search(str(error)):
             raise LoginError(f"tracking {redacted(uri)} refuses the login; {DATABASE_LOGIN}") from (
                 error
             )
@@ -325,6 +325,8 @@ def _denied(uri: str, code: str) -> str:
 
 
 def _one_line(error: Exception, uri: str) -> str:
-    text = " ".join(scrubbed(str(error), uri).split())
+    # SQLAlchemy puts the driver's own words between others.
+    said = str(getattr(error, "orig", None) or error)
+    text = " ".join(scrubbed(said, uri).split())
     half = MAX_TEXT // 2
     return text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"

@@ -332,6 +332,22 @@ def test_nights_told_of_before_a_failure_was_remembered_are_not_told_again(
     assert [body["night"] for body in posts[1]] == [FIRST, "2026-11-22"]
 
 
+def test_a_night_writes_and_says_no_password(
+    make_benchmark: Make, told_sweep: ToldSweep, tmp_path: Path, posts: tuple[str, list[Any]]
+) -> None:
+    uri = "http://ada:planted-secret@127.0.0.1:9/?token=planted-secret"
+    sweep = {"name": "secretive", "tracking": {"uri": uri}}
+    report = {"webhook": posts[0], "mail": mail_to(tmp_path / "letters"), "when": "always"}
+    outcome = run_night(make_benchmark(sweep=sweep, report=report), FIRST)
+    (problem,) = outcome.messages
+    assert "to be tracked: tracking http://127.0.0.1:9/ gives no answer" in problem
+    assert len(posts[1]) == 1
+    assert "planted-secret" not in f"{problem} {posts[1]}"
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    holding = [path.name for path in files if b"planted-secret" in path.read_bytes()]
+    assert holding == ["nightly.yaml"], "besides the file that says it"
+
+
 def test_a_summary_that_cannot_be_written_stops_no_night(
     make_benchmark: Make, told_sweep: ToldSweep, tmp_path: Path
 ) -> None:

@@ -59,6 +59,13 @@ def test_a_sweep_is_refused_before_anything_starts(closed, tmp_path):
     assert not (tmp_path / "storage").exists()
 
 
+def test_without_a_user_the_remedy_is_named_as_well(closed, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_USERNAME")
+    monkeypatch.delenv("MLFLOW_TRACKING_PASSWORD")
+    with pytest.raises(InputError, match=f"refuses the login; {REMEDY}"):
+        check_login(closed)
+
+
 def test_the_doctor_names_the_remedy(closed):
     finding = _tracking(closed, "storage")
     assert finding.detail == f"tracking {closed} {REFUSED}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import shutil
 import socket
@@ -25,11 +26,14 @@ import yaml
 
 from orchestrator.cli import main
 from orchestrator.cli._doctor import _tracking
+from orchestrator.run import load_existing
 from orchestrator.spec import parse_sweep
 from orchestrator.tracking import check_login
+from orchestrator.tracking.__main__ import _Scrubbing
 from trainables.errors import InputError
 
 PASSWORD, TOKEN = "pl@nted/Passw0rd", "planted-t0ken"
+SECRET = quote(PASSWORD, safe="")
 SPELLINGS = [PASSWORD, quote(PASSWORD, safe=""), quote(PASSWORD), TOKEN]
 SPELLINGS += [base64.b64encode(f"ada:{PASSWORD}".encode()).decode()]
 SWEEP = """
@@ -136,6 +140,18 @@ def test_a_sweep_leaves_and_shows_no_secret(gossip: ThreadingHTTPServer, tmp_pat
     assert stored["tracking"]["uri"] == f"http://{place}/"
 
 
+def test_whatever_is_logged_by_the_shipper_holds_no_secret() -> None:
+    uri = f"http://ada:{SECRET}@127.0.0.1:9?token={TOKEN}"
+    try:
+        raise OSError(f"cannot reach {uri}")
+    except OSError:
+        fault = sys.exc_info()
+    record = logging.LogRecord("urllib3", 30, "", 1, "trying %s", (uri,), fault)
+    line = _Scrubbing(uri).format(record)
+    assert "Traceback" in line
+    assert revealed({"log": line.encode()}) == set()
+
+
 COMMANDS = [
     ["plan", "{file}"],
     ["run", "{file}", "--dry-run"],
@@ -145,7 +161,6 @@ COMMANDS = [
     ["run", "{file}", "--address", "ray://{login}127.0.0.1:9"],
     ["run", "{file}", "--address", "http://127.0.0.1:99999"],
 ]
-SECRET = quote(PASSWORD, safe="")
 ADDRESSES = [
     f"http://ada:{SECRET}@127.0.0.1:9",
     f"https://{SECRET}@127.0.0.1:9/mlflow?token={TOKEN}#{TOKEN}",
@@ -205,6 +220,23 @@ def test_what_is_dumped_or_printed_of_a_sweep_holds_no_secret() -> None:
     for text in (repr(spec), str(spec.model_dump()), spec.model_dump_json()):
         assert revealed({"spec": text.encode()}) == set()
     assert spec.model_dump()["tracking"] == {"uri": "http://127.0.0.1:9"}
+
+
+def test_a_resumed_sweep_logs_in_by_the_environment(
+    gossip: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "grace")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
+    check_login(f"http://127.0.0.1:{gossip.server_port}")
+    assert f"grace:{PASSWORD}" in Gossip.logins
+
+
+def test_a_sweep_stored_with_its_password_is_still_read(tmp_path: Path) -> None:
+    uri = f"http://ada:{SECRET}@127.0.0.1:9"
+    folder = tmp_path / "sweeps/secretive"
+    folder.mkdir(parents=True)
+    (folder / "sweep.yaml").write_text(SWEEP.format(uri=uri, storage=tmp_path))
+    assert load_existing("secretive", str(tmp_path)).tracking_uri == uri
 
 
 @pytest.fixture
