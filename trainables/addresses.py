@@ -110,9 +110,10 @@ def _fault(address: str) -> str:
 
 def _parts(rest: str) -> tuple[str, str, str, str]:
     """Return login, host with port, path, and what follows it, of what stands after ``://``."""
-    place, path, extra = re.fullmatch(r"([^/?#]*)([^?#]*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+    place = re.split("[/?#]", rest, maxsplit=1)[0]
+    path = re.split("[?#]", rest[len(place) :], maxsplit=1)[0]
     login, _, host = place.rpartition("@")
-    return login, host, path, extra
+    return login, host, path, rest[len(place) + len(path) :]
 
 
 def _secrets(address: str) -> set[str]:
