@@ -91,6 +91,14 @@ def fit_temperatures(
     return [found[index] for index in range(len(fits))]
 
 
+def fit_temperature(
+    logits: Tensor, labels: Tensor, objective: Objective
+) -> tuple[Tensor, FitReport]:
+    """Return the best single temperature (1,) of all rows, and how the fit went."""
+    one_group = torch.zeros_like(labels)
+    return fit_temperatures(logits, labels, one_group, 1, [TemperatureFit(objective)])[0]
+
+
 @dataclass(frozen=True)
 class _Table:
     """What all fits read; see ``fit_temperatures``."""

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import Calibrator, Fit, FitReport, by_chunk
+from trainables.calibrators._base import Calibrator, FitReport, by_chunk
 from trainables.calibrators._checks import check_count
-from trainables.calibrators._together import RowSets
+from trainables.calibrators._groups import fit_temperature
 from trainables.calibrators.objectives import build_objective
 from trainables.errors import InputError
 
@@ -50,8 +50,8 @@ class MetaCalibrator(Calibrator):
                 f"{self.name}: no fitting row has an entropy below the threshold "
                 f"{float(self.threshold):.4g}; relax the constraint or bring more rows"
             )
-        kept = RowSets(logits, labels, accepted.unsqueeze(0))
-        ((self.temperature, report),) = kept.temperatures([Fit(self, 0)], [build_objective("ce")])
+        ce = build_objective("ce")
+        self.temperature, report = fit_temperature(logits[accepted], labels[accepted], ce)
         return report
 
     @abstractmethod

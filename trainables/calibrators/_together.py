@@ -106,8 +106,8 @@ def cross_fit_together(
 
     All fits, one on all rows and one for each fold of every calibrator, are done together, with the
     outcome of ``build().fit`` and ``cross_fit`` one by one: parameters within 1e-9 for calibrators
-    that share their passes (``joins_pass``); for the others within what their own solver leaves
-    open, 1e-5 where the rows determine them well.
+    that share their passes (``joins_pass``), and to the last bit for the others, which share
+    nothing: a solver that stops near its minimum may end elsewhere when a bit of its start differs.
 
     Args:
         builds: Each makes a fresh, unfitted calibrator.

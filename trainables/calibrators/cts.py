@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trainables.calibrators._base import Fit, FitReport, first_argmax
 from trainables.calibrators._checks import check_choice, check_range
-from trainables.calibrators._groups import TemperatureFit, fit_temperatures
+from trainables.calibrators._groups import TemperatureFit, fit_temperature, fit_temperatures
 from trainables.calibrators._minimize import minimize_objective, prepare_objective
 from trainables.calibrators._registry import CALIBRATORS
 from trainables.calibrators._released import ReleasedRun
@@ -85,7 +85,7 @@ class ClassTemperatureScaling(TemperatureCalibrator):
         return [report for _, report in found]
 
     def _fit_by_logit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        ((common, _),) = RowSets(logits, labels).temperatures([Fit(self, 0)], [self.objective])
+        common, _ = fit_temperature(logits, labels, self.objective)
         ones = torch.ones(logits.shape[1], dtype=torch.float64, device=logits.device)
         prepare_objective(divide, ones, logits, labels, self.objective)
         start = common.log() * ones

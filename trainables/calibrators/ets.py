@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +11,13 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import Fit, FitReport, chunks
+from trainables.calibrators._base import FitReport, chunks
 from trainables.calibrators._checks import check_choice
+from trainables.calibrators._groups import fit_temperature
 from trainables.calibrators._passes import row_gradients
 from trainables.calibrators._registry import CALIBRATORS
 from trainables.calibrators._scipy import scipy_minimize
 from trainables.calibrators._temperature import TemperatureCalibrator
-from trainables.calibrators._together import RowSets
 from trainables.calibrators.objectives import Objective, RowTerms, build_objective
 
 START = np.array([1.0, 0.0, 0.0])
@@ -57,31 +56,8 @@ class EnsembleTemperatureScaling(TemperatureCalibrator):
         self.variant = check_choice("variant", variant, ("paper", "released"))
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        return self._fit_many([Fit(self, 0)], RowSets(logits, labels))[0]
-
-    @classmethod
-    def _fit_many(
-        cls, fits: Sequence[Fit[EnsembleTemperatureScaling]], table: RowSets
-    ) -> list[FitReport]:
-        objectives = [fit.calibrator._minimised() for fit in fits]
-        found = table.temperatures(fits, objectives)
-        return [
-            fit.calibrator._fit_weights(*table.of(fit.rows), objective, *scaled)
-            for fit, objective, scaled in zip(fits, objectives, found, strict=True)
-        ]
-
-    def _minimised(self) -> Objective:
-        return build_objective("mse") if self.variant == "released" else self.objective
-
-    def _fit_weights(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        objective: Objective,
-        temperature: Tensor,
-        scaled: FitReport,
-    ) -> FitReport:
-        self.temperature = temperature
+        objective = build_objective("mse") if self.variant == "released" else self.objective
+        self.temperature, scaled = fit_temperature(logits, labels, objective)
         members = collect_members(logits, labels, self.temperature, objective)
         self.weights, report = fit_weights(members, labels, logits.shape[1], objective)
         return FitReport(

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainables.calibrators._base import Fit, FitReport, by_chunk
+from trainables.calibrators._base import FitReport, by_chunk
 from trainables.calibrators._checks import check_choice, check_count, check_range
-from trainables.calibrators._groups import HIGH, LOW
+from trainables.calibrators._groups import HIGH, LOW, fit_temperature
 from trainables.calibrators._minimize import Evaluate, add_penalty, in_rounds
 from trainables.calibrators._passes import temperature_pass
 from trainables.calibrators._registry import CALIBRATORS
 from trainables.calibrators._released import ReleasedRun
 from trainables.calibrators._temperature import TemperatureCalibrator, divide
-from trainables.calibrators._together import RowSets
 
 RELEASED_SEED = 1
 MAX_ITERATIONS = 200
@@ -79,21 +78,9 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
         self.state_names = ("centre", "scale", "common", *self._network_names())
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        return self._fit_many([Fit(self, 0)], RowSets(logits, labels))[0]
-
-    @classmethod
-    def _fit_many(
-        cls, fits: Sequence[Fit[ParametrizedTemperatureScaling]], table: RowSets
-    ) -> list[FitReport]:
-        found = table.temperatures(fits, [fit.calibrator.objective for fit in fits])
-        return [
-            fit.calibrator._fit_from(common, *table.of(fit.rows))
-            for fit, (common, _) in zip(fits, found, strict=True)
-        ]
-
-    def _fit_from(self, common: Tensor, logits: Tensor, labels: Tensor) -> FitReport:
         if self.variant == "released":
             return self._fit_as_released(logits, labels)
+        common, _ = fit_temperature(logits, labels, self.objective)
         self.common = common.log()
         features = self._largest(logits)
         self.centre = features.mean(0)

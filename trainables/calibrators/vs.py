@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from trainables.calibrators._base import Calibrator, Fit, FitReport, chunks
 from trainables.calibrators._checks import check_range
+from trainables.calibrators._groups import fit_temperature
 from trainables.calibrators._minimize import lbfgs
 from trainables.calibrators._passes import residuals_in_place
 from trainables.calibrators._registry import CALIBRATORS
@@ -49,18 +50,18 @@ class VectorScaling(Calibrator):
         )
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        return self._fit_many([Fit(self, 0)], RowSets(logits, labels))[0]
+        if logits.shape[1] <= NEWTON_CLASSES:
+            return self._fit_many([Fit(self, 0)], RowSets(logits, labels))[0]
+        common, _ = fit_temperature(logits, labels, build_objective("ce"))
+        return self._fit_from(common.reciprocal().expand(logits.shape[1]), logits, labels)
 
     @classmethod
     def _fit_many(cls, fits: Sequence[Fit[VectorScaling]], table: RowSets) -> list[FitReport]:
-        found = table.temperatures(fits, [build_objective("ce")] * len(fits))
         classes = table.logits.shape[1]
-        starts = [common.reciprocal().expand(classes) for common, _ in found]
         if classes > NEWTON_CLASSES:
-            return [
-                fit.calibrator._fit_from(start, *table.of(fit.rows))
-                for fit, start in zip(fits, starts, strict=True)
-            ]
+            return super()._fit_many(fits, table)
+        found = table.temperatures(fits, [build_objective("ce")] * len(fits))
+        starts = [common.reciprocal().expand(classes) for common, _ in found]
         reports: dict[int, FitReport] = {}
         for positions, rows in table.passes(fits):
             wanted = [

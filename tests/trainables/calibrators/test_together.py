@@ -37,9 +37,10 @@ RECIPES = [
         for objective in OBJECTIVES.names()
     ),
 ]
-# Of a fitted parameter and of a log-probability. Newton's method ends at the minimum, wherever it
-# came from; L-BFGS stops near it, and where depends on the last bits of the start.
-EXACT, NEAR = 1e-9, 1e-5
+# Of a fitted parameter and of a log-probability. A common pass adds up in another order, and
+# Newton's method ends at the minimum all the same. What shares no pass has the same bits: a solver
+# that stops near its minimum makes 3e-3 of one unit in the last place of its start (``pts``).
+ROUNDING, SAME = 1e-9, 0.0
 
 
 def searched_points(recipe: str) -> list[dict[str, Any]]:
@@ -60,10 +61,11 @@ def joins(recipe: str) -> bool:
     return calibrator_from_recipe(recipe, {}).joins_pass
 
 
-def check(builds: list[Build], rows: Rows, tolerance: float) -> None:
+def check(builds: list[Build], rows: Rows) -> None:
     found = cross_fit_together(builds, *rows, folds=2)
     for build, (fitted, held_out) in zip(builds, found, strict=True):
         alone = build().fit(*rows)
+        tolerance = ROUNDING if alone.joins_pass else SAME
         for name, tensor in alone.state_dict().items():
             torch.testing.assert_close(fitted.state_dict()[name], tensor, atol=tolerance, rtol=0)
         expected = cross_fit(build, *rows, folds=2)
@@ -80,7 +82,7 @@ def test_together_is_as_one_by_one(recipe: str, synthetic: Callable[..., Rows]) 
         partial(calibrator_from_recipe, recipe, {**own, **point})
         for point in searched_points(recipe)
     ]
-    check(builds, synthetic(rows=120, classes=3), EXACT if joins(recipe) else NEAR)
+    check(builds, synthetic(rows=120, classes=3))
 
 
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if joins(name)])
@@ -103,7 +105,7 @@ def test_rows_outside_of_its_set_do_not_count(recipe: str, rows: Rows) -> None:
 
 def test_different_calibrators_go_together(rows: Rows) -> None:
     names = ("cts-ls", "ts", "vs", "spline", "ts-fl", "ts-cls", "cts", "ets", "isotonic")
-    check([partial(calibrator_from_recipe, name, {}) for name in names], rows, EXACT)
+    check([partial(calibrator_from_recipe, name, {}) for name in names], rows)
 
 
 def test_variants_that_share_no_pass_are_fitted_one_by_one(rows: Rows) -> None:
@@ -113,7 +115,7 @@ def test_variants_that_share_no_pass_are_fitted_one_by_one(rows: Rows) -> None:
         partial(build_calibrator, "cts", assignment="logit"),
         partial(build_calibrator, "ets", variant="released"),
     ]
-    check(builds, (rows[0][:100], rows[1][:100]), NEAR)
+    check(builds, (rows[0][:100], rows[1][:100]))
 
 
 def test_vector_scaling_of_many_classes_ends_where_newtons_method_does(
@@ -122,7 +124,7 @@ def test_vector_scaling_of_many_classes_ends_where_newtons_method_does(
     builds = [partial(build_calibrator, "vs", weight_decay=decay) for decay in (1e-4, 1e-2)]
     newton = [build().fit(*rows).state_dict() for build in builds]
     monkeypatch.setattr("trainables.calibrators.vs.NEWTON_CLASSES", 2)
-    check(builds, rows, NEAR)
+    check(builds, rows)
     for build, expected in zip(builds, newton, strict=True):
         for name, tensor in build().fit(*rows).state_dict().items():
             torch.testing.assert_close(tensor, expected[name], atol=1e-4, rtol=0)
@@ -138,7 +140,7 @@ def test_rows_that_hardly_determine_anything(recipe: str, rows: Rows) -> None:
         (torch.zeros_like(logits), labels),
         (logits, torch.zeros_like(labels)),
     ):
-        check(builds, table, NEAR)
+        check(builds, table)
 
 
 def test_passes_are_cut_without_a_trace(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +153,7 @@ def test_passes_are_cut_without_a_trace(rows: Rows, monkeypatch: pytest.MonkeyPa
     cut = [fitted.state_dict() for fitted, _ in cross_fit_together(builds, *rows)]
     for one, other in zip(whole, cut, strict=True):
         for name, tensor in one.items():
-            torch.testing.assert_close(other[name], tensor, atol=EXACT, rtol=0)
+            torch.testing.assert_close(other[name], tensor, atol=ROUNDING, rtol=0)
 
 
 def test_it_refuses_what_cross_fitting_refuses(rows: Rows) -> None:
