@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._affine_fit import AffineFit, product_precision
-from trainables.calibrators._base import Calibrator, Fit, FitReport, by_chunk
-from trainables.calibrators._checks import check_range
-from trainables.calibrators._together import RowSets
+from trainables.calibrators._affine_fit import AffineFit, Odir, product_precision
+from trainables.calibrators._base import Calibrator, FitReport, by_chunk
+from trainables.calibrators._checks import check_choice, check_range
+from trainables.calibrators._groups import fit_temperature
+from trainables.calibrators._shrinkage import choose_pull, validation_folds
 from trainables.calibrators.objectives import build_objective
+
+ROUGH = 1e-4  # Gain at which fits end that only choose the pull.
+EQUAL_NOTE = "temperature scaling: on held-out rows a matrix gains nothing"
 
 
 class AffineCalibrator(Calibrator):
@@ -26,22 +30,26 @@ class AffineCalibrator(Calibrator):
     Args:
         weight_offdiag: Off-diagonal penalty, >= 0.
         weight_bias: Bias penalty, >= 0.
+        variant: ``shrunk`` also pulls the map towards the best temperature, as strongly as held-out
+            fitting rows ask for, all the way where they gain nothing from a matrix; ``paper`` has
+            the two penalties alone.
 
     Raises:
-        ValueError: If a weight is negative.
+        ValueError: If a weight is negative, or there is no such variant.
     """
 
     state_names = ("matrix", "bias")
     matrix: Tensor
     bias: Tensor
 
-    def __init__(self, *, weight_offdiag: float, weight_bias: float) -> None:
+    def __init__(self, *, weight_offdiag: float, weight_bias: float, variant: str) -> None:
         self.weight_offdiag = check_range(
             "weight_offdiag", weight_offdiag, 0.0, float("inf"), right_open=True
         )
         self.weight_bias = check_range(
             "weight_bias", weight_bias, 0.0, float("inf"), right_open=True
         )
+        self.variant = check_choice("variant", variant, ("shrunk", "paper"))
 
     @staticmethod
     def _offsets(logits: Tensor) -> Tensor:
@@ -49,21 +57,38 @@ class AffineCalibrator(Calibrator):
         return torch.zeros_like(logits[:, 0])
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        return self._fit_many([Fit(self, 0)], RowSets(logits, labels))[0]
-
-    @classmethod
-    def _fit_many(cls, fits: Sequence[Fit[AffineCalibrator]], table: RowSets) -> list[FitReport]:
-        found = table.temperatures(fits, [build_objective("ce")] * len(fits))
-        return [
-            fit.calibrator._fit_from(common, *table.of(fit.rows))
-            for fit, (common, _) in zip(fits, found, strict=True)
-        ]
-
-    def _fit_from(self, common: Tensor, logits: Tensor, labels: Tensor) -> FitReport:
-        offsets = by_chunk(logits, lambda rows: self._offsets(rows.double()))
-        problem = AffineFit(logits, offsets, labels, (self.weight_offdiag, self.weight_bias))
-        self.matrix, self.bias, report = problem.minimize(common)
+        whole = self._problem(logits, labels)
+        pull = 0.0 if self.variant == "paper" else self._pull(logits, labels)
+        if math.isinf(pull):
+            weights = whole.scaled
+            report = FitReport(True, 0, whole.loss(weights) / len(labels), EQUAL_NOTE)
+        else:
+            weights, report = whole.minimize(pull)
+        self.matrix, self.bias = weights[:, :-1].contiguous(), weights[:, -1].clone()
         return report
+
+    def _problem(self, logits: Tensor, labels: Tensor) -> AffineFit:
+        common, _ = fit_temperature(logits, labels, build_objective("ce"))
+        offsets = by_chunk(logits, lambda rows: self._offsets(rows.double()))
+        odir = Odir(self.weight_offdiag, self.weight_bias)
+        return AffineFit(logits, offsets, labels, common, odir)
+
+    def _pull(self, logits: Tensor, labels: Tensor) -> float:
+        folds = [
+            (self._problem(logits[~held], labels[~held]), self._problem(logits[held], labels[held]))
+            for held in validation_folds(len(labels), labels.device)
+        ]
+        found = [known.scaled for known, _ in folds]
+
+        def loss() -> float:
+            return sum(held.loss(at) for (_, held), at in zip(folds, found, strict=True))
+
+        def score(pull: float) -> float:
+            for index, (known, _) in enumerate(folds):
+                found[index], _ = known.minimize(pull, found[index], ROUGH)
+            return loss()
+
+        return choose_pull(score, loss())
 
     def _transform(self, logits: Tensor) -> Tensor:
         """Multiply in the precision of the fit."""

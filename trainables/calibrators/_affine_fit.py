@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from trainables.calibrators._passes import residuals_in_place, softmax_in_place
 SINGLE_PRECISION_CLASSES = 200
 TOLERANCE = 1e-7
 CORRECTIONS = 6
+EASE = 0.1  # Diagonal and biases are few, and what they say holds for many rows.
 FLATTEST, TINY = 1e-8, 1e-12
 
 
@@ -22,8 +24,20 @@ def product_precision(num_classes: int) -> torch.dtype:
     return torch.float32 if num_classes > SINGLE_PRECISION_CLASSES else torch.float64
 
 
+@dataclass(frozen=True)
+class Odir:
+    """Weights of the squared off-diagonal entries of W and of the squared biases."""
+
+    outside: float
+    bias: float
+
+
 class AffineFit:
     """Mean negative log-likelihood of ``softmax(W f + b)`` plus ODIR, ready to be minimised.
+
+    A pull towards ``softmax(f / T)`` may be added: its weight times the squared off-diagonal
+    entries of T W, plus ``EASE`` times that for the distances of its diagonal from 1 and for b. T
+    makes it blind to the scale of the logits.
 
     The features of a network lie far from the origin and are anything but alike, so that plain
     gradients crawl. W and b together, (K, K + 1), are therefore multiplied by the inverse root of
@@ -34,42 +48,70 @@ class AffineFit:
         logits: (N, K).
         offsets: What is subtracted from each row of the logits to give its features, (N,).
         labels: (N,), int64.
-        penalties: Weights of the squared off-diagonal entries of W and of the squared biases.
+        temperature: T, (1,), float64.
+        odir: The penalty.
     """
 
     def __init__(
-        self, logits: Tensor, offsets: Tensor, labels: Tensor, penalties: tuple[float, float]
+        self, logits: Tensor, offsets: Tensor, labels: Tensor, temperature: Tensor, odir: Odir
     ) -> None:
         self._logits, self._labels = logits, labels
-        self._outside, self._bias = penalties
+        self._temperature, self._odir = temperature, odir
         self._dtype = product_precision(logits.shape[1])
         self._offsets = offsets.to(self._dtype)
+        classes = logits.shape[1]
+        eye = torch.eye(classes, classes + 1, dtype=torch.float64, device=logits.device)
+        self.scaled = eye / temperature
 
-    def minimize(self, temperature: Tensor) -> tuple[Tensor, Tensor, FitReport]:
-        """Return matrix (K, K) and bias (K,), float64, starting at ``z / temperature``."""
-        classes = self._logits.shape[1]
-        eye = torch.eye(classes, classes + 1, dtype=torch.float64, device=self._logits.device)
-        curvature, own = self._curvatures(eye / temperature)
+    def minimize(
+        self, pull: float = 0.0, start: Tensor | None = None, tolerance: float = TOLERANCE
+    ) -> tuple[Tensor, FitReport]:
+        """Return W and b, (K, K + 1), float64.
+
+        Args:
+            pull: Weight of the pull towards ``f / T``, >= 0.
+            start: W and b to start from; ``scaled``, which is ``f / T``, if left out.
+            tolerance: Relative gain of an iteration below which it stops.
+        """
+        origin = self.scaled if start is None else start
+        penalty = self._penalty(pull)
+        curvature, own = self._curvatures(penalty)
         values, vectors = torch.linalg.eigh(curvature)
         roots = values.clamp(min=max(FLATTEST * float(values[-1]), TINY)).sqrt()
         shrink = (vectors / roots) @ vectors.T
         shrink_own = own.clamp(min=max(FLATTEST * float(own.max()), TINY)).rsqrt()
-        start = [torch.zeros_like(eye), (1 / temperature / shrink_own).expand(classes)]
+        nowhere = [torch.zeros_like(origin), torch.zeros_like(own)]
 
         def put_together(parameters: Sequence[Tensor]) -> Tensor:
-            weights = parameters[0] @ shrink
+            weights = origin + parameters[0] @ shrink
             weights.diagonal().add_(parameters[1] * shrink_own)
             return weights
 
         def evaluate(parameters: Sequence[Tensor]) -> tuple[float, Sequence[Tensor]]:
-            value, gradient = self._evaluate(put_together(parameters))
+            value, gradient = self._evaluate(put_together(parameters), penalty)
             return value, [gradient @ shrink, gradient.diagonal() * shrink_own]
 
-        found, report = lbfgs(evaluate, start, tolerance=TOLERANCE, corrections=CORRECTIONS)
-        mapped = put_together(found)
-        return mapped[:, :-1].contiguous(), mapped[:, -1].clone(), report
+        found, report = lbfgs(evaluate, nowhere, tolerance=tolerance, corrections=CORRECTIONS)
+        return put_together(found), report
 
-    def _evaluate(self, weights: Tensor) -> tuple[float, Tensor]:
+    def loss(self, weights: Tensor) -> float:
+        """Return the sum of ``-log p_y`` over the rows at W and b, (K, K + 1)."""
+        map_to = weights.to(self._dtype)
+        total = 0.0
+        for part in chunks(self._logits):
+            mapped = self._map(map_to, self._features(part))
+            total += float(softmax_in_place(mapped, self._labels[part])[1].double().sum())
+        return total
+
+    def _penalty(self, pull: float) -> Tensor:
+        """Return the weight of each squared distance of W and b from ``scaled``, (K, K + 1)."""
+        squared = float(self._temperature.square())
+        weights = torch.full_like(self.scaled, self._odir.outside + pull * squared)
+        weights.diagonal().fill_(EASE * pull * squared)
+        weights[:, -1] = self._odir.bias + EASE * pull
+        return weights
+
+    def _evaluate(self, weights: Tensor, penalty: Tensor) -> tuple[float, Tensor]:
         """Return the objective at W and b, (K, K + 1), and its gradient."""
         gradient = torch.zeros_like(weights)
         total = 0.0
@@ -81,8 +123,10 @@ class AffineFit:
             total += float(losses.double().sum())
             gradient[:, :-1] += residuals.T @ features
             gradient[:, -1] += residuals.sum(0)
-        penalty = self._penalise(weights, gradient.div_(len(self._labels)))
-        return total / len(self._labels) + penalty, gradient
+        pulled = penalty * (weights - self.scaled)
+        away = float((pulled * (weights - self.scaled)).sum())
+        gradient.div_(len(self._labels)).add_(pulled, alpha=2)
+        return total / len(self._labels) + away, gradient
 
     def _features(self, part: slice) -> Tensor:
         return self._logits[part].to(self._dtype) - self._offsets[part].unsqueeze(1)
@@ -91,20 +135,11 @@ class AffineFit:
     def _map(weights: Tensor, features: Tensor) -> Tensor:
         return torch.addmm(weights[:, -1], features, weights[:, :-1].T)
 
-    def _penalise(self, weights: Tensor, gradient: Tensor) -> float:
-        """Return the penalty and add its gradient to ``gradient``."""
-        outside, bias = weights[:, :-1], weights[:, -1]
-        gradient[:, :-1].add_(outside, alpha=2 * self._outside)
-        gradient.diagonal().sub_(outside.diagonal(), alpha=2 * self._outside)
-        gradient[:, -1].add_(bias, alpha=2 * self._bias)
-        squares = outside.square().sum() - outside.diagonal().square().sum()
-        return float(self._outside * squares + self._bias * bias.square().sum())
-
-    def _curvatures(self, start: Tensor) -> tuple[Tensor, Tensor]:
+    def _curvatures(self, penalty: Tensor) -> tuple[Tensor, Tensor]:
         """Return the curvature averaged over classes, (K + 1, K + 1), and of the diagonal, (K,)."""
-        classes = start.shape[0]
-        weights = start.to(self._dtype)
-        total = torch.zeros(classes + 1, classes + 1, dtype=torch.float64, device=start.device)
+        classes = len(penalty)
+        weights = self.scaled.to(self._dtype)
+        total = penalty.new_zeros(classes + 1, classes + 1)
         own = torch.zeros_like(total[0, :-1])
         for part in chunks(self._logits):
             features = self._features(part)
@@ -116,6 +151,6 @@ class AffineFit:
             scaled *= bend.mean(1, keepdim=True).clamp(min=0).sqrt()
             total += scaled.T @ scaled
         total /= len(self._labels)
-        total.diagonal()[:-1] += 2 * self._outside
-        total[-1, -1] += 2 * self._bias
-        return total, own / len(self._labels)
+        total.diagonal()[:-1] += 2 * penalty[0, 1]
+        total[-1, -1] += 2 * penalty[0, -1]
+        return total, own / len(self._labels) + 2 * penalty[0, 0]

@@ -1,0 +1,111 @@
+"""Rich calibrators on few rows a class: never worse than one temperature by more than noise."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.calibrators import build_calibrator
+from trainables.calibrators._shrinkage import PULLS, choose_pull, validation_folds
+
+RICH = ("ms", "dirichlet")
+NOISE = 0.01
+OUTPUTS = ("lenet-5-cifar-100", "wideresnet-16-4-cifar-10", "wideresnet-16-4-cifar-100")
+
+
+def losses(names: tuple[str, ...], rows: tuple[Tensor, Tensor], fitted: int, **more: str):
+    """Fit on the first rows; return the mean ``-log p_y`` of the others, by name."""
+    logits, labels = rows
+    maps = {
+        name: build_calibrator(name, **more).fit(logits[:fitted], labels[:fitted]) for name in names
+    }
+    return {
+        name: float(F.nll_loss(fit(logits[fitted:]), labels[fitted:])) for name, fit in maps.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def hundred_classes() -> tuple[Tensor, Tensor]:
+    """An overconfident network whose mistakes fall on neighbours: 2,600 rows."""
+    draw = torch.Generator().manual_seed(0)
+    honest = torch.randn(2600, 100, generator=draw, dtype=torch.float64)
+    favoured = torch.randint(100, (2600, 1), generator=draw)
+    honest.scatter_add_(1, favoured, 3 + 4 * torch.rand(2600, 1, generator=draw).double())
+    labels = torch.multinomial(honest.softmax(1), 1, generator=draw).squeeze(1)
+    return 1.7 * honest, labels
+
+
+@pytest.mark.parametrize("name", RICH)
+def test_six_rows_a_class_are_no_worse_than_one_temperature(name, hundred_classes) -> None:
+    ts = losses(("ts",), hundred_classes, 600)["ts"]
+    assert losses((name,), hundred_classes, 600)[name] < ts + NOISE
+    assert losses((name,), hundred_classes, 600, variant="paper")[name] > ts + 0.3
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+@pytest.mark.parametrize("file", OUTPUTS)
+def test_real_outputs_are_no_worse_than_ts(file: str, shared: Path) -> None:
+    with np.load(shared / "data" / "logits" / f"{file}.npz") as arrays:
+        logits = torch.from_numpy(arrays["predictions"]).double().clamp(min=1e-30).log()
+        labels = torch.from_numpy(arrays["ground_truth"]).reshape(-1).long()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    found = losses(("ts", *RICH), (logits[order], labels[order]), 1000)
+    assert max(found[name] for name in RICH) < found["ts"] + NOISE
+
+
+@pytest.mark.parametrize("name", RICH)
+def test_a_map_that_rows_do_show_is_found(name, synthetic) -> None:
+    logits, _ = synthetic(rows=6000, classes=4)
+    mixed = logits + 0.6 * logits.roll(1, 1)
+    draw = torch.Generator().manual_seed(1)
+    labels = torch.multinomial(mixed.softmax(1), 1, generator=draw).squeeze(1)
+    found = losses(("ts", name), (logits, labels), 3000)
+    best = float(F.cross_entropy(mixed[3000:], labels[3000:]))
+    assert found[name] < best + NOISE < found["ts"]
+
+
+@pytest.mark.parametrize("name", RICH)
+def test_where_nothing_is_gained_it_is_temperature_scaling(name, rows) -> None:
+    logits, labels = rows[0][:1], rows[1][:1]
+    fitted, ts = (build_calibrator(n).fit(logits, labels) for n in (name, "ts"))
+    torch.testing.assert_close(fitted(rows[0]), ts(rows[0]))
+    assert "temperature scaling" in fitted.report.note
+
+
+@pytest.mark.parametrize("scale", [0.1, 10.0])
+def test_the_pull_does_not_know_the_scale_of_the_logits(scale, rows) -> None:
+    logits, labels = rows
+    free = {"weight_offdiag": 0.0, "weight_bias": 0.0}
+    plain = build_calibrator("ms", **free).fit(logits, labels)(logits)
+    scaled = build_calibrator("ms", **free).fit(scale * logits, labels)(scale * logits)
+    torch.testing.assert_close(scaled, plain, rtol=0, atol=1e-2)
+
+
+def test_the_lowest_held_out_loss_decides_and_worse_than_nothing_ends_it() -> None:
+    asked = []
+
+    def score(pull: float) -> float:
+        asked.append(pull)
+        return {30.0: 0.9, 10.0: 0.95, 3.0: 0.8, 1.0: 1.0}[pull]
+
+    assert choose_pull(score, 1.0) == 3.0
+    assert asked == list(PULLS[:4])
+    assert choose_pull(lambda _: 1.1, 1.0) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("rows", "folds", "held"), [(1, 0, 0), (3, 3, 3), (7, 5, 7), (5000, 2, 2000)]
+)
+def test_rows_are_held_out_once_until_there_are_enough(rows: int, folds: int, held: int) -> None:
+    masks = list(validation_folds(rows, torch.device("cpu")))
+    assert len(masks) == folds
+    counts = sum((mask.long() for mask in masks), torch.zeros(rows, dtype=torch.long))
+    assert int(counts.sum()) == held
+    assert int(counts.max()) <= 1
