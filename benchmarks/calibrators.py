@@ -11,6 +11,11 @@ environment of their own:
 With ``--large`` it measures time and memory on made-up logits of 50,000 rows and 1000 classes
 instead: of ``calsweep calibrate`` with everything in one process, then of each recipe and of each
 peer in a process of its own.
+
+With ``--few 300 1000 5000`` it fits the affine calibrators on so many rows, by either variant:
+
+    OMP_NUM_THREADS=1 python benchmarks/calibrators.py ../shared/data/logits \
+        --few 300 1000 5000 --out benchmarks/results/ms-dirichlet.md
 """
 
 from __future__ import annotations
@@ -47,6 +52,8 @@ LOGITS_KIB = 4 * ROWS * CLASSES / 1024
 REACHABLE_ACCURACY = 0.5
 LIMIT = 600
 POLL_SECONDS = 0.05
+SPLITS, SCORED = 5, 5000
+FEW = ("ts", "vs paper", "vs", "ms paper", "ms", "dirichlet paper", "dirichlet")
 IMPORTS = "import orchestrator.cli, orchestrator.calibrate; print(open('/proc/self/status').read())"
 
 
@@ -295,6 +302,45 @@ def made_up() -> tuple[np.ndarray, np.ndarray]:
     return logits.numpy(), labels.numpy()
 
 
+def few(folder: Path, counts: Sequence[int]) -> Iterator[str]:
+    """Yield a line for each file and number of fitting rows: NLL and CPU seconds of a fit."""
+    yield (
+        f"NLL of {SCORED} rows that no fit has seen, then CPU seconds of the fit: means over "
+        f"{SPLITS} splits. `paper` has the penalty alone, which was the default before; `- ts` is "
+        "the largest excess over `ts` on one split."
+    )
+    yield ""
+    yield f"| file | rows | none | {' | '.join(FEW)} | vs - ts | ms - ts | dirichlet - ts |"
+    yield "|---" * (len(FEW) + 6) + "|"
+    for path in sorted(folder.glob("*.npz")):
+        rows = read_logits(path, "probs").rows
+        for count in counts:
+            yield few_line(path.stem, rows.logits.double(), rows.labels, count)
+
+
+def few_line(name: str, logits: torch.Tensor, labels: torch.Tensor, count: int) -> str:
+    """Fit every calibrator of ``FEW`` on some rows of each split, and return the line of it."""
+    losses, seconds = np.zeros((SPLITS, len(FEW) + 1)), np.zeros((SPLITS, len(FEW)))
+    for split in range(SPLITS):
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(split))
+        fitted, scored = order[:count], order[-SCORED:]
+        maps = [logits[scored].log_softmax(1)]
+        for index, entry in enumerate(FEW):
+            calibrator, *variant = entry.split()
+            own = {"variant": variant[0]} if variant else {}
+            start = time.process_time()
+            built = build_calibrator(calibrator, **own).fit(logits[fitted], labels[fitted])
+            seconds[split, index] = time.process_time() - start
+            maps.append(built(logits[scored]))
+        losses[split] = [torch.nn.functional.nll_loss(m, labels[scored]).item() for m in maps]
+    plain, *means = losses.mean(0)
+    cells = [f"{m:.4f}, {s:.2f} s" for m, s in zip(means, seconds.mean(0), strict=True)]
+    ts = 1 + FEW.index("ts")
+    over = [(losses[:, 1 + FEW.index(n)] - losses[:, ts]).max() for n in ("vs", "ms", "dirichlet")]
+    shown = [name, str(count), f"{plain:.4f}", *cells, *(f"{value:+.4f}" for value in over)]
+    return f"| {' | '.join(shown)} |"
+
+
 def heading(found: dict[str, str]) -> list[str]:
     """Return what was run where."""
     peers = ", ".join(f"{name} {version}" for name, version in found.items() if name != "torch")
@@ -319,6 +365,9 @@ def lines_of(wanted: argparse.Namespace) -> Iterator[str]:
     if wanted.large is not None:
         yield from large(wanted.large, wanted.peers, wanted.only or peer_names(found))
         return
+    if wanted.few:
+        yield from few(wanted.folder, wanted.few)
+        return
     yield "NLL in nats, ECE over 15 bins. netcal and probmetrics are given float64 probabilities."
     yield f"Intervals: paired bootstrap over the scored rows, {RESAMPLES} draws."
     yield ""
@@ -336,6 +385,9 @@ def main() -> None:
     )
     parser.add_argument("--only", action="append", metavar="PEER", help="of the peers, only these")
     parser.add_argument("--large", nargs="*", metavar="RECIPE", help="measure on large logits")
+    parser.add_argument(
+        "--few", nargs="+", type=int, metavar="ROWS", help="fit on so many rows, by either variant"
+    )
     parser.add_argument("--one", nargs=2, metavar=("RECIPE", "LOGITS"), help=argparse.SUPPRESS)
     wanted = parser.parse_args()
     if wanted.one:
