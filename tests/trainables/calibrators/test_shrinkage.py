@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from trainables.calibrators import build_calibrator
 from trainables.calibrators._shrinkage import PULLS, choose_pull, validation_folds
 
-RICH = ("vs", "ms", "dirichlet")
+RICH = ("ms", "dirichlet")
 NOISE = 0.01
 OUTPUTS = ("lenet-5-cifar-100", "wideresnet-16-4-cifar-10", "wideresnet-16-4-cifar-100")
 
@@ -45,7 +45,7 @@ def hundred_classes() -> tuple[Tensor, Tensor]:
 def test_six_rows_a_class_are_no_worse_than_one_temperature(name, hundred_classes) -> None:
     ts = losses(("ts",), hundred_classes, 600)["ts"]
     assert losses((name,), hundred_classes, 600)[name] < ts + NOISE
-    assert losses((name,), hundred_classes, 600, variant="paper")[name] > ts + 0.2
+    assert losses((name,), hundred_classes, 600, variant="paper")[name] > ts + 0.3
 
 
 @pytest.mark.shared
@@ -60,7 +60,7 @@ def test_real_outputs_are_no_worse_than_ts(file: str, shared: Path) -> None:
     assert max(found[name] for name in RICH) < found["ts"] + NOISE
 
 
-@pytest.mark.parametrize("name", ["ms", "dirichlet"])
+@pytest.mark.parametrize("name", RICH)
 def test_a_map_that_rows_do_show_is_found(name, synthetic) -> None:
     logits, _ = synthetic(rows=6000, classes=4)
     mixed = logits + 0.6 * logits.roll(1, 1)
