@@ -25,6 +25,7 @@ import json
 import os
 import platform
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -304,6 +305,8 @@ def made_up() -> tuple[np.ndarray, np.ndarray]:
 
 def few(folder: Path, counts: Sequence[int]) -> Iterator[str]:
     """Yield a line for each file and number of fitting rows: NLL and CPU seconds of a fit."""
+    yield f"`python {shlex.join(sys.argv)}`"
+    yield ""
     yield (
         f"NLL of {SCORED} rows that no fit has seen, then CPU seconds of the fit: means over "
         f"{SPLITS} splits. `paper` has the penalty alone, which was the default before; `- ts` is "
@@ -346,8 +349,8 @@ def heading(found: dict[str, str]) -> list[str]:
     peers = ", ".join(f"{name} {version}" for name, version in found.items() if name != "torch")
     return [
         f"{platform.machine()}, {torch.get_num_threads()} thread(s) of {os.cpu_count()} cores, "
-        f"torch {torch.__version__}, {peers or 'no peers'}; peers with their defaults. Other "
-        "programs ran beside it, so seconds are those of the processor, not of the clock.",
+        f"torch {torch.__version__}, {peers or 'no peers'}; peers with their defaults. "
+        "Seconds are those of the processor, not of the clock.",
         "",
     ]
 

@@ -111,9 +111,7 @@ class OfficialReader(Reader):
 
     def _parts(self) -> tuple[tuple[str, ...], ImageFiles, ImageFiles]:
         if not self.path.is_dir():
-            raise InputError(
-                f"dataset {self.name!r}: {self.path} does not exist; {self.instruction()}"
-            )
+            raise InputError(f"dataset {self.name!r} does not exist; {self.instruction()}")
         classes = self.class_names()
         return classes, self._part(True, classes), self._part(False, classes)
 
