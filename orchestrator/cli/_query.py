@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli._console import echo
+from orchestrator.cli._console import complain, echo
 from orchestrator.cli._options import Storage, TrackingUri
 from trainables.addresses import redacted
 from trainables.errors import InputError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from orchestrator.selection import BestConfig
 
 __all__ = ["best", "sync"]
+
+NONE_FINISHED = 1  # As of a sweep in which a study has no finished trial.
 
 
 class ConfigFormat(StrEnum):
@@ -73,14 +75,17 @@ def best(
         fingerprint=fingerprint,
         code=code,
     )
-    if found and found[0].note:
+    if not found:
+        complain(f"no trial of {recipe!r} on {task!r} has finished")
+        return NONE_FINISHED
+    if found[0].note:
         echo(f"calsweep: {found[0].note}", err=True)
     if out is not None:
         for position, config in enumerate(found):
             _save(config, out, "" if top == 1 else f"-{position + 1}")
     else:
         echo(_text(found, format, several=top > 1), nl=False)
-    if promote and found:
+    if promote:
         _promote(found[0], uri, storage)
     return 0
 

@@ -65,6 +65,19 @@ def test_best_prints_the_lowest_objective_as_yaml_and_json(best):
     assert json.loads(best("--format", "json").out) == found
 
 
+def test_best_says_that_no_trial_has_finished(calsweep, writer, store):
+    writer.start()
+    writer.open("mbls", trials=3)
+    writer.end("interrupted")
+    deliver(writer.path, store)
+    scope = ("--sweep", writer.sweep, "--tracking-uri", store, "--task", TASK, "--recipe", "mbls")
+    for form in ("yaml", "json", "fixed"):
+        code, out, err = calsweep("best", *scope, "--format", form)
+        assert (code, out) == (1, "")
+        assert err.startswith(f"calsweep: no trial of 'mbls' on '{TASK}' has finished")
+        assert err.count("\n") == 1
+
+
 def test_best_goes_into_files_that_another_sweep_file_takes(best, empty_folder):
     code, out, _ = best("--out", "chosen/mbls")
     found = yaml.safe_load((empty_folder / "chosen" / "mbls.yaml").read_text())
