@@ -42,7 +42,9 @@ class AffineCalibrator(Calibrator):
     matrix: Tensor
     bias: Tensor
 
-    def __init__(self, *, weight_offdiag: float, weight_bias: float, variant: str) -> None:
+    def __init__(
+        self, *, weight_offdiag: float = 0.01, weight_bias: float = 0.01, variant: str = "shrunk"
+    ) -> None:
         self.weight_offdiag = check_range(
             "weight_offdiag", weight_offdiag, 0.0, float("inf"), right_open=True
         )

@@ -27,15 +27,6 @@ class DirichletCalibration(AffineCalibrator):
 
     name = "dirichlet"
 
-    def __init__(
-        self,
-        *,
-        weight_offdiag: float = 0.01,
-        weight_bias: float = 0.01,
-        variant: str = "shrunk",
-    ) -> None:
-        super().__init__(weight_offdiag=weight_offdiag, weight_bias=weight_bias, variant=variant)
-
     @staticmethod
     def _offsets(logits: Tensor) -> Tensor:
         return logits.logsumexp(1)

@@ -25,12 +25,3 @@ class MatrixScaling(AffineCalibrator):
     """
 
     name = "ms"
-
-    def __init__(
-        self,
-        *,
-        weight_offdiag: float = 0.01,
-        weight_bias: float = 0.01,
-        variant: str = "shrunk",
-    ) -> None:
-        super().__init__(weight_offdiag=weight_offdiag, weight_bias=weight_bias, variant=variant)
