@@ -55,6 +55,7 @@ def _recent(uri: str, task: str, setting: str, stage: str) -> list[Run]:
         extra=[f"attributes.status = '{names.FINISHED}'"],
         order=["attributes.start_time DESC"],
         limit=MOST,
+        page=RECENT,
     )
     ours = (run for run in trials if run.data.tags.get(names.PARENT) in studies)
     return list(islice(ours, RECENT))
