@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test lint docs clean
 
 setup: $(READY)
 
@@ -15,13 +15,20 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/calsweep demo
 
+# A file is one process's; each computes on one thread, so that processes do not fight for cores.
 test: $(READY)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
+		--numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/zensical build --clean --strict
+
+docs: $(READY)
+	$(BIN)/zensical build --clean --strict
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build site *.egg-info

@@ -47,7 +47,7 @@ class Watch:
 
     def start(self, state: object, shipper: object) -> None:
         """Begin, given what ``run_no_ops`` hands over."""
-        self.shipper = shipper.pid  # type: ignore[attr-defined]
+        self.shipper = shipper.process.pid  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self._look_on, daemon=True)
         self._thread.start()
 

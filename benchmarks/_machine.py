@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torchvision
 
-from trainables.data import DatasetInfo, ImageArrays, read_source
+from trainables.data import DatasetInfo, Images, RowArrays, read_source
 
 SIDE, CLASSES = 32, 10
 LARGEST = 8192
@@ -39,11 +39,11 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def training_images(path: Path | None, count: int) -> tuple[ImageArrays, DatasetInfo]:
+def training_images(path: Path | None, count: int) -> tuple[RowArrays, DatasetInfo]:
     """Return ``count`` training images of an .npz file, or random ones of CIFAR-10's form."""
     if path is not None:
         source = read_source(f"npz:{path}", ".")
-        arrays = ImageArrays(source.train.read(0, count), source.train.labels[:count])
+        arrays = RowArrays(source.train.read(0, count), source.train.labels[:count])
         return arrays, source.info
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (count, SIDE, SIDE, 3), dtype=np.uint8)
@@ -51,15 +51,17 @@ def training_images(path: Path | None, count: int) -> tuple[ImageArrays, Dataset
     info = DatasetInfo(
         name="random",
         classes=tuple(str(label) for label in range(CLASSES)),
-        size=(SIDE, SIDE),
-        channels=3,
-        mean=(0.5,) * 3,
-        std=(0.25,) * 3,
-        augmentation="crop-flip",
+        inputs=Images(
+            size=(SIDE, SIDE),
+            channels=3,
+            mean=(0.5,) * 3,
+            std=(0.25,) * 3,
+            augmentation="crop-flip",
+        ),
         split_rule="",
         source="",
     )
-    return ImageArrays(images, labels), info
+    return RowArrays(images, labels), info
 
 
 def matrix_limit(device: torch.device) -> float:

@@ -60,37 +60,37 @@ def run_no_ops(
         ray: The initialised module.
         watch: Called with the sweep's state and its shipper before the search begins.
     """
-    from orchestrator import _tune
-    from orchestrator._state import SweepState
-    from orchestrator.journal import Journal
-    from orchestrator.plan import make_plan
-    from orchestrator.run import prepare_data
-    from orchestrator.spec import parse_sweep
+    from orchestrator.running import tune
+    from orchestrator.running.data import prepare_data
+    from orchestrator.search.state import SweepState
+    from orchestrator.storage.events import SweepEnded, SweepStarted
+    from orchestrator.storage.journal import Journal
+    from orchestrator.storage.storage import Storage, SweepFolder
+    from orchestrator.sweep.plan import make_plan
+    from orchestrator.sweep.spec import parse_sweep
     from orchestrator.tracking import start_shipper
-    from trainables.artifacts import ArtifactStore
 
     spec = parse_sweep(sweep, "no-op")
-    path = spec.directory / "journal.jsonl"
+    path = SweepFolder.of(spec).journal
     plan, data = make_plan(spec), prepare_data(spec)
     before = memory()
     with Journal(path) as journal:
         journal.append(
-            {
-                "event": "sweep_started",
-                "sweep": spec.name,
-                "sweep_id": spec.name,
-                "spec": spec.model_dump(mode="json"),
-                "provenance": {"git_commit": "", "versions": {}},
-            }
+            SweepStarted(
+                sweep=spec.name,
+                sweep_id=spec.name,
+                spec=spec.model_dump(mode="json"),
+                provenance={"git_commit": "", "versions": {}},
+            )
         )
-        shipper = start_shipper(path, spec.tracking_uri, spec.storage_path / "served")
+        shipper = start_shipper(path, spec.tracking_uri, Storage.of(spec).folder / "served")
         state = SweepState(plan, spec.name, data, journal.append)
         watch(state, shipper)
         started = time.monotonic()
-        with mock.patch.object(_tune, "StageTrainable", trainable):
-            _tune.search(state, journal, ArtifactStore(spec.storage_path / "artifacts"), ray, None)
+        with mock.patch.object(tune, "StageTrainable", trainable):
+            tune.search(state, journal, Storage.of(spec).store(), ray, None)
         searched, grown = time.monotonic() - started, memory() - before
-        journal.append({"event": "sweep_ended", "status": "finished"})
+        journal.append(SweepEnded(status="finished"))
         assert shipper.wait_drained(3600)
     assert state.finished
     return NoOpSweep(path, searched, time.monotonic() - started, grown)

@@ -14,15 +14,15 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from trainables.data import DatasetInfo, ImageArrays
-from trainables.engine import seeded_network
-from trainables.protocols import Protocol, learning_rate
+from trainables.data import DatasetInfo, RowArrays
+from trainables.stages.engine import seeded_network
+from trainables.stages.protocols import Protocol, learning_rate
 
 PADDING = 4
 
 
 class _Pictures(Dataset[tuple[Tensor, int]]):
-    def __init__(self, arrays: ImageArrays, steps: transforms.Compose) -> None:
+    def __init__(self, arrays: RowArrays, steps: transforms.Compose) -> None:
         self._arrays = arrays
         self._steps = steps
 
@@ -30,7 +30,7 @@ class _Pictures(Dataset[tuple[Tensor, int]]):
         return len(self._arrays.labels)
 
     def __getitem__(self, row: int) -> tuple[Tensor, int]:
-        picture = Image.fromarray(self._arrays.images[row])
+        picture = Image.fromarray(self._arrays.values[row])
         return self._steps(picture), int(self._arrays.labels[row])
 
 
@@ -50,7 +50,7 @@ class PlainLoop:
     def __init__(
         self,
         model: str,
-        arrays: ImageArrays,
+        arrays: RowArrays,
         info: DatasetInfo,
         protocol: Protocol,
         seed: int,
@@ -61,9 +61,9 @@ class PlainLoop:
         self.device = device
         self.epoch = 0
         self._protocol = protocol
-        self._normalise = transforms.Normalize(info.mean, info.std)
+        self._normalise = transforms.Normalize(info.inputs.mean, info.inputs.std)
         steps = [
-            transforms.RandomCrop(info.size, padding=PADDING),
+            transforms.RandomCrop(info.inputs.size, padding=PADDING),
             transforms.RandomHorizontalFlip(),
             transforms.ToTensor(),
             self._normalise,

@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from mlflow.store.tracking.dbmodels.models import (
@@ -17,10 +18,11 @@ from mlflow.store.tracking.dbmodels.models import (
 )
 from sqlalchemy import Engine, create_engine, insert
 
-from orchestrator.tracking import _names as names
-from orchestrator.tracking._ledger import Change, Ledger
-from orchestrator.tracking._server import Server
+from orchestrator.storage.events import Event, from_fields
+from orchestrator.storage.ledger import Ledger
+from orchestrator.tracking._changes import Change, Changes
 from orchestrator.tracking._tags import study_name, study_tags, trial_name, trial_tags
+from orchestrator.tracking.mlflow.server import PARENT, MlflowTracker, allowed_name
 
 TASKS = ("cifar10/resnet50/mukhoti2020", "cifar100/resnet50/mukhoti2020")
 RECIPES = ("ce", "ls", "fl", "flsd", "mbls", "acls", "ce+ts", "mbls+ts", "mbls+macal", "acls+macal")
@@ -29,7 +31,6 @@ PARAMETERS, METRICS = 20, 15
 START = 1_700_000_000_000
 RUNS_AT_ONCE = 2000
 
-Event = dict[str, Any]
 Rows = dict[type, list[dict[str, Any]]]
 
 
@@ -45,7 +46,7 @@ def sweep_events(sweep: str, runs: int, seed: int, code: str) -> Iterator[Event]
     numbers, clock = random.Random(seed), iter(range(START + seed * 10**9, 2 * START))
 
     def event(kind: str, **fields: Any) -> Event:
-        return {"event": kind, "time": next(clock), **fields}
+        return from_fields({"event": kind, "time": next(clock), **fields})
 
     provenance = {"git_commit": code, "versions": {"torch": "2.11.0"}}
     yield event(
@@ -121,10 +122,12 @@ def fill(uri: str, sweep: str, events: Iterable[Event]) -> int:
     Returns:
         Runs written.
     """
-    experiment, _ = Server(uri).ensure_experiment(sweep, None)
-    ledger, changes = Ledger(), dict[str, Change]()
+    tracker = MlflowTracker(uri)
+    made, _ = tracker.open_experiment(sweep, Path("mlflow-artifacts"))
+    experiment = tracker.client.get_experiment(made.id)
+    whole, changes = Changes(), dict[str, Change]()
     for event in events:
-        for change in ledger.apply(event):
+        for change in whole.apply(event):
             if change.run in changes:
                 changes[change.run].absorb(change)
             else:
@@ -132,7 +135,7 @@ def fill(uri: str, sweep: str, events: Iterable[Event]) -> int:
     ids = {run: uuid.UUID(int=random.Random(sweep + run).getrandbits(128)).hex for run in changes}
     engine, todo = create_engine(uri), iter(changes.values())
     while chunk := list(islice(todo, RUNS_AT_ONCE)):
-        _insert(engine, (_rows(change, ledger, ids, experiment) for change in chunk))
+        _insert(engine, (_rows(change, whole.ledger, ids, experiment) for change in chunk))
     engine.dispose()
     return len(changes)
 
@@ -151,11 +154,11 @@ def _rows(change: Change, ledger: Ledger, ids: dict[str, str], experiment: Any) 
     run = {"run_uuid": ids[change.run]}
     trial = ledger.trials.get(change.run)
     if trial is not None:
-        name, start = trial_name(trial, ledger), trial.started
-        tags = trial_tags(trial, ledger, ids[trial.study])
+        name, start = trial_name(trial, ledger), trial.time
+        tags = trial_tags(trial, ledger) | {PARENT: ids[trial.study]}
     else:
         study = ledger.studies[change.run]
-        name, start, tags = study_name(study), study.opened, study_tags(study, ledger)
+        name, start, tags = study_name(study), study.time, study_tags(study, ledger)
     points = [
         {
             **run,
@@ -169,7 +172,7 @@ def _rows(change: Change, ledger: Ledger, ids: dict[str, str], experiment: Any) 
     ]
     latest = {p["key"]: p for p in sorted(points, key=lambda p: (p["step"], p["timestamp"]))}
     texts = {"mlflow.runName": name, **tags, **change.tags}
-    params = {names.allowed(key): value for key, value in change.params.items()}
+    params = {allowed_name(key): value for key, value in change.params.items()}
     return {
         SqlRun: [
             {

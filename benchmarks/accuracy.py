@@ -17,11 +17,11 @@ from rich.progress import Progress
 from scipy.stats import t as student
 from torch import Tensor
 
-from trainables.data import ImageArrays, ImageBatcher, read_source
-from trainables.engine import Trainer, predict
+from trainables.data import RowArrays, read_source
 from trainables.methods import build_method
 from trainables.metrics import calibration_report
-from trainables.protocols import Protocol
+from trainables.stages.engine import Trainer, predict
+from trainables.stages.protocols import Protocol
 
 METRICS = {"acc": "accuracy %", "nll": "NLL", "ece": "ECE %"}
 LEVEL = 0.95
@@ -34,12 +34,12 @@ nats, ECE over 15 bins.
 """
 
 
-def held_out_images(path: Path, count: int) -> ImageArrays:
+def held_out_images(path: Path, count: int) -> RowArrays:
     """Return the first test images of an .npz file."""
     test = read_source(f"npz:{path}", ".").test
     if test is None:
         raise SystemExit(f"{path} has no test images")
-    return ImageArrays(test.read(0, count), test.labels[:count])
+    return RowArrays(test.read(0, count), test.labels[:count])
 
 
 def compare(options: argparse.Namespace, seed: int, progress: Progress) -> list[dict[str, float]]:
@@ -63,8 +63,8 @@ def compare(options: argparse.Namespace, seed: int, progress: Progress) -> list[
         loop.train_epoch()
         progress.advance(task)
     logits = (
-        predict(trainer.network, ImageBatcher(test.images, info)),
-        loop.predict(torch.from_numpy(test.images)),
+        predict(trainer.network, info.inputs.batcher(test.values)),
+        loop.predict(torch.from_numpy(test.values)),
     )
     return [figures(rows, torch.from_numpy(test.labels)) for rows in logits]
 

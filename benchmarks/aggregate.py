@@ -59,9 +59,9 @@ def our_table(uri: str) -> Answer:
 
 def our_best(uri: str) -> Answer:
     """Return run and objective of the best configuration, as ``calsweep best`` finds it."""
-    from orchestrator.tracking import best_runs
+    from orchestrator.tracking import best_trials
 
-    return [[run.run_id, run.objective] for run in best_runs(uri, TASK, RECIPE)]
+    return [[found.trial.run_id, found.trial.objective] for found in best_trials(uri, TASK, RECIPE)]
 
 
 def everything(uri: str) -> Any:
@@ -111,8 +111,7 @@ def in_this_process(who: str, uri: str) -> dict[str, Any]:
     """Ask once cold and a few times warm; libraries are imported before the clock starts."""
     import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
-    import orchestrator.tracking._best
-    import orchestrator.tracking._queries  # noqa: F401
+    import orchestrator.tracking.mlflow.server  # noqa: F401
 
     base = _peak()
     found: dict[str, Any] = {"base_mb": base}

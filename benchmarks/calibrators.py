@@ -40,8 +40,8 @@ import numpy as np
 import torch
 from _calibrator_peers import PEERS, Cost, Fit, Map, measure, memory
 
-from orchestrator.calibrate import score
-from orchestrator.logit_files import read_logits
+from orchestrator.logits.files import read_logits
+from orchestrator.logits.scoring import score
 from trainables.calibrators import CALIBRATORS, build_calibrator, parse_calibrator
 
 FAMILIES = ("ts", "vs", "dirichlet")
@@ -55,7 +55,10 @@ LIMIT = 600
 POLL_SECONDS = 0.05
 SPLITS, SCORED = 5, 5000
 FEW = ("ts", "vs", "ms paper", "ms", "dirichlet paper", "dirichlet")
-IMPORTS = "import orchestrator.cli, orchestrator.calibrate; print(open('/proc/self/status').read())"
+IMPORTS = (
+    "import orchestrator.cli, orchestrator.logits.calibrate\n"
+    "print(open('/proc/self/status').read())"
+)
 
 
 @dataclass(frozen=True)
@@ -348,6 +351,8 @@ def heading(found: dict[str, str]) -> list[str]:
     """Return what was run where."""
     peers = ", ".join(f"{name} {version}" for name, version in found.items() if name != "torch")
     return [
+        "# Calibrators of real networks' outputs",
+        "",
         f"{platform.machine()}, {torch.get_num_threads()} thread(s) of {os.cpu_count()} cores, "
         f"torch {torch.__version__}, {peers or 'no peers'}; peers with their defaults. "
         "Seconds are those of the processor, not of the clock.",

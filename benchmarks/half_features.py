@@ -23,10 +23,12 @@ import torch
 from _machine import describe
 from torch import Tensor
 
-from trainables.artifacts import Artifact, ArtifactStore
+from search_spaces import load_space
 from trainables.data import PreparedData, SplitSpec, prepare
-from trainables.protocols import protocol_from
-from trainables.stages import RefineStage, StageRequest, TaskData, load_features, open_stage
+from trainables.stages import RefineStage, StageRequest, TaskData, open_stage
+from trainables.stages.protocols import protocol_from
+from trainables.stages.refine import load_features
+from trainables.store.artifacts import Artifact, ArtifactStore
 
 ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "float32, last bit": lambda x: torch.nextafter(x, torch.full_like(x, math.inf)),
@@ -57,7 +59,8 @@ def refined(
     seed: int,
 ) -> tuple[Tensor, dict[str, float]]:
     """Refine at the published values; return validation logits (M, K) and metrics."""
-    fields = {**trained.record["request"], "stage": "refine", "parts": {name: {}}, "seed": seed}
+    parts = {name: load_space("refinements", name).default_point()}
+    fields = {**trained.record["request"], "stage": "refine", "parts": parts, "seed": seed}
     wanted = StageRequest(**{**fields, "upstream": trained.key, "upstream_stage": "train"})
     run = RefineStage(wanted, store, task, features)
     while run.epoch < run.epochs:

@@ -36,8 +36,8 @@ from _noop_sweep import NoOpSweep, run_no_ops, stage_report
 from _postgres import postgres_here
 from _team_server import TeamServer, team_server
 
-from orchestrator._cluster import joined_cluster
-from orchestrator.journal import read_events
+from orchestrator.running.cluster.local import join_cluster
+from orchestrator.storage.journal import read_events
 
 METRICS = 15
 NICENESS = 10
@@ -138,7 +138,7 @@ def run_load(folder: Path, server: TeamServer, trials: int, reports: int) -> Out
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, server.login()))
         with forked_workers(folder):
-            ray = stack.enter_context(joined_cluster(None))
+            ray = stack.enter_context(join_cluster(None))
         received = stack.enter_context(_reports_counted())
         done = run_no_ops(no_op_trainable(folder, trials, reports), sweep, ray, watch.start)
         watch.stop()
@@ -148,7 +148,7 @@ def run_load(folder: Path, server: TeamServer, trials: int, reports: int) -> Out
 @contextmanager
 def _reports_counted() -> Iterator[list[int]]:
     """Yield the numbers of epochs in each report that the driver's searcher takes."""
-    from orchestrator._ray_search import SweepSearcher
+    from orchestrator.running.searcher import SweepSearcher
 
     taken: list[int] = []
     take = SweepSearcher._take_report
@@ -199,11 +199,11 @@ def read_back(outcome: Outcome, server: TeamServer, folder: Path, reports: int) 
     from mlflow import MlflowClient
 
     events = read_events(outcome.sweep.journal)[0]
-    numbers = {e["key"]: e["number"] for e in events if e["event"] == "trial_started"}
+    numbers = {e.key: e.number for e in events if e.event == "trial_started"}
     epochs = defaultdict(list)
     for event in events:
-        if event["event"] == "epoch":
-            epochs[event["key"]].append(event)
+        if event.event == "epoch":
+            epochs[event.key].append(event)
     with mock.patch.dict(os.environ, server.login()):
         client = MlflowClient(server.uri)
         experiment = client.get_experiment_by_name("load").experiment_id
@@ -228,7 +228,7 @@ def read_back(outcome: Outcome, server: TeamServer, folder: Path, reports: int) 
         missing,
         extra,
         len(history),
-        [e["time"] / 1e3 - e["metrics"][SENT] for found in epochs.values() for e in found],
+        [e.time / 1e3 - e.metrics[SENT] for found in epochs.values() for e in found],
         _server_lags(outcome.watch, epochs, runs),
         _alive(outcome.watch, epochs.values()),
         outcome.sweep.journal.stat().st_size,

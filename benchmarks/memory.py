@@ -24,11 +24,11 @@ import psutil
 import torch
 from torch import Tensor
 
-from trainables.data import ImageArrays, PreparedData, SplitSpec, prepare
-from trainables.engine import Trainer
+from trainables.data import PreparedData, RowArrays, SplitSpec, prepare
 from trainables.losses import build_loss
 from trainables.methods import TrainingMethod
-from trainables.protocols import Protocol
+from trainables.stages.engine import Trainer
+from trainables.stages.protocols import Protocol
 
 PIXELS = 32 * 32 * 3
 TRIALS = 2
@@ -74,7 +74,7 @@ def trial(directory: str, copy: bool) -> None:
     prepared = PreparedData.open(directory)
     train = prepared.search().train
     if copy:
-        train = ImageArrays(np.array(train.images), np.array(train.labels))
+        train = RowArrays(np.array(train.values), np.array(train.labels))
     protocol = Protocol(epochs=1, batch_size=64, lr=1e-6, augmentation="crop-flip")
     method = NextToNothing(build_loss("ce"))
     cpu = torch.device("cpu")

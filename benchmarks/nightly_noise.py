@@ -30,10 +30,10 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from trainables.artifacts import Artifact, ArtifactStore
 from trainables.data import SplitSpec, prepare
-from trainables.protocols import named_protocol
 from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_stage
+from trainables.stages.protocols import named_protocol
+from trainables.store.artifacts import Artifact, ArtifactStore
 
 METHODS = ("ce", "ls", "mbls")
 QUALITY = ("acc", "ece", "aece", "cwece", "nll")

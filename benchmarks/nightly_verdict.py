@@ -21,9 +21,9 @@ from rich.console import Console
 from scipy.stats import binomtest, chi2
 
 from orchestrator.nightly import CellKey, Limits, NightRecord, Shape, judge
-from orchestrator.nightly._chart import Chart, Judged
-from orchestrator.nightly._judge import STEP_WINDOW
-from orchestrator.nightly._steps import STEP_NIGHTS, worse_step
+from orchestrator.nightly.verdict.chart import Chart, Judged
+from orchestrator.nightly.verdict.judge import STEP_WINDOW
+from orchestrator.nightly.verdict.series import STEP_NIGHTS, worse_step
 
 RECIPES = ("ce", "ce+ts", "ls", "ls+ts", "mbls+ts")
 QUALITY = ("acc", "ece", "aece", "cwece", "nll")

@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 from _noop_sweep import memory, run_no_ops, stage_report
 
-from orchestrator._cluster import joined_cluster
+from orchestrator.running.cluster.local import join_cluster
 
 REPORTS, METRICS, PARAMETERS = 5, 15, 20
 DOMINATES = (
@@ -236,7 +236,7 @@ def main() -> None:
 
 def print_tune_alone(trials: int, calls: int) -> None:
     """Print the outcome of ``tune_alone``."""
-    with tempfile.TemporaryDirectory() as name, joined_cluster(None):
+    with tempfile.TemporaryDirectory() as name, join_cluster(None):
         warm_up(Path(name))
         seconds, grown = tune_alone(Path(name), trials, calls)
     sys.stdout.write(f"{seconds} {grown}\n")
@@ -245,7 +245,7 @@ def print_tune_alone(trials: int, calls: int) -> None:
 def measure(sizes: list[int], peer_trials: int) -> list[str]:
     """Run ours at every size, then both peers; return the report's lines."""
     rows = []
-    with tempfile.TemporaryDirectory() as name, joined_cluster(None) as ray:
+    with tempfile.TemporaryDirectory() as name, join_cluster(None) as ray:
         folder = Path(name)
         with tracking_server(folder) as uri:
             warm_up(folder)

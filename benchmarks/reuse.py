@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from orchestrator import _study
-from orchestrator.journal import read_events
-from orchestrator.run import run_sweep
-from orchestrator.spec import parse_sweep
+from orchestrator.running.run import run_sweep
+from orchestrator.search import study
+from orchestrator.storage.journal import read_events
+from orchestrator.sweep.spec import parse_sweep
 
 METHODS = ("ce", "ls", "fl", "mbls", "acls", "brier", "mixup", "mdca")
 STAGES = ("", "+macal", "+tst", "+ts", "+macal+ts")
@@ -86,15 +86,15 @@ def fixed(recipes: list[str], hidden: int | None) -> dict[str, dict[str, int]]:
 def seconds(events: list[Any], stage: str | None = None) -> float:
     """Return the time from the first trial's start to the last end, perhaps of one stage alone."""
     starts = {
-        event["key"]: event["time"]
+        event.key: event.time
         for event in events
-        if event["event"] == "trial_started" and stage in (None, event["stage"])
+        if event.event == "trial_started" and stage in (None, event.stage)
     }
     ends = [
-        event["time"]
+        event.time
         for event in events
-        if event["event"] in ("trial_finished", "evaluated") and event["key"] in starts
-        if stage is None or event["event"] == "trial_finished"
+        if event.event in ("trial_finished", "evaluated") and event.key in starts
+        if stage is None or event.event == "trial_finished"
     ]
     return (max(ends) - min(starts.values())) / 1000
 
@@ -122,7 +122,7 @@ def refinements(folder: Path, hidden: int | None) -> tuple[float, float]:
         wanted = folder / name, ["ce+macal"], REFINEMENTS, "random", hidden
         return seconds(sweep(*wanted, epochs=5, processes=1), "refine")
 
-    with mock.patch.object(_study, "_block", return_value=1):
+    with mock.patch.object(study, "_block", return_value=1):
         alone = refined("alone")
     return alone, refined("together")
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
-from orchestrator.journal import Journal
-from orchestrator.tracking import best_runs, sync
-from orchestrator.tracking._server import Server
+from orchestrator.storage.events import from_fields
+from orchestrator.storage.journal import Journal
+from orchestrator.tracking import best_trials, sync
+from orchestrator.tracking.mlflow.server import MlflowTracker
 
 EPOCHS, METRICS, PARAMETERS = 5, 15, 20
 TASK, RECIPE = "digits/convnet/digits", "mbls"
@@ -32,7 +33,7 @@ def write(path: Path, trials: int) -> None:
     with Journal(path) as journal:
 
         def write(event: str, **fields: object) -> None:
-            journal.append({"event": event, **fields}, durable=False)
+            journal.append(from_fields({"event": event, **fields}), durable=False)
 
         provenance = {"git_commit": "0" * 40, "versions": {"torch": "2.11.0"}}
         write("sweep_started", sweep="bench", sweep_id="b", spec={}, provenance=provenance)
@@ -78,12 +79,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         journal, uri = Path(folder) / "journal.jsonl", f"sqlite:///{folder}/mlflow.db"
         write(journal, trials)
-        Server(uri)
+        MlflowTracker(uri)
         start = time.perf_counter()
         sync(journal, uri)
         ours = (time.perf_counter() - start) / trials
         start = time.perf_counter()
-        best_runs(uri, TASK, RECIPE, sweep="bench")
+        best_trials(uri, TASK, RECIPE, sweep="bench")
         query = time.perf_counter() - start
         few = max(1, trials // 50)
         start = time.perf_counter()

@@ -23,9 +23,9 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainables.data import DatasetInfo
-from trainables.engine import Trainer, seeded_network
 from trainables.methods import build_method
-from trainables.protocols import Protocol
+from trainables.stages.engine import Trainer, seeded_network
+from trainables.stages.protocols import Protocol
 
 ENGINE, LOOP = "our engine", "plain loop"
 
@@ -101,7 +101,7 @@ def sides(options: argparse.Namespace) -> tuple[Side, Side, DatasetInfo]:
 def operations(model: str, info: DatasetInfo, batch: int) -> float:
     """Return the floating-point operations of one image's training step."""
     network = seeded_network(model, info, 0)
-    images = torch.zeros(batch, info.channels, *info.size)
+    images = torch.zeros(batch, info.inputs.channels, *info.inputs.size)
     with FlopCounterMode(display=False) as counter:
         F.cross_entropy(network(images), torch.zeros(batch, dtype=torch.long)).backward()
     return counter.get_total_flops() / batch

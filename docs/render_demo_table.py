@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from orchestrator import comparison_table
-from orchestrator.selection import default_tracking_uri
-from orchestrator.tables import to_rich
+from orchestrator.sweep.tracking_uri import default_tracking_uri
+from orchestrator.tables.renderers import to_rich
 
 COLUMNS = 72
 # The picture takes the reader's own monospace font rather than fetching one.

@@ -1,6 +1,23 @@
-"""What may be searched: one YAML file a method, refinement, calibrator and fitting objective."""
+"""One YAML file a method, refinement, calibrator, fitting objective and training protocol."""
 
-from search_spaces._loader import load_space, space_names
-from search_spaces._space import KINDS, Parameter, SearchSpace, SpaceError
+from search_spaces._spaces import (
+    KINDS,
+    Parameter,
+    SearchSpace,
+    SpaceError,
+    load_protocol,
+    load_space,
+    protocol_names,
+    space_names,
+)
 
-__all__ = ["KINDS", "Parameter", "SearchSpace", "SpaceError", "load_space", "space_names"]
+__all__ = [
+    "KINDS",
+    "Parameter",
+    "SearchSpace",
+    "SpaceError",
+    "load_protocol",
+    "load_space",
+    "protocol_names",
+    "space_names",
+]

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainables.artifacts import Artifact, ArtifactStore
+from search_spaces import load_space
 from trainables.data import SplitSpec, prepare
-from trainables.protocols import protocol_from
 from trainables.stages import StageRequest, StageRun, TaskData, open_stage
+from trainables.stages.protocols import protocol_from
+from trainables.store.artifacts import Artifact, ArtifactStore
 
 OVERCONFIDENT = {
     "epochs": 30,
@@ -69,6 +70,11 @@ class Laboratory:
         seed: int = 0,
     ) -> Outcome:
         """Run a stage to its end."""
+        if stage == "refine":  # As a sweep does: what a request leaves out has its earlier meaning.
+            parts = {
+                name: {**load_space("refinements", name).default_point(), **values}
+                for name, values in parts.items()
+            }
         request = StageRequest(
             stage=stage,
             parts=parts,

@@ -15,7 +15,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
-RAY_JOB = ROOT / "tests/orchestrator/nightly/schemas/rayjob.json"
+RAY_JOB = ROOT / "tests/orchestrator/nightly/schedule/schemas/rayjob.json"
 
 
 def documents(name: str) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,18 +11,22 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator
 from orchestrator.cli import main
-from orchestrator.plan import make_plan
-from orchestrator.spec import SearchModel, SweepSpec, parse_sweep
+from orchestrator.sweep.plan import make_plan
+from orchestrator.sweep.recipes import expand_recipes
+from orchestrator.sweep.spec import SearchModel, SweepSpec, parse_sweep
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md"]
 EXAMPLE = [
     "trainables/losses/gce.py",
     "search_spaces/methods/gce.yaml",
     "tests/trainables/losses/test_gce.py",
 ]
+# In code blocks a title is a file's name; blocks of the shell with a title need what is not here.
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
+FOLDERS = "examples|docs|tests|benchmarks|trainables|search_spaces|orchestrator|deploy"
 
 
 def read(name: str) -> str:
@@ -29,31 +34,114 @@ def read(name: str) -> str:
 
 
 def blocks(name: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", read(name), re.DOTALL)
+    return [text for kind, _, text in BLOCK.findall(read(name)) if kind == language]
+
+
+def run_page(name: str) -> list[str]:
+    """Write a page's files here and run its commands and Python; return what was run."""
+    ran = []
+    found = BLOCK.findall(read(name))
+    for language, title, text in found:
+        if language == "yaml" and title:
+            Path(title).write_text(text, encoding="utf-8")
+    for language, title, text in found:
+        if language == "python":
+            exec(compile(text, name, "exec"), {})
+            ran.append("python")
+        for line in text.splitlines() if language == "sh" and not title else ():
+            program, *words = shlex.split(line, comments=True)
+            assert program == "calsweep", line
+            assert main(words) == 0, line
+            ran.append(line)
+    return ran
+
+
+# Part of the demo, under its name: what `make demo` leaves to whoever reads on.
+DEMO = """
+name: demo
+tasks: [{dataset: digits, model: convnet, protocol: digits}]
+recipes: [ce, ls, mbls, "*+ts"]
+search: {trials: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as a reader has it: with the examples, after the demo."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "examples").symlink_to(ROOT / "orchestrator" / "examples")
+    (folder / "demo.yaml").write_text(DEMO, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        assert main(["run", "demo.yaml", "--quiet"]) == 0
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "count"),
+    [
+        ("README.md", 3),
+        ("docs/index.md", 10),
+        ("docs/run.md", 12),
+        ("docs/search.md", 2),
+        ("docs/tables.md", 7),
+        ("docs/statistics.md", 3),
+        ("docs/nightly.md", 4),
+        ("docs/data.md", 6),
+    ],
+)
+def test_every_command_runs(
+    workspace: Path, page: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workspace)
+    assert len(run_page(page)) == count
+
+
+def test_no_page_is_left_out() -> None:
+    others = {"docs/cluster.md", "docs/methods.md"}
+    assert {page for page in PAGES if blocks(page, "sh") or blocks(page, "python")} == others | {
+        "README.md",
+        "docs/index.md",
+        *(
+            f"docs/{page}.md"
+            for page in ("run", "search", "tables", "statistics", "nightly", "data")
+        ),
+    }
+
+
+def test_the_readme_shows_the_table_of_its_sweep() -> None:
+    (text,) = blocks("README.md", "yaml")
+    shown = re.findall(r"^\| ([a-z+]+) \| [*<\d]", read("README.md"), re.MULTILINE)
+    rows = expand_recipes(parse_sweep(text, "README.md").recipes)
+    assert shown == sorted(recipe.name for recipe in rows)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(read("README.md").split()) <= 1200
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_linked_files_exist(name: str) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)]+)\)", read(name))
-    paths = re.findall(r"`((?:examples|docs|tests|benchmarks|trainables)/[\w./-]*)`", read(name))
-    for path in {*links, *paths} - set(EXAMPLE):
-        assert (ROOT / path).exists(), path
+    links = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", read(name))
+    assert [link for link in links if not (ROOT / name).parent.joinpath(link).exists()] == []
+    paths = re.findall(rf"`((?:{FOLDERS})/[\w./-]*)`", read(name).replace("/NAME.yaml", ""))
+    assert [path for path in {*paths} - {*EXAMPLE} if not (ROOT / path).exists()] == []
 
 
-@pytest.mark.parametrize("name", DOCUMENTS[:2])
-def test_named_commands_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in set(
-        re.findall(r"calsweep ((?:nightly )?[a-z]+)", re.sub(r"calsweep compares", "", read(name)))
-    ):
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != "CHANGELOG.md"])
+def test_named_commands_and_options_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = re.sub(r"calsweep\s+(compares|beyond)", "", read(name))
+    for command in set(re.findall(r"calsweep ((?:nightly )?[a-z]+)", text)):
         assert main([*command.split(), "--help"]) == 0, command
-        options = re.findall(rf"calsweep {command}[^\n`]*?(--[a-z-]+)", read(name))
+        options = re.findall(rf"calsweep {command}[^\n`]*?(--[a-z-]+)", text)
         shown = capsys.readouterr().out
         assert [option for option in options if option not in shown] == []
 
 
 def test_the_sweep_file_shows_every_key_and_parses() -> None:
-    (text,) = blocks("README.md", "yaml")
-    spec = parse_sweep(text, "README.md")
+    text = blocks("docs/run.md", "yaml")[1]
+    spec = parse_sweep(text, "run.md")
     shown = set(re.findall(r"(\w+):", text))
     assert shown >= {*SweepSpec.model_fields, *SearchModel.model_fields}
     assert len(spec.tasks) == 2
@@ -61,8 +149,7 @@ def test_the_sweep_file_shows_every_key_and_parses() -> None:
 
 
 def test_values_called_defaults_are_the_defaults() -> None:
-    (text,) = blocks("README.md", "yaml")
-    spec = parse_sweep(text, "README.md")
+    spec = parse_sweep(blocks("docs/run.md", "yaml")[1], "run.md")
     chosen = {"name", "tasks", "recipes", "variants", "search"}
     for name, field in SweepSpec.model_fields.items():
         assert name in chosen or getattr(spec, name) == field.default, name
@@ -71,20 +158,12 @@ def test_values_called_defaults_are_the_defaults() -> None:
         assert name in chosen or getattr(spec.search, name) == field.default, name
 
 
-def test_the_python_example_uses_what_there_is() -> None:
-    (text,) = blocks("README.md", "python")
-    compile(text, "README.md", "exec")
-    names = re.search(r"from orchestrator import (.+)", text)
-    assert names is not None
-    assert set(names[1].split(", ")) <= set(orchestrator.__all__)
-
-
 def test_a_method_is_one_file_one_yaml_and_one_test(tmp_path: Path) -> None:
     for package in ("trainables", "search_spaces", "orchestrator"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / package, tmp_path / package, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    python, yaml = blocks("CONTRIBUTING.md", "python"), blocks("CONTRIBUTING.md", "yaml")
+    python, yaml = blocks("docs/methods.md", "python"), blocks("docs/methods.md", "yaml")
     for path, text in zip(EXAMPLE, [python[0], yaml[0], python[1]], strict=True):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")

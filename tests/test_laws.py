@@ -17,11 +17,12 @@ from torch import Tensor
 from search_spaces import Parameter, load_space, space_names
 from trainables.augmentations import AUGMENTATIONS
 from trainables.calibrators import CALIBRATORS, OBJECTIVES
+from trainables.common.registry import Registry
 from trainables.data import SplitSpec
 from trainables.losses import LOSSES
 from trainables.refinements import REFINEMENTS
-from trainables.registry import Registry
 from trainables.schemes import SCHEMES
+from trainables.store.artifacts import Artifact
 
 REGISTRIES: dict[str, tuple[Registry[Any], ...]] = {
     "methods": (LOSSES, AUGMENTATIONS, SCHEMES),
@@ -49,6 +50,7 @@ class Under:
         epochs: Length of the training, 0 for the usual one.
         value: The value to change to, where the usual one is too near the default.
         alone: Whether the parameter is known to do nothing without ``setting``.
+        network: How the network that is refined is trained, besides the usual.
     """
 
     why: str
@@ -56,6 +58,7 @@ class Under:
     epochs: int = 0
     value: Any = None
     alone: bool = False
+    network: Mapping[str, Any] = field(default_factory=dict)
 
 
 UNDER = {
@@ -63,14 +66,23 @@ UNDER = {
     "methods/acls/weight_neg": Under("early logits differ by less than it", {"margin": 1.0}),
     "methods/acls/parts": Under("early logits keep within the margin", {"margin": 1.0}),
     "methods/balcal/delta": Under("balances from the day that confidence exceeds it", epochs=12),
+    "methods/cape/bins": Under("calibrates in every sixth epoch only", {"every": 1}),
     "methods/crl/margin": Under(
         "the ranking condition has no margin", {"condition": "margin"}, alone=True
     ),
     "methods/flsd/schedule": Under("two of the schedules agree at gamma 3", {"gamma": 4.0}),
     "methods/mdca/gamma": Under("the exponent of the focal base", {"base": "fl"}, alone=True),
     "methods/mdca/smoothing": Under("that of the smoothed base", {"base": "ls"}, alone=True),
+    "methods/patra/threshold": Under("both are small", {"weight": 10.0}),
+    "methods/patra/pruned": Under("prunes after twenty epochs only", {"every": 1}),
+    "methods/patra/momentum": Under(
+        "prunes after twenty epochs only", {"every": 1, "pruned": 0.3}, value=1.0
+    ),
     "refinements/macal/feedback": Under(
-        "both gaps exceed the decaying bound, which then is the change", {"eta_init": 0.5}
+        "all gaps exceed the decaying bound, which then is the change", {"eta_init": 0.5}
+    ),
+    "refinements/macal/views": Under(
+        "the digits are not augmented unless told", network={"augmentation": "crop-flip"}
     ),
     "calibrators/cts/variant": Under(
         "there is released code for one assignment", {"assignment": "logit"}
@@ -94,7 +106,9 @@ def test_every_class_has_a_space_and_every_space_a_class(kind: str) -> None:
 @pytest.mark.parametrize(("kind", "name"), PARTS)
 def test_arguments_are_the_parameters_of_the_space_with_its_defaults(kind: str, name: str) -> None:
     arguments = inspect.signature(constructor(kind, name)).parameters
-    defaults = {key: p.default for key, p in arguments.items() if key not in OF_THE_TASK}
+    # An objective's reduction is its own.
+    task = OF_THE_TASK if kind == "methods" else set()
+    defaults = {key: p.default for key, p in arguments.items() if key not in task}
     assert load_space(kind, name).default_point() == defaults
     for key, value in load_space(kind, name).default_point().items():
         assert type(value) is type(defaults[key]), key
@@ -112,29 +126,36 @@ class Catalogue:
 
     def __init__(self, folder: Path) -> None:
         self._laboratory = Laboratory(folder, SplitSpec(validation=0.25, train_limit=256))
-        # What is refined and calibrated has to be over-confident for calibration to matter.
-        self._plain = self._laboratory.compute("train", {"ce": {}}, OVERCONFIDENT).artifact()
+        self._networks: dict[str, Artifact] = {}
         self._known: dict[str, Tensor] = {}
 
     def outcome(
-        self, kind: str, name: str, parameters: Mapping[str, Any], epochs: int = 0
+        self, kind: str, name: str, parameters: Mapping[str, Any], under: Under = NOWHERE
     ) -> Tensor:
         """Return validation logits, or cross-fitted log-probabilities, (N, K)."""
-        key = json.dumps([kind, name, parameters, epochs], sort_keys=True)
+        key = json.dumps([kind, name, parameters, under.epochs, under.network], sort_keys=True)
         if key not in self._known:
-            self._known[key] = self._compute(kind, name, parameters, epochs)
+            self._known[key] = self._compute(kind, name, parameters, under)
         return self._known[key]
 
-    def _compute(self, kind: str, name: str, parameters: Mapping[str, Any], epochs: int) -> Tensor:
-        compute = self._laboratory.compute
+    def _network(self, protocol: Mapping[str, Any]) -> Artifact:
+        """Return a network that is over-confident, so that calibration matters."""
+        key = json.dumps(protocol, sort_keys=True)
+        if key not in self._networks:
+            whole = {**OVERCONFIDENT, **protocol}
+            self._networks[key] = self._laboratory.compute("train", {"ce": {}}, whole).artifact()
+        return self._networks[key]
+
+    def _compute(self, kind: str, name: str, parameters: Mapping[str, Any], under: Under) -> Tensor:
+        compute, network = self._laboratory.compute, self._network(under.network)
         if kind == "methods":
-            protocol = {**TRAINING, "epochs": epochs or TRAINING["epochs"]}
+            protocol = {**TRAINING, "epochs": under.epochs or TRAINING["epochs"]}
             return compute("train", {name: parameters}, protocol).logits
         if kind == "refinements":
             parameters = {"epochs": 6, **parameters}
-            return compute("refine", {name: parameters}, TRAINING, self._plain).logits
+            return compute("refine", {name: parameters}, TRAINING, network).logits
         part = f"ts-{name}" if kind == "objectives" else name
-        return compute("calibrate", {part: parameters}, TRAINING, self._plain).logits
+        return compute("calibrate", {part: parameters}, TRAINING, network).logits
 
 
 @pytest.fixture(scope="module")
@@ -173,8 +194,8 @@ def test_changing_a_parameter_changes_the_outcome(
     under = UNDER.get(f"{kind}/{name}/{key}", NOWHERE)
     changed = {**under.setting, key: value}
     assert value != load_space(kind, name).parameters[key].default
-    before = catalogue.outcome(kind, name, under.setting, under.epochs)
-    after = catalogue.outcome(kind, name, changed, under.epochs)
+    before = catalogue.outcome(kind, name, under.setting, under)
+    after = catalogue.outcome(kind, name, changed, under)
     assert not torch.allclose(before, after, rtol=1e-4, atol=1e-4)
 
 

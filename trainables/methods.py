@@ -1,20 +1,16 @@
 """A training method as recipes name it: a loss, an augmentation, a scheme, or several together."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Generator, Tensor
 
 from trainables.augmentations import AUGMENTATIONS, Augmentation
-from trainables.errors import InputError
+from trainables.common.errors import InputError
+from trainables.common.registry import Registry
 from trainables.losses import LOSSES, Loss, build_loss
 from trainables.models import Network
-from trainables.registry import Registry
 from trainables.schemes import SCHEMES, Scheme
-
-__all__ = ["TrainingMethod", "build_method", "method_kind", "method_names"]
 
 _REGISTRIES: dict[str, Registry[Any]] = {
     "loss": LOSSES,
@@ -31,36 +27,6 @@ def method_names() -> list[str]:
 def method_kind(name: str) -> str | None:
     """Return ``loss``, ``augmentation`` or ``scheme``, or None if ``name`` is no method."""
     return next((kind for kind, registry in _REGISTRIES.items() if name in registry), None)
-
-
-def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
-    """Make a training method from its parts, such as ``{"mbls": {"margin": 6.0}, "mixup": {}}``.
-
-    Args:
-        parts: Name to hyper-parameters; at most one loss, one augmentation and one scheme. Without
-            a loss, cross-entropy is used.
-
-    Raises:
-        InputError: If a name is unknown, two parts are of one kind, or both an augmentation and a
-            scheme form the loss in their own way.
-        ValueError: If a hyper-parameter is out of its range.
-    """
-    built: dict[str, Any] = {}
-    for name, parameters in parts.items():
-        kind = method_kind(name)
-        if kind is None:
-            raise InputError(f"unknown method {name!r}; there are: {', '.join(method_names())}")
-        if kind in built:
-            raise InputError(f"a method has one {kind} at most; {name!r} is a second one")
-        built[kind] = _REGISTRIES[kind].build(name, **parameters)
-    if "augmentation" in built and "scheme" in built and built["scheme"].forms_loss:
-        raise InputError(
-            f"{' and '.join(parts)} cannot be combined: the augmentation and the scheme both form "
-            "the loss in their own way"
-        )
-    return TrainingMethod(
-        built.get("loss") or build_loss("ce"), built.get("augmentation"), built.get("scheme")
-    )
 
 
 class TrainingMethod:
@@ -92,7 +58,7 @@ class TrainingMethod:
     def training_loss(
         self,
         network: Network,
-        images: Tensor,
+        inputs: Tensor,
         targets: Tensor,
         indices: Tensor,
         generator: Generator,
@@ -100,10 +66,40 @@ class TrainingMethod:
         """Return the scalar to minimise and the logits (N, K) of a batch."""
         if self.augmentation is not None:
             return self.augmentation.training_loss(
-                network, self.loss, images, targets, indices, generator
+                network, self.loss, inputs, targets, indices, generator
             )
-        return self.scheme.training_loss(network, self.loss, images, targets, indices)
+        return self.scheme.training_loss(network, self.loss, inputs, targets, indices)
 
     def end_epoch(self, network: Network, epoch: int) -> dict[str, float]:
         """Finish an epoch and return figures worth tracking."""
         return self.scheme.end_epoch(network, epoch)
+
+
+def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
+    """Make a training method from its parts, such as ``{"mbls": {"margin": 6.0}, "mixup": {}}``.
+
+    Args:
+        parts: Name to hyper-parameters; at most one loss, one augmentation and one scheme. Without
+            a loss, cross-entropy is used.
+
+    Raises:
+        InputError: If a name is unknown, two parts are of one kind, or both an augmentation and a
+            scheme form the loss in their own way.
+        ValueError: If a hyper-parameter is out of its range.
+    """
+    built: dict[str, Any] = {}
+    for name, parameters in parts.items():
+        kind = method_kind(name)
+        if kind is None:
+            raise InputError(f"unknown method {name!r}; there are: {', '.join(method_names())}")
+        if kind in built:
+            raise InputError(f"a method has one {kind} at most; {name!r} is a second one")
+        built[kind] = _REGISTRIES[kind].build(name, **parameters)
+    if "augmentation" in built and "scheme" in built and built["scheme"].forms_loss:
+        raise InputError(
+            f"{' and '.join(parts)} cannot be combined: the augmentation and the scheme both form "
+            "the loss in their own way"
+        )
+    return TrainingMethod(
+        built.get("loss") or build_loss("ce"), built.get("augmentation"), built.get("scheme")
+    )

@@ -1,11 +1,8 @@
 """The one module here that knows Ray: a Tune trainable that computes stages."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time
-import uuid
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,16 +11,15 @@ import torch
 from filelock import Timeout
 from ray import tune
 
-from trainables._faults import is_machines_fault, reason_of, where_raised
-from trainables._meter import Meter
-from trainables.artifacts import ArtifactStore
+from trainables.common.errors import StorageError
+from trainables.common.faults import is_machines_fault, reason_of, where_raised
+from trainables.common.files import drafted
+from trainables.common.meter import Meter
 from trainables.data import PreparedData, seal_test_data
-from trainables.engine import trial_device
-from trainables.errors import StorageError
-from trainables.groups import open_together
 from trainables.stages import StageRequest, StageRun, TaskData
-
-__all__ = ["BROKEN", "StageTrainable"]
+from trainables.stages.engine import trial_device
+from trainables.stages.together import open_together
+from trainables.store.artifacts import ArtifactStore
 
 WAIT_SECONDS = 0.2  # Pause of a trial that waits for another one that computes the same stage.
 # Silence after which the other one counts as stopped: a scheduler may have ended its trial, and its
@@ -66,11 +62,8 @@ class StageTrainable(tune.Trainable):
     ) -> None:
         """Give up test data for good and open the first trial.
 
-        Args:
-            config: See the class.
-            storage: Root of the artifact store.
-            report_seconds: Epochs shorter than this are reported together.
-            checkpoint_every: Reports between two checkpoints; 0 for none.
+        ``storage`` is the root of the artifact store. Epochs shorter than ``report_seconds`` are
+        reported together; ``checkpoint_every`` counts reports, 0 for no checkpoints.
         """
         self._notices: list[str] = []  # What a person should know of, such as a damaged artifact.
         self._store = ArtifactStore(Path(storage), self._notices.append)
@@ -146,7 +139,7 @@ class StageTrainable(tune.Trainable):
         self._notices.clear()
         return {
             "status": status,
-            "reason": "" if error is None else _told(error),
+            "reason": "" if error is None else _described(error),
             "traceback": "" if error is None else where_raised(error),
             "host": HOST,
             "storage_failed": isinstance(error, StorageError),
@@ -233,7 +226,6 @@ class StageTrainable(tune.Trainable):
         if not self._checkpoint_every or self._reports % self._checkpoint_every or not self._run:
             return
         path = self._checkpoint
-        draft = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
         content = {
             "stage": self._run.state_dict(),
             "seconds": self._seconds,
@@ -241,12 +233,9 @@ class StageTrainable(tune.Trainable):
         }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as stream:
+            with drafted(path) as draft, draft.open("wb") as stream:
                 torch.save(content, stream)
-            os.replace(draft, path)
         except (OSError, RuntimeError) as error:
-            with contextlib.suppress(OSError):
-                draft.unlink()
             # Of a full disk torch says only at which byte it stopped.
             reason = error.__context__ if isinstance(error.__context__, OSError) else error
             raise StorageError(f"cannot write checkpoint {path}: {reason}") from error
@@ -272,7 +261,7 @@ class StageTrainable(tune.Trainable):
         """Leave the stage to another process, which goes on from the checkpoint."""
         self._fault = error
         self._notices.append(
-            f"{self._what} failed on {HOST}, by no fault of its own: {_told(error)}"
+            f"{self._what} failed on {HOST}, by no fault of its own: {_described(error)}"
         )
         # A device that failed once may refuse this too.
         with contextlib.suppress(RuntimeError):
@@ -293,7 +282,7 @@ class StageTrainable(tune.Trainable):
             torch.cuda.empty_cache()
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return str(error) if isinstance(error, StorageError) else reason_of(error)
 
 

@@ -1,29 +1,31 @@
 """The command's frame: its sub-commands, and how it fails."""
 
-from __future__ import annotations
-
 import sys
 from importlib.metadata import version
 
 import typer
 
-from orchestrator.cli._calibrate import apply, calibrate
-from orchestrator.cli._compare import compare, ranks
+from orchestrator.cli._apply import apply
+from orchestrator.cli._best import best
+from orchestrator.cli._calibrate import calibrate
+from orchestrator.cli._claims import claims
+from orchestrator.cli._compare import compare
 from orchestrator.cli._console import complain
+from orchestrator.cli._demo import demo
 from orchestrator.cli._doctor import doctor
 from orchestrator.cli._gc import gc
 from orchestrator.cli._list import list_names
-from orchestrator.cli._nightly import nightly
+from orchestrator.cli._plan import plan
 from orchestrator.cli._plot import plot
-from orchestrator.cli._query import best, sync
-from orchestrator.cli._report_page import report
+from orchestrator.cli._ranks import ranks
+from orchestrator.cli._report import report
 from orchestrator.cli._reproduce import reproduce
-from orchestrator.cli._run import demo, plan, run
+from orchestrator.cli._run import run
 from orchestrator.cli._submit import submit
+from orchestrator.cli._sync import sync
 from orchestrator.cli._table import table
-from trainables.errors import InputError
-
-__all__ = ["app", "main"]
+from orchestrator.cli.nightly import nightly
+from trainables.common.errors import InputError
 
 WRONG_INPUT = 2
 INTERRUPTED = 130  # What typer makes of Ctrl-C, and a sweep that ended by it returns.
@@ -56,17 +58,21 @@ def _options(
         raise typer.Exit(WRONG_INPUT)
 
 
-app.command()(demo)
-app.command()(run)
-app.command()(submit)
-app.command()(plan)
-app.command()(best)
-app.command()(reproduce)
-app.command()(table)
-app.command()(compare)
-app.command()(ranks)
-app.command()(report)
-app.command()(plot)
+for command in (
+    demo,
+    run,
+    submit,
+    plan,
+    best,
+    reproduce,
+    table,
+    compare,
+    ranks,
+    claims,
+    report,
+    plot,
+):
+    app.command()(command)
 app.command()(sync)
 app.command()(calibrate)
 app.command()(apply)
@@ -79,7 +85,7 @@ app.command()(gc)
 def _message(error: typer.TyperException) -> str:
     """Return what typer complains of, in one line."""
     text = error.format_message() if hasattr(error, "format_message") else str(error)
-    # pydantic, by which typer reads values, begins the messages of an Enum so.
+    # pydantic, by which typer reads values, begins the messages of choices so.
     return " ".join(text.split()).replace(": Value error, ", ": ")
 
 

@@ -1,6 +1,4 @@
-"""``calsweep calibrate`` and ``calsweep apply``: post-hoc calibration of files of logits."""
-
-from __future__ import annotations
+"""``calsweep calibrate``: post-hoc calibration of files of logits."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,17 +6,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli._console import echo
-from trainables.errors import InputError
-from trainables.paths import local_path
-
-__all__ = ["apply", "calibrate"]
-
-Kind = Annotated[
-    str | None,
-    typer.Option(help="What the file holds: logits or probs. Needed unless its array says so."),
-]
-
-Bins = Annotated[int, typer.Option(min=1, max=10**6, help="Equal-width bins of the ECE.")]
+from orchestrator.cli._options import Bins, Kind, split_names
 
 
 def calibrate(
@@ -49,10 +37,10 @@ def calibrate(
     """
     from rich.console import Console
 
-    from orchestrator.calibrate import calibrate_table, check_names, plan_task, save_table
-    from orchestrator.logit_files import read_logits
+    from orchestrator.logits.calibrate import calibrate_table, check_names, plan_task, save_table
+    from orchestrator.logits.files import read_logits
 
-    names, chosen = _split(with_), _split(objectives)
+    names, chosen = split_names(with_), split_names(objectives)
     check_names(names, chosen)
     other = None if fit is None else read_logits(fit, kind)
     tasks = [plan_task(read_logits(path, kind), fit_rows, other) for path in logits]
@@ -64,31 +52,3 @@ def calibrate(
     if out is not None:
         save_table(table, out)
         echo(f"calibrators and table in {out}")
-
-
-def apply(
-    calibrator: Annotated[Path, typer.Argument(help="Folder of a saved calibrator.")],
-    logits: Annotated[Path, typer.Argument(help="File: .npz, or a pickled (val, test).")],
-    out: Annotated[Path, typer.Option(help="The .npz to write.")] = Path("calibrated.npz"),
-    kind: Kind = None,
-    bins: Bins = 15,
-) -> None:
-    """Map logits by a saved calibrator; write log-probabilities and print ECE and accuracy.
-
-    The figures are honest only for rows that the calibrator was not fitted on.
-    """
-    from orchestrator.calibrate import apply_calibrator, make_folder, save_log_probs, score
-    from orchestrator.logit_files import read_logits
-
-    if out.suffix != ".npz":
-        raise InputError(f"{out}: ending {out.suffix!r}, allowed is .npz")
-    make_folder(local_path(out, "--out").parent)
-    rows = read_logits(logits, kind).rows
-    log_probs = apply_calibrator(calibrator, rows)
-    save_log_probs(out, log_probs, rows.labels)
-    ece, accuracy, nll = score(log_probs, rows.labels, bins)
-    echo(f"ECE {100 * ece:.2f} %, accuracy {100 * accuracy:.2f} %, NLL {nll:.4f}: {out}")
-
-
-def _split(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,16 +1,14 @@
 """How the commands print: nothing that people named can steer a terminal or become markup."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from trainables.errors import one_line, printable
-
-__all__ = ["complain", "echo", "output"]
+from trainables.common.errors import one_line, printable
 
 UNBOUNDED = 10_000
 LONGEST = 298  # Characters of a complaint.
@@ -40,3 +38,17 @@ def echo(text: str, nl: bool = True, err: bool = False) -> None:
 def complain(text: str, command: str = "calsweep") -> None:
     """Print one line on standard error."""
     typer.echo(one_line(f"{command}: {text}", LONGEST), err=True)
+
+
+@contextmanager
+def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a text and a bar on standard error within the block, where that is a terminal.
+
+    Yields a function of what is done and what there is to do.
+    """
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        line = progress.add_task(text)
+        yield lambda done, total: progress.update(line, completed=done, total=total)

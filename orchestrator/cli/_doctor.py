@@ -1,23 +1,21 @@
 """``calsweep doctor``: is this machine ready, and if not, what is to be done."""
 
-from __future__ import annotations
-
 import os
 import platform
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
 from orchestrator.cli._console import echo
-
-__all__ = ["doctor"]
+from trainables.common.errors import InputError
+from trainables.common.paths import DEFAULT_STORAGE
 
 
 class Finding(NamedTuple):
-    """One line of the report: ``fault`` is empty if all is well, else it is the remedy."""
+    """One line of the report: all is well if ``remedy`` is empty."""
 
     subject: str
     detail: str
@@ -27,7 +25,7 @@ class Finding(NamedTuple):
 
 def doctor(
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow URI to be checked.")] = None,
-    storage: Annotated[str, typer.Option(help="Storage folder.")] = "calsweep-storage",
+    storage: Annotated[str, typer.Option(help="Storage folder.")] = DEFAULT_STORAGE,
     data_root: Annotated[str, typer.Option(help="Folder for downloaded data sets.")] = "data",
 ) -> int:
     """Check versions, GPUs, Ray, tracking, storage and data sets, each with its remedy."""
@@ -41,21 +39,14 @@ def doctor(
 
 
 def _findings(tracking_uri: str | None, storage: str, data_root: str) -> Iterator[Finding]:
-    checks: list[Callable[[], Finding]] = [
-        _versions,
-        _gpus,
-        _ray,
-        _token,
-        lambda: _tracking(tracking_uri, storage),
-        lambda: _storage(storage),
-    ]
-    for check in checks:
-        yield check()
+    yield from (check() for check in (_versions, _gpus, _ray, _token))
+    yield _tracking(tracking_uri, storage)
+    yield _storage(storage)
     yield from _datasets(data_root)
 
 
 def _versions() -> Finding:
-    from orchestrator.provenance import library_versions
+    from orchestrator.storage.provenance import library_versions
 
     versions = library_versions()
     listing = ", ".join(f"{name} {number}" for name, number in versions.items())
@@ -75,11 +66,10 @@ def _gpus() -> Finding:
 
 
 def _ray() -> Finding:
-    from orchestrator._cluster import joined_cluster
-    from trainables.errors import InputError
+    from orchestrator.running.cluster.local import join_cluster
 
     try:
-        with joined_cluster(None) as ray:
+        with join_cluster(None) as ray:
             resources = ray.cluster_resources()
     except InputError as error:
         return Finding("Ray", str(error), "free memory and /dev/shm, then try again")
@@ -87,16 +77,15 @@ def _ray() -> Finding:
 
 
 def _token() -> Finding:
-    from orchestrator._cluster import token_fault
+    from orchestrator.running.cluster.local import token_fault
 
     what, _, remedy = token_fault().partition(": ")
     return Finding("token", what or "none here that others could read", remedy, optional=True)
 
 
 def _tracking(tracking_uri: str | None, storage: str) -> Finding:
-    from orchestrator.selection import default_tracking_uri
-    from orchestrator.tracking import check_login, check_tracking_uri, ping
-    from trainables.errors import InputError
+    from orchestrator.sweep.tracking_uri import check_tracking_uri, default_tracking_uri
+    from orchestrator.tracking import check_login, ping
 
     uri = tracking_uri or default_tracking_uri(storage)
     try:
@@ -128,10 +117,10 @@ def _storage(storage: str) -> Finding:
 
 
 def _datasets(data_root: str) -> Iterator[Finding]:
-    from trainables.data import check_source, source_names
+    from trainables.data import find_reader, source_names
 
     for name in source_names():
         if ":" not in name:
-            status = check_source(name, Path(data_root))
+            status = find_reader(name, Path(data_root)).check()
             remedy = "" if status.present else status.remedy
             yield Finding(f"dataset {name}", status.detail, remedy, optional=True)

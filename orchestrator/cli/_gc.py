@@ -1,30 +1,27 @@
 """``calsweep gc``."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from orchestrator.cli._console import output
-
-__all__ = ["gc"]
+from trainables.common.paths import DEFAULT_STORAGE
 
 
 def gc(
-    storage: Annotated[str, typer.Option(help="Storage folder.")] = "calsweep-storage",
+    storage: Annotated[str, typer.Option(help="Storage folder.")] = DEFAULT_STORAGE,
     drop: Annotated[
         list[str] | None,
         typer.Option(help="A sweep to give up, with all that only it needs; may be repeated."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; only tell.")] = False,
-) -> int:
+) -> None:
     """Remove stored outcomes that no kept sweep needs, and say how much."""
-    from orchestrator.garbage import collect_garbage
-    from trainables.paths import storage_folder
+    from orchestrator.storage.garbage import collect_garbage
+    from orchestrator.storage.storage import Storage
 
-    found = collect_garbage(storage_folder(storage), drop or (), dry_run)
+    found = collect_garbage(Storage(storage), drop or (), dry_run)
     table = Table(box=None)
     for heading in ("kind", "removed", "MB", "kept", "MB"):
         table.add_column(heading, justify="left" if heading == "kind" else "right")
@@ -33,5 +30,4 @@ def gc(
         table.add_row(kind.kind, *(f"{n:.1f}" if isinstance(n, float) else str(n) for n in figures))
     output().print(table)
     freed = sum(kind.bytes_removed for kind in found) / 1e6
-    output().print(f"{freed:.1f} MB {'would be' if dry_run else 'were'} freed", markup=False)
-    return 0
+    output().print(f"{freed:.1f} MB {'would be' if dry_run else 'were'} freed")

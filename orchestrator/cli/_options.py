@@ -1,15 +1,54 @@
-"""Options that several sub-commands share."""
+"""Options and arguments that several sub-commands share, and what is read by them."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-__all__ = ["Storage", "TrackingUri"]
+if TYPE_CHECKING:
+    from orchestrator.storage.results import StudyResult
 
+Address = Annotated[
+    str | None,
+    typer.Option(help="A Ray cluster: auto, HOST:PORT or ray://HOST:PORT; default: this machine."),
+]
+Bins = Annotated[int, typer.Option(min=1, max=10**6, help="Equal-width bins of the ECE.")]
+Draws = Annotated[int, typer.Option(min=1, help="Resamples of the test rows.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")]
+Fresh = Annotated[
+    bool, typer.Option(help="Start over under the next free name, keeping what is there.")
+]
+Kind = Annotated[
+    str | None,
+    typer.Option(help="What the file holds: logits or probs. Needed unless its array says so."),
+]
+Metric = Annotated[str, typer.Option(help="What is compared, such as ece or acc.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+ResampleSeed = Annotated[int, typer.Option(help="Decides the resamples.")]
+StorageFolder = Annotated[str, typer.Option(help="Storage folder whose database is asked.")]
+SweepFile = Annotated[Path, typer.Argument(help="The sweep file.", show_default=False)]
+SweepName = Annotated[str, typer.Argument(help="The sweep's name.")]
+TextFormat = Annotated[Literal["terminal", "markdown", "csv"], typer.Option(help="Output format.")]
 TrackingUri = Annotated[
     str | None,
     typer.Option(help="MLflow URI; default: MLFLOW_TRACKING_URI, else the storage's database."),
 ]
-Storage = Annotated[str, typer.Option(help="Storage folder whose database is asked.")]
+
+
+def split_names(text: str) -> list[str]:
+    """Return the names in a list separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def tracked_results(
+    sweeps: Iterable[str], tracking_uri: str | None, storage: str
+) -> list[list[StudyResult]]:
+    """Return the results of each sweep, from the store that the options name."""
+    from orchestrator.sweep.tracking_uri import default_tracking_uri
+    from orchestrator.tracking import study_results
+
+    uri = tracking_uri or default_tracking_uri(storage)
+    return [study_results(uri, sweep) for sweep in dict.fromkeys(sweeps)]

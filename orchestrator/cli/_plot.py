@@ -1,32 +1,29 @@
 """``calsweep plot``."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli._console import echo
-
-__all__ = ["plot"]
+from orchestrator.cli._options import SweepName
+from trainables.common.paths import DEFAULT_STORAGE
 
 
 def plot(
-    sweep: Annotated[str, typer.Argument(help="The sweep's name.")] = "demo",
-    storage: Annotated[str, typer.Option(help="Storage folder of the sweep.")] = "calsweep-storage",
-) -> int:
+    sweep: SweepName = "demo",
+    storage: Annotated[str, typer.Option(help="Storage folder of the sweep.")] = DEFAULT_STORAGE,
+) -> None:
     """Draw slices of the search, learning curves and MaC-Cal's q from a sweep's journal."""
-    from orchestrator.journal import read_events
-    from orchestrator.plots import write_plots
-    from orchestrator.run import JOURNAL, load_existing
+    from orchestrator.report.plots import write_plots
+    from orchestrator.storage.journal import iterate_events
+    from orchestrator.storage.storage import Storage, SweepFolder
 
-    directory = load_existing(sweep, storage).directory
-    events, _ = read_events(directory / JOURNAL)
-    written = write_plots(events, directory / "plots")
+    place = Storage(storage)
+    folder = SweepFolder.of(place.load_spec(sweep))
+    written = write_plots(iterate_events(folder.journal, kinds=None), folder.plots)
     if not written:
         echo(f"sweep {sweep} has nothing to plot yet")
-        return 0
-    echo(f"{len(written)} plots in {directory / 'plots'}:")
+        return
+    echo(f"{len(written)} plots in {folder.plots}:")
     for path in written:
         echo(f"  {path.name}")
-    return 0

@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator.cli._console import echo, output
-from orchestrator.cli._options import Storage, TrackingUri
+from orchestrator.cli._options import StorageFolder, TrackingUri
+from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
-    from orchestrator.reproduce import Progress, Reproduction
-
-__all__ = ["reproduce"]
+    from orchestrator.running.reproduce import Progress, Reproduction
 
 EQUAL, DIFFERENT = 0, 1
 
@@ -31,11 +30,11 @@ def reproduce(
     ] = None,
     data_root: Annotated[str, typer.Option(help="Folder of downloaded data sets.")] = "data",
     tracking_uri: TrackingUri = None,
-    storage: Storage = "calsweep-storage",
+    storage: StorageFolder = DEFAULT_STORAGE,
 ) -> int:
     """Train a run's configuration again and compare the figures: 0 if equal, 1 if not."""
-    from orchestrator.reproduce import reproduce as compute
-    from orchestrator.selection import default_tracking_uri
+    from orchestrator.running.reproduce import reproduce as compute
+    from orchestrator.sweep.tracking_uri import default_tracking_uri
 
     with tempfile.TemporaryDirectory(prefix="calsweep-") as scratch:
         found = compute(
@@ -63,16 +62,13 @@ def _shown(console: Console) -> Progress:
 
 def _table(found: Reproduction) -> Table:
     run = found.run
-    table = Table(title=f"{run.recipe} on {run.task}, seed {run.seed}", title_justify="left")
+    title = f"{run.study.recipe} on {run.study.task}, seed {run.trial.seed}"
+    table = Table(title=title, title_justify="left")
     for heading in ("metric", "recorded", "reproduced", "difference"):
         table.add_column(heading, justify="left" if heading == "metric" else "right")
     for figure in found.figures:
-        table.add_row(
-            figure.metric,
-            f"{figure.recorded:.6f}",
-            f"{figure.reproduced:.6f}",
-            f"{figure.difference:+.2e}" if figure.difference else "0",
-        )
+        change = f"{figure.difference:+.2e}" if figure.difference else "0"
+        table.add_row(figure.metric, f"{figure.recorded:.6f}", f"{figure.reproduced:.6f}", change)
     return table
 
 
@@ -82,5 +78,5 @@ def _verdict(found: Reproduction) -> str:
         return f"equal: no figure differs by more than {found.tolerance:g}"
     return (
         f"different: {worst.metric} by {worst.difference:+.2e}, "
-        f"more than {found.tolerance:g}; the run's code is {found.run.code or 'unknown'}"
+        f"more than {found.tolerance:g}; the run's code is {found.run.trial.code or 'unknown'}"
     )

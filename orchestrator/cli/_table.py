@@ -1,34 +1,21 @@
 """``calsweep table``."""
 
-from __future__ import annotations
-
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from orchestrator.cli._console import echo, output
-from orchestrator.cli._options import Storage, TrackingUri
+from orchestrator.cli._options import StorageFolder, TrackingUri, split_names, tracked_results
+from trainables.common.paths import DEFAULT_STORAGE
 
-__all__ = ["table"]
-
-
-class TableFormat(StrEnum):
-    """How a table is printed."""
-
-    terminal = "terminal"
-    markdown = "markdown"
-    csv = "csv"
-    latex = "latex"
-    html = "html"
-
-
-class ColumnChoice(StrEnum):
-    """What a layout's columns are."""
-
-    auto = "auto"
-    paper = "paper"
-    sweep = "sweep"
+Format = Literal["terminal", "markdown", "csv", "latex", "html"]
+Rows = Annotated[
+    str, typer.Option(help="What a row is: recipe, and any of dataset,model,protocol,task.")
+]
+Columns = Annotated[
+    Literal["auto", "paper", "sweep"],
+    typer.Option(help="A layout's columns: the paper's, the sweep's, or what there is."),
+]
 
 
 def table(
@@ -45,16 +32,11 @@ def table(
     tasks: Annotated[
         str | None, typer.Option(help="Only these tasks, such as 'cifar10/*'; * is any text.")
     ] = None,
-    rows: Annotated[
-        str, typer.Option(help="What a row is: recipe, and any of dataset,model,protocol,task.")
-    ] = "recipe",
+    rows: Rows = "recipe",
     layout: Annotated[
         str | None, typer.Option(help="Rows and columns of a paper's table, or PATH.yaml.")
     ] = None,
-    columns: Annotated[
-        ColumnChoice,
-        typer.Option(help="A layout's columns: the paper's, the sweep's, or what there is."),
-    ] = ColumnChoice.auto,
+    columns: Columns = "auto",
     published: Annotated[
         bool, typer.Option("--published", help="Show the paper's figures beside ours.")
     ] = False,
@@ -74,24 +56,23 @@ def table(
     mixed: Annotated[
         bool, typer.Option("--mixed", help="Show sweeps together whose data or code differ.")
     ] = False,
-    format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.terminal,
+    format: Annotated[Format, typer.Option(help="Output format.")] = "terminal",
     tracking_uri: TrackingUri = None,
-    storage: Storage = "calsweep-storage",
-) -> int:
+    storage: StorageFolder = DEFAULT_STORAGE,
+) -> None:
     """Print a comparison table of one sweep, or of several, from the tracking server."""
-    from orchestrator.selection import default_tracking_uri
-    from orchestrator.tables import TableOptions, combine, make_table, render, to_rich
-    from orchestrator.tracking import study_results
+    from orchestrator.tables.arrange import combine
+    from orchestrator.tables.make import TableOptions, make_table, render
+    from orchestrator.tables.renderers import to_rich
 
-    uri = tracking_uri or default_tracking_uri(storage)
-    found = [study_results(uri, sweep) for sweep in dict.fromkeys(sweeps or ["demo"])]
+    found = tracked_results(sweeps or ["demo"], tracking_uri, storage)
     options = TableOptions(
-        metrics=_split(metrics),
-        recipes=_split(recipes),
-        tasks=_split(tasks),
-        rows=_split(rows) or (),
+        metrics=metrics if metrics is None else split_names(metrics),
+        recipes=recipes if recipes is None else split_names(recipes),
+        tasks=tasks if tasks is None else split_names(tasks),
+        rows=split_names(rows),
         layout=layout,
-        columns=columns.value,
+        columns=columns,
         published=published,
         baseline=baseline,
         floor=floor,
@@ -99,14 +80,7 @@ def table(
         sort=sort,
     )
     built = make_table(combine(found, prefer, mixed), options)
-    if format is TableFormat.terminal:
+    if format == "terminal":
         output().print(to_rich(built))
     else:
-        echo(render(built, format.value).rstrip("\n"))
-    return 0
-
-
-def _split(text: str | None) -> list[str] | None:
-    if text is None:
-        return None
-    return [name.strip() for name in text.split(",") if name.strip()]
+        echo(render(built, format).rstrip("\n"))

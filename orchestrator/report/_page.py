@@ -1,23 +1,24 @@
 """The page: its parts gathered, put into the template, written."""
 
-from __future__ import annotations
-
-import os
+import itertools
+import math
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from orchestrator.report import _overview, _records, _studies
-from orchestrator.report._predictions import COMPARED, Measured, measure
+from orchestrator.report import _records
+from orchestrator.report._panels import COMPARED, Measured, measure
 from orchestrator.report._source import ReportSource
+from orchestrator.report._studies import ENOUGH, MOST_CURVES, retention_figures, study_parts
 from orchestrator.report._tasks import task_part
-from trainables.errors import InputError
-
-__all__ = ["BASELINE", "render_report", "write_report"]
+from orchestrator.tables.arrange import build_table
+from trainables.common.errors import InputError
+from trainables.common.files import write_whole
 
 BASELINE = "ce"
 PLACES = ("tracking", "storage", "data_root", "mirror")
@@ -30,60 +31,52 @@ def render_report(
 ) -> str:
     """Return the page as text.
 
-    Args:
-        source: What it is made of.
-        baseline: The recipe that others are compared with; None for ``ce`` where there is one.
-        progress: Called with the steps that are done and their total.
+    The baseline, with which other recipes are compared, is ``ce`` where none is named and there is
+    one. ``progress`` is called with the steps that are done and their total.
 
     Raises:
         InputError: If there is no result, or the baseline is no recipe of the sweep.
     """
-    _check(source, baseline)
-    name = baseline or BASELINE
-    total = (1 + len(COMPARED)) * len(source.results)
-    count = 0
-
-    def done() -> None:
-        nonlocal count
-        count += 1
-        progress(min(count, total), total)
-
-    measured = {
-        task: measure(source.of_task(task), source.store, name, done) for task in source.tasks
-    }
-    return _template().render(_content(source, name, measured))
-
-
-def _check(source: ReportSource, baseline: str | None) -> None:
     if not source.results:
         raise InputError(f"sweep {source.name} has no study yet, so there is nothing to report")
     recipes = list(dict.fromkeys(result.recipe for result in source.results))
     if baseline is not None and baseline not in recipes:
         raise InputError(f"baseline {baseline!r} is no recipe; there are: {', '.join(recipes)}")
+    name, count = baseline or BASELINE, itertools.count(1)
+    total = (1 + len(COMPARED)) * len(source.results)
+
+    def done() -> None:
+        progress(min(next(count), total), total)
+
+    measured = {
+        task: measure(source.of_task(task), source.store, name, done) for task in source.tasks
+    }
+    return environment().get_template("page.html").render(_content(source, name, measured))
 
 
 def _content(source: ReportSource, baseline: str, measured: dict[str, Measured]) -> dict[str, Any]:
-    history = source.history
-    studies, others = _studies.study_parts(history) if history else ([], [])
-    tasks = [
-        task_part(source, task, number, measured[task], baseline)
-        for number, task in enumerate(source.tasks, start=1)
-    ]
+    history, several = source.history, len(source.tasks) > 1
+    diagram, no_ranks = _records.ranks(source) if several else ("", "")
+    metrics = ("ece", "acc") if several else ()
     return {
         "name": source.name,
         "baseline": baseline,
-        "summary": _overview.summary(source),
-        "overview": _overview.overview(source),
-        "tasks": tasks,
-        "studies": studies,
-        "others": others,
-        "retention": _studies.retention_figures(history) if history else [],
+        "several": several,
+        "summary": _records.summary(source),
+        "overviews": [build_table(source.results, (metric,)) for metric in metrics],
+        "diagram": diagram,
+        "no_ranks": no_ranks,
+        "tasks": [task_part(source, task, measured[task], baseline) for task in source.tasks],
+        "studies": study_parts(history) if history else [],
+        "most_curves": MOST_CURVES,
+        "enough": ENOUGH,
+        "retention": retention_figures(history) if history else [],
         "journal": history is not None,
-        "cost": _records.cost_grid(source, baseline),
+        "costs": _records.costs(source),
         "computed": _records.computed(history) if history else "",
-        "failures": _records.failure_grid(source),
+        "failures": list(_records.failures(source)),
         "facts": _records.facts(source),
-        "runs": _records.runs_grid(source),
+        "runs": list(_records.runs(source)),
         "spec": _spec_text(history.spec) if history else "",
         "version": version("calsweep"),
     }
@@ -95,22 +88,22 @@ def _spec_text(spec: Mapping[str, Any]) -> str:
     return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
 
 
-def _template() -> Any:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    loader = PackageLoader("orchestrator.report", "templates")
-    environment = Environment(
+def environment() -> Environment:
+    """Return the templates; they escape every text and refuse names that are not given."""
+    loader = PackageLoader("orchestrator.report")
+    found = Environment(
         loader=loader,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.tests["finite"] = math.isfinite
     for name in ("style.css", "script.js"):
         # Ours, and no text of a run is in it.
-        text = loader.get_source(environment, name)[0]
-        environment.globals[name.replace(".", "_")] = Markup(text)
-    return environment.get_template("page.html")
+        text = loader.get_source(found, name)[0]
+        found.globals[name.replace(".", "_")] = Markup(text)
+    return found
 
 
 def write_report(
@@ -119,26 +112,15 @@ def write_report(
     baseline: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
-    """Write the page, whole or not at all.
-
-    Args:
-        source: See ``render_report``.
-        path: The file.
-        baseline: See ``render_report``.
-        progress: See ``render_report``.
-
-    Returns:
-        The file.
+    """Write the page of ``render_report`` to a file, whole or not at all; return its path.
 
     Raises:
         InputError: If the file cannot be written; see also ``render_report``.
     """
     text = render_report(source, baseline, progress)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
+        write_whole(path, text)
     except OSError as error:
         raise InputError(f"report {path} cannot be written: {error.strerror}") from error
     return path

@@ -1,53 +1,124 @@
-"""The charts of one recipe's predictions: reliability, risk and coverage."""
+"""What is computed of one task from its stored predictions, and the charts of each recipe."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
 
 import numpy as np
-from markupsafe import Markup
+import torch
+from torch import Tensor
 
-from orchestrator.report._svg import Axis, Plot, thinned
-from trainables.metrics import ReliabilityCurve, RiskCoverageCurve
+from orchestrator.report._chart import Axis, Chart, thinned
+from orchestrator.statistics import Difference, StoredPredictions, TaskComparison, compare
+from orchestrator.storage.results import StudyResult
+from trainables.common.errors import InputError
+from trainables.metrics import (
+    ReliabilityCurve,
+    RiskCoverageCurve,
+    reliability_curve,
+    risk_coverage_curve,
+)
+from trainables.store.artifacts import ArtifactStore
 
-__all__ = ["reliability_panel", "risk_panel"]
-
+COMPARED = ("acc", "ece")  # What is compared with the baseline.
 UNIT = Axis(0.0, 1.0)
 THIRDS = ((0.0, "0"), (0.5, "0.5"), (1.0, "1"))
 SHARES = 22  # Height of the strip of counts below a reliability diagram, in pixels.
 FEWEST = 10  # Rows kept at the left end of a risk-coverage curve; fewer jump about.
+INTERVAL = (90, 16)
+FAR = 3.0  # How many times the usual reach of an interval still fits; others are cut off.
 
 
-def reliability_panel(curve: ReliabilityCurve, recipe: str, seeds: int) -> Markup:
+@dataclass(frozen=True)
+class Curves:
+    """One recipe's: reliability of the rows of all seeds together, and risk, one a seed."""
+
+    reliability: ReliabilityCurve
+    risk: tuple[RiskCoverageCurve, ...]
+
+    @property
+    def area(self) -> float:
+        """Area under the risk-coverage curve, the mean over seeds."""
+        return fmean(curve.area for curve in self.risk)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One task.
+
+    Attributes:
+        curves: Recipe to its curves.
+        comparisons: Metric to the differences from the baseline; empty without a baseline.
+        absent: Recipe to the reason why it has no curves.
+        problem: Why there is nothing at all; else empty.
+    """
+
+    curves: dict[str, Curves] = field(default_factory=dict)
+    comparisons: dict[str, TaskComparison] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+
+def measure(
+    results: Sequence[StudyResult],
+    store: ArtifactStore,
+    baseline: str,
+    done: Callable[[], None] = lambda: None,
+) -> Measured:
+    """Read the predictions of one task and compute what the page draws.
+
+    Predictions that are damaged, or of different rows, are told on the page: a report of what is
+    left is better than none. ``done`` is called once a recipe has been read, and for each of
+    ``COMPARED`` once it has been compared.
+    """
+    try:
+        predictions = StoredPredictions(results, store)
+        curves = {}
+        for recipe, seeds in predictions.items():
+            curves[recipe] = _curves(seeds, predictions.labels)
+            done()
+        comparisons = {
+            metric: compare(results, store, metric, baseline=baseline, done=lambda recipe: done())
+            for metric in (COMPARED if baseline in curves else ())
+        }
+    except InputError as error:
+        return Measured(problem=str(error))
+    return Measured(curves, comparisons, predictions.absent)
+
+
+def _curves(seeds: tuple[Tensor, ...], labels: Tensor) -> Curves:
+    together = reliability_curve(logits=torch.cat(seeds), labels=labels.repeat(len(seeds)))
+    risk = tuple(risk_coverage_curve(logits=seed, labels=labels) for seed in seeds)
+    return Curves(together, risk)
+
+
+def reliability_panel(curve: ReliabilityCurve, recipe: str, seeds: int) -> Chart:
     """Draw accuracy over confidence, against what chance alone would show.
 
-    Args:
-        curve: Of the rows of all seeds together.
-        recipe: Named for screen readers.
-        seeds: How many times each row was counted.
+    The curve is of the rows of all seeds together, so each row was counted that many times.
     """
     label = f"{recipe}: accuracy against confidence, error {100 * curve.error:.2f} %"
-    plot = Plot((168, 168 + SHARES + 6), UNIT, UNIT, label, (4, 6, 16 + SHARES + 6, 22))
-    plot.frame((), THIRDS)
-    plot.line(((0, 0), (1, 1)), "diagonal")
+    chart = Chart((168, 168 + SHARES + 6), UNIT, UNIT, label, (4, 6, 16 + SHARES + 6, 22))
+    chart.frame((), THIRDS)
+    chart.line(((0, 0), (1, 1)), "diagonal")
     for index in np.flatnonzero(curve.count):
-        _draw_bin(plot, curve, int(index), seeds)
-    _draw_shares(plot, curve)
+        _draw_bin(chart, curve, int(index), seeds)
+    _draw_shares(chart, curve)
     for place, text in THIRDS:
-        plot.text(plot.at(place, 0)[0], plot.size[1] - 2, text, "middle")
-    return plot.svg("panel")
+        chart.text(chart.at(place, 0)[0], chart.size[1] - 2, text, "middle")
+    return chart
 
 
-def _draw_bin(plot: Plot, curve: ReliabilityCurve, index: int, seeds: int) -> None:
+def _draw_bin(chart: Chart, curve: ReliabilityCurve, index: int, seeds: int) -> None:
     ends = (float(curve.edges[index]), float(curve.edges[index + 1]))
     confidence, accuracy = float(curve.confidence[index]), float(curve.accuracy[index])
     rows = max(round(curve.count[index] / seeds), 1)
-    plot.box(ends, _chance(confidence, rows), "chance")
+    chart.box(ends, _chance(confidence, rows), "chance")
     kind = "over" if accuracy < confidence else "under"
-    plot.line(((confidence, confidence), (confidence, accuracy)), f"gap {kind}")
+    chart.line(((confidence, confidence), (confidence, accuracy)), f"gap {kind}")
     share = float(curve.count[index] / curve.count.sum())
     title = f"confidence {confidence:.3f}, accuracy {accuracy:.3f}, {100 * share:.1f} % of rows"
-    plot.dot(confidence, accuracy, 1.6 + 2.6 * share**0.5, f"dot {kind}", title)
+    chart.dot(confidence, accuracy, 1.6 + 2.6 * share**0.5, f"dot {kind}", title)
 
 
 def _chance(probability: float, rows: int) -> tuple[float, float]:
@@ -58,21 +129,14 @@ def _chance(probability: float, rows: int) -> tuple[float, float]:
     return float(binom.ppf(0.025, rows, share)) / rows, float(binom.ppf(0.975, rows, share)) / rows
 
 
-def _draw_shares(plot: Plot, curve: ReliabilityCurve) -> None:
-    floor = plot.bottom + SHARES + 3
+def _draw_shares(chart: Chart, curve: ReliabilityCurve) -> None:
+    floor = chart.bottom + SHARES + 3
     shares = curve.count / curve.count.sum()
     for left, right, share in zip(curve.edges[:-1], curve.edges[1:], shares, strict=True):
         if share:
-            start, end = plot.at(float(left), 0)[0], plot.at(float(right), 0)[0]
-            height = max(SHARES * float(share), 0.6)
-            plot.add(
-                "rect",
-                x=start + 0.4,
-                y=floor - height,
-                width=end - start - 0.8,
-                height=height,
-                class_="share",
-            )
+            start, end = chart.at(float(left), 0)[0] + 0.4, chart.at(float(right), 0)[0] - 0.4
+            top = floor - max(SHARES * float(share), 0.6)
+            chart.shape(((start, top), (end, top), (end, floor), (start, floor)), "share")
 
 
 def risk_panel(
@@ -80,23 +144,19 @@ def risk_panel(
     baseline: Sequence[RiskCoverageCurve],
     highest: float,
     recipe: str,
-) -> Markup:
-    """Draw the error among the most confident rows, the baseline's in grey.
+) -> Chart:
+    """Draw the error among the most confident rows, the baseline's in grey; one curve is of a seed.
 
-    Args:
-        curves: One a seed.
-        baseline: Likewise; none if this is the baseline.
-        highest: Risk at the upper end of the axis, the same for all panels.
-        recipe: Named for screen readers.
+    The highest risk is at the upper end of the axis, the same for all panels.
     """
     label = f"{recipe}: error of the most confident rows against their share"
-    plot = Plot((168, 130), UNIT, Axis(0.0, highest), label, (4, 8, 16, 30))
+    chart = Chart((168, 130), UNIT, Axis(0.0, highest), label, (4, 8, 16, 30))
     ticks = Axis(0.0, 100 * highest).ticks(3)
-    plot.frame(((0, "0"), (0.5, "50"), (1, "100 %")), ((t / 100, f"{t:g} %") for t in ticks))
+    chart.frame(((0, "0"), (0.5, "50"), (1, "100 %")), ((t / 100, f"{t:g} %") for t in ticks))
     if baseline:
-        plot.line(_mean_risk(baseline, highest), "reference")
-    plot.line(_mean_risk(curves, highest), "ours")
-    return plot.svg("panel")
+        chart.line(_mean_risk(baseline, highest), "reference")
+    chart.line(_mean_risk(curves, highest), "ours")
+    return chart
 
 
 def _mean_risk(curves: Sequence[RiskCoverageCurve], highest: float) -> list[tuple[float, float]]:
@@ -105,3 +165,26 @@ def _mean_risk(curves: Sequence[RiskCoverageCurve], highest: float) -> list[tupl
     risk = np.minimum(np.mean([curve.risk for curve in curves], axis=0), highest)
     places = thinned(range(min(FEWEST, len(risk)) - 1, len(risk)))
     return [(float(coverage[place]), float(risk[place])) for place in places]
+
+
+def widest(comparison: TaskComparison) -> float:
+    """Return the difference at the edges of the intervals of one column."""
+    differences = comparison.bootstrap.differences.values()
+    ends = [max(abs(found.low), abs(found.high)) for found in differences]
+    return min(max(ends), FAR * median(ends)) * 1.05 or 1.0 if ends else 1.0
+
+
+def interval_chart(found: Difference, limit: float) -> Chart:
+    """Draw a difference and its interval around zero; an arrow where they go on beyond ±limit."""
+    chart = Chart(INTERVAL, Axis(-limit, limit), Axis(-1.0, 1.0), "", (1, 6, 1, 6))
+    low, high, value = (max(-limit, min(limit, v)) for v in (found.low, found.high, found.value))
+    chart.line(((0, -1), (0, 1)), "zero")
+    chart.line(((low, 0), (high, 0)))
+    if value == found.value:
+        chart.dot(value, 0, 3, "")
+    for side, end in ((-1, -found.low), (1, found.high)):
+        if end > limit:
+            tip, level = INTERVAL[0] / 2 + side * (INTERVAL[0] / 2 - 0.5), INTERVAL[1] / 2
+            base = tip - 6 * side
+            chart.shape(((tip, level), (base, level - 4), (base, level + 4)), "")
+    return chart

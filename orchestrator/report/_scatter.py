@@ -1,21 +1,33 @@
 """Accuracy against calibration error, with the recipes that no other beats in both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
-from orchestrator.report._svg import Plot, element, fitting, labelled
-
-__all__ = ["Place", "pareto_front", "scatter"]
+from orchestrator.report._chart import Chart, fitting, labelled
 
 LETTER = 6.3  # Width of a letter in pixels, near enough to keep labels apart.
 LINE = 13.0
 RING = 8.5
 FLOOR = "noise floor"
 SPREAD = 6.0  # Ratio of the errors from which their axis is logarithmic.
+
+# Corners of the marks that are not round, around their middle.
+SHAPES = {
+    "refine": ((-4.6, 0.0), (0.0, -4.6), (4.6, 0.0), (0.0, 4.6)),
+    "calibrate": ((-4.6, 3.6), (0.0, -4.4), (4.6, 3.6)),
+}
+
+# Where a name may stand beside its mark: how far across and down, and which end of it is there.
+BESIDE = (
+    (11.0, 4.0, "start"),
+    (-11.0, 4.0, "end"),
+    (0.0, -11.0, "middle"),
+    (0.0, 19.0, "middle"),
+    (7.0, -7.0, "start"),
+    (7.0, 15.0, "start"),
+    (-7.0, -7.0, "end"),
+    (-7.0, 15.0, "end"),
+)
 
 Box = tuple[float, float, float, float]
 
@@ -50,14 +62,10 @@ def pareto_front(places: Iterable[Place]) -> list[Place]:
 
 def scatter(
     places: Sequence[Place], baseline: str, floor: float | None, size: tuple[int, int]
-) -> Markup:
+) -> Chart:
     """Draw all recipes; the front is joined, and it and the baseline are named first.
 
-    Args:
-        places: At least one.
-        baseline: The recipe that is marked as the baseline.
-        floor: The baseline's noise floor in percent, if known.
-        size: Width and height in pixels.
+    The noise floor is the baseline's, in percent; the size is in pixels.
     """
     errors = [place.error for place in places]
     wide = min(errors) > 0 and max(errors) / min(errors) > SPREAD
@@ -65,25 +73,25 @@ def scatter(
     y = fitting([place.accuracy for place in places])
     front = pareto_front(places)
     label = "Accuracy against ECE; on the front: " + ", ".join(p.recipe for p in front)
-    plot = Plot(size, x, y, label, (20, 12, 34, 44))
-    _draw_floor(plot, floor)
-    plot.frame(labelled(x.ticks(6)), labelled(y.ticks(5)))
-    plot.text(plot.left - 38, 11, "accuracy %", class_="axis")
-    plot.text(plot.right, size[1] - 3, "ECE %, lower is better", "end", "axis")
-    plot.line(_steps(front), "front")
+    chart = Chart(size, x, y, label, (20, 12, 34, 44))
+    _draw_floor(chart, floor)
+    chart.frame(labelled(x.ticks(6)), labelled(y.ticks(5)))
+    chart.text(chart.left - 38, 11, "accuracy %", style="axis")
+    chart.text(chart.right, size[1] - 3, "ECE %, lower is better", "end", "axis")
+    chart.line(_steps(front), "front")
     for place in places:
-        _draw_mark(plot, place, place.recipe == baseline)
-    _Labels(plot, places).draw(front, baseline)
-    return plot.svg("scatter")
+        _draw_mark(chart, place, place.recipe == baseline)
+    _write_names(chart, places, front, baseline)
+    return chart
 
 
-def _draw_floor(plot: Plot, floor: float | None) -> None:
+def _draw_floor(chart: Chart, floor: float | None) -> None:
     """Shade the errors that a perfectly calibrated network would show."""
-    if floor is None or floor <= plot.x.low:
+    if floor is None or floor <= chart.x.low:
         return
-    end = min(floor, plot.x.high)
-    plot.box((plot.x.low, end), (plot.y.low, plot.y.high), "floor")
-    plot.text(plot.left + 5, plot.bottom - 6, FLOOR)
+    end = min(floor, chart.x.high)
+    chart.box((chart.x.low, end), (chart.y.low, chart.y.high), "floor")
+    chart.text(chart.left + 5, chart.bottom - 6, FLOOR)
 
 
 def _steps(front: Sequence[Place]) -> list[tuple[float, float]]:
@@ -94,65 +102,47 @@ def _steps(front: Sequence[Place]) -> list[tuple[float, float]]:
     return corners
 
 
-def _draw_mark(plot: Plot, place: Place, baseline: bool) -> None:
-    x, y = plot.at(place.error, place.accuracy)
+def _draw_mark(chart: Chart, place: Place, baseline: bool) -> None:
+    x, y = chart.at(place.error, place.accuracy)
     title = f"{place.recipe}: accuracy {place.accuracy:.2f} %, ECE {place.error:.2f} %"
     if baseline:
-        plot.dot(place.error, place.accuracy, RING, "ring")
-    shapes = {
-        "refine": f"M{x - 4.6:.1f},{y:.1f}l4.6,-4.6 4.6,4.6 -4.6,4.6z",
-        "calibrate": f"M{x - 4.6:.1f},{y + 3.6:.1f}l4.6,-8 4.6,8z",
-    }
-    if place.stage in shapes:
-        path = shapes[place.stage]
-        plot.add("path", element("title", title), d=path, class_=f"mark {place.stage}")
+        chart.dot(place.error, place.accuracy, RING, "ring")
+    if place.stage in SHAPES:
+        corners = [(x + across, y + down) for across, down in SHAPES[place.stage]]
+        chart.shape(corners, f"mark {place.stage}", title)
     else:
-        plot.dot(place.error, place.accuracy, 4.2, "mark train", title)
+        chart.dot(place.error, place.accuracy, 4.2, "mark train", title)
 
 
-class _Labels:
-    """Puts names beside marks where there is room."""
-
-    def __init__(self, plot: Plot, places: Sequence[Place]) -> None:
-        self.plot, self.places = plot, places
-        marks = (plot.at(place.error, place.accuracy) for place in places)
-        self.taken: list[Box] = [(x - 5, y - 5, x + 5, y + 5) for x, y in marks]
-        end = plot.left + 5 + LETTER * len(FLOOR)
-        self.taken.append((plot.left, plot.bottom - LINE - 5, end, plot.bottom))
-
-    def draw(self, front: Sequence[Place], baseline: str) -> None:
-        first = [p for p in self.places if p in front or p.recipe == baseline]
-        rings = [self.plot.at(p.error, p.accuracy) for p in first if p.recipe == baseline]
-        self.taken += [(x - RING, y - RING, x + RING, y + RING) for x, y in rings]
-        for place in [*first, *(p for p in self.places if p not in first)]:
-            self._label(place, "name strong" if place in front else "name")
-
-    def _label(self, place: Place, class_: str) -> None:
-        x, y = self.plot.at(place.error, place.accuracy)
+def _write_names(
+    chart: Chart, places: Sequence[Place], front: Sequence[Place], baseline: str
+) -> None:
+    """Write names beside marks where there is room, those of the front and the baseline first."""
+    marks = {place: chart.at(place.error, place.accuracy) for place in places}
+    first = [place for place in places if place in front or place.recipe == baseline]
+    taken = []
+    for place, (x, y) in marks.items():
+        reach = RING if place.recipe == baseline else 5.0
+        taken.append((x - reach, y - reach, x + reach, y + reach))
+    end = chart.left + 5 + LETTER * len(FLOOR)
+    taken.append((chart.left, chart.bottom - LINE - 5, end, chart.bottom))
+    for place in [*first, *(p for p in places if p not in first)]:
         width = LETTER * len(place.recipe)
-        away = 11.0
-        candidates = (
-            (x + away, y + 4, "start", x + away),
-            (x - away, y + 4, "end", x - away - width),
-            (x, y - away, "middle", x - width / 2),
-            (x, y + away + 8, "middle", x - width / 2),
-            (x + 7, y - 7, "start", x + 7),
-            (x + 7, y + 15, "start", x + 7),
-            (x - 7, y - 7, "end", x - 7 - width),
-            (x - 7, y + 15, "end", x - 7 - width),
-        )
-        for across, down, anchor, left in candidates:
-            box = (left, down - LINE + 3, left + width, down + 2)
-            if self._free(box):
-                self.taken.append(box)
-                self.plot.text(across, down, place.recipe, anchor, class_)
-                return
+        for across, down, anchor in BESIDE:
+            x, y = marks[place][0] + across, marks[place][1] + down
+            left = x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
+            box = (left, y - LINE + 3, left + width, y + 2)
+            if _fits(chart, box) and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                style = "name strong" if place in front else "name"
+                chart.text(x, y, place.recipe, anchor, style)
+                break
 
-    def _free(self, box: Box) -> bool:
-        left, top, right, bottom = box
-        plot = self.plot
-        inside = left >= plot.left and right <= plot.size[0] and top >= 0 and bottom <= plot.bottom
-        return inside and not any(
-            left < other[2] and right > other[0] and top < other[3] and bottom > other[1]
-            for other in self.taken
-        )
+
+def _fits(chart: Chart, box: Box) -> bool:
+    left, top, right, bottom = box
+    return left >= chart.left and right <= chart.size[0] and top >= 0 and bottom <= chart.bottom
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and one[2] > other[0] and one[1] < other[3] and one[3] > other[1]

@@ -1,17 +1,15 @@
 """What a report is made of: the results, the journal behind them, the stored predictions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from orchestrator._history import History, read_history
-from orchestrator.journal import read_events, study_id
-from orchestrator.results import StudyResult
-from trainables.artifacts import ArtifactStore
-
-__all__ = ["ReportSource", "from_folder"]
+from orchestrator.report._search import CURVES
+from orchestrator.storage.journal import iterate_events
+from orchestrator.storage.ledger import Ledger, Study
+from orchestrator.storage.results import StudyResult, results_of
+from orchestrator.storage.storage import SweepFolder
+from orchestrator.sweep.names import study_id
+from trainables.store.artifacts import ArtifactStore
 
 
 @dataclass(frozen=True)
@@ -19,7 +17,6 @@ class ReportSource:
     """What is known of one sweep.
 
     Attributes:
-        name: The sweep's name.
         results: One a recipe and task, in the order of the table.
         history: What its journal tells; None where the journal is not at hand.
         store: Where its artifacts lie.
@@ -28,7 +25,7 @@ class ReportSource:
 
     name: str
     results: Sequence[StudyResult]
-    history: History | None
+    history: Ledger | None
     store: ArtifactStore
     runs: dict[str, str] = field(default_factory=dict)
 
@@ -45,35 +42,33 @@ class ReportSource:
         there = all(self.store.contains("evaluate", key) for key in result.predictions)
         return result if there else replace(result, predictions=())
 
+    def study(self, result: StudyResult) -> Study | None:
+        """Return what the journal tells of a result's study, or None if it tells nothing."""
+        studies = self.history.studies if self.history else {}
+        return studies.get(study_id(result.task, result.recipe))
+
     def stage(self, result: StudyResult) -> str:
         """Return the stage that a recipe ends with, ``train`` if that is not known."""
-        if self.history is None:
-            return "train"
-        study = self.history.studies.get(study_id(result.task, result.recipe))
-        trials = list(study.trials.values()) if study else []
-        return trials[0].stage if trials else "train"
+        study = self.study(result)
+        return next((t.stage for t in study.begun.values()), "train") if study else "train"
 
 
-def from_folder(
-    name: str, folder: Path, store: ArtifactStore, results: Sequence[StudyResult] | None = None
-) -> ReportSource:
-    """Gather what a sweep's folder holds.
-
-    Args:
-        name: The sweep's name.
-        folder: ``STORAGE/sweeps/NAME``; where it has no journal, the results must be given.
-        store: The artifacts of that storage.
-        results: The sweep's results; None for those of the journal.
+def from_folder(folder: SweepFolder, results: Sequence[StudyResult] | None = None) -> ReportSource:
+    """Gather what a sweep's folder holds, with the journal's results if none are given.
 
     Raises:
         InputError: If the journal is damaged, or missing though no results are given.
     """
-    from orchestrator.run import JOURNAL
-    from orchestrator.tracking import delivered_runs, results_from_journal
+    from orchestrator.tracking import delivered_runs
 
-    path = folder / JOURNAL
+    name, store, path = folder.name, folder.storage.store(), folder.journal
     if results is not None and not path.is_file():
         return ReportSource(name, results, None, store)
-    events, _ = read_events(path)
-    found = results_from_journal(events) if results is None else results
-    return ReportSource(name, found, read_history(events), store, delivered_runs(path))
+    history = Ledger(iterate_events(path, kinds=None), CURVES)
+    found = results_of(history) if results is None else results
+    return ReportSource(name, found, history, store, delivered_runs(path))
+
+
+def many(count: int, noun: str) -> str:
+    """Return how many there are of something."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -5,20 +5,27 @@ intervals over test rows, and noise floors. ``rank_comparison`` asks for differe
 (dataset, model) blocks. Both need no training: they read what evaluations have stored.
 """
 
-from orchestrator.statistics._blocks import BlockScores, block_scores
 from orchestrator.statistics._bootstrap import Difference, PairedBootstrap, paired_bootstrap
-from orchestrator.statistics._compare import TaskComparison, compare
+from orchestrator.statistics._claims import ClaimVerdict, PairVerdict, judge_claim
+from orchestrator.statistics._compare import StoredPredictions, TaskComparison, compare
 from orchestrator.statistics._diagram import critical_difference_diagram
-from orchestrator.statistics._holm import holm
-from orchestrator.statistics._predictions import StoredPredictions, stored_predictions
-from orchestrator.statistics._ranks import PairTest, RankComparison, rank_comparison
+from orchestrator.statistics._ranks import (
+    BlockScores,
+    PairTest,
+    RankComparison,
+    block_scores,
+    holm,
+    rank_comparison,
+)
 from orchestrator.statistics._resampled import BOOTSTRAPPED
 
 __all__ = [
     "BOOTSTRAPPED",
     "BlockScores",
+    "ClaimVerdict",
     "Difference",
     "PairTest",
+    "PairVerdict",
     "PairedBootstrap",
     "RankComparison",
     "StoredPredictions",
@@ -27,7 +34,7 @@ __all__ = [
     "compare",
     "critical_difference_diagram",
     "holm",
+    "judge_claim",
     "paired_bootstrap",
     "rank_comparison",
-    "stored_predictions",
 ]

@@ -1,7 +1,5 @@
 """Differences between recipes with intervals from resampled test rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,8 +7,6 @@ import torch
 from torch import Tensor
 
 from orchestrator.statistics._resampled import BOOTSTRAPPED, Resampled, resampled
-
-__all__ = ["Difference", "PairedBootstrap", "paired_bootstrap"]
 
 LEVEL = 0.95
 DRAWS = 2000
@@ -23,8 +19,7 @@ class Difference:
     Attributes:
         value: Metric of the recipe minus metric of the baseline, on all rows; fractions (nats for
             NLL).
-        low: Lower end of the 95% interval.
-        high: Upper end.
+        low, high: Ends of the 95% interval.
     """
 
     value: float
@@ -42,13 +37,11 @@ class PairedBootstrap:
     """Recipes beside a baseline on the same test rows.
 
     Attributes:
-        metric: The metric.
-        baseline: The recipe that the others are compared with.
+        metric, baseline, draws: As they were asked for.
         values: Metric of each recipe on all rows, the mean over its seeds.
         differences: From the baseline, of every recipe but itself.
-        seeds: Seeds of each recipe.
-        rows: Test rows.
-        draws: Resamples.
+        seeds: How many seeds each recipe has.
+        rows: Number of test rows.
     """
 
     metric: str
@@ -66,6 +59,7 @@ def paired_bootstrap(
     metric: str = "ece",
     *,
     baseline: str,
+    level: float = LEVEL,
     draws: int = DRAWS,
     seed: int = 0,
     done: Callable[[str], None] = lambda recipe: None,
@@ -89,6 +83,7 @@ def paired_bootstrap(
         labels: (N,), integers in [0, K).
         metric: One of ``acc, nll, brier, ece, aece, cwece``, of 15 bins.
         baseline: A key of ``predictions``.
+        level: Share of resamples that an interval holds, in (0, 1).
         draws: Resamples, at least 1; 2000 give the ends of an interval to about 3% of its width.
         seed: Decides the resamples.
         done: Called with each recipe when it has been resampled.
@@ -97,39 +92,22 @@ def paired_bootstrap(
         ValueError: If the metric or the baseline is unknown, a recipe has no seed, shapes do not
             fit, or ``draws`` is below 1.
     """
-    _check(predictions, metric, baseline, draws)
-    counts = _resample_counts(len(labels), draws, seed)
-    found, seeds = {}, {}
-    for recipe in predictions:
-        tables = predictions[recipe]
-        found[recipe] = _mean_over_seeds(recipe, tables, labels, metric, counts)
-        seeds[recipe] = len(tables)
-        done(recipe)
-    reference = found[baseline]
-    return PairedBootstrap(
-        metric,
-        baseline,
-        {recipe: own.value for recipe, own in found.items()},
-        {
-            recipe: _difference(own, reference)
-            for recipe, own in found.items()
-            if recipe != baseline
-        },
-        seeds,
-        len(labels),
-        draws,
-    )
-
-
-def _check(
-    predictions: Mapping[str, Sequence[Tensor]], metric: str, baseline: str, draws: int
-) -> None:
     if metric not in BOOTSTRAPPED:
         raise ValueError(f"metric={metric!r} is not one of {', '.join(BOOTSTRAPPED)}")
     if baseline not in predictions:
         raise ValueError(f"baseline={baseline!r} is not one of {', '.join(predictions)}")
     if draws < 1:
         raise ValueError(f"draws={draws!r} is outside [1, inf)")
+    counts = _resample_counts(len(labels), draws, seed)
+    found, seeds = {}, {}
+    for recipe, tables in predictions.items():
+        found[recipe] = _mean_over_seeds(recipe, tables, labels, metric, counts)
+        seeds[recipe] = len(tables)
+        done(recipe)
+    values = {recipe: own.value for recipe, own in found.items()}
+    reference = found.pop(baseline)
+    differences = {recipe: _difference(own, reference, level) for recipe, own in found.items()}
+    return PairedBootstrap(metric, baseline, values, differences, seeds, len(labels), draws)
 
 
 def _resample_counts(rows: int, draws: int, seed: int) -> Tensor:
@@ -158,9 +136,9 @@ def _mean_over_seeds(
     return Resampled(value, torch.stack([part.draws for part in parts]).mean(0))
 
 
-def _difference(own: Resampled, reference: Resampled) -> Difference:
+def _difference(own: Resampled, reference: Resampled, level: float) -> Difference:
     value = own.value - reference.value
     draws = own.draws - reference.draws
     centre = value - (float(draws.mean()) - value)
-    reach = float((draws - centre).abs().quantile(LEVEL))
+    reach = float((draws - centre).abs().quantile(level))
     return Difference(value, centre - reach, centre + reach)

@@ -1,20 +1,96 @@
-"""Everything that is said of the recipes of one task beside a baseline."""
+"""The recipes of one task beside a baseline, from their stored predictions."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from orchestrator.results import StudyResult
-from orchestrator.statistics._bootstrap import DRAWS, PairedBootstrap, paired_bootstrap
-from orchestrator.statistics._predictions import StoredPredictions, stored_predictions
-from orchestrator.statistics._resampled import BOOTSTRAPPED
-from trainables.artifacts import ArtifactStore
-from trainables.errors import InputError
-from trainables.metrics import FLOORED, noise_floor
+import torch
+from torch import Tensor
 
-__all__ = ["TaskComparison", "compare"]
+from orchestrator.statistics._bootstrap import DRAWS, LEVEL, PairedBootstrap, paired_bootstrap
+from orchestrator.statistics._resampled import BOOTSTRAPPED
+from orchestrator.storage.results import StudyResult
+from trainables.common.errors import InputError
+from trainables.metrics import FLOORED, METRICS, noise_floor
+from trainables.store.artifacts import ArtifactStore
+
+
+class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
+    """Recipe to log-probabilities (N, K) of the test rows, one a seed; read when asked for.
+
+    A recipe that is not finished, or of which no predictions were written down, is not left out
+    silently: ``absent`` says why.
+
+    Args:
+        results: Studies of one task, one a recipe.
+        store: The store ``STORAGE/artifacts`` that the sweep wrote to.
+
+    Attributes:
+        absent: Recipe to the reason why it has no predictions.
+        labels: (N,), which all recipes and seeds share.
+
+    Raises:
+        InputError: If a recipe occurs twice, an artifact is missing or damaged, or the recipes were
+            tested on different rows.
+        ValueError: If the results belong to several tasks.
+    """
+
+    def __init__(self, results: Iterable[StudyResult], store: ArtifactStore) -> None:
+        self.absent: dict[str, str] = {}
+        self._results: dict[str, StudyResult] = {}
+        self._store = store
+        for result in (ordered := list(results)):
+            recipe, task = result.recipe, result.task
+            if task != ordered[0].task:
+                raise ValueError(f"results of {ordered[0].task} and of {task}; expected one task")
+            if recipe in self._results or recipe in self.absent:
+                raise InputError(f"two results for {recipe} on {task}; choose one sweep")
+            if reason := _reason(result):
+                self.absent[recipe] = reason
+            else:
+                self._results[recipe] = result
+        self.labels = self._common_labels()
+
+    def __getitem__(self, recipe: str) -> tuple[Tensor, ...]:
+        return tuple(rows["log_probs"] for rows in self._rows(recipe))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._results)
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def _rows(self, recipe: str) -> Iterator[dict[str, Tensor]]:
+        result = self._results[recipe]
+        for key in result.predictions:
+            found = self._store.find("evaluate", key)
+            if found is None:
+                raise InputError(
+                    f"predictions of {recipe} on {result.task} (sweep {result.sweep}) are missing "
+                    f"or damaged: {self._store.path('evaluate', key)}"
+                )
+            yield found.tensors("test")
+
+    def _common_labels(self) -> Tensor:
+        """Return the labels (N,) that all recipes and seeds share."""
+        tested = ((recipe, rows["labels"]) for recipe in self for rows in self._rows(recipe))
+        first, common = next(tested, ("", torch.empty(0, dtype=torch.int64)))
+        for recipe, labels in tested:
+            if not torch.equal(labels, common):
+                raise InputError(
+                    f"{first} and {recipe} were not tested on the same rows of "
+                    f"{self._results[recipe].task}: their labels differ"
+                )
+        return common
+
+
+def _reason(result: StudyResult) -> str:
+    """Return why a result has no predictions, or an empty string."""
+    if result.status == "failed":
+        return f"failed: {result.reason}" if result.reason else "failed"
+    if result.status == "running":
+        return "running"
+    return "" if result.predictions else "no predictions on record"
 
 
 @dataclass(frozen=True)
@@ -22,7 +98,6 @@ class TaskComparison:
     """The recipes of one task beside a baseline.
 
     Attributes:
-        task: The task.
         bootstrap: Values and differences with their intervals.
         floors: Noise floor of each recipe, the mean over its seeds; empty for a metric without.
         absent: Recipe to the reason why it is not compared.
@@ -34,11 +109,19 @@ class TaskComparison:
     absent: dict[str, str]
 
     def inside_floor(self, recipe: str) -> bool:
-        """Tell whether the difference is not above the larger of both noise floors."""
+        """Return whether the difference is not above the larger of both noise floors."""
         if not self.floors or recipe == self.bootstrap.baseline:
             return False
         floor = max(self.floors[recipe], self.floors[self.bootstrap.baseline])
         return abs(self.bootstrap.differences[recipe].value) <= floor
+
+    def side(self, recipe: str) -> str:
+        """Return ``better`` or ``worse``; empty where the interval holds 0, or for the baseline."""
+        found = self.bootstrap.differences.get(recipe)
+        if found is None or not found.excludes_zero:
+            return ""
+        higher = METRICS[self.bootstrap.metric].better == "higher"
+        return "better" if (found.low > 0) == higher else "worse"
 
 
 def compare(
@@ -47,53 +130,41 @@ def compare(
     metric: str = "ece",
     *,
     baseline: str = "ce",
+    level: float = LEVEL,
     draws: int = DRAWS,
     seed: int = 0,
     done: Callable[[str], None] = lambda recipe: None,
 ) -> TaskComparison:
-    """Compare the recipes of one task from their stored predictions.
-
-    Args:
-        results: Studies of one task.
-        store: The store ``STORAGE/artifacts`` that the sweep wrote to.
-        metric: See ``paired_bootstrap``.
-        baseline: See ``paired_bootstrap``.
-        draws: See ``paired_bootstrap``.
-        seed: See ``paired_bootstrap``.
-        done: See ``paired_bootstrap``.
+    """Compare the recipes of one task: ``paired_bootstrap`` on their ``StoredPredictions``.
 
     Raises:
         InputError: If the metric is unknown, the baseline has no predictions, or see
-            ``stored_predictions``.
+            ``StoredPredictions``.
     """
     if metric not in BOOTSTRAPPED:
         allowed = ", ".join(BOOTSTRAPPED)
         raise InputError(f"metric {metric!r} cannot be resampled; allowed are: {allowed}")
     results = list(results)
-    predictions = stored_predictions(results, store)
+    predictions = StoredPredictions(results, store)
     if baseline not in predictions:
-        raise InputError(_no_baseline(baseline, results[0].task if results else "", predictions))
+        task = results[0].task if results else ""
+        why = predictions.absent.get(baseline, "not in this sweep")
+        there = ", ".join(predictions) or "none"
+        raise InputError(
+            f"baseline {baseline!r} on {task}: {why}; recipes with predictions: {there}"
+        )
     bootstrap = paired_bootstrap(
         predictions,
         predictions.labels,
         metric,
         baseline=baseline,
+        level=level,
         draws=draws,
         seed=seed,
         done=done,
     )
-    floors = _floors(predictions, metric) if metric in FLOORED else {}
-    return TaskComparison(results[0].task, bootstrap, floors, predictions.absent)
-
-
-def _floors(predictions: StoredPredictions, metric: str) -> dict[str, float]:
-    return {
-        recipe: fmean(noise_floor(seed, metric).mean for seed in seeds)
-        for recipe, seeds in predictions.items()
+    floors = {
+        recipe: fmean(noise_floor(table, metric).mean for table in tables)
+        for recipe, tables in (predictions.items() if metric in FLOORED else ())
     }
-
-
-def _no_baseline(baseline: str, task: str, predictions: StoredPredictions) -> str:
-    why = predictions.absent.get(baseline, "not in this sweep")
-    there = ", ".join(predictions) or "none"
-    return f"baseline {baseline!r} on {task}: {why}; recipes with predictions: {there}"
+    return TaskComparison(results[0].task, bootstrap, floors, predictions.absent)

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["critical_difference_diagram"]
-
 STEP = 0.24  # Inches between two names.
 
 
@@ -21,11 +19,8 @@ def critical_difference_diagram(comparison: RankComparison, title: str = "") -> 
     """Draw average ranks on a line; bars join recipes of which no two differ.
 
     The bars follow the Wilcoxon tests with Holm's correction. Where nothing is testable there are
-    no bars, and the diagram says so. No global state of matplotlib is touched.
-
-    Args:
-        comparison: What ``rank_comparison`` returned, of all pairs.
-        title: Text above the diagram, drawn as it is, never read as mathematics.
+    no bars, and the diagram says so. No global state of matplotlib is touched, and no name is read
+    as mathematics.
 
     Raises:
         ValueError: If the comparison is with a control only.
@@ -37,8 +32,8 @@ def critical_difference_diagram(comparison: RankComparison, title: str = "") -> 
     if len(comparison.pairs) != math.comb(len(names), 2):
         raise ValueError(f"{len(comparison.pairs)} pairs of {len(names)} recipes; expected all")
     cliques = comparison.cliques() if comparison.testable else []
-    left, right = names[: (len(names) + 1) // 2], names[(len(names) + 1) // 2 :]
-    lines = len(left) + len(cliques) / 2
+    ranks, half = list(comparison.ranks.items()), (len(names) + 1) // 2
+    lines = half + len(cliques) / 2
     figure = Figure(figsize=(8.0, 1.3 + STEP * lines), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -46,9 +41,9 @@ def critical_difference_diagram(comparison: RankComparison, title: str = "") -> 
     axes.set(xlim=(1 - 0.45 * span, len(names) + 0.45 * span), ylim=(-lines - 1.5, 1.2))
     axes.axis("off")
     _draw_scale(axes, len(names))
-    _draw_cliques(axes, comparison, cliques)
-    _draw_names(axes, comparison, left, len(cliques) / 2, 1 - 0.06 * span, "right")
-    _draw_names(axes, comparison, right[::-1], len(cliques) / 2, len(names) + 0.06 * span, "left")
+    _draw_cliques(axes, comparison.ranks, cliques)
+    _draw_names(axes, ranks[:half], len(cliques) / 2, 1 - 0.06 * span, "right")
+    _draw_names(axes, ranks[half:][::-1], len(cliques) / 2, len(names) + 0.06 * span, "left")
     axes.set_title(title, parse_math=False, fontsize="medium")
     axes.text(
         (1 + len(names)) / 2, -lines - 1.2, _caption(comparison), ha="center", fontsize="small"
@@ -64,25 +59,18 @@ def _draw_scale(axes: Axes, count: int) -> None:
         axes.text(rank, 0.4, str(rank), ha="center", va="bottom", fontsize="small")
 
 
-def _draw_cliques(
-    axes: Axes, comparison: RankComparison, cliques: Sequence[tuple[str, ...]]
-) -> None:
+def _draw_cliques(axes: Axes, ranks: dict[str, float], cliques: Sequence[tuple[str, ...]]) -> None:
     for level, clique in enumerate(cliques):
         height = -0.4 - level / 2
-        ends = (comparison.ranks[clique[0]] - 0.03, comparison.ranks[clique[-1]] + 0.03)
+        ends = (ranks[clique[0]] - 0.03, ranks[clique[-1]] + 0.03)
         axes.plot(ends, (height, height), color="#c1272d", linewidth=3, solid_capstyle="round")
 
 
 def _draw_names(
-    axes: Axes,
-    comparison: RankComparison,
-    names: Sequence[str],
-    offset: float,
-    edge: float,
-    align: str,
+    axes: Axes, ranks: Sequence[tuple[str, float]], offset: float, edge: float, align: str
 ) -> None:
-    for line, name in enumerate(names):
-        rank, height = comparison.ranks[name], -1 - offset - line
+    for line, (name, rank) in enumerate(ranks):
+        height = -1 - offset - line
         axes.plot((rank, rank, edge), (0, height, height), color="0.4", linewidth=0.8)
         text = f"{name}  {rank:.2f} " if align == "right" else f" {rank:.2f}  {name}"
         axes.text(edge, height, text, ha=align, va="center", fontsize="small", parse_math=False)

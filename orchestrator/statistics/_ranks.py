@@ -1,24 +1,80 @@
 """Do recipes differ over (dataset, model) blocks: ranks, Friedman's test, Wilcoxon's with Holm."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import fmean
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from orchestrator.statistics._holm import holm
-
-__all__ = ["PairTest", "RankComparison", "rank_comparison"]
+from orchestrator.storage.results import StudyResult
+from trainables.common.errors import InputError
 
 LEVEL = 0.05
 
 Block = TypeVar("Block", bound=Hashable)
+Place = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class BlockScores:
+    """Scores of the recipes that have one on every block.
+
+    Attributes:
+        scores: Recipe to block to score, the mean over seeds.
+        blocks: The (dataset, model) blocks.
+        incomplete: Recipe to the blocks on which it has no score; these are not ranked.
+        seeds: Fewest and most seeds of a score.
+    """
+
+    scores: dict[str, dict[Place, float]]
+    blocks: tuple[Place, ...]
+    incomplete: dict[str, tuple[Place, ...]]
+    seeds: tuple[int, int]
+
+
+def block_scores(results: Iterable[StudyResult], metric: str) -> BlockScores:
+    """Arrange test metrics of finished studies by recipe and block.
+
+    Args:
+        results: Studies of any number of sweeps and tasks.
+        metric: A name in ``StudyResult.test``, also of a suite, such as ``cifar10-c/ece``.
+
+    Raises:
+        InputError: If a recipe occurs twice on a block (of two protocols, say), or no two recipes
+            have the metric on every block.
+    """
+    found: dict[str, dict[Place, float]] = {}
+    origins: dict[tuple[str, Place], StudyResult] = {}
+    counts: set[int] = set()
+    blocks: dict[Place, None] = {}
+    for result in results:
+        block = (result.dataset or result.task, result.model)
+        own = found.setdefault(result.recipe, {})
+        blocks[block] = None
+        other = origins.setdefault((result.recipe, block), result)
+        if other is not result:
+            raise InputError(
+                f"{result.recipe} on {' and '.join(block)} twice: {other.task} of {other.sweep} "
+                f"and {result.task} of {result.sweep}; choose one"
+            )
+        values = [row[metric] for row in result.test if metric in row]
+        if result.status == "finished" and values and math.isfinite(score := fmean(values)):
+            own[block] = score
+            counts.add(len(values))
+    gaps = {recipe: tuple(b for b in blocks if b not in own) for recipe, own in found.items()}
+    complete = {recipe: own for recipe, own in found.items() if not gaps[recipe]}
+    if len(complete) < 2:
+        raise InputError(
+            f"{len(complete)} recipes have a test {metric} on all of {len(blocks)} blocks; "
+            "ranks need at least 2"
+        )
+    incomplete = {recipe: missing for recipe, missing in gaps.items() if missing}
+    return BlockScores(complete, tuple(blocks), incomplete, (min(counts), max(counts)))
 
 
 @dataclass(frozen=True)
@@ -26,8 +82,7 @@ class PairTest:
     """Wilcoxon's signed-rank test of two recipes.
 
     Attributes:
-        first: The recipe of the better average rank.
-        second: The other.
+        first, second: The recipes, that of the better average rank first.
         p: p-value with Holm's correction; None where no outcome could have been significant.
     """
 
@@ -47,10 +102,8 @@ class RankComparison:
 
     Attributes:
         ranks: Recipe to its average rank, best first; 1 is the best, equals share theirs.
-        blocks: Number of blocks.
         friedman: p-value of all recipes being alike; None where it is not testable.
-        critical_difference: Of average ranks (Nemenyi); None where Friedman's test is not
-            testable.
+        critical_difference: Of average ranks (Nemenyi); None where ``friedman`` is.
         pairs: Every pair of recipes, or of a recipe and the control.
     """
 
@@ -64,11 +117,6 @@ class RankComparison:
     def testable(self) -> bool:
         """Whether any pair could have been significant."""
         return any(pair.p is not None for pair in self.pairs)
-
-    def pair(self, one: str, other: str) -> PairTest | None:
-        """Return the test of two recipes, in whichever order, if it was made."""
-        wanted = {one, other}
-        return next((pair for pair in self.pairs if {pair.first, pair.second} == wanted), None)
 
     def cliques(self) -> list[tuple[str, ...]]:
         """Return runs of recipes, in rank order, of which no two differ; the longest ones only."""
@@ -115,15 +163,15 @@ def rank_comparison(
     ranked = stats.rankdata(-table if higher else table, axis=1)
     means = ranked.mean(axis=0)
     names = list(scores)
-    order = [names[i] for i in np.argsort(means, kind="stable")]
-    columns = {name: table[:, i] for i, name in enumerate(names)}
+    ranks = {names[i]: float(means[i]) for i in np.argsort(means, kind="stable")}
+    columns = dict(zip(names, table.T, strict=True))
     friedman = _friedman(ranked)
     return RankComparison(
-        ranks={name: float(means[names.index(name)]) for name in order},
-        blocks=len(table),
-        friedman=friedman,
-        critical_difference=None if friedman is None else _nemenyi(*table.shape),
-        pairs=_pairs(order, columns, control),
+        ranks,
+        len(table),
+        friedman,
+        None if friedman is None else _nemenyi(*table.shape),
+        _pairs(list(ranks), columns, control),
     )
 
 
@@ -162,9 +210,8 @@ def _pairs(
     order: list[str], columns: Mapping[str, NDArray[np.float64]], control: str
 ) -> tuple[PairTest, ...]:
     pairs = [pair for pair in combinations(order, 2) if not control or control in pair]
-    gaps = [columns[first] - columns[second] for first, second in pairs]
-    gaps = [gap[gap != 0] for gap in gaps]
-    corrected = holm([_wilcoxon(gap) for gap in gaps])
+    gaps = [gap[gap != 0] for gap in (columns[one] - columns[other] for one, other in pairs)]
+    corrected = holm([float(stats.wilcoxon(gap).pvalue) if len(gap) else 1.0 for gap in gaps])
     smallest = len(pairs) * 2.0 ** (1 - len(columns[order[0]]))
     return tuple(
         PairTest(*pair, p if smallest <= LEVEL and 2.0 ** (1 - len(gap)) <= LEVEL else None)
@@ -172,5 +219,15 @@ def _pairs(
     )
 
 
-def _wilcoxon(gap: NDArray[np.float64]) -> float:
-    return float(stats.wilcoxon(gap).pvalue) if len(gap) else 1.0
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for how many there are, in the order given, at most 1.
+
+    Holm (1979): the smallest of m is multiplied by m, the next by m - 1 and so on, and none may
+    fall below one before it.
+    """
+    given = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(given, kind="stable")
+    raised = given[order] * np.arange(len(given), 0, -1)
+    corrected = np.empty_like(given)
+    corrected[order] = np.minimum(np.maximum.accumulate(raised), 1.0)
+    return corrected.tolist()

@@ -4,15 +4,13 @@ A resample is a vector of how often each row occurs in it, so sums over its rows
 that vector, and many resamples are one matrix product: nothing is computed again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["BOOTSTRAPPED", "Resampled", "resampled"]
+from trainables.metrics import bin_index, width_edges
 
 BINS = 15  # As in the test metrics of every evaluation.
 BLOCK = 1 << 23  # Most numbers in one block of a product.
@@ -101,8 +99,7 @@ def _cwece(log_probs: Tensor, labels: Tensor) -> Measure:
 
 def _cells(scores: Tensor, gaps: Tensor) -> Tensor:
     """Spread gaps (N, C) over the equal-width bins ``(a, b]`` of each class: (N, C * BINS)."""
-    edges = torch.arange(1, BINS, dtype=torch.float64) / BINS
-    index = torch.searchsorted(edges, scores.contiguous())
+    index = bin_index(scores.contiguous(), width_edges(BINS, torch.float64, scores.device))
     index += torch.arange(scores.shape[1]) * BINS
     spread = torch.zeros(len(scores), scores.shape[1] * BINS, dtype=torch.float64)
     return spread.scatter_(1, index, gaps)
@@ -115,7 +112,7 @@ def _sum_of_gaps(counts: Tensor, cells: Tensor) -> Tensor:
 def _aece(log_probs: Tensor, labels: Tensor) -> Measure:
     """Return the measure with bins of equal mass, cut anew in every resample.
 
-    The edges of ``adaptive_ece`` lie between two neighbours in the order of confidences, or on the
+    The edges of ``aece`` lie between two neighbours in the order of confidences, or on the
     lower one, so a bin ends after the lower one and its equals: at a rank, wherever the edge is.
     """
     confidence, gaps = _top_label(log_probs, labels)

@@ -1,9 +1,7 @@
 """The shipper's process: ``python -m orchestrator.tracking --journal PATH``.
 
-The address of the store comes by the environment.
+The address of the tracker comes by the environment.
 """
-
-from __future__ import annotations
 
 import argparse
 import logging
@@ -12,8 +10,8 @@ import sys
 from pathlib import Path
 
 from orchestrator.tracking._process import URI_VARIABLE
-from trainables.addresses import scrubbed
-from trainables.errors import InputError
+from trainables.common.addresses import scrubbed
+from trainables.common.errors import InputError
 
 logger = logging.getLogger("orchestrator.tracking")
 
@@ -28,7 +26,6 @@ def main() -> int:
     parser.add_argument("--parent-pid", type=int)
     parser.add_argument("--poll-seconds", type=float, default=1.0)
     parser.add_argument("--since", type=int, default=0)
-    parser.add_argument("--follow", action="store_true")
     options = vars(parser.parse_args())
     uri = os.environ.get(URI_VARIABLE)
     if not uri:
@@ -36,9 +33,9 @@ def main() -> int:
     os.nice(NICENESS)
     _log_without_secrets(uri)
     try:
-        from orchestrator.tracking._shipper import ship
+        from orchestrator.tracking._shipper import sync
 
-        shipment = ship(options.pop("journal"), uri, **options)
+        shipment = sync(options.pop("journal"), uri, **options)
     except InputError as error:
         logger.error("%s", error)
         return 1

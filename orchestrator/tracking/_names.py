@@ -1,13 +1,10 @@
 """The names under which a sweep is found on a tracking server, and how values are written there."""
 
-from __future__ import annotations
-
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.journal import TEST_PREFIX
+from orchestrator.storage.results import as_text
 
 PREFIX = "calsweep."
 KIND = PREFIX + "kind"
@@ -42,26 +39,18 @@ GIT_COMMIT = PREFIX + "git_commit"
 REASON = PREFIX + "reason"
 CONFIGURATION = PREFIX + "configuration"
 VERSION = PREFIX + "version."
-PARENT = "mlflow.parentRunId"
 
 OBJECTIVE = "objective"
 TRIAL_NUMBER = "trial_number"
 SECONDS = "seconds"
 TRIALS_FINISHED = "trials_finished"
 TRIALS_FAILED = "trials_failed"
-VALIDATION_PREFIX = "val_"
 
-SEARCH = "search"
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 STATUS_OF_TRIAL = {"finished": FINISHED, "failed": FAILED, "pruned": KILLED}
 
-MAX_NAME = 250
-"""Characters of the name of a metric or parameter."""
-
 MAX_TAG = 8000
 """Characters that a tracking server keeps of one tag."""
-
-_FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 
 def yes(flag: bool) -> str:
@@ -69,27 +58,9 @@ def yes(flag: bool) -> str:
     return "true" if flag else "false"
 
 
-def text(value: Any) -> str:
-    """Write a plain value as a tag; texts as they are, other values as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def allowed(name: str) -> str:
-    """Return the name of a metric or parameter as a tracking server accepts it.
-
-    A server refuses a whole batch for one name with, say, a ``+`` in it.
-    """
-    return _FORBIDDEN.sub("_", name)[:MAX_NAME]
-
-
-def test_name(metric: str) -> str:
-    """Return the metric's name with the prefix that marks test data."""
-    return metric if metric.startswith(TEST_PREFIX) else TEST_PREFIX + metric
-
-
 def flatten(configuration: Mapping[str, Any]) -> dict[str, str]:
     """Write a configuration as parameters: ``{"mbls": {"margin": 6.0}}`` as ``mbls.margin``."""
-    return {name: text(value) for name, value in _leaves(configuration)}
+    return {name: as_text(value) for name, value in _leaves(configuration)}
 
 
 def _leaves(part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,79 +1,113 @@
-"""The shipper as a process of its own, so that the sweep never waits for the tracking store."""
+"""The shipper as a process of its own, and how far it has got: no sweep waits for its tracker."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.tracking._memory import delivered
-from orchestrator.tracking._uri import check_tracking_uri
+from orchestrator.sweep.tracking_uri import check_tracking_uri
+from trainables.common.files import write_whole
 
 URI_VARIABLE = "CALSWEEP_SHIPPER_URI"
 """Hands the address over: it may hold a password, and a command line is public."""
 
 RESTARTS = 3
 
+logger = logging.getLogger(__name__)
 
-class ShipperProcess:
-    """A running shipper. It ends by itself: when the sweep has ended, or its parent has died.
 
-    Args:
-        command: The command line.
-        uri: The tracking store.
-        journal: The journal it follows.
-        log: Where its output goes.
+@dataclass
+class Memory:
+    """What a restarted shipper need not ask the tracker for.
+
+    Attributes:
+        store: Digest of the tracker's address and experiment for which the rest is true.
+        offset: Bytes of the journal that have been delivered.
+        runs: Run id of each trial (by key) and study (by name).
+        ahead: About how many bytes beyond ``offset`` have been delivered; a shipper that starts
+            again delivers them again.
     """
 
-    def __init__(self, command: list[str], uri: str, journal: Path, log: Path) -> None:
+    store: str = ""
+    sweep_id: str = ""
+    offset: int = 0
+    runs: dict[str, str] = field(default_factory=dict)
+    ahead: int = 0
+
+    @classmethod
+    def load(cls, journal: Path) -> Memory:
+        """Read it; a missing or damaged file is an empty memory."""
+        path = _path(journal)
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return cls()
+        except (ValueError, TypeError):
+            logger.warning("%s is damaged; delivering from the start", path)
+            return cls()
+
+    def save(self, journal: Path) -> None:
+        """Write it, whole or not at all."""
+        path = _path(journal)
+        content = {**vars(self), "runs": dict(self.runs)}  # Other threads may add runs meanwhile.
+        write_whole(path, json.dumps(content), durable=True)
+
+
+def delivered_runs(journal: Path) -> dict[str, str]:
+    """Return the run id of each trial (by key) and study (by name) that has reached the tracker."""
+    return Memory.load(journal).runs
+
+
+def delivered(journal: Path) -> tuple[int, int]:
+    """Return how many bytes of a journal have been delivered, and how many there are."""
+    total = journal.stat().st_size if journal.exists() else 0
+    memory = Memory.load(journal)
+    return min(memory.offset + memory.ahead, total), total
+
+
+def _path(journal: Path) -> Path:
+    return journal.with_name("shipped.json")
+
+
+class ShipperProcess:
+    """A running shipper. It ends by itself: when the sweep has ended, or its parent has died."""
+
+    def __init__(self, command: list[str], uri: str, journal: Path) -> None:
         self.journal = journal
-        self.log = log
+        self.log = journal.with_name("shipper.log")
         self._command = command
         self._environment = {**os.environ, URI_VARIABLE: uri}
-        self._process = self._start()
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
-
-    def alive(self) -> bool:
-        """Say whether it runs."""
-        return self._process.poll() is None
+        self.process = self._start()
 
     def revive(self) -> bool:
         """Start it again if it died before its work was done; return whether that was so."""
-        if self._process.poll() in (None, 0):
+        if self.process.poll() in (None, 0):
             return False
-        self._process = self._start()
+        self.process = self._start()
         return True
 
     def progress(self) -> tuple[int, int]:
         """Return how many bytes of the journal have been delivered, and how many there are."""
         return delivered(self.journal)
 
-    def wait_drained(
-        self, timeout: float, on_progress: Callable[[int, int], None] | None = None
-    ) -> bool:
-        """Wait until everything is delivered, after ``sweep_ended`` has been written.
-
-        Args:
-            timeout: Seconds to wait at most.
-            on_progress: Called twice a second with the bytes delivered and the bytes there are.
+    def wait_drained(self, timeout: float) -> bool:
+        """Wait, after ``sweep_ended`` has been written, until everything is delivered.
 
         Returns:
-            Whether everything is delivered. If not, the shipper is still at it: leave it to end
-            when this process does, or ``stop`` it and deliver the rest with ``sync``.
+            Whether that was so within ``timeout`` seconds. If not, the shipper is still at it:
+            leave it to end when this process does, or ``stop`` it and deliver the rest with
+            ``sync``.
         """
         end, restarts = time.monotonic() + timeout, RESTARTS
         while time.monotonic() < end:
-            if on_progress is not None:
-                on_progress(*self.progress())
             try:
-                if self._process.wait(min(0.5, timeout)) == 0:
+                if self.process.wait(min(0.5, timeout)) == 0:
                     return True
             except subprocess.TimeoutExpired:
                 continue
@@ -85,8 +119,8 @@ class ShipperProcess:
 
     def stop(self) -> None:
         """End it now; what is not delivered stays in the journal for ``sync``."""
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
 
     def _start(self) -> subprocess.Popen[bytes]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -106,18 +140,12 @@ def start_shipper(
     journal: str | Path,
     uri: str,
     artifact_root: str | Path | None = None,
-    log: str | Path | None = None,
     poll_seconds: float = 1.0,
 ) -> ShipperProcess:
     """Start delivering a journal that this process writes or is about to write.
 
-    Args:
-        journal: The journal.
-        uri: See ``check_tracking_uri``. A SQLite database is created by the shipper, which is the
-            only process that writes to it.
-        artifact_root: See ``ship``.
-        log: Where the shipper's output goes; ``shipper.log`` beside the journal if not given.
-        poll_seconds: How long events are collected before they are sent together.
+    See ``sync``. The shipper's output goes to ``shipper.log`` beside the journal; it creates a
+    SQLite database, and is the only process that writes to it.
 
     Raises:
         InputError: If the address cannot be used.
@@ -130,8 +158,8 @@ def start_shipper(
         "poll-seconds": poll_seconds,
         "since": time.time_ns() // 1_000_000,
     }
-    command = [sys.executable, "-m", "orchestrator.tracking", "--follow"]
+    command = [sys.executable, "-m", "orchestrator.tracking"]
     if artifact_root is not None:
         arguments["artifact-root"] = Path(artifact_root).resolve()
     command += [f"--{name}={value}" for name, value in arguments.items()]
-    return ShipperProcess(command, uri, journal, Path(log or journal.with_name("shipper.log")))
+    return ShipperProcess(command, uri, journal)

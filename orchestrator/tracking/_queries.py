@@ -1,18 +1,20 @@
-"""What a tracking store is asked: the results of a sweep."""
+"""Questions to a tracker: what a sweep came to, and how long stages take."""
 
-from __future__ import annotations
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
-from collections.abc import Sequence
-
-from orchestrator.results import StudyResult
+from orchestrator.storage.ledger import Trial
+from orchestrator.storage.results import StudyResult, table_rows
 from orchestrator.tracking import _names as names
-from orchestrator.tracking._ledger import Trial
-from orchestrator.tracking._results import results
-from orchestrator.tracking._server import Server
-from orchestrator.tracking._store import existing, experiments_of
+from orchestrator.tracking._open import open_tracker, ping
 from orchestrator.tracking._tags import study_of, trial_of
+from orchestrator.tracking.tracker import RunQuery, Tracker
+from trainables.common.addresses import redacted
+from trainables.common.errors import InputError
 
-__all__ = ["study_results"]
+RECENT = 50  # Trials whose median is told.
+MOST = 1000  # Runs that are looked at for them.
 
 
 def study_results(uri: str, sweep: str, sweep_id: str | None = None) -> list[StudyResult]:
@@ -22,29 +24,70 @@ def study_results(uri: str, sweep: str, sweep_id: str | None = None) -> list[Stu
     server was not. They are never mixed: without ``sweep_id`` the one started last counts, and
     ``StudyResult.sweep_id``, ``code`` and ``run_ids`` say which.
 
-    The store is asked for runs by tags that no others bear, so that what an answer costs depends
+    The tracker is asked for runs by tags that no others bear, so that what an answer costs depends
     on the rows of the table, not on how many trials there were.
 
-    Args:
-        uri: See ``check_tracking_uri``.
-        sweep: The sweep's name.
-        sweep_id: Which of the sweeps of that name; the one started last if left out.
-
     Raises:
-        InputError: If the store is not there, or knows no such sweep.
+        InputError: If the tracker is not there, or knows no such sweep.
     """
-    server = existing(uri)
-    experiment = list(experiments_of(server, sweep).values())
-    rows = [study_of(run) for run in server.runs(experiment, {names.ROW: names.yes(True)})]
+    tracker = open_tracker(uri)
+    experiment = find_experiments(tracker, sweep)
+    every = RunQuery(experiment, {names.ROW: names.yes(True)})
+    rows = [study_of(run) for run in tracker.runs(every)]
     if not rows:
         return []
-    wanted = sweep_id or max(rows, key=lambda study: study.opened).sweep_id
-    chosen = _trials(server, experiment, names.CHOSEN, wanted)
-    evaluated = _trials(server, experiment, names.EVALUATED, wanted)
+    wanted = sweep_id or max(rows, key=lambda study: study.time).sweep_id
+    chosen = _trials(tracker, experiment, names.CHOSEN, wanted)
+    evaluated = _trials(tracker, experiment, names.EVALUATED, wanted)
     ours = [study for study in rows if study.sweep_id == wanted]
-    return results(sweep, ours, {trial.key: trial for trial in chosen}, evaluated)
+    return table_rows(sweep, ours, {trial.key: trial for trial in chosen}, evaluated)
 
 
-def _trials(server: Server, experiments: Sequence[str], tag: str, sweep_id: str) -> list[Trial]:
-    runs = server.runs(experiments, {tag: names.yes(True)})
-    return [trial_of(run) for run in runs if run.data.tags[names.SWEEP_ID] == sweep_id]
+def find_experiments(tracker: Tracker, sweep: str | None) -> list[str]:
+    """Return the id of a sweep's experiment, or of those of all sweeps.
+
+    Raises:
+        InputError: If there is no such sweep; the text lists those there are.
+    """
+    known = tracker.sweeps()
+    if sweep is None:
+        return list(known.values())
+    if sweep not in known:
+        raise InputError(f"no sweep {sweep!r} on {redacted(tracker.uri)}; {there_are(known)}")
+    return [known[sweep]]
+
+
+def there_are(known: Iterable[str]) -> str:
+    """Return the end of a message about something that is not known."""
+    return f"there are: {', '.join(sorted(known)) or 'none'}"
+
+
+def _trials(tracker: Tracker, experiments: Sequence[str], tag: str, sweep_id: str) -> list[Trial]:
+    runs = tracker.runs(RunQuery(experiments, {tag: names.yes(True)}))
+    return [trial_of(run) for run in runs if run.tags[names.SWEEP_ID] == sweep_id]
+
+
+def stage_seconds(uri: str, task: str, setting: str, stage: str) -> float | None:
+    """Return the median seconds of the last computed trials of a stage on a task, in any sweep.
+
+    ``setting`` is the hash of the task's data, model and protocol: other tasks may have had the
+    same name. None where no run tells, or there is no tracker yet.
+    """
+    # An estimate is a courtesy: a server that is away must not hold up a plan.
+    if not ping(uri)[0]:
+        return None
+    try:
+        tracker = open_tracker(uri)
+    except InputError:
+        return None  # The first sweep creates it.
+    sweeps = find_experiments(tracker, None)
+    of_setting = {names.KIND: "study", names.TASK: task, names.SETTING: setting}
+    studies = {run.id for run in tracker.runs(RunQuery(sweeps, of_setting))}
+    if not studies:
+        return None
+    computed = {names.KIND: "trial", names.TASK: task, names.STAGE: stage, names.REUSED: "false"}
+    query = RunQuery(sweeps, computed, status=names.FINISHED, page=RECENT)
+    trials = islice(tracker.runs(query), MOST)
+    recent = islice((run for run in trials if run.parent in studies), RECENT)
+    known = [run.metrics[names.SECONDS] for run in recent if names.SECONDS in run.metrics]
+    return statistics.median(known) if known else None

@@ -1,4 +1,4 @@
-"""Delivers a journal to a tracking store: everything, once, whatever happens in between."""
+"""Delivers a journal to a tracker: everything, once, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,24 +15,24 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from orchestrator.journal import read_events
+from orchestrator.storage.events import SweepStarted
+from orchestrator.storage.journal import read_events
+from orchestrator.storage.ledger import Ledger
+from orchestrator.sweep.tracking_uri import check_tracking_uri
 from orchestrator.tracking import _names as names
-from orchestrator.tracking._ledger import Change, Ledger
-from orchestrator.tracking._memory import Memory, delivered
-from orchestrator.tracking._server import RefusedError, Server, UnreachableError
+from orchestrator.tracking._changes import Change, Changes
+from orchestrator.tracking._open import open_tracker
+from orchestrator.tracking._process import Memory
 from orchestrator.tracking._tags import study_name, study_tags, trial_name, trial_tags
-from orchestrator.tracking._uri import check_tracking_uri
-from trainables.addresses import redacted
-from trainables.errors import InputError
+from orchestrator.tracking.tracker import RefusedError, RunQuery, Tracker, UnreachableError
+from trainables.common.addresses import redacted
+from trainables.common.errors import InputError
 
 CHUNK = 4 << 20
 """Bytes of journal delivered before the place reached is written down.
 
 The more, the fewer requests: a run's share of a piece is one request, whatever its size.
 """
-
-LANES = 4
-"""Requests at once to a server: one at a time would mostly wait for answers."""
 
 SAVE_SECONDS = 2.0
 """Seconds between two notes of how far a piece has got."""
@@ -46,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Shipment:
-    """What one call of ``ship`` delivered.
+    """What one call of ``sync`` delivered.
 
     Attributes:
         events: Journal lines taken in.
@@ -59,51 +60,47 @@ class Shipment:
     refused: list[str] = field(default_factory=list)
 
 
-def ship(
+def sync(
     journal: str | Path,
     uri: str,
-    *,
     artifact_root: str | Path | None = None,
-    follow: bool = False,
-    poll_seconds: float = 1.0,
-    parent_pid: int | None = None,
-    since: int = 0,
     interrupted: bool = False,
-    on_progress: Callable[[int, int], None] | None = None,
+    *,
+    parent_pid: int | None = None,
+    poll_seconds: float = 1.0,
+    since: int = 0,
 ) -> Shipment:
-    """Turn the events of a journal into runs on a tracking store.
+    """Turn the events of a journal into runs on a tracker.
 
     May be killed and started again at any moment: nothing is lost and nothing is there twice. Only
-    one process at a time ships a journal.
+    one process at a time delivers a journal.
 
     Args:
         journal: The journal; ``shipped.json`` beside it remembers how far delivery has got.
         uri: See ``check_tracking_uri``.
-        artifact_root: Where a store without a server of its own (SQLite, PostgreSQL) keeps
-            artifacts; ``artifacts`` beside the journal if not given. A tracking server has a place
-            of its own.
-        follow: Go on until the sweep has ended or ``parent_pid`` has died, and wait out any
-            outage. Otherwise deliver what is there, once.
+        artifact_root: Where a tracker without a place of its own keeps files; ``artifacts`` beside
+            the journal if not given.
+        interrupted: Nobody works on the sweep any more: mark runs that are still open as KILLED.
+        parent_pid: Go on until the sweep has ended or this process has died, and wait out any
+            outage; runs that are open when it dies are KILLED. If not given, deliver what is there,
+            once.
         poll_seconds: How long events are collected before they are sent together.
-        parent_pid: The process whose death ends following; runs then still open are KILLED.
         since: Take no end of the sweep before this time (milliseconds since 1970) for the end: it
             is that of an earlier attempt, which is being resumed.
-        interrupted: Nobody works on the sweep any more: mark runs that are still open as KILLED.
-        on_progress: Called with the bytes delivered and the bytes there are.
 
     Raises:
-        InputError: If the journal is missing or damaged, another process is shipping it, or (not
-            following) the store gives no answer.
+        InputError: If the journal is missing or damaged, another process is delivering it, or
+            (without a parent) the tracker gives no answer.
     """
     journal = Path(journal).resolve()
     check_tracking_uri(uri)
+    parent = None if parent_pid is None else _Parent(parent_pid)
     lock = FileLock(journal.with_name("shipped.lock"))
     try:
-        with lock.acquire(timeout=-1 if follow else LOCK_WAIT):
+        with lock.acquire(timeout=LOCK_WAIT if parent is None else -1):
             root = Path(artifact_root) if artifact_root else journal.with_name("artifacts")
             shipper = _Shipper(journal, uri, root)
-            parent = _Parent(parent_pid) if follow else None
-            _deliver_all(shipper, parent, poll_seconds, since, on_progress)
+            _deliver_all(shipper, parent, poll_seconds, since)
             if interrupted or (parent is not None and parent.dead()):
                 _patiently(shipper.close_open, PATIENCE_ORPHANED)
             _patiently(shipper.remove_doubles, PATIENCE_ORPHANED)
@@ -112,38 +109,14 @@ def ship(
         raise InputError(f"journal {journal} is being delivered by another process") from error
 
 
-def sync(
-    journal: str | Path,
-    uri: str,
-    artifact_root: str | Path | None = None,
-    interrupted: bool = False,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Shipment:
-    """Deliver, once, whatever of a journal has not been delivered; see ``ship``."""
-    return ship(
-        journal,
-        uri,
-        artifact_root=artifact_root,
-        interrupted=interrupted,
-        on_progress=on_progress,
-    )
-
-
 def _deliver_all(
-    shipper: _Shipper,
-    parent: _Parent | None,
-    poll_seconds: float,
-    since: int,
-    on_progress: Callable[[int, int], None] | None,
+    shipper: _Shipper, parent: _Parent | None, poll_seconds: float, since: int
 ) -> None:
     while True:
         orphaned = parent is not None and parent.dead()
         patience = PATIENCE_ORPHANED if orphaned else PATIENCE_ONCE
         follows = parent is not None and not orphaned
-        more = _patiently(shipper.step, None if follows else patience, parent)
-        if on_progress is not None:
-            on_progress(*delivered(shipper.journal))
-        if more:
+        if _patiently(shipper.step, None if follows else patience, parent):
             continue
         if parent is None or orphaned or shipper.over(since):
             return
@@ -153,7 +126,7 @@ def _deliver_all(
 def _patiently(
     action: Callable[[], bool], patience: float | None, parent: _Parent | None = None
 ) -> bool:
-    """Repeat ``action`` while the store is away: ``patience`` seconds, or as ``parent`` lives."""
+    """Repeat ``action`` while the tracker is away: ``patience`` seconds, or as ``parent`` lives."""
     start, pause = time.monotonic(), 0.5
     while True:
         try:
@@ -170,61 +143,62 @@ def _patiently(
 
 
 class _Parent:
-    """The process for which journals are followed; without a pid it never dies."""
+    """The process for which a journal is followed."""
 
-    def __init__(self, pid: int | None) -> None:
+    def __init__(self, pid: int) -> None:
         self._process: psutil.Process | None = None
-        self._gone = False
-        if pid is not None:
-            try:
-                self._process = psutil.Process(pid)
-            except psutil.NoSuchProcess:
-                self._gone = True
+        with suppress(psutil.NoSuchProcess):
+            self._process = psutil.Process(pid)
 
     def dead(self) -> bool:
-        """Say whether it has ended, be it unreaped."""
-        if self._process is not None and not self._gone:
-            try:
-                zombie = self._process.status() == psutil.STATUS_ZOMBIE
-                self._gone = zombie or not self._process.is_running()
-            except psutil.NoSuchProcess:
-                self._gone = True
-        return self._gone
+        """Return whether it has ended, be it unreaped."""
+        try:
+            return (
+                self._process is None
+                or not self._process.is_running()
+                or self._process.status() == psutil.STATUS_ZOMBIE
+            )
+        except psutil.NoSuchProcess:
+            return True
 
 
 class _Shipper:
-    """One attempt to deliver one journal to one store."""
+    """One attempt to deliver one journal to one tracker."""
 
     def __init__(self, journal: Path, uri: str, artifact_root: Path) -> None:
         self.journal = journal
         self.shipment = Shipment()
         self._uri = uri
-        self._artifact_root = None if uri.startswith("http") else artifact_root.resolve()
-        self._server: Server | None = None
+        self._artifact_root = artifact_root
+        self._tracker: Tracker
+        self._connected = False
         self._experiment = ""
         self._memory = Memory()
-        self._ledger = Ledger()
+        self._changes = Changes()
         self._pending: dict[str, Change] = {}
         self._reached = 0
         self._piece = 0
         self._looked = False
         self._doubtful: set[str] = set()
-        self._lanes = 1 if uri.startswith("sqlite") else LANES
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self._changes.ledger
 
     def step(self) -> bool:
         """Deliver the next piece of the journal; return whether more lies ready.
 
         Raises:
-            UnreachableError: If the store is away; the piece is taken up again by the next call.
+            UnreachableError: If the tracker is away; the piece is taken up again by the next call.
         """
-        if self._server is None and not self._connect():
+        if not self._connected and not self._connect():
             return False
         before = self._memory.offset
         if not self._pending and self._reached == before:
             events, self._reached = read_events(self.journal, before, CHUNK)
             self.shipment.events += len(events)
             for event in events:
-                self._collect(self._ledger.apply(event))
+                self._collect(self._changes.apply(event))
             self._piece = len(self._pending)
         self._deliver_pending()
         if self._reached != before:
@@ -233,14 +207,14 @@ class _Shipper:
         return self._reached - before >= CHUNK
 
     def over(self, since: int) -> bool:
-        """Say whether the sweep has ended, at or after ``since``."""
+        """Return whether the sweep has ended, at or after ``since``."""
         return self._ledger.ended is not None and self._ledger.ended >= since
 
     def close_open(self) -> bool:
         """Mark what is still open as KILLED, unless the journal itself has ended the sweep."""
         if self._ledger.ended is None and not self._pending:
             now = time.time_ns() // 1_000_000
-            self._collect(self._ledger.close_open(now, "interrupted"))
+            self._collect(self._changes.close_open(now, "interrupted"))
         self._deliver_pending()
         return True
 
@@ -249,41 +223,40 @@ class _Shipper:
 
         Such a request may take effect so late that looking before repeating it does not help.
         """
-        if self._doubtful and self._server is not None:
+        if self._doubtful:
             tags = {names.SWEEP_ID: self._ledger.sweep_id}
-            for run in list(self._server.runs([self._experiment], tags)):
-                ours = self._memory.runs.get(run.data.tags[names.KEY])
-                if ours not in (None, run.info.run_id):
-                    self._server.delete_run(run.info.run_id)
+            for run in list(self._tracker.runs(RunQuery([self._experiment], tags))):
+                if self._memory.runs.get(run.tags[names.KEY]) not in (None, run.id):
+                    self._tracker.delete_run(run.id)
             self._doubtful.clear()
         self.shipment.runs = len(self._memory.runs)
         return True
 
     def _connect(self) -> bool:
-        """Open the store and find out how far earlier attempts got; false without any event."""
+        """Open the tracker and find out how far earlier attempts got; false without any event."""
         if not self.journal.exists():
             return False
         first, _ = read_events(self.journal, 0, limit=1)
         if not first:
             return False
-        if first[0]["event"] != "sweep_started":
+        if not isinstance(first[0], SweepStarted):
             raise InputError(f"journal {self.journal}, line 1: not the start of a sweep")
-        server = Server(self._uri)
-        experiment, created = server.ensure_experiment(first[0]["sweep"], self._artifact_root)
-        self._experiment, self._looked = experiment.experiment_id, created
-        self._remember(f"{experiment.experiment_id}@{experiment.creation_time}", first[0])
-        self._server = server
+        self._tracker = open_tracker(self._uri, create=True)
+        experiment, created = self._tracker.open_experiment(first[0].sweep, self._artifact_root)
+        self._experiment, self._looked = experiment.id, created
+        self._remember(f"{experiment.id}@{experiment.created}", first[0])
+        self._connected = True
         return True
 
-    def _remember(self, experiment: str, first: dict[str, object]) -> None:
+    def _remember(self, experiment: str, first: SweepStarted) -> None:
         # Not of the whole address: a short password can be found from its digest.
         store = hashlib.sha256(f"{redacted(self._uri)} {experiment}".encode()).hexdigest()
-        fresh = Memory(store, str(first["sweep_id"]))
+        fresh = Memory(store, first.sweep_id)
         self._memory = Memory.load(self.journal)
         if (self._memory.store, self._memory.sweep_id) != (fresh.store, fresh.sweep_id):
             self._memory = fresh
         if not self._replay(self._memory.offset):
-            self._memory, self._ledger = fresh, Ledger()
+            self._memory, self._changes = fresh, Changes()
         self._reached = self._memory.offset
 
     def _replay(self, until: int) -> bool:
@@ -294,16 +267,14 @@ class _Shipper:
             if end == place:
                 return False
             for event in events:
-                self._ledger.apply(event)
+                self._changes.apply(event)
             place = end
         return place == until
 
     def _collect(self, changes: list[Change]) -> None:
         for change in changes:
-            known = self._pending.get(change.run)
-            if known is None:
-                self._pending[change.run] = change
-            else:
+            known = self._pending.setdefault(change.run, change)
+            if known is not change:
                 known.absorb(change)
 
     def _deliver_pending(self) -> None:
@@ -312,12 +283,13 @@ class _Shipper:
         trials = [run for run in self._pending if run not in self._ledger.studies]
         self._look_once()
         for group in (studies, trials):
-            self._deliver_group(group)
+            if group:
+                self._deliver_group(group)
 
     def _deliver_group(self, runs: list[str]) -> None:
         """Deliver the changes of some runs, several at once; stop at the first that cannot be."""
         saved = time.monotonic()
-        with ThreadPoolExecutor(self._lanes) as pool:
+        with ThreadPoolExecutor(self._tracker.lanes) as pool:
             futures = [pool.submit(self._deliver, run, self._pending[run]) for run in runs]
             try:
                 for future in as_completed(futures):
@@ -336,23 +308,20 @@ class _Shipper:
         self._memory.save(self.journal)
 
     def _deliver(self, run: str, change: Change) -> None:
-        try:
-            self._send(run, change)
-        except RefusedError as error:
-            self._refuse(run, error)
+        self._guarded(run, lambda: self._send(run, change))
         del self._pending[run]
 
     def _send(self, run: str, change: Change) -> None:
-        server, run_id = self._open_server(), self._known(run)
+        tracker, run_id = self._tracker, self._known(run)
         created = run_id is None
         if run_id is None:
             run_id = self._memory.runs[run] = self._create(run)
-        self._guarded(run, lambda: server.log(run_id, change))
+        self._guarded(run, lambda: tracker.log(run_id, change))
         for name, path in change.artifacts.items():
-            self._guarded(run, partial(server.upload, run_id, name, self._now_at(path)))
+            self._guarded(run, partial(tracker.upload, run_id, name, self._now_at(path)))
         if change.status is not None and (change.status != names.RUNNING or not created):
             status, time = change.status, change.time
-            self._guarded(run, lambda: server.set_status(run_id, status, time))
+            self._guarded(run, lambda: tracker.set_status(run_id, status, time))
 
     def _now_at(self, path: str) -> Path:
         """Return where a file of the sweep's folder lies, which may have been moved since."""
@@ -364,19 +333,11 @@ class _Shipper:
         try:
             action()
         except RefusedError as error:
-            self._refuse(run, error)
-
-    def _refuse(self, run: str, error: RefusedError) -> None:
-        self.shipment.refused.append(f"{run}: {error}")
-        logger.error("refused for good: %s: %s", run, error)
-
-    def _open_server(self) -> Server:
-        if self._server is None:
-            raise RuntimeError("the store has not been opened yet")
-        return self._server
+            self.shipment.refused.append(f"{run}: {error}")
+            logger.error("refused for good: %s: %s", run, error)
 
     def _look_once(self) -> None:
-        """Ask the store, once, which runs of the sweep it has, if one is not remembered."""
+        """Ask the tracker, once, which runs of the sweep it has, if one is not remembered."""
         if not self._looked and any(run not in self._memory.runs for run in self._pending):
             self._adopt({names.SWEEP_ID: self._ledger.sweep_id})
             self._looked = True
@@ -387,20 +348,20 @@ class _Shipper:
         return self._memory.runs.get(run)
 
     def _adopt(self, tags: dict[str, str]) -> None:
-        for found in self._open_server().runs([self._experiment], tags):
-            self._memory.runs.setdefault(found.data.tags[names.KEY], found.info.run_id)
+        for found in self._tracker.runs(RunQuery([self._experiment], tags)):
+            self._memory.runs.setdefault(found.tags[names.KEY], found.id)
 
     def _create(self, run: str) -> str:
-        ledger = self._ledger
+        ledger, parent = self._ledger, None
         trial = ledger.trials.get(run)
         if trial is not None:
-            name, start = trial_name(trial, ledger), trial.started
-            tags = trial_tags(trial, ledger, self._memory.runs.get(trial.study))
+            name, tags, start = trial_name(trial, ledger), trial_tags(trial, ledger), trial.time
+            parent = self._memory.runs.get(trial.study)
         else:
             study = ledger.studies[run]
-            name, tags, start = study_name(study), study_tags(study, ledger), study.opened
+            name, tags, start = study_name(study), study_tags(study, ledger), study.time
         try:
-            return self._open_server().create_run(self._experiment, name, tags, start)
+            return self._tracker.create_run(self._experiment, name, tags, start, parent)
         except UnreachableError:
             self._doubtful.add(run)
             raise

@@ -1,16 +1,23 @@
 """How studies and trials are written as runs, and read back from them."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
-from orchestrator.journal import TEST_PREFIX
+from orchestrator.search.choice import SEARCH
+from orchestrator.storage.events import TEST_PREFIX
+from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.results import as_text
 from orchestrator.tracking import _names as names
-from orchestrator.tracking._ledger import Ledger, Study, Trial
+from orchestrator.tracking.tracker import Run
 
-if TYPE_CHECKING:
-    from mlflow.entities import Run
+STUDY_STATUS = {
+    names.RUNNING: "running",
+    names.FINISHED: "finished",
+    names.FAILED: "failed",
+    names.KILLED: "failed",
+}
+TRIAL_STATUS = {names.RUNNING: "running"} | {
+    status: said for said, status in names.STATUS_OF_TRIAL.items()
+}
 
 
 def study_name(study: Study) -> str:
@@ -21,12 +28,15 @@ def study_name(study: Study) -> str:
 def trial_name(trial: Trial, ledger: Ledger) -> str:
     """Return the name shown for a trial's run."""
     recipe = _task_and_recipe(trial, ledger)[1]
-    return f"{recipe} #{trial.number}" if trial.role == names.SEARCH else f"{recipe} ~{trial.seed}"
+    return f"{recipe} #{trial.number}" if trial.role == SEARCH else f"{recipe} ~{trial.seed}"
 
 
 def study_tags(study: Study, ledger: Ledger) -> dict[str, str]:
     """Return the tags with which a study's run is created."""
-    versions = {names.VERSION + name: version for name, version in ledger.versions.items()}
+    versions = {
+        names.VERSION + name: str(version)
+        for name, version in (ledger.provenance.get("versions") or {}).items()
+    }
     return versions | {
         **_common_tags(ledger, "study", study.name, study.task, study.recipe),
         names.GIT_COMMIT: study.code,
@@ -41,15 +51,14 @@ def study_tags(study: Study, ledger: Ledger) -> dict[str, str]:
         names.PROTOCOL: study.protocol,
         names.SETTING: study.setting,
         names.ORIGIN: json.dumps(study.origin),
-        **{names.RULE + name: value for name, value in study.rule.items()},
+        **{names.RULE + name: as_text(value) for name, value in study.rule.items()},
     }
 
 
-def trial_tags(trial: Trial, ledger: Ledger, parent_run: str | None) -> dict[str, str]:
+def trial_tags(trial: Trial, ledger: Ledger) -> dict[str, str]:
     """Return the tags with which a trial's run is created."""
-    parent = {} if parent_run is None else {names.PARENT: parent_run}
     study = ledger.studies.get(trial.study)
-    return parent | {
+    return {
         **_common_tags(ledger, "trial", trial.study, *_task_and_recipe(trial, ledger)),
         names.GIT_COMMIT: trial.code,
         **names.configuration_tags(trial.configuration),
@@ -64,23 +73,23 @@ def trial_tags(trial: Trial, ledger: Ledger, parent_run: str | None) -> dict[str
 
 def study_of(run: Run) -> Study:
     """Read a study back from its run."""
-    tags, metrics = run.data.tags, run.data.metrics
+    tags, metrics = run.tags, run.metrics
     return Study(
-        tags[names.STUDY],
-        tags[names.TASK],
-        tags[names.RECIPE],
+        study=tags[names.STUDY],
+        task=tags[names.TASK],
+        recipe=tags[names.RECIPE],
         index=int(tags[names.NUMBER]),
         trials=int(tags[names.TRIALS]),
         row=tags[names.ROW] == "true",
-        opened=run.info.start_time,
+        time=run.started,
         upstream=tags[names.UPSTREAM] or None,
         fingerprint=tags[names.FINGERPRINT],
-        status=run.info.status,
+        status=STUDY_STATUS[run.status],
         chosen=tags.get(names.CHOSEN) or None,
         finished=int(metrics.get(names.TRIALS_FINISHED, 0)),
         failed=int(metrics.get(names.TRIALS_FAILED, 0)),
         reason=tags.get(names.REASON, ""),
-        run_id=run.info.run_id,
+        run_id=run.id,
         dataset=tags.get(names.DATASET, ""),
         model=tags.get(names.MODEL, ""),
         protocol=tags.get(names.PROTOCOL, ""),
@@ -98,25 +107,26 @@ def study_of(run: Run) -> Study:
 
 def trial_of(run: Run) -> Trial:
     """Read a trial back from its run."""
-    tags, metrics = run.data.tags, run.data.metrics
+    tags, metrics = run.tags, run.metrics
     special = (names.OBJECTIVE, names.TRIAL_NUMBER, names.CHAIN_SECONDS)
     test = [name for name in metrics if name.startswith(TEST_PREFIX)]
     validation = {name: value for name, value in metrics.items() if name not in test}
     return Trial(
-        tags[names.KEY],
-        tags[names.STUDY],
-        int(tags[names.NUMBER]),
-        tags[names.ROLE],
-        int(tags[names.SEED]),
-        tags[names.STAGE],
-        names.configuration_of(tags),
-        started=run.info.start_time,
-        status=run.info.status,
+        study=tags[names.STUDY],
+        number=int(tags[names.NUMBER]),
+        key=tags[names.KEY],
+        role=tags[names.ROLE],
+        seed=int(tags[names.SEED]),
+        stage=tags[names.STAGE],
+        configuration=names.configuration_of(tags),
+        time=run.started,
+        open=run.status == names.RUNNING,
+        status=TRIAL_STATUS[run.status],
         metrics={name: value for name, value in validation.items() if name not in special},
         test={name.removeprefix(TEST_PREFIX): metrics[name] for name in test},
         objective=metrics.get(names.OBJECTIVE),
         reason=tags.get(names.REASON, ""),
-        run_id=run.info.run_id,
+        run_id=run.id,
         code=tags.get(names.GIT_COMMIT, ""),
         artifact=tags.get(names.ARTIFACT, ""),
         predictions=tags.get(names.PREDICTIONS, ""),
@@ -129,7 +139,7 @@ def _common_tags(ledger: Ledger, kind: str, study: str, task: str, recipe: str) 
         names.KIND: kind,
         names.SWEEP: ledger.sweep,
         names.SWEEP_ID: ledger.sweep_id,
-        **ledger.tags,
+        **(ledger.spec.get("tags") or {}),
         names.STUDY: study,
         names.TASK: task,
         names.RECIPE: recipe,

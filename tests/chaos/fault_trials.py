@@ -77,12 +77,12 @@ def trials(lab: Lab) -> Iterator[Row]:
                 killed.add(process.pid)
             time.sleep(0.05)
     done = command.wait()
-    closed = {event["study"]: event for event in sweep.events("study_closed")}
+    closed = {event.study: event for event in sweep.events("study_closed")}
     for study, end in closed.items():
         if study.startswith("good") or study.endswith("|ce"):
-            reason = end["reason"][:110]
+            reason = end.reason[:110]
             row.happened.append(
-                f"`{study}` {end['finished']} finished, {end['failed']} failed"
+                f"`{study}` {end.finished} finished, {end.failed} failed"
                 + (f" ({reason})" if reason else "")
             )
     row.happened.append(f"{len(killed)} processes killed, exit code {done.code}")
@@ -123,8 +123,8 @@ def _unlike(closed: dict[str, Any], done: Done) -> list[str]:
     wrong = [
         f"{study} is {closed[study]}"
         for study, (finished, failed, reason) in expected.items()
-        if (closed[study]["finished"], closed[study]["failed"]) != (finished, failed)
-        or reason.lower() not in closed[study]["reason"].lower()
+        if (closed[study].finished, closed[study].failed) != (finished, failed)
+        or reason.lower() not in closed[study].reason.lower()
     ]
     wrong += [] if done.code == FAILED else [f"exit code {done.code}"]
     wrong += [] if done.output.count("failed") >= 5 else ["the table does not tell"]
@@ -134,7 +134,7 @@ def _unlike(closed: dict[str, Any], done: Done) -> list[str]:
 def _at_work(sweep: Sweep, command: Command, study: str) -> list[psutil.Process]:
     """Return the process that computes, if it is at a trial of that study."""
     ended = set(sweep.finished())
-    open_ = [event for event in sweep.events("trial_started") if event["key"] not in ended]
-    if [event["study"] for event in open_] != [study]:
+    open_ = [event for event in sweep.events("trial_started") if event.key not in ended]
+    if [event.study for event in open_] != [study]:
         return []
     return [process for process in command.family() if is_trial(process) and alive(process)]

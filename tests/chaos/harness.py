@@ -28,10 +28,12 @@ from typing import Any
 
 import psutil
 
-from orchestrator.journal import read_events
-from orchestrator.plan import make_plan
-from orchestrator.spec import load_sweep
-from orchestrator.tracking import results_from_journal
+from orchestrator.storage.events import Event, TrialFinished
+from orchestrator.storage.journal import read_events
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.results import results_of
+from orchestrator.sweep.plan import make_plan
+from orchestrator.sweep.spec import load_sweep
 
 NODES = Path(__file__).with_name("nodes.py")
 NAME = "storm"
@@ -89,7 +91,7 @@ class Ending:
 
     seconds: float
     table: bytes
-    events: list[dict[str, Any]]
+    events: list[Event]
     results: list[Any]
     runs: list[Any]
     planned: int
@@ -320,7 +322,7 @@ class Storm:
             seconds,
             (self.journal.parent / "table.md").read_bytes(),
             events,
-            results_from_journal(events),
+            results_of(Ledger(events)),
             list(client.search_runs([experiment.experiment_id], max_results=5000)),
             make_plan(load_sweep(str(self.sweep))).trials,
             (self.folder / "driver.log").read_text(),
@@ -347,7 +349,7 @@ def test_figures(ending: Ending) -> list[Any]:
 
 
 def finished_keys(ending: Ending) -> list[str]:
-    return [event["key"] for event in ending.events if event["event"] == "trial_finished"]
+    return [event.key for event in ending.events if isinstance(event, TrialFinished)]
 
 
 def faults(calm: Ending, stormy: Ending) -> list[str]:

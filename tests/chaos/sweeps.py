@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from orchestrator.journal import read_events
+from orchestrator.storage.journal import read_events
 
 NAME = "faulty"
 SWEEP = """
@@ -155,19 +155,19 @@ class Sweep:
     def table(self) -> bytes:
         return (self.directory / "table.md").read_bytes()
 
-    def events(self, kind: str) -> list[dict[str, Any]]:
+    def events(self, kind: str) -> list[Any]:
         if not self.journal.exists():
             return []
-        return [event for event in read_events(self.journal)[0] if event["event"] == kind]
+        return [event for event in read_events(self.journal)[0] if event.event == kind]
 
     def finished(self) -> list[str]:
-        return [event["key"] for event in self.events("trial_finished")]
+        return [event.key for event in self.events("trial_finished")]
 
     def suggestions(self) -> list[str]:
         """Return what every trial was asked to compute; twice, if it was asked two things."""
         names = ("study", "role", "number", "parameters")
         started = self.events("trial_started")
-        return sorted({json.dumps([event[name] for name in names]) for event in started})
+        return sorted({json.dumps([getattr(event, name) for name in names]) for event in started})
 
     def wait_for(self, command: Command, begun: Callable[[], bool]) -> bool:
         """Wait until something has come about; tell whether the command still runs."""

@@ -9,7 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from orchestrator.journal import Journal
+from orchestrator.storage.events import from_fields
+from orchestrator.storage.journal import Journal
 
 TASK = "digits/convnet/digits"
 START = 1_800_000_000_000
@@ -25,7 +26,8 @@ class Writer:
         self.clock = itertools.count(START, 10)
 
     def write(self, event, **fields):
-        self.journal.append({"event": event, **fields, "time": next(self.clock)}, durable=False)
+        known = {"event": event, **fields, "time": next(self.clock)}
+        self.journal.append(from_fields(known), durable=False)
 
     def start(self):
         provenance = {"git_commit": "c0ffee", "versions": {"torch": "2.11.0"}, "hardware": "cpu"}
@@ -122,13 +124,19 @@ class Writer:
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory):
-    """Return the address of a SQLite store that several sweeps share."""
-    from orchestrator.tracking._server import Server
+def database(tmp_path_factory):
+    """Return the address of a SQLite database that several sweeps share."""
+    from orchestrator.tracking.mlflow.server import MlflowTracker
 
     uri = f"sqlite:///{tmp_path_factory.mktemp('store') / 'mlflow.db'}"
-    Server(uri)
+    MlflowTracker(uri)
     return uri
+
+
+@pytest.fixture
+def store(database):
+    """Return the address of what tracks; some tests put another in its place."""
+    return database
 
 
 @pytest.fixture(scope="session")

@@ -6,17 +6,20 @@ from pathlib import Path
 
 import torch
 
-from orchestrator._evaluate import evaluate, pending_evaluations
-from orchestrator._state import SweepState, TrialSpec
-from orchestrator._study import Outcome
-from orchestrator.journal import Journal
-from orchestrator.plan import make_plan
-from orchestrator.run import prepare_data
-from orchestrator.spec import SweepSpec, parse_sweep
+from orchestrator.running.data import prepare_data
+from orchestrator.running.evaluate import evaluate, pending_evaluations
+from orchestrator.search.state import SweepState
+from orchestrator.search.trials import TrialSpec
+from orchestrator.storage.events import SweepEnded, SweepStarted, TrialFinished
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.plan import make_plan
+from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking import sync
-from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData
 from trainables.stages import TaskData, open_stage
+from trainables.store.artifacts import ArtifactStore
 
 TASK = "digits/convnet/tiny"
 SWEEP = """
@@ -41,35 +44,36 @@ storage: {storage}
 def tiny_sweep(
     storage: Path, name: str = "tiny", uri: str | None = None, gpus: float = 0.0
 ) -> SweepSpec:
-    """Run a sweep, on the CPU in any case, and deliver it to its own tracking store, or another."""
+    """Run a sweep, on the CPU in any case, tracked in its storage or at the address given."""
     torch.set_num_threads(1)
     text = SWEEP.format(name=name, task=TASK, storage=storage, gpus=gpus)
+    text += f'tracking: {{uri: "{uri}"}}\n' if uri else ""
     spec = parse_sweep(text, name)
-    data, store = prepare_data(spec), ArtifactStore(spec.storage_path / "artifacts")
-    with Journal(spec.directory / "journal.jsonl") as journal:
+    storage, folder = Storage.of(spec), SweepFolder.of(spec)
+    data, store = prepare_data(spec), storage.store()
+    with Journal(folder.journal) as journal:
         journal.append(
-            {
-                "event": "sweep_started",
-                "sweep": name,
-                "sweep_id": f"{name}-id",
-                "spec": spec.model_dump(mode="json"),
-                "provenance": {"git_commit": "c0ffee", "versions": {}},
-            }
+            SweepStarted(
+                sweep=name,
+                sweep_id=f"{name}-id",
+                spec=spec.model_dump(mode="json"),
+                provenance={"git_commit": "c0ffee", "versions": {}},
+            )
         )
         state = SweepState(make_plan(spec), f"{name}-id", data, journal.append)
         while (trial := state.next_trial()) is not None:
-            state.record(trial, compute(trial, store, data[TASK]), seconds=0.5)
-        for job in pending_evaluations(state):
-            journal.append(evaluate(str(store.root), str(spec.directory / "chosen"), job))
-        journal.append({"event": "sweep_ended", "status": "finished"})
-    sync(journal.path, uri or spec.tracking_uri, spec.storage_path / "mlflow-artifacts")
+            state.record(trial, compute(trial, store, data[TASK]))
+        for job in pending_evaluations(state, Ledger()):
+            journal.append(evaluate(str(store.root), str(folder.chosen), job))
+        journal.append(SweepEnded(status="finished"))
+    sync(journal.path, spec.tracking_uri, storage.tracked_files)
     return spec
 
 
-def compute(trial: TrialSpec, store: ArtifactStore, data: PreparedData) -> Outcome:
+def compute(trial: TrialSpec, store: ArtifactStore, data: PreparedData) -> TrialFinished:
     stage = open_stage(trial.request, store, TaskData(data, torch.device("cpu")))
     metrics: dict[str, float] = {}
     while stage.epoch < stage.epochs:
         metrics = stage.run_epoch()
     stage.finish(metrics, seconds=2.0)
-    return Outcome("finished", metrics, artifact=trial.request.key())
+    return trial.ending("finished", metrics, artifact=trial.request.key(), seconds=0.5)

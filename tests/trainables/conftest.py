@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from trainables.data import ImageShape
 from trainables.methods import build_method
 from trainables.models import Network, build_model
 
@@ -41,7 +42,7 @@ def train_shortly(image_problem: tuple[Tensor, Tensor]) -> TrainShortly:
         torch.manual_seed(seed)
         generator = torch.Generator().manual_seed(seed)
         method = build_method(parts)
-        network = method.attach(build_model(model, CLASSES, 1, SIDE), ROWS, CLASSES)
+        network = method.attach(build_model(model, CLASSES, ImageShape(1, SIDE)), ROWS, CLASSES)
         optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4)
         for epoch in range(epochs):
             network.train()

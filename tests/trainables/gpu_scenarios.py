@@ -20,16 +20,16 @@ import numpy as np
 import torch
 from small_stages import MACAL, Workshop, request
 
-from trainables.artifacts import Artifact
 from trainables.data import PreparedData, SplitSpec, prepare
-from trainables.engine import Trainer, predict, trial_device
-from trainables.export import export_chain, load_chain
-from trainables.groups import open_together
 from trainables.methods import build_method, method_names
-from trainables.protocols import protocol_from
 from trainables.ray_edge import StageTrainable
 from trainables.refinements import REFINEMENTS
 from trainables.stages import StageRequest, TaskData, evaluate_on_test
+from trainables.stages.engine import Trainer, predict, trial_device
+from trainables.stages.export import export_chain, load_chain
+from trainables.stages.protocols import protocol_from
+from trainables.stages.together import open_together
+from trainables.store.artifacts import Artifact
 
 # The pretended GPU has no cuDNN.
 torch.backends.cudnn.enabled = False
@@ -110,7 +110,7 @@ def a_chain() -> Any:
         metrics, _ = evaluate_on_test(LAB.store, *where, LAB.prepared, LAB.data.device)
         export_chain(LAB.store, *where, LAB.prepared.info, FOLDER / artifact.stage)
         outputs = load_chain(FOLDER / artifact.stage, torch.device("cuda"))
-        shape = outputs(LAB.prepared.test().images).shape
+        shape = outputs(LAB.prepared.test().values).shape
         found[artifact.stage] = {"metrics": sorted(metrics), "outputs": list(shape)}
     return {"stages": found, "launches": counts["launches"], "convolutions": counts["convs"]}
 

@@ -27,12 +27,11 @@ from pretended_card import pretended_card
 from small_stages import MACAL, request
 
 from trainables import ray_edge
-from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData, TestDataSealedError, read_source
-from trainables.losses._base import RowLoss
-from trainables.losses._registry import LOSSES
+from trainables.losses._base import LOSSES, RowLoss
 from trainables.ray_edge import StageTrainable
 from trainables.stages import StageRequest, evaluate_on_test
+from trainables.store.artifacts import ArtifactStore
 
 MODE, FOLDER = sys.argv[1], Path(sys.argv[2])
 (DIRECTORY,) = (path.parent for path in (FOLDER / "data").glob("*/split.json"))

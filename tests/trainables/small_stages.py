@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from trainables.artifacts import Artifact, ArtifactStore
 from trainables.data import PreparedData, SplitSpec, prepare
-from trainables.protocols import protocol_from
 from trainables.stages import StageRequest, StageRun, TaskData, open_stage
+from trainables.stages.protocols import protocol_from
+from trainables.store.artifacts import Artifact, ArtifactStore
 
 SPLIT = SplitSpec(validation=300, test=350, train_limit=400)
 PROTOCOL: dict[str, Any] = {

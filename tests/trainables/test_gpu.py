@@ -77,8 +77,8 @@ def test_models_of_all_families_train(found: dict[str, Any]) -> None:
 
 def test_every_refinement_trains_alone_and_in_a_common_pass(found: dict[str, Any]) -> None:
     assert found["every_refinement"] == {
-        "macal": ["RefineGroup", 2],
-        "tst": ["RefineGroup", 2],
+        "macal": ["RefineTogether", 2],
+        "tst": ["RefineTogether", 2],
         "vtst": ["RefineStage", 2],
     }
 

@@ -1,17 +1,14 @@
-"""What all batch augmentations share."""
-
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 from torch import Generator, Tensor
 
+from trainables.common.registry import Registry
 from trainables.losses import Loss
 from trainables.models import Network
 
 
 class Augmentation(ABC):
-    """A way to form the training loss from a batch that is more than ``loss(network(images))``.
+    """A way to form the training loss from a batch that is more than ``loss(network(inputs))``.
 
     A subclass checks its arguments in its constructor and keeps no state between batches. Random
     numbers are drawn from the generator given, which lives on the CPU, so that a trial that
@@ -23,7 +20,7 @@ class Augmentation(ABC):
         self,
         network: Network,
         loss: Loss,
-        images: Tensor,
+        inputs: Tensor,
         targets: Tensor,
         indices: Tensor,
         generator: Generator,
@@ -33,8 +30,11 @@ class Augmentation(ABC):
         Args:
             network: The network in training mode.
             loss: Any loss.
-            images: (N, C, H, W), normalised.
+            inputs: (N, ...), as networks take them.
             targets: (N,), int64.
             indices: Position of each sample in the training set, (N,).
             generator: CPU source of random numbers.
         """
+
+
+AUGMENTATIONS: Registry[Augmentation] = Registry("augmentation", "trainables.augmentations")

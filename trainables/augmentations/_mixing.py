@@ -1,31 +1,21 @@
-"""What the methods that mix pairs of samples share."""
-
-from __future__ import annotations
-
+from abc import abstractmethod
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from trainables.losses import Loss
-from trainables.losses._aside import loss_aside
+from trainables.augmentations._base import Augmentation
+from trainables.common.checks import check_number
+from trainables.losses import Loss, loss_aside
+from trainables.models import Network
 
 
 class Pairs(NamedTuple):
-    """A batch and the same batch in another order, sample by sample.
+    """A batch, inputs (N, ...) and all else (N,), and the same in another order."""
 
-    Attributes:
-        images: (N, C, H, W).
-        other_images: (N, C, H, W).
-        targets: (N,).
-        other_targets: (N,).
-        indices: (N,).
-        other_indices: (N,).
-    """
-
-    images: Tensor
-    other_images: Tensor
+    inputs: Tensor
+    other_inputs: Tensor
     targets: Tensor
     other_targets: Tensor
     indices: Tensor
@@ -44,10 +34,42 @@ class Pairs(NamedTuple):
         return weight * first + (1 - weight) * second
 
 
-def draw_pairs(images: Tensor, targets: Tensor, indices: Tensor, generator: Generator) -> Pairs:
+class PairAugmentation(Augmentation):
+    """Trains on pairs of samples, mixed in ratios from a beta distribution.
+
+    Args:
+        alpha: Both parameters of the beta distribution, > 0.
+
+    Raises:
+        ValueError: If ``alpha`` is out of its range.
+    """
+
+    def __init__(self, *, alpha: float = 1.0) -> None:
+        self.alpha = check_number("alpha", alpha, 0.0, open_low=True)
+
+    def training_loss(
+        self,
+        network: Network,
+        loss: Loss,
+        inputs: Tensor,
+        targets: Tensor,
+        indices: Tensor,
+        generator: Generator,
+    ) -> tuple[Tensor, Tensor]:
+        pairs = draw_pairs(inputs, targets, indices, generator)
+        return self.loss_of_pairs(network, loss, pairs, random_source(generator))
+
+    @abstractmethod
+    def loss_of_pairs(
+        self, network: Network, loss: Loss, pairs: Pairs, source: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of a batch and the logits (N, K) of the inputs' own side."""
+
+
+def draw_pairs(inputs: Tensor, targets: Tensor, indices: Tensor, generator: Generator) -> Pairs:
     """Pair every sample of a batch with another one, or by chance with itself."""
-    order = torch.randperm(len(images), generator=generator).to(images.device, non_blocking=True)
-    return Pairs(images, images[order], targets, targets[order], indices, indices[order])
+    order = torch.randperm(len(inputs), generator=generator).to(inputs.device, non_blocking=True)
+    return Pairs(inputs, inputs[order], targets, targets[order], indices, indices[order])
 
 
 def random_source(generator: Generator) -> np.random.Generator:

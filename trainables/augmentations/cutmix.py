@@ -1,16 +1,10 @@
-"""CutMix."""
-
-from __future__ import annotations
-
 import math
 
 import numpy as np
-from torch import Generator, Tensor
+from torch import Tensor
 
-from trainables.augmentations._base import Augmentation
-from trainables.augmentations._mixing import draw_pairs, random_source
-from trainables.augmentations._registry import AUGMENTATIONS
-from trainables.checks import check_number
+from trainables.augmentations._base import AUGMENTATIONS
+from trainables.augmentations._mixing import PairAugmentation, Pairs
 from trainables.losses import Loss
 from trainables.models import Network
 
@@ -31,7 +25,7 @@ def draw_box(
 
 
 @AUGMENTATIONS.register("cutmix")
-class CutMix(Augmentation):
+class CutMix(PairAugmentation):
     """Pastes a box of another image into each image and weighs the losses by area.
 
     One box for the batch, with the share 1 - l of the area, l ~ Beta(alpha, alpha); the losses are
@@ -46,25 +40,14 @@ class CutMix(Augmentation):
         ValueError: If ``alpha`` is out of its range.
     """
 
-    def __init__(self, *, alpha: float = 1.0) -> None:
-        self.alpha = check_number("alpha", alpha, 0.0, open_low=True)
-
-    def training_loss(
-        self,
-        network: Network,
-        loss: Loss,
-        images: Tensor,
-        targets: Tensor,
-        indices: Tensor,
-        generator: Generator,
+    def loss_of_pairs(
+        self, network: Network, loss: Loss, pairs: Pairs, source: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of a batch with pasted boxes and its logits."""
-        pairs = draw_pairs(images, targets, indices, generator)
-        source = random_source(generator)
-        height, width = images.shape[-2:]
+        height, width = pairs.inputs.shape[-2:]
         rows, columns = draw_box(height, width, 1 - source.beta(self.alpha, self.alpha), source)
-        mixed = images.clone()
-        mixed[..., rows, columns] = pairs.other_images[..., rows, columns]
+        mixed = pairs.inputs.clone()
+        mixed[..., rows, columns] = pairs.other_inputs[..., rows, columns]
         replaced = (rows.stop - rows.start) * (columns.stop - columns.start) / (height * width)
         logits = network(mixed)
         return pairs.loss(loss, logits, logits, 1 - replaced), logits

@@ -1,17 +1,12 @@
-"""Mixup inference in training."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
 from scipy import stats
-from torch import Generator, Tensor
+from torch import Tensor
 
-from trainables.augmentations._base import Augmentation
-from trainables.augmentations._mixing import Pairs, draw_pairs, random_source
-from trainables.augmentations._registry import AUGMENTATIONS
-from trainables.checks import check_choice, check_number
+from trainables.augmentations._base import AUGMENTATIONS
+from trainables.augmentations._mixing import PairAugmentation, Pairs
+from trainables.common.checks import check_choice, check_number
 from trainables.losses import Loss
 from trainables.models import Network
 
@@ -24,15 +19,12 @@ Ratios = tuple[float, float]
 
 
 def decouple(mixed: Tensor, other_mixed: Tensor, ratios: Ratios) -> tuple[Tensor, Tensor]:
-    """Solve two mixtures of two unknowns for the unknowns.
+    """Solve two mixtures of two unknowns for a and b, the unknowns.
 
     Args:
         mixed: ``l1 * a + (1 - l1) * b``.
         other_mixed: ``l2 * a + (1 - l2) * b``.
         ratios: l1 and l2, which differ.
-
-    Returns:
-        a and b.
     """
     first, second = ratios
     gap = first - second
@@ -42,11 +34,11 @@ def decouple(mixed: Tensor, other_mixed: Tensor, ratios: Ratios) -> tuple[Tensor
 
 
 @AUGMENTATIONS.register("mit")
-class MixupInferenceInTraining(Augmentation):
-    """Trains on the two sides of mixed images, decoupled from two mixtures of each pair.
+class MixupInferenceInTraining(PairAugmentation):
+    """Trains on the two sides of mixed inputs, decoupled from two mixtures of each pair.
 
     Each pair is mixed twice, in ratios l1 >= 0.5 and l2 <= 0.5 that are at least ``margin`` apart.
-    The outputs of the two mixtures are solved for those of the unmixed images, and each side has
+    The outputs of the two mixtures are solved for those of the unmixed ones, and each side has
     the loss of its own target. ``variant`` says where this happens:
 
     - ``l`` (MIT-L): at the logits.
@@ -60,8 +52,8 @@ class MixupInferenceInTraining(Augmentation):
 
     Source: Wang et al., On the Pitfall of Mixup for Uncertainty Calibration, CVPR 2023.
 
-    Costs two passes a step. Not with batch statistics that unmixed images must match: the network
-    sees mixed images only.
+    Costs two passes a step. Not with batch statistics that unmixed inputs must match: the network
+    sees mixed ones only.
 
     Args:
         alpha: Both parameters of the ratios' beta distribution, > 0.
@@ -74,7 +66,7 @@ class MixupInferenceInTraining(Augmentation):
     """
 
     def __init__(self, *, alpha: float = 1.0, margin: float = 0.5, variant: str = "l") -> None:
-        self.alpha = check_number("alpha", alpha, 0.0, open_low=True)
+        super().__init__(alpha=alpha)
         self.margin = check_number("margin", margin, 0.0, 1.0, open_high=True)
         self.variant = check_choice("variant", variant, VARIANTS)
         # Both ratios half the margin from 0.5 is sufficient, so this is a lower bound.
@@ -85,18 +77,10 @@ class MixupInferenceInTraining(Augmentation):
                 f"drawn less than once in {1 / RAREST:.0f} times"
             )
 
-    def training_loss(
-        self,
-        network: Network,
-        loss: Loss,
-        images: Tensor,
-        targets: Tensor,
-        indices: Tensor,
-        generator: Generator,
+    def loss_of_pairs(
+        self, network: Network, loss: Loss, pairs: Pairs, source: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Return the mean loss of both sides, and the logits of the images' own side."""
-        pairs = draw_pairs(images, targets, indices, generator)
-        source = random_source(generator)
+        """Return the mean loss of both sides, and the logits of the inputs' own side."""
         steps = self._steps(network)
         logits, other = self.run(pairs, steps, [self.draw_ratios(source) for _ in steps])
         return pairs.loss(loss, logits, other, 0.5), logits
@@ -109,7 +93,7 @@ class MixupInferenceInTraining(Augmentation):
             steps: Layers that follow each other, to be decoupled after each.
             ratios: l1 and l2 of each step.
         """
-        a, b = pairs.images, pairs.other_images
+        a, b = pairs.inputs, pairs.other_inputs
         for layers, (first, second) in zip(steps, ratios, strict=True):
             mixed = layers(first * a + (1 - first) * b)
             other_mixed = layers(second * a + (1 - second) * b)

@@ -1,23 +1,18 @@
-"""Mixup."""
+import numpy as np
+from torch import Tensor
 
-from __future__ import annotations
-
-from torch import Generator, Tensor
-
-from trainables.augmentations._base import Augmentation
-from trainables.augmentations._mixing import draw_pairs, random_source
-from trainables.augmentations._registry import AUGMENTATIONS
-from trainables.checks import check_number
+from trainables.augmentations._base import AUGMENTATIONS
+from trainables.augmentations._mixing import PairAugmentation, Pairs
 from trainables.losses import Loss
 from trainables.models import Network
 
 
 @AUGMENTATIONS.register("mixup")
-class Mixup(Augmentation):
-    """Trains on convex combinations of pairs of images and of their losses.
+class Mixup(PairAugmentation):
+    """Trains on convex combinations of pairs of inputs and of their losses.
 
     One ratio l ~ Beta(alpha, alpha) for the batch, of which the larger of l and 1 - l is the
-    image's own share, as in the code released with MIT: the accuracy of the outputs on the images'
+    input's own share, as in the code released with MIT: the accuracy of the outputs on the inputs'
     own targets then means something.
 
     Source: Zhang et al., mixup: Beyond Empirical Risk Minimization, ICLR 2018.
@@ -32,21 +27,11 @@ class Mixup(Augmentation):
         ValueError: If ``alpha`` is out of its range.
     """
 
-    def __init__(self, *, alpha: float = 1.0) -> None:
-        self.alpha = check_number("alpha", alpha, 0.0, open_low=True)
-
-    def training_loss(
-        self,
-        network: Network,
-        loss: Loss,
-        images: Tensor,
-        targets: Tensor,
-        indices: Tensor,
-        generator: Generator,
+    def loss_of_pairs(
+        self, network: Network, loss: Loss, pairs: Pairs, source: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of a mixed batch and its logits."""
-        pairs = draw_pairs(images, targets, indices, generator)
-        ratio = random_source(generator).beta(self.alpha, self.alpha)
+        ratio = source.beta(self.alpha, self.alpha)
         ratio = max(ratio, 1 - ratio)
-        logits = network(ratio * pairs.images + (1 - ratio) * pairs.other_images)
+        logits = network(ratio * pairs.inputs + (1 - ratio) * pairs.other_inputs)
         return pairs.loss(loss, logits, logits, ratio), logits

@@ -1,16 +1,13 @@
 """Post-hoc calibrators, one file each: logits to log-probabilities, fitted on held-out rows."""
 
-from trainables.calibrators._base import Calibrator, FitReport
+from trainables.calibrators._base import CALIBRATORS, Calibrator, FitReport, check_rows
 from trainables.calibrators._build import (
     build_calibrator,
     calibrator_from_recipe,
     parse_calibrator,
 )
-from trainables.calibrators._checks import check_rows
 from trainables.calibrators._crossfit import cross_fit, fold_calibrators
-from trainables.calibrators._registry import CALIBRATORS
 from trainables.calibrators._storage import load_calibrator, save_calibrator
-from trainables.calibrators._together import cross_fit_together
 from trainables.calibrators.objectives import OBJECTIVES, Objective, build_objective
 
 __all__ = [
@@ -24,7 +21,6 @@ __all__ = [
     "calibrator_from_recipe",
     "check_rows",
     "cross_fit",
-    "cross_fit_together",
     "fold_calibrators",
     "load_calibrator",
     "parse_calibrator",

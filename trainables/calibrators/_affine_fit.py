@@ -1,9 +1,6 @@
 """The penalised likelihood of an affine map, in coordinates in which it bends alike everywhere."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,14 +21,6 @@ def product_precision(num_classes: int) -> torch.dtype:
     return torch.float32 if num_classes > SINGLE_PRECISION_CLASSES else torch.float64
 
 
-@dataclass(frozen=True)
-class Odir:
-    """Weights of the squared off-diagonal entries of W and of the squared biases."""
-
-    outside: float
-    bias: float
-
-
 class AffineFit:
     """Mean negative log-likelihood of ``softmax(W f + b)`` plus ODIR, ready to be minimised.
 
@@ -49,14 +38,19 @@ class AffineFit:
         offsets: What is subtracted from each row of the logits to give its features, (N,).
         labels: (N,), int64.
         temperature: T, (1,), float64.
-        odir: The penalty.
+        odir: Weights of the squared off-diagonal entries of W and of the squared biases.
     """
 
     def __init__(
-        self, logits: Tensor, offsets: Tensor, labels: Tensor, temperature: Tensor, odir: Odir
+        self,
+        logits: Tensor,
+        offsets: Tensor,
+        labels: Tensor,
+        temperature: Tensor,
+        odir: tuple[float, float],
     ) -> None:
-        self._logits, self._labels = logits, labels
-        self._temperature, self._odir = temperature, odir
+        self._logits, self._labels, self._temperature = logits, labels, temperature
+        self._offdiag, self._bias = odir
         self._dtype = product_precision(logits.shape[1])
         self._offsets = offsets.to(self._dtype)
         classes = logits.shape[1]
@@ -106,9 +100,9 @@ class AffineFit:
     def _penalty(self, pull: float) -> Tensor:
         """Return the weight of each squared distance of W and b from ``scaled``, (K, K + 1)."""
         squared = float(self._temperature.square())
-        weights = torch.full_like(self.scaled, self._odir.outside + pull * squared)
+        weights = torch.full_like(self.scaled, self._offdiag + pull * squared)
         weights.diagonal().fill_(EASE * pull * squared)
-        weights[:, -1] = self._odir.bias + EASE * pull
+        weights[:, -1] = self._bias + EASE * pull
         return weights
 
     def _evaluate(self, weights: Tensor, penalty: Tensor) -> tuple[float, Tensor]:

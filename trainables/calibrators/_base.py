@@ -1,26 +1,75 @@
 """What all calibrators share: checks, chunks of rows, the kept argmax, the report and the state."""
 
-from __future__ import annotations
-
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from trainables.calibrators._checks import check_logits, check_rows
-from trainables.errors import InputError
+from trainables.common.errors import InputError
+from trainables.common.registry import Registry
 
-if TYPE_CHECKING:
-    from trainables.calibrators._together import RowSets
-
+ROWS_AT_ONCE = 4096
 CHUNK_VALUES = {"cpu": 1 << 19, "cuda": 1 << 24}
 TIE_GAP = 4.0
 
-Self = TypeVar("Self", bound="Calibrator")
+
+def check_logits(logits: Any) -> Tensor:
+    """Return logits (N, K) as a floating tensor on their device, half precision as float32.
+
+    Raises:
+        InputError: If they are not two-dimensional, have no rows or fewer than two classes, or hold
+            a value that is not finite.
+    """
+    values = torch.from_numpy(logits) if isinstance(logits, np.ndarray) else torch.as_tensor(logits)
+    if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
+        raise InputError(f"logits: shape {tuple(values.shape)}, expected (N, K), N >= 1 and K >= 2")
+    values = values.detach()
+    if values.dtype not in (torch.float32, torch.float64):
+        values = values.float()
+    parts = values.split(ROWS_AT_ONCE)
+    if not bool(torch.stack([torch.isfinite(part).all() for part in parts]).all()):
+        finite = torch.isfinite(values)
+        row, column = map(int, (~finite).nonzero()[0])
+        raise InputError(
+            f"logits: {int((~finite).sum())} values are not finite, the first at row {row}, "
+            f"class {column}: {float(values[row, column])}; only finite values are allowed"
+        )
+    return values
+
+
+def check_rows(logits: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    """Return checked logits (N, K) and labels (N,); see ``check_logits`` and ``check_labels``.
+
+    Raises:
+        InputError: If shapes, values or labels are wrong.
+    """
+    rows = check_logits(logits)
+    return rows, check_labels(labels, rows)
+
+
+def check_labels(labels: Any, logits: Tensor) -> Tensor:
+    """Return labels (N,) as int64 on the device of ``logits`` (N, K).
+
+    Raises:
+        InputError: If they are not whole numbers in [0, K), one a row.
+    """
+    values = torch.from_numpy(labels) if isinstance(labels, np.ndarray) else torch.as_tensor(labels)
+    rows, classes = logits.shape
+    if values.shape != (rows,):
+        raise InputError(f"labels: shape {tuple(values.shape)}, expected ({rows},), one a row")
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise InputError(f"labels: dtype {values.dtype}, expected whole numbers in [0, {classes})")
+    values = values.to(device=logits.device, dtype=torch.int64)
+    wrong = (values < 0) | (values >= classes)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise InputError(f"labels: {int(values[row])} in row {row}, allowed are 0 to {classes - 1}")
+    return values
 
 
 @dataclass(frozen=True)
@@ -44,16 +93,15 @@ class Calibrator(ABC):
     """A map from logits to calibrated log-probabilities, fitted on held-out rows.
 
     A subclass checks its arguments in its constructor and implements ``_fit``, which returns the
-    report and sets the tensors named in ``state_names``, and ``_transform``, which maps a chunk of
-    rows. All arithmetic on fitted parameters is in float64, on the device of the logits.
+    report and sets the tensors named in ``state_names``, ``_transform``, which maps a chunk of
+    rows, and ``_summary``. All arithmetic on fitted parameters is in float64, on the device of the
+    logits.
 
     Attributes:
         name: The name in recipes.
         takes_objective: Whether the fitting objective can be chosen.
         preserves_accuracy: Whether the first largest entry of every row is kept; where an argument
             decides, the instance has its own value.
-        joins_pass: Whether many fits cost hardly more than one, because one pass over the rows
-            serves them all; where an argument decides, the instance has its own value.
         state_names: Names of the fitted tensors.
         report: How the fit went; None before.
         num_classes: K of the fitting rows; 0 before.
@@ -62,21 +110,17 @@ class Calibrator(ABC):
     name = ""
     takes_objective = False
     preserves_accuracy = False
-    joins_pass = False
     state_names: tuple[str, ...] = ()
 
     report: FitReport | None = None
     num_classes = 0
 
-    def fit(self: Self, logits: Any, labels: Any) -> Self:
-        """Fit on held-out rows; the same rows give the same parameters.
+    def fit(self, logits: Any, labels: Any) -> Self:
+        """Fit on held-out rows and return the calibrator; the same rows give the same parameters.
 
         Args:
             logits: (N, K), torch or NumPy, any floating dtype, finite; N >= 1, K >= 2.
             labels: (N,), whole numbers in [0, K).
-
-        Returns:
-            The calibrator itself.
 
         Raises:
             InputError: If shapes, values or labels are not as stated.
@@ -115,25 +159,22 @@ class Calibrator(ABC):
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         """Fit on checked rows, without gradient mode."""
 
-    @classmethod
-    def _fit_many(cls: type[Self], fits: Sequence[Fit[Self]], table: RowSets) -> list[FitReport]:
-        """Fit several of this class, equal in ``joins_pass``, without gradient mode.
-
-        A family that can share work between fits does so here.
-        """
-        return [fit.calibrator._fit(*table.of(fit.rows)) for fit in fits]
-
     @abstractmethod
     def _transform(self, logits: Tensor) -> Tensor:
         """Return log-probabilities of a chunk of rows, float64 to float64."""
 
-    @abstractmethod
     def summary(self) -> dict[str, float]:
         """Return the fitted parameters that a person reads, by name.
 
         Raises:
             InputError: If the calibrator is not fitted.
         """
+        self.require_fitted()
+        return self._summary()
+
+    @abstractmethod
+    def _summary(self) -> dict[str, float]:
+        """Return what ``summary`` returns of a fitted calibrator."""
 
     def parameters(self) -> dict[str, Any]:
         """Return the constructor arguments of this calibrator."""
@@ -167,12 +208,7 @@ class Calibrator(ABC):
         self.num_classes = int(state["num_classes"])
 
 
-@dataclass(frozen=True)
-class Fit(Generic[Self]):
-    """A calibrator, and the number of the set of rows in a ``RowSets`` that it is fitted on."""
-
-    calibrator: Self
-    rows: int
+CALIBRATORS: Registry[Calibrator] = Registry("calibrator", "trainables.calibrators")
 
 
 def chunks(rows: Tensor) -> Iterator[slice]:

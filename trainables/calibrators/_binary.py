@@ -1,7 +1,5 @@
 """The family that calibrates each class against the rest and puts the rows together again."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 

@@ -1,15 +1,12 @@
 """Makes calibrators by name, and reads the names that recipes use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
-from trainables.calibrators._base import Calibrator
-from trainables.calibrators._registry import CALIBRATORS
+from trainables.calibrators._base import CALIBRATORS, Calibrator
 from trainables.calibrators._temperature import TemperatureCalibrator
 from trainables.calibrators.objectives import OBJECTIVES
-from trainables.errors import InputError
+from trainables.common.errors import InputError
 
 DEFAULT_OBJECTIVE = "ce"
 

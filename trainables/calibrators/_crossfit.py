@@ -1,16 +1,14 @@
 """Scores every row by a calibrator that has not seen it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import Calibrator
-from trainables.calibrators._checks import check_count, check_rows
-from trainables.errors import InputError
+from trainables.calibrators._base import Calibrator, check_rows
+from trainables.common.checks import check_count
+from trainables.common.errors import InputError
 
 
 def cross_fit(
@@ -47,24 +45,13 @@ def fold_calibrators(
     fold. See there for arguments and errors.
     """
     rows, targets = check_rows(logits, labels)
-    parts = check_folds(folds, len(rows))
+    parts = check_count("folds", folds, 2)
+    if len(rows) < parts:
+        raise InputError(f"folds={parts} needs at least as many rows, got {len(rows)}")
     fold = stratified_folds(targets, parts, seed)
     for index in range(parts):
         others = fold != index
         yield build().fit(rows[others], targets[others]), (~others).nonzero().squeeze(1)
-
-
-def check_folds(folds: int, rows: int) -> int:
-    """Return the number of folds if it is a whole number in [2, N].
-
-    Raises:
-        InputError: If there are fewer rows than folds.
-        ValueError: If it is less than 2 or no whole number.
-    """
-    parts = check_count("folds", folds, 2)
-    if rows < parts:
-        raise InputError(f"folds={parts} needs at least as many rows, got {rows}")
-    return parts
 
 
 def stratified_folds(labels: Tensor, folds: int, seed: int) -> Tensor:

@@ -1,7 +1,5 @@
 """The family that sets uncertain rows apart and calibrates the others by a temperature."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 
@@ -10,10 +8,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators._base import Calibrator, FitReport, by_chunk
-from trainables.calibrators._checks import check_count
-from trainables.calibrators._groups import fit_temperature
+from trainables.calibrators._temperature import fit_temperature
 from trainables.calibrators.objectives import build_objective
-from trainables.errors import InputError
+from trainables.common.checks import check_count
+from trainables.common.errors import InputError
 
 MOST_THRESHOLD_ROWS = 500
 THRESHOLD_SHARE = 10
@@ -76,9 +74,7 @@ class MetaCalibrator(Calibrator):
         uniform = torch.full_like(scaled, -math.log(logits.shape[1]))
         return torch.where(accepted.unsqueeze(1), scaled, uniform)
 
-    def summary(self) -> dict[str, float]:
-        """Return ``threshold`` (nats) and ``temperature``."""
-        self.require_fitted()
+    def _summary(self) -> dict[str, float]:
         return {"threshold": float(self.threshold), "temperature": float(self.temperature)}
 
 

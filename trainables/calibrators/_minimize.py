@@ -1,9 +1,9 @@
-"""Limited-memory BFGS on a few tensors in float64, with a loss summed over chunks of rows."""
-
-from __future__ import annotations
+"""Limited-memory BFGS on a few tensors in float64, for losses that are weighted sums over rows."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,8 +24,91 @@ SETTLING, CAUTION = 0.8, 0.8
 FIRST_STEP = 0.02
 
 Transform = Callable[[Sequence[Tensor], Tensor], Tensor]
-Penalty = Callable[[Sequence[Tensor]], Tensor]
 Evaluate = Callable[[Sequence[Tensor]], tuple[float, Sequence[Tensor]]]
+
+
+class WeightedLoss(ABC):
+    """A sum over rows of weight times loss, as a function of a few tensors.
+
+    Args:
+        logits: (N, K).
+        labels: (N,), int64.
+        objective: What gives a row its loss and its weight.
+    """
+
+    def __init__(self, logits: Tensor, labels: Tensor, objective: Objective) -> None:
+        self.logits, self.labels, self.objective = logits, labels, objective
+
+    @abstractmethod
+    def row_losses(self, parameters: Sequence[Tensor]) -> Tensor:
+        """Return the loss of each row, (N,), without gradient."""
+
+    @abstractmethod
+    def evaluate(
+        self, parameters: Sequence[Tensor], weights: Tensor
+    ) -> tuple[float, Sequence[Tensor]]:
+        """Return the sum, each row counted by a weight, (N,), and its gradient in each tensor."""
+
+    def row_weights(self, losses: Tensor) -> Tensor:
+        """Return what each row counts, (N,), at the losses of the rows."""
+        return self.objective.row_weights(losses, self.labels, self.logits.shape[1])
+
+    def prepare(self, start: Tensor, after_step: Callable[[Tensor], Tensor]) -> None:
+        """Let an adaptive objective see the losses before and after the released first step.
+
+        Args:
+            start: The one tensor that the loss is a function of.
+            after_step: Returns it after a step that is to be subtracted from ones.
+        """
+        if not self.objective.adaptive:
+            return
+        classes = self.logits.shape[1]
+        losses = self.row_losses([start])
+        self.objective.begin(losses, self.labels, classes)
+        _, (slope,) = self.evaluate([start], self.row_weights(losses))
+        stepped = self.row_losses([after_step(1 - _first_step(slope))])
+        self.objective.freeze(stepped, self.labels, classes)
+
+
+class MappedLoss(WeightedLoss):
+    """The loss of rows mapped to log-probabilities, differentiated a chunk of rows at a time.
+
+    Args:
+        transform: The map, from parameters and a chunk of logits to log-probabilities; for the
+            others see ``WeightedLoss``.
+    """
+
+    def __init__(
+        self, transform: Transform, logits: Tensor, labels: Tensor, objective: Objective
+    ) -> None:
+        super().__init__(logits, labels, objective)
+        self._transform = transform
+
+    def row_losses(self, parameters: Sequence[Tensor]) -> Tensor:
+        out = parameters[0].new_empty(len(self.labels))
+        with torch.no_grad():
+            for part in chunks(self.logits):
+                out[part] = self._losses(parameters, part)
+        return out
+
+    def evaluate(
+        self, parameters: Sequence[Tensor], weights: Tensor
+    ) -> tuple[float, Sequence[Tensor]]:
+        leaves = [p.detach().requires_grad_() for p in parameters]
+        total = 0.0
+        gradients = [torch.zeros_like(p) for p in leaves]
+        for part in chunks(self.logits):
+            with torch.enable_grad():
+                loss = self._losses(leaves, part)
+                value = (weights[part].to(loss.dtype) * loss).sum()
+                parts = torch.autograd.grad(value, leaves)
+            total += float(value.detach())
+            gradients = [g + p for g, p in zip(gradients, parts, strict=True)]
+        return total, gradients
+
+    def _losses(self, parameters: Sequence[Tensor], part: slice) -> Tensor:
+        log_probs = self._transform(parameters, self.logits[part].to(parameters[0].dtype))
+        return self.objective.per_row(row_terms(log_probs, self.labels[part], self.objective))
 
 
 def row_terms(log_probs: Tensor, labels: Tensor, objective: Objective) -> RowTerms:
@@ -39,46 +122,7 @@ def row_terms(log_probs: Tensor, labels: Tensor, objective: Objective) -> RowTer
     )
 
 
-def row_losses(
-    transform: Transform,
-    parameters: Sequence[Tensor],
-    logits: Tensor,
-    labels: Tensor,
-    objective: Objective,
-) -> Tensor:
-    """Return the loss of each row, (N,), without gradient."""
-    dtype = parameters[0].dtype
-    out = torch.empty(len(labels), dtype=dtype, device=labels.device)
-    for part in chunks(logits):
-        log_probs = transform(parameters, logits[part].to(dtype))
-        out[part] = objective.per_row(row_terms(log_probs, labels[part], objective))
-    return out
-
-
-def value_and_gradients(
-    transform: Transform,
-    parameters: Sequence[Tensor],
-    logits: Tensor,
-    labels: Tensor,
-    objective: Objective,
-    weights: Tensor,
-) -> tuple[float, list[Tensor]]:
-    """Return the weighted sum of the row losses and its gradient in every parameter."""
-    leaves = [p.detach().requires_grad_() for p in parameters]
-    total = 0.0
-    gradients = [torch.zeros_like(p) for p in leaves]
-    for part in chunks(logits):
-        with torch.enable_grad():
-            log_probs = transform(leaves, logits[part].to(leaves[0].dtype))
-            loss = objective.per_row(row_terms(log_probs, labels[part], objective))
-            value = (weights[part].to(loss.dtype) * loss).sum()
-            parts = torch.autograd.grad(value, leaves)
-        total += float(value.detach())
-        gradients = [g + p for g, p in zip(gradients, parts, strict=True)]
-    return total, gradients
-
-
-def first_step(gradient: Tensor) -> Tensor:
+def _first_step(gradient: Tensor) -> Tensor:
     """Return the step that the released LBFGS takes first, to be subtracted.
 
     It is 0.02 times the gradient, or 0.02 in the sum of absolute changes where the gradient's
@@ -87,21 +131,43 @@ def first_step(gradient: Tensor) -> Tensor:
     return FIRST_STEP * min(1.0, 1.0 / max(float(gradient.abs().sum()), 1e-300)) * gradient
 
 
-def prepare_objective(
-    transform: Transform, start: Tensor, logits: Tensor, labels: Tensor, objective: Objective
-) -> None:
-    """Let an adaptive objective see the losses before and after the released first step."""
-    if not objective.adaptive:
-        return
-    num_classes = logits.shape[1]
-    losses = row_losses(transform, [start], logits, labels, objective)
-    objective.begin(losses, labels, num_classes)
-    weights = objective.row_weights(losses, labels, num_classes)
-    _, slopes = value_and_gradients(transform, [start], logits, labels, objective, weights)
-    stepped = start - first_step(slopes[0])
-    objective.freeze(
-        row_losses(transform, [stepped], logits, labels, objective), labels, num_classes
-    )
+def minimize(
+    loss: WeightedLoss,
+    start: Sequence[Tensor],
+    max_iterations: int = MAX_ITERATIONS,
+    tolerance: float = TOLERANCE,
+) -> tuple[list[Tensor], FitReport]:
+    """Minimise with fixed row weights, renew the weights, and repeat until they stay.
+
+    An objective that is not adaptive needs a single round. Otherwise new weights are averaged with
+    the old ones, the more cautiously the longer they fail to settle: weight and loss of a class
+    push each other back and forth when the new ones are simply taken over.
+
+    Args:
+        loss: What is minimised; an adaptive objective must have been prepared.
+        start: Where to begin, float64.
+        max_iterations: As in ``lbfgs``; for an objective that is not adaptive.
+        tolerance: As in ``lbfgs``.
+    """
+    if not loss.objective.adaptive:
+        even = torch.zeros(len(loss.labels), dtype=torch.float64, device=loss.labels.device)
+        weights = loss.row_weights(even)
+        return lbfgs(partial(loss.evaluate, weights=weights), start, max_iterations, tolerance)
+    parameters, iterations, share, before = list(start), 0, BOLDEST, math.inf
+    weights = loss.row_weights(loss.row_losses(parameters))
+    for _ in range(MAX_ROUNDS):
+        evaluate = partial(loss.evaluate, weights=weights)
+        found, report = lbfgs(evaluate, parameters, ROUND_ITERATIONS, tolerance)
+        iterations += report.iterations
+        moved = max(float((a - b).abs().max()) for a, b in zip(found, parameters, strict=True))
+        parameters = found
+        if moved < ROUND_TOLERANCE:
+            return parameters, FitReport(True, iterations, report.objective)
+        share, before = (share if moved < SETTLING * before else CAUTION * share), moved
+        renewed = loss.row_weights(loss.row_losses(parameters))
+        weights = (1 - share) * weights + share * renewed
+    note = f"parameters still move by {moved:.1e} after {MAX_ROUNDS} rounds"
+    return parameters, FitReport(False, iterations, report.objective, note)
 
 
 def lbfgs(
@@ -132,94 +198,6 @@ def lbfgs(
     return _unpack(found.x, start), FitReport(
         bool(found.success), int(found.nit), float(found.fun), note
     )
-
-
-def minimize_objective(
-    transform: Transform,
-    start: Sequence[Tensor],
-    logits: Tensor,
-    labels: Tensor,
-    objective: Objective,
-    penalty: Penalty | None = None,
-    tolerance: float = TOLERANCE,
-) -> tuple[list[Tensor], FitReport]:
-    """Fit parameters of a map from logits to log-probabilities.
-
-    Args:
-        transform: The map, from parameters and a chunk of logits to log-probabilities.
-        start: Where to begin, float64.
-        logits: (N, K).
-        labels: (N,), int64.
-        objective: What is minimised; an adaptive one must have been prepared.
-        penalty: Added to the objective, a function of the parameters alone.
-        tolerance: As in ``lbfgs``.
-    """
-
-    def with_weights(weights: Tensor) -> Evaluate:
-        def evaluate(parameters: Sequence[Tensor]) -> tuple[float, Sequence[Tensor]]:
-            value, slopes = value_and_gradients(
-                transform, parameters, logits, labels, objective, weights
-            )
-            return add_penalty(penalty, parameters, value, slopes)
-
-        return evaluate
-
-    def losses(parameters: Sequence[Tensor]) -> Tensor:
-        return row_losses(transform, parameters, logits, labels, objective)
-
-    return in_rounds(
-        with_weights, losses, start, labels, logits.shape[1], objective, tolerance=tolerance
-    )
-
-
-def in_rounds(
-    with_weights: Callable[[Tensor], Evaluate],
-    losses: Callable[[Sequence[Tensor]], Tensor],
-    start: Sequence[Tensor],
-    labels: Tensor,
-    num_classes: int,
-    objective: Objective,
-    max_iterations: int = MAX_ITERATIONS,
-    tolerance: float = TOLERANCE,
-) -> tuple[list[Tensor], FitReport]:
-    """Minimise with fixed row weights, renew the weights, and repeat until they stay.
-
-    An objective that is not adaptive needs a single round. Otherwise new weights are averaged with
-    the old ones, the more cautiously the longer they fail to settle: weight and loss of a class
-    push each other back and forth when the new ones are simply taken over.
-    """
-    if not objective.adaptive:
-        even = torch.zeros(len(labels), dtype=torch.float64, device=labels.device)
-        weights = objective.row_weights(even, labels, num_classes)
-        return lbfgs(with_weights(weights), start, max_iterations, tolerance)
-    parameters, iterations, share, before = list(start), 0, BOLDEST, math.inf
-    weights = objective.row_weights(losses(parameters), labels, num_classes)
-    for _ in range(MAX_ROUNDS):
-        found, report = lbfgs(with_weights(weights), parameters, ROUND_ITERATIONS, tolerance)
-        iterations += report.iterations
-        moved = max(float((a - b).abs().max()) for a, b in zip(found, parameters, strict=True))
-        parameters = found
-        if moved < ROUND_TOLERANCE:
-            return parameters, FitReport(True, iterations, report.objective)
-        share, before = (share if moved < SETTLING * before else CAUTION * share), moved
-        renewed = objective.row_weights(losses(parameters), labels, num_classes)
-        weights = (1 - share) * weights + share * renewed
-    note = f"parameters still move by {moved:.1e} after {MAX_ROUNDS} rounds"
-    return parameters, FitReport(False, iterations, report.objective, note)
-
-
-def add_penalty(
-    penalty: Penalty | None, parameters: Sequence[Tensor], value: float, slopes: Sequence[Tensor]
-) -> tuple[float, Sequence[Tensor]]:
-    """Add value and gradients of a penalty on the parameters."""
-    if penalty is None:
-        return value, slopes
-    with torch.enable_grad():
-        leaves = [p.detach().requires_grad_() for p in parameters]
-        extra = penalty(leaves)
-        pulls = torch.autograd.grad(extra, leaves, allow_unused=True)
-    summed = [s if p is None else s + p for s, p in zip(slopes, pulls, strict=True)]
-    return value + float(extra), summed
 
 
 def _pack(tensors: Sequence[Tensor]) -> np.ndarray:

@@ -1,7 +1,6 @@
 """Passes over the fitting rows: losses and their slopes in log T, a small block at a time."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -11,11 +10,12 @@ from trainables.calibrators.objectives import Objective, RowTerms
 
 # Temporaries of this many values stay in a core's cache; a GPU wants large ones.
 BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 22}
+KEPT_VALUES = 1 << 25  # Up to 256 MiB of rows are kept as passes read them.
 
 
 @dataclass(frozen=True)
 class RowPass:
-    """What one pass at given temperatures yields; all (N,), or (P, N) for P fits; float64.
+    """What one pass at given temperatures yields; all (N,), float64.
 
     Attributes:
         loss: Loss of each row under the objective.
@@ -29,91 +29,85 @@ class RowPass:
     curvature: Tensor
 
 
-def temperature_pass(
-    logits: Tensor, labels: Tensor, log_temperature: Tensor, objective: Objective
-) -> RowPass:
-    """Evaluate the objective with each row divided by its own temperature.
+class TemperaturePasses:
+    """Evaluates an objective with each row divided by its own temperature, as often as asked.
 
     Args:
         logits: (N, K).
         labels: (N,), int64.
-        log_temperature: Natural logarithm of the temperature, float64: (N,) or (1,) for one fit,
-            (P, N) or (P, 1) for P fits at once.
-        objective: What is evaluated; for P fits one that is ``stacked`` of theirs.
-    """
-    s = (-log_temperature).exp()
-    s = s.expand(*s.shape[:-1], len(labels))
-    at = _sums(logits, labels, s if s.ndim == 2 else s.unsqueeze(0), objective)
-    total, first, second, *squares = (values.view_as(s) for values in at.powers)
-    mean, log_total = first / total, total.log()
-    spread = (second / total - mean.square()).clamp_(min=0)
-    log_p, mean_log_p = s * at.chosen - log_total, s * at.average - log_total
-    square = squares[0] / total.square() if squares else s.new_zeros(()).expand_as(s)
-    terms = RowTerms(log_p, mean_log_p, square, logits.shape[1])
-    loss, (to_label, to_mean, to_square) = row_gradients(objective, terms)
-    to_both = to_label + to_mean
-    in_s = to_label * at.chosen + to_mean * at.average - to_both * mean
-    if squares:
-        in_s += 2 * to_square * (squares[1] / total.square() - square * mean)
-    return RowPass(loss, -s * in_s, (s.square() * -to_both * spread).clamp_(min=0))
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """What is needed of the classes of each row, whose largest logit is moved to 0.
-
-    Attributes:
-        chosen: Logit of the label, (N,).
-        average: Mean logit, (N,); zeros unless the objective reads it.
-        powers: With ``w = exp(s z)``, the sums of w, w z and w z^2, and, where the objective reads
-            squared probabilities, of w^2 and w^2 z; (3 or 5, P, N).
+        objective: What is evaluated.
     """
 
-    chosen: Tensor
-    average: Tensor
-    powers: Tensor
+    def __init__(self, logits: Tensor, labels: Tensor, objective: Objective) -> None:
+        self.logits, self.labels, self.objective = logits, labels, objective
+        # To cast and transpose the rows takes as long as to sum over their classes.
+        self._kept = list(self._blocks()) if logits.numel() <= KEPT_VALUES else None
+
+    def __call__(self, log_temperature: Tensor) -> RowPass:
+        """Go through the rows once.
+
+        Args:
+            log_temperature: Natural logarithm of the temperature, (N,) or (1,), float64.
+        """
+        s = (-log_temperature).exp().expand(len(self.labels))
+        chosen, average, powers = self._sums(s)
+        total, first, second, *squares = powers
+        mean, log_total = first / total, total.log()
+        spread = (second / total - mean.square()).clamp_(min=0)
+        square = squares[0] / total.square() if squares else s.new_zeros(()).expand_as(s)
+        terms = RowTerms(
+            s * chosen - log_total, s * average - log_total, square, self.logits.shape[1]
+        )
+        loss, (to_label, to_mean, to_square) = row_gradients(self.objective, terms)
+        to_both = to_label + to_mean
+        in_s = to_label * chosen + to_mean * average - to_both * mean
+        if squares:
+            in_s += 2 * to_square * (squares[1] / total.square() - square * mean)
+        return RowPass(loss, -s * in_s, (s.square() * -to_both * spread).clamp_(min=0))
+
+    def _sums(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Sum over the classes of each row, whose largest logit is moved to 0.
+
+        Args:
+            s: Inverse temperatures, (N,).
+
+        Returns:
+            The logit of the label, (N,); the mean logit, (N,), zeros unless the objective reads it;
+            and, with ``w = exp(s z)``, the sums of w, w z and w z^2 and, where the objective reads
+            squared probabilities, of w^2 and w^2 z, (3 or 5, N).
+        """
+        chosen, average = torch.zeros_like(s), torch.zeros_like(s)
+        powers = s.new_empty(5 if self.objective.needs_square else 3, len(s))
+        for part, z in self._blocks() if self._kept is None else self._kept:
+            chosen[part] = z.gather(0, self.labels[part].unsqueeze(0)).squeeze(0)
+            if self.objective.needs_mean:
+                average[part] = z.mean(0)
+            weights = (z * s[part]).exp_()
+            if self.objective.needs_square:
+                _sum_powers(powers[3:, part], weights.square(), z)
+            _sum_powers(powers[:3, part], weights, z)
+        return chosen, average, powers
+
+    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield some rows and their logits, float64, (K, n), the largest of each row at 0."""
+        for part in blocks(self.logits):
+            some = self.logits[part].T
+            # Classes first: sums over them then run along the rows, however few classes there are.
+            z = torch.empty(some.shape, dtype=torch.float64, device=some.device).copy_(some)
+            yield part, z.sub_(z.amax(0))
 
 
-def _sums(logits: Tensor, labels: Tensor, s: Tensor, objective: Objective) -> _Sums:
-    """Go through the rows once, for all fits; ``s`` holds inverse temperatures, (P, N)."""
-    fits, rows = s.shape
-    powers = s.new_empty(5 if objective.needs_square else 3, fits, rows)
-    found = _Sums(s.new_zeros(rows), s.new_zeros(rows), powers)
-    for part in blocks(logits):
-        # Classes first: sums over them then run along the rows, however few classes there are.
-        z = logits[part].T.double().contiguous()
-        z -= z.amax(0)
-        found.chosen[part] = z.gather(0, labels[part].unsqueeze(0)).squeeze(0)
-        if objective.needs_mean:
-            found.average[part] = z.mean(0)
-        for few in slices(fits, block_values(logits) // z.numel()):
-            weights = (z * s[few, None, part]).exp_()
-            if objective.needs_square:
-                _add_up(powers[3:, few, part], weights.square(), z)
-            _add_up(powers[:3, few, part], weights, z)
-    return found
-
-
-def _add_up(out: Tensor, weights: Tensor, z: Tensor) -> None:
+def _sum_powers(out: Tensor, weights: Tensor, z: Tensor) -> None:
     """Put the sums of w, w z, w z^2 ... over the classes into ``out``; w is changed in place."""
     for power, values in enumerate(out):
-        torch.sum(weights if power == 0 else weights.mul_(z), 1, out=values)
+        torch.sum(weights if power == 0 else weights.mul_(z), 0, out=values)
 
 
 def blocks(logits: Tensor) -> list[slice]:
     """Cut rows (N, K) into slices whose float64 temporaries stay in a core's cache."""
-    return slices(len(logits), block_values(logits) // logits.shape[1])
-
-
-def slices(count: int, size: int) -> list[slice]:
-    """Cut ``range(count)`` into slices of a size, at least 1."""
-    step = max(1, size)
-    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
-
-
-def block_values(logits: Tensor) -> int:
-    """Return how many float64 values of a temporary stay in a core's cache."""
-    return BLOCK_VALUES.get(logits.device.type, BLOCK_VALUES["cpu"])
+    values = BLOCK_VALUES.get(logits.device.type, BLOCK_VALUES["cpu"])
+    step = max(1, values // logits.shape[1])
+    return [slice(start, start + step) for start in range(0, len(logits), step)]
 
 
 def softmax_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

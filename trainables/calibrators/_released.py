@@ -4,15 +4,14 @@ They work in float32, start at 1 and take the step sizes that the paper states (
 may end short of the optimum; they exist to compare with published figures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from trainables.calibrators._base import FitReport
-from trainables.calibrators._minimize import Transform, row_losses, value_and_gradients
+from trainables.calibrators._minimize import MappedLoss, Transform
+from trainables.calibrators._temperature import divide
 from trainables.calibrators.objectives import Objective
 
 CONSTANT = ((0.02, 1000),)
@@ -24,11 +23,8 @@ class ReleasedRun:
     """One fit with torch optimisers; counts evaluations, because ``cls`` adapts at the second.
 
     Args:
-        transform: From parameters and a chunk of logits to log-probabilities.
-        parameters: The float32 tensors that are fitted, in place.
-        logits: (N, K).
-        labels: (N,), int64.
-        objective: What is minimised.
+        parameters: The float32 tensors that are fitted, in place; for the others see
+            ``MappedLoss``.
     """
 
     def __init__(
@@ -39,8 +35,7 @@ class ReleasedRun:
         labels: Tensor,
         objective: Objective,
     ) -> None:
-        self._transform, self._logits, self._labels = transform, logits, labels
-        self._objective = objective
+        self._loss = MappedLoss(transform, logits, labels, objective)
         self._parameters = [p.requires_grad_() for p in parameters]
         self._evaluations, self._value = 0, 0.0
 
@@ -61,26 +56,35 @@ class ReleasedRun:
         return self._report()
 
     def _plan(self) -> Sequence[tuple[float, int]]:
-        return SCHEDULE if self._objective.scheduled else CONSTANT
+        return SCHEDULE if self._loss.objective.scheduled else CONSTANT
 
     def _closure(self) -> float:
-        rows = self._transform, self._parameters, self._logits, self._labels, self._objective
-        losses = torch.zeros(len(self._labels), device=self._labels.device)
-        if self._objective.adaptive:
-            losses = row_losses(*rows).detach()
+        losses = torch.zeros(len(self._loss.labels), device=self._loss.labels.device)
+        if self._loss.objective.adaptive:
+            losses = self._loss.row_losses(self._parameters)
             self._adapt(losses)
-        weights = self._objective.row_weights(losses, self._labels, self._logits.shape[1])
-        self._value, gradients = value_and_gradients(*rows, weights)
+        weights = self._loss.row_weights(losses)
+        self._value, gradients = self._loss.evaluate(self._parameters, weights)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         self._evaluations += 1
         return self._value
 
     def _adapt(self, losses: Tensor) -> None:
+        rows = losses, self._loss.labels, self._loss.logits.shape[1]
         if self._evaluations == 0:
-            self._objective.begin(losses, self._labels, self._logits.shape[1])
+            self._loss.objective.begin(*rows)
         elif self._evaluations == ADAPT_AT:
-            self._objective.freeze(losses, self._labels, self._logits.shape[1])
+            self._loss.objective.freeze(*rows)
 
     def _report(self) -> FitReport:
         return FitReport(True, self._evaluations, self._value, "fixed-length run as released")
+
+
+def released_temperatures(
+    count: int, logits: Tensor, labels: Tensor, objective: Objective
+) -> tuple[Tensor, FitReport]:
+    """Return one temperature or one a class, (``count``,), float64, and how the run went."""
+    fitted = torch.ones(count, device=logits.device)
+    report = ReleasedRun(divide, [fitted], logits, labels, objective).lbfgs()
+    return fitted.detach().double(), report

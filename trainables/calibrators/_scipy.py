@@ -1,7 +1,5 @@
 """The one door to SciPy's minimiser, whose type stubs cannot follow solver options."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Keeps fitted calibrators on disk: tensors as safetensors, all else as JSON, and checksums."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -15,12 +13,12 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from trainables._manifest import MANIFEST, damage, seal
 from trainables.calibrators._base import Calibrator, FitReport
 from trainables.calibrators._build import build_calibrator
 from trainables.calibrators._temperature import TemperatureCalibrator
-from trainables.errors import InputError, StorageError
-from trainables.paths import local_path
+from trainables.common.errors import InputError, StorageError
+from trainables.common.files import MANIFEST, damage, seal
+from trainables.common.paths import local_path
 
 TENSORS, DESCRIPTION = "calibrator.safetensors", "calibrator.json"
 FORMAT = 2
@@ -30,12 +28,9 @@ log = logging.getLogger(__name__)
 
 
 def save_calibrator(calibrator: Calibrator, folder: str | Path) -> Path:
-    """Write a fitted calibrator into a folder, which is made if need be.
+    """Write a fitted calibrator into a folder, which is made if need be and returned.
 
     The files are written elsewhere first: a full disk leaves what was there before.
-
-    Returns:
-        The folder.
 
     Raises:
         InputError: If the calibrator is not fitted.

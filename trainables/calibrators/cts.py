@@ -1,20 +1,19 @@
-"""Class-based temperature scaling."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import Fit, FitReport, first_argmax
-from trainables.calibrators._checks import check_choice, check_range
-from trainables.calibrators._groups import TemperatureFit, fit_temperature, fit_temperatures
-from trainables.calibrators._minimize import minimize_objective, prepare_objective
-from trainables.calibrators._registry import CALIBRATORS
-from trainables.calibrators._released import ReleasedRun
-from trainables.calibrators._temperature import TemperatureCalibrator, divide, divide_by_exp
-from trainables.calibrators._together import RowSets
+from trainables.calibrators._base import CALIBRATORS, FitReport, first_argmax
+from trainables.calibrators._minimize import MappedLoss, minimize
+from trainables.calibrators._passes import TemperaturePasses
+from trainables.calibrators._released import released_temperatures
+from trainables.calibrators._temperature import (
+    TemperatureCalibrator,
+    TemperatureFit,
+    divide,
+    fit_temperature,
+)
+from trainables.common.checks import check_choice, check_number
 
 
 @CALIBRATORS.register("cts")
@@ -41,7 +40,6 @@ class ClassTemperatureScaling(TemperatureCalibrator):
     """
 
     name = "cts"
-    joins_pass = True
     state_names = ("temperatures",)
     temperatures: Tensor
 
@@ -51,53 +49,40 @@ class ClassTemperatureScaling(TemperatureCalibrator):
         super().__init__()
         self.assignment = check_choice("assignment", assignment, ("prediction", "logit"))
         self.variant = check_choice("variant", variant, ("paper", "released"))
-        self.shrinkage = check_range("shrinkage", shrinkage, 0.0, float("inf"), right_open=True)
+        self.shrinkage = check_number("shrinkage", shrinkage, 0.0)
         if (self.assignment, self.variant) == ("prediction", "released"):
             raise ValueError("variant='released' exists for assignment='logit' only")
         self.preserves_accuracy = self.assignment == "prediction"
-        self.joins_pass = self.assignment == "prediction"
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         if self.assignment == "prediction":
-            return self._fit_many([Fit(self, 0)], RowSets(logits, labels))[0]
+            return self._fit_by_prediction(logits, labels)
         if self.variant == "released":
-            return self._fit_as_released(logits, labels)
+            self.temperatures, report = released_temperatures(
+                logits.shape[1], logits, labels, self.objective
+            )
+            return report
         return self._fit_by_logit(logits, labels)
 
-    @classmethod
-    def _fit_many(
-        cls, fits: Sequence[Fit[ClassTemperatureScaling]], table: RowSets
-    ) -> list[FitReport]:
-        if not fits[0].calibrator.joins_pass:
-            return super()._fit_many(fits, table)
-        objectives = [fit.calibrator.objective for fit in fits]
-        commons = table.temperatures(fits, objectives)
-        wanted = [
-            TemperatureFit(
-                objective, table.masks[fit.rows], float(common.log()), fit.calibrator.shrinkage
-            )
-            for fit, objective, (common, _) in zip(fits, objectives, commons, strict=True)
-        ]
-        classes = table.logits.shape[1]
-        found = fit_temperatures(table.logits, table.labels, table.winners, classes, wanted)
-        for fit, (temperatures, _) in zip(fits, found, strict=True):
-            fit.calibrator.temperatures = temperatures
-        return [report for _, report in found]
+    def _fit_by_prediction(self, logits: Tensor, labels: Tensor) -> FitReport:
+        passes = TemperaturePasses(logits, labels, self.objective)
+        common, _ = TemperatureFit(passes).solve()
+        self.temperatures, report = TemperatureFit(
+            passes,
+            groups=first_argmax(logits),
+            num_groups=logits.shape[1],
+            prior_log=float(common.log()),
+            shrinkage=self.shrinkage,
+        ).solve()
+        return report
 
     def _fit_by_logit(self, logits: Tensor, labels: Tensor) -> FitReport:
         common, _ = fit_temperature(logits, labels, self.objective)
         ones = torch.ones(logits.shape[1], dtype=torch.float64, device=logits.device)
-        prepare_objective(divide, ones, logits, labels, self.objective)
-        start = common.log() * ones
-        found, report = minimize_objective(divide_by_exp, [start], logits, labels, self.objective)
+        MappedLoss(divide, logits, labels, self.objective).prepare(ones, lambda after: after)
+        loss = MappedLoss(_divide_by_exp, logits, labels, self.objective)
+        found, report = minimize(loss, [common.log() * ones])
         self.temperatures = found[0].exp()
-        return report
-
-    def _fit_as_released(self, logits: Tensor, labels: Tensor) -> FitReport:
-        start = torch.ones(logits.shape[1], device=logits.device)
-        run = ReleasedRun(divide, [start], logits, labels, self.objective)
-        report = run.lbfgs()
-        self.temperatures = start.detach().double()
         return report
 
     def _temperatures(self, logits: Tensor) -> Tensor:
@@ -108,10 +93,12 @@ class ClassTemperatureScaling(TemperatureCalibrator):
             return super()._transform(logits)
         return divide([self.temperatures.to(logits.device)], logits)
 
-    def summary(self) -> dict[str, float]:
-        """Return smallest, mean and largest temperature and what the objective has learned."""
-        self.require_fitted()
+    def _summary(self) -> dict[str, float]:
         t = self.temperatures
         spread = {"min": t.min(), "mean": t.mean(), "max": t.max()}
         named = {f"temperature_{key}": float(value) for key, value in spread.items()}
         return {**named, **self.objective.state()}
+
+
+def _divide_by_exp(log_temperatures: Sequence[Tensor], logits: Tensor) -> Tensor:
+    return divide([log_temperatures[0].exp()], logits)

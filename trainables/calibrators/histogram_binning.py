@@ -1,15 +1,11 @@
-"""Histogram binning of each class against the rest."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from trainables.calibrators._base import CALIBRATORS
 from trainables.calibrators._binary import Curve, OneVersusRestCalibrator
-from trainables.calibrators._checks import check_count
-from trainables.calibrators._registry import CALIBRATORS
+from trainables.common.checks import check_count
 
 
 @CALIBRATORS.register("histogram-binning")
@@ -52,7 +48,5 @@ class HistogramBinning(OneVersusRestCalibrator):
         shares = self.shares.to(probabilities.device)
         return shares.gather(1, self._bin(probabilities).T).T
 
-    def summary(self) -> dict[str, float]:
-        """Return the smallest and largest share of any bin."""
-        self.require_fitted()
+    def _summary(self) -> dict[str, float]:
         return {"share_min": float(self.shares.min()), "share_max": float(self.shares.max())}

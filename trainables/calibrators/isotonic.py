@@ -1,7 +1,3 @@
-"""Isotonic regression of each class against the rest."""
-
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 
@@ -10,8 +6,8 @@ import torch
 from sklearn.isotonic import IsotonicRegression
 from torch import Tensor
 
+from trainables.calibrators._base import CALIBRATORS
 from trainables.calibrators._binary import Curve, OneVersusRestCalibrator
-from trainables.calibrators._registry import CALIBRATORS
 
 
 @CALIBRATORS.register("isotonic")
@@ -49,9 +45,8 @@ class IsotonicCalibration(OneVersusRestCalibrator):
             mapped[:, k] = np.interp(scores[:, k], points[start:stop], values[start:stop])
         return torch.from_numpy(mapped).to(probabilities.device)
 
-    def summary(self) -> dict[str, float]:
+    def _summary(self) -> dict[str, float]:
         """Return the mean number of points a curve has."""
-        self.require_fitted()
         return {"points_per_class": len(self.points) / self.num_classes}
 
 

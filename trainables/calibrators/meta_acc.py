@@ -1,7 +1,3 @@
-"""Meta-Cal under a coverage accuracy constraint."""
-
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -10,11 +6,10 @@ import torch
 from sklearn.isotonic import IsotonicRegression
 from torch import Tensor
 
-from trainables.calibrators._base import first_argmax
-from trainables.calibrators._checks import check_range
+from trainables.calibrators._base import CALIBRATORS, first_argmax
 from trainables.calibrators._meta import MetaCalibrator
-from trainables.calibrators._registry import CALIBRATORS
-from trainables.errors import InputError
+from trainables.common.checks import check_number
+from trainables.common.errors import InputError
 
 BINS = 20
 
@@ -43,7 +38,7 @@ class MetaAccuracy(MetaCalibrator):
 
     def __init__(self, *, accuracy: float = 0.97, seed: int = 0) -> None:
         super().__init__(seed=seed)
-        self.accuracy = check_range("accuracy", accuracy, 0.0, 1.0, left_open=True, right_open=True)
+        self.accuracy = check_number("accuracy", accuracy, 0.0, 1.0, open_low=True, open_high=True)
 
     def _threshold_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
         return self._draw(torch.arange(len(labels), device=labels.device))

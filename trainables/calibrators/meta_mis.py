@@ -1,15 +1,10 @@
-"""Meta-Cal under a miscoverage constraint."""
-
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import first_argmax
-from trainables.calibrators._checks import check_range
+from trainables.calibrators._base import CALIBRATORS, first_argmax
 from trainables.calibrators._meta import MetaCalibrator
-from trainables.calibrators._registry import CALIBRATORS
-from trainables.errors import InputError
+from trainables.common.checks import check_number
+from trainables.common.errors import InputError
 
 
 @CALIBRATORS.register("meta-mis")
@@ -33,7 +28,7 @@ class MetaMiscoverage(MetaCalibrator):
 
     def __init__(self, *, alpha: float = 0.05, seed: int = 0) -> None:
         super().__init__(seed=seed)
-        self.alpha = check_range("alpha", alpha, 0.0, 1.0, left_open=True, right_open=True)
+        self.alpha = check_number("alpha", alpha, 0.0, 1.0, open_low=True, open_high=True)
 
     def _threshold_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
         right = (first_argmax(logits) == labels).nonzero().squeeze(1)

@@ -1,7 +1,3 @@
-"""Parametrised temperature scaling."""
-
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -10,14 +6,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainables.calibrators._base import FitReport, by_chunk
-from trainables.calibrators._checks import check_choice, check_count, check_range
-from trainables.calibrators._groups import HIGH, LOW, fit_temperature
-from trainables.calibrators._minimize import Evaluate, add_penalty, in_rounds
-from trainables.calibrators._passes import temperature_pass
-from trainables.calibrators._registry import CALIBRATORS
+from trainables.calibrators._base import CALIBRATORS, FitReport, by_chunk
+from trainables.calibrators._minimize import WeightedLoss, minimize
+from trainables.calibrators._passes import TemperaturePasses
 from trainables.calibrators._released import ReleasedRun
-from trainables.calibrators._temperature import TemperatureCalibrator, divide
+from trainables.calibrators._temperature import (
+    HIGH,
+    LOW,
+    TemperatureCalibrator,
+    TemperatureFit,
+    divide,
+)
+from trainables.common.checks import check_choice, check_count, check_number
 
 RELEASED_SEED = 1
 MAX_ITERATIONS = 200
@@ -69,9 +69,7 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
         self.top = check_count("top", top, 1)
         self.nodes = check_count("nodes", nodes, 1)
         self.layers = check_count("layers", layers, 1)
-        self.weight_decay = check_range(
-            "weight_decay", weight_decay, 0.0, float("inf"), right_open=True
-        )
+        self.weight_decay = check_number("weight_decay", weight_decay, 0.0)
         self.seed = check_count("seed", seed, 0)
         self.variant = check_choice("variant", variant, ("paper", "released"))
         self.preserves_accuracy = self.variant == "paper"
@@ -80,53 +78,18 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         if self.variant == "released":
             return self._fit_as_released(logits, labels)
-        common, _ = fit_temperature(logits, labels, self.objective)
+        passes = TemperaturePasses(logits, labels, self.objective)
+        common, _ = TemperatureFit(passes).solve()
         self.common = common.log()
         features = self._largest(logits)
         self.centre = features.mean(0)
         self.scale = features.std(0, correction=0).clamp(min=1e-12)
         inputs = (features - self.centre) / self.scale
         start = initial_weights(inputs.shape[1], self.nodes, self.layers, self.seed, logits.device)
-        found, report = self._minimize(inputs, start, logits, labels)
+        loss = _NetworkLoss(passes, self.common, inputs, self.weight_decay)
+        found, report = minimize(loss, start, MAX_ITERATIONS, TOLERANCE)
         self._keep(found)
         return report
-
-    def _minimize(
-        self, inputs: Tensor, start: Sequence[Tensor], logits: Tensor, labels: Tensor
-    ) -> tuple[list[Tensor], FitReport]:
-        def log_temperatures(weights: Sequence[Tensor]) -> Tensor:
-            return (self.common + forward(weights, inputs)).clamp(LOW, HIGH)
-
-        def losses(weights: Sequence[Tensor]) -> Tensor:
-            return temperature_pass(logits, labels, log_temperatures(weights), self.objective).loss
-
-        def with_weights(counts: Tensor) -> Evaluate:
-            decay = 0.5 * self.weight_decay * counts.sum()
-
-            def penalty(weights: Sequence[Tensor]) -> Tensor:
-                return decay * torch.stack([w.square().sum() for w in weights]).sum()
-
-            def evaluate(weights: Sequence[Tensor]) -> tuple[float, Sequence[Tensor]]:
-                with torch.enable_grad():
-                    leaves = [w.detach().requires_grad_() for w in weights]
-                    theta = log_temperatures(leaves)
-                rows = temperature_pass(logits, labels, theta.detach(), self.objective)
-                slopes = torch.autograd.grad(theta, leaves, counts * rows.slope)
-                value = float(counts @ rows.loss)
-                return add_penalty(penalty, weights, value, slopes)
-
-            return evaluate
-
-        return in_rounds(
-            with_weights,
-            losses,
-            start,
-            labels,
-            logits.shape[1],
-            self.objective,
-            MAX_ITERATIONS,
-            TOLERANCE,
-        )
 
     def _fit_as_released(self, logits: Tensor, labels: Tensor) -> FitReport:
         width = min(self.top, logits.shape[1])
@@ -165,10 +128,39 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
         for name, tensor in zip(self._network_names(), weights, strict=True):
             setattr(self, name, tensor)
 
-    def summary(self) -> dict[str, float]:
+    def _summary(self) -> dict[str, float]:
         """Return ``temperature``, the common one that the network adds to (1 if released)."""
-        self.require_fitted()
         return {"temperature": float(self.common.exp()), **self.objective.state()}
+
+
+class _NetworkLoss(WeightedLoss):
+    """The loss of rows whose temperatures a network gives, with decay of its weights."""
+
+    def __init__(
+        self, passes: TemperaturePasses, common: Tensor, inputs: Tensor, weight_decay: float
+    ) -> None:
+        super().__init__(passes.logits, passes.labels, passes.objective)
+        self._passes, self._common, self._inputs = passes, common, inputs
+        self._weight_decay = weight_decay
+
+    def row_losses(self, parameters: Sequence[Tensor]) -> Tensor:
+        return self._passes(self._log_temperatures(parameters)).loss
+
+    def evaluate(
+        self, parameters: Sequence[Tensor], weights: Tensor
+    ) -> tuple[float, Sequence[Tensor]]:
+        with torch.enable_grad():
+            leaves = [p.detach().requires_grad_() for p in parameters]
+            theta = self._log_temperatures(leaves)
+        rows = self._passes(theta.detach())
+        slopes = torch.autograd.grad(theta, leaves, weights * rows.slope)
+        decay = self._weight_decay * weights.sum()
+        norm = torch.stack([p.square().sum() for p in parameters]).sum()
+        value = float(weights @ rows.loss) + float(0.5 * decay * norm)
+        return value, [s + decay * p for s, p in zip(slopes, parameters, strict=True)]
+
+    def _log_temperatures(self, weights: Sequence[Tensor]) -> Tensor:
+        return (self._common + forward(weights, self._inputs)).clamp(LOW, HIGH)
 
 
 def forward(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:

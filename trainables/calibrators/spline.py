@@ -1,9 +1,4 @@
-"""Spline calibration of the top label's confidence."""
-
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,10 +6,8 @@ from scipy.interpolate import CubicSpline
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import Calibrator, Fit, FitReport, by_chunk, first_argmax
-from trainables.calibrators._checks import check_count
-from trainables.calibrators._registry import CALIBRATORS
-from trainables.calibrators._together import RowSets
+from trainables.calibrators._base import CALIBRATORS, Calibrator, FitReport, by_chunk, first_argmax
+from trainables.common.checks import check_count
 
 LOWEST, HIGHEST = 1e-6, 1 - 1e-6
 GRID = 2001
@@ -32,8 +25,7 @@ class SplineCalibration(Calibrator):
     and adds the confidence afterwards.) The other classes share what is left in their old
     proportions, evened out as far as it takes for none of them to pass the first, so accuracy
     stays. Only the top label is calibrated: do not use it where the other probabilities matter.
-    With fewer rows than knots the curve is not
-    determined: the smallest solution is taken.
+    With fewer rows than knots the curve is not determined: the smallest solution is taken.
 
     Args:
         knots: Knots of the spline, evenly spaced in rank, at least 3.
@@ -52,20 +44,8 @@ class SplineCalibration(Calibrator):
         self.knots = check_count("knots", knots, 3)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        return self._fit_many([Fit(self, 0)], RowSets(logits, labels))[0]
-
-    @classmethod
-    def _fit_many(cls, fits: Sequence[Fit[SplineCalibration]], table: RowSets) -> list[FitReport]:
-        top = by_chunk(table.logits, lambda rows: rows.double().softmax(1).amax(1))
-        right = table.winners == table.labels
-        return [
-            fit.calibrator._fit_curve(top[table.masks[fit.rows]], right[table.masks[fit.rows]])
-            for fit in fits
-        ]
-
-    def _fit_curve(self, top: Tensor, hits: Tensor) -> FitReport:
-        """Fit to confidences and whether the row is right, both (N,)."""
-        scores, right = top.cpu().numpy(), hits.cpu().numpy()
+        top = by_chunk(logits, lambda rows: rows.double().softmax(1).amax(1))
+        scores, right = top.cpu().numpy(), (first_argmax(logits) == labels).cpu().numpy()
         order = np.argsort(scores, kind="stable")
         scores, right = scores[order], right[order]
         basis = CubicSpline(np.linspace(0, 1, self.knots), np.eye(self.knots), bc_type="natural")
@@ -96,7 +76,6 @@ class SplineCalibration(Calibrator):
         others = (1 - confidence) * ((1 - mixed) * shares + mixed * even)
         return others.scatter(1, winner, confidence).clamp(min=TINY).log()
 
-    def summary(self) -> dict[str, float]:
+    def _summary(self) -> dict[str, float]:
         """Return the calibrated value of the least and of the most confident fitting row."""
-        self.require_fitted()
         return {"lowest": float(self.calibrated[0]), "highest": float(self.calibrated[-1])}

@@ -1,19 +1,11 @@
-"""Temperature scaling."""
-
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import Fit, FitReport, by_chunk, first_argmax
-from trainables.calibrators._checks import check_choice
-from trainables.calibrators._registry import CALIBRATORS
-from trainables.calibrators._released import ReleasedRun
-from trainables.calibrators._temperature import TemperatureCalibrator, divide
-from trainables.calibrators._together import RowSets
-from trainables.metrics._binning import binned_error, width_edges
+from trainables.calibrators._base import CALIBRATORS, FitReport, by_chunk, first_argmax
+from trainables.calibrators._released import released_temperatures
+from trainables.calibrators._temperature import TemperatureCalibrator, divide, fit_temperature
+from trainables.common.checks import check_choice
+from trainables.metrics import Binned, width_edges
 
 GRID = range(1, 101)
 ECE_BINS = 15
@@ -43,7 +35,6 @@ class TemperatureScaling(TemperatureCalibrator):
     """
 
     name = "ts"
-    joins_pass = True
     state_names = ("temperature",)
     temperature: Tensor
 
@@ -51,35 +42,21 @@ class TemperatureScaling(TemperatureCalibrator):
         super().__init__()
         self.selection = check_choice("selection", selection, ("objective", "ece"))
         self.variant = check_choice("variant", variant, ("paper", "released"))
-        self.joins_pass = (self.selection, self.variant) == ("objective", "paper")
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         if self.selection == "ece":
             return self._fit_by_ece(logits, labels)
         if self.variant == "released":
-            return self._fit_as_released(logits, labels)
-        return self._fit_many([Fit(self, 0)], RowSets(logits, labels))[0]
-
-    @classmethod
-    def _fit_many(cls, fits: Sequence[Fit[TemperatureScaling]], table: RowSets) -> list[FitReport]:
-        if not fits[0].calibrator.joins_pass:
-            return super()._fit_many(fits, table)
-        found = table.temperatures(fits, [fit.calibrator.objective for fit in fits])
-        for fit, (temperature, _) in zip(fits, found, strict=True):
-            fit.calibrator.temperature = temperature
-        return [report for _, report in found]
-
-    def _fit_as_released(self, logits: Tensor, labels: Tensor) -> FitReport:
-        start = torch.ones(1, device=logits.device)
-        report = ReleasedRun(divide, [start], logits, labels, self.objective).lbfgs()
-        self.temperature = start.detach().double()
+            self.temperature, report = released_temperatures(1, logits, labels, self.objective)
+            return report
+        self.temperature, report = fit_temperature(logits, labels, self.objective)
         return report
 
     def _fit_by_ece(self, logits: Tensor, labels: Tensor) -> FitReport:
         correct = (first_argmax(logits) == labels).double()[None]
         edges = width_edges(ECE_BINS, torch.float32, logits.device)
         errors = torch.cat(
-            [binned_error(_confidences(logits, t / 10)[None], correct, edges) for t in GRID]
+            [Binned(_confidences(logits, t / 10)[None], correct, edges).error() for t in GRID]
         )
         self.temperature = (errors.argmin() + 1).reshape(1).double() / 10
         return FitReport(True, len(GRID), float(errors.min()), "objective is the ECE on a grid")
@@ -87,9 +64,7 @@ class TemperatureScaling(TemperatureCalibrator):
     def _temperatures(self, logits: Tensor) -> Tensor:
         return self.temperature.to(logits.device)
 
-    def summary(self) -> dict[str, float]:
-        """Return ``temperature`` and what the objective has learned."""
-        self.require_fitted()
+    def _summary(self) -> dict[str, float]:
         return {"temperature": float(self.temperature), **self.objective.state()}
 
 

@@ -1,41 +1,49 @@
 """Data sets: read, split, prepared once, and kept out of reach where they must be."""
 
-from trainables.data._arrays import ImageArrays
-from trainables.data._device import ImageBatcher
-from trainables.data._guard import TestDataSealedError, inherit_seal
-from trainables.data._info import AUGMENTATIONS, DatasetInfo
+from trainables.data._batches import Batcher, concrete
+from trainables.data._guard import TestDataSealedError, inherit_seal, require_unsealed
+from trainables.data._images import AUGMENTATIONS, Images, ImageShape
+from trainables.data._inputs import DatasetInfo, Inputs, InputShape
 from trainables.data._prepare import find_prepared, missing_download, prepare
 from trainables.data._prepared import PreparedData, SearchData
-from trainables.data._registry import (
+from trainables.data._rows import RowArrays, Rows
+from trainables.data._seal import seal_test_data
+from trainables.data._source import (
     SOURCES,
-    check_source,
+    Reader,
+    Source,
+    SourceStatus,
     find_reader,
     read_source,
     source_names,
 )
-from trainables.data._seal import seal_test_data
-from trainables.data._source import Reader, Source, SourceStatus
 from trainables.data._split import SplitSpec
 
 __all__ = [
     "AUGMENTATIONS",
     "SOURCES",
+    "Batcher",
     "DatasetInfo",
-    "ImageArrays",
-    "ImageBatcher",
+    "ImageShape",
+    "Images",
+    "InputShape",
+    "Inputs",
     "PreparedData",
     "Reader",
+    "RowArrays",
+    "Rows",
     "SearchData",
     "Source",
     "SourceStatus",
     "SplitSpec",
     "TestDataSealedError",
-    "check_source",
+    "concrete",
     "find_prepared",
     "find_reader",
     "missing_download",
     "prepare",
     "read_source",
+    "require_unsealed",
     "seal_test_data",
     "source_names",
 ]

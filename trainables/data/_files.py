@@ -1,24 +1,22 @@
-"""Images that stay in their files until they are needed, so that any number of them will do."""
+"""Images that stay in their files until they are needed, and readers of data sets made of them."""
 
-from __future__ import annotations
-
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 
 import numpy as np
 from PIL import Image
 from torchvision.transforms.functional import center_crop, resize
 
-from trainables.data._arrays import LabelledImages, check_labels
-from trainables.errors import InputError
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
+from trainables.common.errors import InputError
+from trainables.data._images import Images
+from trainables.data._rows import Rows, check_labels
+from trainables.data._source import Reader, SourceStatus
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Converting these to eight bits would cut values off.
@@ -26,7 +24,7 @@ DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "F")
 
 
 @dataclass(frozen=True, eq=False)
-class ImageFiles(LabelledImages):
+class ImageFiles(Rows):
     """Labelled images in files, decoded by several threads when they are read.
 
     Grey, CMYK, palette and transparent images become RGB, (H, W, 3).
@@ -49,35 +47,40 @@ class ImageFiles(LabelledImages):
     resize: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check lengths and labels."""
         check_labels("labels", self.labels)
         if len(self.paths) != len(self.labels):
             raise ValueError(f"{len(self.paths)} files but {len(self.labels)} labels")
+
+    @property
+    def dtype(self) -> np.dtype:
+        return Images.dtype
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Return height, width and three channels."""
         return (*self.size, 3)
 
-    def take(self, indices: np.ndarray) -> ImageFiles:
+    def take(self, indices: np.ndarray) -> Self:
         """Return the rows ``indices`` (M,), in that order; nothing is read."""
         paths = [self.paths[index] for index in indices]
-        return ImageFiles(paths, self.labels[indices], self.size, self.resize)
+        return replace(self, paths=paths, labels=self.labels[indices])
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Decode the rows from ``start`` to before ``stop``."""
         decode = partial(_decoded, size=self.size, resized=self.resize)
         with ThreadPoolExecutor() as pool:
             return np.stack(list(pool.map(decode, self.paths[start:stop])))
 
-    def update(self, digest: _Hash) -> None:
-        """Feed how files are read, the labels and the bytes of every file to a hash."""
-        digest.update(f"{self.size}{self.resize}{len(self)}".encode())
-        digest.update(np.ascontiguousarray(self.labels).data)
+    def content(self) -> Iterator[bytes | memoryview]:
+        """Yield how files are read, the labels and the bytes of every file."""
+        yield f"{self.size}{self.resize}{len(self)}".encode()
+        yield np.ascontiguousarray(self.labels).data
         for path in self.paths:
-            content = _content(path)
-            digest.update(f"{len(content)}".encode())
-            digest.update(content)
+            try:
+                content = path.read_bytes()
+            except OSError as error:
+                raise InputError(f"{path} cannot be read: {error.strerror}") from error
+            yield f"{len(content)}".encode()
+            yield content
 
 
 @contextmanager
@@ -100,7 +103,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
 
 
 def is_image(path: Path) -> bool:
-    """Tell whether a file has the ending of an image and is not hidden."""
+    """Return whether a file has the ending of an image and is not hidden."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
 
 
@@ -128,8 +131,110 @@ def _decoded(path: Path, size: tuple[int, int], resized: tuple[int, ...]) -> np.
         return np.asarray(pixels)
 
 
-def _content(path: Path) -> bytes:
+Listing = Sequence[tuple[Path, int]]
+"""File and label of every image of one part, in a fixed order."""
+Listed = tuple[tuple[str, ...], Listing, Listing | None]
+"""Class names, training images, and test images where there is an official set."""
+
+
+class ListedReader(Reader):
+    """A data set whose labels are known without opening an image.
+
+    Attributes:
+        inputs: What its rows are, where that is known beforehand.
+        resize: See ``ImageFiles``.
+        lists: Text files in the folder that name images, labels or parts.
+    """
+
+    inputs: Images
+    resize: tuple[int, ...] = ()
+    lists: tuple[str, ...] = ()
+
+    @property
+    @abstractmethod
+    def path(self) -> Path:
+        """The folder that holds it."""
+
+    @abstractmethod
+    def instruction(self) -> str:
+        """Return what has to be put where, in one line."""
+
+    @abstractmethod
+    def listing(self) -> Listed:
+        """Return class names and images.
+
+        Raises:
+            InputError: If the folder is not laid out as it should be.
+        """
+
+    def image_files(self, listing: Listing) -> ImageFiles:
+        """Return one part as files, decoded while they are stored and never held all at once."""
+        paths = [path for path, _ in listing]
+        return ImageFiles(paths, labels_of(listing), self.inputs.size, self.resize)
+
+    def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
+        _, train, test = self.listing()
+        return labels_of(train), None if test is None else labels_of(test)
+
+    def files(self) -> list[Path]:
+        """Return the lists and every image; no image where the layout is wrong."""
+        lists = [self.path / name for name in self.lists]
+        try:
+            _, train, test = self.listing()
+        except InputError:
+            return lists
+        return lists + [path for path, _ in (*train, *(test or ()))]
+
+    def check(self) -> SourceStatus:
+        """List the images, without opening them."""
+        try:
+            classes, train, test = self.listing()
+        except InputError as error:
+            return SourceStatus(False, str(error), self.instruction())
+        found = (
+            f"{len(train):,} images, `split.test` of them test images"
+            if test is None
+            else f"{len(train):,} training and {len(test):,} test images"
+        )
+        return SourceStatus(True, f"{self.path}: {len(classes)} classes, {found}")
+
+
+def labels_of(listing: Listing) -> np.ndarray:
+    """Return the labels (N,), int64."""
+    return np.array([label for _, label in listing], np.int64)
+
+
+def list_classes(
+    folder: Path, classes: Sequence[str], below: str = "", allowed: str = ""
+) -> list[tuple[Path, int]]:
+    """Return the images in class folders, by class and by file name.
+
+    Args:
+        folder: Holds a folder for each class.
+        classes: Their names, in the order of the labels.
+        below: The folder in each that holds the images; empty if itself does.
+        allowed: What to say of images where there are none.
+
+    Raises:
+        InputError: If a class has no image; the text names its folder.
+    """
+    listing: list[tuple[Path, int]] = []
+    for label, name in enumerate(classes):
+        place = folder / name / below
+        images = sorted(path for path in place.glob("*") if is_image(path))
+        if not images:
+            raise InputError(f"{place} holds no image{allowed}")
+        listing += [(path, label) for path in images]
+    return listing
+
+
+def read_words(path: Path) -> list[list[str]]:
+    """Return the words of every line of a text file.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        return [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error

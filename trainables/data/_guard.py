@@ -1,7 +1,5 @@
 """Keeps this process, once sealed, from opening files that hold test data."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,33 +1,27 @@
 """Reads, splits and stores a data set once, for every process that asks."""
 
-from __future__ import annotations
-
 import json
-import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
 
-from trainables.data._info import DatasetInfo
-from trainables.data._prepared import (
-    MANIFEST,
+from trainables.common.errors import InputError
+from trainables.common.files import write_whole
+from trainables.data._inputs import DatasetInfo, Inputs
+from trainables.data._prepared import MANIFEST, SEARCH, TEST, PreparedData
+from trainables.data._rows import Rows
+from trainables.data._source import Reader, Source, find_reader, read_source
+from trainables.data._split import Split, SplitSpec, make_split
+from trainables.data._stored import (
     SCHEMA,
-    SEARCH,
-    TEST,
     Notice,
-    PreparedData,
     describe_files,
     digest,
+    find_or_make,
+    make_folder,
     silent,
-    write_part,
+    write_blocks,
 )
-from trainables.data._registry import find_reader, read_source
-from trainables.data._source import Reader, Source
-from trainables.data._split import Split, SplitSpec, make_split
-from trainables.errors import InputError
 
 RECORDS = "sources"
 
@@ -60,14 +54,12 @@ def prepare(
     """
     reader = find_reader(name, root)
     destination = Path(destination).absolute()
-    found = _find(reader, split, destination)
-    if found is not None:
-        return found
     try:
-        destination.mkdir(parents=True, exist_ok=True)
-        with FileLock(destination / ".prepare.lock"):
-            found = _find(reader, split, destination)
-            return found or _make(reader, split, destination, download, notice)
+        return find_or_make(
+            lambda: _find(reader, split, destination),
+            lambda: _make(reader, split, destination, download, notice),
+            destination / ".prepare.lock",
+        )
     except OSError as error:
         raise InputError(f"dataset {name!r} cannot be stored in {destination}: {error}") from error
 
@@ -75,27 +67,15 @@ def prepare(
 def find_prepared(
     name: str, root: Path | str, split: SplitSpec, destination: Path | str
 ) -> PreparedData | None:
-    """Return what ``prepare`` has stored, or None; never reads the source, never writes.
-
-    Args:
-        name: A name as in ``source_names``.
-        root: The folder that downloaded data sets live in.
-        split: How it was split.
-        destination: The folder that holds prepared data sets.
-    """
+    """Return what ``prepare`` has stored, or None; never reads the source, never writes."""
     return _find(find_reader(name, root), split, Path(destination).absolute())
 
 
 def missing_download(name: str, root: Path | str, split: SplitSpec | None = None) -> str:
     """Return what ``prepare`` would have to download first, in one line; empty if nothing.
 
-    What ``prepare`` would refuse is refused here, as far as it shows without a look at images.
-    Nothing is downloaded, unpacked or written.
-
-    Args:
-        name: A name as in ``source_names``.
-        root: The folder that downloaded data sets live in.
-        split: How it will be split; None for not at all.
+    What ``prepare`` would refuse is refused here, as far as it shows without a look at images, and
+    the split where one is given. Nothing is downloaded, unpacked or written.
 
     Raises:
         InputError: See ``prepare``.
@@ -152,12 +132,9 @@ def _make(
     directory = destination / _key(source.fingerprint, source.info, split)
     test = None if source.test is None else source.test.labels
     rows = _split(source.info.name, source.train.labels, test, split)
-    scratch = Path(tempfile.mkdtemp(prefix=".making-", dir=destination))
-    try:
-        _write(scratch, source, split, rows, directory.name, notice)
-        _replace(scratch, directory)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    make_folder(
+        directory, lambda scratch: _write(scratch, source, split, rows, directory.name, notice)
+    )
     _write_record(reader, source, destination)
     return PreparedData.open(directory)
 
@@ -172,35 +149,40 @@ def _split(name: str, train: np.ndarray, test: np.ndarray | None, split: SplitSp
 def _write(
     directory: Path, source: Source, split: SplitSpec, rows: Split, key: str, notice: Notice
 ) -> None:
-    train, validation = source.train.take(rows.train), source.train.take(rows.validation)
-    test = (source.test or source.train).take(rows.test)
-    write_part(directory / SEARCH, "train_", train, rows.train, notice)
-    write_part(directory / SEARCH, "validation_", validation, rows.validation, notice)
-    write_part(directory / TEST, "", test, rows.test, notice)
+    parts = {
+        "train": source.train.take(rows.train),
+        "validation": source.train.take(rows.validation),
+        "test": (source.test or source.train).take(rows.test),
+    }
+    for name, part in parts.items():
+        _write_part(directory, name, source.info.inputs, part, getattr(rows, name), notice)
+    counts = {
+        name: np.bincount(parts[name].labels, minlength=source.info.num_classes).tolist()
+        for name in ("train", "validation")
+    }
     document = {
         "schema": SCHEMA,
         "key": key,
         "fingerprint": source.fingerprint,
         "info": source.info.to_dict(),
         "split": split.to_dict(),
-        "counts": {part: len(getattr(rows, part)) for part in ("train", "validation", "test")},
-        "class_counts": {
-            part: np.bincount(arrays.labels, minlength=source.info.num_classes).tolist()
-            for part, arrays in (("train", train), ("validation", validation))
-        },
+        "counts": {name: len(part) for name, part in parts.items()},
+        "class_counts": counts,
         "files": describe_files(directory),
     }
     (directory / MANIFEST).write_text(json.dumps(document, indent=1), encoding="utf-8")
 
 
-def _replace(scratch: Path, directory: Path) -> None:
-    """Move ``scratch`` to ``directory``; what is there was found damaged, or has the same key."""
-    scratch.chmod(0o755)
-    if directory.exists():
-        old = tempfile.mkdtemp(prefix=".damaged-", dir=directory.parent)
-        os.replace(directory, old)
-        shutil.rmtree(old)
-    os.replace(scratch, directory)
+def _write_part(
+    directory: Path, name: str, inputs: Inputs, part: Rows, numbers: np.ndarray, notice: Notice
+) -> None:
+    """Write one part's rows, labels and row numbers, test data apart from what a search sees."""
+    folder, prefix = (directory / TEST, "") if name == "test" else (directory / SEARCH, f"{name}_")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{prefix}{inputs.kind}.npy"
+    write_blocks(path, inputs, len(part), part.blocks(), notice)
+    for kind, array in (("labels", part.labels), ("indices", numbers)):
+        np.save(folder / f"{prefix}{kind}.npy", np.ascontiguousarray(array), allow_pickle=False)
 
 
 def _write_record(reader: Reader, source: Source, destination: Path) -> None:
@@ -214,6 +196,4 @@ def _write_record(reader: Reader, source: Source, destination: Path) -> None:
         "fingerprint": source.fingerprint,
         "info": source.info.to_dict(),
     }
-    scratch = path.with_suffix(".tmp")
-    scratch.write_text(json.dumps(record, indent=1), encoding="utf-8")
-    os.replace(scratch, path)
+    write_whole(path, json.dumps(record, indent=1))

@@ -1,14 +1,12 @@
 """Law 1: a search trial cannot reach test data."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
+from trainables.common.errors import InputError
 from trainables.data._guard import seal_paths
 from trainables.data._prepare import raw_test_paths
 from trainables.data._prepared import MANIFEST, SUITES, TEST
-from trainables.errors import InputError
 
 SUITE_MANIFEST = "suite.json"
 

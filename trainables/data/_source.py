@@ -1,18 +1,19 @@
-"""A data set as its owner publishes it, and the form that every reader takes."""
-
-from __future__ import annotations
+"""A data set as its owner publishes it, the form that every reader takes, and the registry."""
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from trainables.data._arrays import LabelledImages
-from trainables.data._info import DatasetInfo
-from trainables.errors import InputError
-from trainables.paths import local_path
+from trainables.common.errors import InputError
+from trainables.common.paths import local_path
+from trainables.common.registry import Registry
+from trainables.data._guard import hand_out, require_unsealed
+from trainables.data._inputs import DatasetInfo
+from trainables.data._rows import Rows, fingerprint
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,27 +22,27 @@ class Source:
 
     Attributes:
         info: Its constants.
-        train: The official training images, or all images where there is no official test set.
-        test: The official test images, or None.
-        fingerprint: SHA-256 (hex) of the content of all images and labels.
+        train: The official training rows, or all rows where there is no official test set.
+        test: The official test rows, or None.
+        fingerprint: SHA-256 (hex) of the content of all rows and labels.
 
     Raises:
-        ValueError: If images or labels contradict ``info``.
+        ValueError: If rows or labels contradict ``info``.
     """
 
     info: DatasetInfo
-    train: LabelledImages
-    test: LabelledImages | None
+    train: Rows
+    test: Rows | None
     fingerprint: str
 
     def __post_init__(self) -> None:
-        """Check the arrays against the constants."""
-        expected = (*self.info.size, self.info.channels)
-        for part in (self.train, self.test):
-            if part is None:
-                continue
-            if part.shape != expected:
-                raise ValueError(f"images are {part.shape}, expected {expected}")
+        inputs = self.info.inputs
+        for part in filter(None, (self.train, self.test)):
+            if (part.dtype, part.shape) != (inputs.dtype, inputs.row):
+                raise ValueError(
+                    f"{inputs.kind} are {part.dtype} {part.shape}, expected {inputs.dtype} "
+                    f"{inputs.row}"
+                )
             if part.labels.max() >= self.info.num_classes:
                 raise ValueError(
                     f"label {part.labels.max()} is outside [0, {self.info.num_classes - 1}]"
@@ -91,7 +92,7 @@ class Reader(ABC):
         self.root = local_path(root, "data root")
 
     @abstractmethod
-    def read(self, download: bool) -> tuple[DatasetInfo, LabelledImages, LabelledImages | None]:
+    def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
         """Return constants, training images and test images (None if there is no official set).
 
         Raises:
@@ -102,9 +103,6 @@ class Reader(ABC):
         """Return labels as ``read`` would, or None where only images or a download tell them.
 
         What ``read`` refuses without looking at images is refused here too, and as it does.
-
-        Raises:
-            InputError: See ``read``.
         """
         return None
 
@@ -118,7 +116,7 @@ class Reader(ABC):
 
     @abstractmethod
     def check(self) -> SourceStatus:
-        """Tell whether ``read`` would work without a download."""
+        """Return whether ``read`` would work without a download."""
 
     def full_name(self) -> str:
         """Return a name that means the same from every working directory."""
@@ -126,8 +124,64 @@ class Reader(ABC):
 
     def signature(self) -> str:
         """Return a hash of names, sizes and times of the files; it changes when they do."""
-        digest = hashlib.sha256()
-        for path in self.files():
-            found = path.stat() if path.is_file() else None
-            digest.update(f"{path}|{found and (found.st_size, found.st_mtime_ns)}\n".encode())
-        return digest.hexdigest()
+        return files_signature(self.files())
+
+
+class PathReader(Reader):
+    """Reads what lies at the path in its name, such as ``npz:PATH``."""
+
+    placeholder = "PATH"
+    takes_argument = True
+
+    @property
+    def path(self) -> Path:
+        """The file or folder."""
+        return local_path(self.argument, f"dataset {self.name!r}")
+
+    def full_name(self) -> str:
+        return f"{self.name.partition(':')[0]}:{self.path}"
+
+
+def files_signature(paths: Iterable[Path]) -> str:
+    """Return a hash of names, sizes and times of files, whether or not they exist."""
+    digest = hashlib.sha256()
+    for path in paths:
+        found = path.stat() if path.is_file() else None
+        digest.update(f"{path}|{found and (found.st_size, found.st_mtime_ns)}\n".encode())
+    return digest.hexdigest()
+
+
+SOURCES: Registry[Reader] = Registry("dataset", "trainables.data")
+
+
+def find_reader(name: str, root: Path | str) -> Reader:
+    """Return the reader of ``name``, a registry name with its argument, if any, after a colon.
+
+    Raises:
+        InputError: If the name is unknown or its argument is not allowed.
+    """
+    head, _, argument = name.partition(":")
+    return SOURCES.get(head)(name, argument, Path(root))
+
+
+def source_names() -> list[str]:
+    """Return every data set's name, sorted; forms with an argument as ``npz:PATH``."""
+    forms = ((name, SOURCES.get(name).placeholder) for name in SOURCES.names())
+    return [f"{name}:{placeholder}" if placeholder else name for name, placeholder in forms]
+
+
+def read_source(name: str, root: Path | str, download: bool = True) -> Source:
+    """Read a whole data set: into memory, or as a list of files where it may not fit.
+
+    Do not use this for training: it gives test data too. ``prepare`` keeps the two apart; see there
+    for the arguments.
+
+    Raises:
+        InputError: If the name is unknown, or files are absent or damaged.
+        TestDataSealedError: If this process is sealed.
+    """
+    require_unsealed(f"read_source({name!r})")
+    info, train, test = find_reader(name, root).read(download)
+    held = train if test is None else test
+    hand_out(held.arrays)
+    return Source(info, train, test, fingerprint(train, test))

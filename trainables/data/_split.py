@@ -1,7 +1,5 @@
 """Which images train, which choose, which judge: seeded and stratified."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -35,7 +33,6 @@ class SplitSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check every value."""
         for key in ("validation", "test"):
             _check_share(key, getattr(self, key))
         for key in ("train_limit", "test_limit"):
@@ -132,19 +129,14 @@ def take_counts(labels: np.ndarray, counts: np.ndarray, seed: int, stream: str) 
     return np.sort(np.concatenate(rows))
 
 
-def _number(key: str, share: float | int, total: int) -> int:
-    number = share if _is_whole(share) else max(1, round(share * total))
-    if number >= total:
-        raise ValueError(f"{key}={share} leaves nothing of {total} images")
-    return int(number)
-
-
 def _hold_out(
     labels: np.ndarray, rows: np.ndarray, key: str, spec: SplitSpec
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return ``rows`` without a stratified draw, and the draw."""
     share = getattr(spec, key)
-    size = _number(key, share, len(rows))
+    size = share if _is_whole(share) else max(1, round(share * len(rows)))
+    if size >= len(rows):
+        raise ValueError(f"{key}={share} leaves nothing of {len(rows)} images")
     try:
         held = draw(labels[rows], size, spec.seed, key, spare=1)
     except ValueError as error:
@@ -164,6 +156,17 @@ def _limit(
         return rows[draw(labels[rows], limit, spec.seed, key, least=least)]
     except ValueError as error:
         raise ValueError(f"{key}={limit}: {error}") from error
+
+
+def limit_rows(labels: np.ndarray, spec: SplitSpec) -> np.ndarray:
+    """Return the sorted rows of other test labels (N,) that a task's limit of test images leaves.
+
+    It is the draw that chose the task's own test images: from the same labels, the same rows.
+    """
+    limit = spec.test_limit
+    if limit is None or limit >= len(labels):
+        return np.arange(len(labels))
+    return draw(labels, limit, spec.seed, "test_limit")
 
 
 def make_split(train: np.ndarray, test: np.ndarray | None, spec: SplitSpec) -> Split:

@@ -1,14 +1,12 @@
-"""The handwritten digits inside scikit-learn."""
-
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
-from trainables.data._arrays import ImageArrays
-from trainables.data._info import DatasetInfo
-from trainables.data._registry import SOURCES
-from trainables.data._source import Reader, SourceStatus
+from trainables.data._images import Images
+from trainables.data._inputs import DatasetInfo
+from trainables.data._rows import RowArrays
+from trainables.data._source import SOURCES, Reader, SourceStatus
 
 
 @SOURCES.register("digits")
@@ -19,7 +17,7 @@ class DigitsReader(Reader):
     nothing is lost. Good for demonstrations and tests; too small for conclusions on calibration.
     """
 
-    def read(self, download: bool) -> tuple[DatasetInfo, ImageArrays, ImageArrays | None]:
+    def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
         """Return all images as training images: there is no official test set."""
         from sklearn.datasets import load_digits
 
@@ -28,16 +26,12 @@ class DigitsReader(Reader):
         info = DatasetInfo(
             name=self.name,
             classes=tuple("0123456789"),
-            size=(8, 8),
-            channels=1,
-            mean=(0.5,),
-            std=(0.5,),
-            augmentation="none",
+            inputs=Images(size=(8, 8), channels=1, mean=(0.5,), std=(0.5,), augmentation="none"),
             split_rule="no official test set: test and validation are stratified draws",
             source="scikit-learn load_digits (UCI optdigits, test part); normalised to [-1, 1], "
             "because statistics of all images would include the test images",
         )
-        return info, ImageArrays(scaled, labels.astype(np.int64)), None
+        return info, RowArrays(scaled, labels.astype(np.int64)), None
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the labels of all images."""

@@ -1,11 +1,10 @@
-"""Fashion-MNIST."""
-
 import numpy as np
 from torchvision.datasets import FashionMNIST
 
-from trainables.data._info import DatasetInfo
-from trainables.data._registry import SOURCES
-from trainables.data._torchvision import Checked, TorchvisionReader
+from trainables.data._archives import Checked
+from trainables.data._images import Images
+from trainables.data._published import TorchvisionReader
+from trainables.data._source import SOURCES
 
 
 @SOURCES.register("fashion-mnist")
@@ -15,22 +14,13 @@ class FashionMnistReader(TorchvisionReader):
     torchvision has checksums for the downloaded files, none for the unpacked ones.
     """
 
+    inputs = Images((28, 28), 1, mean=(0.2860,), std=(0.3530,), augmentation="crop-flip")
+    classes = tuple(FashionMNIST.classes)
     address = "https://github.com/zalandoresearch/fashion-mnist"
-
-    def info(self) -> DatasetInfo:
-        """Return the constants."""
-        return DatasetInfo(
-            name=self.name,
-            classes=tuple(FashionMNIST.classes),
-            size=(28, 28),
-            channels=1,
-            mean=(0.2860,),
-            std=(0.3530,),
-            augmentation="crop-flip",
-            split_rule="official test set; validation is a stratified draw from the training set",
-            source=f"Xiao et al. (2017), {self.address}; channel statistics of the training set "
-            "as commonly published",
-        )
+    citation = (
+        f"Xiao et al. (2017), {address}; channel statistics of the training set as commonly "
+        "published"
+    )
 
     def unpacked(self) -> list[Checked]:
         """Return the four unpacked files."""
@@ -41,7 +31,7 @@ class FashionMnistReader(TorchvisionReader):
         folder = self.root / "FashionMNIST" / "raw"
         return [Checked(folder / name, md5) for name, md5 in FashionMNIST.resources]
 
-    def load(self, train: bool, download: bool) -> tuple[np.ndarray, np.ndarray]:
+    def load(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return one part."""
-        part = FashionMNIST(str(self.root), train=train, download=download)
+        part = FashionMNIST(str(self.root), train=train, download=True)
         return part.data.numpy(), part.targets.numpy()

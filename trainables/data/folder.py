@@ -1,20 +1,24 @@
-"""Anyone's images in one folder a class."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from statistics import median_low
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from trainables.data._arrays import ImageArrays, image_statistics
-from trainables.data._files import SUFFIXES, is_image, opened, subfolders
-from trainables.data._info import DatasetInfo
-from trainables.data._registry import SOURCES
-from trainables.data._source import Reader, SourceStatus
-from trainables.errors import InputError
-from trainables.paths import local_path
+from trainables.common.errors import InputError
+from trainables.data._files import (
+    SUFFIXES,
+    Listed,
+    ListedReader,
+    Listing,
+    labels_of,
+    list_classes,
+    opened,
+    subfolders,
+)
+from trainables.data._images import Images, image_statistics
+from trainables.data._inputs import DatasetInfo
+from trainables.data._rows import RowArrays
+from trainables.data._source import SOURCES, PathReader
 
 PARTS = ("train", "test")
 # Modes whose pixels are eight bits of grey; all others become RGB.
@@ -24,13 +28,11 @@ LAYOUT = (
     "lay it out as PATH/<class>/<image>, of which `split.test` is held out, or as "
     "PATH/train/<class>/<image> and PATH/test/<class>/<image>"
 )
-
-Listing = dict[str, list[tuple[Path, int]]]
-"""Part to image and label; without ``test`` where the whole folder is one part."""
+ALLOWED = f"; allowed are {', '.join(SUFFIXES)}"
 
 
 @SOURCES.register("folder")
-class FolderReader(Reader):
+class FolderReader(PathReader, ListedReader):
     """``folder:PATH``: ``PATH/<class>/<image>``, or ``train`` and ``test`` with class folders each.
 
     ``PATH/train/<class>/<image>`` and ``PATH/test/<class>/<image>``, with the same classes in both,
@@ -45,37 +47,30 @@ class FolderReader(Reader):
     starts at the working directory.
     """
 
-    placeholder = "PATH"
-    takes_argument = True
+    def instruction(self) -> str:
+        """Return how the folder has to be laid out."""
+        return LAYOUT
 
-    @property
-    def path(self) -> Path:
-        """The folder that holds the classes, or ``train`` and ``test``."""
-        return local_path(self.argument, f"dataset {self.name!r}")
-
-    def read(self, download: bool) -> tuple[DatasetInfo, ImageArrays, ImageArrays | None]:
-        """Return all images, by class and by file name."""
-        classes, listing = self._listing()
-        pixels = _stack(listing)
-        labels = {part: _labels(images) for part, images in listing.items()}
-        train = ImageArrays(pixels[: len(labels["train"])], labels["train"])
-        if "test" not in listing:
-            return self._info(train, classes, None), train, None
-        test = ImageArrays(pixels[len(train) :], labels["test"])
-        return self._info(train, classes, test), train, test
-
-    def labels(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the labels that the folders' names give."""
-        _, listing = self._listing()
-        return _labels(listing["train"]), _labels(listing["test"]) if "test" in listing else None
-
-    def files(self) -> list[Path]:
-        """Return every image; none where the layout is wrong."""
+    def listing(self) -> Listed:
+        """Return the classes' names and all images, by class and by file name."""
+        if self._parted():
+            folders = {part: self.path / part for part in PARTS}
+            classes = _same_classes(folders)
+            train, test = (list_classes(folders[part], classes, allowed=ALLOWED) for part in PARTS)
+            return classes, train, test
         try:
-            _, listing = self._listing()
-        except InputError:
-            return []
-        return [path for images in listing.values() for path, _ in images]
+            classes = _classes(self.path)
+            return classes, list_classes(self.path, classes, allowed=ALLOWED), None
+        except InputError as error:
+            raise InputError(f"{error}; {LAYOUT}") from error
+
+    def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
+        """Return all images, by class and by file name."""
+        classes, listing, others = self.listing()
+        pixels = _stack(listing, others or ())
+        train = RowArrays(pixels[: len(listing)], labels_of(listing))
+        test = None if others is None else RowArrays(pixels[len(train) :], labels_of(others))
+        return self._info(train, classes, test), train, test
 
     def test_paths(self) -> list[Path]:
         """Return the folder ``test``, or all class folders: any image may be a test image."""
@@ -83,43 +78,13 @@ class FolderReader(Reader):
             return [self.path / "test"]
         return [self.path / name for name in subfolders(self.path)] if self.path.is_dir() else []
 
-    def check(self) -> SourceStatus:
-        """List the images, without opening them."""
-        try:
-            classes, listing = self._listing()
-        except InputError as error:
-            return SourceStatus(False, str(error), LAYOUT)
-        counts = {part: len(images) for part, images in listing.items()}
-        found = (
-            f"{counts['train']} training and {counts['test']} test images"
-            if "test" in counts
-            else f"{counts['train']} images, `split.test` of them test images"
-        )
-        return SourceStatus(True, f"{self.path}: {len(classes)} classes, {found}")
-
-    def full_name(self) -> str:
-        """Return the name with the absolute path."""
-        return f"folder:{self.path}"
-
     def _parted(self) -> bool:
         return all((self.path / part).is_dir() for part in PARTS)
 
-    def _listing(self) -> tuple[tuple[str, ...], Listing]:
-        """Return the classes' names and all images, by class and by file name."""
-        if self._parted():
-            folders = {part: self.path / part for part in PARTS}
-            classes = _same_classes(folders)
-            return classes, {part: _images(folders[part], classes) for part in PARTS}
-        try:
-            classes = _classes(self.path)
-            return classes, {"train": _images(self.path, classes)}
-        except InputError as error:
-            raise InputError(f"{error}; {LAYOUT}") from error
-
     def _info(
-        self, train: ImageArrays, classes: tuple[str, ...], test: ImageArrays | None
+        self, train: RowArrays, classes: tuple[str, ...], test: RowArrays | None
     ) -> DatasetInfo:
-        channels = train.images.shape[3]
+        height, width, channels = train.shape
         if test is None:
             mean, std = (0.5,) * channels, (0.5,) * channels
             split_rule = "no test folder: test and validation are stratified draws"
@@ -127,24 +92,16 @@ class FolderReader(Reader):
                 "normalised to [-1, 1], because statistics of all images would include test images"
             )
         else:
-            mean, std = image_statistics(train.images)
+            mean, std = image_statistics(train.values)
             split_rule = "test is the folder test; validation is a stratified draw from train"
             constants = "mean and standard deviation of the training images"
         return DatasetInfo(
             name=self.name,
             classes=classes,
-            size=(train.images.shape[1], train.images.shape[2]),
-            channels=channels,
-            mean=mean,
-            std=std,
-            augmentation="crop-flip",
+            inputs=Images((height, width), channels, mean, std, augmentation="crop-flip"),
             split_rule=split_rule,
             source=f"{self.path}; {constants}",
         )
-
-
-def _labels(images: list[tuple[Path, int]]) -> np.ndarray:
-    return np.array([label for _, label in images], np.int64)
 
 
 def _classes(folder: Path) -> tuple[str, ...]:
@@ -165,24 +122,14 @@ def _same_classes(folders: dict[str, Path]) -> tuple[str, ...]:
     return classes
 
 
-def _images(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    listing: list[tuple[Path, int]] = []
-    for label, name in enumerate(classes):
-        images = sorted(path for path in (folder / name).iterdir() if is_image(path))
-        if not images:
-            raise InputError(f"{folder / name} holds no image; allowed are {', '.join(SUFFIXES)}")
-        listing += [(path, label) for path in images]
-    return listing
-
-
-def _stack(listing: Listing) -> np.ndarray:
-    """Return the images of all parts in one size, as (N, H, W, 1), or (N, H, W, 3) with colour."""
-    paths = [path for images in listing.values() for path, _ in images]
+def _stack(train: Listing, test: Listing) -> np.ndarray:
+    """Return the images of both parts in one size, as (N, H, W, 1), or (N, H, W, 3) with colour."""
+    paths = [path for path, _ in (*train, *test)]
     sizes, modes = zip(*map(_glance, paths), strict=True)
     mode = "L" if set(modes) <= set(GREY_MODES) else "RGB"
     width, height = sizes[0]
     if len(set(sizes)) > 1:
-        shorter = median_low(min(size) for size in sizes[: len(listing["train"])])
+        shorter = median_low(min(size) for size in sizes[: len(train)])
         width = height = min(shorter, LARGEST_SIDE)
     pixels = np.empty((len(paths), height, width, len(mode)), np.uint8)
     for row, path in enumerate(paths):

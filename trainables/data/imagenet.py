@@ -1,21 +1,11 @@
-"""ImageNet."""
-
-from pathlib import Path
-
-from trainables.data._files import is_image, subfolders
-from trainables.data._info import DatasetInfo
-from trainables.data._official import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Listing,
-    OfficialReader,
-    labelled,
-)
-from trainables.data._registry import SOURCES
-from trainables.errors import InputError
+from trainables.common.errors import InputError
+from trainables.data._files import Listed, list_classes, subfolders
+from trainables.data._images import Images
+from trainables.data._published import IMAGENET_MEAN, IMAGENET_STD, OfficialReader
+from trainables.data._source import SOURCES
 
 CLASSES = 1000
-PARTS = {True: "train", False: "val"}
+PARTS = ("train", "val")
 
 
 @SOURCES.register("imagenet")
@@ -29,29 +19,19 @@ class ImageNetReader(OfficialReader):
 
     Images are stored once as uint8 at 224 x 224: shorter side 256, then the centre, which is the
     usual evaluation. That takes 151 kB an image, 193 GB for all, memory-mapped, and never much
-    memory. Training therefore sees padded crops and flips of the centre, not crops of random size
-    from the whole image as papers do: results are comparable with each other, not with theirs.
+    memory. Training therefore sees padded crops and flips of the centre, or crops of random size
+    from it (``augmentation: resized-crop-flip``), not from the whole image as papers do: results
+    are comparable with each other, not with theirs.
     """
 
+    inputs = Images((224, 224), 3, IMAGENET_MEAN, IMAGENET_STD, augmentation="crop-flip")
+    split_rule = (
+        "test is the official validation set; validation is a stratified draw from the training set"
+    )
     folder = "imagenet"
     address = "https://image-net.org/challenges/LSVRC/2012"
-    size = (224, 224)
+    citation = f"Russakovsky et al. (2015), {address}; shorter side 256, centre 224"
     resize = (256,)
-
-    def info(self, classes: tuple[str, ...]) -> DatasetInfo:
-        """Return the constants."""
-        return DatasetInfo(
-            name=self.name,
-            classes=classes,
-            size=self.size,
-            channels=3,
-            mean=IMAGENET_MEAN,
-            std=IMAGENET_STD,
-            augmentation="crop-flip",
-            split_rule="test is the official validation set; validation is a stratified draw from "
-            "the training set",
-            source=f"Russakovsky et al. (2015), {self.address}; shorter side 256, centre 224",
-        )
 
     def instruction(self) -> str:
         """Return what has to be put where, in one line."""
@@ -60,9 +40,9 @@ class ImageNetReader(OfficialReader):
             f"{self.path}/{{train,val}}/<wnid>/*.JPEG, {CLASSES} folders each"
         )
 
-    def class_names(self) -> tuple[str, ...]:
-        """Return the sorted WordNet identifiers, which both parts must have."""
-        train, val = (subfolders(self.path / part) for part in PARTS.values())
+    def listing(self) -> Listed:
+        """Return both parts, whose classes are the sorted WordNet identifiers of the folders."""
+        train, val = (subfolders(self.path / part) for part in PARTS)
         for part, found, other in (("train", train, val), ("val", val, train)):
             missing = sorted(set(other) - set(found))
             if missing:
@@ -72,17 +52,5 @@ class ImageNetReader(OfficialReader):
                 f"{self.path / 'train'} has {len(train)} class folders, ImageNet has {CLASSES}; "
                 "give other images as folder:PATH"
             )
-        return tuple(train)
-
-    def listing(self, train: bool, classes: tuple[str, ...]) -> Listing:
-        """Return one part, by class and file name."""
-        listing: list[tuple[Path, int]] = []
-        for label, name in enumerate(classes):
-            folder = self.path / PARTS[train] / name
-            names = sorted(p.name for p in folder.iterdir() if is_image(p))
-            listing += labelled(folder, names, label)
-        return listing
-
-    def test_paths(self) -> list[Path]:
-        """Return the folder ``val``."""
-        return [self.path / PARTS[False]]
+        first, second = (list_classes(self.path / part, train) for part in PARTS)
+        return tuple(train), first, second

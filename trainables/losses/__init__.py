@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from trainables.losses._base import Loss, RowLoss
-from trainables.losses._registry import LOSSES
+from trainables.losses._base import LOSSES, Loss, RowLoss, loss_aside
 
-__all__ = ["LOSSES", "Loss", "RowLoss", "build_loss"]
+__all__ = ["LOSSES", "Loss", "RowLoss", "build_loss", "loss_aside"]
 
 
 def build_loss(name: str, **parameters: Any) -> Loss:

@@ -1,30 +1,37 @@
 """What all losses share: shapes, ignored targets, precision and the hooks of the training loop."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
+from dataclasses import field
 
 import torch
 from torch import Tensor, nn
 
-from trainables.checks import check_choice
+from trainables.common.averaging import full_precision
+from trainables.common.fields import CheckedFields, choice
+from trainables.common.registry import Registry
 
 REDUCTIONS = ("mean", "sum")
+VARIANTS = ("paper", "released")
 
 
-class Loss(nn.Module, ABC):
+class Loss(CheckedFields, nn.Module, ABC):
     """A training loss on logits.
 
-    A subclass checks its arguments in its constructor and implements ``compute``. It never waits
-    for the device inside a step: rows to ignore are masked, not selected.
+    A subclass declares its arguments as fields and implements ``compute``. It never waits for the
+    device inside a step: rows to ignore are masked, not selected.
 
     Args:
         ignore_index: Target value of rows that take no part.
+
+    Raises:
+        ValueError: If an argument is out of its range.
     """
 
-    def __init__(self, *, ignore_index: int = -100) -> None:
-        super().__init__()
-        self.ignore_index = ignore_index
+    ignore_index: int = field(default=-100, kw_only=True)
+
+    def __post_init__(self) -> None:
+        nn.Module.__init__(self)
+        super().__post_init__()
 
     def forward(self, logits: Tensor, targets: Tensor, indices: Tensor | None = None) -> Tensor:
         """Return the loss as a scalar in float32, or float64 for float64 logits.
@@ -69,15 +76,9 @@ class ReducedLoss(Loss):
 
     Args:
         reduction: ``mean`` over the rows that count, or ``sum``.
-        ignore_index: Target value of rows that take no part.
-
-    Raises:
-        ValueError: If ``reduction`` is neither.
     """
 
-    def __init__(self, *, reduction: str = "mean", ignore_index: int = -100) -> None:
-        super().__init__(ignore_index=ignore_index)
-        self.reduction = check_choice("reduction", reduction, REDUCTIONS)
+    reduction: str = choice(default="mean", choices=REDUCTIONS, kw_only=True)
 
     def reduce(self, values: Tensor, valid: Tensor) -> Tensor:
         """Reduce one value a row, (N,), over the rows that count, ``valid`` (N,)."""
@@ -116,9 +117,20 @@ def flatten(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return logits.movedim(1, -1).reshape(-1, logits.shape[1]), targets.reshape(-1)
 
 
-def full_precision(values: Tensor) -> Tensor:
-    """Return half-precision values as float32, others unchanged."""
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+def loss_aside(
+    loss: Loss, logits: Tensor, targets: Tensor, indices: Tensor | None = None
+) -> Tensor:
+    """Return a loss, with gradient, of a batch that its history is not to count.
+
+    Methods that judge a batch twice, under other targets or by another head, call the loss itself
+    once and this for the rest, so that a history counts each sample once an epoch.
+    """
+    training = loss.training
+    loss.eval()
+    try:
+        return loss(logits, targets, indices)
+    finally:
+        loss.train(training)
 
 
 def masked_sum(values: Tensor, valid: Tensor) -> Tensor:
@@ -129,3 +141,6 @@ def masked_sum(values: Tensor, valid: Tensor) -> Tensor:
 def masked_mean(values: Tensor, valid: Tensor) -> Tensor:
     """Average ``values`` (N,) where ``valid`` (N,); 0 if no row counts."""
     return masked_sum(values, valid) / valid.sum().clamp(min=1)
+
+
+LOSSES: Registry[Loss] = Registry("loss", "trainables.losses")

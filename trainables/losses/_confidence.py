@@ -1,7 +1,5 @@
 """Confidence scores, and the losses' common ways to get at them."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """What the focal family shares."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -1,7 +1,6 @@
-"""How often each training sample was right: what ranking losses compare confidences with."""
+"""What losses keep of each training sample: what they do with a batch depends on its past."""
 
-from __future__ import annotations
-
+from dataclasses import field
 from typing import NamedTuple
 
 import torch
@@ -92,9 +91,10 @@ class CorrectnessHistory(nn.Module):
 class RankingLoss(ReducedLoss):
     """A loss that may compare confidences with the history of the training samples."""
 
-    def __init__(self, *, ranked: bool, reduction: str = "mean", ignore_index: int = -100) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.ranked = ranked
+    ranked: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.history = CorrectnessHistory()
 
     def prepare(self, num_samples: int, num_classes: int) -> None:
@@ -128,7 +128,7 @@ class RankingLoss(ReducedLoss):
         Raises:
             ValueError: If there are no indices, they do not fit, or ``prepare`` was not called.
         """
-        places = self._places(len(valid), valid.device, indices)
+        places = sample_places(self, self.history.counts, valid, indices)
         rows = valid.view(len(places), -1)
         valid_samples = rows.any(dim=1)
         pairs = self.history.compare(sample_means(confidences, rows), valid_samples, places)
@@ -136,16 +136,28 @@ class RankingLoss(ReducedLoss):
             self.history.update(sample_means(right.to(confidences.dtype), rows), places)
         return pairs
 
-    def _places(self, rows: int, device: torch.device, indices: Tensor | None) -> Tensor:
-        if indices is None:
-            raise ValueError("indices=None: a ranking loss needs each sample's place in the data")
-        if not len(self.history.counts):
-            raise ValueError("prepare(num_samples, num_classes) must come before the first batch")
-        if indices.ndim != 1 or not len(indices) or rows % len(indices):
-            raise ValueError(f"indices {tuple(indices.shape)} do not belong to {rows} rows")
-        if self.history.counts.device != device:
-            self.to(device)
-        return indices.to(device, non_blocking=True)
+
+def sample_places(loss: nn.Module, kept: Tensor, valid: Tensor, indices: Tensor | None) -> Tensor:
+    """Return the places (S,) of a batch's samples, on its device, to which the loss follows.
+
+    Args:
+        loss: The loss.
+        kept: What it keeps of each training sample.
+        valid: (N,), bool.
+        indices: (S,), places in the training set, where S divides N.
+
+    Raises:
+        ValueError: If there are no indices, they do not fit, or ``prepare`` was not called.
+    """
+    if indices is None:
+        raise ValueError("indices=None: the loss needs each sample's place in the training set")
+    if not len(kept):
+        raise ValueError("prepare(num_samples, num_classes) must come before the first batch")
+    if indices.ndim != 1 or not len(indices) or len(valid) % len(indices):
+        raise ValueError(f"indices {tuple(indices.shape)} do not belong to {len(valid)} rows")
+    if kept.device != valid.device:
+        loss.to(valid.device)
+    return indices.to(valid.device, non_blocking=True)
 
 
 def sample_means(values: Tensor, rows: Tensor) -> Tensor:

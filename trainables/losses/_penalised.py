@@ -1,14 +1,12 @@
 """What the batch-wise calibration losses share: the mean of a row loss plus a weighted penalty."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.checks import check_number
+from trainables.common.fields import number
 from trainables.losses._base import Loss, masked_mean
 
 
@@ -16,31 +14,25 @@ class PenalisedLoss(Loss):
     """A classification loss plus ``weight`` times a calibration penalty of the whole batch.
 
     A subclass implements ``penalty``; the classification loss is cross-entropy unless it overrides
-    ``base``.
+    ``row_loss``.
 
     Args:
         weight: Factor of the penalty, at least 0.
-        ignore_index: Target value of rows that take no part.
-
-    Raises:
-        ValueError: If ``weight`` is negative or not finite.
     """
 
-    def __init__(self, weight: float, *, ignore_index: int = -100) -> None:
-        super().__init__(ignore_index=ignore_index)
-        self.weight = check_number("weight", weight, 0.0)
+    weight: float = number(low=0.0)
 
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
         """Add the weighted penalty to the mean of the classification loss."""
-        base = masked_mean(self.base(logits, targets), valid)
+        base = masked_mean(self.row_loss(logits, targets), valid)
         # Not the exponential of a log-softmax: rows whose confidences tie in the released codes
         # must tie here, and rounding decides that.
         probs = F.softmax(logits, dim=1)
         return base + self.weight * self.penalty(logits, probs, targets, valid)
 
-    def base(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def row_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the classification loss of each row, (N,): ``-log p_y``."""
         return F.cross_entropy(logits, targets, reduction="none")
 

@@ -1,17 +1,14 @@
 """Adaptive and conditional label smoothing."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.checks import check_choice, check_number
+from trainables.common.fields import choice, number
+from trainables.losses._base import LOSSES, VARIANTS
 from trainables.losses._confidence import predicted_prob
 from trainables.losses._history import RankingLoss
-from trainables.losses._registry import LOSSES
 
-VARIANTS = ("paper", "released")
-PARTS = ("full", "adaptive", "conditional", "ranking")
+PARTS = ("full", "adaptive-only", "conditional", "ranking")
 
 
 @LOSSES.register("acls")
@@ -29,12 +26,13 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
     ``released`` is the default: the published weights belong to it, where they are written as
     products (``alpha * pos_lambda = 0.1``, ``alpha * neg_lambda = 0.01``).
 
-    ``parts`` gives the paper's ablations: ``full``; ``adaptive`` without the condition (the margin
-    is taken as 0); ``conditional`` without the adaptation (distances are not squared, so every
-    logit beyond the margin is pushed equally); ``ranking`` with the condition of CRL in place of
-    the margin: a sample is penalised, margin taken as 0, if it was right less often than the next
-    one of the batch and yet is not less confident by that difference. The paper describes the last
-    in words; the formula is our reading. It needs ``prepare`` and ``indices`` like ``crl``.
+    ``parts`` gives the paper's ablations: ``full``; ``adaptive-only`` without the condition
+    (Eq. 10: squared distances from the margin, on either side of it); ``conditional`` without the
+    adaptation (distances are not squared, so every logit beyond the margin is pushed equally);
+    ``ranking`` with the condition of CRL in place of the margin: a sample is penalised, margin
+    taken as 0, if it was right less often than the next one of the batch and yet is not less
+    confident by that difference. The paper describes the last in words; the formula is our reading.
+    It needs ``prepare`` and ``indices`` like ``crl``.
 
     Source: Park et al., ACLS: Adaptive and Conditional Label Smoothing for Network Calibration,
     ICCV 2023.
@@ -47,33 +45,21 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
         weight_pos: Weight λ1 of the predicted class's term, at least 0.
         weight_neg: Weight λ2 of the other classes' term, at least 0.
         variant: ``released`` or ``paper``, see above.
-        parts: ``full``, ``adaptive``, ``conditional`` or ``ranking``, see above.
-        reduction: ``mean`` over the rows that count, or ``sum``.
-        ignore_index: Target value of rows that take no part.
+        parts: ``full``, ``adaptive-only``, ``conditional`` or ``ranking``, see above.
 
     Raises:
-        ValueError: If an argument is out of its range; under ``ranking`` when called without
-            ``prepare`` or ``indices``.
+        ValueError: Under ``ranking`` when called without ``prepare`` or ``indices``.
     """
 
-    def __init__(
-        self,
-        margin: float = 6.0,
-        weight_pos: float = 0.1,
-        weight_neg: float = 0.01,
-        variant: str = "released",
-        parts: str = "full",
-        *,
-        reduction: str = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        parts = check_choice("parts", parts, PARTS)
-        super().__init__(ranked=parts == "ranking", reduction=reduction, ignore_index=ignore_index)
-        self.margin = check_number("margin", margin, 0.0)
-        self.weight_pos = check_number("weight_pos", weight_pos, 0.0)
-        self.weight_neg = check_number("weight_neg", weight_neg, 0.0)
-        self.variant = check_choice("variant", variant, VARIANTS)
-        self.parts = parts
+    margin: float = number(default=6.0, low=0.0)
+    weight_pos: float = number(default=0.1, low=0.0)
+    weight_neg: float = number(default=0.01, low=0.0)
+    variant: str = choice(default="released", choices=VARIANTS)
+    parts: str = choice(default="full", choices=PARTS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.ranked = self.parts == "ranking"
 
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
@@ -90,18 +76,21 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
         if self.variant == "paper":
             smallest = logits.min(dim=1, keepdim=True).values
             predicted = self._amount(largest - smallest).squeeze(1)
-            others = self._amount(largest - logits).sum(dim=1)
+            others = self._others(largest - logits)
         else:
-            # Ties of the maximum need no mask among the others: their distance is 0.
             tied = (logits == largest).sum(dim=1)
             predicted = self._amount(largest).squeeze(1) * tied
-            distances = self._amount(largest.detach() - logits)
-            others = distances.sum(dim=1) / max(logits.shape[1] - 1, 1)
+            others = self._others(largest.detach() - logits) / max(logits.shape[1] - 1, 1)
         return self.weight_pos * predicted + self.weight_neg * others
 
+    def _others(self, distances: Tensor) -> Tensor:
+        """Add up what the classes below the maximum pay, (N,), by their distances, (N, K)."""
+        return self._amount(distances).where(distances > 0, 0).sum(dim=1)
+
     def _amount(self, distance: Tensor) -> Tensor:
-        margin = self.margin if self.parts in ("full", "conditional") else 0.0
-        excess = (distance - margin).relu_()
+        excess = distance - (0.0 if self.ranked else self.margin)
+        if self.parts != "adaptive-only":
+            excess = excess.relu_()
         return excess if self.parts == "conditional" else excess.square()
 
     def _condition(

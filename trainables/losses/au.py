@@ -1,19 +1,16 @@
 """Selective risk in the low-confidence region."""
 
-from __future__ import annotations
-
 import math
+from dataclasses import field
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.checks import check_choice, check_count, check_number
-from trainables.losses._base import ReducedLoss
+from trainables.common.fields import choice, count, number
+from trainables.losses._base import LOSSES, VARIANTS, ReducedLoss
 from trainables.losses._confidence import SCORES, row_count, selective_confidence, valid_order
-from trainables.losses._registry import LOSSES
 
-VARIANTS = ("paper", "released")
 HISTOGRAMS = ("epoch", "batch")
 TINY = 1e-12
 
@@ -55,36 +52,19 @@ class SelectiveAULoss(ReducedLoss):
             released code does; ``batch`` starts anew with each batch.
         batch_size: B. By default the number of rows that count in the batch at hand; the released
             code always takes the configured batch size.
-        reduction: ``mean`` over the rows that count, or ``sum``.
-        ignore_index: Target value of rows that take no part.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    counts: Tensor
+    coverage: float = number(default=0.9, low=0.0, high=1.0, open_low=True, open_high=True)
+    smoothness: float = number(default=0.1, low=0.0, open_low=True)
+    score: str = choice(default="msp", choices=SCORES)
+    bins: int = count(default=64)
+    variant: str = choice(default="released", choices=VARIANTS)
+    histogram: str = choice(default="epoch", choices=HISTOGRAMS)
+    batch_size: int | None = count(default=None, kw_only=True)
+    counts: Tensor = field(init=False)
 
-    def __init__(
-        self,
-        coverage: float = 0.9,
-        smoothness: float = 0.1,
-        score: str = "msp",
-        bins: int = 64,
-        variant: str = "released",
-        histogram: str = "epoch",
-        *,
-        batch_size: int | None = None,
-        reduction: str = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.coverage = check_number("coverage", coverage, 0.0, 1.0, open_low=True, open_high=True)
-        self.smoothness = check_number("smoothness", smoothness, 0.0, open_low=True)
-        self.score = check_choice("score", score, SCORES)
-        self.bins = check_count("bins", bins)
-        self.variant = check_choice("variant", variant, VARIANTS)
-        self.histogram = check_choice("histogram", histogram, HISTOGRAMS)
-        self.batch_size = None if batch_size is None else check_count("batch_size", batch_size)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         # Double precision: an epoch of pixels is more than float32 can count.
         self.register_buffer("counts", torch.zeros(self.bins, dtype=torch.float64))
 

@@ -1,13 +1,11 @@
 """Area under the risk-coverage curve."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.checks import check_choice, check_count
-from trainables.losses._base import ReducedLoss
+from trainables.common.fields import choice, count
+from trainables.losses._base import LOSSES, VARIANTS, ReducedLoss
 from trainables.losses._confidence import (
     SCORES,
     positions,
@@ -15,9 +13,6 @@ from trainables.losses._confidence import (
     selective_confidence,
     valid_order,
 )
-from trainables.losses._registry import LOSSES
-
-VARIANTS = ("paper", "released")
 
 
 @LOSSES.register("aurc")
@@ -44,26 +39,14 @@ class AURCLoss(ReducedLoss):
         batch_size: n. By default the number of rows that count in the batch at hand; the released
             code always takes the configured batch size, so that a shorter last batch gets the
             first, smallest weights.
-        reduction: ``mean`` over the rows that count, or ``sum``.
-        ignore_index: Target value of rows that take no part.
 
     Raises:
-        ValueError: If an argument is out of its range, or a batch is larger than ``batch_size``.
+        ValueError: When called with more than ``batch_size`` rows.
     """
 
-    def __init__(
-        self,
-        score: str = "msp",
-        variant: str = "paper",
-        *,
-        batch_size: int | None = None,
-        reduction: str = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.score = check_choice("score", score, SCORES)
-        self.variant = check_choice("variant", variant, VARIANTS)
-        self.batch_size = None if batch_size is None else check_count("batch_size", batch_size)
+    score: str = choice(default="msp", choices=SCORES)
+    variant: str = choice(default="paper", choices=VARIANTS)
+    batch_size: int | None = count(default=None, kw_only=True)
 
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None

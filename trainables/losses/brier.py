@@ -3,8 +3,7 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.losses._base import RowLoss
-from trainables.losses._registry import LOSSES
+from trainables.losses._base import LOSSES, RowLoss
 
 
 @LOSSES.register("brier")
@@ -17,10 +16,6 @@ class BrierLoss(RowLoss):
 
     Not for many classes or a network far from its optimum: the gradient of a confidently wrong row
     vanishes.
-
-    Args:
-        reduction: ``mean`` over the rows that count, or ``sum``.
-        ignore_index: Target value of rows that take no part.
     """
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:

@@ -3,8 +3,7 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.losses._base import RowLoss
-from trainables.losses._registry import LOSSES
+from trainables.losses._base import LOSSES, RowLoss
 
 
 @LOSSES.register("ce")

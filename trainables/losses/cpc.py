@@ -1,7 +1,5 @@
 """Calibration by pairwise constraints."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -9,9 +7,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from trainables.checks import check_number
-from trainables.losses._base import Loss, masked_mean
-from trainables.losses._registry import LOSSES
+from trainables.common.fields import number
+from trainables.losses._base import LOSSES, Loss, masked_mean
 
 # Classes taken together against all smaller ones: the product of their factors, each in [1, 2],
 # must stay below the largest float32, and one logarithm serves them all.
@@ -137,18 +134,13 @@ class CPCLoss(Loss):
     Args:
         weight_1v1: Factor of the binary discrimination, at least 0.
         weight_be: Factor of the binary exclusion, at least 0.
-        ignore_index: Target value of rows that take no part.
 
     Raises:
-        ValueError: If a weight is negative; in ``forward`` if there is one class only.
+        ValueError: When called with one class only.
     """
 
-    def __init__(
-        self, weight_1v1: float = 0.1, weight_be: float = 1.0, *, ignore_index: int = -100
-    ) -> None:
-        super().__init__(ignore_index=ignore_index)
-        self.weight_1v1 = check_number("weight_1v1", weight_1v1, 0.0)
-        self.weight_be = check_number("weight_be", weight_be, 0.0)
+    weight_1v1: float = number(default=0.1, low=0.0)
+    weight_be: float = number(default=1.0, low=0.0)
 
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None

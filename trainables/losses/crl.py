@@ -1,17 +1,15 @@
 """Correctness ranking loss."""
 
-from __future__ import annotations
-
 import math
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.checks import check_choice, check_number
+from trainables.common.fields import choice, number
+from trainables.losses._base import LOSSES
 from trainables.losses._confidence import SCORES, confidence
 from trainables.losses._history import RankingLoss
-from trainables.losses._registry import LOSSES
 
 CONDITIONS = ("ranking", "margin")
 
@@ -47,30 +45,19 @@ class CorrectnessRankingLoss(RankingLoss):
         condition: ``ranking`` or ``margin``, see above.
         margin: Spread of logits above which ``condition="margin"`` penalises, at least 0.
         reduction: ``mean`` over the rows that count, or ``sum``; the penalty follows it.
-        ignore_index: Target value of rows that take no part.
 
     Raises:
-        ValueError: If an argument is out of its range; when called without ``prepare`` or
-            ``indices``.
+        ValueError: When called without ``prepare`` or ``indices``.
     """
 
-    def __init__(
-        self,
-        weight: float = 1.0,
-        score: str = "msp",
-        condition: str = "ranking",
-        margin: float = 10.0,
-        *,
-        reduction: str = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        condition = check_choice("condition", condition, CONDITIONS)
-        super().__init__(
-            ranked=condition == "ranking", reduction=reduction, ignore_index=ignore_index
-        )
-        self.weight = check_number("weight", weight, 0.0)
-        self.score = check_choice("score", score, SCORES)
-        self.margin = check_number("margin", margin, 0.0)
+    weight: float = number(default=1.0, low=0.0)
+    score: str = choice(default="msp", choices=SCORES)
+    condition: str = choice(default="ranking", choices=CONDITIONS)
+    margin: float = number(default=10.0, low=0.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.ranked = self.condition == "ranking"
 
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None

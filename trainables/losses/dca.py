@@ -1,12 +1,10 @@
 """Difference of confidence and accuracy."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
-from trainables.losses._base import masked_mean
+from trainables.common.fields import number
+from trainables.losses._base import LOSSES, masked_mean
 from trainables.losses._penalised import PenalisedLoss, top_label
-from trainables.losses._registry import LOSSES
 
 
 @LOSSES.register("dca")
@@ -21,14 +19,9 @@ class DCALoss(PenalisedLoss):
 
     Args:
         weight: Factor of the penalty (beta), at least 0.
-        ignore_index: Target value of rows that take no part.
-
-    Raises:
-        ValueError: If ``weight`` is negative.
     """
 
-    def __init__(self, weight: float = 1.0, *, ignore_index: int = -100) -> None:
-        super().__init__(weight, ignore_index=ignore_index)
+    weight: float = number(default=1.0, low=0.0)
 
     def penalty(self, logits: Tensor, probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
         """Return the gap between mean confidence and accuracy, in [0, 1]."""

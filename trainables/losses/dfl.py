@@ -3,12 +3,9 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.checks import check_choice, check_number
-from trainables.losses._base import RowLoss
+from trainables.common.fields import choice, number
+from trainables.losses._base import LOSSES, VARIANTS, RowLoss
 from trainables.losses._focal import power
-from trainables.losses._registry import LOSSES
-
-VARIANTS = ("paper", "released")
 
 
 @LOSSES.register("dfl")
@@ -32,24 +29,10 @@ class DualFocalLoss(RowLoss):
     Args:
         gamma: Focusing parameter γ, at least 0; 0 is cross-entropy.
         variant: ``released`` or ``paper``, see above.
-        reduction: ``mean`` over the rows that count, or ``sum``.
-        ignore_index: Target value of rows that take no part.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    def __init__(
-        self,
-        gamma: float = 5.0,
-        variant: str = "released",
-        *,
-        reduction: str = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.gamma = check_number("gamma", gamma, 0.0)
-        self.variant = check_choice("variant", variant, VARIANTS)
+    gamma: float = number(default=5.0, low=0.0)
+    variant: str = choice(default="released", choices=VARIANTS)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the dual focal loss of each row."""

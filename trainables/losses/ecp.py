@@ -5,11 +5,9 @@ import math
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.checks import check_choice, check_number
-from trainables.losses._base import RowLoss
-from trainables.losses._registry import LOSSES
+from trainables.common.fields import choice, number
+from trainables.losses._base import LOSSES, VARIANTS, RowLoss
 
-VARIANTS = ("paper", "released")
 EPSILON = 1e-10
 
 
@@ -30,24 +28,10 @@ class ConfidencePenaltyLoss(RowLoss):
     Args:
         weight: Weight λ of the entropy, at least 0.
         variant: ``released`` or ``paper``, see above.
-        reduction: ``mean`` over the rows that count, or ``sum``.
-        ignore_index: Target value of rows that take no part.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    def __init__(
-        self,
-        weight: float = 0.1,
-        variant: str = "released",
-        *,
-        reduction: str = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.weight = check_number("weight", weight, 0.0)
-        self.variant = check_choice("variant", variant, VARIANTS)
+    weight: float = number(default=0.1, low=0.0)
+    variant: str = choice(default="released", choices=VARIANTS)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return cross-entropy and penalty of each row."""

@@ -1,15 +1,12 @@
 """Expected squared difference."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.checks import check_choice
-from trainables.losses._base import masked_sum
+from trainables.common.fields import choice, number
+from trainables.losses._base import LOSSES, VARIANTS, masked_sum
 from trainables.losses._penalised import PenalisedLoss, positive_sqrt, top_label
-from trainables.losses._registry import LOSSES
 
 
 def esd(confidence: Tensor, correct: Tensor, valid: Tensor) -> Tensor:
@@ -51,17 +48,10 @@ class ESDLoss(PenalisedLoss):
         variant: ``paper`` takes the largest probability as confidence; ``released`` (the public
             copy in BalCAL) takes the largest logit. The default is ``paper``: a logit minus a
             correctness of 0 or 1 measures no calibration.
-        ignore_index: Target value of rows that take no part.
-
-    Raises:
-        ValueError: If ``weight`` is negative or ``variant`` unknown.
     """
 
-    def __init__(
-        self, weight: float = 0.5, variant: str = "paper", *, ignore_index: int = -100
-    ) -> None:
-        super().__init__(weight, ignore_index=ignore_index)
-        self.variant = check_choice("variant", variant, ("paper", "released"))
+    weight: float = number(default=0.5, low=0.0)
+    variant: str = choice(default="paper", choices=VARIANTS)
 
     def penalty(self, logits: Tensor, probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
         """Return the root of the estimate where it is positive."""

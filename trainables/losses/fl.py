@@ -2,10 +2,9 @@
 
 from torch import Tensor
 
-from trainables.checks import check_flag, check_number
-from trainables.losses._base import RowLoss
+from trainables.common.fields import flag, number
+from trainables.losses._base import LOSSES, RowLoss
 from trainables.losses._focal import power, true_log_prob
-from trainables.losses._registry import LOSSES
 
 
 @LOSSES.register("fl")
@@ -23,24 +22,10 @@ class FocalLoss(RowLoss):
         detach: Whether the weight ``(1 - p_y)^gamma`` is a constant for the gradient. The value is
             the same. The default lets the gradient through, as the definition has it; the released
             code of SCTL does not.
-        reduction: ``mean`` over the rows that count, or ``sum``.
-        ignore_index: Target value of rows that take no part.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    def __init__(
-        self,
-        gamma: float = 3.0,
-        detach: bool = False,
-        *,
-        reduction: str = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.gamma = check_number("gamma", gamma, 0.0)
-        self.detach = check_flag("detach", detach)
+    gamma: float = number(default=3.0, low=0.0)
+    detach: bool = flag(default=False)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the focal loss of each row."""

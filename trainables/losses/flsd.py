@@ -3,11 +3,10 @@
 import torch
 from torch import Tensor
 
-from trainables.checks import check_choice, check_number
-from trainables.losses._base import RowLoss
+from trainables.common.fields import choice, number
+from trainables.losses._base import LOSSES, RowLoss
 from trainables.losses._confidence import predicted_prob
 from trainables.losses._focal import power, true_log_prob
-from trainables.losses._registry import LOSSES
 
 SCHEDULES = ("two-threshold", "one-threshold", "predicted")
 LOW_GAMMA, LOW_THRESHOLD = 5.0, 0.2
@@ -38,24 +37,10 @@ class SampleDependentFocalLoss(RowLoss):
     Args:
         gamma: Focusing parameter γ of the highest range of p, at least 0.
         schedule: One of the forms above.
-        reduction: ``mean`` over the rows that count, or ``sum``.
-        ignore_index: Target value of rows that take no part.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    def __init__(
-        self,
-        gamma: float = 3.0,
-        schedule: str = "two-threshold",
-        *,
-        reduction: str = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.gamma = check_number("gamma", gamma, 0.0)
-        self.schedule = check_choice("schedule", schedule, SCHEDULES)
+    gamma: float = number(default=3.0, low=0.0)
+    schedule: str = choice(default="two-threshold", choices=SCHEDULES)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the focal loss of each row."""

@@ -2,10 +2,9 @@
 
 from torch import Tensor
 
-from trainables.checks import check_number
-from trainables.losses._base import RowLoss
+from trainables.common.fields import number
+from trainables.losses._base import LOSSES, RowLoss
 from trainables.losses._focal import true_log_prob
-from trainables.losses._registry import LOSSES
 
 EPSILON = 1e-9
 
@@ -25,18 +24,9 @@ class InverseFocalLoss(RowLoss):
 
     Args:
         gamma: Exponent γ, at least 0; 0 is cross-entropy.
-        reduction: ``mean`` over the rows that count, or ``sum``.
-        ignore_index: Target value of rows that take no part.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    def __init__(
-        self, gamma: float = 2.0, *, reduction: str = "mean", ignore_index: int = -100
-    ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.gamma = check_number("gamma", gamma, 0.0)
+    gamma: float = number(default=2.0, low=0.0)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the inverse focal loss of each row."""

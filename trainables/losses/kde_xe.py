@@ -1,17 +1,15 @@
 """Cross-entropy with a kernel density estimate of the calibration error."""
 
-from __future__ import annotations
-
 import math
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from trainables.checks import check_choice, check_number
-from trainables.losses._base import masked_mean, masked_sum
+from trainables.common.checks import check_number
+from trainables.common.fields import checked, choice, number
+from trainables.losses._base import LOSSES, VARIANTS, masked_mean, masked_sum
 from trainables.losses._penalised import PenalisedLoss, top_label
-from trainables.losses._registry import LOSSES
 
 FORMS = ("canonical", "marginal", "top_label")
 BANDWIDTHS = (*(10 ** (-5 + 4 * step / 14) for step in range(15)), 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -178,6 +176,14 @@ def _beta_total(points: Tensor, centres: Tensor, others: Tensor) -> Tensor:
     return _log_total(torch.bmm(points, centres).masked_fill(~others, _MASKED))
 
 
+def _check_bandwidth(name: str, value: float | str) -> float | str:
+    if value == "loo":
+        return value
+    if isinstance(value, str):
+        raise ValueError(f"{name}={value!r} is not loo or a number in (0, inf)")
+    return check_number(name, value, 0.0, open_low=True)
+
+
 @LOSSES.register("kde-xe")
 class KDEXELoss(PenalisedLoss):
     """Cross-entropy plus a kernel density estimate of the calibration error (KDE-XE).
@@ -201,44 +207,21 @@ class KDEXELoss(PenalisedLoss):
             of CalibWeightedRisk, whose penalty has no gradient, so that it trains as plain
             cross-entropy, and whose search does not divide. The default is ``paper``, since the
             other is not a method.
-        ignore_index: Target value of rows that take no part.
-
-    Raises:
-        ValueError: If a number is out of its range, or ``form`` or ``variant`` unknown.
     """
 
-    def __init__(
-        self,
-        weight: float = 0.3,
-        bandwidth: float | str = "loo",
-        p: float = 1.0,
-        form: str = "canonical",
-        variant: str = "paper",
-        *,
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(weight, ignore_index=ignore_index)
-        self.bandwidth = _check_bandwidth(bandwidth)
-        self.p = check_number("p", p, 1.0)
-        self.form = check_choice("form", form, FORMS)
-        self.variant = check_choice("variant", variant, ("paper", "released"))
+    weight: float = number(default=0.3, low=0.0)
+    bandwidth: float | str = checked(default="loo", check=_check_bandwidth)
+    p: float = number(default=1.0, low=1.0)
+    form: str = choice(default="canonical", choices=FORMS)
+    variant: str = choice(default="paper", choices=VARIANTS)
 
     def penalty(self, logits: Tensor, probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
         """Return the estimated calibration error, without gradient for ``variant="released"``."""
         released = self.variant == "released"
         probs = clamp_inside(probs.detach() if released else probs)
         bandwidth: float | Tensor
-        if self.bandwidth is None:
+        if isinstance(self.bandwidth, str):
             bandwidth = leave_one_out_bandwidth(probs, valid, over_bandwidth=not released)
         else:
             bandwidth = self.bandwidth
         return ece_kde(probs, targets, valid, bandwidth, p=self.p, form=self.form)
-
-
-def _check_bandwidth(bandwidth: float | str) -> float | None:
-    """Return the bandwidth as a float, None for ``loo``."""
-    if bandwidth == "loo":
-        return None
-    if isinstance(bandwidth, str):
-        raise ValueError(f"bandwidth={bandwidth!r} is not loo or a number in (0, inf)")
-    return check_number("bandwidth", bandwidth, 0.0, open_low=True)

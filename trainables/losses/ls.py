@@ -3,9 +3,8 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.checks import check_choice, check_number
-from trainables.losses._base import RowLoss
-from trainables.losses._registry import LOSSES
+from trainables.common.fields import choice, number
+from trainables.losses._base import LOSSES, RowLoss
 
 SPREADS = ("all", "others")
 
@@ -27,24 +26,10 @@ class LabelSmoothingLoss(RowLoss):
     Args:
         smoothing: Share α of the label that is spread, in [0, 1).
         spread: ``all`` or ``others``.
-        reduction: ``mean`` over the rows that count, or ``sum``.
-        ignore_index: Target value of rows that take no part.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    def __init__(
-        self,
-        smoothing: float = 0.05,
-        spread: str = "all",
-        *,
-        reduction: str = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.smoothing = check_number("smoothing", smoothing, 0.0, 1.0, open_high=True)
-        self.spread = check_choice("spread", spread, SPREADS)
+    smoothing: float = number(default=0.05, low=0.0, high=1.0, open_high=True)
+    spread: str = choice(default="all", choices=SPREADS)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy with the smoothed label of each row."""

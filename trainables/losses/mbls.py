@@ -3,11 +3,8 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.checks import check_choice, check_number
-from trainables.losses._base import RowLoss
-from trainables.losses._registry import LOSSES
-
-VARIANTS = ("paper", "released")
+from trainables.common.fields import choice, number
+from trainables.losses._base import LOSSES, VARIANTS, RowLoss
 
 
 @LOSSES.register("mbls")
@@ -29,26 +26,11 @@ class MarginLabelSmoothingLoss(RowLoss):
         margin: Margin m in units of logits, at least 0.
         weight: Weight λ of the penalty, at least 0 (``alpha`` in the released code).
         variant: ``released`` or ``paper``, see above.
-        reduction: ``mean`` over the rows that count, or ``sum``.
-        ignore_index: Target value of rows that take no part.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    def __init__(
-        self,
-        margin: float = 6.0,
-        weight: float = 0.1,
-        variant: str = "released",
-        *,
-        reduction: str = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.margin = check_number("margin", margin, 0.0)
-        self.weight = check_number("weight", weight, 0.0)
-        self.variant = check_choice("variant", variant, VARIANTS)
+    margin: float = number(default=6.0, low=0.0)
+    weight: float = number(default=0.1, low=0.0)
+    variant: str = choice(default="released", choices=VARIANTS)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return cross-entropy and penalty of each row."""

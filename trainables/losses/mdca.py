@@ -1,31 +1,14 @@
 """Multi-class difference of confidence and accuracy."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
-from trainables.checks import check_choice
-from trainables.losses._base import RowLoss
+from trainables.common.fields import choice, number
+from trainables.losses._base import LOSSES, RowLoss
 from trainables.losses._penalised import PenalisedLoss
-from trainables.losses._registry import LOSSES
 from trainables.losses.ce import CrossEntropyLoss
 from trainables.losses.fl import FocalLoss
 from trainables.losses.ls import LabelSmoothingLoss
-
-
-def mdca(probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
-    """Return ``mean_k |mean_n p_nk - mean_n [y_n = k]|`` of a batch, a scalar in [0, 2 / K].
-
-    Args:
-        probs: (N, K), softmax of the logits.
-        targets: (N,), int64, in [0, K).
-        valid: (N,), bool, False for rows that do not count.
-    """
-    counts = valid.to(probs.dtype)
-    expected = counts @ probs
-    occurred = torch.zeros_like(expected).index_add(0, targets, counts)
-    return (expected - occurred).abs().mean() / counts.sum().clamp(min=1)
 
 
 @LOSSES.register("mdca")
@@ -45,34 +28,29 @@ class MDCALoss(PenalisedLoss):
         gamma: Focusing parameter of ``base="fl"``, at least 0; unused otherwise.
         smoothing: Probability that ``base="ls"`` moves from the true class to the other K - 1
             together, in [0, 1); unused otherwise.
-        ignore_index: Target value of rows that take no part.
-
-    Raises:
-        ValueError: If a number is out of its range or ``base`` unknown.
     """
 
-    def __init__(
-        self,
-        weight: float = 1.0,
-        base: str = "ce",
-        gamma: float = 1.0,
-        smoothing: float = 0.1,
-        *,
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(weight, ignore_index=ignore_index)
-        check_choice("base", base, ("ce", "fl", "ls"))
+    weight: float = number(default=1.0, low=0.0)
+    base: str = choice(default="ce", choices=("ce", "fl", "ls"))
+    gamma: float = 1.0
+    smoothing: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         rows: dict[str, RowLoss] = {
             "ce": CrossEntropyLoss(),
-            "fl": FocalLoss(gamma=gamma),
-            "ls": LabelSmoothingLoss(smoothing=smoothing, spread="others"),
+            "fl": FocalLoss(gamma=self.gamma),
+            "ls": LabelSmoothingLoss(smoothing=self.smoothing, spread="others"),
         }
-        self.rows = rows[base]
+        self.rows = rows[self.base]
 
-    def base(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def row_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the classification loss of each row."""
         return self.rows.per_row(logits, targets)
 
     def penalty(self, logits: Tensor, probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
-        """Return the difference of confidence and accuracy of the batch."""
-        return mdca(probs, targets, valid)
+        """Return ``mean_k |mean_n p_nk - mean_n [y_n = k]|`` of the batch, in [0, 2 / K]."""
+        counts = valid.to(probs.dtype)
+        expected = counts @ probs
+        occurred = torch.zeros_like(expected).index_add(0, targets, counts)
+        return (expected - occurred).abs().mean() / counts.sum().clamp(min=1)

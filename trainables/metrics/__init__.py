@@ -1,35 +1,10 @@
 """Measures of accuracy and calibration; ``calibration_report`` gives them all at once.
 
-``evaluation_report`` adds the debiased and the smooth error, and the noise floors.
+``evaluation_report`` adds the debiased and the smooth error, and the noise floors. ``METRICS`` says
+what is known of each.
 """
 
-from trainables.metrics._adaptive import adaptive_ece, classwise_adaptive_ece
-from trainables.metrics._debiased import debiased_ece
-from trainables.metrics._diagram import reliability_diagram
-from trainables.metrics._evaluation import evaluation_report
-from trainables.metrics._floor import FLOORED, NoiseFloor, noise_floor, noise_floors
-from trainables.metrics._reliability import ReliabilityCurve, reliability_curve
-from trainables.metrics._report import METRICS, calibration_report
-from trainables.metrics._risk_coverage import RiskCoverageCurve, risk_coverage_curve
-from trainables.metrics._smooth import smooth_ece
-from trainables.metrics._stacked import calibration_reports
+import lazy_loader
 
-__all__ = [
-    "FLOORED",
-    "METRICS",
-    "NoiseFloor",
-    "ReliabilityCurve",
-    "RiskCoverageCurve",
-    "adaptive_ece",
-    "calibration_report",
-    "calibration_reports",
-    "classwise_adaptive_ece",
-    "debiased_ece",
-    "evaluation_report",
-    "noise_floor",
-    "noise_floors",
-    "reliability_curve",
-    "reliability_diagram",
-    "risk_coverage_curve",
-    "smooth_ece",
-]
+# Imported when first used: a table needs the records of the metrics and must not wait for torch.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

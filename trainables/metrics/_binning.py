@@ -1,10 +1,11 @@
-"""Sorting scores into bins and adding up each bin; all on (C, N) blocks, without loops.
+"""Sorting scores into bins, and the errors that follow; all on (C, N) blocks, without loops.
 
 Bins are half open, ``(a, b]``; the first one also holds its lower edge. So every score belongs to
 exactly one bin, 0 and 1 included.
 """
 
-from __future__ import annotations
+import math
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -57,10 +58,71 @@ def bin_sums(index: Tensor, weights: Tensor, bins: int) -> Tensor:
     return sums.view(-1, bins)
 
 
-def binned_error(scores: Tensor, hits: Tensor, edges: Tensor) -> Tensor:
-    """Return ``sum_b n_b / N |hit rate of b - mean score of b|`` of each row, (C,)."""
-    gaps = bin_sums(bin_index(scores, edges), scores - hits, edges.shape[-1] - 1)
-    return gaps.abs().sum(dim=1) / scores.shape[1]
+class Binned:
+    """Scores in bins, beside how often what they predict came true: all binned errors are here.
+
+    Args:
+        scores: (C, N), float64, one row of scores to be binned each.
+        hits: (C, N), 1.0 where what the score predicts came true, else 0.0.
+        edges: (bins + 1,) for all rows, or (C, bins + 1).
+    """
+
+    def __init__(self, scores: Tensor, hits: Tensor, edges: Tensor) -> None:
+        self._scores, self._hits = scores, hits
+        self._index = bin_index(scores, edges)
+        self._bins = edges.shape[-1] - 1
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """Scores in each bin, (C, bins)."""
+        return self._sums(torch.ones_like(self._scores))
+
+    @cached_property
+    def scores(self) -> Tensor:
+        """Sum of the scores of each bin, (C, bins)."""
+        return self._sums(self._scores)
+
+    @cached_property
+    def hits(self) -> Tensor:
+        """Number of hits in each bin, (C, bins)."""
+        return self._sums(self._hits)
+
+    @cached_property
+    def gaps(self) -> Tensor:
+        """``n_b |hit rate - mean score|`` of each bin b of n_b scores, (C, bins)."""
+        return self._sums(self._scores - self._hits).abs()
+
+    def error(self) -> Tensor:
+        """Return ``sum_b n_b / N |hit rate - mean score|`` of each row, (C,): ECE and its like."""
+        return self.gaps.sum(dim=1) / self._scores.shape[1]
+
+    def largest_gap(self) -> Tensor:
+        """Return ``max_b |hit rate - mean score|`` of each row, (C,): MCE."""
+        return (self.gaps / self.counts.clamp(min=1)).amax(dim=1)
+
+    def debiased_error(self) -> Tensor:
+        """Return the error of each row, (C,), without what of it is expected by chance.
+
+        Kumar, Liang and Ma (2019, section 5 and appendix): were the hit rate of a bin drawn anew,
+        from a normal distribution around the one seen, the error would be higher by some amount;
+        that amount is subtracted. The mean absolute value of a normal variable has a closed form,
+        so nothing is drawn.
+        """
+        filled = self.counts.clamp(min=1)
+        gaps, rate = self.gaps / filled, self.hits / filled
+        deviation = (rate * (1 - rate) / filled).clamp(min=0).sqrt()
+        debiased = 2 * gaps - _mean_absolute(gaps, deviation)
+        return (self.counts * debiased).sum(dim=1) / self._scores.shape[1]
+
+    def _sums(self, weights: Tensor) -> Tensor:
+        return bin_sums(self._index, weights, self._bins)
+
+
+def _mean_absolute(mean: Tensor, deviation: Tensor) -> Tensor:
+    """Return the mean absolute value of normal variables."""
+    ratio = torch.where(deviation > 0, mean / deviation.clamp(min=1e-300), torch.inf)
+    spread = math.sqrt(2 / math.pi) * deviation * torch.exp(-ratio.square() / 2)
+    return spread + mean * torch.erf(ratio / math.sqrt(2))
 
 
 def _sorted(scores: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """What a perfectly calibrated model with the same predictions would show."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,11 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainables.common.checks import check_choice, check_count
 from trainables.metrics._binning import bin_index, bin_sums, mass_edges, width_edges
+from trainables.metrics._metrics import FLOORED
 from trainables.metrics._scores import BLOCK_ELEMENTS, ArrayLike, Scores, check_bins
-
-FLOORED = ("ece", "aece", "cwece")
-"""Metrics that have a noise floor."""
 
 DRAWS = 400
 """Sets of labels drawn: the mean is then known to a twentieth of the spread."""
@@ -36,17 +33,8 @@ def noise_floor(
 ) -> NoiseFloor:
     """Return what a metric would be if the model's own probabilities were right.
 
-    See ``noise_floors``, which does several metrics at the cost of one.
-
-    Args:
-        log_probs: See ``noise_floors``.
-        metric: ``ece``, ``aece`` or ``cwece``.
-        bins: See ``noise_floors``.
-        draws: See ``noise_floors``.
-        seed: See ``noise_floors``.
-
-    Raises:
-        ValueError: See ``noise_floors``.
+    The metric is ``ece``, ``aece`` or ``cwece``; for the other arguments and for errors see
+    ``noise_floors``, which does several metrics at the cost of one.
     """
     return noise_floors(log_probs, (metric,), bins, draws, seed)[metric]
 
@@ -77,10 +65,8 @@ def noise_floors(
     """
     check_bins(bins)
     for metric in metrics:
-        if metric not in FLOORED:
-            raise ValueError(f"metric={metric!r} is not one of {', '.join(FLOORED)}")
-    if draws < 1:
-        raise ValueError(f"draws={draws!r} is outside [1, inf)")
+        check_choice("metric", metric, FLOORED)
+    check_count("draws", draws)
     simulation = _Simulation(log_probs, bins, draws, "cwece" in metrics)
     simulation.run(seed)
     return {metric: _summary(simulation.errors(metric)) for metric in metrics}

@@ -1,21 +1,17 @@
-"""All metrics of one set of predictions in one pass."""
+"""All metrics of one set of predictions."""
 
-from __future__ import annotations
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from operator import methodcaller
 
 import torch
 from torch import Tensor
 
-from trainables.metrics._binning import (
-    bin_index,
-    bin_sums,
-    binned_error,
-    mass_edges,
-    width_edges,
-)
+from trainables.metrics._binning import Binned, mass_edges, width_edges
+from trainables.metrics._floor import NoiseFloor, noise_floors
+from trainables.metrics._metrics import FLOORED
 from trainables.metrics._scores import ArrayLike, Scores, check_bins
-
-METRICS = ("acc", "nll", "brier", "ece", "aece", "cwece", "cwaece", "mce")
-"""The keys of ``calibration_report``, in its order."""
+from trainables.metrics._smooth import smooth_error
 
 
 def calibration_report(
@@ -41,9 +37,10 @@ def calibration_report(
     ======== =====================================================================================
 
     Bins are ``(a, b]``, the first one closed below, so that a probability of exactly 0 or 1 counts.
-    Given probabilities are compared with edges rounded to their own precision. ``aece`` and
-    ``cwaece`` hold every row in one bin; see ``adaptive_ece`` for ties and for the value that
-    released code prints. A class that never occurs as a label counts with its false confidence.
+    Given probabilities are compared with edges rounded to their own precision. For ``aece`` and
+    ``cwaece`` equal scores share a bin, the first that ends at or above them, so that the order of
+    rows does not count; released code leaves the lowest edge open and drops the rows on it. A class
+    that never occurs as a label counts with its false confidence.
 
     A binned error is biased upwards: with 10,000 rows even a perfectly calibrated model shows an
     ``ece`` near 0.004. Do not rank methods by differences below that, and do not compare ``cwece``
@@ -56,43 +53,93 @@ def calibration_report(
         bins: Number of bins of every binned metric, at least 1.
 
     Returns:
-        The metrics by name, all as fractions; see ``METRICS`` for the order.
+        The metrics by name, all as fractions; in the order of ``REPORTED``.
 
     Raises:
         ValueError: If both or none of ``logits`` and ``probs`` are given, shapes do not fit, a
             label is out of range, a score is NaN or infinite, or ``probs`` are no probabilities.
     """
-    check_bins(bins)
-    scores = Scores(logits, probs, labels)
-    parts = [
-        scores.correct.mean(),
-        scores.nll.mean(),
-        *_top_label(scores, bins),
-        *_over_classes(scores, bins),
+    return _compute(_REPORT, _Predictions(Scores(logits, probs, labels), bins))
+
+
+def evaluation_report(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> dict[str, float]:
+    """Return the report and what its 15-bin errors are to be read beside.
+
+    The keys of ``calibration_report``, then ``debiased_ece``, ``smooth_ece``, and the mean noise
+    floors ``ece_floor``, ``aece_floor`` and ``cwece_floor``; all fractions but ``nll`` and
+    ``brier``. For arguments and errors see ``calibration_report``.
+    """
+    return _compute(_EVALUATION, _Predictions(Scores(logits, None, labels), bins))
+
+
+class _Predictions:
+    """Checked scores of one set of predictions; what several metrics need is computed once."""
+
+    def __init__(self, scores: Scores, bins: int) -> None:
+        check_bins(bins)
+        self.scores = scores
+        self._bins = bins
+        self._edges = width_edges(bins, scores.edge_dtype, scores.labels.device)
+
+    @cached_property
+    def width(self) -> Binned:
+        """The top-label confidences in bins of equal width."""
+        return Binned(self.scores.confidence[None], self.scores.correct[None], self._edges)
+
+    @cached_property
+    def mass(self) -> Binned:
+        """The top-label confidences in bins of equal mass."""
+        confidence = self.scores.confidence[None]
+        return Binned(confidence, self.scores.correct[None], mass_edges(confidence, self._bins))
+
+    @cached_property
+    def by_class(self) -> Tensor:
+        """Brier score and the class-wise errors of equal width and of equal mass, (3,)."""
+        rows, classes = self.scores.num_rows, self.scores.num_classes
+        sums = torch.zeros(3, dtype=torch.float64, device=self._edges.device)
+        for columns, hits in self.scores.columns():
+            mass = mass_edges(columns, self._bins)
+            sums[0] += (columns - hits).square().sum() / rows
+            sums[1] += Binned(columns, hits, self._edges).error().sum() / classes
+            sums[2] += Binned(columns, hits, mass).error().sum() / classes
+        return sums
+
+    @cached_property
+    def floors(self) -> dict[str, NoiseFloor]:
+        """The noise floor of each metric that has one; of logits only."""
+        return noise_floors(self.scores.values, bins=self._bins)
+
+    def floor(self, metric: str) -> float:
+        """Return the mean of a metric's noise floor."""
+        return self.floors[metric].mean
+
+
+_REPORT: Mapping[str, Callable[[_Predictions], Tensor | float]] = {
+    "acc": lambda found: found.scores.correct.mean(),
+    "nll": lambda found: found.scores.nll.mean(),
+    "brier": lambda found: found.by_class[0],
+    "ece": lambda found: found.width.error(),
+    "aece": lambda found: found.mass.error(),
+    "cwece": lambda found: found.by_class[1],
+    "cwaece": lambda found: found.by_class[2],
+    "mce": lambda found: found.width.largest_gap(),
+}
+_EVALUATION: Mapping[str, Callable[[_Predictions], Tensor | float]] = {
+    **_REPORT,
+    "debiased_ece": lambda found: found.width.debiased_error(),
+    "smooth_ece": lambda found: smooth_error(found.scores),
+    **{f"{metric}_floor": methodcaller("floor", metric) for metric in FLOORED},
+}
+
+
+def _compute(
+    metrics: Mapping[str, Callable[[_Predictions], Tensor | float]], predictions: _Predictions
+) -> dict[str, float]:
+    # On the device until the last one is there: one wait for all of them.
+    values = [
+        torch.as_tensor(
+            metric(predictions), dtype=torch.float64, device=predictions.scores.labels.device
+        )
+        for metric in metrics.values()
     ]
-    names = ("acc", "nll", "ece", "aece", "mce", "brier", "cwece", "cwaece")
-    values = dict(zip(names, torch.stack(parts).tolist(), strict=True))
-    return {name: values[name] for name in METRICS}
-
-
-def _top_label(scores: Scores, bins: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ECE, adaptive ECE and MCE."""
-    confidence, correct = scores.confidence[None], scores.correct[None]
-    edges = width_edges(bins, scores.edge_dtype, confidence.device)
-    index = bin_index(confidence, edges)
-    gaps = bin_sums(index, confidence - correct, bins).abs()
-    counts = bin_sums(index, torch.ones_like(confidence), bins)
-    ece = gaps.sum() / scores.num_rows
-    aece = binned_error(confidence, correct, mass_edges(confidence, bins)).squeeze()
-    return ece, aece, (gaps / counts.clamp(min=1)).max()
-
-
-def _over_classes(scores: Scores, bins: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return Brier score and the class-wise errors of equal width and equal mass."""
-    edges = width_edges(bins, scores.edge_dtype, scores.labels.device)
-    sums = torch.zeros(3, dtype=torch.float64, device=edges.device)
-    for columns, hits in scores.columns():
-        sums[0] += (columns - hits).square().sum() / scores.num_rows
-        sums[1] += binned_error(columns, hits, edges).sum() / scores.num_classes
-        sums[2] += binned_error(columns, hits, mass_edges(columns, bins)).sum() / scores.num_classes
-    return sums[0], sums[1], sums[2]
+    return dict(zip(metrics, torch.cat([v.reshape(1) for v in values]).tolist(), strict=True))

@@ -1,7 +1,5 @@
 """Checks what a metric is given and reads it as float64 probabilities, a block at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -31,6 +29,8 @@ class Scores:
         labels: (N,), integers in [0, K).
 
     Attributes:
+        num_rows: N.
+        num_classes: K.
         confidence: Largest probability of each row, (N,), float64.
         correct: 1.0 where the first class with the largest score is the label, (N,), float64.
         nll: ``-log p_y`` of each row, (N,), float64.
@@ -48,26 +48,17 @@ class Scores:
             given = "neither" if logits is None else "both"
             raise ValueError(f"give exactly one of logits and probs, got {given}")
         self._name = "probs" if logits is None else "logits"
-        self._values = _read_values(probs if logits is None else logits, self._name)
-        self.labels = _read_labels(labels, self._values)
-        self.edge_dtype = torch.float64 if logits is not None else self._values.dtype
+        self.values = _read_values(probs if logits is None else logits, self._name)
+        self.labels = _read_labels(labels, self.values)
+        self.num_rows, self.num_classes = self.values.shape
+        self.edge_dtype = torch.float64 if logits is not None else self.values.dtype
         self._summarise()
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows N."""
-        return self._values.shape[0]
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes K."""
-        return self._values.shape[1]
 
     def columns(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield blocks of C classes: probabilities and label indicators, both (C, N), float64."""
         step = max(1, BLOCK_ELEMENTS // self.num_rows)
         for first in range(0, self.num_classes, step):
-            block = self._values[:, first : first + step].double()
+            block = self.values[:, first : first + step].double()
             if self._name == "logits":
                 block = block.sub(self._shift).exp_().div_(self._scale)
             classes = torch.arange(first, first + block.shape[1], device=block.device)
@@ -77,7 +68,7 @@ class Scores:
         step = max(1, BLOCK_ELEMENTS // self.num_classes)
         parts = [
             self._rows(
-                self._values[first : first + step].double(), self.labels[first : first + step]
+                self.values[first : first + step].double(), self.labels[first : first + step]
             )
             for first in range(0, self.num_rows, step)
         ]
@@ -87,7 +78,7 @@ class Scores:
             self._shift, self._scale = shift[:, None], scale[:, None]
             self.confidence, self.nll = scale.reciprocal(), scale.log() + (shift - true)
         else:
-            _check_sums(scale, self._values.dtype)
+            _check_sums(scale, self.values.dtype)
             self.confidence, self.nll = shift, -true.log()
 
     def _rows(self, block: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

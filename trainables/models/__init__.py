@@ -1,6 +1,14 @@
 """Networks by name, each split into feature extractor and classifier."""
 
-from trainables.models._base import Network
-from trainables.models._registry import build_model, model_names
+from trainables.models._base import GRANULARITIES, Network, units
+from trainables.models._registry import build_model, check_model, model_names, register_model
 
-__all__ = ["Network", "build_model", "model_names"]
+__all__ = [
+    "GRANULARITIES",
+    "Network",
+    "build_model",
+    "check_model",
+    "model_names",
+    "register_model",
+    "units",
+]

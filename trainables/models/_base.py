@@ -1,6 +1,4 @@
-"""The form that every network takes: a feature extractor and a linear classifier."""
-
-from __future__ import annotations
+"""The form that every network takes, a feature extractor and a linear classifier, and its parts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -8,20 +6,73 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from trainables.models._parts import blocks
+GRANULARITIES = ("block", "stage")
+_POOLING = (
+    nn.AdaptiveAvgPool2d,
+    nn.AdaptiveMaxPool2d,
+    nn.AvgPool2d,
+    nn.Flatten,
+    nn.Identity,
+    nn.MaxPool2d,
+)
+
+
+def units(module: nn.Module, granularity: str) -> list[list[nn.Module]]:
+    """Return the parts of a network, grouped so that each group begins with a layer of weights.
+
+    Normalisation, activation and pooling belong to the group before them.
+
+    Args:
+        module: The network, or its extractor.
+        granularity: ``block`` opens every sequence that holds composite modules, down to single
+            residual blocks, dense layers or transformer blocks; ``stage`` only sequences of
+            sequences, down to runs of such blocks.
+    """
+    groups: list[list[nn.Module]] = []
+    for part in _opened(list(module.children()), granularity):
+        if not groups or _has_weights(part):
+            groups.append([])
+        groups[-1].append(part)
+    return groups
+
+
+def _opened(parts: list[nn.Module], granularity: str) -> list[nn.Module]:
+    found = []
+    for part in parts:
+        children = list(part.children())
+        if isinstance(part, nn.Sequential) and _opens(children, granularity):
+            found += _opened(children, granularity)
+        else:
+            found.append(part)
+    return found
+
+
+def _opens(children: list[nn.Module], granularity: str) -> bool:
+    if granularity == "stage":
+        return bool(children) and all(isinstance(child, nn.Sequential) for child in children)
+    return any(list(child.children()) for child in children)
+
+
+def _has_weights(part: nn.Module) -> bool:
+    return any(parameter.ndim > 1 for parameter in part.parameters())
+
+
+def _is_pooling(part: nn.Module) -> bool:
+    leaves = [module for module in part.modules() if not list(module.children())]
+    return all(isinstance(leaf, _POOLING) for leaf in leaves)
 
 
 class Network(nn.Module):
-    """An image classifier split where the refinements need it.
+    """A classifier split where the refinements need it.
 
     Args:
-        extractor: Maps images (N, C, H, W) to features (N, D).
+        extractor: Maps inputs (N, ...), such as images (N, C, H, W), to features (N, D).
         classifier: Maps features (N, D) to logits (N, K).
 
     Attributes:
         feature_dim: D.
         num_classes: K.
-        precision: What the extractor computes in, see ``trainables.engine.place``.
+        precision: What the extractor computes in, see ``trainables.stages.engine.place``.
     """
 
     precision: str = "float32"
@@ -33,9 +84,9 @@ class Network(nn.Module):
         self.feature_dim = classifier.in_features
         self.num_classes = classifier.out_features
 
-    def features(self, images: Tensor) -> Tensor:
+    def features(self, inputs: Tensor) -> Tensor:
         """Return the features (N, D) that the classifier sees."""
-        return self.extractor(images)
+        return self.extractor(inputs)
 
     def classify(self, features: Tensor) -> Tensor:
         """Return the logits (N, K) of features (N, D); what a training scheme may replace."""
@@ -55,13 +106,19 @@ class Network(nn.Module):
             yield features.to(self.classifier.weight.dtype)
 
     def blocks(self) -> list[nn.Module]:
-        """Return modules that, applied one after the other, give the features of images.
+        """Return modules that, applied one after the other, give the features of inputs.
 
-        The last one is the pooling, without parameters. A network that is no plain sequence is one
-        block.
+        The last one is the pooling that ends the extractor, perhaps the identity. An extractor that
+        is no sequence, such as a library's network, is a single block.
         """
-        return blocks(self.extractor)
+        if not isinstance(self.extractor, nn.Sequential):
+            return [self.extractor, nn.Identity()]
+        groups = units(self.extractor, "stage")
+        pooling: list[nn.Module] = []
+        while groups and groups[-1] and _is_pooling(groups[-1][-1]):
+            pooling.insert(0, groups[-1].pop())
+        return [nn.Sequential(*group) for group in [*filter(None, groups), pooling]]
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits (N, K)."""
-        return self.classify(self.features(images))
+        return self.classify(self.features(inputs))

@@ -1,16 +1,16 @@
 """Building blocks that several network families share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainables.errors import InputError
+from trainables.common.errors import InputError
+from trainables.data import ImageShape
 from trainables.models._base import Network
-from trainables.models._registry import ImageShape
+
+EXPANSION = 4  # Output channels of a bottleneck over its width.
 
 BlockMaker = Callable[[int, int, int], nn.Module]
 """Makes one block from its input channels, output channels and stride."""
@@ -92,6 +92,18 @@ def basic_branch(inputs: int, outputs: int, stride: int) -> nn.Sequential:
     )
 
 
+def bottleneck_branch(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
+    """Return 1x1, 3x3 and 1x1 convolutions around a quarter of the output channels."""
+    width = outputs // EXPANSION
+    return [
+        convolution(inputs, width, 1),
+        *norm_relu(width),
+        convolution(width, width, 3, stride),
+        *norm_relu(width),
+        convolution(width, outputs, 1),
+    ]
+
+
 def projection(inputs: int, outputs: int, stride: int) -> nn.Module:
     """Return the identity where shapes agree, else a 1x1 convolution with normalisation."""
     if stride == 1 and inputs == outputs:
@@ -166,10 +178,9 @@ def split_at_classifier(
         )
     model.set_submodule(places[0], nn.Identity())
     network = Network(model, classifier)
-    blank = torch.zeros(1, shape.channels, shape.size, shape.size, device=classifier.weight.device)
     try:
         with torch.no_grad():
-            network.eval()(blank)
+            network.eval()(shape.blank(classifier.weight.device))
     except (RuntimeError, AssertionError, ValueError) as error:
         raise cannot_take(name, shape, error) from error
     return network.train()

@@ -1,53 +1,38 @@
 """Finds the builder of a network by its name."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 
-from trainables.errors import InputError
+import torch
+
+from trainables.common.checks import check_count
+from trainables.common.errors import InputError
+from trainables.data import ImageShape, InputShape
 from trainables.models._base import Network
 
 PACKAGE = "trainables.models"
 SHOWN = 24
 
-
-@dataclass(frozen=True)
-class ImageShape:
-    """What a builder must know of the images: channels and side length in pixels."""
-
-    channels: int
-    size: int
+Builder = Callable[..., Network]
+_BUILDERS: dict[str, tuple[Builder, type[InputShape]]] = {}
 
 
-Builder = Callable[[int, ImageShape], Network]
-LibraryBuilder = Callable[[str, int, ImageShape], Network]
-_BUILDERS: dict[str, Builder] = {}
-_LIBRARIES: dict[str, LibraryBuilder] = {}
+def register_model(name: str, takes: type[InputShape] = ImageShape) -> Callable[[Builder], Builder]:
+    """Return a decorator that makes a builder known under ``name``.
 
-
-def register_model(name: str) -> Callable[[Builder], Builder]:
-    """Return a decorator that makes a builder known under ``name``."""
+    Args:
+        name: The network's name, or ``LIBRARY:`` for all names that begin so; what follows is then
+            the builder's first argument.
+        takes: What the builder is told of its inputs, after the number of classes.
+    """
 
     def add(builder: Builder) -> Builder:
         if name in _BUILDERS:
             raise ValueError(f"model {name!r} is registered twice")
-        _BUILDERS[name] = builder
-        return builder
-
-    return add
-
-
-def register_library(prefix: str) -> Callable[[LibraryBuilder], LibraryBuilder]:
-    """Return a decorator for the builder of all names that begin with ``prefix:``."""
-
-    def add(builder: LibraryBuilder) -> LibraryBuilder:
-        if prefix in _LIBRARIES:
-            raise ValueError(f"model library {prefix!r} is registered twice")
-        _LIBRARIES[prefix] = builder
+        _BUILDERS[name] = builder, takes
         return builder
 
     return add
@@ -55,35 +40,46 @@ def register_library(prefix: str) -> Callable[[LibraryBuilder], LibraryBuilder]:
 
 def model_names() -> list[str]:
     """Return the names of our networks, sorted; ``timm:``, ``torchvision:`` work beside them."""
-    _load()
-    return sorted(_BUILDERS)
+    for module in pkgutil.iter_modules(importlib.import_module(PACKAGE).__path__):
+        importlib.import_module(f"{PACKAGE}.{module.name}")
+    return sorted(name for name in _BUILDERS if not name.endswith(":"))
 
 
-def build_model(name: str, num_classes: int, channels: int, size: int) -> Network:
+def build_model(name: str, num_classes: int, shape: InputShape) -> Network:
     """Make a network with random weights from torch's global generator.
 
     Args:
         name: A name from ``model_names()``, ``timm:NAME``, ``timm:NAME@pretrained`` (weights from
             the network instead of random ones, but for the classifier) or ``torchvision:NAME``.
         num_classes: K.
-        channels: Channels of the images.
-        size: Side length of the images in pixels.
+        shape: What there is to know of the inputs, ``DatasetInfo.inputs.shape``.
 
     Raises:
-        InputError: If there is no network of that name, or it cannot take such images.
-        ValueError: If a number is below 1.
+        InputError: If there is no network of that name, or it cannot take such inputs.
+        ValueError: If ``num_classes`` is below 1.
     """
-    for key, value in (("num_classes", num_classes), ("channels", channels), ("size", size)):
-        if value < 1:
-            raise ValueError(f"{key}={value} is outside [1, inf)")
-    _load()
-    shape = ImageShape(channels, size)
+    check_count("num_classes", num_classes)
+    known = model_names()
     prefix, colon, rest = name.partition(":")
-    if colon and prefix in _LIBRARIES:
-        return _LIBRARIES[prefix](rest, num_classes, shape)
-    if name not in _BUILDERS:
-        raise unknown_model(name, [*model_names(), *(f"{key}:NAME" for key in sorted(_LIBRARIES))])
-    return _BUILDERS[name](num_classes, shape)
+    if prefix + colon not in _BUILDERS:
+        libraries = sorted(f"{key}NAME" for key in _BUILDERS if key.endswith(":"))
+        raise unknown_model(name, [*known, *libraries])
+    builder, takes = _BUILDERS[prefix + colon]
+    if not isinstance(shape, takes):
+        raise InputError(f"model {name!r} takes {takes.kind}, the data are {shape.kind}")
+    return builder(rest, num_classes, shape) if colon else builder(num_classes, shape)
+
+
+@cache
+def check_model(name: str) -> None:
+    """Make sure that there is a network of that name, without memory for its weights.
+
+    Raises:
+        InputError: If there is none, or refinements and calibrators cannot build on it.
+    """
+    if name not in model_names():
+        with torch.device("meta"):
+            build_model(name, 10, ImageShape(3, 32))
 
 
 def unknown_model(name: str, known: Sequence[str]) -> InputError:
@@ -94,8 +90,3 @@ def unknown_model(name: str, known: Sequence[str]) -> InputError:
     listed = ", ".join(known[:SHOWN])
     more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
     return InputError(f"unknown model {name!r}; there are: {listed}{more}")
-
-
-def _load() -> None:
-    for module in pkgutil.iter_modules(importlib.import_module(PACKAGE).__path__):
-        importlib.import_module(f"{PACKAGE}.{module.name}")

@@ -1,11 +1,10 @@
-"""A small convolutional network for the demo and for tests."""
-
 from itertools import pairwise
 
 from torch import nn
 
+from trainables.data import ImageShape
 from trainables.models._base import Network
-from trainables.models._registry import ImageShape, register_model
+from trainables.models._registry import register_model
 
 
 @register_model("convnet")

@@ -1,16 +1,15 @@
 """Densely connected networks for small images (Huang et al. 2017)."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from trainables.errors import InputError
+from trainables.common.errors import InputError
+from trainables.data import ImageShape
 from trainables.models._base import Network
 from trainables.models._blocks import assemble, convolution, norm_relu, pooled
-from trainables.models._registry import ImageShape, register_model
+from trainables.models._registry import register_model
 
 
 class DenseLayer(nn.Module):
@@ -51,13 +50,8 @@ def densenet(
 ) -> Network:
     """Build a dense network with a 3x3 stem and no pooling before the first block.
 
-    Args:
-        num_classes: K.
-        shape: Channels and size of the images.
-        counts: Layers of each dense block.
-        growth: Channels that a layer adds.
-        first: Channels of the stem.
-        bottleneck: The BC form: bottleneck layers, and transitions that halve the channels.
+    The stem has ``first`` channels, and each dense block its number of ``counts`` layers.
+    ``bottleneck`` is the BC form: bottleneck layers, and transitions that halve the channels.
 
     Raises:
         InputError: If the image is too small for the transitions.

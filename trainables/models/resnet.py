@@ -1,4 +1,4 @@
-"""Residual networks for small images: the wide-feature form and He et al.'s CIFAR family.
+"""Residual networks for small images: wide features, He et al.'s CIFAR family, pre-activation.
 
 Two different networks are called ResNet-110. ``resnet110`` is the bottleneck network [3, 4, 26, 3]
 with 45.9 M parameters of the focal-calibration, MbLS and AURC code; ``resnet110-cifar`` is the one
@@ -6,21 +6,24 @@ with 1.7 M parameters of He et al. (2016a, section 4.2), which Guo et al. (2017)
 class-wise-loss-scaling paper calibrate.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trainables.common.checks import check_number
+from trainables.data import ImageShape
 from trainables.models._base import Network
 from trainables.models._blocks import (
+    EXPANSION,
     BlockMaker,
+    PreActivation,
     Residual,
     assemble,
     basic_block,
     basic_branch,
+    bottleneck_branch,
     convolution,
     norm_relu,
     pooled,
@@ -28,9 +31,8 @@ from trainables.models._blocks import (
     stages,
     stem,
 )
-from trainables.models._registry import ImageShape, register_model
+from trainables.models._registry import register_model
 
-EXPANSION = 4
 TINY_IMAGENET_SIZE = 64
 LAST_SURVIVAL = 0.5
 
@@ -42,20 +44,13 @@ class StochasticResidual(Residual):
     evaluation. One draw holds for the whole batch. It comes from torch's global CPU generator on
     every device, so that a skipped branch costs nothing and nothing waits for the device.
 
-    Args:
-        branch: See ``Residual``.
-        shortcut: See ``Residual``.
-        survival: Probability that the branch is kept, in (0, 1].
-
     Raises:
-        ValueError: If ``survival`` is outside its range.
+        ValueError: If ``survival`` is outside (0, 1].
     """
 
     def __init__(self, branch: nn.Module, shortcut: nn.Module, survival: float) -> None:
         super().__init__(branch, shortcut)
-        if not 0 < survival <= 1:
-            raise ValueError(f"survival={survival} is outside (0, 1]")
-        self.survival = survival
+        self.survival = check_number("survival", survival, 0, 1, open_low=True)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map (N, C, H, W) to (N, C', H', W')."""
@@ -84,16 +79,9 @@ class PaddedShortcut(nn.Module):
 
 
 def bottleneck_block(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Return 1x1, 3x3 and 1x1 convolutions around a quarter of the output channels."""
-    width = outputs // EXPANSION
-    branch = nn.Sequential(
-        convolution(inputs, width, 1),
-        *norm_relu(width),
-        convolution(width, width, 3, stride),
-        *norm_relu(width),
-        convolution(width, outputs, 1),
-        nn.BatchNorm2d(outputs),
-    )
+    """Return a bottleneck residual block with a projection where the shape changes."""
+    layers = bottleneck_branch(inputs, outputs, stride)
+    branch = nn.Sequential(*layers, nn.BatchNorm2d(outputs))
     return Residual(branch, projection(inputs, outputs, stride))
 
 
@@ -109,14 +97,8 @@ def resnet(
 
     For 64x64 images the last feature map is pooled to 2x2 instead of 1x1, so that the classifier
     sees four times as many features: the released Tiny-ImageNet form of the focal-calibration and
-    MbLS code. Every other size is pooled to 1x1, the CIFAR form.
-
-    Args:
-        num_classes: K.
-        shape: Channels and size of the images.
-        block: ``basic_block`` or ``bottleneck_block``.
-        expansion: Output channels of a block over its width: 1 or 4.
-        counts: Blocks of each stage.
+    MbLS code. Every other size is pooled to 1x1, the CIFAR form. A block has ``expansion`` times as
+    many output channels as its width, and a stage ``counts`` of them.
     """
     widths = [width * expansion for width in (64, 128, 256, 512)]
     layers: list[nn.Module] = [stem(shape.channels, 64), stages(64, widths, counts, block)]
@@ -138,12 +120,8 @@ def resnet_cifar(
 ) -> Network:
     """Build He et al.'s CIFAR network of depth ``6 * blocks + 2``: widths 16, 32, 64.
 
-    Args:
-        num_classes: K.
-        shape: Channels and size of the images.
-        blocks: Basic blocks of each of the three stages.
-        last_survival: Probability of keeping the last block's branch in training; it falls linearly
-            from 1 at the stem (Huang et al. 2016, eq. 4). 1 means no stochastic depth.
+    ``last_survival`` is the probability of keeping the last block's branch in training; it falls
+    linearly from 1 at the stem (Huang et al. 2016, eq. 4). 1 means no stochastic depth.
     """
     total, made = 3 * blocks, 0
 
@@ -160,6 +138,31 @@ def resnet_cifar(
     return assemble([stem(shape.channels, 16), body, pooled()], 64, num_classes)
 
 
+def preactivation_bottleneck(inputs: int, outputs: int, stride: int) -> nn.Module:
+    """Return a pre-activation bottleneck; its projection starts at the raw input, unnormalised."""
+    branch = nn.Sequential(*bottleneck_branch(inputs, outputs, stride))
+    same = stride == 1 and inputs == outputs
+    shortcut = None if same else convolution(inputs, outputs, 1, stride)
+    return PreActivation(inputs, branch, shortcut, from_activated=False)
+
+
+def preresnet(num_classes: int, shape: ImageShape, *, blocks: int) -> Network:
+    """Build the pre-activation form (He et al. 2016b) with bottlenecks: ``9 * blocks + 2`` layers.
+
+    The names follow the AURC paper's released code, which divides the depth in the name by 6, as
+    for basic blocks, but builds bottlenecks: its 56 has 83 layers, and its 110 has 164 and is the
+    network that He et al. call PreResNet-164. The stages' widths are 64, 128 and 256.
+    """
+    widths = (16 * EXPANSION, 32 * EXPANSION, 64 * EXPANSION)
+    layers = [
+        convolution(shape.channels, 16, 3),
+        stages(16, widths, (blocks,) * 3, preactivation_bottleneck),
+        *norm_relu(widths[-1]),
+        pooled(),
+    ]
+    return assemble(layers, widths[-1], num_classes)
+
+
 _basic = partial(resnet, block=basic_block, expansion=1)
 _bottleneck = partial(resnet, block=bottleneck_block, expansion=EXPANSION)
 
@@ -171,3 +174,5 @@ register_model("resnet8")(partial(resnet_cifar, blocks=1))
 register_model("resnet20")(partial(resnet_cifar, blocks=3))
 register_model("resnet110-cifar")(partial(resnet_cifar, blocks=18))
 register_model("resnet110-sd")(partial(resnet_cifar, blocks=18, last_survival=LAST_SURVIVAL))
+register_model("preresnet56")(partial(preresnet, blocks=9))
+register_model("preresnet110")(partial(preresnet, blocks=18))

@@ -6,12 +6,11 @@ and normalised projections. ``wrn-28-10`` (AURC code) has pre-activation blocks,
 convolution has a bias. ``wrn-16-4`` and ``wrn-32`` have the paper's own form.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from torch import nn
 
+from trainables.data import ImageShape
 from trainables.models._base import Network
 from trainables.models._blocks import (
     BlockMaker,
@@ -24,7 +23,7 @@ from trainables.models._blocks import (
     stages,
     stem,
 )
-from trainables.models._registry import ImageShape, register_model
+from trainables.models._registry import register_model
 
 
 def wide_block(
@@ -56,13 +55,7 @@ def wide_resnet(
 ) -> Network:
     """Build the pre-activation form of depth ``6 * blocks + 4``, projections counted.
 
-    Args:
-        num_classes: K.
-        shape: Channels and size of the images.
-        blocks: Blocks of each of the three groups.
-        factor: Widening factor.
-        block: Makes one block.
-        bias: Whether the first convolution has a bias.
+    ``bias`` is that of the first convolution.
     """
     widths = _widths(factor)
     layers = [
@@ -75,14 +68,7 @@ def wide_resnet(
 
 
 def wide_resnet_post(num_classes: int, shape: ImageShape, *, blocks: int, factor: int) -> Network:
-    """Build the post-activation form of depth ``6 * blocks + 2``, projections not counted.
-
-    Args:
-        num_classes: K.
-        shape: Channels and size of the images.
-        blocks: Blocks of each of the three groups.
-        factor: Widening factor.
-    """
+    """Build the post-activation form of depth ``6 * blocks + 2``, projections not counted."""
     widths = _widths(factor)
     body = stages(16, widths, (blocks,) * 3, basic_block)
     return assemble([stem(shape.channels, 16), body, pooled()], widths[-1], num_classes)

@@ -1,15 +1,14 @@
 """What all refinements share."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from trainables.checks import check_count, check_number
+from trainables.common.checks import check_count, check_number
+from trainables.common.registry import Registry
 
 
 class Refinement(ABC):
@@ -26,15 +25,25 @@ class Refinement(ABC):
 
     Attributes:
         excludes: Methods that the refinement must not follow, each with the reason.
-        second_pass: Whether ``end_epoch`` is told accuracy and confidence of ``feedback_logits``
+        earlier: What a stored request means by a parameter that it leaves out, where that is
+            another value than today's default.
+        added: Those of ``earlier`` that there was no parameter for at first.
+        second_pass: Whether ``end_epoch`` gets accuracy and confidence of ``feedback_logits``
             after the epoch, at the price of another pass, rather than those of its steps.
+        changes_batches: Whether ``start_batch`` does anything.
+        views: Which features of the training set it is trained on: ``augmented`` ones, a view of
+            the augmented images an epoch, or ``original``, those of the images as they are.
 
     Raises:
         ValueError: If an argument is out of its range.
     """
 
     excludes: ClassVar[Mapping[str, str]] = {}
+    added: ClassVar[frozenset[str]] = frozenset()
+    earlier: ClassVar[Mapping[str, Any]] = {}
     second_pass: bool = False
+    changes_batches: bool = False
+    views: str = "augmented"
 
     def __init__(self, *, epochs: int, lr: float) -> None:
         self.epochs = check_count("epochs", epochs)
@@ -61,7 +70,10 @@ class Refinement(ABC):
     def start_epoch(  # noqa: B027
         self, head: nn.Module, epoch: int, generator: Generator
     ) -> None:
-        """Hear that epoch ``epoch`` (from 0) begins, such as to draw a mask."""
+        """Prepare epoch ``epoch`` (from 0), such as by drawing a mask."""
+
+    def start_batch(self, head: nn.Module, generator: Generator) -> None:  # noqa: B027
+        """Prepare a step, such as by drawing a mask."""
 
     def end_epoch(self, head: nn.Module, accuracy: float, confidence: float) -> dict[str, float]:
         """Finish an epoch and return figures worth tracking.
@@ -77,13 +89,14 @@ class Refinement(ABC):
         """Return the logits (N, K) of eval mode that a second pass measures."""
         return head(features)
 
-    def pass_key(self) -> Hashable | None:
-        """Return what two refinements must have in common to be trained in one pass.
+    def together_key(self) -> Hashable | None:
+        """Return what two refinements must have in common to be trained together.
 
         None, the default, for one that trains alone. Only a refinement whose loss is the
-        cross-entropy of its head, with no random numbers within an epoch, can share a pass: its
-        heads must have the same layers, of any width, and run the same number of epochs; and a
-        unit whose weights are all zero must stay without effect.
+        cross-entropy of its head, and that draws its random numbers in ``start_epoch`` and
+        ``start_batch``, can be trained together with others: its heads must have the same layers,
+        of any width, and run the same number of epochs on the same ``views``; ``start_batch`` may
+        change their buffers only; and a unit whose weights are all zero must stay without effect.
         """
         return None
 
@@ -94,3 +107,10 @@ class Refinement(ABC):
         optimiser touches a weight whose entry is False.
         """
         return {}
+
+    def remarks(self, head: nn.Module) -> list[str]:
+        """Return what a person should know of a head that is done, a line each."""
+        return []
+
+
+REFINEMENTS: Registry[Refinement] = Registry("refinement", "trainables.refinements")

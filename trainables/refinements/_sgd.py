@@ -1,7 +1,5 @@
 """Stochastic gradient descent that leaves single weights alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """The training loop of the second stage."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,8 +77,8 @@ class HeadTrainer:
         """
         view = self.view()
         means = self._train(view)
-        heard = self._evaluate(view) if self.refinement.second_pass else means[1:]
-        return self.end_epoch(*means, *heard)
+        feedback = self._evaluate(view) if self.refinement.second_pass else means[1:]
+        return self.end_epoch(*means, *feedback)
 
     def view(self) -> Tensor:
         """Return the features (N, D) that the present epoch reads, on the device."""
@@ -92,18 +90,18 @@ class HeadTrainer:
         return order, Generator(self._device).manual_seed(self._draw_seed())
 
     def end_epoch(
-        self, loss: float, accuracy: float, confidence: float, *heard: float
+        self, loss: float, accuracy: float, confidence: float, *feedback: float
     ) -> dict[str, float]:
-        """Let the refinement hear how an epoch went; return the epoch's figures.
+        """Give the refinement its feedback on an epoch; return the epoch's figures.
 
         Args:
             loss: Mean over the steps' samples.
             accuracy: That of the outputs that were trained on.
             confidence: Theirs, too.
-            heard: Accuracy and confidence that the refinement is told of.
+            feedback: Accuracy and confidence that the refinement is given.
         """
         self.head.eval()
-        figures = self.refinement.end_epoch(self.head, *heard)
+        figures = self.refinement.end_epoch(self.head, *feedback)
         self.epoch += 1
         means = {
             "train_loss": loss,
@@ -152,6 +150,7 @@ class HeadTrainer:
     def _step(self, features: Tensor, targets: Tensor, noise: Generator) -> Tensor:
         """Take one step; return the sums of loss, hits and confidence, (3,)."""
         self.optimizer.zero_grad()
+        self.refinement.start_batch(self.head, noise)
         loss, logits = self.refinement.batch_loss(self.head, features.float(), targets, noise)
         loss.backward()
         self.optimizer.step(self.refinement.movable(self.head))

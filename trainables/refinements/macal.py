@@ -1,24 +1,25 @@
 """MaC-Cal: a classifier retrained under random masks whose density follows the calibration gap."""
 
-from __future__ import annotations
-
 import math
 import operator
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from itertools import pairwise
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from trainables.checks import check_choice, check_count, check_flag, check_number
-from trainables.refinements._base import Refinement
-from trainables.refinements._registry import REFINEMENTS
+from trainables.common.checks import check_choice, check_count, check_flag, check_number
+from trainables.refinements._base import REFINEMENTS, Refinement
 
 SPARSITIES = ("fixed", "adaptive", "decaying")
 RESAMPLINGS = ("epoch", "batch")
-INFERENCES = ("dense", "scaled")
-FEEDBACKS = ("dense", "training")
+INFERENCES = ("scaled", "dense", "last")
+FEEDBACKS = ("dense", "training", "deployed")
+ROLES = ("keep", "drop")
+OPTIMIZERS = ("masked", "plain")
+VIEWS = ("augmented", "original")
 
 
 def clip_bound(eta_init: float, eta_final: float, step: int, horizon: int) -> float:
@@ -34,12 +35,12 @@ def clip_bound(eta_init: float, eta_final: float, step: int, horizon: int) -> fl
 
 
 def sparsity_step(q: float, accuracy: float, confidence: float, gamma: float, eta: float) -> float:
-    """Return the next retention probability (eq. 12): q grows while confidence exceeds gamma * acc.
+    """Return the next q (eq. 12): it grows while confidence exceeds gamma * accuracy.
 
     The change is clipped to [-eta, eta] and the outcome to [0, 1].
 
     Args:
-        q: Present retention probability.
+        q: Present share of the weights that are kept or dropped, see ``q_role`` of ``MaCCal``.
         accuracy: Training accuracy of the epoch, a fraction.
         confidence: Mean training confidence of the epoch, a fraction.
         gamma: Factor of the accuracy.
@@ -54,15 +55,29 @@ class MaskedHead(nn.Module):
 
     Args:
         widths: D, the hidden widths if any, K.
-        q: Retention probability at the start.
-        scaled: Whether eval mode multiplies the weights by q.
+        q: Share of the weights at the start.
+        q_role: Whether q is the share that masks ``keep`` or ``drop``.
+        inference: What eval mode computes with: weights ``scaled`` by the share that is kept, all
+            of them as they are (``dense``), or those of the ``last`` mask.
+        mask_gradient: Whether a masked weight gets a gradient of zero, rather than the one of its
+            place.
+        zero_masked: Whether a new mask sets the weights to zero that it leaves out.
     """
 
     q: Tensor
     next_q: Tensor
     updates: Tensor
 
-    def __init__(self, widths: tuple[int, ...], q: float, scaled: bool) -> None:
+    def __init__(
+        self,
+        widths: tuple[int, ...],
+        q: float,
+        *,
+        q_role: str = "keep",
+        inference: str = "scaled",
+        mask_gradient: bool = False,
+        zero_masked: bool = False,
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(*pair) for pair in pairwise(widths)])
         self.register_buffer("q", torch.tensor(q, dtype=torch.float64))
@@ -70,21 +85,33 @@ class MaskedHead(nn.Module):
         self.register_buffer("updates", torch.tensor(0))
         for name, weight in self._weights():
             self.register_buffer(_mask_name(name), torch.ones_like(weight, dtype=torch.bool))
-        self.scaled = scaled
+        self.q_role = q_role
+        self.inference = inference
+        self.mask_gradient = mask_gradient
+        self.zero_masked = zero_masked
+
+    @property
+    def keep(self) -> Tensor:
+        """Return the probability of keeping a weight."""
+        return self.q if self.q_role == "keep" else 1 - self.q
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return logits (N, K) of features (N, D), masked in training mode only."""
-        return self._run(features, self._masked if self.training else self._averaged)
+        """Return logits (N, K) of features (N, D); in training mode those of the mask."""
+        return self._run(features, self._masked if self.training else self._deployed)
 
     def dense(self, features: Tensor) -> Tensor:
         """Return the logits (N, K) of all weights, neither masked nor scaled."""
         return self._run(features, self._tensor)
 
     def resample(self, generator: Generator) -> None:
-        """Draw a new mask for every weight matrix, each entry kept with probability q."""
-        for mask in self.masks().values():
+        """Draw a new mask for every weight matrix, each entry kept with probability ``keep``."""
+        keep = self.keep
+        for name, mask in self.masks().items():
             noise = torch.rand(mask.shape, generator=generator, device=mask.device)
-            mask.copy_(noise < self.q)
+            mask.copy_(noise < keep)
+            if self.zero_masked:
+                with torch.no_grad():
+                    self.get_parameter(name).mul_(mask)
 
     def masks(self) -> dict[str, Tensor]:
         """Return the mask of each weight matrix by parameter name; biases have none."""
@@ -101,13 +128,17 @@ class MaskedHead(nn.Module):
     def _masked(self, name: str) -> Tensor:
         weight = self._tensor(name)
         mask = self.get_buffer(_mask_name(name))
+        if self.mask_gradient:
+            return weight * mask
         # The value is masked and the gradient is not: which weights may move is the optimiser's
         # business, so that masking and gradient restriction can be studied apart.
         return weight - (weight * ~mask).detach()
 
-    def _averaged(self, name: str) -> Tensor:
+    def _deployed(self, name: str) -> Tensor:
         weight = self._tensor(name)
-        return weight * self.q.to(weight.dtype) if self.scaled else weight
+        if self.inference == "last":
+            return weight * self.get_buffer(_mask_name(name))
+        return weight * self.keep.to(weight.dtype) if self.inference == "scaled" else weight
 
     def _tensor(self, name: str) -> Tensor:
         # Not get_parameter: what a functional call puts in a parameter's place is a plain tensor.
@@ -121,9 +152,10 @@ class MaskedHead(nn.Module):
 class MaCCal(Refinement):
     """MaC-Cal (Ni et al., 2025): retrains a new classifier under random weight masks.
 
-    Each weight is kept with probability q, a fresh Bernoulli mask a time; the masked weights are
-    left out of the outputs and do not move. After each epoch q moves by confidence - gamma *
-    accuracy, within a bound that decays. The rows of the paper's ablation (Table 5), which add up:
+    Each weight is kept or left out of the outputs by a fresh Bernoulli mask a time; one that is
+    left out does not move. After each epoch q, which the mask's density follows, moves by
+    confidence - gamma * accuracy, within a bound that decays. The rows of the paper's ablation
+    (Table 5), which add up:
 
     ===========================  ==================================================================
     Vanilla                      no refinement
@@ -134,41 +166,53 @@ class MaCCal(Refinement):
     + Decaying Adaptive Sparsity defaults
     ===========================  ==================================================================
 
-    There is no released code. Where the paper is silent or contradicts itself:
+    There is no released code. Where the paper is silent or contradicts itself, the default is what
+    calibrates networks that know their training set by heart: ``docs/results/macal-readings.md``.
 
-    - ``gamma`` has no value in the text, only the open interval (0, 1). 0.95 asks for a training
-      confidence slightly below training accuracy, which exceeds test accuracy.
+    - ``gamma`` has no value in the text, only the open interval (0, 1). Deployed confidence ends
+      near gamma on the training set, so that a good value lies a little above the accuracy that is
+      to be expected on other data, and has to be searched. 0.95 suits the paper's networks.
     - ``hidden`` has no value in the text. 128 is narrower than the features of the paper's networks
       and wider than 100 classes. Both layers are masked; biases, which the mask's shape leaves out,
       are not.
-    - The text draws a mask an epoch, Algorithm 1 one a mini-batch: ``resample``; the text is the
-      default, since the stated motivation is a classifier that holds still for an epoch.
+    - q is the share of the weights that a mask keeps, or drops: ``q_role``. The text drops a weight
+      with probability 1 - q, but calls q the sparsity, and describes negative feedback (sec. 5.8).
+      q grows with over-confidence. If these weights are kept, training ends with all of them, as
+      sure as before; if they are dropped, the outputs that shrink by it become less sure.
+    - The text draws a mask an epoch, Algorithm 1 one a mini-batch: ``resample``. With a mask an
+      epoch the classifier that is read is the one that fitted the last mask best.
     - t of eq. 13 starts from 0 or 1: ``first_step``; 1 makes the last bound exactly ``eta_final``
       and agrees with Algorithm 1, which calls the initial probability q_1.
     - Inference is called deterministic and no scaling is mentioned: ``inference``. ``scaled``
-      multiplies each weight by q, its mean under the mask, as is usual after dropout; ``dense``
-      uses it as it is. Two classifiers fitted under complementary masks add up in ``dense``: at q =
-      0.5 its logits are about twice those that were fitted and the network grows more confident,
-      where Table 5 reports that masked retraining reduces over-confidence. Hence ``scaled``.
+      multiplies each weight by its probability of being kept, as is usual after dropout; ``dense``
+      uses it as it is, which makes the logits larger than those that were fitted, and the network
+      more confident; ``last`` uses those of the last mask.
     - The accuracy and confidence of eq. 12 are those of the training set, but it is not said of
-      which outputs: ``feedback``. ``dense`` takes them from the new classifier with all its
-      weights, in one more pass an epoch; ``training`` from the masked outputs as they come. The
-      sign of eq. 12 corrects with ``dense`` only: full weights exceed what was fitted the more, the
-      smaller q, so over-confidence calls for a larger q. Masked outputs lose confidence as q falls,
-      which lowers q further: with few steps an epoch q runs down to 0 and nothing is learnt.
-    - Velocity and weight decay would move weights whose gradient is zero. With
-      ``restrict_gradient`` neither does, and the velocity of a masked weight waits unchanged.
+      which outputs: ``feedback``. ``deployed`` takes them from the outputs that inference gives, in
+      one more pass an epoch; ``dense`` from all weights as they are, in one more pass, too;
+      ``training`` from the masked outputs as they come.
+    - Gradient restriction (eq. 11) masks the gradient, and velocity and weight decay still move a
+      weight whose gradient is zero: ``optimizer``. ``plain`` is this ordinary SGD; with ``masked``
+      neither moves it, and its velocity waits unchanged.
+    - The masked weights of eq. 8-9 are left out of a pass, or are gone: ``zero_masked`` writes the
+      zeros into the weights whenever a mask is drawn, before any step, whatever the optimiser does
+      to them later. It is no value of ``inference``, since it decides what the next mask finds, and
+      none of ``optimizer``, since no step is involved. ``dense`` and ``last`` are then the same
+      with the masked optimiser, and ``scaled`` would shrink twice.
+    - The second stage is trained on "original" data: ``views``. ``augmented`` are the features of
+      images augmented as in the first stage, ``original`` those of the images as they are.
 
     Not for features that a refinement must change: the extractor stays frozen.
 
     Args:
         gamma: Factor of the accuracy in eq. 12, > 0; the paper's range is (0, 1).
-        q0: Retention probability at the start, in [0, 1].
+        q0: q at the start, in [0, 1].
         eta_init: First bound of a change of q, > 0.
         eta_final: Last bound of a change of q, > 0.
         epochs: Epochs, also the horizon T of the decay.
         lr: Learning rate.
         hidden: Width of the bottleneck.
+        q_role: ``keep`` or ``drop``: which share of the weights q is.
         masked: Whether weights are masked at all.
         restrict_gradient: Whether masked weights stand still, rather than take the gradient that
             the mask's position would have received.
@@ -177,12 +221,25 @@ class MaCCal(Refinement):
             the decaying bound.
         resample: A new mask each ``epoch`` or each ``batch``.
         first_step: The t of the first epoch's bound, 0 or 1.
-        inference: ``scaled`` or ``dense``.
-        feedback: ``dense`` or ``training``.
+        inference: ``scaled``, ``dense`` or ``last``.
+        feedback: ``dense``, ``training`` or ``deployed``.
+        optimizer: ``masked`` or ``plain``; without effect unless ``restrict_gradient``.
+        zero_masked: Whether a new mask sets the weights to zero that it leaves out.
+        views: ``augmented`` or ``original``: which features of the training set are trained on.
 
     Raises:
         ValueError: If an argument is out of its range.
     """
+
+    added = frozenset({"q_role", "optimizer", "zero_masked", "views"})
+    earlier: ClassVar[Mapping[str, Any]] = {
+        "q_role": "keep",
+        "optimizer": "masked",
+        "zero_masked": False,
+        "views": "augmented",
+        "resample": "epoch",
+        "feedback": "dense",
+    }
 
     def __init__(
         self,
@@ -198,10 +255,14 @@ class MaCCal(Refinement):
         restrict_gradient: bool = True,
         restructure: bool = True,
         sparsity: str = "decaying",
-        resample: str = "epoch",
+        resample: str = "batch",
         first_step: int = 1,
         inference: str = "scaled",
-        feedback: str = "dense",
+        feedback: str = "deployed",
+        q_role: str = "drop",
+        optimizer: str = "plain",
+        zero_masked: bool = False,
+        views: str = "augmented",
     ) -> None:
         super().__init__(epochs=epochs, lr=lr)
         self.gamma = check_number("gamma", gamma, 0.0, open_low=True)
@@ -217,15 +278,26 @@ class MaCCal(Refinement):
         self.first_step = check_choice("first_step", first_step, (0, 1))
         self.inference = check_choice("inference", inference, INFERENCES)
         self.feedback = check_choice("feedback", feedback, FEEDBACKS)
-        adapts = self.masked and self.sparsity != "fixed"
-        self.second_pass = adapts and self.feedback == "dense"
+        self.q_role = check_choice("q_role", q_role, ROLES)
+        self.optimizer = check_choice("optimizer", optimizer, OPTIMIZERS)
+        self.zero_masked = check_flag("zero_masked", zero_masked)
+        self.views = check_choice("views", views, VIEWS)
+        self._adapts = self.masked and self.sparsity != "fixed"
+        self.second_pass = self._adapts and self.feedback != "training"
+        self.changes_batches = self.masked and self.resample == "batch"
 
     def build_head(self, feature_dim: int, num_classes: int) -> MaskedHead:
         """Return the new classifier: two layers, or one if ``restructure`` is off."""
         middle = (self.hidden,) if self.restructure else ()
-        scaled = self.inference == "scaled"
-        q = self.q0 if self.masked else 1.0
-        return MaskedHead((feature_dim, *middle, num_classes), q, scaled)
+        everything = 1.0 if self.q_role == "keep" else 0.0
+        return MaskedHead(
+            (feature_dim, *middle, num_classes),
+            self.q0 if self.masked else everything,
+            q_role=self.q_role,
+            inference=self.inference,
+            mask_gradient=self.restrict_gradient and self.optimizer == "plain",
+            zero_masked=self.zero_masked,
+        )
 
     def start_epoch(self, head: nn.Module, epoch: int, generator: Generator) -> None:
         """Take up the new q and draw the epoch's mask."""
@@ -234,23 +306,19 @@ class MaCCal(Refinement):
         if self.masked and self.resample == "epoch":
             head.resample(generator)
 
-    def batch_loss(
-        self, head: nn.Module, features: Tensor, targets: Tensor, generator: Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropy of the masked classifier (eq. 10) and its logits."""
-        if self.masked and self.resample == "batch":
+    def start_batch(self, head: nn.Module, generator: Generator) -> None:
+        """Draw the batch's mask, if it has one of its own."""
+        if self.changes_batches:
             _masked(head).resample(generator)
-        return super().batch_loss(head, features, targets, generator)
 
     def end_epoch(self, head: nn.Module, accuracy: float, confidence: float) -> dict[str, float]:
         """Move q; return ``q`` of the epoch that ended and of the next one, ``next_q``.
 
-        Inference scales with the former until the next epoch begins: the weights were fitted
-        under it.
+        Inference uses the former until the next epoch begins: the weights were fitted under it.
         """
         head = _masked(head)
         before = after = float(head.q)
-        if self.masked and self.sparsity != "fixed":
+        if self._adapts:
             eta = self._bound(int(head.updates))
             after = sparsity_step(before, accuracy, confidence, self.gamma, eta)
         head.next_q.fill_(after)
@@ -258,19 +326,38 @@ class MaCCal(Refinement):
         return {"q": before, "next_q": after}
 
     def feedback_logits(self, head: nn.Module, features: Tensor) -> Tensor:
-        """Return the logits of all weights."""
-        return _masked(head).dense(features)
+        """Return the logits of all weights as they are, or those that inference gives."""
+        head = _masked(head)
+        return head(features) if self.feedback == "deployed" else head.dense(features)
 
-    def pass_key(self) -> Hashable | None:
-        """Return how many layers the head has and how it is masked; None for a mask a batch."""
-        if self.resample != "epoch":
+    def together_key(self) -> Hashable | None:
+        """Return how many layers the head has and how it is masked and measured.
+
+        None where masked weights are set to zero for a batch: a stack of heads changes its masks
+        there, and no weights.
+        """
+        if self.changes_batches and self.zero_masked:
             return None
-        structure = (self.restructure, self.masked, self.restrict_gradient)
-        return ("macal", *structure, self.inference, self.epochs)
+        structure = (self.restructure, self.masked, self.restrict_gradient, self.optimizer)
+        masks = (self.resample, self.q_role, self.zero_masked, self.inference)
+        measured = self.feedback == "deployed"
+        return ("macal", *structure, *masks, measured, self.views, self.epochs)
 
     def movable(self, head: nn.Module) -> dict[str, Tensor]:
         """Return the present masks, unless masked weights may move."""
-        return _masked(head).masks() if self.masked and self.restrict_gradient else {}
+        stands_still = self.masked and self.restrict_gradient and self.optimizer == "masked"
+        return _masked(head).masks() if stands_still else {}
+
+    def remarks(self, head: nn.Module) -> list[str]:
+        """Return a line if q ended where masks leave out nothing or everything."""
+        keep = float(_masked(head).keep)
+        if not self._adapts or 0 < keep < 1:
+            return []
+        what = "keeps every weight, a plain classifier" if keep else "keeps no weight"
+        return [
+            f"macal: q ended at {float(_masked(head).q):g}, where the mask {what}; try another "
+            "gamma in (0, 1) or reading (q_role, feedback)"
+        ]
 
     def _bound(self, updates: int) -> float:
         if self.sparsity == "adaptive":

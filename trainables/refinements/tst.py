@@ -4,10 +4,9 @@ from collections.abc import Hashable
 
 from torch import nn
 
-from trainables.checks import check_count
-from trainables.refinements._base import Refinement
+from trainables.common.checks import check_count
+from trainables.refinements._base import REFINEMENTS, Refinement
 from trainables.refinements._encoder import latent_encoder
-from trainables.refinements._registry import REFINEMENTS
 
 
 @REFINEMENTS.register("tst")
@@ -39,6 +38,6 @@ class TwoStageTraining(Refinement):
         encoder = latent_encoder(feature_dim, self.latent_dim)
         return nn.Sequential(encoder, nn.Linear(self.latent_dim, num_classes))
 
-    def pass_key(self) -> Hashable:
+    def together_key(self) -> Hashable:
         """Return how many layers the head has."""
         return ("tst", self.latent_dim > 0, self.epochs)

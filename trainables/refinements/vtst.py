@@ -1,16 +1,13 @@
 """V-TST: a new classifier on a Gaussian latent variable of frozen features."""
 
-from __future__ import annotations
-
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from trainables.averaging import log_mean_probabilities
-from trainables.checks import check_count, check_number
-from trainables.refinements._base import Refinement
+from trainables.common.averaging import log_mean_probabilities
+from trainables.common.checks import check_count, check_number
+from trainables.refinements._base import REFINEMENTS, Refinement
 from trainables.refinements._encoder import latent_encoder
-from trainables.refinements._registry import REFINEMENTS
 
 
 class VariationalHead(nn.Module):

@@ -1,11 +1,8 @@
-"""What all training schemes share."""
-
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import Tensor
 
+from trainables.common.registry import Registry
 from trainables.losses import Loss
 from trainables.models import Network
 
@@ -35,10 +32,10 @@ class Scheme:
         """Prepare epoch ``epoch`` (from 0) of ``epochs``, such as by freezing parameters."""
 
     def training_loss(
-        self, network: Network, loss: Loss, images: Tensor, targets: Tensor, indices: Tensor
+        self, network: Network, loss: Loss, inputs: Tensor, targets: Tensor, indices: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the scalar to minimise and the logits (N, K)."""
-        logits = network(images)
+        logits = network(inputs)
         return loss(logits, targets, indices), logits
 
     def end_epoch(self, network: Network, epoch: int) -> dict[str, float]:
@@ -51,3 +48,6 @@ class Scheme:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``."""
+
+
+SCHEMES: Registry[Scheme] = Registry("training scheme", "trainables.schemes")

@@ -1,19 +1,15 @@
 """BalCAL: a linear and a fixed simplex classifier, balanced to match confidence and accuracy."""
 
-from __future__ import annotations
-
 import math
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainables.checks import check_number
-from trainables.losses import Loss
-from trainables.losses._aside import loss_aside
+from trainables.common.checks import check_number
+from trainables.losses import Loss, loss_aside
 from trainables.models import Network
-from trainables.schemes._base import Scheme
-from trainables.schemes._registry import SCHEMES
+from trainables.schemes._base import SCHEMES, Scheme
 
 FIRST_WEIGHT = 0.8
 TOLERANCE = 1e-4
@@ -92,10 +88,6 @@ class BalancedNetwork(Network):
     two 3x3 convolutions before the pooling; here of two linear layers after it, so that every
     network can have one and ``features`` stay those of the linear classifier. With fewer features
     than classes it works in K dimensions, the missing ones zero at its entry.
-
-    Args:
-        extractor: Maps images (N, C, H, W) to features (N, D).
-        classifier: Maps features (N, D) to logits (N, K).
     """
 
     frame: Tensor
@@ -149,7 +141,7 @@ class BalCAL(Scheme):
     Follows the released code, but for the place of the adaptor (``BalancedNetwork``). The released
     script runs ``delta = 0.95`` on CIFAR-10; its argument defaults to 1.
 
-    Not with an augmentation that forms the loss from mixed images: each classifier has a loss of
+    Not with an augmentation that forms the loss from mixed inputs: each classifier has a loss of
     its own, and the search needs outputs with labels.
 
     Args:
@@ -174,12 +166,12 @@ class BalCAL(Scheme):
         self._outputs.clear()
 
     def training_loss(
-        self, network: Network, loss: Loss, images: Tensor, targets: Tensor, indices: Tensor
+        self, network: Network, loss: Loss, inputs: Tensor, targets: Tensor, indices: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the weighted loss of both classifiers and the mixed logits."""
         balanced = _balanced(network)
         lengths = class_lengths(targets, balanced.num_classes)
-        linear, frame = balanced.both(balanced.features(images), lengths)
+        linear, frame = balanced.both(balanced.features(inputs), lengths)
         self._outputs.append((linear.detach(), frame.detach(), targets))
         weight = balanced.weight
         total = weight * loss(linear, targets, indices)

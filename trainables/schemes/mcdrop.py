@@ -1,16 +1,11 @@
-"""Monte Carlo dropout before the classifier."""
-
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainables.averaging import log_mean_probabilities
-from trainables.checks import check_count, check_number
+from trainables.common.averaging import log_mean_probabilities
+from trainables.common.checks import check_count, check_number
 from trainables.models import Network
-from trainables.schemes._base import Scheme
-from trainables.schemes._registry import SCHEMES
+from trainables.schemes._base import SCHEMES, Scheme
 
 MASK_SEED = 0
 
@@ -19,13 +14,11 @@ class DropoutNetwork(Network):
     """A network whose features are dropped at random before the classifier.
 
     In eval mode the class probabilities are averaged over a fixed set of dropout masks, the same
-    for every image, so that an output depends on neither its batch nor a generator.
+    for every input, so that an output depends on neither its batch nor a generator.
 
     Args:
-        extractor: Maps images (N, C, H, W) to features (N, D).
-        classifier: Maps features (N, D) to logits (N, K).
         rate: Probability that a feature is dropped.
-        samples: Masks in eval mode.
+        samples: Masks in eval mode; for the others see ``Network``.
     """
 
     masks: Tensor

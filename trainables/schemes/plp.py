@@ -1,15 +1,9 @@
-"""Progressively layer-peeled training."""
-
-from __future__ import annotations
-
 import numpy as np
 from torch import nn
 
-from trainables.checks import check_choice, check_number
-from trainables.models import Network
-from trainables.models._parts import GRANULARITIES, units
-from trainables.schemes._base import Scheme
-from trainables.schemes._registry import SCHEMES
+from trainables.common.checks import check_choice, check_number
+from trainables.models import GRANULARITIES, Network, units
+from trainables.schemes._base import SCHEMES, Scheme
 
 
 @SCHEMES.register("plp")
@@ -57,7 +51,7 @@ class ProgressivelyLayerPeeled(Scheme):
 
 
 def parameter_groups(network: Network, granularity: str) -> list[list[nn.Parameter]]:
-    """Return all parameters of a network in groups, from the images to the classifier.
+    """Return all parameters of a network in groups, from the inputs to the classifier.
 
     Parameters that belong to no part, such as position embeddings, are in the first group. What a
     scheme adds to the classifier belongs to the classifier.

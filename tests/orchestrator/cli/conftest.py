@@ -18,11 +18,11 @@ class Answer(NamedTuple):
 
 
 @pytest.fixture(autouse=True)
-def empty_folder(tmp_path, monkeypatch):
+def empty_folder(tmp_path_factory, monkeypatch):
     """Run every command in a folder of its own, away from the user's tracking server."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    folder = tmp_path / "cwd"
-    folder.mkdir()
+    # A short path: of a message with a long one the middle is left out.
+    folder = tmp_path_factory.mktemp("cwd")
     monkeypatch.chdir(folder)
     return folder
 

@@ -125,7 +125,8 @@ def test_a_document_gets_one_line_at_once(calsweep, empty_folder, fault):
     calsweep("plan", "absent.yaml")  # Imports take their time only once.
     started = time.process_time()
     code, out, err = calsweep("plan", path)
-    assert time.process_time() - started < 2
+    # What grows faster than the document takes minutes; a slow machine's seconds prove nothing.
+    assert time.process_time() - started < 20
     assert (code, out) == (2, "")
     assert err.startswith("calsweep: ")
     assert err.endswith("\n")

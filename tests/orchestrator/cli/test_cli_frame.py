@@ -20,6 +20,7 @@ COMMANDS = [
     "table",
     "compare",
     "ranks",
+    "claims",
     "report",
     "plot",
     "sync",
@@ -68,5 +69,5 @@ def test_ctrl_c_before_the_sweep_began_is_no_traceback(calsweep, monkeypatch):
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("orchestrator.run.run_sweep", interrupt)
+    monkeypatch.setattr("orchestrator.running.run.run_sweep", interrupt)
     assert calsweep("demo") == (130, "", "calsweep: interrupted\n")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.layouts import layout_names
+from orchestrator.tables.layouts import layout_names
 from search_spaces import space_names
 from trainables.data import source_names
+from trainables.data.suites import suite_names
 from trainables.models import model_names
-from trainables.protocols import protocol_names
-from trainables.suites import suite_names
+from trainables.stages.protocols import protocol_names
 
 NAMES = {
     "datasets": source_names(),

@@ -142,8 +142,8 @@ def test_a_description_of_wrong_values_is_no_calibrator(calsweep, empty_folder, 
 def test_consoles_take_no_markup_and_no_codes(capsys):
     from rich.table import Table
 
-    from orchestrator._progress import say
     from orchestrator.cli._console import complain, echo, output
+    from orchestrator.running.progress import say
 
     name = "[red]:smile:\x1b[31m\u202e"
     table = Table(box=None)

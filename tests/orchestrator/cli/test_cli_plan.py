@@ -57,7 +57,7 @@ def test_the_demo_has_28_rows_and_far_fewer_trainings_than_trials(calsweep, empt
 def test_every_row_says_what_it_searches_and_builds_on(calsweep):
     rows, _ = table_rows(calsweep("plan", DEMO).out)
     by_recipe = {row[1]: row for row in rows}
-    task = "digits/convnet/digits"
+    task = "digits-noisy/convnet/digits-32"
     assert by_recipe["mbls"] == [task, "mbls", "train", "4", "mbls.margin,", "mbls.weight"]
     assert by_recipe["ce+macal+ts"][2:4] == ["calibrate", "1"]
     assert by_recipe["ce+macal+ts"][-1] == "ce+macal"
@@ -181,8 +181,8 @@ def test_without_earlier_runs_there_is_no_estimate(calsweep, own):
 
 
 def test_what_is_stored_needs_no_source(calsweep, own, empty_folder):
-    from orchestrator.run import prepare_data
-    from orchestrator.spec import load_sweep
+    from orchestrator.running.data import prepare_data
+    from orchestrator.sweep.spec import load_sweep
 
     path = own(dataset="folder:images", split="{validation: 2}")
     prepare_data(load_sweep(path))

@@ -10,7 +10,8 @@ import shutil
 import pytest
 import yaml
 
-from orchestrator.spec import parse_sweep
+from orchestrator.sweep.plan import searched_parameters, starting_values
+from orchestrator.sweep.spec import parse_sweep
 from orchestrator.tracking import sync as deliver
 
 TASK = "digits/convnet/digits"
@@ -86,8 +87,8 @@ def test_best_goes_into_files_that_another_sweep_file_takes(best, empty_folder):
     assert json.loads((empty_folder / "chosen" / "mbls.json").read_text()) == found
     document = {**yaml.safe_load(SWEEP.format(name="again")), "search": {"fixed": found["fixed"]}}
     spec = parse_sweep(yaml.safe_dump(document), "again")
-    assert spec.searched("mbls") == {}
-    assert spec.defaults("mbls", spec.tasks[0])["margin"] == 7.0
+    assert searched_parameters(spec, "mbls") == {}
+    assert starting_values(spec, "mbls", spec.tasks[0])["margin"] == 7.0
 
 
 def test_the_best_ones_are_numbered(best, empty_folder):

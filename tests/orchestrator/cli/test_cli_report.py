@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.cli._report import _tracking
+from orchestrator.cli._outcome import _tracking
 
 
 @pytest.mark.parametrize(

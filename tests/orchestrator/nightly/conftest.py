@@ -31,5 +31,5 @@ def make_benchmark(tmp_path: Path, store: str) -> Callable[..., Nightly]:
 def told_sweep(monkeypatch: pytest.MonkeyPatch) -> ToldSweep:
     """Replace the sweep of every night."""
     sweep = ToldSweep()
-    monkeypatch.setattr("orchestrator.nightly._run.run_sweep", sweep)
+    monkeypatch.setattr("orchestrator.nightly.run.run_sweep", sweep)
     return sweep

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.nightly._lock import SILENT_SECONDS, BusyError, held_lock
-from trainables.errors import InputError
+from orchestrator.nightly.lock import SILENT_SECONDS, BusyError, held_lock
+from trainables.common.errors import InputError
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from orchestrator.nightly._lock import held_lock
+from orchestrator.nightly.lock import held_lock
 with held_lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -11,8 +11,8 @@ from told_sweep import document
 
 from orchestrator.cli import main
 from orchestrator.nightly import Nightly, benchmark_file, load_nightly
-from orchestrator.plan import make_plan
-from trainables.errors import InputError
+from orchestrator.sweep.plan import make_plan
+from trainables.common.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -17,9 +17,10 @@ from told_sweep import ToldSweep
 
 from orchestrator.cli import main
 from orchestrator.nightly import Book, CellKey, Nightly, NightOutcome, run_night
-from orchestrator.nightly._measure import TOTAL
-from orchestrator.spec import SweepSpec
-from trainables.errors import InputError, StorageError
+from orchestrator.nightly.measure import TOTAL
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.spec import SweepSpec
+from trainables.common.errors import InputError, StorageError
 
 Make = Callable[..., Nightly]
 FIRST, SECOND = "2026-11-21", "2026-11-22"
@@ -56,7 +57,9 @@ def test_a_night_is_recorded_judged_tracked_and_summed_up(
     assert record.cells[ECE] == {0: 0.02, 1: 0.021}
     assert record.cells[CellKey("ce", "d", "wall_seconds")] == {0: 12.0, 1: 12.0}
     assert record.cells[CellKey("ce", "d", "peak_memory")][0] == 900 * 2**20
-    counts = json.loads(next(benchmark.sweep.storage_path.glob("data/*/split.json")).read_text())
+    counts = json.loads(
+        next(Storage.of(benchmark.sweep).folder.glob("data/*/split.json")).read_text()
+    )
     rows = counts["counts"]
     speed = {
         recipe: record.cells[CellKey(recipe, "d", "images_per_second")][1]
@@ -127,7 +130,7 @@ def test_half_a_night_of_other_code_is_given_up(
     with pytest.raises(BrokenOffError):
         run_night(benchmark, FIRST)
     told_sweep.before_end = lambda spec: None
-    monkeypatch.setattr("orchestrator.provenance.git_commit", lambda: "c0ffee")
+    monkeypatch.setattr("orchestrator.storage.provenance.git_commit", lambda: "c0ffee")
     outcome = run_night(benchmark, SECOND)
     assert told_sweep.runs[1:] == [f"other-{SECOND}"]
     assert any(f"night {FIRST} is given up" in message for message in outcome.messages)
@@ -146,7 +149,7 @@ def test_tonights_half_of_other_code_begins_anew(
     with pytest.raises(BrokenOffError):
         run_night(benchmark, FIRST)
     told_sweep.before_end = lambda spec: None
-    monkeypatch.setattr("orchestrator.provenance.git_commit", lambda: "c0ffee")
+    monkeypatch.setattr("orchestrator.storage.provenance.git_commit", lambda: "c0ffee")
     record = run_night(benchmark, FIRST).night.record
     assert record is not None
     assert record.environment["code"] == "c0ffee"
@@ -200,7 +203,7 @@ def test_old_nights_keep_record_and_verdict_alone(
     make_benchmark: Make, told_sweep: ToldSweep
 ) -> None:
     benchmark = make_benchmark(sweep={"name": "old"}, keep=2)
-    told_sweep.before_end = lambda spec: (spec.storage_path / "artifacts").mkdir(exist_ok=True)
+    told_sweep.before_end = lambda spec: Storage.of(spec).artifacts.mkdir(exist_ok=True)
     outcomes = nights(benchmark, 4)
     kept = [(o.night.folder / "artifacts").exists() for o in outcomes]
     assert kept == [False, False, True, True]
@@ -249,7 +252,7 @@ def test_a_tracking_server_that_is_away_gets_the_verdict_from_the_next_start(
         raise InputError("tracking http://127.0.0.1:9 gives no answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr("orchestrator.nightly._run.deliver", away)
+        patch.setattr("orchestrator.nightly.publish.sync", away)
         outcome = run_night(benchmark, FIRST)
     assert outcome.verdict.status == "ok"
     assert any("waits for the next start" in message for message in outcome.messages)

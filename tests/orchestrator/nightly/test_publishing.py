@@ -23,9 +23,16 @@ from told_sweep import ToldSweep
 
 from orchestrator.cli import main
 from orchestrator.nightly import CellKey, Finding, Nightly, Verdict, judge, run_night
-from orchestrator.nightly._junit import failure_junit, night_junit
-from orchestrator.nightly._summary import Block, night_summary, to_html, to_markdown
-from orchestrator.nightly._trend import drawing, sparkline, to_csv
+from orchestrator.nightly.page import (
+    Block,
+    failure_junit,
+    night_junit,
+    night_summary,
+    sparkline,
+    to_csv,
+    to_html,
+    to_markdown,
+)
 
 Make = Callable[..., Nightly]
 NASTY = '<script>alert(1)</script> | x\n# y \x00 "q" & `z`'
@@ -42,7 +49,7 @@ def test_texts_stay_texts_in_html() -> None:
     blocks = night_summary(
         "n", [*history(range(1)), record(1, environment={NASTY: NASTY})], nasty_verdict()
     )
-    page = to_html(blocks, [drawing(ECE, [1.0, None, 2.0])])
+    page = to_html(blocks, [(ECE, [1.0, None, 2.0])])
     assert "<script" not in page
     tags: list[str] = []
     parser = HTMLParser()
@@ -279,7 +286,7 @@ def test_a_strange_webhook_stops_no_night_and_is_tried_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.nightly._publish.WEBHOOK_SECONDS", 1)
+    monkeypatch.setattr("orchestrator.nightly.publish.WEBHOOK_SECONDS", 1)
     stranger.pieces = ANSWERS[answer]
     letters = tmp_path / "letters"
     report = {"webhook": stranger.url, "mail": mail_to(letters), "when": "always"}

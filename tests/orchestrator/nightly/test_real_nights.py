@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.journal import read_events
 from orchestrator.nightly import Book, Nightly, load_nightly
+from orchestrator.storage.journal import read_events
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +84,7 @@ def events(benchmark: Nightly, night: str) -> Counter[str]:
     folder = benchmark.folder / "nights" / night / "sweeps"
     found = list(folder.glob("*/journal.jsonl"))
     told = read_events(found[0])[0] if found else []
-    return Counter(event["key"] for event in told if event["event"] == "trial_finished")
+    return Counter(event.key for event in told if event.event == "trial_finished")
 
 
 def test_a_night_killed_again_and_again_is_finished_once(benchmark: Nightly) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.journal import Journal
-from orchestrator.run import SweepOutcome
-from orchestrator.spec import SweepSpec
+from orchestrator.running.run import SweepOutcome
+from orchestrator.storage.events import SweepEnded, from_fields
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.storage import SweepFolder
+from orchestrator.sweep.spec import SweepSpec
 
 METRICS = {"acc": 0.95, "ece": 0.02, "aece": 0.021, "cwece": 0.011, "nll": 0.2}
 EPOCH_SECONDS, PEAK, CHAIN = 0.5, 900.0 * 2**20, 12.0
@@ -38,14 +40,14 @@ class ToldSweep:
 
     def __call__(self, spec: SweepSpec, **_: Any) -> SweepOutcome:
         self.runs.append(spec.name)
-        path = spec.directory / "journal.jsonl"
+        path = SweepFolder.of(spec).journal
         with Journal(path) as journal:
             said = {"event": "sweep_started", "sweep": spec.name, "sweep_id": spec.name}
-            journal.append({**said, "spec": {}, "provenance": {}})
+            journal.append(from_fields({**said, "spec": {}, "provenance": {}}))
             for recipe in ("ce", "ce+ts"):
                 self._study(journal, recipe, spec.seeds)
             self.before_end(spec)
-            journal.append({"event": "sweep_ended", "status": "finished"})
+            journal.append(SweepEnded(status="finished"))
         status = "failed" if self.failures else "finished"
         return SweepOutcome(spec, status, (), True, 30.0)
 
@@ -53,14 +55,15 @@ class ToldSweep:
         study, reason = f"d|{recipe}", self.failures.get(recipe, "")
         stage = "calibrate" if "+" in recipe else "train"
         opened = {"study": study, "task": "d", "recipe": recipe, "trials": 1, "row": True}
-        journal.append({"event": "study_opened", **opened}, durable=False)
+        journal.append(from_fields({"event": "study_opened", **opened}), durable=False)
         for number, seed in enumerate(seeds):
             key = f"{study} {seed}"
             for event in self._trial(study, recipe, key, seed, number, stage, reason):
-                journal.append(event, durable=False)
+                journal.append(from_fields(event), durable=False)
         closed = {"finished": 0 if reason else 1, "failed": 1 if reason else 0, "reason": reason}
         chosen = None if reason else f"{study} {seeds[0]}"
-        journal.append({"event": "study_closed", "study": study, "chosen": chosen, **closed})
+        known = {"event": "study_closed", "study": study, "chosen": chosen, **closed}
+        journal.append(from_fields(known))
 
     def _trial(
         self, study: str, recipe: str, key: str, seed: int, number: int, stage: str, reason: str

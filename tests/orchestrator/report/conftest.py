@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from orchestrator.report import from_folder, render_report
-from trainables.artifacts import ArtifactStore, stage_key
+from orchestrator.storage.storage import Storage
 from trainables.metrics import evaluation_report
+from trainables.store.artifacts import ArtifactStore, stage_key
 
 NAME = "night"
 TASK = 'task <script>window.stolen = "task"</script>'
@@ -110,7 +111,7 @@ def make_sweep(journal_writer):
             writer.finish(writer.begin(lost, 0), status="failed", reason=REASON)
             writer.close(lost, None, finished=0, failed=1, reason=f"no trial finished: {REASON}")
         writer.end()
-        return from_folder(NAME, root / "sweeps" / NAME, store)
+        return from_folder(Storage(root).sweep(NAME))
 
     return make
 

@@ -11,8 +11,9 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.report import from_folder, render_report, write_report
-from trainables.artifacts import ArtifactStore
-from trainables.errors import InputError
+from orchestrator.storage.storage import Storage
+from trainables.common.errors import InputError
+from trainables.store.artifacts import ArtifactStore
 
 VOID = {"meta", "link", "input", "img", "br"}
 
@@ -159,7 +160,8 @@ def test_one_damaged_artifact_does_not_cost_the_page(make_sweep, tmp_path):
 
 
 def test_without_a_journal_the_results_alone_are_shown(source, tmp_path):
-    alone = from_folder("night", tmp_path, source.store, source.results)
+    alone = from_folder(Storage(tmp_path).sweep("night"), source.results)
+    alone = replace(alone, store=source.store)
     text = render_report(alone)
     assert "The journal of this sweep is not in this storage" in text
     assert "Reliability" in text

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import random
-import re
 
 import numpy as np
 import pytest
-from markupsafe import Markup
 
-from orchestrator._history import TrialHistory
-from orchestrator.report._importance import importance
-from orchestrator.report._intervals import interval
-from orchestrator.report._panels import reliability_panel, risk_panel
+from orchestrator.report._chart import Axis, Chart, fitting, thinned
+from orchestrator.report._page import environment
+from orchestrator.report._panels import interval_chart, reliability_panel, risk_panel
 from orchestrator.report._scatter import Place, pareto_front, scatter
-from orchestrator.report._svg import Axis, element, fitting, thinned
+from orchestrator.report._search import colours
+from orchestrator.report._studies import importance
 from orchestrator.statistics import Difference
+from orchestrator.storage.ledger import Trial
 from trainables.metrics import reliability_curve, risk_coverage_curve
 
 
@@ -47,9 +46,25 @@ def test_long_curves_are_thinned_and_keep_their_ends():
     assert thinned([1, 2], 7) == [1, 2]
 
 
-def test_text_and_attributes_are_escaped():
-    found = element("text", "<b>", class_='"x"', stroke_width=1.25, fill=None)
-    assert found == Markup('<text class="&#34;x&#34;" stroke-width="1.2">&lt;b&gt;</text>')
+def test_a_chart_is_written_as_svg_with_its_text_escaped():
+    chart = Chart((100, 50), Axis(0, 1), Axis(0, 1), '"chart"', margin=(0, 0, 0, 0))
+    chart.line(((0, 0), (1, 0.5)), "trial", "<b>", "#aabbcc")
+    chart.text(1.25, 2, "<i>")
+    svg = environment().get_template("charts.html").module.svg
+    assert svg(chart) == (
+        '<svg viewBox="0 0 100 50" width="100" height="50" role="img" '
+        'aria-label="&#34;chart&#34;">'
+        '<polyline points="0.0,50.0 100.0,25.0 " class="line trial" color="#aabbcc">'
+        "<title>&lt;b&gt;</title></polyline>"
+        '<text x="1.2" y="2.0" text-anchor="start">&lt;i&gt;</text></svg>'
+    )
+    assert 'aria-hidden="true" class="small"' in svg(chart, "small", True)
+
+
+def test_colours_go_by_rank_from_one_end_of_the_ramp_to_the_other():
+    assert colours([7, 0.5, 7]) == {0.5: "#3d6fb6", 7: "#d9742b"}
+    assert colours([3]) == {3: "#3d6fb6"}
+    assert len(set(colours(range(50)).values())) == 50
 
 
 def test_the_front_is_what_no_other_beats():
@@ -72,8 +87,12 @@ def test_the_front_is_what_no_other_beats():
 def test_every_recipe_of_the_front_is_named():
     places = [Place(f"recipe-{n}", 90 + n / 9, 1 + n / 3, "refine") for n in range(8)]
     drawn = scatter(places, "recipe-0", 1.2, (700, 400))
-    names = re.findall(r'class="name strong">([^<]+)', drawn)
-    assert set(names) == {place.recipe for place in places}
+    names = {mark.text for mark in drawn.marks if mark.style == "name strong"}
+    assert names == {place.recipe for place in places}
+
+
+def _count(chart, tag):
+    return sum(mark.tag == tag for mark in chart.marks)
 
 
 @pytest.mark.parametrize(
@@ -85,34 +104,42 @@ def test_every_recipe_of_the_front_is_named():
     ],
 )
 def test_an_interval_that_does_not_fit_has_an_arrow(found, dots, arrows):
-    drawn = interval(found, 0.05, "similar")
-    assert (drawn.count("<circle"), drawn.count("<path")) == (dots, arrows)
-    numbers = [float(n) for n in re.findall(r'x[12]="([\d.]+)"', drawn)]
-    assert all(0 <= number <= 90 for number in numbers)
+    drawn = interval_chart(found, 0.05)
+    assert (_count(drawn, "circle"), _count(drawn, "polygon")) == (dots, arrows)
+    assert all(0 <= x <= 90 and 0 <= y <= 16 for mark in drawn.marks for x, y in mark.points)
 
 
 def test_a_panel_has_a_dot_for_each_bin_that_has_rows():
     probs = np.array([[0.9, 0.1], [0.55, 0.45], [0.56, 0.44], [0.2, 0.8]])
     curve = reliability_curve(probs=probs, labels=[0, 1, 1, 1])
     drawn = reliability_panel(curve, "<ce>", seeds=1)
-    assert drawn.count("<circle") == int((curve.count > 0).sum()) == 3
-    assert drawn.count('class="dot over"') == 1
-    assert "&lt;ce&gt;: accuracy" in drawn
+    assert _count(drawn, "circle") == int((curve.count > 0).sum()) == 3
+    assert [mark.style for mark in drawn.marks].count("dot over") == 1
+    assert drawn.label.startswith("<ce>: accuracy")
 
 
 def test_the_risk_panel_ends_at_the_error_of_all_rows():
     probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.4, 0.6]])
     curve = risk_coverage_curve(probs=probs, labels=[0, 0, 1, 1])
     drawn = risk_panel([curve], [], 0.5, "ce")
-    (path,) = re.findall(r'<path d="M([^"]+)" class="line ours"', drawn)
-    across, down = map(float, path.split("L")[-1].split(","))
-    assert (across, down) == (160.0, (4 + 114) / 2)
+    (line,) = (mark for mark in drawn.marks if mark.style == "line ours")
+    assert line.points[-1] == pytest.approx((160.0, (4 + 114) / 2))
 
 
 def trials(count, objective):
     values = [{"m.a": (n * 7 % count) / count, "m.b": 2.0 ** (n % 5)} for n in range(count)]
     return [
-        TrialHistory(n, "search", 0, value, {}, objective=objective(value))
+        Trial(
+            study="s",
+            number=n,
+            key=f"k{n}",
+            role="search",
+            seed=0,
+            stage="train",
+            configuration={},
+            parameters=value,
+            objective=objective(value),
+        )
         for n, value in enumerate(values)
     ]
 

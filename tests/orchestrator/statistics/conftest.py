@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orchestrator.results import StudyResult
-from trainables.artifacts import ArtifactStore, stage_key
+from orchestrator.storage.results import StudyResult
+from trainables.store.artifacts import ArtifactStore, stage_key
 
 TASK = "digits/convnet/digits"
 

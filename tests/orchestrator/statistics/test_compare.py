@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from orchestrator.results import StudyResult
-from orchestrator.statistics import compare, stored_predictions
-from trainables.errors import InputError
+from orchestrator.statistics import StoredPredictions, compare
+from orchestrator.storage.results import StudyResult
+from trainables.common.errors import InputError
 from trainables.metrics import calibration_report, noise_floor
 
 LABELS = torch.arange(400) % 4
@@ -72,7 +72,7 @@ def test_missing_predictions_are_named_with_their_place(artifacts, evaluated, ma
     lost = replace(result, predictions=("ab" * 32,))
     place = re.escape(str(artifacts.path("evaluate", "ab" * 32)))
     with pytest.raises(InputError, match=f"of ce on digits.*missing or damaged: {place}"):
-        stored_predictions([lost], artifacts)
+        StoredPredictions([lost], artifacts)
 
 
 def test_other_test_rows_are_refused(artifacts, evaluated, made_up):
@@ -89,7 +89,7 @@ def test_a_recipe_twice_is_refused(artifacts, evaluated, made_up):
     with pytest.raises(InputError, match="two results for ce"):
         compare([result, result], artifacts)
     with pytest.raises(ValueError, match="expected one task"):
-        stored_predictions([result, replace(result, task="other")], artifacts)
+        StoredPredictions([result, replace(result, task="other")], artifacts)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_what_a_user_gets_wrong_is_one_line(artifacts, evaluated, made_up, wrong
 
 def test_predictions_are_read_as_they_were_stored(artifacts, evaluated, made_up):
     tables = [made_up(LABELS, 0), made_up(LABELS, 1)]
-    found = stored_predictions([evaluated("ce", tables, LABELS)], artifacts)
+    found = StoredPredictions([evaluated("ce", tables, LABELS)], artifacts)
     assert torch.equal(found.labels, LABELS)
     for read, table in zip(found["ce"], tables, strict=True):
         report = calibration_report(logits=read, labels=found.labels)

@@ -10,7 +10,7 @@ import torch
 
 import orchestrator.tracking
 from orchestrator.cli import main
-from orchestrator.results import StudyResult
+from orchestrator.storage.results import StudyResult
 
 LABELS = torch.arange(300) % 4
 TASK = "digits/convnet/digits"

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.tracking import Where, best_runs, sync
-from trainables.errors import InputError
+from orchestrator.tracking import Where, best_trials, open_tracker, sync
+from orchestrator.tracking.tracker import RunQuery
+from trainables.common.errors import InputError
 
 RULE = {"objective": "val_ece", "accuracy_tolerance": 0.01, "epoch": "last", "tie": "earlier trial"}
 FACTS = {"model": "convnet", "protocol": "p", "setting": "s1", "fingerprint": "f1", "rule": RULE}
 DAY = 86_400_000
+
+
+@pytest.fixture
+def store(either_store):
+    return either_store
 
 
 @pytest.fixture
@@ -49,7 +55,7 @@ def sweeps(writer, store, tmp_path, request):
 @pytest.fixture
 def ask(store, writer):
     def best(top=1, sweep=None, **where):
-        return best_runs(store, writer.sweep, "ce", sweep, top, Where(**where))
+        return best_trials(store, writer.sweep, "ce", sweep, top, Where(**where))
 
     return best
 
@@ -60,16 +66,20 @@ def test_the_best_of_several_sweeps_by_either_way(sweeps, ask):
     sweeps([0.7, 0.1], day=2)  # The same objective, but an earlier trial of its study.
     (quick,) = ask()
     slow = ask(top=4)
-    assert (quick.objective, quick.number, quick.started) == (0.1, 1, 1_800_172_800.001)
+    assert (quick.trial.objective, quick.trial.number, quick.study.time) == (
+        0.1,
+        1,
+        1_800_172_800_001,
+    )
     assert slow[0] == quick
-    assert [run.objective for run in slow] == [0.1, 0.1, 0.2, 0.3]
-    assert quick.rule == {**RULE, "accuracy_tolerance": "0.01"}
+    assert [run.trial.objective for run in slow] == [0.1, 0.1, 0.2, 0.3]
+    assert quick.study.rule == {**RULE, "accuracy_tolerance": "0.01"}
 
 
 def test_a_trial_of_a_study_that_is_still_open_counts(sweeps, ask):
     sweeps([0.5, 0.2])
     running = sweeps([0.3, 0.1], day=1, closed=False)
-    assert [(run.objective, run.sweep) for run in ask()] == [(0.1, running.sweep)]
+    assert [(run.trial.objective, run.sweep) for run in ask()] == [(0.1, running.sweep)]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +99,7 @@ def test_what_differs_is_not_ranked_together(sweeps, ask, change, text):
     assert text in str(refusal.value)
     assert first.sweep in str(refusal.value)
     assert "\n" not in str(refusal.value)
-    assert [run.objective for run in ask(sweep=first.sweep)] == [0.5]
+    assert [run.trial.objective for run in ask(sweep=first.sweep)] == [0.5]
 
 
 @pytest.mark.parametrize("failed", [0, 1])
@@ -105,7 +115,7 @@ def test_a_study_without_a_finished_trial_does_not_count(sweeps, ask, change, fa
     sweeps([0.5, 0.2])
     sweeps([], day=1, failed=failed, **change)
     (best,) = ask()
-    assert (best.objective, best.note) == (0.2, "")
+    assert (best.trial.objective, best.note) == (0.2, "")
 
 
 def test_where_no_trial_has_finished_there_is_no_best_one(sweeps, ask):
@@ -117,9 +127,9 @@ def test_where_no_trial_has_finished_there_is_no_best_one(sweeps, ask):
 def test_other_data_are_asked_for_by_their_fingerprint(sweeps, ask):
     sweeps([0.5])
     sweeps([0.1], day=1, fingerprint="a2b3", setting="s2")
-    assert [run.objective for run in ask(fingerprint="f1")] == [0.5]
-    assert [run.objective for run in ask(fingerprint="a2")] == [0.1]
-    assert [run.objective for run in ask(top=5, fingerprint="any")] == [0.1, 0.5]
+    assert [run.trial.objective for run in ask(fingerprint="f1")] == [0.5]
+    assert [run.trial.objective for run in ask(fingerprint="a2")] == [0.1]
+    assert [run.trial.objective for run in ask(top=5, fingerprint="any")] == [0.1, 0.5]
     with pytest.raises(InputError, match="fulfils --fingerprint bad; there are: code c0de of"):
         ask(fingerprint="bad")
 
@@ -129,28 +139,28 @@ def test_of_several_versions_the_latest_counts_and_the_others_are_named(sweeps, 
     sweeps([0.3], code="b2", day=1)
     sweeps([0.2], code="b2", day=2)
     (best,) = ask()
-    assert (best.objective, best.code) == (0.2, "b2")
+    assert (best.trial.objective, best.trial.code) == (0.2, "b2")
     assert best.note.startswith("from code b2, the latest; left out: code a1 of ")
     assert old.sweep in best.note
-    assert [(run.objective, run.note) for run in ask(code="a")] == [(0.1, "")]
-    assert [run.objective for run in ask(top=3)] == [0.2, 0.3]
-    assert [run.objective for run in ask(top=3, code="any")] == [0.1, 0.2, 0.3]
+    assert [(run.trial.objective, run.note) for run in ask(code="a")] == [(0.1, "")]
+    assert [run.trial.objective for run in ask(top=3)] == [0.2, 0.3]
+    assert [run.trial.objective for run in ask(top=3, code="any")] == [0.1, 0.2, 0.3]
 
 
-def test_studies_are_found_by_time_and_by_the_tags_of_their_sweep(sweeps, ask, store, rows):
+def test_studies_are_found_by_time_and_by_the_tags_of_their_sweep(sweeps, ask, store):
     sweeps([0.5], tags={"team": "red"})
     blue = sweeps([0.4], tags={"team": "blue"}, day=2)
     sweeps([0.3], day=4)
     start = 1_800_000_000.0
-    assert [run.objective for run in ask(tags={"team": "red"})] == [0.5]
-    assert [run.objective for run in ask(since=start + 86_400, until=start + 3 * 86_400)] == [0.4]
-    assert [run.objective for run in ask(until=start + 86_400)] == [0.5]
+    assert [run.trial.objective for run in ask(tags={"team": "red"})] == [0.5]
+    assert [run.trial.objective for run in ask(since=start + 86_400, until=start + 3 * 86_400)] == [
+        0.4
+    ]
+    assert [run.trial.objective for run in ask(until=start + 86_400)] == [0.5]
     with pytest.raises(InputError, match="fulfils --tag team=green; there are: "):
         ask(tags={"team": "green"})
-    tagged = rows(
-        store,
-        "SELECT count(*) FROM tags JOIN tags AS t USING (run_uuid) "
-        "WHERE tags.key = 'team' AND t.key = 'calsweep.sweep' AND t.value = ?",
-        blue.sweep,
-    )
-    assert tagged == [(2,)]  # The study and its trial.
+    tracker = open_tracker(store)
+    (experiment,) = (found for name, found in tracker.sweeps().items() if name == blue.sweep)
+    assert (
+        len(list(tracker.runs(RunQuery([experiment], {"team": "blue"})))) == 2
+    )  # The study and its trial.

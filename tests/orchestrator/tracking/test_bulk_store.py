@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.journal import Journal
-from orchestrator.tracking import best_runs, study_results, sync
+from orchestrator.storage.journal import Journal
+from orchestrator.tracking import best_trials, study_results, sync
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
@@ -51,8 +51,11 @@ def test_both_ways_fill_the_same_rows(bulk, tmp_path, store, snapshot, request):
     assert ours["tags"] == theirs["tags"]
     assert ours["metrics"] == theirs["metrics"]
     task, recipe = bulk.TASKS[0], "mbls"
-    left, right = (best_runs(store, task, recipe, sweep)[0] for sweep in (shipped, filled))
-    assert (left.objective, left.configuration) == (right.objective, right.configuration)
+    left, right = (best_trials(store, task, recipe, sweep)[0] for sweep in (shipped, filled))
+    assert (left.trial.objective, left.trial.configuration) == (
+        right.trial.objective,
+        right.trial.configuration,
+    )
     assert [r.test for r in study_results(store, shipped)] == [
         r.test for r in study_results(store, filled)
     ]

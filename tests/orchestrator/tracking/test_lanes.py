@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.tracking import _shipper, sync
-from orchestrator.tracking._memory import delivered, delivered_runs
-from orchestrator.tracking._server import UnreachableError
-from trainables.errors import InputError
+from orchestrator.tracking import UnreachableError, _shipper, open_tracker, sync
+from orchestrator.tracking._process import delivered, delivered_runs
+from orchestrator.tracking.tracker import Experiment, Run
+from trainables.common.errors import InputError
 
 URI = "http://127.0.0.1:9"
 TRIALS = 12
 
 
-class FakeServer:
+class FakeTracker:
     """Keeps what it is told; ``log`` can be made to wait or to fail."""
 
-    def __init__(self, uri):
+    lanes = 4
+
+    def __init__(self):
         self.lock = threading.Lock()
         self.created, self.logged = [], []
         self.on_log = lambda: None
 
-    def ensure_experiment(self, name, root):
-        return SimpleNamespace(experiment_id="1", creation_time=0), not self.created
+    def open_experiment(self, name, root):
+        return Experiment("1", 0), not self.created
 
-    def runs(self, experiments, tags, *_, **__):
-        return [run for run in self.created if tags.items() <= run.data.tags.items()]
+    def runs(self, query):
+        return [run for run in self.created if query.tags.items() <= run.tags.items()]
 
-    def create_run(self, experiment, name, tags, started):
+    def create_run(self, experiment, name, tags, started, parent):
         with self.lock:
-            info = SimpleNamespace(run_id=f"run-{len(self.created)}")
-            self.created.append(SimpleNamespace(info=info, data=SimpleNamespace(tags=tags)))
-        return info.run_id
+            run_id = f"run-{len(self.created)}"
+            self.created.append(Run(run_id, experiment, parent, "RUNNING", started, tags, {}))
+        return run_id
 
     def log(self, run_id, change):
         if change.run in self.trials:
@@ -48,8 +49,8 @@ class FakeServer:
 
 @pytest.fixture
 def server(monkeypatch, writer):
-    fake = FakeServer(URI)
-    monkeypatch.setattr(_shipper, "Server", lambda uri: fake)
+    fake = FakeTracker()
+    monkeypatch.setattr(_shipper, "open_tracker", lambda uri, create: fake)
     writer.start()
     study = writer.open("ce", trials=TRIALS)
     fake.trials = [writer.trial(study, number, 0.1) for number in range(TRIALS)]
@@ -57,15 +58,17 @@ def server(monkeypatch, writer):
 
 
 def test_trials_are_delivered_several_at_once_after_their_study(server, writer):
-    together = threading.Barrier(_shipper.LANES, timeout=20)
+    together = threading.Barrier(server.lanes, timeout=20)
     server.on_log = together.wait
     assert sync(writer.path, URI).runs == TRIALS + 1
     study, *trials = server.created
-    assert study.data.tags["calsweep.kind"] == "study"
-    assert {run.data.tags["mlflow.parentRunId"] for run in trials} == {study.info.run_id}
+    assert study.tags["calsweep.kind"] == "study"
+    assert {run.parent for run in trials} == {study.id}
 
 
-def test_a_file_is_written_by_one_at_a_time(server, writer, tmp_path):
+def test_a_file_is_written_by_one_at_a_time(server, writer, store):
+    assert open_tracker(store).lanes == 1
+    server.lanes = 1
     inside, most = [], []
 
     def log():
@@ -74,7 +77,7 @@ def test_a_file_is_written_by_one_at_a_time(server, writer, tmp_path):
         inside.pop()
 
     server.on_log = log
-    sync(writer.path, f"sqlite:///{tmp_path}/mlflow.db")
+    sync(writer.path, store)
     assert max(most) == 1
     assert len(most) == TRIALS
 
@@ -94,14 +97,14 @@ def test_an_outage_in_the_middle_loses_nothing_and_repeats_no_run(server, writer
     assert len(calls) < TRIALS
     server.on_log = lambda: None
     sync(writer.path, URI)
-    keys = [run.data.tags["calsweep.key"] for run in server.created]
+    keys = [run.tags["calsweep.key"] for run in server.created]
     assert len(keys) == len(set(keys)) == TRIALS + 1
-    assert set(server.logged) == {run.info.run_id for run in server.created}
+    assert set(server.logged) == {run.id for run in server.created}
 
 
 def test_progress_is_seen_within_a_piece(server, writer, monkeypatch):
     monkeypatch.setattr(_shipper, "SAVE_SECONDS", -1.0)
-    monkeypatch.setattr(_shipper, "LANES", 1)
+    server.lanes = 1
     seen = []
 
     def log():

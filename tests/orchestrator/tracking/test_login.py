@@ -8,10 +8,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from orchestrator.cli._doctor import _tracking
-from orchestrator.run import run_sweep
-from orchestrator.spec import parse_sweep
+from orchestrator.running.run import run_sweep
+from orchestrator.sweep.spec import parse_sweep
 from orchestrator.tracking import check_login, ping, sync
-from trainables.errors import InputError
+from trainables.common.errors import InputError
 
 SWEEP = """
 name: closed

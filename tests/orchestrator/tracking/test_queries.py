@@ -2,15 +2,22 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.journal import read_events
-from orchestrator.tracking import best_runs, results_from_journal, study_results, sync
-from trainables.errors import InputError
+from orchestrator.storage.journal import read_events
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.results import results_of
+from orchestrator.tracking import best_trials, study_results, sync
+from trainables.common.errors import InputError
 
 TASK = "digits/convnet/digits"
 CONFIGURATION = {
     "mbls": {"margin": 6.0, "hidden": 8, "on": True, "variant": "paper", "lr": 1e-05, "x": None},
     "ts": {"objective": "6.0"},
 }
+
+
+@pytest.fixture
+def store(either_store):
+    return either_store
 
 
 @pytest.fixture
@@ -21,33 +28,43 @@ def study(writer):
 
 
 def best(store, writer, **more):
-    return best_runs(store, TASK, "mbls+ts", sweep=writer.sweep, **more)
+    return best_trials(store, TASK, "mbls+ts", sweep=writer.sweep, **more)
 
 
-def test_the_best_is_the_lowest_objective_and_the_earliest_of_equals(writer, study, store, rows):
+def write_objectives(writer, study):
     for number, objective in enumerate([0.5, 0.2, 0.3, 0.2, 1e-3]):
         key = writer.begin(study, number)
         status = "failed" if objective < 0.1 else "finished"
         writer.finish(key, status=status, val_ece=objective)
         writer.score(key, objective)
+
+
+def test_the_best_is_the_lowest_objective_and_the_earliest_of_equals(writer, study, store):
+    write_objectives(writer, study)
     sync(writer.path, store)
     found = best(store, writer, top=10)
-    assert [(run.number, run.objective) for run in found] == [
+    assert [(run.trial.number, run.trial.objective) for run in found] == [
         (1, 0.2),
         (3, 0.2),
         (2, 0.3),
         (0, 0.5),
     ]
-    assert [run.number for run in best(store, writer)] == [1]
+    assert [run.trial.number for run in best(store, writer)] == [1]
+
+
+def test_the_database_itself_gives_the_same_order(writer, study, database, rows):
+    write_objectives(writer, study)
+    sync(writer.path, database)
+    found = best(database, writer, top=10)
     by_hand = rows(
-        store,
+        database,
         "SELECT run_uuid FROM runs JOIN latest_metrics AS m USING (run_uuid) "
         "JOIN tags AS t USING (run_uuid) JOIN latest_metrics AS n USING (run_uuid) "
         "WHERE m.key = 'objective' AND n.key = 'trial_number' AND runs.status = 'FINISHED' "
         "AND t.key = 'calsweep.sweep' AND t.value = ? ORDER BY m.value, n.value",
         writer.sweep,
     )
-    assert [run.run_id for run in found] == [row[0] for row in by_hand]
+    assert [run.trial.run_id for run in found] == [row[0] for row in by_hand]
 
 
 def test_seeds_unscored_pruned_and_other_studies_do_not_count(writer, study, store):
@@ -62,7 +79,7 @@ def test_seeds_unscored_pruned_and_other_studies_do_not_count(writer, study, sto
     writer.trial(writer.open("mbls"), 0, 0.1)
     writer.trial(writer.open("mbls+ts", task="other/task/x"), 0, 0.1)
     sync(writer.path, store)
-    assert [run.number for run in best(store, writer, top=5)] == [0]
+    assert [run.trial.number for run in best(store, writer, top=5)] == [0]
 
 
 def test_the_configuration_comes_back_with_its_types_and_the_test_metrics(writer, study, store):
@@ -72,10 +89,10 @@ def test_the_configuration_comes_back_with_its_types_and_the_test_metrics(writer
     writer.evaluate(key, study, test_ece=0.02, test_acc=0.95)
     sync(writer.path, store)
     first, second = best(store, writer, top=2)
-    assert (first.sweep, first.task, first.recipe) == (writer.sweep, TASK, "mbls+ts")
-    assert (first.key, second.key) == (key, other)
-    assert first.configuration == CONFIGURATION
-    assert [type(value) for value in first.configuration["mbls"].values()] == [
+    assert (first.sweep, first.study.task, first.study.recipe) == (writer.sweep, TASK, "mbls+ts")
+    assert (first.trial.key, second.trial.key) == (key, other)
+    assert first.trial.configuration == CONFIGURATION
+    assert [type(value) for value in first.trial.configuration["mbls"].values()] == [
         float,
         int,
         bool,
@@ -83,15 +100,20 @@ def test_the_configuration_comes_back_with_its_types_and_the_test_metrics(writer
         float,
         type(None),
     ]
-    assert first.metrics == {"val_ece": 0.125, "val_acc": 0.91, "train_loss": 0.5, "seconds": 1.5}
-    assert (first.test, second.test) == ({"ece": 0.02, "acc": 0.95}, {})
+    assert first.trial.metrics == {
+        "val_ece": 0.125,
+        "val_acc": 0.91,
+        "train_loss": 0.5,
+        "seconds": 1.5,
+    }
+    assert (first.trial.test, second.trial.test) == ({"ece": 0.02, "acc": 0.95}, {})
 
 
 def test_a_configuration_longer_than_a_tag_comes_back_whole(writer, study, store):
     long = {"mbls": {f"p{i}": "ä'\"`" + str(i) * 40 for i in range(400)}}
     writer.trial(study, 0, 0.1, configuration=long)
     assert sync(writer.path, store).refused == []
-    assert best(store, writer)[0].configuration == long
+    assert best(store, writer)[0].trial.configuration == long
 
 
 def test_without_a_sweep_all_sweeps_are_searched(writer, store):
@@ -99,26 +121,28 @@ def test_without_a_sweep_all_sweeps_are_searched(writer, store):
     task = "only/here/once"
     writer.trial(writer.open("ce", task=task), 0, 0.1)
     sync(writer.path, store)
-    (found,) = best_runs(store, task, "ce", top=3)
+    (found,) = best_trials(store, task, "ce", top=3)
     assert found.sweep == writer.sweep
 
 
 def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_path):
     sync(writer.path, store)
     assert best(store, writer) == []
-    with pytest.raises(InputError, match=f"no sweep 'x' on sqlite:.*there are: .*{writer.sweep}"):
-        best_runs(store, TASK, "mbls+ts", sweep="x")
+    with pytest.raises(InputError, match="no sweep 'x' on ") as refusal:
+        best_trials(store, TASK, "mbls+ts", sweep="x")
+    assert writer.sweep in str(refusal.value).partition("there are: ")[2].split(", ")
     with pytest.raises(InputError, match=f"no task 'x' on .*there are: {TASK}$"):
-        best_runs(store, "x", "mbls+ts", sweep=writer.sweep)
+        best_trials(store, "x", "mbls+ts", sweep=writer.sweep)
     with pytest.raises(InputError, match=rf"no recipe 'x' for '{TASK}' on .*: mbls\+ts$"):
-        best_runs(store, TASK, "x", sweep=writer.sweep)
+        best_trials(store, TASK, "x", sweep=writer.sweep)
     with pytest.raises(InputError, match="no sweep 'x'"):
         study_results(store, "x")
     with pytest.raises(InputError, match="top=0 is outside"):
-        best_runs(store, TASK, "ce", top=0)
-    missing = tmp_path / "none.db"
-    with pytest.raises(InputError, match="no tracking database at"):
-        study_results(f"sqlite:///{missing}", "x")
+        best_trials(store, TASK, "ce", top=0)
+    missing = tmp_path / "none"
+    for uri in (f"sqlite:///{missing}", f"folder:{missing}"):
+        with pytest.raises(InputError, match=r"no tracking (database|folder) at"):
+            study_results(uri, "x")
     assert not missing.exists()
 
 
@@ -127,13 +151,13 @@ def test_names_with_marks_of_the_filter_language_are_looked_up(writer, store, ta
     writer.start()
     writer.trial(writer.open("ce", task=task), 0, 0.1)
     sync(writer.path, store)
-    assert len(best_runs(store, task, "ce", sweep=writer.sweep)) == 1
+    assert len(best_trials(store, task, "ce", sweep=writer.sweep)) == 1
 
 
-def test_a_name_that_cannot_be_quoted_is_refused(writer, study, store):
-    sync(writer.path, store)
+def test_a_name_that_cannot_be_quoted_is_refused(writer, study, database):
+    sync(writer.path, database)
     with pytest.raises(InputError, match="cannot be looked up"):
-        best_runs(store, 'it\'s "it"', "ce")
+        best_trials(database, 'it\'s "it"', "ce")
 
 
 def whole_sweep(writer):
@@ -163,7 +187,7 @@ def whole_sweep(writer):
 def both(writer, store):
     sync(writer.path, store)
     events, _ = read_events(writer.path)
-    ours, theirs = results_from_journal(events), study_results(store, writer.sweep)
+    ours, theirs = results_of(Ledger(events)), study_results(store, writer.sweep)
     return ours, theirs
 
 

@@ -26,11 +26,11 @@ import yaml
 
 from orchestrator.cli import main
 from orchestrator.cli._doctor import _tracking
-from orchestrator.run import load_existing
-from orchestrator.spec import parse_sweep
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.spec import parse_sweep
 from orchestrator.tracking import check_login
 from orchestrator.tracking.__main__ import _Scrubbing
-from trainables.errors import InputError
+from trainables.common.errors import InputError
 
 PASSWORD, TOKEN = "pl@nted/Passw0rd", "planted-t0ken"
 SECRET = quote(PASSWORD, safe="")
@@ -98,7 +98,8 @@ def command_lines(process: psutil.Process) -> dict[str, bytes]:
     found = {}
     for child in [process, *process.children(recursive=True)]:
         try:
-            found[f"process {child.pid}"] = " ".join(child.cmdline()).encode()
+            if words := child.cmdline():  # A process that is ending has none left.
+                found[f"process {child.pid}"] = " ".join(words).encode()
         except psutil.Error:
             continue  # It has ended meanwhile.
     return found
@@ -242,7 +243,7 @@ def test_a_sweep_stored_with_its_password_is_still_read(tmp_path: Path) -> None:
     folder = tmp_path / "sweeps/secretive"
     folder.mkdir(parents=True)
     (folder / "sweep.yaml").write_text(SWEEP.format(uri=uri, storage=tmp_path))
-    assert load_existing("secretive", str(tmp_path)).tracking_uri == uri
+    assert Storage(tmp_path).load_spec("secretive").tracking_uri == uri
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from contextlib import closing
 
 import pytest
 
-from orchestrator.champion import load_champion, promote
-from orchestrator.tracking import best_runs, ping, start_shipper, study_results
+from orchestrator.tracking import best_trials, ping, start_shipper, study_results
+from orchestrator.tracking.champion import load_champion, promote
 from tests.orchestrator.tiny_sweep import TASK, tiny_sweep
-from trainables.artifacts import ArtifactStore
 from trainables.data import PreparedData
+from trainables.store.artifacts import ArtifactStore
 
 HEADLESS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
@@ -102,8 +102,8 @@ def test_outages_of_the_server_lose_nothing_and_repeat_nothing(
     losses = [(row[0], row[4]) for row in tables["metrics"] if row[1] == "train_loss"]
     assert len(losses) == len(set(losses)) == 120
     assert ping(server.uri)[0]
-    (best,) = best_runs(server.uri, study.split("|")[0], "ce", sweep=writer.sweep)
-    assert (best.number, best.test) == (59, {"ece": 0.01})
+    (best,) = best_trials(server.uri, study.split("|")[0], "ce", sweep=writer.sweep)
+    assert (best.trial.number, best.trial.test) == (59, {"ece": 0.01})
     (stored,) = (tmp_path / "artifacts").rglob("reliability.png")
     assert stored.read_bytes() == b"png"
     assert "gives no answer" in shipper.log.read_text()
@@ -115,15 +115,15 @@ def test_a_champion_goes_through_a_server_and_comes_back(server, tmp_path):
     spec = tiny_sweep(tmp_path / "storage", uri=server.uri)
     results = {result.recipe: result for result in study_results(server.uri, "tiny")}
     result = results["ce+macal+ts"]
-    (best,) = best_runs(server.uri, TASK, "ce+macal+ts")
-    assert best.run_id == result.run_ids[0]
-    assert len(best_runs(server.uri, TASK, "ce", top=2)) == 1
-    first = promote(best.run_id, server.uri, spec.storage)
-    again = promote(best.run_id, server.uri, spec.storage)
+    (best,) = best_trials(server.uri, TASK, "ce+macal+ts")
+    assert best.trial.run_id == result.run_ids[0]
+    assert len(best_trials(server.uri, TASK, "ce", top=2)) == 1
+    first = promote(best.trial.run_id, server.uri, spec.storage)
+    again = promote(best.trial.run_id, server.uri, spec.storage)
     assert (first.version, first.new, again.version, again.new) == ("1", True, "1", False)
     network = load_champion(TASK, tmp_path / "fetched", server.uri)
     found = ArtifactStore(tmp_path / "storage" / "artifacts").find(
         "evaluate", result.predictions[0]
     )
-    images = PreparedData.open(tmp_path / "storage" / "data" / result.fingerprint).test().images
+    images = PreparedData.open(tmp_path / "storage" / "data" / result.fingerprint).test().values
     assert network(images).equal(found.tensors("test")["log_probs"])

@@ -12,11 +12,11 @@ import time
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.tracking import ship, start_shipper, sync
-from orchestrator.tracking._ledger import Change
+from orchestrator.tracking import RefusedError, UnreachableError, start_shipper, sync
+from orchestrator.tracking._changes import Change
 from orchestrator.tracking._process import URI_VARIABLE
-from orchestrator.tracking._server import RefusedError, Server, UnreachableError
-from trainables.errors import InputError
+from orchestrator.tracking.mlflow.server import MlflowTracker
+from trainables.common.errors import InputError
 
 
 def runs_of(uri, sweep, condition=""):
@@ -304,6 +304,11 @@ def test_open_runs_of_a_sweep_nobody_works_on_are_killed_when_asked(writer, stor
     assert runs_of(store, writer.sweep)[key].info.status == "RUNNING"
 
 
+def test_a_journal_without_events_has_nothing_to_deliver_or_to_end(writer, store):
+    shipment = sync(writer.path, store, interrupted=True)
+    assert (shipment.events, shipment.runs, shipment.refused) == (0, 0, [])
+
+
 def test_a_later_choice_replaces_an_earlier_one(writer, store):
     writer.start()
     study = writer.open("ce")
@@ -387,7 +392,7 @@ def test_a_run_whose_creation_was_never_confirmed_is_not_created_twice(
     writer, store, monkeypatch, tmp_path
 ):
     small_sweep(writer, tmp_path)
-    real, calls = Server.create_run, []
+    real, calls = MlflowTracker.create_run, []
 
     def answer_lost(self, *args):
         run = real(self, *args)
@@ -396,7 +401,7 @@ def test_a_run_whose_creation_was_never_confirmed_is_not_created_twice(
             raise UnreachableError("connection reset")
         return run
 
-    monkeypatch.setattr(Server, "create_run", answer_lost)
+    monkeypatch.setattr(MlflowTracker, "create_run", answer_lost)
     sync(writer.path, store)
     assert len(calls) == 5
     experiment = MlflowClient(store).get_experiment_by_name(writer.sweep)
@@ -405,7 +410,7 @@ def test_a_run_whose_creation_was_never_confirmed_is_not_created_twice(
 
 def test_a_creation_that_takes_effect_late_leaves_one_run(writer, store, monkeypatch, tmp_path):
     small_sweep(writer, tmp_path)
-    real, late = Server.create_run, []
+    real, late = MlflowTracker.create_run, []
 
     def delayed(self, *args):
         if not late:
@@ -416,7 +421,7 @@ def test_a_creation_that_takes_effect_late_leaves_one_run(writer, store, monkeyp
             late.append(real(*late[0]))
         return run
 
-    monkeypatch.setattr(Server, "create_run", delayed)
+    monkeypatch.setattr(MlflowTracker, "create_run", delayed)
     sync(writer.path, store)
     experiment = MlflowClient(store).get_experiment_by_name(writer.sweep)
     runs = MlflowClient(store).search_runs([experiment.experiment_id])
@@ -449,7 +454,7 @@ def test_only_one_process_ships_a_journal(writer, store, monkeypatch):
 
 def test_changes_of_a_run_that_is_gone_are_refused_not_repeated(store):
     with pytest.raises(RefusedError):
-        Server(store).log("0" * 32, Change("k", tags={"a": "b"}))
+        MlflowTracker(store).log("0" * 32, Change("k", tags={"a": "b"}))
 
 
 # --- the process of its own -------------------------------------------------------------------
@@ -469,7 +474,6 @@ def wait_for(condition, seconds=60):
 
 
 def test_the_shipper_follows_a_sweep_and_ends_with_it(writer, store, tmp_path, strict):
-    seen = []
     shipper = start_shipper(writer.path, store, poll_seconds=0.1)
     writer.start()
     study = writer.open("ce")
@@ -477,16 +481,16 @@ def test_the_shipper_follows_a_sweep_and_ends_with_it(writer, store, tmp_path, s
     writer.epochs(key, 1)
     wait_for(lambda: shipper.progress()[0] == writer.path.stat().st_size)
     assert runs_of(store, writer.sweep)[key].data.metrics["val_ece"] == 0.5
-    assert shipper.alive()
-    assert os.getpriority(os.PRIO_PROCESS, shipper.pid) > os.getpriority(os.PRIO_PROCESS, 0)
+    assert shipper.process.poll() is None
+    assert os.getpriority(os.PRIO_PROCESS, shipper.process.pid) > os.getpriority(os.PRIO_PROCESS, 0)
     writer.finish(key)
     writer.close(study, key, finished=1)
     writer.clock = iter([time.time_ns() // 1_000_000 + 1])
     writer.end()
-    assert shipper.wait_drained(60, lambda done, total: seen.append((done, total)))
-    assert not shipper.alive()
+    assert shipper.wait_drained(60)
+    assert shipper.process.poll() is not None
     assert not shipper.revive()
-    assert seen[-1][0] <= seen[-1][1] == writer.path.stat().st_size
+    assert shipper.progress() == (writer.path.stat().st_size, writer.path.stat().st_size)
     assert {run.info.status for run in runs_of(store, writer.sweep).values()} == {"FINISHED"}
     assert "runs delivered" in shipper.log.read_text()
 
@@ -502,8 +506,8 @@ def test_killed_at_any_moment_it_delivers_everything_once(writer, store, snapsho
     kills = 0
     for count in (5, 25):
         wait_for(lambda count=count: len(found(snapshot, store, writer)) > count)
-        os.kill(shipper.pid, signal.SIGKILL)
-        wait_for(lambda: not shipper.alive())
+        os.kill(shipper.process.pid, signal.SIGKILL)
+        wait_for(lambda: shipper.process.poll() is not None)
         kills += shipper.revive()
     assert kills == 2
     assert shipper.wait_drained(90)
@@ -527,7 +531,7 @@ def test_when_its_parent_dies_it_delivers_the_rest_and_closes_what_is_open(write
     program = (
         "import sys, time\n"
         "from orchestrator.tracking import start_shipper\n"
-        "print(start_shipper(sys.argv[1], sys.argv[2], poll_seconds=0.1).pid, flush=True)\n"
+        "print(start_shipper(sys.argv[1], sys.argv[2], poll_seconds=0.1).process.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
     parent = subprocess.Popen(
@@ -555,18 +559,19 @@ def test_a_database_that_could_not_be_created_whole_is_created_anew(tmp_path):
     """Run in a process whose files may not grow, as on a full disk, and then may."""
     script = f"""
 import resource, signal
-from orchestrator.tracking._server import Server, UnreachableError
+from orchestrator.tracking import UnreachableError
+from orchestrator.tracking.mlflow.server import MlflowTracker
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
 try:
-    Server("sqlite:///{tmp_path}/mlflow.db")
+    MlflowTracker("sqlite:///{tmp_path}/mlflow.db")
 except UnreachableError as error:
     print("refused")
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(Server("sqlite:///{tmp_path}/mlflow.db").experiments())
+print(MlflowTracker("sqlite:///{tmp_path}/mlflow.db").sweeps())
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["refused", "[]"], done.stderr
+    assert done.stdout.splitlines() == ["refused", "{}"], done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mlflow.db", "mlflow.db.lock"]
 
 
@@ -581,7 +586,7 @@ def test_while_the_store_is_away_it_outlives_its_parent_by_a_while_only(
         closed.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
         with pytest.raises(UnreachableError):
-            ship(writer.path, uri, follow=True, parent_pid=parent.pid)
+            sync(writer.path, uri, parent_pid=parent.pid)
     assert parent.poll() == 0
 
 
@@ -591,7 +596,7 @@ def test_the_end_of_an_earlier_attempt_does_not_end_the_shipper(writer, store):
     shipper = start_shipper(writer.path, store, poll_seconds=0.05)
     wait_for(lambda: shipper.progress()[0] == writer.path.stat().st_size)
     time.sleep(0.3)
-    assert shipper.alive()
+    assert shipper.process.poll() is None
     writer.clock = iter([n + time.time_ns() // 1_000_000 for n in range(3)])
     writer.start()
     writer.end()
@@ -603,7 +608,7 @@ def test_a_shipper_that_is_not_done_in_time_says_so(writer, store):
     shipper = start_shipper(writer.path, store)
     assert not shipper.wait_drained(0.2)
     shipper.stop()
-    assert not shipper.alive()
+    assert shipper.process.poll() is not None
 
 
 def test_one_that_keeps_failing_is_given_up(writer, store, monkeypatch):
@@ -614,6 +619,6 @@ def test_one_that_keeps_failing_is_given_up(writer, store, monkeypatch):
     assert shipper.log.read_text().count("not the start of a sweep") == 2
 
 
-def test_following_in_process_needs_no_parent(writer, store, tmp_path):
+def test_a_journal_can_be_followed_in_the_same_process(writer, store, tmp_path):
     small_sweep(writer, tmp_path)
-    assert ship(writer.path, store, follow=True).runs == 5
+    assert sync(writer.path, store, parent_pid=os.getpid()).runs == 5

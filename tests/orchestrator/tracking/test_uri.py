@@ -9,18 +9,20 @@ import sys
 
 import pytest
 
-from orchestrator.tracking import check_tracking_uri, listens, ping
-from trainables.errors import InputError
+from orchestrator.sweep.tracking_uri import check_tracking_uri
+from orchestrator.tracking import listens, open_tracker, ping
+from trainables.common.errors import InputError
 
 
 def test_what_a_sweep_can_use_is_accepted(tmp_path, monkeypatch):
-    monkeypatch.setattr("orchestrator.tracking._uri.find_spec", lambda name: object())
+    monkeypatch.setattr("orchestrator.sweep.tracking_uri.find_spec", lambda name: object())
     for uri in (
         f"sqlite:///{tmp_path}/not/yet/there/mlflow.db",
         "http://localhost:5000",
         "https://user:secret@tracking.example/mlflow",
         "postgresql://me@db.example/mlflow",
         "postgresql+psycopg://me@db.example:5432/mlflow",
+        f"folder:{tmp_path}/not/yet/me@there #1?",
     ):
         check_tracking_uri(uri)
     assert not (tmp_path / "not").exists()
@@ -28,7 +30,18 @@ def test_what_a_sweep_can_use_is_accepted(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "uri",
-    ["mlruns", "/data/mlruns", "file:///data/mlruns", "file:mlruns", "", "databricks", "s3://b/c"],
+    [
+        "mlruns",
+        "/data/mlruns",
+        "file:///data/mlruns",
+        "file:mlruns",
+        "folder:runs",
+        "folder:",
+        "folder://runs",
+        "",
+        "databricks",
+        "s3://b/c",
+    ],
 )
 def test_folders_and_the_unknown_are_refused_with_the_remedy(uri):
     with pytest.raises(InputError, match=f"{re.escape(repr(uri))} is not supported .*sqlite:///"):
@@ -52,7 +65,7 @@ def test_a_server_without_a_host_is_refused(uri):
     [("postgresql+psycopg2", "psycopg2-binary"), ("postgresql", r"psycopg(2-binary|\[binary\])")],
 )
 def test_a_missing_driver_is_named(monkeypatch, kind, package):
-    monkeypatch.setattr("orchestrator.tracking._uri.find_spec", lambda name: None)
+    monkeypatch.setattr("orchestrator.sweep.tracking_uri.find_spec", lambda name: None)
     with pytest.raises(InputError, match=f"pip install {package}`") as caught:
         check_tracking_uri(f"{kind}://me:secret@db.example/mlflow")
     assert "secret" not in str(caught.value)
@@ -67,9 +80,12 @@ def test_sqlite_in_a_place_that_cannot_be_written_is_refused(tmp_path, monkeypat
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=re.escape(f"{tmp_path / 'file'} is not a folder")):
         check_tracking_uri(f"sqlite:///{tmp_path}/file/mlflow.db")
+    with pytest.raises(InputError, match=re.escape(f"{tmp_path / 'file'} is not a folder")):
+        check_tracking_uri(f"folder:{tmp_path}/file/runs")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(InputError, match="can be written"):
-        check_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    for uri in (f"sqlite:///{tmp_path}/mlflow.db", f"folder:{tmp_path}/runs"):
+        with pytest.raises(InputError, match="can be written"):
+            check_tracking_uri(uri)
 
 
 def test_ping_looks_at_a_sqlite_file_without_creating_it(tmp_path, store):
@@ -114,11 +130,30 @@ def test_whether_anything_listens_is_told_without_asking_it(kind):
     assert listens("sqlite:////some/where/mlflow.db")
 
 
-def test_importing_tracking_and_checking_an_address_does_not_import_mlflow():
+def test_importing_tracking_and_checking_an_address_imports_neither_mlflow_nor_torch():
     program = (
         "import sys\n"
-        "from orchestrator.tracking import check_tracking_uri, start_shipper\n"
+        "from orchestrator.sweep.tracking_uri import check_tracking_uri\n"
+        "from orchestrator.tracking import start_shipper\n"
         "check_tracking_uri('http://localhost:5000')\n"
-        "assert 'mlflow' not in sys.modules\n"
+        "from orchestrator import best_config\n"
+        "import orchestrator.tracking.__main__\n"
+        "assert not {'mlflow', 'torch'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_ping_looks_at_a_folder_without_creating_it(tmp_path):
+    folder = tmp_path / "runs"
+    assert ping(f"folder:{folder}") == (
+        True,
+        f"{folder} does not exist yet; the first sweep creates it",
+    )
+    assert not folder.exists()
+    open_tracker(f"folder:{folder}", create=True)
+    assert ping(f"folder:{folder}") == (True, f"{folder}, 0 runs")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("")
+    ok, detail = ping(f"folder:{tmp_path}/other")
+    assert not ok
+    assert "something else" in detail

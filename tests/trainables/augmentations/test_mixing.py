@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainables.augmentations import build_augmentation
+from trainables.augmentations import AUGMENTATIONS
 from trainables.augmentations._mixing import Pairs, draw_pairs
 from trainables.augmentations.cutmix import draw_box
 from trainables.augmentations.mit import MixupInferenceInTraining, decouple
@@ -69,12 +69,12 @@ def test_mixup_equals_the_released_code(shared: Path, monkeypatch: pytest.Monkey
             source = type("Source", (), {"beta": staticmethod(lambda a, b, ratio=ratio: ratio)})
             for name, value in (("draw_pairs", pairs), ("random_source", source)):
                 monkeypatch.setattr(
-                    f"trainables.augmentations.mixup.{name}", lambda *_, value=value: value
+                    f"trainables.augmentations._mixing.{name}", lambda *_, value=value: value
                 )
-            loss, logits = build_augmentation("mixup").training_loss(
+            loss, logits = AUGMENTATIONS.build("mixup").training_loss(
                 goldens.network(case),
                 build_loss("ce"),
-                pairs.images,
+                pairs.inputs,
                 pairs.targets,
                 pairs.indices,
                 torch.Generator(),
@@ -88,7 +88,7 @@ def test_mixup_equals_the_released_code(shared: Path, monkeypatch: pytest.Monkey
 def test_mit_equals_the_released_code(shared: Path, kind: str, variant: str) -> None:
     goldens = Goldens(shared, kind)
     for case in goldens.cases:
-        method = build_augmentation("mit", variant=variant, margin=case["hyper"]["margin"])
+        method = AUGMENTATIONS.build("mit", variant=variant, margin=case["hyper"]["margin"])
         assert isinstance(method, MixupInferenceInTraining)
         pairs = goldens.pairs(case)
         steps = method._steps(goldens.network(case))
@@ -121,7 +121,7 @@ def test_decoupling_undoes_mixing() -> None:
 
 @pytest.mark.parametrize(("alpha", "margin"), [(0.2, 0.0), (1.0, 0.5), (2.0, 0.9)])
 def test_ratios_keep_their_sides_and_their_distance(alpha: float, margin: float) -> None:
-    method = build_augmentation("mit", alpha=alpha, margin=margin)
+    method = AUGMENTATIONS.build("mit", alpha=alpha, margin=margin)
     assert isinstance(method, MixupInferenceInTraining)
     source = np.random.default_rng(0)
     for _ in range(50):
@@ -133,12 +133,12 @@ def test_ratios_keep_their_sides_and_their_distance(alpha: float, margin: float)
 
 def test_unreachable_margin_is_refused_instead_of_searched_for_ever() -> None:
     with pytest.raises(ValueError, match=r"margin=0\.9 is too wide for alpha=20\.0"):
-        build_augmentation("mit", alpha=20.0, margin=0.9)
+        AUGMENTATIONS.build("mit", alpha=20.0, margin=0.9)
 
 
 def test_mit_a_cuts_after_every_block() -> None:
     extractor = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Conv2d(2, 3, 1), nn.Flatten())
-    method = build_augmentation("mit", variant="a")
+    method = AUGMENTATIONS.build("mit", variant="a")
     assert isinstance(method, MixupInferenceInTraining)
     network = Network(extractor, nn.Linear(12, 2))
     images = torch.randn(5, 1, 2, 2)
@@ -155,7 +155,7 @@ def test_a_network_of_one_block_is_still_cut_before_its_classifier() -> None:
         def forward(self, images: Tensor) -> Tensor:
             return images.flatten(1)
 
-    method = build_augmentation("mit", variant="a")
+    method = AUGMENTATIONS.build("mit", variant="a")
     assert isinstance(method, MixupInferenceInTraining)
     assert len(method._steps(Network(Library(), nn.Linear(4, 2)))) == 2
 
@@ -175,7 +175,7 @@ def test_pairs_belong_together() -> None:
     targets = torch.arange(8)
     images = targets.float()[:, None, None, None].expand(8, 1, 2, 2)
     pairs = draw_pairs(images, targets, 10 * targets, torch.Generator().manual_seed(0))
-    assert torch.equal(pairs.other_images[:, 0, 0, 0].long(), pairs.other_targets)
+    assert torch.equal(pairs.other_inputs[:, 0, 0, 0].long(), pairs.other_targets)
     assert torch.equal(pairs.other_indices, 10 * pairs.other_targets)
     assert sorted(pairs.other_targets.tolist()) == targets.tolist()
     assert not torch.equal(pairs.other_targets, targets)
@@ -208,7 +208,7 @@ def test_cutmix_weighs_by_the_area_that_was_replaced() -> None:
     kept = images.clone()
     network, shares = Network(Recorder(), nn.Linear(64, 2)), []
     for seed in range(10):
-        loss, logits = build_augmentation("cutmix").training_loss(
+        loss, logits = AUGMENTATIONS.build("cutmix").training_loss(
             network, value, images, targets, torch.arange(6), torch.Generator().manual_seed(seed)
         )
         assert torch.equal(images, kept)

@@ -26,7 +26,7 @@ from trainables.calibrators import (
     save_calibrator,
 )
 from trainables.calibrators._base import first_argmax, keep_argmax
-from trainables.errors import InputError, StorageError
+from trainables.common.errors import InputError, StorageError
 
 NAMES = [
     *("cts", "dirichlet", "ets", "histogram-binning", "isotonic", "meta-acc", "meta-mis", "ms"),
@@ -115,14 +115,14 @@ def test_build_refuses_bad_objectives(arguments, text):
     [
         ("ts", {"selection": "nll"}, "selection='nll' is not one of objective, ece"),
         ("ets", {"variant": "x"}, "variant='x' is not one of paper, released"),
-        ("pts", {"top": 0}, r"top=0 is not a whole number in \[1, inf\)"),
+        ("pts", {"top": 0}, r"top=0 is outside \[1, inf\)"),
         ("pts", {"weight_decay": -1.0}, r"weight_decay=-1.0 is outside \[0, inf\)"),
         ("cts", {"shrinkage": float("nan")}, r"shrinkage=nan is outside \[0, inf\)"),
         ("cts", {"variant": "released"}, "exists for assignment='logit' only"),
         ("vs", {"weight_decay": -0.1}, r"weight_decay=-0.1 is outside \[0, inf\)"),
         ("ms", {"weight_bias": -0.1}, r"weight_bias=-0.1 is outside \[0, inf\)"),
-        ("histogram-binning", {"bins": 0}, r"bins=0 is not a whole number in \[1, inf\)"),
-        ("spline", {"knots": 2}, r"knots=2 is not a whole number in \[3, inf\)"),
+        ("histogram-binning", {"bins": 0}, r"bins=0 is outside \[1, inf\)"),
+        ("spline", {"knots": 2}, r"knots=2 is outside \[3, inf\)"),
         ("meta-mis", {"alpha": 1.0}, r"alpha=1.0 is outside \(0, 1\)"),
         ("meta-acc", {"accuracy": 0.0}, r"accuracy=0.0 is outside \(0, 1\)"),
     ],

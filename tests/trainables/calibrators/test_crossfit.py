@@ -5,7 +5,7 @@ import torch
 
 from trainables.calibrators import build_calibrator, cross_fit
 from trainables.calibrators._crossfit import stratified_folds
-from trainables.errors import InputError
+from trainables.common.errors import InputError
 
 
 class Memory:
@@ -61,5 +61,5 @@ def test_a_class_with_one_row_is_no_obstacle(rows):
 def test_fewer_rows_than_folds_is_an_error():
     with pytest.raises(InputError, match="folds=5 needs at least as many rows, got 2"):
         cross_fit(Memory, torch.zeros(2, 2), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match=r"folds=1 is not a whole number in \[2, inf\)"):
+    with pytest.raises(ValueError, match=r"folds=1 is outside \[2, inf\)"):
         cross_fit(Memory, torch.zeros(2, 2), torch.tensor([0, 1]), folds=1)

@@ -5,20 +5,19 @@ import pytest
 import torch
 
 from trainables.calibrators import build_calibrator, build_objective
-from trainables.calibrators.ets import _losses_and_pulls, collect_members
+from trainables.calibrators.ets import Mixture
 
 
 @pytest.mark.parametrize("name", ["ce", "ls", "fl", "mse", "cls"])
 def test_derivatives_in_the_weights_are_finite_differences(rows, name):
     logits, labels = rows
     objective = build_objective(name)
-    members = collect_members(logits, labels, torch.tensor([2.0]).double(), objective)
+    mixture = Mixture(logits, labels, torch.tensor([2.0]).double(), objective)
     weights, step = np.array([0.5, 0.3, 0.2]), 1e-6
-    _, pulls = _losses_and_pulls(members, weights, objective)
+    _, pulls = mixture.row_losses(weights)
     for member in range(3):
         up, down = (
-            _losses_and_pulls(members, weights + sign * step * np.eye(3)[member], objective)[0]
-            for sign in (1, -1)
+            mixture.row_losses(weights + sign * step * np.eye(3)[member])[0] for sign in (1, -1)
         )
         torch.testing.assert_close(pulls[:, member], (up - down) / (2 * step), rtol=1e-5, atol=1e-5)
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from trainables.calibrators import build_calibrator, build_objective
 from trainables.calibrators._minimize import row_terms
-from trainables.calibrators._passes import temperature_pass
+from trainables.calibrators._passes import TemperaturePasses
 from trainables.calibrators.objectives.cls import ClasswiseScaling, normalize
 
 ALL = [
@@ -28,21 +28,21 @@ def test_slopes_of_a_pass_are_those_of_autograd(rows, name, parameters):
     log_probs = F.log_softmax(logits / theta.exp().unsqueeze(1), dim=1)
     loss = objective.per_row(row_terms(log_probs, labels, objective))
     (slope,) = torch.autograd.grad(loss.sum(), theta)
-    found = temperature_pass(logits, labels, theta.detach(), objective)
+    found = TemperaturePasses(logits, labels, objective)(theta.detach())
     torch.testing.assert_close(found.loss, loss.detach())
     torch.testing.assert_close(found.slope, slope)
 
 
 def test_label_smoothing_and_focal_values(rows):
     logits, labels = rows
-    terms = temperature_pass(
-        logits, labels, torch.zeros(1).double(), build_objective("ls", smoothing=0.1)
+    smoothed, focused = (
+        TemperaturePasses(logits, labels, build_objective(name, **parameters))
+        for name, parameters in (("ls", {"smoothing": 0.1}), ("fl", {"gamma": 3.0}))
     )
+    terms = smoothed(torch.zeros(1).double())
     expected = F.cross_entropy(logits, labels, label_smoothing=0.1, reduction="none")
     torch.testing.assert_close(terms.loss, expected)
-    focal = temperature_pass(
-        logits, labels, torch.zeros(1).double(), build_objective("fl", gamma=3.0)
-    )
+    focal = focused(torch.zeros(1).double())
     log_p = -F.cross_entropy(logits, labels, reduction="none")
     torch.testing.assert_close(focal.loss, -((1 - log_p.exp()) ** 3) * log_p)
 
@@ -68,17 +68,21 @@ def test_the_released_focal_gradient_holds_the_weight_still(rows):
     assert released > paper > 0
 
 
-def test_cls_weights_sum_the_classes_and_favour_the_worst():
-    objective = ClasswiseScaling()
+@pytest.mark.parametrize(
+    ("reduction", "totals", "rows"),
+    [("mean", [2.0, 0.5, 5.0], [3.0, 1.0, 2.0]), ("sum", [6.0, 0.5, 10.0], [6.0, 6.0, 6.0])],
+)
+def test_cls_weights_sum_the_classes_and_favour_the_worst(reduction, totals, rows):
+    objective = ClasswiseScaling(reduction=reduction)
     labels = torch.tensor([0, 0, 0, 1, 2, 2])
     losses = torch.tensor([1.0, 2.0, 3.0, 0.5, 4.0, 6.0], dtype=torch.float64)
     weights = objective.row_weights(losses, labels, 4)
-    means = torch.tensor([2.0, 0.5, 5.0], dtype=torch.float64)
-    x = (means - means.mean()) / means.std()
+    of_class = torch.tensor(totals, dtype=torch.float64)
+    x = (of_class - of_class.mean()) / of_class.std()
     scale = 1.5 * (torch.sigmoid(x) - 0.5) + 1
-    expected = (scale / torch.tensor([3.0, 1.0, 2.0]))[labels]
-    torch.testing.assert_close(weights, expected)
-    assert weights[4] * 2 > weights[0] * 3 > weights[3]
+    counted = torch.tensor(rows)
+    torch.testing.assert_close(weights, (scale / counted)[labels])
+    assert weights[4] * counted[2] > weights[0] * counted[0] > weights[3] * counted[1]
 
 
 def test_normalizations():

@@ -9,7 +9,7 @@ from sklearn.isotonic import IsotonicRegression
 from torch.nn import functional as F
 
 from trainables.calibrators import build_calibrator
-from trainables.errors import InputError
+from trainables.common.errors import InputError
 from trainables.metrics import calibration_report
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators import build_calibrator
-from trainables.calibrators._shrinkage import PULLS, choose_pull, validation_folds
+from trainables.calibrators._affine import PULLS, choose_pull, validation_folds
 
 RICH = ("ms", "dirichlet")
 NOISE = 0.01

@@ -16,7 +16,7 @@ from PIL import Image
 from scipy.io import savemat
 from torchvision.datasets import CIFAR10, CIFAR100, SVHN, FashionMNIST
 
-from trainables.data import ImageArrays, PreparedData, SplitSpec, prepare
+from trainables.data import PreparedData, RowArrays, SplitSpec, prepare
 
 
 def md5(path: Path) -> str:
@@ -84,20 +84,20 @@ def pickle_batch(path: Path, images: np.ndarray, labels: np.ndarray, key: str) -
 @pytest.fixture(params=["cifar10", "cifar100"])
 def cifar(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[str, Path, ImageArrays, ImageArrays]:
+) -> tuple[str, Path, RowArrays, RowArrays]:
     """A miniature of one CIFAR: name, root, training and test images."""
     kind, key, classes = (
         (CIFAR10, "labels", 10) if request.param == "cifar10" else (CIFAR100, "fine_labels", 100)
     )
-    train = ImageArrays(make_images(400), make_labels(400, classes))
-    test = ImageArrays(make_images(200, seed=1), make_labels(200, classes))
+    train = RowArrays(make_images(400), make_labels(400, classes))
+    test = RowArrays(make_images(200, seed=1), make_labels(200, classes))
     base = tmp_path / kind.base_folder
     parts = np.array_split(np.arange(400), len(kind.train_list))
     listed = [
-        pickle_batch(base / name, train.images[rows], train.labels[rows], key)
+        pickle_batch(base / name, train.values[rows], train.labels[rows], key)
         for (name, _), rows in zip(kind.train_list, parts, strict=True)
     ]
-    tested = [pickle_batch(base / kind.test_list[0][0], test.images, test.labels, key)]
+    tested = [pickle_batch(base / kind.test_list[0][0], test.values, test.labels, key)]
     meta = base / kind.meta["filename"]
     meta.write_bytes(pickle.dumps({kind.meta["key"]: [str(k) for k in range(classes)]}))
     with tarfile.open(tmp_path / kind.filename, "w:gz") as tar:
@@ -111,7 +111,7 @@ def cifar(
 
 
 @pytest.fixture
-def svhn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, ImageArrays, ImageArrays]:
+def svhn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, RowArrays, RowArrays]:
     """A miniature of SVHN: its root, training and test images."""
     made, listed = [], {}
     for seed, (part, (_, name, _)) in enumerate(SVHN.split_list.items()):
@@ -119,22 +119,20 @@ def svhn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, ImageAr
         official = np.where(labels == 0, 10, labels).astype(np.uint8)
         savemat(tmp_path / name, {"X": images.transpose(1, 2, 3, 0), "y": official[:, None]})
         listed[part] = [(tmp_path / "nowhere").as_uri(), name, md5(tmp_path / name)]
-        made.append(ImageArrays(images, labels))
+        made.append(RowArrays(images, labels))
     monkeypatch.setattr(SVHN, "split_list", listed)
     return tmp_path, made[0], made[1]
 
 
 @pytest.fixture
-def fashion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Path, ImageArrays, ImageArrays]:
+def fashion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, RowArrays, RowArrays]:
     """A miniature of Fashion-MNIST, packed: its root, training and test images."""
     raw = tmp_path / "FashionMNIST" / "raw"
     raw.mkdir(parents=True)
     made, listed = [], []
     for seed, part in enumerate(("train", "t10k")):
-        arrays = ImageArrays(make_images(30, 28, 1, seed), make_labels(30))
-        pixels = struct.pack(">4i", 0x803, 30, 28, 28) + arrays.images.tobytes()
+        arrays = RowArrays(make_images(30, 28, 1, seed), make_labels(30))
+        pixels = struct.pack(">4i", 0x803, 30, 28, 28) + arrays.values.tobytes()
         labels = struct.pack(">2i", 0x801, 30) + arrays.labels.astype(np.uint8).tobytes()
         for name, content in (
             (f"{part}-images-idx3-ubyte.gz", pixels),

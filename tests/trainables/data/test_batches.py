@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from pretended_card import pretended_card
-from scipy.stats import chi2_contingency
-from torchvision.transforms import Compose, RandomCrop, RandomHorizontalFlip
+from scipy.stats import chi2_contingency, ks_2samp
+from torchvision.transforms import (
+    Compose,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+)
 from torchvision.transforms import functional as TF
 
-from trainables.data import DatasetInfo, ImageBatcher, PreparedData
-from trainables.data._crop_flip import crop_flip, draw_crop_flip
-from trainables.data._placement import fits
+from trainables.data import Batcher, DatasetInfo, Images, ImageShape, PreparedData
+from trainables.data._batches import fits
+from trainables.data._images import (
+    ImagesWithMargin,
+    crop_flip,
+    draw_crop_flip,
+    draw_resized_crops,
+    resized_crop_flip,
+)
 
 VIEWS = [(top, left, flip) for top in range(9) for left in range(9) for flip in (0, 1)]
 DEVICES = [
@@ -30,18 +43,23 @@ DEVICES = [
 ]
 
 
-def make_info(channels: int = 3) -> DatasetInfo:
-    return DatasetInfo(
-        name="made",
-        classes=("a", "b"),
+def form(channels: int = 3) -> Images:
+    return Images(
         size=(32, 32),
         channels=channels,
         mean=(0.4, 0.5, 0.6)[:channels],
         std=(0.2, 0.25, 0.3)[:channels],
         augmentation="crop-flip",
-        split_rule="",
-        source="",
     )
+
+
+def batch_of(batcher: Batcher, rows: torch.Tensor) -> torch.Tensor:
+    (batch,) = batcher.batches(rows, len(rows))
+    return batch
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture
@@ -51,11 +69,11 @@ def images() -> np.ndarray:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_plain_is_torchvisions_normalisation(images: np.ndarray, device: str):
-    info = make_info()
     rows = torch.tensor([4, 0, 49, 4])
-    found = ImageBatcher(images, info, device).plain(rows).cpu()
+    batcher = form().batcher(images, device)
+    found = batcher.plain(batch_of(batcher, rows)).cpu()
     expected = torch.stack(
-        [TF.normalize(TF.to_tensor(images[row]), info.mean, info.std) for row in rows]
+        [TF.normalize(TF.to_tensor(images[row]), form().mean, form().std) for row in rows]
     )
     assert found.dtype == torch.float32
     assert found.is_contiguous()
@@ -105,6 +123,53 @@ def test_distribution_is_torchvisions():
     assert chi2_contingency(table).pvalue > 0.001
 
 
+def test_images_with_a_margin_are_seen_in_part():
+    images = np.stack([positions()] * 800)
+    whole = form()
+    inputs = ImagesWithMargin(**(asdict(whole) | {"shown": (28, 28)}))
+    batcher = inputs.batcher(images)
+    batch = batch_of(batcher, torch.arange(len(images)))
+    assert inputs.shape == ImageShape(3, 28)
+    plain = whole.batcher(images).plain(batch)
+    torch.testing.assert_close(batcher.plain(batch), plain[:, :, 2:30, 2:30])
+    parts = [plain[0, :, top : top + 28, left : left + 28] for top, left in np.ndindex(5, 5)]
+    known = torch.stack([*parts, *(part.flip(2) for part in parts)]).flatten(1)
+    seen = batcher.view(batch, "crop-flip", seeded(0)).flatten(1)
+    exact = "donot_use_mm_for_euclid_dist"
+    found = torch.cdist(seen, known, compute_mode=exact).min(dim=1)
+    assert found.values.max() < 1e-3
+    assert set(found.indices.tolist()) == set(range(len(known)))
+    with pytest.raises(ValueError, match=r"shown=\(33, 28\) is outside"):
+        ImagesWithMargin(**(asdict(whole) | {"shown": (33, 28)}))
+
+
+def test_a_resized_crop_is_torchvisions():
+    images = torch.randint(0, 256, (6, 3, 20, 16), dtype=torch.uint8, generator=seeded(0))
+    boxes = [(0, 0, 20, 16), (3, 2, 7, 9), (19, 15, 1, 1), (0, 5, 20, 3), (12, 0, 8, 16)]
+    boxes.append((2, 2, 10, 8))
+    flips = [0, 1, 0, 1, 0, 1]
+    crops = torch.tensor([[*box, flip] for box, flip in zip(boxes, flips, strict=True)]).T.float()
+    found = resized_crop_flip(images, crops)
+    for image, box, flip, ours in zip(images, boxes, flips, found, strict=True):
+        theirs = TF.resized_crop(image.float(), *box, [20, 16], antialias=True)
+        theirs = TF.hflip(theirs) if flip else theirs
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-2)
+
+
+def test_drawn_crops_are_distributed_as_torchvisions():
+    torch.manual_seed(0)
+    count = 4000
+    drawn = draw_resized_crops(count, 64, 64, seeded(0))
+    image = torch.zeros(3, 64, 64)
+    theirs = torch.tensor(
+        [RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(count)]
+    ).T
+    for ours, expected in zip(drawn, theirs, strict=False):
+        assert ks_2samp(ours.numpy(), expected.numpy()).pvalue > 0.001
+    assert ((drawn[:2] + drawn[2:4]) <= 64).all()
+    assert drawn[4].mean() == pytest.approx(0.5, abs=0.03)
+
+
 def test_the_statistical_test_notices_a_wrong_range():
     generator = torch.Generator().manual_seed(0)
     views = draw_crop_flip(4000, generator)
@@ -114,46 +179,47 @@ def test_the_statistical_test_notices_a_wrong_range():
 
 
 def test_same_seed_same_views(images: np.ndarray):
-    batcher = ImageBatcher(images, make_info())
-    batch = batcher.raw(torch.arange(50))
-    first, again, other = (batcher.augment(batch, seed) for seed in (3, 3, 4))
+    batcher = form().batcher(images)
+    batch = batch_of(batcher, torch.arange(50))
+    first, again, other = (batcher.view(batch, "crop-flip", seeded(seed)) for seed in (3, 3, 4))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
-def test_augmented_goes_on_with_its_generator(images: np.ndarray):
-    batcher = ImageBatcher(images, make_info())
-    rows = torch.arange(50)
-    generator = torch.Generator().manual_seed(3)
-    first = batcher.augmented(rows, "crop-flip", generator)
-    second = batcher.augmented(rows, "crop-flip", generator)
-    assert torch.equal(first, batcher.augment(batcher.raw(rows), 3))
+def test_views_go_on_with_their_generator(images: np.ndarray):
+    batcher = form().batcher(images)
+    batch = batch_of(batcher, torch.arange(50))
+    generator = seeded(3)
+    first = batcher.view(batch, "crop-flip", generator)
+    second = batcher.view(batch, "crop-flip", generator)
+    assert torch.equal(first, batcher.view(batch, "crop-flip", seeded(3)))
     assert not torch.equal(first, second)
 
 
 def test_no_augmentation_draws_nothing(images: np.ndarray):
-    batcher = ImageBatcher(images, make_info())
-    generator = torch.Generator().manual_seed(3)
+    batcher = form().batcher(images)
+    generator = seeded(3)
     state = generator.get_state()
-    rows = torch.arange(5)
-    assert torch.equal(batcher.augmented(rows, "none", generator), batcher.plain(rows))
+    batch = batch_of(batcher, torch.arange(5))
+    assert torch.equal(batcher.view(batch, "none", generator), batcher.plain(batch))
     assert torch.equal(generator.get_state(), state)
 
 
 def test_nothing_is_copied_on_the_cpu(digits: PreparedData):
-    images = digits.search().train.images
-    batcher = ImageBatcher(images, digits.info)
-    assert batcher._images._images.data_ptr() == images.ctypes.data
-    assert batcher.plain(torch.arange(4)).shape == (4, 1, 8, 8)
+    images = digits.search().train.values
+    batcher = digits.info.inputs.batcher(images)
+    assert batcher._rows.data_ptr() == images.ctypes.data
+    assert batch_of(batcher, torch.arange(4)).shape == (4, 1, 8, 8)
     assert len(batcher) == len(images)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("resident", [True, False])
 def test_batches_come_in_order_wherever_the_images_lie(
-    images: np.ndarray, device: str, resident: bool
+    images: np.ndarray, device: str, resident: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batcher = ImageBatcher(images, make_info(), device, resident)
+    monkeypatch.setattr("trainables.data._batches.fits", lambda *_: resident)
+    batcher = form().batcher(images, device)
     assert batcher.resident is resident
     order = torch.randperm(50, generator=torch.Generator().manual_seed(2))
     found = list(batcher.batches(order, 12))
@@ -161,12 +227,14 @@ def test_batches_come_in_order_wherever_the_images_lie(
     assert all(batch.device.type == device and batch.is_contiguous() for batch in found)
     expected = torch.from_numpy(images).permute(0, 3, 1, 2)[order]
     assert torch.equal(torch.cat(found).cpu(), expected)
-    assert torch.equal(batcher.raw(order[:3]).cpu(), expected[:3])
     assert len(batcher) == 50
 
 
-def test_a_reader_that_fails_is_heard_and_one_that_is_left_ends(images: np.ndarray) -> None:
-    batcher = ImageBatcher(images, make_info(), resident=False)
+def test_a_reader_that_fails_is_heard_and_one_that_is_left_ends(
+    images: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainables.data._batches.fits", lambda *_: False)
+    batcher = form().batcher(images)
     before = threading.active_count()
     with pytest.raises(IndexError):
         list(batcher.batches(torch.tensor([1, 2, 99]), 2))
@@ -197,35 +265,36 @@ def test_images_stay_on_the_host_where_they_would_fill_the_device(
 
 def test_batches_do_not_touch_the_images(images: np.ndarray):
     before = images.copy()
-    batcher = ImageBatcher(images, make_info())
-    batcher.raw(torch.arange(50)).zero_()
-    batcher.augment(batcher.raw(torch.arange(50)), 0).zero_()
+    batcher = form().batcher(images)
+    batch_of(batcher, torch.arange(50)).zero_()
+    batcher.view(batch_of(batcher, torch.arange(50)), "crop-flip", seeded(0)).zero_()
     np.testing.assert_array_equal(images, before)
 
 
 def test_grey_images_share_no_memory_with_batches():
     grey = np.ones((3, 4, 4, 1), np.uint8)
-    ImageBatcher(grey, make_info(1)).raw(torch.tensor([0, 1, 2])).zero_()
+    batch_of(form(1).batcher(grey), torch.tensor([0, 1, 2])).zero_()
     assert grey.all()
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_views_are_the_same_on_every_device(images: np.ndarray, device: str):
     rows = torch.arange(50)
-    here, there = (ImageBatcher(images, make_info(), d) for d in ("cpu", device))
-    expected = here.augmented(rows, "crop-flip", torch.Generator().manual_seed(1))
-    found = there.augmented(rows, "crop-flip", torch.Generator().manual_seed(1))
+    batchers = (form().batcher(images, place) for place in ("cpu", device))
+    expected, found = (b.view(batch_of(b, rows), "crop-flip", seeded(1)) for b in batchers)
     assert found.device.type == device
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_wrong_arguments(images: np.ndarray):
     with pytest.raises(ValueError, match="images is float64"):
-        ImageBatcher(images / 255, make_info())
+        form().batcher(images / 255)
     with pytest.raises(ValueError, match="3 channels, expected 1"):
-        ImageBatcher(images, make_info(1))
+        form(1).batcher(images)
+    batcher = form().batcher(images)
+    batch = batch_of(batcher, torch.arange(2))
     with pytest.raises(ValueError, match="augmentation='flip' is not one of none, crop-flip"):
-        ImageBatcher(images, make_info()).augmented(torch.arange(2), "flip", torch.Generator())
+        batcher.view(batch, "flip", torch.Generator())
 
 
 @pytest.mark.parametrize(
@@ -240,6 +309,7 @@ def test_wrong_arguments(images: np.ndarray):
     ],
 )
 def test_info_is_checked(field: str, value, text: str):
-    fields = {**make_info().to_dict(), field: value}
+    info = DatasetInfo("made", ("a", "b"), form(), "", "")
+    assert DatasetInfo.from_dict(json.loads(json.dumps(info.to_dict()))) == info
     with pytest.raises(ValueError, match=text):
-        DatasetInfo(**fields)
+        DatasetInfo.from_dict({**info.to_dict(), field: value})

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainables.data import ImageArrays, PreparedData, SplitSpec, prepare, read_source
+from trainables.common.errors import InputError
+from trainables.data import PreparedData, RowArrays, Source, SplitSpec, prepare, read_source
 from trainables.data.digits import DigitsReader
 from trainables.data.npz import NpzReader
-from trainables.errors import InputError
 
 
 @pytest.fixture
@@ -38,15 +38,26 @@ def test_parts_are_those_of_the_source(digits: PreparedData, tmp_path: Path):
         name = "test/indices.npy" if part == "test" else f"search/{part}_indices.npy"
         rows = np.load(digits.directory / name)
         assert len(rows) == digits.counts[part]
-        np.testing.assert_array_equal(arrays.images, source.train.images[rows])
+        np.testing.assert_array_equal(arrays.values, source.train.values[rows])
         np.testing.assert_array_equal(arrays.labels, source.train.labels[rows])
 
 
 def test_arrays_are_mapped_and_cannot_be_written(digits: PreparedData):
-    images = digits.search().train.images
+    images = digits.search().train.values
     assert isinstance(images, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         images[0] = 0
+
+
+def test_noisy_digits_are_the_digits_under_the_same_noise_always(tmp_path: Path):
+    plain, noisy = (read_source(name, tmp_path) for name in ("digits", "digits-noisy"))
+    np.testing.assert_array_equal(noisy.train.labels, plain.train.labels)
+    middle = (plain.train.values > 110) & (plain.train.values < 145)
+    noise = noisy.train.values[middle].astype(int) - plain.train.values[middle]
+    assert abs(noise.mean()) < 1
+    assert 75 < noise.std() < 85  # Of 90, before black and white cut it off.
+    assert noisy.fingerprint == "d23a51fa615a1927c99c4cbd009ac2afe138353ccbbaeab33437ddd434bf607e"
+    assert "noise" in noisy.info.source
 
 
 def test_open_gives_what_prepare_gave(digits: PreparedData):
@@ -147,15 +158,27 @@ def test_too_small_for_the_split(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "text"),
+    ("labels", "text"),
     [
-        (np.zeros((2, 3, 3, 1)), np.zeros(2, np.int64), "images is float64"),
-        (np.zeros((2, 3, 3), np.uint8), np.zeros(2, np.int64), "images has shape"),
-        (np.zeros((2, 3, 3, 1), np.uint8), np.zeros(2, np.int32), "labels is int32"),
-        (np.zeros((2, 3, 3, 1), np.uint8), np.zeros(3, np.int64), "2 images but 3 labels"),
-        (np.zeros((2, 3, 3, 1), np.uint8), np.array([0, -1]), "labels holds -1"),
+        (np.zeros(2, np.int32), "labels is int32"),
+        (np.zeros(3, np.int64), "2 rows but 3 labels"),
+        (np.array([0, -1]), "labels holds -1"),
     ],
 )
-def test_arrays_are_checked(images, labels, text: str):
+def test_labels_are_checked(labels: np.ndarray, text: str):
     with pytest.raises(ValueError, match=text):
-        ImageArrays(images, labels)
+        RowArrays(np.zeros((2, 3, 3, 1), np.uint8), labels)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (np.zeros((2, 8, 8, 1)), r"images are float64 \(8, 8, 1\), expected uint8 \(8, 8, 1\)"),
+        (np.zeros((2, 8, 8), np.uint8), r"images are uint8 \(8, 8\), expected"),
+        (np.zeros((2, 8, 9, 1), np.uint8), r"images are uint8 \(8, 9, 1\), expected"),
+    ],
+)
+def test_rows_are_checked(values: np.ndarray, text: str, tmp_path: Path):
+    info = read_source("digits", tmp_path).info
+    with pytest.raises(ValueError, match=text):
+        Source(info, RowArrays(values, np.zeros(2, np.int64)), None, "")

@@ -13,13 +13,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trainables.data import PreparedData, SplitSpec, check_source, prepare, read_source
-from trainables.data import _arrays as arrays
-from trainables.data import _prepared as prepared_module
+from trainables.common.errors import InputError
+from trainables.data import (
+    DatasetInfo,
+    ImageShape,
+    PreparedData,
+    SplitSpec,
+    find_reader,
+    prepare,
+    read_source,
+)
+from trainables.data import _rows as rows_module
+from trainables.data import _stored as stored_module
 from trainables.data import imagenet as imagenet_module
 from trainables.data.cub200 import Cub200Reader
 from trainables.data.tiny_imagenet import TinyImageNetReader
-from trainables.errors import InputError
 
 WNIDS = ("n01443537", "n01629819", "n02124075")
 BIRDS = ("001.Black_footed_Albatross", "002.Laysan_Albatross", "003.Sooty_Albatross")
@@ -94,7 +102,7 @@ def test_tiny_imagenet(tiny: Path) -> None:
     test = found.test()
     assert test.labels.tolist() == [2, 1, 0, 2, 1, 0]
     path = tiny / "tiny-imagenet-200" / "val" / "images" / "val_1.JPEG"
-    np.testing.assert_array_equal(test.images[1], np.asarray(Image.open(path)))
+    np.testing.assert_array_equal(test.values[1], np.asarray(Image.open(path)))
 
 
 def test_a_tenth_of_tiny_imagenet_is_50_a_class() -> None:
@@ -107,7 +115,7 @@ def test_a_tenth_of_tiny_imagenet_is_50_a_class() -> None:
 
 def test_imagenet_keeps_the_centre_of_a_shorter_side_of_256(imagenet: Path) -> None:
     found = prepared_from("imagenet", imagenet)
-    assert found.info.size == (224, 224)
+    assert found.info.inputs.size == (224, 224)
     assert found.counts == {"train": 9, "validation": 3, "test": 6}
     test = found.test()
     assert test.labels.tolist() == [0, 0, 1, 1, 2, 2]
@@ -116,7 +124,7 @@ def test_imagenet_keeps_the_centre_of_a_shorter_side_of_256(imagenet: Path) -> N
         expected = image.resize((round(320 * 256 / 260), 256), Image.Resampling.BILINEAR)
     left = (expected.width - 224) // 2
     cut = np.asarray(expected.crop((left, 16, left + 224, 240)), np.int16)
-    assert np.abs(test.images[3] - cut).mean() < 12
+    assert np.abs(test.values[3] - cut).mean() < 12
 
 
 def test_cub(cub200: Path) -> None:
@@ -126,8 +134,10 @@ def test_cub(cub200: Path) -> None:
     test = found.test()
     assert test.labels.tolist() == [0, 0, 1, 1, 2, 2]
     with Image.open(cub200 / "CUB_200_2011" / "images" / BIRDS[2] / "1.jpg") as image:
-        expected = image.resize((256, 256), Image.Resampling.BILINEAR).crop((16, 16, 240, 240))
-    np.testing.assert_array_equal(test.images[4], np.asarray(expected))
+        expected = image.resize((256, 256), Image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(test.values[4], np.asarray(expected))
+    assert found.info.inputs.shape == ImageShape(3, 224)
+    assert DatasetInfo.from_dict(found.info.to_dict()) == found.info
 
 
 def test_prepared_images_come_in_blocks_and_are_told(
@@ -140,8 +150,8 @@ def test_prepared_images_come_in_blocks_and_are_told(
         sizes.append(len(images))
         return whole(images)
 
-    monkeypatch.setattr(arrays, "BLOCK_BYTES", 2 * 224 * 224 * 3)
-    monkeypatch.setattr(prepared_module, "SECONDS_BETWEEN_NOTICES", 0.0)
+    monkeypatch.setattr(rows_module, "BLOCK_BYTES", 2 * 224 * 224 * 3)
+    monkeypatch.setattr(stored_module, "SECONDS_BETWEEN_NOTICES", 0.0)
     monkeypatch.setattr("trainables.data._files.np.stack", stack)
     told: list[str] = []
     split = SplitSpec(validation=3)
@@ -149,7 +159,7 @@ def test_prepared_images_come_in_blocks_and_are_told(
     assert max(sizes) == 2
     assert sum(sizes) == 18
     assert "8 of 9 images" in told
-    assert isinstance(found.search().train.images, np.memmap)
+    assert isinstance(found.search().train.values, np.memmap)
 
 
 def test_fingerprint_and_key_follow_every_file(cub200: Path) -> None:
@@ -230,7 +240,7 @@ def test_tiny_imagenet_wrong_size(tiny: Path) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_absent_says_what_to_put_where(name: str, tmp_path: Path) -> None:
-    status = check_source(name, tmp_path)
+    status = find_reader(name, tmp_path).check()
     assert not status.present
     assert str(tmp_path) in status.remedy
     for download in (False, True):
@@ -340,9 +350,9 @@ LAYOUT_FAULTS = {
 def test_layout_fault(fault: str, request: pytest.FixtureRequest) -> None:
     name, spoil, text = LAYOUT_FAULTS[fault]
     root = request.getfixturevalue(name.partition("-")[0])
-    assert check_source(name, root).present
+    assert find_reader(name, root).check().present
     spoil(root)
-    assert not check_source(name, root).present
+    assert not find_reader(name, root).check().present
     with pytest.raises(InputError) as caught:
         read_source(name, root, download=False)
     assert text in str(caught.value)
@@ -378,14 +388,14 @@ def packed(
 
 def test_an_intact_archive_is_unpacked(packed: tuple[str, Path, Path]) -> None:
     name, root, _ = packed
-    assert check_source(name, root).present
+    assert find_reader(name, root).check().present
     assert prepared_from(name, root).info.num_classes == 3
 
 
 def test_an_archive_with_a_wrong_checksum_is_refused(packed: tuple[str, Path, Path]) -> None:
     name, root, archive = packed
     archive.write_bytes(archive.read_bytes() + b"!")
-    assert not check_source(name, root).present
+    assert not find_reader(name, root).check().present
     with pytest.raises(InputError, match=r"is damaged \(wrong checksum\); get ") as caught:
         read_source(name, root)
     assert str(archive) in str(caught.value)

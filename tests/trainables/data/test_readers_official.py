@@ -12,22 +12,23 @@ import numpy as np
 import pytest
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from trainables.data import ImageArrays, check_source, read_source, source_names
-from trainables.data._long_tail import long_tail_counts
-from trainables.errors import InputError
+from trainables.common.errors import InputError
+from trainables.data import RowArrays, find_reader, read_source, source_names
+from trainables.data.cifar import long_tail_counts
 
 KINDS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 
 
-def assert_same(found: ImageArrays | None, expected: ImageArrays) -> None:
+def assert_same(found: RowArrays | None, expected: RowArrays) -> None:
     assert found is not None
-    np.testing.assert_array_equal(found.images, expected.images)
+    np.testing.assert_array_equal(found.values, expected.values)
     np.testing.assert_array_equal(found.labels, expected.labels)
 
 
 def test_names_are_those_of_the_files():
     assert source_names() == [
-        *("cifar10", "cifar10-lt", "cifar100", "cifar100-lt", "cub200", "digits", "fashion-mnist"),
+        *("cifar10", "cifar10-lt", "cifar100", "cifar100-lt", "cub200", "digits"),
+        *("digits-noisy", "fashion-mnist"),
         *("folder:PATH", "imagenet", "npz:PATH", "svhn", "tiny-imagenet"),
     ]
 
@@ -55,20 +56,20 @@ def test_cifar(cifar):
     assert_same(source.train, train)
     assert_same(source.test, test)
     assert source.info.num_classes == train.labels.max() + 1
-    assert check_source(name, root).present
+    assert find_reader(name, root).check().present
 
 
 def test_cifar_is_unpacked_without_a_download(cifar):
     name, root, train, _ = cifar
     shutil.rmtree(root / KINDS[name].base_folder)
-    assert check_source(name, root).present
+    assert find_reader(name, root).check().present
     assert_same(read_source(name, root, download=False).train, train)
 
 
 @pytest.mark.parametrize("download", [False, True])
 def test_cifar_absent(cifar, tmp_path: Path, download: bool):
     name, _, _, _ = cifar
-    status = check_source(name, tmp_path / "empty")
+    status = find_reader(name, tmp_path / "empty").check()
     assert not status.present
     assert "is absent" in status.detail
     with pytest.raises(InputError, match="by hand") as caught:
@@ -84,7 +85,7 @@ def test_cifar_damaged(cifar, download: bool):
     batch.write_bytes(batch.read_bytes()[:-1])
     packed = root / KINDS[name].filename
     packed.write_bytes(packed.read_bytes()[: packed.stat().st_size // 2])
-    assert check_source(name, root).detail == f"{batch} is damaged (wrong checksum)"
+    assert find_reader(name, root).check().detail == f"{batch} is damaged (wrong checksum)"
     with pytest.raises(InputError, match="by hand"):
         read_source(name, root, download=download)
 
@@ -141,14 +142,14 @@ def test_svhn(svhn):
     source = read_source("svhn", root, download=False)
     assert_same(source.train, train)
     assert_same(source.test, test)
-    assert source.info.augmentation == "none"
+    assert source.info.inputs.augmentation == "none"
 
 
 def test_svhn_damaged(svhn):
     root, _, _ = svhn
     path = root / "test_32x32.mat"
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    assert not check_source("svhn", root).present
+    assert not find_reader("svhn", root).check().present
     for download in (False, True):
         with pytest.raises(InputError, match="dataset 'svhn'"):
             read_source("svhn", root, download=download)

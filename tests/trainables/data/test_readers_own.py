@@ -13,36 +13,36 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from trainables.data import SplitSpec, check_source, find_reader, prepare, read_source
-from trainables.data._arrays import image_statistics
-from trainables.errors import InputError
+from trainables.common.errors import InputError
+from trainables.data import SplitSpec, find_reader, prepare, read_source
+from trainables.data._images import image_statistics
 
 
 def test_digits_keep_every_value(tmp_path: Path):
     source = read_source("digits", tmp_path)
     images, labels = load_digits(return_X_y=True)
-    np.testing.assert_array_equal(np.rint(source.train.images.reshape(-1, 64) / 255 * 16), images)
+    np.testing.assert_array_equal(np.rint(source.train.values.reshape(-1, 64) / 255 * 16), images)
     np.testing.assert_array_equal(source.train.labels, labels)
     assert source.test is None
-    assert len(np.unique(source.train.images)) == 17
-    assert check_source("digits", tmp_path).present
+    assert len(np.unique(source.train.values)) == 17
+    assert find_reader("digits", tmp_path).check().present
 
 
 def test_npz(archive, write_npz):
     name = write_npz(archive)
     source = read_source(name, "unused")
-    np.testing.assert_array_equal(source.train.images, archive["x_train"])
+    np.testing.assert_array_equal(source.train.values, archive["x_train"])
     np.testing.assert_array_equal(source.test.labels, archive["y_test"])
     assert source.info.classes == ("0", "1", "2", "3")
-    assert source.info.size == (6, 6)
-    assert check_source(name, "unused").present
+    assert source.info.inputs.size == (6, 6)
+    assert find_reader(name, "unused").check().present
 
 
 def test_npz_mean_and_deviation_are_those_of_the_training_images(archive, write_npz):
     info = read_source(write_npz(archive), "unused").info
     scaled = archive["x_train"] / 255
-    np.testing.assert_allclose(info.mean, scaled.mean(axis=(0, 1, 2)), atol=1e-6)
-    np.testing.assert_allclose(info.std, scaled.std(axis=(0, 1, 2)), atol=1e-6)
+    np.testing.assert_allclose(info.inputs.mean, scaled.mean(axis=(0, 1, 2)), atol=1e-6)
+    np.testing.assert_allclose(info.inputs.std, scaled.std(axis=(0, 1, 2)), atol=1e-6)
 
 
 def test_npz_other_accepted_forms(archive, write_npz):
@@ -51,7 +51,7 @@ def test_npz_other_accepted_forms(archive, write_npz):
         archive[f"y_{part}"] = archive[f"y_{part}"].astype(np.uint8)[:, None]
     archive["classes"] = np.array(["a", "b", "c", "d", "never seen"])
     source = read_source(write_npz(archive), "unused")
-    assert source.train.images.shape == (40, 6, 6, 1)
+    assert source.train.values.shape == (40, 6, 6, 1)
     assert source.train.labels.dtype == np.int64
     assert source.info.classes[-1] == "never seen"
 
@@ -135,7 +135,7 @@ def test_npz_damaged_file(spoil, text: str, archive, write_npz):
 def test_npz_absent(tmp_path: Path):
     with pytest.raises(InputError, match="does not exist"):
         read_source(f"npz:{tmp_path / 'none.npz'}", "unused")
-    assert not check_source(f"npz:{tmp_path / 'none.npz'}", "unused").present
+    assert not find_reader(f"npz:{tmp_path / 'none.npz'}", "unused").check().present
 
 
 def test_npz_relative_path_starts_at_the_working_directory(archive, write_npz, monkeypatch):
@@ -147,11 +147,11 @@ def test_npz_relative_path_starts_at_the_working_directory(archive, write_npz, m
 def test_folder(folder: Path):
     source = read_source(f"folder:{folder}", "unused")
     assert source.info.classes == ("cat", "dog")
-    assert source.info.size == (5, 7)
+    assert source.info.inputs.size == (5, 7)
     assert source.train.labels.tolist() == [0] * 6 + [1] * 6
     pixels = np.asarray(Image.open(folder / "train" / "dog" / "2.png"))
-    np.testing.assert_array_equal(source.train.images[8], pixels)
-    assert check_source(f"folder:{folder}", "unused").present
+    np.testing.assert_array_equal(source.train.values[8], pixels)
+    assert find_reader(f"folder:{folder}", "unused").check().present
 
 
 def _convert(path: Path, mode: str) -> None:
@@ -161,7 +161,7 @@ def _convert(path: Path, mode: str) -> None:
 def test_folder_of_grey_images_stays_grey(folder: Path):
     for path in folder.rglob("*.png"):
         _convert(path, "L")
-    assert read_source(f"folder:{folder}", "unused").train.images.shape == (12, 5, 7, 1)
+    assert read_source(f"folder:{folder}", "unused").train.values.shape == (12, 5, 7, 1)
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK"])
@@ -170,7 +170,7 @@ def test_folder_of_mixed_modes_becomes_rgb(folder: Path, mode: str, name: str):
     image = Image.open(folder / f"{name}.png").convert(mode)
     (folder / f"{name}.png").unlink()
     image.save(folder / f"{name}.tif")
-    images = read_source(f"folder:{folder}", "unused").train.images
+    images = read_source(f"folder:{folder}", "unused").train.values
     assert images.shape == (12, 5, 7, 3)
     row = 0 if "cat" in name else 9
     np.testing.assert_array_equal(images[row], np.asarray(image.convert("RGB")))
@@ -248,11 +248,11 @@ def test_classes_directly_below_are_one_part(folder: Path):
     flat = read_source(f"folder:{folder}", "unused")
     assert flat.test is None
     assert flat.info.classes == ("cat", "dog")
-    np.testing.assert_array_equal(flat.train.images, parted.train.images)
+    np.testing.assert_array_equal(flat.train.values, parted.train.values)
     assert labels_of(folder) == (parted.train.labels.tolist(), None)
     # Statistics of all images would tell something of those that are held out.
-    assert flat.info.mean == flat.info.std == (0.5, 0.5, 0.5)
-    assert "12 images, `split.test`" in check_source(f"folder:{folder}", "unused").detail
+    assert flat.info.inputs.mean == flat.info.inputs.std == (0.5, 0.5, 0.5)
+    assert "12 images, `split.test`" in find_reader(f"folder:{folder}", "unused").check().detail
 
 
 def test_the_split_holds_out_a_test_set(folder: Path, tmp_path: Path):
@@ -273,9 +273,9 @@ def test_equal_sizes_are_left_alone_in_the_prepared_data(folder: Path, tmp_path:
     found = prepare(f"folder:{folder}", tmp_path, SplitSpec(validation=2), tmp_path / "prepared")
     pixels = [np.asarray(Image.open(path)) for path in sorted(folder.glob("train/*/*.png"))]
     rows = np.load(found.directory / "search" / "train_indices.npy")
-    np.testing.assert_array_equal(found.search().train.images, np.stack(pixels)[rows])
-    assert (found.info.size, found.info.channels) == ((5, 7), 3)
-    np.testing.assert_allclose(found.info.mean, np.mean(pixels, (0, 1, 2)) / 255, atol=1e-6)
+    np.testing.assert_array_equal(found.search().train.values, np.stack(pixels)[rows])
+    assert (found.info.inputs.size, found.info.inputs.channels) == ((5, 7), 3)
+    np.testing.assert_allclose(found.info.inputs.mean, np.mean(pixels, (0, 1, 2)) / 255, atol=1e-6)
 
 
 def _draw(path: Path, width: int, height: int, mode: str = "L") -> None:
@@ -290,26 +290,26 @@ def test_unequal_images_show_their_centre_square(folder: Path):
         _draw(path, 30, 10)
     _draw(folder / "train/cat/0.png", 90, 30)
     source = read_source(f"folder:{folder}", "unused")
-    assert source.info.size == (10, 10)
-    assert source.train.images.shape == (12, 10, 10, 1)
+    assert source.info.inputs.size == (10, 10)
+    assert source.train.values.shape == (12, 10, 10, 1)
     # The middle third of both is grey; only the large one is scaled, and smoothed at its edges.
-    np.testing.assert_array_equal(source.train.images[1:], np.full((11, 10, 10, 1), 128))
-    assert np.abs(source.train.images[0].astype(int) - 128).max() < 20
+    np.testing.assert_array_equal(source.train.values[1:], np.full((11, 10, 10, 1), 128))
+    assert np.abs(source.train.values[0].astype(int) - 128).max() < 20
 
 
 def test_the_side_is_the_median_of_the_training_images(folder: Path):
     for number, path in enumerate(sorted(folder.glob("train/*/*.png"))):
         _draw(path, 12 + number, 40, "RGB")
     _draw(folder / "test/cat/0.png", 900, 900, "RGB")
-    assert read_source(f"folder:{folder}", "unused").info.size == (17, 17)
+    assert read_source(f"folder:{folder}", "unused").info.inputs.size == (17, 17)
 
 
 def test_large_images_of_unequal_size_become_224(folder: Path):
     for path in folder.rglob("*.png"):
         _draw(path, 300, 300)
-    assert read_source(f"folder:{folder}", "unused").info.size == (300, 300)
+    assert read_source(f"folder:{folder}", "unused").info.inputs.size == (300, 300)
     _draw(folder / "train/cat/0.png", 301, 300)
-    assert read_source(f"folder:{folder}", "unused").info.size == (224, 224)
+    assert read_source(f"folder:{folder}", "unused").info.inputs.size == (224, 224)
 
 
 def test_large_images_are_smoothed_when_they_shrink(folder: Path):
@@ -317,7 +317,7 @@ def test_large_images_are_smoothed_when_they_shrink(folder: Path):
         _draw(path, 8, 8)
     stripes = np.tile(np.array([[0, 255]], np.uint8), (80, 40))
     Image.fromarray(stripes).save(folder / "train/cat/0.png")
-    image = read_source(f"folder:{folder}", "unused").train.images[0]
+    image = read_source(f"folder:{folder}", "unused").train.values[0]
     assert np.abs(image.astype(int) - 128).max() < 8
 
 
@@ -326,7 +326,7 @@ def test_unequal_images_have_a_key_of_their_own(folder: Path, tmp_path: Path):
     before = prepare(f"folder:{folder}", tmp_path, split, tmp_path / "prepared")
     _draw(folder / "test/cat/0.png", 8, 6, "RGB")
     after = prepare(f"folder:{folder}", tmp_path, split, tmp_path / "prepared")
-    assert (before.info.size, after.info.size) == ((5, 7), (5, 5))
+    assert (before.info.inputs.size, after.info.inputs.size) == ((5, 7), (5, 5))
     assert before.key != after.key
 
 
@@ -342,7 +342,7 @@ def test_folder_fault(fault: str, folder: Path):
 
 def test_folder_check_names_what_is_missing(folder: Path):
     _remove(folder / "test" / "dog")
-    status = check_source(f"folder:{folder}", "unused")
+    status = find_reader(f"folder:{folder}", "unused").check()
     assert not status.present
     assert "'dog'" in status.detail
     assert status.remedy
@@ -371,5 +371,5 @@ def test_real_cifar10_through_npz(shared: Path, tmp_path: Path):
     found = prepare(f"npz:{tmp_path / 'cifar10.npz'}", tmp_path, split, tmp_path / "prepared")
     assert found.counts == {"train": 1000, "validation": 200, "test": 300}
     assert found.info.classes == tuple(index["classes"])
-    assert found.search().train.images.shape == (1000, 32, 32, 3)
-    np.testing.assert_allclose(found.info.mean, (0.4914, 0.4822, 0.4465), atol=0.03)
+    assert found.search().train.values.shape == (1000, 32, 32, 3)
+    np.testing.assert_allclose(found.info.inputs.mean, (0.4914, 0.4822, 0.4465), atol=0.03)

@@ -97,7 +97,7 @@ def test_raw_files_and_missing_paths(tmp_path: Path):
     script = f"""
 import numpy as np
 from trainables.data import TestDataSealedError, prepare, read_source, seal_test_data
-from trainables.errors import InputError
+from trainables.common.errors import InputError
 try:
     seal_test_data({str(raw)!r}, {str(tmp_path / "none")!r})
 except InputError as error:

@@ -24,9 +24,6 @@ from trainables.losses.kde_xe import (
     ece_kde,
     leave_one_out_bandwidth,
 )
-from trainables.losses.mdca import mdca
-from trainables.losses.mmce import mmce
-from trainables.losses.mmce_w import mmce_w
 
 Case = dict[str, Any]
 Value = Callable[[Tensor, Tensor], Tensor]
@@ -60,8 +57,10 @@ def everything(targets: Tensor) -> Tensor:
     return torch.ones_like(targets, dtype=torch.bool)
 
 
-def term(compute: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Value:
-    return lambda x, y: compute(x.softmax(dim=1), y, everything(y))
+def term(name: str, **options: Any) -> Value:
+    """Return the penalty of a loss alone."""
+    loss: Any = build_loss(name, **options)
+    return lambda x, y: loss.penalty(x, x.softmax(dim=1), y, everything(y))
 
 
 def batch(rows: int, classes: int, seed: int = 0, scale: float = 3.0) -> tuple[Tensor, Tensor]:
@@ -118,8 +117,8 @@ def ece_kde_of(hyper: Case) -> Value:
 
 
 GOLDENS: dict[str, Callable[[Case], Value]] = {
-    "mmce": lambda hyper: term(mmce),
-    "mmce_weighted": lambda hyper: term(lambda *a: mmce_w(*a, normalise_twice=True)),
+    "mmce": lambda hyper: term("mmce"),
+    "mmce_weighted": lambda hyper: term("mmce-w"),
     "ce_plus_mmce": lambda hyper: build_loss("mmce", weight=hyper["lamda"]),
     "ce_plus_mmce_weighted": lambda hyper: build_loss("mmce-w", weight=hyper["lamda"]),
     "cpc": lambda hyper: build_loss(
@@ -127,8 +126,8 @@ GOLDENS: dict[str, Callable[[Case], Value]] = {
     ),
     "cpc_bdc_term": lambda hyper: lambda x, y: binary_discrimination(*split_logits(x, y)).mean(),
     "cpc_bec_term": lambda hyper: lambda x, y: binary_exclusion(split_logits(x, y)[1]).mean(),
-    "mdca_term": lambda hyper: term(mdca),
-    "mdca_balcal": lambda hyper: term(mdca),
+    "mdca_term": lambda hyper: term("mdca"),
+    "mdca_balcal": lambda hyper: term("mdca"),
     "mdca_total": mdca_total,
     "dca": lambda hyper: build_loss("dca", weight=hyper["beta"]),
     "esd_as_released": lambda hyper: build_loss("esd", weight=hyper["lamda"], variant="released"),
@@ -252,13 +251,10 @@ def ece_kde_over_pairs(logits: Tensor, targets: Tensor, form: str, bandwidth: fl
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (term(mmce), mmce_over_pairs),
+        (term("mmce"), mmce_over_pairs),
+        (term("mmce-w"), lambda x, y: mmce_w_over_pairs(x, y, twice=True)),
         (
-            term(lambda *a: mmce_w(*a, normalise_twice=True)),
-            lambda x, y: mmce_w_over_pairs(x, y, twice=True),
-        ),
-        (
-            term(lambda *a: mmce_w(*a, normalise_twice=False)),
+            term("mmce-w", variant="paper"),
             lambda x, y: mmce_w_over_pairs(x, y, twice=False),
         ),
         (lambda x, y: binary_exclusion(split_logits(x, y)[1]).mean(), exclusion_over_pairs),

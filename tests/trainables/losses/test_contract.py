@@ -13,7 +13,7 @@ from no_waiting import NoWaiting
 from torch import Tensor
 
 from search_spaces import Parameter, load_space, space_names
-from trainables.errors import InputError
+from trainables.common.errors import InputError
 from trainables.losses import LOSSES, Loss, build_loss
 
 NAMES = LOSSES.names()
@@ -23,7 +23,15 @@ OF_THE_TASK = {"reduction", "ignore_index", "batch_size"}
 # Their value depends on which row follows which.
 ORDERED = {"crl"}
 # The default's gradient leaves something out on purpose; checked in another form of the loss.
-GRADCHECK = {"acls": {"variant": "paper", "margin": 1.0}, "au": {"histogram": "batch"}}
+GRADCHECK = {
+    "acls": {"variant": "paper", "margin": 1.0},
+    "au": {"histogram": "batch"},
+    "cape": {"every": 3},
+}
+# What acts only where two others have certain values.
+TOGETHER: dict[str, list[dict[str, Any]]] = {"patra": [{"every": 3, "pruned": 0.3}]}
+# They ask what became of a sample before.
+WITH_HISTORY = {"cape", "crl", "patra"}
 
 Make = Callable[..., Loss]
 
@@ -221,7 +229,7 @@ def test_a_call_leaves_its_inputs_alone(name: str, make_seasoned: Make) -> None:
     assert all(torch.equal(one, other) for one, other in zip(given, kept, strict=True))
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - {"crl"}))
+@pytest.mark.parametrize("name", sorted(set(NAMES) - WITH_HISTORY))
 def test_a_loss_works_without_any_preparation(name: str) -> None:
     logits, targets, _ = batch()
     assert torch.isfinite(build_loss(name)(logits, targets))
@@ -268,7 +276,8 @@ def test_every_parameter_matters(name: str, parameter: str, make_seasoned: Make)
         return torch.cat([part.flatten() for pair in outcomes for part in pair])
 
     # Some parameters do nothing unless another one has a certain value.
-    contexts = [setting for setting in settings(name) if parameter not in setting]
+    given = [*settings(name), *TOGETHER.get(name, [])]
+    contexts = [setting for setting in given if parameter not in setting]
     for value in alternatives(load_space("methods", name).parameters[parameter]):
         assert any(
             not torch.equal(outcome(context), outcome(context | {parameter: value}))

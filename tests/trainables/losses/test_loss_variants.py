@@ -38,12 +38,18 @@ def paper_mbls(row: Tensor, target: int) -> Tensor:
     return cross_entropy(row, target) + 0.2 * sum((row.max() - z - 3.0).relu() for z in row)
 
 
-def acls(power: int, margin: float, paper: bool) -> Callable[[Tensor, int], Tensor]:
+def acls(
+    power: int, margin: float, paper: bool, conditional: bool = True
+) -> Callable[[Tensor, int], Tensor]:
+    def amount(distance: Tensor) -> Tensor:
+        beyond = distance - margin
+        return (beyond.relu() if conditional else beyond) ** power
+
     def loss(row: Tensor, target: int) -> Tensor:
         rest = others(row, int(row.argmax()))
         low = row.min() if paper else 0.0
-        predicted = (row.max() - low - margin).relu() ** power
-        spread = [(row.max() - z - margin).relu() ** power for z in rest]
+        predicted = amount(row.max() - low)
+        spread = [amount(row.max() - z) for z in rest]
         share = 1 if paper else len(rest)
         return cross_entropy(row, target) + 0.3 * predicted + 0.05 * sum(spread) / share
 
@@ -79,10 +85,10 @@ FORMULAS: list[tuple[str, dict[str, Any], Callable[[Tensor, int], Tensor]]] = [
     ("ecp", {"weight": 0.3, "variant": "paper"}, paper_ecp),
     ("mbls", {"margin": 3.0, "weight": 0.2, "variant": "paper"}, paper_mbls),
     ("acls", {**ACLS, "variant": "paper"}, acls(2, 3.0, True)),
-    ("acls", {**ACLS, "variant": "paper", "parts": "adaptive"}, acls(2, 0.0, True)),
+    ("acls", {**ACLS, "variant": "paper", "parts": "adaptive-only"}, acls(2, 3.0, True, False)),
     ("acls", {**ACLS, "variant": "paper", "parts": "conditional"}, acls(1, 3.0, True)),
     ("acls", {**ACLS, "parts": "full"}, acls(2, 3.0, False)),
-    ("acls", {**ACLS, "parts": "adaptive"}, acls(2, 0.0, False)),
+    ("acls", {**ACLS, "parts": "adaptive-only"}, acls(2, 3.0, False, False)),
     ("acls", {**ACLS, "parts": "conditional"}, acls(1, 3.0, False)),
     ("dfl", {"gamma": 2.5, "variant": "paper"}, paper_dfl),
     ("dfl", {"gamma": 2.5, "variant": "released"}, released_dfl),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainables.errors import InputError
+from trainables.common.errors import InputError
+from trainables.data import ImageShape
 from trainables.models import build_model
 
 
 def check(name: str, channels: int, size: int) -> None:
-    network = build_model(name, 7, channels, size)
+    network = build_model(name, 7, ImageShape(channels, size))
     assert network.training
     batch = torch.randn(2, channels, size, size)
     with torch.no_grad():
@@ -37,7 +38,7 @@ def test_split(name: str, channels: int, size: int) -> None:
 
 @pytest.mark.parametrize("name", ["vit_small_patch16_224", "swin_tiny_patch4_window7_224"])
 def test_networks_of_the_papers_on_64_pixels(name: str) -> None:
-    network = build_model(f"timm:{name}", 200, 3, 64)
+    network = build_model(f"timm:{name}", 200, ImageShape(3, 64))
     assert network.num_classes == 200
     assert network.feature_dim in (384, 768)
 
@@ -46,12 +47,12 @@ def test_same_seed_gives_same_weights() -> None:
     weights = []
     for _ in range(2):
         torch.manual_seed(0)
-        weights.append(build_model("timm:resnet10t", 7, 3, 32).state_dict())
+        weights.append(build_model("timm:resnet10t", 7, ImageShape(3, 32)).state_dict())
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
 def test_building_leaves_the_statistics_untouched() -> None:
-    network = build_model("torchvision:resnet18", 7, 3, 32)
+    network = build_model("torchvision:resnet18", 7, ImageShape(3, 32))
     norms = [m for m in network.modules() if isinstance(m, torch.nn.BatchNorm2d)]
     assert norms
     assert all(m.running_mean.abs().sum() == 0 for m in norms)
@@ -72,5 +73,5 @@ def test_building_leaves_the_statistics_untouched() -> None:
 )
 def test_what_cannot_be_built_says_why(name: str, size: int, text: str) -> None:
     with pytest.raises(InputError, match=text) as caught:
-        build_model(name, 10, 3, size)
+        build_model(name, 10, ImageShape(3, size))
     assert "\n" not in str(caught.value)

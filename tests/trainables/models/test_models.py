@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainables.errors import InputError
+from trainables.common.errors import InputError
+from trainables.data import ImageShape
 from trainables.models import Network, build_model, model_names
 
 # Counted in the released codes of the papers; "64" marks the Tiny-ImageNet form.
@@ -48,7 +49,7 @@ SMALL = ["convnet", "resnet8", "resnet20", "densenet40", "preresnet56", "wrn-16-
 
 def parameters_of(name: str, num_classes: int, size: int) -> int:
     with torch.device("meta"):
-        network = build_model(name, num_classes, 3, size)
+        network = build_model(name, num_classes, ImageShape(3, size))
     return sum(parameter.numel() for parameter in network.parameters())
 
 
@@ -77,7 +78,7 @@ def test_every_published_count_is_tested(shared: Path) -> None:
 @pytest.mark.parametrize("name", model_names())
 def test_forward_shapes_on_meta(name: str) -> None:
     with torch.device("meta"):
-        network = build_model(name, 7, 3, 32)
+        network = build_model(name, 7, ImageShape(3, 32))
         features = network.eval().features(torch.empty(2, 3, 32, 32))
         logits = network(torch.empty(2, 3, 32, 32))
     assert features.shape == (2, network.feature_dim)
@@ -88,13 +89,13 @@ def test_forward_shapes_on_meta(name: str) -> None:
 @pytest.mark.parametrize("size", [8, 64])
 def test_grey_images_of_other_sizes(name: str, size: int) -> None:
     with torch.device("meta"):
-        network = build_model(name, 7, 1, size).eval()
+        network = build_model(name, 7, ImageShape(1, size)).eval()
         assert network(torch.empty(2, 1, size, size)).shape == (2, 7)
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_classifier_of_features_is_forward(name: str) -> None:
-    network = build_model(name, 5, 3, 32).eval()
+    network = build_model(name, 5, ImageShape(3, 32)).eval()
     batch = images(3)
     with torch.no_grad():
         assert torch.equal(network.classifier(network.features(batch)), network(batch))
@@ -103,7 +104,7 @@ def test_classifier_of_features_is_forward(name: str) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("name", [*model_names(), "timm:resnet18", "torchvision:resnet18"])
 def test_logits_are_those_of_float32_weights_under_autocast(name: str) -> None:
-    network, batch = build_model(name, 5, 3, 8).eval(), images(2, size=8)
+    network, batch = build_model(name, 5, ImageShape(3, 8)).eval(), images(2, size=8)
     with torch.autocast("cpu", torch.bfloat16):
         features, logits = network.features(batch), network(batch)
     assert features.dtype == torch.bfloat16
@@ -116,7 +117,7 @@ def test_same_seed_gives_same_weights(name: str) -> None:
     weights = []
     for seed in (3, 3, 4):
         torch.manual_seed(seed)
-        network = build_model(name, 5, 3, 32)
+        network = build_model(name, 5, ImageShape(3, 32))
         weights.append(torch.cat([p.detach().flatten() for p in network.parameters()]))
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
@@ -124,7 +125,7 @@ def test_same_seed_gives_same_weights(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_gradients_reach_every_parameter(name: str) -> None:
-    network = build_model(name, 5, 3, 32)
+    network = build_model(name, 5, ImageShape(3, 32))
     torch.nn.functional.cross_entropy(network(images(4)), torch.arange(4)).backward()
     for key, parameter in network.named_parameters():
         assert parameter.grad is not None, key
@@ -136,14 +137,14 @@ def test_gradients_reach_every_parameter(name: str) -> None:
 def test_activations_keep_their_scale_at_the_start(name: str) -> None:
     torch.manual_seed(0)
     with torch.no_grad():
-        logits = build_model(name, 10, 3, 32)(images(16))
+        logits = build_model(name, 10, ImageShape(3, 32))(images(16))
     assert 0.02 < logits.std() < 20
 
 
 def test_tiny_imagenet_form_pools_to_two_by_two() -> None:
     with torch.device("meta"):
-        assert build_model("resnet50", 200, 3, 64).feature_dim == 4 * 2048
-        assert build_model("resnet50", 200, 3, 224).feature_dim == 2048
+        assert build_model("resnet50", 200, ImageShape(3, 64)).feature_dim == 4 * 2048
+        assert build_model("resnet50", 200, ImageShape(3, 224)).feature_dim == 2048
 
 
 def test_two_networks_are_called_resnet110() -> None:
@@ -158,7 +159,7 @@ def outputs_in(network: Network, training: bool) -> tuple[torch.Tensor, torch.Te
 
 def test_stochastic_depth_only_in_training() -> None:
     torch.manual_seed(0)
-    network = build_model("resnet110-sd", 5, 3, 32)
+    network = build_model("resnet110-sd", 5, ImageShape(3, 32))
     first, second = outputs_in(network, training=True)
     assert not torch.equal(first, second)
     first, second = outputs_in(network, training=False)
@@ -166,7 +167,7 @@ def test_stochastic_depth_only_in_training() -> None:
 
 
 def test_stochastic_depth_repeats_under_the_same_seed() -> None:
-    network = build_model("resnet110-sd", 5, 3, 32).train()
+    network = build_model("resnet110-sd", 5, ImageShape(3, 32)).train()
     results = []
     for _ in range(2):
         torch.manual_seed(7)
@@ -176,13 +177,13 @@ def test_stochastic_depth_repeats_under_the_same_seed() -> None:
 
 
 def test_plain_twin_is_deterministic_in_training() -> None:
-    first, second = outputs_in(build_model("resnet20", 5, 3, 32), training=True)
+    first, second = outputs_in(build_model("resnet20", 5, ImageShape(3, 32)), training=True)
     assert torch.equal(first, second)
 
 
 def test_survival_falls_linearly_to_one_half() -> None:
     with torch.device("meta"):
-        network = build_model("resnet110-sd", 5, 3, 32)
+        network = build_model("resnet110-sd", 5, ImageShape(3, 32))
     survival = [m.survival for m in network.modules() if hasattr(m, "survival")]
     assert len(survival) == 54
     assert survival[0] == pytest.approx(1 - 0.5 / 54)
@@ -216,29 +217,30 @@ def test_padded_shortcut_has_no_parameters() -> None:
 
 def test_unknown_name_lists_near_names() -> None:
     with pytest.raises(InputError, match=r"unknown model 'resnet-50'.*resnet50"):
-        build_model("resnet-50", 10, 3, 32)
+        build_model("resnet-50", 10, ImageShape(3, 32))
     with pytest.raises(InputError, match=r"there are: convnet, .*timm:NAME, torchvision:NAME"):
-        build_model("zzzzzzzz", 10, 3, 32)
+        build_model("zzzzzzzz", 10, ImageShape(3, 32))
     with pytest.raises(InputError, match="unknown model 'keras:resnet50'"):
-        build_model("keras:resnet50", 10, 3, 32)
+        build_model("keras:resnet50", 10, ImageShape(3, 32))
 
 
 @pytest.mark.parametrize("key", ["num_classes", "channels", "size"])
 def test_numbers_below_one_are_refused(key: str) -> None:
     numbers = {"num_classes": 10, "channels": 3, "size": 32, key: 0}
     with pytest.raises(ValueError, match=rf"{key}=0 is outside \[1, inf\)"):
-        build_model("resnet8", **numbers)
+        build_model("resnet8", numbers.pop("num_classes"), ImageShape(**numbers))
 
 
 def test_densenet_names_the_smallest_image() -> None:
     with pytest.raises(InputError, match=r"size 4 are too small.*needs at least 8"):
-        build_model("densenet121", 10, 3, 4)
+        build_model("densenet121", 10, ImageShape(3, 4))
 
 
 def test_libraries_are_imported_only_when_asked_for() -> None:
     code = (
-        "import sys; from trainables.models import build_model, model_names; model_names(); "
-        "build_model('resnet8', 10, 3, 32); print('timm' in sys.modules, "
+        "import sys; from trainables.data import ImageShape; "
+        "from trainables.models import build_model, model_names; model_names(); "
+        "build_model('resnet8', 10, ImageShape(3, 32)); print('timm' in sys.modules, "
         "'torchvision' in sys.modules)"
     )
     result = subprocess.run(

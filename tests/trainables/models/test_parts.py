@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from trainables.data import ImageShape
 from trainables.models import build_model
-from trainables.models._parts import units
+from trainables.models._base import units
 
 
 @pytest.mark.parametrize(
@@ -12,7 +13,7 @@ from trainables.models._parts import units
     [("convnet", 4), ("resnet8", 5), ("resnet18", 6), ("wrn-16-4", 5), ("preresnet56", 5)],
 )
 def test_blocks_one_after_the_other_are_the_extractor(name: str, count: int) -> None:
-    network = build_model(name, 4, 3, 32).eval()
+    network = build_model(name, 4, ImageShape(3, 32)).eval()
     images = torch.randn(2, 3, 32, 32)
     blocks = network.blocks()
     assert len(blocks) == count
@@ -27,7 +28,7 @@ def test_blocks_one_after_the_other_are_the_extractor(name: str, count: int) -> 
 
 @pytest.mark.parametrize("name", ["densenet40", "torchvision:resnet18"])
 def test_other_networks_are_cut_without_change(name: str) -> None:
-    network = build_model(name, 4, 3, 32).eval()
+    network = build_model(name, 4, ImageShape(3, 32)).eval()
     value = images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         for block in network.blocks():
@@ -36,14 +37,14 @@ def test_other_networks_are_cut_without_change(name: str) -> None:
 
 
 def test_dense_blocks_are_stages_and_dense_layers_blocks() -> None:
-    extractor = build_model("densenet40", 4, 3, 32).extractor
+    extractor = build_model("densenet40", 4, ImageShape(3, 32)).extractor
     # The first convolution, three dense blocks and two transitions; 36 layers instead of blocks.
     assert len(units(extractor, "stage")) == 6
     assert len(units(extractor, "block")) == 39
 
 
 def test_normalisation_belongs_to_the_layer_before() -> None:
-    extractor = build_model("convnet", 4, 1, 8).extractor
+    extractor = build_model("convnet", 4, ImageShape(1, 8)).extractor
     kinds = [[type(part).__name__ for part in group] for group in units(extractor, "block")]
     assert kinds[0] == ["Conv2d", "BatchNorm2d", "ReLU"]
     assert kinds[-1] == ["Conv2d", "BatchNorm2d", "ReLU", "AdaptiveAvgPool2d", "Flatten"]

@@ -95,7 +95,7 @@ def test_bound_runs_from_initial_to_final() -> None:
 def test_masked_weights_stand_still_against_momentum_and_decay(
     resample: str, make_trainer: MakeTrainer
 ) -> None:
-    trainer = make_trainer("macal", resample=resample)
+    trainer = make_trainer("macal", resample=resample, optimizer="masked")
     for _ in range(2):
         trainer.train_epoch()
     head = masked_head(trainer)
@@ -136,7 +136,7 @@ def test_without_restriction_masked_weights_move(make_trainer: MakeTrainer) -> N
 
 
 def test_mask_takes_weights_out_of_the_output() -> None:
-    head = MaskedHead((3, 2), 0.5, scaled=True).train()
+    head = MaskedHead((3, 2), 0.5).train()
     head.masks()["layers.0.weight"].copy_(torch.tensor([[1, 0, 1], [0, 0, 1]]).bool())
     features = torch.randn(5, 3)
     weight = head.get_parameter("layers.0.weight").detach() * head.masks()["layers.0.weight"]
@@ -146,15 +146,15 @@ def test_mask_takes_weights_out_of_the_output() -> None:
 
 def test_inference_scales_with_the_probability_of_training_or_not_at_all() -> None:
     features = torch.randn(5, 3)
-    for scaled, factor in ((True, 0.25), (False, 1.0)):
-        head = MaskedHead((3, 2), 0.25, scaled).eval()
+    for inference, factor in (("scaled", 0.25), ("dense", 1.0)):
+        head = MaskedHead((3, 2), 0.25, inference=inference).eval()
         weight, bias = head.get_parameter("layers.0.weight"), head.get_parameter("layers.0.bias")
         torch.testing.assert_close(head(features), features @ (factor * weight).T + bias)
         torch.testing.assert_close(head.dense(features), features @ weight.T + bias)
 
 
 def test_share_of_kept_weights_is_q() -> None:
-    head = MaskedHead((200, 100, 50), 0.3, scaled=True)
+    head = MaskedHead((200, 100, 50), 0.3)
     head.resample(torch.Generator().manual_seed(0))
     for mask in head.masks().values():
         assert float(mask.float().mean()) == pytest.approx(0.3, abs=0.02)
@@ -196,7 +196,7 @@ def test_every_row_of_the_ablation_differs(make_trainer: MakeTrainer) -> None:
 
 
 def test_feedback_is_measured_where_told(make_trainer: MakeTrainer) -> None:
-    for feedback in ("dense", "training"):
+    for feedback in ("dense", "training", "deployed"):
         trainer = make_trainer("macal", feedback=feedback)
         told: list[tuple[float, float]] = []
         end = trainer.refinement.end_epoch
@@ -217,13 +217,16 @@ def test_feedback_is_measured_where_told(make_trainer: MakeTrainer) -> None:
         assert (told == [masked]) == (feedback == "training")
 
 
-def test_unmasked_is_a_plain_two_layer_classifier(make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer("macal", masked=False)
-    assert trainer.train_epoch()["q"] == 1.0
+@pytest.mark.parametrize(("role", "q"), [("keep", 1.0), ("drop", 0.0)])
+def test_unmasked_is_a_plain_two_layer_classifier(
+    role: str, q: float, make_trainer: MakeTrainer
+) -> None:
+    trainer = make_trainer("macal", masked=False, q_role=role)
+    assert trainer.train_epoch()["q"] == q
     assert all(mask.all() for mask in masked_head(trainer).masks().values())
     assert trainer.refinement.movable(trainer.head) == {}
 
 
 def test_foreign_heads_are_refused() -> None:
     with pytest.raises(TypeError, match="macal needs its own head, not Linear"):
-        build_refinement("macal").movable(torch.nn.Linear(3, 2))
+        build_refinement("macal").feedback_logits(torch.nn.Linear(3, 2), torch.zeros(1, 3))

@@ -12,12 +12,17 @@ import torch
 from torch import Tensor
 
 from search_spaces import Parameter, load_space, space_names
-from trainables.errors import InputError
+from trainables.common.errors import InputError
 from trainables.refinements import REFINEMENTS, HeadTrainer, Refinement, build_refinement
 
 NAMES = REFINEMENTS.names()
 MakeTrainer = Callable[..., HeadTrainer]
 Problem = tuple[list[Tensor], Tensor]
+# Under what a parameter acts that does not act at the defaults in so few epochs.
+UNDER: dict[tuple[str, str], dict[str, Any]] = {
+    # Both gaps exceed the bound, which then is the change.
+    ("macal", "feedback"): {"eta_init": 0.5},
+}
 
 
 def run(trainer: HeadTrainer) -> HeadTrainer:
@@ -41,15 +46,17 @@ def alternatives(parameter: Parameter) -> list[Any]:
     assert parameter.low is not None
     assert parameter.high is not None
     assert isinstance(parameter.default, float)
-    other = parameter.low if parameter.default == parameter.high else parameter.high
-    return [(parameter.default + other) / 2]
+    default = parameter.default
+    farther = max(parameter.low, parameter.high, key=lambda end: abs(end - default))
+    return [(default + farther) / 2]
 
 
 def changes() -> Iterator[tuple[str, str, Any]]:
     for name in NAMES:
         for key, parameter in load_space("refinements", name).parameters.items():
             for value in alternatives(parameter):
-                yield name, key, value
+                if key != "views":  # The stage reads it: see test_features.
+                    yield name, key, value
 
 
 def test_every_refinement_has_a_search_space_and_the_other_way_round() -> None:
@@ -67,8 +74,9 @@ def test_space_and_constructor_agree(name: str) -> None:
 def test_every_parameter_changes_the_outcome(
     name: str, key: str, value: Any, make_trainer: MakeTrainer, problem: Problem
 ) -> None:
-    default = outputs(run(make_trainer(name)), problem)
-    changed = outputs(run(make_trainer(name, **{key: value})), problem)
+    setting = UNDER.get((name, key), {})
+    default = outputs(run(make_trainer(name, **setting)), problem)
+    changed = outputs(run(make_trainer(name, **{**setting, key: value})), problem)
     assert not torch.allclose(default, changed, rtol=1e-6, atol=1e-6)
 
 
@@ -95,7 +103,7 @@ def test_global_generator_is_left_alone(name: str, make_trainer: MakeTrainer) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("extra", [{}, {"resample": "batch"}])
+@pytest.mark.parametrize("extra", [{}, {"resample": "epoch"}])
 def test_resumed_training_is_bitwise_the_uninterrupted_one(
     name: str, extra: dict[str, Any], make_trainer: MakeTrainer
 ) -> None:
@@ -211,6 +219,10 @@ def test_bad_arguments_name_argument_value_and_range(
         ("macal", "first_step", 2),
         ("macal", "inference", "mean"),
         ("macal", "feedback", "test"),
+        ("macal", "q_role", "share"),
+        ("macal", "optimizer", "adam"),
+        ("macal", "zero_masked", 0),
+        ("macal", "views", "test"),
         ("tst", "latent_dim", -1),
         ("vtst", "latent_dim", 0),
         ("vtst", "beta", -0.5),

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from trainables.data import ImageShape
 from trainables.losses import build_loss
 from trainables.models import Network, build_model
-from trainables.schemes import build_scheme
+from trainables.schemes import SCHEMES
 from trainables.schemes.balcal import (
     BalancedNetwork,
     balancing_weight,
@@ -112,7 +113,9 @@ def test_simplex_columns_have_unit_length_and_equal_angles() -> None:
 @pytest.mark.parametrize("num_classes", [2, 64, 100])
 def test_any_number_of_classes_has_a_frame(num_classes: int) -> None:
     torch.manual_seed(0)
-    network = build_scheme("balcal").attach(build_model("convnet", num_classes, 1, 8), num_classes)
+    network = SCHEMES.build("balcal").attach(
+        build_model("convnet", num_classes, ImageShape(1, 8)), num_classes
+    )
     logits = network(torch.randn(4, 1, 8, 8))
     assert logits.shape == (4, num_classes)
     logits.sum().backward()
@@ -121,8 +124,8 @@ def test_any_number_of_classes_has_a_frame(num_classes: int) -> None:
 
 def test_loss_is_the_weighted_loss_of_both_classifiers() -> None:
     torch.manual_seed(0)
-    scheme, loss = build_scheme("balcal"), build_loss("ce")
-    network = scheme.attach(build_model("convnet", 3, 1, 8), 3).eval()
+    scheme, loss = SCHEMES.build("balcal"), build_loss("ce")
+    network = scheme.attach(build_model("convnet", 3, ImageShape(1, 8)), 3).eval()
     assert isinstance(network, BalancedNetwork)
     images, targets = torch.randn(6, 1, 8, 8), torch.tensor([0, 0, 0, 0, 1, 1])
     value, logits = scheme.training_loss(network, loss, images, targets, torch.arange(6))
@@ -158,8 +161,8 @@ def test_search_meets_its_target() -> None:
 
 def test_epoch_sets_the_weight_that_inference_uses() -> None:
     torch.manual_seed(0)
-    scheme, loss = build_scheme("balcal", delta=0.9), build_loss("ce")
-    network = scheme.attach(build_model("convnet", 3, 1, 8), 3).eval()
+    scheme, loss = SCHEMES.build("balcal", delta=0.9), build_loss("ce")
+    network = scheme.attach(build_model("convnet", 3, ImageShape(1, 8)), 3).eval()
     assert isinstance(network, BalancedNetwork)
     with torch.no_grad():
         network.classifier.weight.mul_(50)
@@ -179,8 +182,8 @@ def test_epoch_sets_the_weight_that_inference_uses() -> None:
 
 def test_foreign_networks_are_refused() -> None:
     with pytest.raises(TypeError, match="balcal needs its own network, not Network"):
-        build_scheme("balcal").training_loss(
-            build_model("convnet", 3, 1, 8),
+        SCHEMES.build("balcal").training_loss(
+            build_model("convnet", 3, ImageShape(1, 8)),
             build_loss("ce"),
             torch.randn(2, 1, 8, 8),
             torch.tensor([0, 1]),

@@ -2,15 +2,16 @@
 
 import torch
 
+from trainables.data import ImageShape
 from trainables.models import build_model
-from trainables.schemes import build_scheme
+from trainables.schemes import SCHEMES
 from trainables.schemes.mcdrop import DropoutNetwork
 
 
 def dropout_network(rate: float = 0.5, samples: int = 50) -> DropoutNetwork:
     torch.manual_seed(0)
-    scheme = build_scheme("mcdrop", rate=rate, samples=samples)
-    network = scheme.attach(build_model("convnet", 3, 1, 8), 3)
+    scheme = SCHEMES.build("mcdrop", rate=rate, samples=samples)
+    network = scheme.attach(build_model("convnet", 3, ImageShape(1, 8)), 3)
     assert isinstance(network, DropoutNetwork)
     return network
 

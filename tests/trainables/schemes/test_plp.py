@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from trainables.data import ImageShape
 from trainables.models import Network, build_model
 from trainables.schemes.plp import ProgressivelyLayerPeeled, parameter_groups
 
@@ -42,7 +43,7 @@ def test_fewer_epochs_than_groups_still_freeze() -> None:
 @pytest.mark.parametrize("granularity", ["block", "stage"])
 @pytest.mark.parametrize("name", [*MODELS, "torchvision:resnet18", "timm:vit_tiny_patch16_224"])
 def test_every_parameter_is_in_one_group_in_order(name: str, granularity: str) -> None:
-    network = build_model(name, 4, 3, 32)
+    network = build_model(name, 4, ImageShape(3, 32))
     groups = parameter_groups(network, granularity)
     assert all(groups)
     found = [id(parameter) for group in groups for parameter in group]
@@ -52,7 +53,7 @@ def test_every_parameter_is_in_one_group_in_order(name: str, granularity: str) -
 
 
 def test_groups_of_a_residual_network() -> None:
-    network = build_model("resnet18", 10, 3, 32)
+    network = build_model("resnet18", 10, ImageShape(3, 32))
     blocks, stages = (parameter_groups(network, kind) for kind in ("block", "stage"))
     assert len(blocks) == 10
     assert len(stages) == 5
@@ -64,7 +65,10 @@ def test_frozen_parameters_stand_still_against_momentum_and_decay(
 ) -> None:
     images, labels = image_problem
     torch.manual_seed(0)
-    network, scheme = build_model("convnet", 3, 1, 8), ProgressivelyLayerPeeled(groups="block")
+    network, scheme = (
+        build_model("convnet", 3, ImageShape(1, 8)),
+        ProgressivelyLayerPeeled(groups="block"),
+    )
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     for epoch in range(4):
         scheme.start_epoch(network, epoch, 4)
@@ -83,7 +87,7 @@ def test_an_interrupted_training_finds_its_place() -> None:
     scheme = ProgressivelyLayerPeeled()
     paths = []
     for epochs_seen in ([0, 1, 2, 3], [3]):
-        network = build_model("convnet", 3, 1, 8)
+        network = build_model("convnet", 3, ImageShape(1, 8))
         for epoch in epochs_seen:
             scheme.start_epoch(network, epoch, 4)
         paths.append([p.requires_grad for p in network.parameters()])

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from trainables.calibrators.objectives._base import Objective, RowTerms
-from trainables.calibrators.objectives._registry import OBJECTIVES
+from trainables.calibrators.objectives._base import OBJECTIVES, Objective, RowTerms
 
 __all__ = ["OBJECTIVES", "Objective", "RowTerms", "build_objective"]
 

@@ -1,15 +1,10 @@
-"""Class-wise loss scaling as a fitting objective."""
-
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from trainables.calibrators._checks import check_choice
 from trainables.calibrators._scipy import scipy_minimize
-from trainables.calibrators.objectives._base import Objective, RowTerms
-from trainables.calibrators.objectives._registry import OBJECTIVES
+from trainables.calibrators.objectives._base import OBJECTIVES, Objective, RowTerms
+from trainables.common.checks import check_choice
 
 ALPHA_START, BETA_START = 1.0, 1.5
 ALPHA_LOW, BETA_BOUNDS = 0.1, (1.5, 2.0)
@@ -17,17 +12,17 @@ ALPHA_LOW, BETA_BOUNDS = 0.1, (1.5, 2.0)
 
 @OBJECTIVES.register("cls")
 class ClasswiseScaling(Objective):
-    """Cross-entropy summed over class means, each class weighted by how its loss stands out.
+    """Cross-entropy summed over class losses, each class weighted by how its loss stands out.
 
-    With the class means L_c, normalised to x_c, the weight is
+    With the class losses L_c, normalised to x_c, the weight is
     ``beta * (sigmoid(x_c / alpha) - 1/2) + 1`` and a constant for the gradient. ``alpha`` and
-    ``beta`` start at 1 and 1.5, are set by SLSQP from the class means before and after the first
-    optimiser step and stay as they are from then on (class-wise loss scaling paper, sec. 4.3).
-    Classes count equally however many rows they have. Do not use it where a class has very few
-    fitting rows: its mean is then noise that weighs as much as any other class.
+    ``beta`` start at 1 and 1.5, are set by SLSQP from the class losses before and after the first
+    optimiser step and stay as they are from then on (class-wise loss scaling paper, sec. 4.3). Do
+    not use it where a class has very few fitting rows: its mean is then noise that weighs as much
+    as any other class.
 
     Classes without fitting rows are left out (the released code returns nan there). Where all class
-    means are equal, every weight is 1.
+    losses are equal, every weight is 1.
 
     Args:
         normalization: ``nd`` (standardised, n-1), ``cm`` (centred, divided by the range) or ``mm``
@@ -35,13 +30,19 @@ class ClasswiseScaling(Objective):
         bounds: ``released`` bounds alpha to [0.1, ln(K)/2] and beta to [1.5, 2]; ``paper`` names
             no bounds, so only alpha > 0 is kept. The default is ``released`` because all published
             figures come from that code, and without bounds the search may run away.
+        reduction: Whether the loss of a class is the ``mean`` of its rows, so that classes count
+            equally however many rows they have, or their ``sum`` (eq. 3), all of them divided by
+            the number of rows. The default is ``mean``, as in the released code.
     """
 
     adaptive = True
 
-    def __init__(self, *, normalization: str = "nd", bounds: str = "released") -> None:
+    def __init__(
+        self, *, normalization: str = "nd", bounds: str = "released", reduction: str = "mean"
+    ) -> None:
         self.normalization = check_choice("normalization", normalization, ("nd", "cm", "mm"))
         self.bounds = check_choice("bounds", bounds, ("paper", "released"))
+        self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
         self.alpha, self.beta = ALPHA_START, BETA_START
         self._first = np.zeros(0)
 
@@ -50,21 +51,22 @@ class ClasswiseScaling(Objective):
         return -terms.log_p
 
     def row_weights(self, losses: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-        """Return weight of the row's class divided by the number of rows of that class."""
-        means, counts = class_means(losses, labels, num_classes)
+        """Return weight of the row's class divided by the number of rows, of that class or all."""
+        totals, counts = self._class_losses(losses, labels, num_classes)
         present = counts > 0
-        weights = torch.zeros_like(means)
-        weights[present] = self._scale(normalize(means[present], self.normalization))
-        return (weights / counts.clamp(min=1))[labels]
+        weights = torch.zeros_like(totals)
+        weights[present] = self._scale(normalize(totals[present], self.normalization))
+        rows = counts.clamp(min=1) if self.reduction == "mean" else len(losses)
+        return (weights / rows)[labels]
 
     def begin(self, losses: Tensor, labels: Tensor, num_classes: int) -> None:
-        """Keep the class means of the uncalibrated rows and forget an earlier fit."""
+        """Keep the class losses of the uncalibrated rows and forget an earlier fit."""
         self.alpha, self.beta = ALPHA_START, BETA_START
-        self._first = present_means(losses, labels, num_classes)
+        self._first = self._present_losses(losses, labels, num_classes)
 
     def freeze(self, losses: Tensor, labels: Tensor, num_classes: int) -> None:
-        """Fit alpha and beta from the class means before and after the first step (eq. 6)."""
-        second = present_means(losses, labels, num_classes)
+        """Fit alpha and beta from the class losses before and after the first step (eq. 6)."""
+        second = self._present_losses(losses, labels, num_classes)
         x = normalize(torch.from_numpy(second), self.normalization).numpy()
 
         def distance(scaling: np.ndarray) -> float:
@@ -88,22 +90,22 @@ class ClasswiseScaling(Objective):
             return (1e-6, None), (0.0, None)
         return (ALPHA_LOW, float(np.log(num_classes)) / 2), BETA_BOUNDS
 
+    def _class_losses(
+        self, losses: Tensor, labels: Tensor, num_classes: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss (0 for absent classes) and the number of rows of each class, (K,)."""
+        counts = torch.bincount(labels, minlength=num_classes).to(losses.dtype)
+        sums = torch.zeros_like(counts).index_add_(0, labels, losses)
+        return (sums / counts.clamp(min=1) if self.reduction == "mean" else sums), counts
 
-def class_means(losses: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Return the mean loss (0 for absent classes) and the number of rows of each class, (K,)."""
-    counts = torch.bincount(labels, minlength=num_classes).to(losses.dtype)
-    sums = torch.zeros_like(counts).index_add_(0, labels, losses)
-    return sums / counts.clamp(min=1), counts
-
-
-def present_means(losses: Tensor, labels: Tensor, num_classes: int) -> np.ndarray:
-    """Return the mean loss of the classes that have rows."""
-    means, counts = class_means(losses, labels, num_classes)
-    return means[counts > 0].cpu().numpy().astype(np.float64)
+    def _present_losses(self, losses: Tensor, labels: Tensor, num_classes: int) -> np.ndarray:
+        """Return the loss of the classes that have rows."""
+        totals, counts = self._class_losses(losses, labels, num_classes)
+        return totals[counts > 0].cpu().numpy().astype(np.float64)
 
 
 def normalize(means: Tensor, how: str) -> Tensor:
-    """Normalise class means ``nd``, ``cm`` or ``mm``; all equal (or one class) gives zeros."""
+    """Normalise class losses ``nd``, ``cm`` or ``mm``; all equal (or one class) gives zeros."""
     spread = means.max() - means.min()
     if not spread > 0:
         return torch.zeros_like(means)

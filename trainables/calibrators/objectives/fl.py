@@ -1,11 +1,7 @@
-"""Focal loss as a fitting objective."""
-
 from torch import Tensor
 
-from trainables.calibrators._checks import check_range
-from trainables.calibrators.objectives._base import Objective, RowTerms
-from trainables.calibrators.objectives._registry import OBJECTIVES
-from trainables.checks import check_flag
+from trainables.calibrators.objectives._base import OBJECTIVES, Objective, RowTerms
+from trainables.common.checks import check_flag, check_number
 
 
 @OBJECTIVES.register("fl")
@@ -25,7 +21,7 @@ class Focal(Objective):
     scheduled = True
 
     def __init__(self, *, gamma: float = 3.0, detach: bool = False) -> None:
-        self.gamma = check_range("gamma", gamma, 0.0, float("inf"), right_open=True)
+        self.gamma = check_number("gamma", gamma, 0.0)
         self.detach = check_flag("detach", detach)
 
     def per_row(self, terms: RowTerms) -> Tensor:

@@ -1,10 +1,7 @@
-"""Label smoothing as a fitting objective."""
-
 from torch import Tensor
 
-from trainables.calibrators._checks import check_range
-from trainables.calibrators.objectives._base import Objective, RowTerms
-from trainables.calibrators.objectives._registry import OBJECTIVES
+from trainables.calibrators.objectives._base import OBJECTIVES, Objective, RowTerms
+from trainables.common.checks import check_number
 
 
 @OBJECTIVES.register("ls")
@@ -22,7 +19,7 @@ class LabelSmoothing(Objective):
     scheduled = True
 
     def __init__(self, *, smoothing: float = 0.05) -> None:
-        self.smoothing = check_range("smoothing", smoothing, 0.0, 1.0, right_open=True)
+        self.smoothing = check_number("smoothing", smoothing, 0.0, 1.0, open_high=True)
 
     def per_row(self, terms: RowTerms) -> Tensor:
         """Return the cross-entropy between the smoothed label and the calibrated row."""

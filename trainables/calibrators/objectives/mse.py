@@ -1,9 +1,6 @@
-"""Squared error as a fitting objective."""
-
 from torch import Tensor
 
-from trainables.calibrators.objectives._base import Objective, RowTerms
-from trainables.calibrators.objectives._registry import OBJECTIVES
+from trainables.calibrators.objectives._base import OBJECTIVES, Objective, RowTerms
 
 
 @OBJECTIVES.register("mse")

@@ -1,0 +1,134 @@
+"""``calsweep best``."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from orchestrator.cli._console import complain, echo
+from orchestrator.cli._options import StorageFolder, TrackingUri
+from trainables.common.errors import InputError
+from trainables.common.paths import DEFAULT_STORAGE
+
+if TYPE_CHECKING:
+    from orchestrator.tracking import BestConfig
+
+NONE_FINISHED = 1  # As of a sweep in which a study has no finished trial.
+
+
+Format = Literal["yaml", "json", "fixed"]
+
+
+def best(
+    task: Annotated[str, typer.Option(help="dataset/model/protocol, or the task's name.")],
+    recipe: Annotated[str, typer.Option(help="Such as mbls+macal.")],
+    sweep: Annotated[str | None, typer.Option(help="Only trials of this sweep.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many, best first.")] = 1,
+    since: Annotated[str | None, typer.Option(help="Only studies begun on DATE or later.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only studies begun on DATE or before.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(help="Only sweeps with KEY=VALUE below `tags`; repeatable.")
+    ] = None,
+    fingerprint: Annotated[
+        str | None, typer.Option(help="Only data whose hash begins so; any: rank all together.")
+    ] = None,
+    code: Annotated[
+        str | None, typer.Option(help="Only this git commit; any: rank all together.")
+    ] = None,
+    format: Annotated[
+        Format, typer.Option(help="yaml, json, or fixed: the block for another sweep file.")
+    ] = "yaml",
+    out: Annotated[
+        Path | None, typer.Option(help="Write OUT.yaml and OUT.json instead of printing.")
+    ] = None,
+    promote: Annotated[
+        bool, typer.Option("--promote", help="Register the best one's weights as the champion.")
+    ] = False,
+    tracking_uri: TrackingUri = None,
+    storage: StorageFolder = DEFAULT_STORAGE,
+) -> int:
+    """Print the best configuration of a recipe: the `fixed` block for another sweep file."""
+    from orchestrator.sweep.tracking_uri import default_tracking_uri
+    from orchestrator.tracking import best_config
+
+    uri = tracking_uri or default_tracking_uri(storage)
+    found = best_config(
+        task,
+        recipe,
+        tracking_uri=uri,
+        sweep=sweep,
+        top=top,
+        since=_day("--since", since),
+        until=_day("--until", until, after=True),
+        tags=dict(_pair(text) for text in tag or ()),
+        fingerprint=fingerprint,
+        code=code,
+    )
+    if not found:
+        complain(f"no trial of {recipe!r} on {task!r} has finished")
+        return NONE_FINISHED
+    if found[0].note:
+        echo(f"calsweep: {found[0].note}", err=True)
+    if out is not None:
+        for position, config in enumerate(found):
+            _save(config, out, "" if top == 1 else f"-{position + 1}")
+    else:
+        echo(_text(found, format, several=top > 1), nl=False)
+    if promote:
+        from orchestrator.tracking.champion import promote as register
+
+        champion = register(found[0].run_id, uri, storage)
+        named = f"{champion.model} version {champion.version} is the {champion.alias}"
+        echo(f"calsweep: {named}{'' if champion.new else ' already'}", err=True)
+    return 0
+
+
+def _text(found: list[BestConfig], format: Format, several: bool) -> str:
+    """Return configurations as one document, or as several where YAML has them."""
+    if format == "json":
+        if several:
+            return json.dumps([config.to_dict() for config in found], indent=2) + "\n"
+        return "".join(config.to_json() + "\n" for config in found)
+    texts = [c.to_fixed() if format == "fixed" else c.to_yaml() for c in found]
+    return "---\n".join(texts)
+
+
+def _day(option: str, text: str | None, after: bool = False) -> datetime | None:
+    """Return the beginning of a day in local time, or of the one after it; or the very time."""
+    if text is None:
+        return None
+    try:
+        day = date.fromisoformat(text) + timedelta(days=int(after))
+        return datetime(day.year, day.month, day.day).astimezone()
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError) as error:
+        raise InputError(
+            f"{option} {text!r} is no date; allowed: 2026-05-01 or 2026-05-01T13:30"
+        ) from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not name or not separator:
+        raise InputError(f"--tag {text!r} is not KEY=VALUE")
+    return name, value
+
+
+def _save(config: BestConfig, out: Path, suffix: str) -> None:
+    stem = out.stem if out.suffix in (".yaml", ".yml", ".json") else out.name
+    texts = {"yaml": config.to_yaml(), "json": config.to_json()}
+    for ending, text in texts.items():
+        try:
+            path = out.with_name(f"{stem}{suffix}.{ending}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InputError(f"--out {out}: cannot be written: {error}") from error
+        echo(f"wrote {path}")

@@ -1,0 +1,134 @@
+"""``calsweep claims``: which claims of the papers stored runs confirm."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli._console import echo, output, progress_bar
+from orchestrator.cli._options import (
+    Draws,
+    ResampleSeed,
+    StorageFolder,
+    TextFormat,
+    TrackingUri,
+    tracked_results,
+)
+from trainables.common.errors import InputError
+from trainables.common.paths import DEFAULT_STORAGE
+
+if TYPE_CHECKING:
+    from orchestrator.statistics import ClaimVerdict
+    from orchestrator.tables.claims import Claim
+
+HEADINGS = ("runs", "better", "than", "metric", "difference", "interval", "detectable", "verdict")
+
+
+def claims(
+    sweeps: Annotated[list[str], typer.Argument(help="Names of sweeps.", show_default=False)],
+    claim: Annotated[
+        list[str] | None, typer.Option(help="Only this claim; may be repeated. Default: all.")
+    ] = None,
+    draws: Draws = 2000,
+    seed: ResampleSeed = 0,
+    format: TextFormat = "terminal",
+    tracking_uri: TrackingUri = None,
+    storage: StorageFolder = DEFAULT_STORAGE,
+) -> None:
+    """Say which claims of the papers stored runs confirm, which they refute, which they cannot."""
+    from itertools import chain
+
+    from orchestrator.statistics import judge_claim
+    from orchestrator.storage.storage import Storage
+
+    wanted = _chosen(claim)
+    results = list(chain.from_iterable(tracked_results(sweeps, tracking_uri, storage)))
+    store = Storage(storage).store()
+    found = []
+    with progress_bar("judging claims") as show:
+        for number, one in enumerate(wanted):
+            show(number, len(wanted))
+            found.append(judge_claim(one, results, store, draws=draws, seed=seed))
+    if format == "csv":
+        echo(_csv(found), nl=False)
+    else:
+        _show(found, markdown=format == "markdown")
+
+
+def _chosen(names: list[str] | None) -> list[Claim]:
+    from orchestrator.tables.claims import load_claims
+
+    known = {claim.name: claim for claim in load_claims()}
+    for name in names or ():
+        if name not in known:
+            raise InputError(f"--claim {name!r} is not one of: {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names)] if names else list(known.values())
+
+
+def _show(found: list[ClaimVerdict], markdown: bool) -> None:
+    from rich.box import MARKDOWN, SIMPLE_HEAD
+    from rich.table import Table
+
+    console, bold = output(), "**" * markdown
+    for one in found:
+        source = f"{one.claim.paper} {one.claim.table}"
+        console.print(f"{bold}{one.claim.says}{bold} ({source}; {one.claim.name}): {one.verdict}")
+        if not one.pairs:
+            console.print(f"  {_missing(one.claim)}\n")
+            continue
+        table = Table(box=MARKDOWN if markdown else SIMPLE_HEAD, padding=(0, 1))
+        for heading in HEADINGS:
+            table.add_column(heading, no_wrap=True)
+        for cells in _rows(one):
+            table.add_row(*cells)
+        console.print(table)
+    console.print(
+        "intervals: 95 % for all rows of a claim together, of these networks on other test rows; "
+        "detectable: the smallest difference found in 80 % of cases"
+    )
+
+
+def _missing(claim: Claim) -> str:
+    where = "" if claim.datasets == ("*",) else f" on data sets {', '.join(claim.datasets)}"
+    return f"no sweep here has predictions of both {claim.better} and {claim.than}{where}"
+
+
+def _rows(found: ClaimVerdict) -> Iterator[tuple[str, ...]]:
+    from orchestrator.tables.columns import column
+
+    shown = column(found.claim.metric)
+    for pair in found.pairs:
+        gap = pair.difference
+        yield (
+            f"{pair.sweep}: {pair.task}",
+            *(
+                f"{recipe} {shown.show(value)}"
+                for recipe, value in zip((pair.better, pair.than), pair.values, strict=True)
+            ),
+            shown.heading,
+            shown.show_change(gap.value),
+            f"[{shown.show_change(gap.low)}, {shown.show_change(gap.high)}]",
+            shown.show(pair.detectable),
+            pair.verdict,
+        )
+
+
+def _csv(found: list[ClaimVerdict]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    names = ("claim", "claim_verdict", "metric", "margin", "sweep", "task", "better", "than")
+    figures = ("better_value", "than_value", "difference", "low", "high", "detectable", "verdict")
+    writer.writerow([*names, *figures])
+    for one in found:
+        start = [one.claim.name, one.verdict, one.claim.metric, one.claim.margin]
+        for pair in one.pairs:
+            gap = [pair.difference.value, pair.difference.low, pair.difference.high]
+            named = [pair.sweep, pair.task, pair.better, pair.than, *pair.values]
+            writer.writerow([*start, *named, *gap, pair.detectable, pair.verdict])
+        if not one.pairs:
+            writer.writerow([*start, *[None] * 11])
+    return stream.getvalue()

@@ -1,0 +1,109 @@
+"""A sweep is run, and what came of it printed, for ``demo`` and ``run``."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from orchestrator.cli._console import output
+from orchestrator.cli._report import write_page
+from orchestrator.report import from_folder
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.spec import SweepSpec
+from orchestrator.tables.arrange import build_table
+from orchestrator.tables.columns import DEFAULT_METRICS
+from orchestrator.tables.make import render
+from orchestrator.tables.renderers import to_rich
+from orchestrator.tables.table import ComparisonTable
+from trainables.common.addresses import redacted
+from trainables.common.errors import InputError
+
+if TYPE_CHECKING:
+    from orchestrator.running.run import SweepOutcome
+
+EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
+
+
+def run_and_show(
+    spec: SweepSpec,
+    resume: bool = False,
+    fresh: bool = False,
+    address: str | None = None,
+    quiet: bool = False,
+) -> int:
+    """Run a sweep as ``run_sweep`` does, print what came of it and return the exit code."""
+    from orchestrator.running.run import run_sweep
+
+    console = None if quiet else Console(stderr=True)
+    outcome = run_sweep(spec, resume=resume, fresh=fresh, address=address, console=console)
+    return show_outcome(outcome, address)
+
+
+def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
+    """Print the table and where everything lies; return the exit code."""
+    if outcome.status == "interrupted":
+        output().print(_how_to_go_on(outcome.spec, address))
+    else:
+        table = build_table(outcome.results, DEFAULT_METRICS)
+        output().print(to_rich(table))
+        _write_tables(table, SweepFolder.of(outcome.spec))
+        output().print(_where(outcome))
+        output().print(_report(outcome))
+    if not outcome.tracked:
+        output().print(
+            f"not everything has reached {redacted(outcome.spec.tracking_uri)}; "
+            f"deliver the rest with: calsweep sync {shlex.quote(str(outcome.journal))}"
+        )
+    return EXIT_CODES[outcome.status]
+
+
+def _how_to_go_on(spec: SweepSpec, address: str | None) -> str:
+    command = ["calsweep", "run", "--resume", spec.name, "--storage", spec.storage]
+    if address is not None:
+        command += ["--address", address]
+    return f"sweep {spec.name} was interrupted; go on with: {shlex.join(command)}"
+
+
+def _write_tables(table: ComparisonTable, folder: SweepFolder) -> None:
+    for format, ending in (("markdown", "md"), ("csv", "csv"), ("latex", "tex"), ("html", "html")):
+        path = folder.table(ending)
+        try:
+            path.write_text(render(table, format), encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _report(outcome: SweepOutcome) -> str:
+    """Write the report and return what to say of it; without it the tables are there still."""
+    folder = SweepFolder.of(outcome.spec)
+    try:
+        return f"report: {_relative(write_page(from_folder(folder), folder.report))}"
+    except InputError as error:
+        return f"no report: {error}"
+
+
+def _where(outcome: SweepOutcome) -> str:
+    spec = outcome.spec
+    place = _relative(SweepFolder.of(spec).path)
+    return (
+        f"{outcome.seconds:.0f} s · tracking: {_tracking(spec.tracking_uri)} · "
+        f"artifacts: {_relative(Storage.of(spec).artifacts)} · "
+        f"configurations: {place}/chosen · tables: {place}/table.md, .csv, .tex, .html"
+    )
+
+
+def _tracking(uri: str) -> str:
+    """Return the page of a tracking server, a folder, or the command that shows a database."""
+    if uri.startswith(("http", "folder:")):
+        return redacted(uri)
+    return f"mlflow ui --backend-store-uri {shlex.quote(redacted(uri))}"
+
+
+def _relative(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,78 @@
+"""``calsweep plan``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from orchestrator.cli._console import output
+from orchestrator.cli._options import SweepFile
+
+if TYPE_CHECKING:
+    from orchestrator.running.data import DataPreview
+    from orchestrator.sweep.plan import Plan, StudyPlan
+    from orchestrator.sweep.spec import SweepSpec
+
+
+def plan(sweep: SweepFile) -> None:
+    """Show what a sweep file would compute, and what is there already."""
+    from orchestrator.sweep.spec import load_sweep
+
+    show_plan(load_sweep(sweep))
+
+
+def show_plan(spec: SweepSpec) -> None:
+    """Print studies, trials, distinct trainings, and what an earlier run has left to reuse."""
+    from orchestrator.running.data import preview_data
+    from orchestrator.sweep.plan import make_plan
+
+    plan = make_plan(spec)
+    console, data = output(), preview_data(spec)
+    console.print(_studies(plan))
+    stages = plan.stage_trials()
+    console.print(
+        f"{len(plan.studies)} studies, {plan.trials} trials: at most {stages['train']} trainings, "
+        f"{stages['refine']} refinements on stored features, "
+        f"{stages['calibrate']} calibrations of stored logits"
+    )
+    console.print(f"with a training of its own for every trial it would be {plan.trials} trainings")
+    console.print(_preview(plan, data))
+    for missing in data.missing:
+        console.print(missing)
+    console.print(
+        f"sweep {plan.spec.name!r}; hours are of one after another, by the last runs on the same "
+        "data, model and protocol that the tracking store knows"
+    )
+
+
+def _studies(plan: Plan) -> Table:
+    table = Table(box=None)
+    for heading in ("task", "recipe", "stage", "trials", "searches", "builds on"):
+        table.add_column(heading, overflow="fold")
+    for study in plan:
+        recipe = study.recipe.name if study.row else f"({study.recipe.name})"
+        upstream = study.recipe.upstream.name if study.recipe.upstream else ""
+        search = (str(study.trials), _searches(study))
+        table.add_row(study.task.id, recipe, study.stage, *search, upstream)
+    return table
+
+
+def _searches(study: StudyPlan) -> str:
+    names = [f"{part}.{name}" for part, parameters in study.searched.items() for name in parameters]
+    return ", ".join(names) or "nothing: one trial"
+
+
+def _preview(plan: Plan, data: DataPreview) -> Table:
+    from orchestrator.running.preview import preview
+
+    table = Table(box=None)
+    for heading in ("task", "stage", "to compute, at most", "reused", "s each", "hours in all"):
+        table.add_column(heading, justify="left" if heading in ("task", "stage") else "right")
+    for stage in preview(plan, data):
+        seconds = "" if stage.seconds is None else f"{stage.seconds:.1f}"
+        hours = "no estimate" if stage.hours is None else f"{stage.hours:.2f}"
+        table.add_row(
+            stage.task, stage.stage, str(stage.computed), str(stage.reused), seconds, hours
+        )
+    return table

@@ -1,0 +1,94 @@
+"""``calsweep ranks``: which recipes differ over data sets and models by more than chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli._console import echo, output
+from orchestrator.cli._options import Metric, StorageFolder, TrackingUri, tracked_results
+from trainables.common.errors import InputError
+from trainables.common.paths import DEFAULT_STORAGE
+
+if TYPE_CHECKING:
+    from orchestrator.statistics import BlockScores, RankComparison
+
+
+def ranks(
+    sweeps: Annotated[list[str], typer.Argument(help="Names of sweeps.", show_default=False)],
+    metric: Metric = "ece",
+    control: Annotated[
+        str, typer.Option(help="Compare with this recipe only, which needs fewer blocks.")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Write the critical-difference diagram: .pdf, .png, .svg.")
+    ] = None,
+    tracking_uri: TrackingUri = None,
+    storage: StorageFolder = DEFAULT_STORAGE,
+) -> None:
+    """Rank recipes over (dataset, model) blocks and test whether they differ."""
+    from orchestrator.statistics import block_scores, rank_comparison
+    from orchestrator.tables.columns import column
+
+    if out is not None and out.suffix not in (".pdf", ".png", ".svg"):
+        raise InputError(f"--out {out}: ending {out.suffix!r}, allowed are .pdf, .png, .svg")
+    shown = column(metric)
+    results = chain.from_iterable(tracked_results(sweeps, tracking_uri, storage))
+    found = block_scores(list(results), metric)
+    if control and control not in found.scores:
+        there = ", ".join(found.scores)
+        raise InputError(f"--control {control!r} is not ranked; there are: {there}")
+    comparison = rank_comparison(found.scores, higher=shown.higher, control=control)
+    for text in _rank_lines(comparison, found, shown.heading):
+        output().print(text)
+    if out is not None:
+        # Bars join recipes of which no two differ, so that takes the tests of all pairs.
+        pairwise = rank_comparison(found.scores, higher=shown.higher)
+        _save_diagram(pairwise, shown.heading, out)
+
+
+def _rank_lines(comparison: RankComparison, found: BlockScores, heading: str) -> Iterator[str]:
+    low, high = found.seeds
+    seeds = str(low) if low == high else f"{low} to {high}"
+    yield (
+        f"average rank by {heading} over {comparison.blocks} (dataset, model) blocks, "
+        f"mean over seeds: {seeds}"
+    )
+    for recipe, rank in comparison.ranks.items():
+        yield f"  {rank:5.2f}  {recipe}"
+    friedman = comparison.friedman
+    yield f"Friedman, all alike: {'not testable' if friedman is None else f'p = {friedman:.4f}'}"
+    if comparison.critical_difference is not None:
+        width = comparison.critical_difference
+        yield f"critical difference of average ranks (Nemenyi): {width:.2f}"
+    yield from _pair_lines(comparison)
+    for recipe, blocks in found.incomplete.items():
+        listing = ", ".join("/".join(block) for block in blocks)
+        yield f"not ranked: {recipe} has no figure on {listing}"
+
+
+def _pair_lines(comparison: RankComparison) -> Iterator[str]:
+    title = "Wilcoxon's signed-rank test, p with Holm's correction"
+    count = len(comparison.pairs)
+    if not comparison.testable:
+        yield f"{title}: not testable, too few blocks ({comparison.blocks}) for {count} pairs"
+        return
+    yield f"{title} for {count} pairs (* below 5%):"
+    for pair in comparison.pairs:
+        p = "not testable" if pair.p is None else f"p = {pair.p:.4f}{' *' * pair.differs}"
+        yield f"  {pair.first} before {pair.second}: {p}"
+
+
+def _save_diagram(comparison: RankComparison, title: str, out: Path) -> None:
+    from orchestrator.statistics import critical_difference_diagram
+
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        critical_difference_diagram(comparison, title).savefig(out, dpi=150)
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot be written: {error}") from error
+    echo(f"wrote {out}")

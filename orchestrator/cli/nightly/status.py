@@ -1,0 +1,69 @@
+"""``calsweep nightly status``: verdicts, the next start, and trends."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from orchestrator import nightly
+from orchestrator.cli._console import output
+from orchestrator.cli.nightly.common import File, all_cells, load
+from trainables.common.errors import InputError
+
+
+def status(
+    file: File = None,
+    last: Annotated[int, typer.Option(min=1, help="Nights to list.")] = 7,
+    metric: Annotated[str, typer.Option(help="Whose trend is drawn.")] = "ece",
+) -> int:
+    """Show the last verdicts, the next start, and trends as small charts."""
+    benchmark = load(file)
+    book, known = nightly.Book(benchmark.folder), nightly.installation(benchmark)
+    console, start = output(), "not scheduled from here"
+    if known is not None:
+        following = nightly.make_schedule(known.at, known.time_zone).next_start(datetime.now(UTC))
+        start = f"by {known.scheduler}, next {following:%Y-%m-%d %H:%M %Z}"
+    console.print(f"{benchmark.name}: {start}")
+    console.print(_verdicts(book, last))
+    console.print(_trends(book, metric, benchmark.model.history))
+    return 0
+
+
+def _verdicts(book: nightly.Book, last: int) -> Table:
+    table = _table("night", "verdict", "what")
+    for night in book.nights()[-last:]:
+        table.add_row(night.name, *_outcome(night))
+    return table
+
+
+def _outcome(night: nightly.Night) -> tuple[str, str]:
+    verdict = night.verdict
+    if verdict is None:
+        given_up = night.facts.get("given_up")
+        return ("given up", given_up) if given_up else ("unfinished", "the next start goes on")
+    found = verdict.alarms or verdict.suspicions
+    return verdict.status, "; ".join(str(finding.cell) for finding in found)
+
+
+def _trends(book: nightly.Book, metric: str, nights: int) -> Table:
+    """Return one metric's series of every recipe, drawn in a line each."""
+    records = [record for record, _ in book.judged()][-nights:]
+    table = _table("recipe", "task", f"{metric}, {len(records)} nights", "last")
+    known = all_cells(records[-1:])
+    cells = [cell for cell in known if cell.metric == metric]
+    if records and not cells:
+        metrics = ", ".join(dict.fromkeys(cell.metric for cell in known))
+        raise InputError(f"--metric: {metric!r} is not recorded; there are: {metrics}")
+    for cell in cells:
+        values = nightly.series_of(records, cell)
+        line, last = nightly.sparkline(values), nightly.figure(cell, values[-1])
+        table.add_row(cell.recipe, cell.task, line, last)
+    return table
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table

@@ -1,0 +1,1 @@
+"""Calibration of logits that were computed elsewhere."""

@@ -1,0 +1,61 @@
+"""What a person watching ``calsweep calibrate`` sees: which recipe, of how many, since when."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+PATIENCE = 2.0  # Nothing is shown of what takes no longer, in seconds.
+PLAIN_SECONDS = 10.0  # Between two lines where the output is no terminal.
+
+
+@contextmanager
+def shown_recipes(console: Console | None, total: int) -> Iterator[Callable[[str], None]]:
+    """Give a function that is told the name of each recipe as its turn comes.
+
+    A thread shows the recipe at work, so that a fit of minutes is seen to go on: live on a
+    terminal, as a line now and then elsewhere, or not at all.
+    """
+    if console is None:
+        yield lambda _: None
+        return
+    watch = _Watch(console, total)
+    thread = threading.Thread(target=watch.show, daemon=True)
+    thread.start()
+    try:
+        yield watch.begin
+    finally:
+        watch.done.set()
+        thread.join()
+
+
+class _Watch:
+    def __init__(self, console: Console, total: int) -> None:
+        self.done = threading.Event()
+        self._console, self._total = console, total
+        self._number, self._name = 0, ""
+        self._started = time.monotonic()
+
+    def begin(self, name: str) -> None:
+        self._number, self._name = self._number + 1, name
+
+    def show(self) -> None:
+        if self.done.wait(PATIENCE):
+            return
+        if self._console.is_terminal:
+            with Live(get_renderable=self._line, console=self._console, transient=True):
+                self.done.wait()
+            return
+        self._console.print(self._line())
+        while not self.done.wait(PLAIN_SECONDS):
+            self._console.print(self._line())
+
+    def _line(self) -> Text:
+        passed = timedelta(seconds=round(time.monotonic() - self._started))
+        name = self._name or "uncalibrated rows"
+        return Text(f"recipe {self._number} of {self._total}: {name} · {passed}")

@@ -1,0 +1,190 @@
+"""All nights of one benchmark as a folder: what each measured and came to, what is accepted."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from orchestrator.nightly.record import CellKey, NightRecord, Verdict
+from trainables.common.errors import InputError, StorageError
+from trainables.common.files import write_whole
+
+FACTS, RECORD, VERDICT, DELIVERED = "night.json", "record.json", "verdict.json", "delivered.json"
+ACCEPTED = "accepted.jsonl"
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """A change that somebody intended, with the reason given.
+
+    Attributes:
+        cell: The series that starts anew; without a metric, all of the pair.
+        night: The first night of the new series.
+        time: When it was said, ISO 8601.
+    """
+
+    cell: CellKey
+    night: str
+    why: str
+    time: str
+
+
+class Night:
+    """One night's ``STORAGE/nightly/NAME/nights/NIGHT``; its files appear whole or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def name(self) -> str:
+        """Return the night's name, such as ``2026-11-21``."""
+        return self.folder.name
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return what is known from its beginning on, or nothing if it has not begun.
+
+        ``number`` (rising in the order of running), ``started``, ``environment``, and ``given_up``
+        (why, if it was).
+        """
+        return self.read(FACTS) or {}
+
+    @property
+    def record(self) -> NightRecord | None:
+        """Return what it measured, once it has."""
+        content = self.read(RECORD)
+        return None if content is None else NightRecord.from_json(content)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Return what it came to, once it has been judged."""
+        content = self.read(VERDICT)
+        return None if content is None else Verdict.from_json(content)
+
+    @property
+    def unfinished(self) -> bool:
+        """Return whether it began, has no verdict, and was not given up."""
+        facts = self.facts
+        return bool(facts) and "given_up" not in facts and not (self.folder / VERDICT).exists()
+
+    @property
+    def delivered(self) -> bool:
+        """Return whether the tracking server has its verdict."""
+        return (self.folder / DELIVERED).exists()
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Return what one of its files holds; see ``read_json``."""
+        return read_json(self.folder / name)
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write one of its files; see ``write_text``."""
+        write_text(self.folder / name, json.dumps(content, indent=1, allow_nan=False))
+
+    def shrink(self) -> None:
+        """Remove everything but what later nights and readers need."""
+        for part in ("artifacts", "sweeps"):
+            shutil.rmtree(self.folder / part, ignore_errors=True)
+
+
+class Book:
+    """The folder of all nights, ``STORAGE/nightly/NAME``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def night(self, name: str) -> Night:
+        """Return a night by its name, begun or not."""
+        return Night(self.folder / "nights" / name)
+
+    def nights(self) -> list[Night]:
+        """Return the nights that began, in the order in which they did, whatever the clock said."""
+        found = [Night(path.parent) for path in (self.folder / "nights").glob(f"*/{FACTS}")]
+        return sorted(found, key=lambda night: int(night.facts["number"]))
+
+    def begin(self, name: str, started: float, environment: Mapping[str, str]) -> Night:
+        """Open a night, with the next number; one that is open keeps its number."""
+        night = self.night(name)
+        last = max((known.facts["number"] for known in self.nights()), default=0)
+        number = night.facts.get("number", last + 1)
+        facts = {"number": number, "started": started, "environment": dict(environment)}
+        night.write(FACTS, facts)
+        return night
+
+    def give_up(self, night: Night, why: str) -> None:
+        """Note that a night will get no verdict."""
+        night.write(FACTS, {**night.facts, "given_up": why})
+
+    def judged(self) -> list[tuple[NightRecord, Verdict]]:
+        """Return record and verdict of every night that has both, in the order of running."""
+        pairs = ((night.record, night.verdict) for night in self.nights())
+        return [(r, v) for r, v in pairs if r is not None and v is not None]
+
+    def restarts(self) -> dict[CellKey, str]:
+        """Return the night from which on each accepted cell's series starts anew.
+
+        Raises:
+            InputError: If the file is damaged.
+        """
+        path = self.folder / ACCEPTED
+        if not path.exists():
+            return {}
+        try:
+            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            return {CellKey.parse(row["cell"]): row["night"] for row in rows}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{path} is damaged: {error}") from error
+
+    def accept(self, entry: Acceptance) -> None:
+        """Add a line to the accepted changes; nothing is ever taken out.
+
+        Raises:
+            StorageError: If the file cannot be written.
+        """
+        path = self.folder / ACCEPTED
+        row = {**vars(entry), "cell": str(entry.cell)}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(path.with_suffix(".moment")), path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
+
+    def prune(self, keep: int) -> None:
+        """Shrink all nights but the last ``keep``; one not delivered yet stays whole."""
+        for night in self.nights()[:-keep]:
+            if night.delivered or "given_up" in night.facts:
+                night.shrink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all, and have the disk keep it.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text, durable=True)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return what a file holds, None if it is not there.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,164 @@
+"""The nightly file: a sweep of fixed configurations, limits, and where to report."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, field_validator
+
+from orchestrator.nightly.record import Shape
+from orchestrator.nightly.verdict.limits import Limits, StrictModel, measure_of
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.documents import read_document, read_mapping, validate
+from orchestrator.sweep.spec import SweepSpec, load_sweep, parse_sweep
+from orchestrator.tables.columns import DEFAULT_METRICS
+from trainables.common.addresses import check_server
+from trainables.common.errors import InputError
+from trainables.common.paths import local_path
+from trainables.store.artifacts import stage_key
+
+COSTS = ("images_per_second", "wall_seconds", "peak_memory")
+"""What every recipe costs, recorded beside the metrics that a nightly file names."""
+
+
+class ReportModel(StrictModel):
+    """Where a night's outcome goes, besides the folder of the night.
+
+    Attributes:
+        markdown: Copy of the summary; ``STORAGE/nightly/NAME/report.md`` if left out.
+        html: The same as one page without anything from elsewhere.
+        junit: JUnit XML, one test case for each recipe and task.
+        webhook: http(s) address that gets a JSON object by POST.
+        mail: A local command that takes the text on its standard input, such as ``[mail, -s,
+            "{subject}", team@example.org]``; run without a shell, ``{subject}`` filled in.
+        when: ``alarm`` tells people of alarms and of nights that could not run, ``always`` of all.
+    """
+
+    markdown: str | None = None
+    html: str | None = None
+    junit: str | None = None
+    webhook: str | None = None
+    mail: tuple[str, ...] = Field(default=(), strict=False)
+    when: Literal["alarm", "always"] = "alarm"
+
+    @field_validator("markdown", "html", "junit")
+    @classmethod
+    def _is_place(cls, value: str | None) -> str | None:
+        if value is not None:
+            local_path(value, "report")
+        return value
+
+    @field_validator("webhook")
+    @classmethod
+    def _is_web(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        fits = value.isascii() and value.startswith(("http://", "https://")) and "@" not in value
+        try:
+            check_server("webhook", value, "")
+        except InputError:
+            fits = False
+        if not fits:
+            # Not shown: any part of it may be secret.
+            raise InputError(
+                "report.webhook: must be http://HOST[:PORT]/... or https://HOST[:PORT]/... with a "
+                "port from 1 to 65535, without @ (write %40), spaces, or letters beyond ASCII"
+            )
+        return value
+
+
+class NightlyModel(StrictModel):
+    """The keys of a nightly file.
+
+    Attributes:
+        sweep: A sweep as in a sweep file, or the path of one, relative to the nightly file.
+        metrics: Test metrics that are judged, such as ``ece`` or ``cifar10-c/ece``.
+        history: Most nights before that are looked at.
+        keep: Nights of which weights, logits and journals are kept; older ones keep record,
+            verdict and summaries.
+    """
+
+    sweep: dict[str, Any] | str
+    limits: Limits = Limits()
+    report: ReportModel = ReportModel()
+    metrics: tuple[str, ...] = Field(default=DEFAULT_METRICS, min_length=1, strict=False)
+    history: Annotated[int, Field(ge=5, le=3650)] = 90
+    keep: Annotated[int, Field(ge=1)] = 3
+
+    @field_validator("metrics")
+    @classmethod
+    def _are_quality(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for metric in value:
+            if measure_of(metric).family != "quality":
+                raise ValueError(f"{metric!r} is recorded in any case; name metrics of quality")
+        return value
+
+
+@dataclass(frozen=True)
+class Nightly:
+    """A nightly file, checked, and the sweep that every night computes."""
+
+    path: Path
+    model: NightlyModel
+    sweep: SweepSpec
+
+    @property
+    def name(self) -> str:
+        """Return the benchmark's name, which is the sweep's."""
+        return self.sweep.name
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of all nights, inside the sweep's storage."""
+        return Storage.of(self.sweep).nightly(self.name)
+
+    def sweep_folder(self, night: str) -> SweepFolder:
+        """Return the folder of a night's sweep, in a storage of the night's own."""
+        return Storage(self.folder / "nights" / night).sweep(f"{self.name}-{night}")
+
+    @property
+    def shape(self) -> Shape:
+        """Return what every night must hold."""
+        return Shape(
+            recipes=tuple(recipe.name for recipe in self.sweep.expanded()),
+            tasks=tuple(task.id for task in self.sweep.tasks),
+            metrics=(*self.model.metrics, *COSTS),
+            seeds=self.sweep.seeds,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash (hex) of what is computed; places and resources do not count."""
+        content = self.sweep.model_dump(mode="json")
+        return stage_key(
+            "nightly", **{key: content[key] for key in ("tasks", "recipes", "variants", "search")}
+        )[:12]
+
+
+def benchmark_file() -> Path:
+    """Return the nightly file that ships with the package."""
+    return Path(__file__).with_name("nightly.yaml")
+
+
+def load_nightly(path: str | Path) -> Nightly:
+    """Read a nightly file.
+
+    Raises:
+        InputError: If it is missing, no valid YAML, or says something that is not allowed; one
+            line with file, key, value and what is allowed.
+    """
+    path = local_path(path, "nightly file")
+    document = read_mapping(read_document(path, str(path)), str(path), "a nightly file", "sweep")
+    model = validate(NightlyModel, document, str(path))
+    if isinstance(model.sweep, str):
+        sweep = load_sweep(path.parent / model.sweep)
+    else:
+        sweep = parse_sweep(yaml.safe_dump(model.sweep, sort_keys=False), f"{path}: sweep")
+    if sweep.search.trials != 1 or sweep.search.sampler == "grid":
+        raise InputError(
+            f"{path}: sweep.search: a night compares fixed configurations, so `trials` must be 1 "
+            f"and `sampler` not grid, got trials {sweep.search.trials}, {sweep.search.sampler}; "
+            "values other than the published go under search.fixed"
+        )
+    return Nightly(path, model, sweep)

@@ -1,0 +1,98 @@
+"""What a night's sweep measured, read from its journal."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from orchestrator.nightly.book import Night
+from orchestrator.nightly.config import Nightly
+from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, NightRecord
+from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.provenance import provenance
+from trainables.data import PreparedData
+
+TOTAL = CellKey(*WHOLE_NIGHT, "total_seconds")
+
+
+def current_environment(nightly: Nightly, data: Mapping[str, PreparedData]) -> dict[str, str]:
+    """Return what may explain a change of the figures, by readable names."""
+    facts = provenance()
+    hardware = {f"hardware {name}": _text(value) for name, value in facts["hardware"].items()}
+    names = {task.id: task.dataset_name for task in nightly.sweep.tasks}
+    return {
+        **facts["versions"],
+        **hardware,
+        "code": facts["git_commit"] or "not from a repository",
+        **{f"data {names[task]}": prepared.key[:12] for task, prepared in data.items()},
+        "benchmark": nightly.fingerprint,
+    }
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+
+
+def measure_night(
+    nightly: Nightly,
+    night: Night,
+    ledger: Ledger,
+    data: Mapping[str, PreparedData],
+    seconds: float | None,
+) -> NightRecord:
+    """Return a night's record, from what the journal of its sweep tells.
+
+    Test metrics are those of the chosen configurations. ``wall_seconds`` is what the whole chain of
+    stages cost; ``images_per_second`` (training images, or validation rows for a calibrator, by the
+    mean epoch, on a CPU in seconds of the processor) and ``peak_memory`` are those of the recipe's
+    own last stage. ``seconds`` is the wall time of the whole sweep; None if it was interrupted.
+    """
+    # One search trial a study, so that each seed has one trial.
+    trials = {(trial.study, trial.seed): trial for trial in ledger.trials.values()}
+    cells: dict[CellKey, dict[int, float]] = {}
+    failed = {}
+    for study in ledger.studies.values():
+        pair = study.recipe, study.task
+        if not study.row:
+            continue
+        if reason := _failure(study, trials, nightly.sweep.seeds):
+            failed[pair] = reason
+            continue
+        counts = data[study.task].counts
+        for seed in nightly.sweep.seeds:
+            figures = _figures(trials[study.name, seed], counts)
+            for metric in nightly.shape.metrics:
+                if metric in figures:
+                    cells.setdefault(CellKey(*pair, metric), {})[seed] = figures[metric]
+    if seconds is not None:
+        cells[TOTAL] = {nightly.sweep.seeds[0]: seconds}
+    started, environment = night.facts["started"], dict(night.facts["environment"])
+    return NightRecord(night.name, started, cells, failed, nightly.shape, environment)
+
+
+def artifacts_with_costs(ledger: Ledger) -> set[str]:
+    """Return the keys of all artifacts whose cost the journal knows.
+
+    Whatever else is in the store was finished in the moment of a crash.
+    """
+    return {trial.artifact for trial in ledger.trials.values() if trial.epoch_seconds}
+
+
+def _failure(study: Study, trials: Mapping[tuple[str, int], Trial], seeds: Iterable[int]) -> str:
+    """Return why a study has not been measured with every seed, or an empty string."""
+    if study.chosen is None:
+        return (study.closed and study.closed.reason) or "it has no finished trial"
+    for seed in seeds:
+        trial = trials.get((study.name, seed))
+        if trial is None or not trial.test:
+            return f"seed {seed}: {(trial and trial.reason) or 'no test metrics'}"
+    return ""
+
+
+def _figures(trial: Trial, counts: Mapping[str, int]) -> dict[str, float]:
+    figures = dict(trial.test)
+    if trial.chain_seconds:
+        figures["wall_seconds"] = trial.chain_seconds
+    if trial.epoch_seconds:
+        rows = counts["validation" if trial.stage == "calibrate" else "train"]
+        figures["images_per_second"] = rows / trial.epoch_seconds
+        figures["peak_memory"] = trial.peak_memory or 0.0
+    return figures

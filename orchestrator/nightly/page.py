@@ -1,0 +1,262 @@
+"""What a person is told: a night as Markdown, HTML and JUnit XML; a series as blocks, plot, CSV."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import product
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
+
+from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightRecord, Verdict
+from orchestrator.nightly.verdict.judge import changes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HEADLINES = {
+    "ok": "as before",
+    "suspicious": "as before, with suspicions",
+    "regression": "something got worse",
+    "incomplete": "results are missing",
+}
+# What XML 1.0 has no way to write.
+FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+WIDTH, HEIGHT, MARGIN = 320, 48, 4  # Of a drawing, in pixels.
+BLOCKS = "▁▂▃▄▅▆▇█"
+GAP = "·"
+COLUMNS = 3
+
+Series = Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A heading and what stands below it: paragraphs, rows of text of which the first is a head."""
+
+    heading: str
+    lines: tuple[str, ...] = ()
+    table: tuple[tuple[str, ...], ...] = ()
+
+
+def headline(name: str, night: str, verdict: Verdict) -> str:
+    """Return the outcome in one line."""
+    count = len(verdict.alarms) or len(verdict.suspicions)
+    what = "alarm" if verdict.alarms else "suspicion"
+    tail = f" ({count} {what}{'s' * (count > 1)})" if count else ""
+    return f"nightly {name}, {night}: {HEADLINES[verdict.status]}{tail}"
+
+
+def night_summary(name: str, history: Sequence[NightRecord], verdict: Verdict) -> list[Block]:
+    """Return the summary of the last night of ``history``, which is oldest first."""
+    record = history[-1]
+    return [
+        Block(headline(name, record.night, verdict), verdict.notes),
+        *(_findings(kind.capitalize(), rows) for kind, rows in verdict.findings.items() if rows),
+        Block("Changes since the night before", changes(history[-2:]) or ("none",)),
+        Block("Figures (mean over seeds)", table=_figures(record)),
+        Block("Environment", table=(("what", "value"), *record.environment.items())),
+    ]
+
+
+def failure_summary(name: str, night: str, reason: str) -> list[Block]:
+    """Return the summary of a night that could not run."""
+    return [Block(f"nightly {name}, {night}: could not run", (reason,))]
+
+
+def _findings(heading: str, findings: Sequence[Finding]) -> Block:
+    rows = [("cell", "tonight", "expected", "since", "what", "likely causes")]
+    for found in findings:
+        value, expected = (figure(found.cell, number) for number in (found.value, found.expected))
+        causes = "; ".join(found.causes) or "none known"
+        rows.append((str(found.cell), value, expected, found.since, found.text, causes))
+    return Block(heading, table=tuple(rows))
+
+
+def _figures(record: NightRecord) -> tuple[tuple[str, ...], ...]:
+    metrics, rows = record.shape.metrics, []
+    for task, recipe in product(record.shape.tasks, record.shape.recipes):
+        reason = record.failed.get((recipe, task))
+        cells = [CellKey(recipe, task, metric) for metric in metrics]
+        values = [figure(cell, record.mean(cell)) for cell in cells]
+        rows.append((task, recipe, *([f"failed: {reason}"] if reason else values)))
+    return (("task", "recipe", *metrics), *rows)
+
+
+def figure(cell: CellKey, value: float | None) -> str:
+    """Write a figure in the unit that people read."""
+    if value is None:
+        return "-"
+    if not math.isfinite(value):
+        return str(value)
+    if cell.metric == "peak_memory":
+        return f"{value / 2**20:.0f} MB"
+    if cell.metric.endswith("_seconds"):
+        return f"{value:.2f} s"
+    return f"{value:.0f}" if cell.metric == "images_per_second" else f"{value:.4f}"
+
+
+def to_markdown(blocks: Sequence[Block]) -> str:
+    """Render blocks as Markdown; nothing in them can become markup."""
+    return _environment(False).get_template("page.md.j2").render(blocks=blocks)
+
+
+def to_html(blocks: Sequence[Block], series: Sequence[tuple[CellKey, Series]] = ()) -> str:
+    """Render blocks as one page that loads nothing, series drawn below the first block."""
+    drawings = [{"title": _title(*drawn), "points": _points(drawn[1])} for drawn in series]
+    template = _environment(True).get_template("page.html.j2")
+    return template.render(blocks=blocks, drawings=drawings)
+
+
+def _environment(autoescape: bool) -> Environment:
+    environment = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=autoescape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["plain"] = _plain
+    return environment
+
+
+def _plain(text: str) -> str:
+    escaped = html.escape(" ".join(text.split()), quote=False)
+    for mark in "\\`*_[]|#":
+        escaped = escaped.replace(mark, f"\\{mark}")
+    return escaped
+
+
+def _title(cell: CellKey, values: Series) -> str:
+    last = next((value for value in reversed(values) if value is not None), None)
+    return f"{cell}, {len(values)} nights, last {figure(cell, last)}"
+
+
+def _points(values: Series) -> str:
+    step = WIDTH / max(1, len(values) - 1)
+    room = HEIGHT - 2 * MARGIN
+    return " ".join(
+        f"{index * step:.1f},{HEIGHT - MARGIN - height * room:.1f}"
+        for index, height in enumerate(heights(values))
+        if height is not None
+    )
+
+
+def night_junit(name: str, record: NightRecord, verdict: Verdict) -> str:
+    """Return the JUnit XML of a judged night; a case fails by the alarms of its cells."""
+    shape = record.shape
+    pairs = [(recipe, task) for task in shape.tasks for recipe in shape.recipes]
+    others = (found.cell.pair for found in verdict.alarms)
+    cases = []
+    for pair in dict.fromkeys([*pairs, WHOLE_NIGHT, *others]):
+        metric = "total_seconds" if pair == WHOLE_NIGHT else "wall_seconds"
+        seconds = sum(record.cells.get(CellKey(*pair, metric), {}).values())
+        named = ("night", record.night) if pair == WHOLE_NIGHT else pair
+        alarms = [found for found in verdict.alarms if found.cell.pair == pair]
+        cases.append(_case(*named, _failure(alarms) if alarms else None, seconds))
+    return _junit(f"{name} {record.night}", record.started, cases, record.environment)
+
+
+def failure_junit(name: str, night: str, started: float, reason: str) -> str:
+    """Return the JUnit XML of a night that could not run: one case, an error."""
+    case = _case(night, "night", Error(_writable(reason), "could not run"))
+    return _junit(f"{name} {night}", started, [case], {})
+
+
+def _failure(alarms: Sequence[Finding]) -> Failure:
+    message = "; ".join(f"{found.cell}: {found.text}" for found in alarms)
+    kind = "hard" if any(found.kind == "hard" for found in alarms) else "soft"
+    failure = Failure(_writable(message), kind)
+    failure.text = _writable("\n".join(cause for found in alarms for cause in found.causes))
+    return failure
+
+
+def _case(name: str, home: str, result: Error | Failure | None, seconds: float = 0.0) -> TestCase:
+    case = TestCase(_writable(name), _writable(home), round(seconds, 3))
+    case.result = [result] if result else []
+    return case
+
+
+def _junit(
+    name: str, started: float, cases: Sequence[TestCase], properties: Mapping[str, str]
+) -> str:
+    suite = TestSuite(_writable(name))
+    suite.timestamp = datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    for key, value in properties.items():
+        suite.add_property(_writable(key), _writable(value))
+    suite.add_testcases(list(cases))
+    suite.time = 0.0  # A stage's seconds stand in every recipe that builds on it.
+    document = JUnitXml()
+    document.add_testsuite(suite)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + document.tostring().decode() + "\n"
+
+
+def _writable(text: str) -> str:
+    return FORBIDDEN.sub("\ufffd", text)
+
+
+def series_of(records: Sequence[NightRecord], cell: CellKey) -> list[float | None]:
+    """Return a cell's mean over seeds, night by night; None where there is no finite one."""
+    values = (record.mean(cell) for record in records)
+    return [value if value is not None and math.isfinite(value) else None for value in values]
+
+
+def sparkline(values: Series) -> str:
+    """Draw a series in one line of text; a dot for a night without a figure."""
+    return "".join(
+        GAP if height is None else BLOCKS[round(height * (len(BLOCKS) - 1))]
+        for height in heights(values)
+    )
+
+
+def heights(values: Series) -> list[float | None]:
+    """Return values between 0 and 1; all in the middle if they are equal."""
+    known = [value for value in values if value is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    share = {value: (value - low) / (high - low) if high > low else 0.5 for value in known}
+    return [None if value is None else share[value] for value in values]
+
+
+def to_csv(records: Sequence[NightRecord], cells: Sequence[CellKey]) -> str:
+    """Write every value: night, recipe, task, metric, seed, value (fractions, seconds, bytes)."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["night", "recipe", "task", "metric", "seed", "value"])
+    for record in records:
+        for cell in cells:
+            for seed, value in record.cells.get(cell, {}).items():
+                writer.writerow([record.night, *cell, seed, value])
+    return text.getvalue()
+
+
+def plotted(
+    records: Sequence[NightRecord],
+    cells: Sequence[CellKey],
+    alarmed: Mapping[CellKey, Sequence[int]],
+) -> Figure:
+    """Plot series, oldest night first, one panel a cell, the nights marked that raised an alarm."""
+    from matplotlib.figure import Figure
+
+    rows = math.ceil(len(cells) / COLUMNS)
+    page = Figure(figsize=(4.2 * COLUMNS, 2.3 * rows), layout="constrained")
+    for position, cell in enumerate(cells):
+        axes = page.add_subplot(rows, COLUMNS, position + 1)
+        values = [math.nan if v is None else v for v in series_of(records, cell)]
+        axes.plot(range(len(values)), values, marker=".", linewidth=1)
+        bad = list(alarmed.get(cell, ()))
+        axes.plot(bad, [values[night] for night in bad], "rx")
+        axes.set_title(str(cell), fontsize=7)
+        axes.tick_params(labelsize=6)
+        if records:
+            ends = [0, len(records) - 1]
+            axes.set_xticks(ends, [records[end].night for end in ends])
+    return page

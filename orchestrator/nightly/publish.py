@@ -1,0 +1,254 @@
+"""Where a night's outcome goes: files, people, the tracking server."""
+
+import json
+import math
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Sequence
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+
+from orchestrator.nightly import page
+from orchestrator.nightly.book import DELIVERED, RECORD, VERDICT, Book, Night, write_text
+from orchestrator.nightly.config import Nightly
+from orchestrator.nightly.record import COULD_NOT_RUN, NightRecord, Verdict
+from orchestrator.storage.storage import Storage
+from orchestrator.tracking import SingleRun, deliver_run, sync
+from trainables.common.addresses import redacted
+from trainables.common.errors import InputError
+
+TOLD = "told.json"
+WEBHOOK_SECONDS = 10
+MAIL_SECONDS = 60
+REPORTS = {"markdown": "report.md", "html": "report.html", "junit": "junit.xml"}
+WAYS = ("webhook", "mail")
+
+
+class Publisher:
+    """Brings verdicts to files, people and the tracking server, each of them once.
+
+    What fails waits for the next start: it is not tried again by this one, and stops nothing else.
+    """
+
+    def __init__(self, nightly: Nightly, book: Book) -> None:
+        self._nightly = nightly
+        self._book = book
+        self._failed_ways: set[str] = set()
+        self._untracked = False  # Whether the tracking server has failed.
+
+    def publish(self, night: Night) -> list[str]:
+        """Publish what has not been of a night; return what a person must know, a line each."""
+        record, verdict = night.record, night.verdict
+        if record is None or verdict is None or (night.delivered and not self._untold(night)):
+            return []
+        problems: list[str] = []
+        steps = {"written": self._write, "told": self._tell, "tracked": self._track}
+        for done, step in steps.items():
+            try:
+                problems += step(night, record, verdict)
+            except Exception as error:  # noqa: BLE001 - the verdict stands, and later nights run
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                if isinstance(error, InputError):
+                    reason = str(error)
+                problems.append(
+                    f"the verdict on {night.name} waits for the next start to be {done}: {reason}"
+                )
+        return problems
+
+    def _write(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
+        """Write the summaries into the night's folder, and where the file asks for the latest."""
+        name, number, nights = self._nightly.name, night.facts["number"], self._book.nights()
+        earlier = [past.record for past in nights if past.facts["number"] <= number]
+        history = [past for past in earlier if past is not None][-self._nightly.model.history :]
+        blocks = page.night_summary(name, history, verdict)
+        found = [*verdict.alarms, *verdict.suspicions]
+        series = [(f.cell, page.series_of(history, f.cell)) for f in found if f.cell.metric]
+        texts = {
+            "markdown": page.to_markdown(blocks),
+            "html": page.to_html(blocks, series),
+            "junit": page.night_junit(name, record, verdict),
+        }
+        for kind, text in texts.items():
+            write_text(night.folder / REPORTS[kind], text)
+        if not any(later.verdict for later in nights if later.facts["number"] > number):
+            _write_latest(self._nightly, texts)
+        return []
+
+    def _tell(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
+        """Send the verdict to people, once a way, and note by which they have still to be told."""
+        untold, failed = self._untold(night), {}
+        if not untold and (night.folder / TOLD).exists():
+            return []
+        if not verdict.raised and self._nightly.model.report.when != "always":
+            untold = []
+        ways = [way for way in untold if way not in self._failed_ways]
+        if ways:
+            title = page.headline(self._nightly.name, night.name, verdict)
+            text = (night.folder / REPORTS["markdown"]).read_text(encoding="utf-8")
+            body = {"nightly": self._nightly.name, "code": verdict.code, **verdict.to_json()}
+            failed = _send(self._nightly, ways, title, body, text)
+            self._failed_ways |= set(failed)
+        left = [way for way in untold if way in self._failed_ways]
+        night.write(TOLD, {"problems": list(failed.values()), "left": left})
+        return list(failed.values())
+
+    def _untold(self, night: Night) -> list[str]:
+        """Return the ways by which people have still to be told of a night."""
+        told, ways = night.read(TOLD), _ways(self._nightly)
+        return ways if told is None else [way for way in ways if way in told.get("left", [])]
+
+    def _track(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
+        """Bring the night's runs and its verdict to the tracking server; twice changes nothing."""
+        if night.delivered or self._untracked:
+            return []
+        self._untracked = True
+        sweep = self._nightly.sweep
+        artifacts = Storage.of(sweep).tracked_files
+        journal = self._nightly.sweep_folder(night.name).journal
+        if journal.exists():
+            sync(journal, sweep.tracking_uri, artifacts, interrupted=True)
+        started = round(record.started * 1000)
+        judged = round((night.folder / VERDICT).stat().st_mtime * 1000)
+        run = SingleRun(
+            key=f"{self._nightly.name} {night.name}",
+            name=page.headline(self._nightly.name, night.name, verdict),
+            status="FINISHED",
+            started=started,
+            ended=max(started, judged),
+            tags=_tags(self._nightly, record, verdict),
+            metrics=_metrics(record, verdict),
+            files={name: night.folder / name for name in (*REPORTS.values(), RECORD, VERDICT)},
+        )
+        deliver_run(sweep.tracking_uri, f"{sweep.name}-nights", "nights", run, artifacts)
+        self._untracked = False
+        night.write(DELIVERED, {"uri": redacted(sweep.tracking_uri)})
+        return []
+
+
+def publish_failure(nightly: Nightly, night: str, reason: str) -> list[str]:
+    """Write and tell that a night could not run; what fails on the way is returned."""
+    blocks = page.failure_summary(nightly.name, night, reason)
+    texts = {
+        "markdown": page.to_markdown(blocks),
+        "html": page.to_html(blocks),
+        "junit": page.failure_junit(nightly.name, night, time.time(), reason),
+    }
+    problems = []
+    try:
+        _write_latest(nightly, texts)
+    except InputError as error:
+        problems.append(f"the summary is missing: {error}")
+    body: dict[str, Any] = {"nightly": nightly.name, "night": night, "status": "could not run"}
+    body |= {"code": COULD_NOT_RUN, "reason": reason}
+    failed = _send(nightly, _ways(nightly), blocks[0].heading, body, texts["markdown"])
+    return [*problems, *failed.values()]
+
+
+def _write_latest(nightly: Nightly, texts: dict[str, str]) -> None:
+    for kind, text in texts.items():
+        asked = getattr(nightly.model.report, kind)
+        place = Path(asked).expanduser() if asked else nightly.folder / REPORTS[kind]
+        write_text(place.absolute(), text)
+
+
+def _ways(nightly: Nightly) -> list[str]:
+    return [way for way in WAYS if getattr(nightly.model.report, way)]
+
+
+def _send(
+    nightly: Nightly, ways: Sequence[str], title: str, body: dict[str, Any], text: str
+) -> dict[str, str]:
+    """Send a message by each way; return a line for each that failed."""
+    report, problems = nightly.model.report, {}
+    if "webhook" in ways and report.webhook:
+        problems["webhook"] = _post(report.webhook, {**body, "text": title})
+    if "mail" in ways:
+        problems["mail"] = _mail(report.mail, title, text)
+    return {way: problem for way, problem in problems.items() if problem}
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A message that is sent on becomes a question: so a redirection counts as a failure."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Return no further request."""
+
+
+def _post(url: str, body: dict[str, Any]) -> str:
+    """Send a JSON object; return what went wrong, or nothing."""
+    # An address may hold a secret in its path: messages name the host alone.
+    where = f"webhook at {urlsplit(url).hostname}"
+    request = urllib.request.Request(
+        url,
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+        method="POST",
+    )
+    faults = ["no answer in time"]
+
+    def send() -> None:
+        try:
+            with urllib.request.build_opener(_NoRedirect).open(request, timeout=WEBHOOK_SECONDS):
+                faults.clear()
+        except (OSError, ValueError, HTTPException) as error:
+            faults[:] = [_fault(error)]
+
+    # Beside this one: an answer that comes in drops keeps no time limit of a socket's.
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    sender.join(WEBHOOK_SECONDS)
+    return "".join(f"{where} was not reached: {fault}" for fault in faults)
+
+
+def _fault(error: Exception) -> str:
+    """Return what went wrong, in no words of the other side's: they may hold anything."""
+    if isinstance(error, HTTPError):
+        return f"it answered with status {error.code}"
+    inner = getattr(error, "reason", error)
+    named = inner if isinstance(inner, Exception) else error
+    return getattr(named, "strerror", None) or type(named).__name__
+
+
+def _mail(command: Sequence[str], title: str, text: str) -> str:
+    """Run a mail command; return what went wrong, or nothing."""
+    arguments = [title if argument == "{subject}" else argument for argument in command]
+    try:
+        done = subprocess.run(
+            arguments,
+            input=text.encode("utf-8", "replace"),
+            # What it says may be anything, and any amount of it.
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=MAIL_SECONDS,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return f"mail command {command[0]!r} failed: {_fault(error)}"
+    if done.returncode:
+        return f"mail command {command[0]!r} failed with exit code {done.returncode}"
+    return ""
+
+
+def _tags(nightly: Nightly, record: NightRecord, verdict: Verdict) -> dict[str, str]:
+    prefix = "calsweep.night"
+    return {
+        prefix: record.night,
+        f"{prefix}.benchmark": nightly.name,
+        f"{prefix}.status": verdict.status,
+        f"{prefix}.alarms": ", ".join(str(found.cell) for found in verdict.alarms)[:5000],
+        **{f"{prefix}.{key}": value for key, value in record.environment.items()},
+    }
+
+
+def _metrics(record: NightRecord, verdict: Verdict) -> dict[str, float]:
+    figures = {kind: float(len(found)) for kind, found in verdict.findings.items()}
+    for cell in record.cells:
+        value = record.mean(cell)
+        if value is not None and math.isfinite(value):
+            name = "/".join((cell.task, cell.recipe, cell.metric)).replace("*", "all")
+            figures[name] = value
+    return figures

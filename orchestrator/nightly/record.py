@@ -1,0 +1,209 @@
+"""What one night measured and what it came to, as plain values that can be stored and compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
+
+from pydantic import TypeAdapter
+
+Status = Literal["ok", "suspicious", "regression", "incomplete"]
+Reason = Literal["failed", "missing", "unexpected", "not finite", "limit", "twin", "nights", "step"]
+
+
+class CellKey(NamedTuple):
+    """One series of the benchmark: a metric of a recipe on a task.
+
+    Attributes:
+        recipe, task: Such as ``mbls+ts`` and ``digits/convnet/digits``; both ``*`` for a figure of
+            the whole night.
+        metric: A name that ``Limits`` knows, such as ``ece`` or ``wall_seconds``; empty for the
+            pair of recipe and task as a whole.
+    """
+
+    recipe: str
+    task: str
+    metric: str = ""
+
+    def __str__(self) -> str:
+        """Return ``RECIPE on TASK: METRIC``, which ``parse`` reads."""
+        pair = f"{self.recipe} on {self.task}"
+        return f"{pair}: {self.metric}" if self.metric else pair
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Recipe and task."""
+        return self.recipe, self.task
+
+    @classmethod
+    def parse(cls, text: str) -> CellKey:
+        """Read ``RECIPE on TASK: METRIC`` or the pair alone; raise ``ValueError`` for neither."""
+        pair, _, metric = text.partition(": ")
+        recipe, _, task = map(str.strip, pair.partition(" on "))
+        if not (recipe and task):
+            raise ValueError(f"cell={text!r} is not RECIPE on TASK: METRIC")
+        return cls(recipe, task, metric.strip())
+
+
+FINE, ALARM, COULD_NOT_RUN = 0, 3, 4
+"""Exit codes of ``calsweep nightly run``."""
+WHOLE_NIGHT = ("*", "*")
+"""Recipe and task of figures of the whole night, which are in no table."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the nightly file asks for; a night that holds anything else is alarmed.
+
+    Every recipe has every metric on every task, with every seed.
+    """
+
+    recipes: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class NightRecord:
+    """One night of the benchmark.
+
+    Attributes:
+        night: Such as ``2026-11-21``; later nights sort after earlier ones.
+        started: UNIX time, seconds.
+        cells: Values by seed; fractions for quality, images a second, seconds, bytes.
+        failed: Reason by recipe and task, for those that have no figures.
+        shape: What the night should hold.
+        environment: What may explain a change, by a readable name: hardware, library versions,
+            ``code`` (commit), ``data DATASET`` (fingerprint), ``benchmark`` (hash of its file).
+    """
+
+    night: str
+    started: float
+    cells: Mapping[CellKey, Mapping[int, float]] = field(default_factory=dict)
+    failed: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    shape: Shape = Shape()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def mean(self, cell: CellKey) -> float | None:
+        """Return a figure's mean over seeds; None where the night has none."""
+        values = self.cells.get(cell)
+        return fmean(values.values()) if values else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for ``json.dumps``; numbers that are not finite become text."""
+        cells = [{**key._asdict(), "values": values} for key, values in self.cells.items()]
+        failed = [
+            {"recipe": recipe, "task": task, "reason": reason}
+            for (recipe, task), reason in self.failed.items()
+        ]
+        return plain({**vars(self), "cells": cells, "failed": failed, "shape": vars(self.shape)})
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> NightRecord:
+        """Return what ``to_json`` wrote; raise ``KeyError`` or ``ValueError`` for anything else."""
+        cells = {
+            CellKey(row["recipe"], row["task"], row["metric"]): {
+                int(seed): float(value) for seed, value in row["values"].items()
+            }
+            for row in data["cells"]
+        }
+        failed = {(row["recipe"], row["task"]): row["reason"] for row in data["failed"]}
+        shape = Shape(**{name: tuple(values) for name, values in data["shape"].items()})
+        started, environment = float(data["started"]), dict(data["environment"])
+        return cls(data["night"], started, cells, failed, shape, environment)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cell that differs from the nights before, or breaks a hard limit.
+
+    Attributes:
+        cell: Which; without a metric if it is about a recipe on a task as a whole.
+        kind: ``hard`` (one night is enough) or ``soft`` (outside the control limits and beyond the
+            practical threshold).
+        reason: ``twin`` for a recipe that has come to equal another one,
+            ``nights`` for two nights in a row, ``step`` for a step or a drift in the series.
+        text: What is wrong, in one sentence.
+        value: Tonight's figure over the seeds, in the metric's unit.
+        expected: What the nights before let expect, in the same unit.
+        lower, upper: Control limits, or the hard limit; None where that side is open.
+        threshold: Difference that matters in practice, in the same unit.
+        nights: Nights of history behind ``expected``.
+        since: The night on which it began.
+        causes: Changes of hardware, libraries, code or data between the last good night and
+            ``since``, such as ``torch: 2.11.0 -> 2.12.0``.
+    """
+
+    cell: CellKey
+    kind: Literal["hard", "soft"]
+    reason: Reason
+    text: str
+    value: float | None = None
+    expected: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    threshold: float | None = None
+    nights: int = 0
+    since: str = ""
+    causes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a night came to.
+
+    Attributes:
+        status: ``ok``; ``suspicious`` (something is worse, for one night so far); ``regression``
+            (an alarm about figures); ``incomplete`` (alarms about missing results alone).
+        alarms: What raises the alarm, hard ones first.
+        suspicions: What would raise it if tomorrow night were the same.
+        improvements: What got better by as much, two nights in a row or more; never an alarm.
+        notes: What a reader must know about the judgement, such as a short history.
+    """
+
+    night: str
+    status: Status
+    alarms: tuple[Finding, ...] = ()
+    suspicions: tuple[Finding, ...] = ()
+    improvements: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def findings(self) -> dict[str, tuple[Finding, ...]]:
+        """All findings by their kind."""
+        return {kind: getattr(self, kind) for kind in ("alarms", "suspicions", "improvements")}
+
+    @property
+    def raised(self) -> bool:
+        """Whether people must be told: status ``regression`` or ``incomplete``."""
+        return bool(self.alarms)
+
+    @property
+    def code(self) -> int:
+        """The exit code of the command."""
+        return ALARM if self.raised else FINE
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for ``json.dumps``."""
+        return plain(asdict(self))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Verdict:
+        """Return what ``to_json`` wrote; raise ``ValueError`` for anything else."""
+        return _VERDICTS.validate_python(data)
+
+
+_VERDICTS = TypeAdapter(Verdict)
+
+
+def plain(value: Any) -> Any:
+    """Return a value for ``json.dumps``; numbers that are not finite as text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    return [plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value

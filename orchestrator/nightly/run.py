@@ -1,0 +1,195 @@
+"""One night: compute the sweep afresh, measure, judge, tell; whatever broke off is gone on with."""
+
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from orchestrator.nightly.book import RECORD, VERDICT, Book, Night
+from orchestrator.nightly.config import Nightly
+from orchestrator.nightly.lock import held_lock
+from orchestrator.nightly.measure import artifacts_with_costs, current_environment, measure_night
+from orchestrator.nightly.publish import Publisher
+from orchestrator.nightly.record import Verdict
+from orchestrator.nightly.verdict.judge import judge
+from orchestrator.running.data import prepare_data
+from orchestrator.running.progress import say
+from orchestrator.running.run import SweepOutcome, run_sweep
+from orchestrator.storage.ledger import read_ledger
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.spec import SweepSpec, TrackingModel
+from orchestrator.tracking import sync
+from trainables.common.errors import InputError, StorageError
+from trainables.data import PreparedData
+from trainables.stages import STAGES
+
+LEAST_ROOM = 100 * 2**20  # Asked for before the first night has told.
+SPARE = 1.2  # Room asked for, as a multiple of what the last night took.
+
+
+@dataclass(frozen=True)
+class NightOutcome:
+    """What a start came to.
+
+    Attributes:
+        night, verdict: The night, and what it came to.
+        fresh: False if the night had its verdict before and nothing was computed.
+        messages: What a person must know besides, such as a webhook that failed.
+    """
+
+    night: Night
+    verdict: Verdict
+    fresh: bool
+    messages: tuple[str, ...] = ()
+
+
+def run_night(
+    nightly: Nightly, name: str, *, address: str | None = None, console: Console | None = None
+) -> NightOutcome:
+    """Run a night, once.
+
+    A night that broke off is gone on with: its finished trials are kept, its unfinished ones are
+    computed again. An earlier one is finished first, then tonight's runs. If code, libraries,
+    hardware or data have changed since it began, an earlier one is given up and tonight's starts
+    anew: half a night of each would say nothing about either. A night that has its verdict is
+    not run again.
+
+    Its name is ``YYYY-MM-DD`` or ``YYYY-MM-DD.N``, see ``Schedule.night_of``; the address is of a
+    Ray cluster to join, None for Ray on this machine alone.
+
+    Raises:
+        BusyError: If another run is going on.
+        InputError: If it could not run: the storage is full, data are gone. The night stays open,
+            and the next start goes on with it.
+        KeyboardInterrupt: If it was interrupted; likewise.
+    """
+    book = Book(nightly.folder)
+    with held_lock(book.folder / "lock") as gone:
+        if gone:
+            say(console, f"taken over from {gone}, which is gone")
+        return _Start(nightly, book, address, console).run(name)
+
+
+class _Start:
+    """One start of the command, which owns the benchmark's folder."""
+
+    def __init__(
+        self, nightly: Nightly, book: Book, address: str | None, console: Console | None
+    ) -> None:
+        self._nightly = nightly
+        self._book = book
+        self._address = address
+        self._console = console
+        self._messages: list[str] = []
+        self._publisher = Publisher(nightly, book)
+
+    def run(self, name: str) -> NightOutcome:
+        """Finish what broke off, run a night, then publish what has not reached everybody."""
+        for night in self._book.nights():
+            if night.unfinished and night.name != name:
+                self._finish_earlier(night)
+        night = self._book.night(name)
+        before = night.verdict
+        verdict = before or self._compute(night)
+        for known in self._book.nights():
+            self._messages += self._publisher.publish(known)
+        if before is None:
+            self._book.prune(self._nightly.model.keep)
+        return NightOutcome(night, verdict, before is None, tuple(self._messages))
+
+    def _finish_earlier(self, night: Night) -> None:
+        spec = self._spec(night)
+        if night.facts["environment"] == current_environment(self._nightly, prepare_data(spec)):
+            say(self._console, f"night {night.name} broke off: it is finished first")
+            self._compute(night)
+            self._messages += self._publisher.publish(night)
+            return
+        why = "it broke off, and code, libraries, hardware or data have changed since"
+        self._messages.append(f"night {night.name} is given up: {why}")
+        self._discard(night, spec)
+        self._book.give_up(night, why)
+
+    def _compute(self, night: Night) -> Verdict:
+        """Run a night's sweep to its end and judge it."""
+        spec = self._spec(night)
+        data = prepare_data(spec)
+        environment = current_environment(self._nightly, data)
+        resumed = night.unfinished
+        if resumed and night.facts["environment"] != environment:
+            say(self._console, f"night {night.name} begins anew: its surroundings have changed")
+            self._discard(night, spec)
+            resumed = False
+        self._require_room(night)
+        if resumed:
+            _forget_uncosted(spec)
+        else:
+            self._book.begin(night.name, time.time(), environment)
+        outcome = run_sweep(spec, address=self._address, console=self._console)
+        if outcome.status == "interrupted":
+            raise KeyboardInterrupt
+        return self._judge(night, outcome, data, resumed)
+
+    def _judge(
+        self, night: Night, outcome: SweepOutcome, data: dict[str, PreparedData], resumed: bool
+    ) -> Verdict:
+        seconds = None if resumed else outcome.seconds
+        record = measure_night(self._nightly, night, read_ledger(outcome.journal), data, seconds)
+        night.write(RECORD, record.to_json())
+        before = [past for past, _ in self._book.judged() if past.night != night.name]
+        model = self._nightly.model
+        verdict = judge(before[-model.history :], record, model.limits, self._book.restarts())
+        night.write(VERDICT, verdict.to_json())
+        return verdict
+
+    def _spec(self, night: Night) -> SweepSpec:
+        """Return a night's sweep: storage of its own, data and tracking those of all nights."""
+        sweep = self._nightly.sweep
+        storage = Storage.of(sweep)
+        night.folder.mkdir(parents=True, exist_ok=True)
+        for shared in (storage.data, storage.tracked_files):
+            shared.mkdir(parents=True, exist_ok=True)
+            place = night.folder / shared.name
+            if not place.is_symlink():
+                place.symlink_to(shared, target_is_directory=True)
+        own = {"name": f"{sweep.name}-{night.name}", "storage": str(night.folder)}
+        return sweep.model_copy(update={**own, "tracking": TrackingModel(uri=sweep.tracking_uri)})
+
+    def _discard(self, night: Night, spec: SweepSpec) -> None:
+        """Remove what a night computed so far, and end its runs on the tracking server."""
+        journal = SweepFolder.of(spec).journal
+        if journal.exists():
+            # A server that is away keeps runs of an attempt that nobody asks for.
+            with suppress(InputError):
+                sync(journal, spec.tracking_uri, Storage.of(spec).tracked_files, True)
+        night.shrink()
+
+    def _require_room(self, night: Night) -> None:
+        """Refuse to begin with less disk than the last nights took and a fifth more."""
+        sizes = [_size(past.folder) for past in self._book.nights()[-3:]]
+        needed = max([LEAST_ROOM, *(SPARE * size for size in sizes)])
+        free = shutil.disk_usage(night.folder).free
+        if free + _size(night.folder) < needed:
+            raise StorageError(
+                f"{night.folder}: {free / 2**20:.0f} MB are free, a night needs about "
+                f"{needed / 2**20:.0f}"
+            )
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # Drafts come and go.
+            total += path.lstat().st_size
+    return total
+
+
+def _forget_uncosted(spec: SweepSpec) -> None:
+    """Have every outcome computed again whose cost was lost in a crash."""
+    known = artifacts_with_costs(read_ledger(SweepFolder.of(spec).journal))
+    for stage in STAGES:
+        for artifact in (Storage.of(spec).artifacts / stage).glob("*/*"):
+            if artifact.is_dir() and artifact.name not in known:
+                shutil.rmtree(artifact)

@@ -1,0 +1,1 @@
+"""When nights begin, and who starts them: systemd, cron, Kubernetes or Ray."""

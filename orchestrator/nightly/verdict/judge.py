@@ -1,0 +1,209 @@
+"""The verdict: tonight against the nights before."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.nightly.record import CellKey, Finding, NightRecord, Status, Verdict
+from orchestrator.nightly.verdict.chart import Chart, Judged
+from orchestrator.nightly.verdict.hard import hard_findings
+from orchestrator.nightly.verdict.limits import Limits
+from orchestrator.nightly.verdict.series import STEP_NIGHTS, night_series, worse_step
+
+FEW_NIGHTS = 5  # With fewer of history the verdict says that noise is assumed, not measured.
+STEP_WINDOW = 90  # Nights in which steps and drifts are searched for.
+STEP_PLAY = 2  # Nights by which a step may seem early or late, when its causes are named.
+
+
+def judge(
+    history: Sequence[NightRecord],
+    tonight: NightRecord,
+    limits: Limits | None = None,
+    accepted: Mapping[CellKey, str] | None = None,
+) -> Verdict:
+    """Compare a night with those before it.
+
+    One night is enough for a failed recipe, a table of the wrong shape, a figure that is not
+    finite, a bound of ``limits.hard``, and a recipe that has come to equal another one to the last
+    digit. Everything else needs a difference outside the control limits and above the practical
+    threshold on two nights in a row, or a step or drift of that size in the series. What is better
+    is told, never alarmed.
+
+    The verdict depends on the records alone: earlier nights are judged again on the way, so that
+    the bad ones among them never become what is usual.
+
+    Args:
+        history: The nights before, oldest first; one of tonight's name is left out.
+        tonight: The night to be judged.
+        limits: Thresholds and bounds; the shipped ones if left out.
+        accepted: Night from which on a change of a cell is intended; its series starts there. A
+            cell without a metric stands for all cells of its pair.
+
+    Raises:
+        ValueError: If a metric is unknown.
+    """
+    limits = limits or Limits()
+    records = [*(record for record in history if record.night != tonight.night), tonight]
+    hard = tuple(
+        replace(finding, causes=_causes(records, finding.since))
+        for finding in hard_findings(records, limits, accepted or {})
+    )
+    cells = tuple(cell for cell, values in tonight.cells.items() if values)
+    series = _Comparison(records, cells, limits, accepted or {})
+    alarms = (*hard, *_without(series.alarms(), hard))
+    suspicions = _without(series.suspicions(), alarms)
+    return Verdict(
+        tonight.night,
+        _status(alarms, suspicions),
+        alarms,
+        suspicions,
+        _without(series.improvements(), alarms),
+        series.notes(),
+    )
+
+
+def _causes(records: Sequence[NightRecord], since: str) -> tuple[str, ...]:
+    place = [record.night for record in records].index(since)
+    return changes(records[max(0, place - 1) : place + 1])
+
+
+def _without(findings: Sequence[Finding], told: Sequence[Finding]) -> tuple[Finding, ...]:
+    cells = {finding.cell for finding in told}
+    return tuple(finding for finding in findings if finding.cell not in cells)
+
+
+def _status(alarms: Sequence[Finding], suspicions: Sequence[Finding]) -> Status:
+    if not alarms:
+        return "suspicious" if suspicions else "ok"
+    missing = ("failed", "missing", "unexpected")
+    return "incomplete" if all(alarm.reason in missing for alarm in alarms) else "regression"
+
+
+def changes(records: Sequence[NightRecord]) -> tuple[str, ...]:
+    """Return what changed in the environment from each night to the next, oldest first."""
+    found = []
+    for before, after in pairwise(records):
+        for name in sorted({*before.environment, *after.environment}):
+            old, new = before.environment.get(name), after.environment.get(name)
+            if old != new:
+                found.append(f"{name}: {old or 'none'} -> {new or 'none'} ({after.night})")
+    return tuple(found)
+
+
+class _Comparison:
+    """All series up to tonight, judged night by night."""
+
+    def __init__(
+        self,
+        records: Sequence[NightRecord],
+        cells: tuple[CellKey, ...],
+        limits: Limits,
+        accepted: Mapping[CellKey, str],
+    ) -> None:
+        self._records, self._cells = records, cells
+        self._chart = Chart([cell.metric for cell in cells], limits)
+        self._worse = self._chart.scales.worse(night_series(records, cells, accepted))
+        self._judged: Judged = [self._chart.advance(night) for night in self._worse][-1]
+
+    def alarms(self) -> tuple[Finding, ...]:
+        """Return what was worse on two nights in a row, or has a step or a drift."""
+        twice = [self._alarm(column) for column in _columns(self._chart.alarmed)]
+        rest = _columns(~self._chart.alarmed & np.isfinite(self._worse[-1]))
+        return (*twice, *filter(None, map(self._step, rest)))
+
+    def suspicions(self) -> tuple[Finding, ...]:
+        """Return what is worse tonight for the first time."""
+        columns = _columns(self._judged.worse & ~self._chart.alarmed)
+        return tuple(self._finding(column, "is worse, for one night so far") for column in columns)
+
+    def improvements(self) -> tuple[Finding, ...]:
+        """Return what has become better, on two nights in a row."""
+        columns = _columns(self._chart.improved)
+        return tuple(self._finding(column, "is better") for column in columns)
+
+    def notes(self) -> tuple[str, ...]:
+        """Return how little is known of young series."""
+        nights = self._judged.nights
+        new, young = int((nights == 0).sum()), int(((nights > 0) & (nights < FEW_NIGHTS)).sum())
+        notes = {
+            "no night to compare with: they were held to hard limits alone": new,
+            f"fewer than {FEW_NIGHTS} nights to compare with: how much they vary is assumed from "
+            "their thresholds": young,
+        }
+        cells = len(self._cells)
+        return tuple(f"{n} of {cells} cells have {text}" for text, n in notes.items() if n)
+
+    def _alarm(self, column: int) -> Finding:
+        since = int(self._chart.since[column])
+        step = self._step(column, STEP_NIGHTS + 1)
+        if step and step.since < self._records[since].night:
+            return step
+        nights = int(np.isfinite(self._worse[since:, column]).sum())
+        return self._finding(column, f"is worse, {nights} nights in a row")
+
+    def _finding(self, column: int, text: str) -> Finding:
+        since = int(self._chart.since[column])
+        earlier = np.flatnonzero(np.isfinite(self._worse[:since, column]))
+        found = Finding(
+            self._cells[column],
+            "soft",
+            "nights",
+            text,
+            nights=int(self._judged.nights[column]),
+            since=self._records[since].night,
+            causes=changes(self._records[int(earlier[-1]) : since + 1]),
+        )
+        return self._described(found, column, float(self._judged.expected[column]))
+
+    def _step(self, column: int, least: int = STEP_NIGHTS) -> Finding | None:
+        """Return the finding of a step or a drift, at least so many nights ago.
+
+        One on so few as ``STEP_NIGHTS`` may be later than it seems.
+        """
+        nights = np.flatnonzero(np.isfinite(self._worse[:, column]))[-STEP_WINDOW:]
+        series, threshold = self._worse[nights, column], self._judged.threshold[column]
+        found = worse_step(series, float(self._judged.noise[column]), float(threshold))
+        if found is None or found[0].nights < least:
+            return None
+        step, expected = found
+        near = nights[max(0, step.index - STEP_PLAY - 1) : step.index + STEP_PLAY + 1]
+        finding = Finding(
+            self._cells[column],
+            "soft",
+            "step",
+            "has become worse in its series",
+            nights=step.index,
+            since=self._records[int(nights[step.index])].night,
+            causes=changes([self._records[night] for night in near]),
+        )
+        return self._described(finding, column, expected)
+
+    def _described(self, found: Finding, column: int, level: float) -> Finding:
+        """Return a finding with figures, the level it is held against on ``Scales.worse``."""
+        value = self._figure(column, float(self._worse[-1, column]))
+        expected = self._figure(column, level)
+        width = float(self._judged.half_width()[column])
+        lower, upper = sorted(self._figure(column, level + side * width) for side in (-1, 1))
+        beyond = self._figure(column, level + float(self._judged.threshold[column]))
+        gap = f"{value:.6g} instead of {expected:.6g}, since {found.since}"
+        return replace(
+            found,
+            text=f"{found.cell} {found.text}: {gap}",
+            value=value,
+            expected=expected,
+            lower=lower,
+            upper=upper,
+            threshold=abs(beyond - expected),
+        )
+
+    def _figure(self, column: int, worse: float) -> float:
+        row = np.full(len(self._cells), np.nan)
+        row[column] = worse
+        return float(self._chart.scales.figures(row)[column])
+
+
+def _columns(flags: NDArray[np.bool_]) -> list[int]:
+    return [int(column) for column in np.flatnonzero(flags)]

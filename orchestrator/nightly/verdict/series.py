@@ -1,0 +1,136 @@
+"""The series of every cell over the nights, and the steps and drifts in one of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import ruptures
+from numpy.typing import NDArray
+
+from orchestrator.nightly.record import CellKey, NightRecord
+from orchestrator.nightly.verdict.limits import measure_of
+
+STEP_NIGHTS = 5  # Fewest nights between two steps.
+STEP_ERRORS = 6.0  # How many standard errors a step must have.
+
+Floats = NDArray[np.float64]
+
+
+def pooled(metric: str, values: Sequence[float]) -> float:
+    """Return a night's figure over its seeds: their mean, or the best for times and speeds."""
+    measure = measure_of(metric)
+    if measure.best:
+        return max(values) if measure.higher else min(values)
+    return math.fsum(values) / len(values)
+
+
+def night_series(
+    records: Sequence[NightRecord],
+    cells: Sequence[CellKey],
+    accepted: Mapping[CellKey, str] | None = None,
+) -> Floats:
+    """Return one figure a night (oldest first) and cell (T, C); NaN where there is none.
+
+    Every night of a cell is taken over the same seeds: those of the last night that are also in the
+    night before it that shares any. A night that lacks one of them is left out, and so are the
+    nights before the one on which a change of a cell, or of all cells of its pair, was accepted.
+    """
+    table = np.full((len(records), len(cells)), np.nan)
+    for column, cell in enumerate(cells):
+        start = first_night(cell, accepted or {})
+        rows = [_finite(record, cell) if record.night >= start else {} for record in records]
+        seeds = _common_seeds(rows)
+        for night, row in enumerate(rows):
+            if seeds and seeds <= row.keys():
+                table[night, column] = pooled(cell.metric, [row[seed] for seed in sorted(seeds)])
+    return table
+
+
+def first_night(cell: CellKey, accepted: Mapping[CellKey, str]) -> str:
+    """Return the night on which the series of a cell starts; empty for the very first."""
+    return max(accepted.get(cell, ""), accepted.get(CellKey(*cell.pair), ""))
+
+
+def _finite(record: NightRecord, cell: CellKey) -> dict[int, float]:
+    values = record.cells.get(cell, {})
+    low = 0.0 if measure_of(cell.metric).ratio else -math.inf
+    return {seed: value for seed, value in values.items() if low < value < math.inf}
+
+
+def _common_seeds(rows: Sequence[Mapping[int, float]]) -> set[int]:
+    last = set(rows[-1]) if rows else set()
+    return next((last & row.keys() for row in reversed(rows[:-1]) if last & row.keys()), last)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a series went to another level, and the levels on both sides.
+
+    Attributes:
+        index: First night of the new level, counted from 0.
+        before, after: Means of the nights from the step before, and of those to the next.
+        nights: Number of nights behind ``after``.
+    """
+
+    index: int
+    before: float
+    after: float
+    nights: int
+
+
+def find_steps(series: Floats, noise: float) -> tuple[Step, ...]:
+    """Return the steps of a series, oldest first; a drift comes out as a staircase.
+
+    Source: Killick, Fearnhead and Eckley, Optimal Detection of Changepoints With a Linear
+    Computational Cost, 2012, with the squared error; as the library ``ruptures`` does it. A step is
+    worth its while if it lowers the squared error by ``STEP_ERRORS`` squared times the variance.
+
+    Args:
+        series: Finite figures (T,), oldest first.
+        noise: Standard deviation of one night, above 0.
+
+    Raises:
+        ValueError: If ``noise`` is not above 0.
+    """
+    if not noise > 0:
+        raise ValueError(f"noise={noise!r} is outside (0, inf)")
+    if len(series) < 2 * STEP_NIGHTS:
+        return ()
+    search = ruptures.KernelCPD(kernel="linear", min_size=STEP_NIGHTS)
+    scaled = (series - series.mean())[:, None] / noise
+    ends = [int(end) for end in search.fit(scaled).predict(pen=STEP_ERRORS**2)]
+    means = [float(part.mean()) for part in np.split(series, ends[:-1])]
+    steps = zip(ends, ends[1:], means, means[1:], strict=False)
+    return tuple(Step(at, before, after, end - at) for at, end, before, after in steps)
+
+
+def worse_step(series: Floats, noise: float, threshold: float) -> tuple[Step, float] | None:
+    """Return the last step and the level to hold it against, if the series has become worse.
+
+    That level is the lowest one before; so a drift is seen although each of its steps is small, and
+    what was gained once must not be lost again. Tonight must be as bad, too: a series that has just
+    recovered is no longer worse.
+
+    Args:
+        series: Finite numbers (T,) of which a larger one is worse, oldest first.
+        noise: Standard deviation of one night, above 0.
+        threshold: Smallest difference that matters.
+    """
+    if len(series) < 2 * STEP_NIGHTS or series[-1] - _lowest(series) <= threshold:
+        return None
+    steps = find_steps(series, noise)
+    if not steps:
+        return None
+    last, best = steps[-1], min(steps, key=lambda step: step.before)
+    lengths = np.diff([0, *(step.index for step in steps)])
+    nights = int(lengths[steps.index(best)])
+    error = noise * math.sqrt(1 / last.nights + 1 / nights)
+    far = last.after - best.before > max(threshold, STEP_ERRORS * error)
+    return (last, best.before) if far and series[-1] - best.before > threshold else None
+
+
+def _lowest(series: Floats) -> float:
+    """Return the lowest mean of ``STEP_NIGHTS`` nights in a row: no level is lower."""
+    sums = np.cumsum(np.concatenate([[0.0], series]))
+    return float((sums[STEP_NIGHTS:] - sums[:-STEP_NIGHTS]).min() / STEP_NIGHTS)

@@ -1,0 +1,1 @@
+"""Running a sweep: Ray Tune, the evaluation of what was chosen, and progress."""

@@ -1,0 +1,77 @@
+"""Ctrl-C and SIGTERM: a sweep that is stopped ends in good order, and soon."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+
+Handler = Callable[[int, FrameType | None], object] | int | None
+
+GRACE_SECONDS = 3  # Tune alone waits up to fifteen for what its trials are doing.
+
+
+@contextmanager
+def interrupt_on_sigterm() -> Iterator[None]:
+    """Within the block SIGTERM is what Ctrl-C is: a KeyboardInterrupt."""
+    with _handled({signal.SIGTERM: signal.default_int_handler}):
+        yield
+
+
+@contextmanager
+def restore_signals(*numbers: signal.Signals) -> Iterator[None]:
+    """Undo, at the end of the block, what it has changed about the handling of signals."""
+    with _handled({number: signal.getsignal(number) for number in numbers}):
+        yield
+
+
+@contextmanager
+def stop_promptly() -> Iterator[None]:
+    """Stop a run of Tune within the block when Ctrl-C or SIGTERM comes.
+
+    Tune is asked first, so that it lets go of its trials; what it has not done after three seconds,
+    or when a second signal comes, is cut short: trials go on from their own checkpoints.
+
+    Raises:
+        KeyboardInterrupt: If such a signal came, be the block done or not.
+    """
+    asked = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked, ask_tune = True, signal.getsignal(signal.SIGUSR1)
+        if not callable(ask_tune):
+            raise KeyboardInterrupt
+        ask_tune(number, frame)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.default_int_handler)
+        signal.alarm(GRACE_SECONDS)
+
+    handlers: dict[signal.Signals, Handler] = {
+        signal.SIGINT: stop,
+        signal.SIGTERM: stop,
+        signal.SIGALRM: signal.default_int_handler,
+        # Tune's own handler of this signal is the way to ask it, and it leaves it behind.
+        signal.SIGUSR1: signal.getsignal(signal.SIGUSR1),
+    }
+    with _handled(handlers):
+        try:
+            yield
+        finally:
+            signal.alarm(0)
+    if asked:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
+    """Have signals handled so within the block; Python allows it in the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,130 @@
+"""The job server of a Ray cluster: a sweep handed to it goes on when this machine sleeps."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.running.cluster.local import require_shared, short_reason
+from trainables.common.addresses import check_server, redacted, shown
+from trainables.common.errors import InputError
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+    from orchestrator.sweep.spec import SweepSpec
+
+FILE = "sweep.yaml"
+POLL_SECONDS = 1.0
+CLUSTERS = "auto, HOST:PORT, ray://HOST:PORT, or http(s)://HOST:PORT of a dashboard"
+
+
+def check_cluster(address: str, option: str = "--address") -> None:
+    """Refuse what is no address of a Ray cluster, or holds a login, which Ray has no use for.
+
+    Raises:
+        InputError: If it is none of ``auto``, ``local``, ``HOST:PORT``, ``ray://HOST:PORT`` and
+            ``http(s)://HOST:PORT``; the text names it by the option that gave it.
+    """
+    if address in ("auto", "local"):
+        return
+    full = address if "://" in address else f"ray://{address}"
+    check_server(option, full, CLUSTERS)
+    if redacted(full) != full:
+        raise InputError(
+            f"{option} {shown(full)} holds a login or a query; a cluster's token is given by "
+            "RAY_AUTH_TOKEN_PATH (deploy/README.md)"
+        )
+
+
+def job_client(address: str) -> JobSubmissionClient:
+    """Return a client of a cluster's job server, by its dashboard's address.
+
+    Raises:
+        InputError: If Ray's job client is not installed, or no server answers it.
+    """
+    check_cluster(address)
+    try:
+        from ray.job_submission import JobSubmissionClient
+
+        with explain_refusal(address):
+            return JobSubmissionClient(address)
+    except ImportError as error:
+        raise InputError(f"Ray jobs need `pip install 'calsweep[cluster]'`: {error}") from error
+
+
+@contextlib.contextmanager
+def explain_refusal(address: str) -> Iterator[None]:
+    """Raise an ``InputError`` that says in one line that nobody answers, or what is refused."""
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        raise InputError(f"no Ray job server takes jobs at {address}: {short_reason(error)}") from (
+            error
+        )
+
+
+def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionClient, str]:
+    """Start a sweep on a cluster; return the client and the job's id at once.
+
+    Submitting it again, under the same name, goes on with a sweep that was cut short; one that
+    still runs is refused by the job itself, with the name of its owner.
+
+    The sweep file travels with the job. The address is that of the cluster's dashboard, such as
+    ``http://127.0.0.1:8265``; a cluster with a token wants ``RAY_AUTH_MODE=token`` and the token in
+    the environment.
+
+    Raises:
+        InputError: If the sweep cannot run on several machines, or no cluster answers.
+    """
+    text = read_portable(sweep, spec)
+    job = f"calsweep-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    with tempfile.TemporaryDirectory() as folder, explain_refusal(address):
+        client = job_client(address)
+        (Path(folder) / FILE).write_text(text, encoding="utf-8")
+        client.submit_job(
+            submission_id=job,
+            # Ray takes a command line, not a list; none of these words comes from a user.
+            entrypoint=shlex.join(["calsweep", "run", FILE, "--address", "auto"]),
+            entrypoint_num_cpus=0,
+            runtime_env={"working_dir": folder},
+            metadata={"sweep": spec.name},
+        )
+    return client, job
+
+
+def read_portable(sweep: Path, spec: SweepSpec) -> str:
+    """Return the text of a sweep file that may be sent to a cluster, which keeps it in plain files.
+
+    Raises:
+        InputError: If the sweep cannot run on several machines, or its file holds a login.
+    """
+    require_shared(spec)
+    uri = spec.tracking_uri
+    if redacted(uri) != uri:
+        raise InputError(
+            f"tracking.uri {shown(uri)}: its login or query would lie on the cluster in plain "
+            "files; leave it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, "
+            "or PGPASSWORD, where the cluster's head is started"
+        )
+    return sweep.read_text(encoding="utf-8")
+
+
+def follow(client: JobSubmissionClient, job: str, write: Callable[[str], None]) -> int:
+    """Pass a job's output on until it ends; return 0 if it succeeded, 1 otherwise."""
+    seen = 0
+    while True:
+        ended = client.get_job_status(job).is_terminal()
+        text = client.get_job_logs(job)
+        write(text[seen:])
+        seen = len(text)
+        if ended:
+            return 0 if client.get_job_status(job) == "SUCCEEDED" else 1
+        time.sleep(POLL_SECONDS)

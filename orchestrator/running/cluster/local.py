@@ -1,0 +1,178 @@
+"""Starting Ray on one machine, or joining a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.running.cluster.interrupt import restore_signals
+from trainables.common.errors import InputError
+
+if TYPE_CHECKING:
+    from orchestrator.sweep.spec import SweepSpec
+
+log = logging.getLogger(__name__)
+
+REASON_LENGTH = 200
+
+# Read by Ray when it is imported or started: no files a trial of its own, enough pending trials
+# for a searcher to fill the machine, workers as urgent as other programs; Ctrl-C is ours to handle;
+# hardly a snapshot of Tune's own, since a sweep resumes from its journal.
+ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_MAX_PENDING_TRIALS_PG": "1024",
+    "RAY_worker_niceness": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "86400",
+}
+
+
+@contextlib.contextmanager
+def join_cluster(address: str | None) -> Iterator[Any]:
+    """Start Ray on this machine (``address`` None) or join the cluster at an address.
+
+    On one machine Ray listens on the loopback only, unless it was imported before: it reads where
+    to listen when it is imported.
+    """
+    # Ray reads where to listen and how to authenticate when it is imported; later is too late.
+    alone = address is None and "ray" not in sys.modules
+    if address is not None:
+        _check_token(address)
+    for name, value in {**ENVIRONMENT, **(_loopback_settings() if alone else {})}.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    # Tune warns of files that it was told not to write.
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    # Nothing is restored from Tune's snapshots, so that one that fails is no one's concern.
+    logging.getLogger("ray.tune.execution.experiment_state").setLevel(logging.CRITICAL)
+    try:
+        with restore_signals(signal.SIGTERM):
+            ray.init(
+                address=address or "local",
+                include_dashboard=False if address is None else None,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=False,
+            )
+    except SystemExit as error:
+        # So does Ray end when SIGTERM comes meanwhile.
+        raise KeyboardInterrupt from error
+    except Exception as error:  # of a slow start Ray raises just that
+        raise InputError(_not_joined(address, error)) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def short_reason(error: Exception) -> str:
+    """Return the beginning of what Ray says, on one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]} ..."
+
+
+def _not_joined(address: str | None, error: Exception) -> str:
+    if address is None:
+        return f"Ray does not start on this machine: {short_reason(error)}"
+    token = ", or it asks for another token" if _asks_for_token() else ""
+    return f"no Ray cluster answers at {address!r}{token}: {short_reason(error)}"
+
+
+def token_fault() -> str:
+    """Return what is wrong with how a cluster's token is kept, in words, or an empty string."""
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
+    if path.exists() and path.stat().st_mode & 0o077:
+        return f"others may read the token in {path}: chmod 600 {path}"
+    return ""
+
+
+def _check_token(address: str) -> None:
+    """Refuse a token whose file others can read; warn of a cluster that asks for none."""
+    if not _asks_for_token():
+        log.warning(
+            "the cluster at %s is joined without a token: whoever reaches its ports can run code "
+            "(deploy/README.md tells how to set RAY_AUTH_MODE=token)",
+            address,
+        )
+    elif "RAY_AUTH_TOKEN" not in os.environ and (fault := token_fault()):
+        raise InputError(fault)
+
+
+def _asks_for_token() -> bool:
+    return os.environ.get("RAY_AUTH_MODE") == "token"
+
+
+def _loopback_settings() -> dict[str, str]:
+    """Return settings for the loopback only, with a token that never reaches the disk.
+
+    No dashboard is served, so that what every worker would send it each second is of no use.
+    """
+    return {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_enable_metrics_collection": "0",
+        "RAY_task_events_report_interval_ms": "0",
+    }
+
+
+def slots(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
+    """Return how many trials of a given size fit on what the cluster has now, at least one."""
+    return max(1, _fits(resources, cpu, gpu))
+
+
+def require_room(resources: Mapping[str, float], stage: str, cpu: float, gpu: float) -> None:
+    """Refuse a trial that would wait for ever, on a machine that does not grow.
+
+    Raises:
+        InputError: If no trial of that size fits.
+    """
+    if _fits(resources, cpu, gpu) == 0:
+        raise InputError(
+            f"resources.{stage}: a trial of {cpu:g} CPUs and {gpu:g} GPUs does not fit on this "
+            f"machine with {resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs"
+        )
+
+
+def spans_machines(nodes: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether living nodes, as ``ray.nodes()`` lists them, are on other machines."""
+    here = os.uname().nodename
+    return any(node["Alive"] and node["NodeManagerHostname"] != here for node in nodes)
+
+
+def require_shared(spec: SweepSpec) -> None:
+    """Refuse places that only one machine sees, for a sweep that runs on several.
+
+    Raises:
+        InputError: If the storage is a relative folder or the tracking store a SQLite file.
+    """
+    if not Path(spec.storage).expanduser().is_absolute():
+        raise InputError(
+            f"storage: {spec.storage!r} is relative; on a cluster it is an absolute folder that "
+            "every node sees"
+        )
+    if spec.tracking_uri.startswith("sqlite"):
+        raise InputError(
+            f"tracking.uri: {spec.tracking_uri} is SQLite, which locks a whole file for one writer "
+            "and breaks on network file systems; name a tracking server (deploy/README.md starts "
+            "one)"
+        )
+
+
+def _fits(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
+    by_cpu = int(resources.get("CPU", 0) // cpu)
+    if not gpu:
+        return by_cpu
+    gpus = int(resources.get("GPU", 0))
+    # A share of a GPU never spreads over two of them.
+    return min(by_cpu, gpus * int(1 / gpu) if gpu < 1 else int(gpus // gpu))

@@ -1,0 +1,87 @@
+"""The data of a sweep's tasks: prepared for a run, or looked at for a plan."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from orchestrator.running.progress import say
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.spec import SweepSpec, TaskSpec
+from trainables.common.errors import InputError
+from trainables.data import PreparedData, find_prepared, missing_download, prepare
+from trainables.data.suites import find_suite, prepare_suite
+
+
+@dataclass(frozen=True)
+class DataPreview:
+    """What is stored already, by task, and what a run would download first, a line each."""
+
+    prepared: Mapping[str, PreparedData]
+    missing: tuple[str, ...] = ()
+
+
+def prepare_data(spec: SweepSpec, console: Console | None = None) -> dict[str, PreparedData]:
+    """Read, split and store the data of every task, suites beside them; return them by task.
+
+    Raises:
+        InputError: If a data set or a suite is absent or damaged, or a suite does not fit its task;
+            the text names the task.
+    """
+    prepared = {}
+    for number, task in enumerate(spec.tasks):
+        with _naming(number, task):
+            prepared[task.id] = _prepare_task(task, spec, console)
+    return prepared
+
+
+def preview_data(spec: SweepSpec) -> DataPreview:
+    """Look at the data of every task as a run does, but for images and downloads.
+
+    Raises:
+        InputError: What a run would refuse; the text names the task.
+    """
+    place, root = Storage.of(spec).data, Path(spec.data_root)
+    prepared: dict[str, PreparedData] = {}
+    missing: dict[str, None] = {}  # In order, each once: tasks may share their data.
+    for number, task in enumerate(spec.tasks):
+        with _naming(number, task):
+            found = find_prepared(task.dataset, root, task.split_spec, place)
+            missing |= dict.fromkeys(_missing_downloads(task, root, found))
+        if found is not None:
+            prepared[task.id] = found
+    return DataPreview(prepared, tuple(missing))
+
+
+@contextmanager
+def _naming(number: int, task: TaskSpec) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"tasks[{number}] ({task.id}): {error}") from error
+
+
+def _prepare_task(task: TaskSpec, spec: SweepSpec, console: Console | None) -> PreparedData:
+    root, place = Path(spec.data_root), Storage.of(spec).data
+
+    def notice(name: str) -> Callable[[str], None]:
+        return lambda text: say(console, f"preparing {name}: {text}")
+
+    data = prepare(task.dataset, root, task.split_spec, place, notice=notice(task.dataset))
+    for name in task.suites:
+        find_suite(name, root).check(data.info)
+    for name in task.suites:
+        prepare_suite(name, root, data, notice=notice(name))
+    return data
+
+
+def _missing_downloads(task: TaskSpec, root: Path, found: PreparedData | None) -> Iterator[str]:
+    """Yield what a task would download first; what is stored already needs no source."""
+    if found is None:
+        yield from filter(None, [missing_download(task.dataset, root, task.split_spec)])
+    for suite in (find_suite(name, root) for name in task.suites):
+        if found is not None:
+            suite.check(found.info)
+        yield from filter(None, [suite.missing_download()])

@@ -1,0 +1,163 @@
+"""The one look at test data, in a process that no search trial ever ran in."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator.search.state import SweepState
+from orchestrator.search.trials import Chosen
+from orchestrator.storage.events import TEST_PREFIX, Evaluated
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.storage import SweepFolder
+from orchestrator.sweep.plan import StudyPlan
+from orchestrator.sweep.spec import SweepSpec
+from trainables.common.errors import InputError
+from trainables.data import PreparedData
+from trainables.data.suites import SuiteData, find_suite, suite_directory
+from trainables.metrics import reliability_curve, reliability_diagram
+from trainables.stages import evaluate_on_test, evaluate_suite, pooled
+from trainables.stages.engine import trial_device
+from trainables.store.artifacts import Artifact, ArtifactStore
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One chosen configuration and seed to be measured on test data and suites, by directory."""
+
+    chosen: Chosen
+    task: str
+    recipe: str
+    suites: Mapping[str, str] = field(default_factory=dict)
+
+
+def pending_evaluations(state: SweepState, past: Ledger) -> list[Evaluation]:
+    """Return what is to be measured on test data; to be called once every study has chosen.
+
+    What has been measured by an earlier run is not measured again.
+    """
+    jobs = [
+        _evaluation(study.plan, chosen, state.plan.spec.data_root)
+        for study in state.studies.values()
+        for chosen in study.seeds.values()
+        if study.plan.row and chosen is not None
+    ]
+    return [job for job in jobs if not _is_complete(job, past)]
+
+
+def _is_complete(job: Evaluation, past: Ledger) -> bool:
+    """Tell whether all test metrics of a configuration are known, suites included."""
+    key = job.chosen.trial.key
+    names = past.trials[key].test if key in past.trials else {}
+    return bool(names) and all(
+        any(name.startswith(f"{label}/") for name in names) for label in job.suites
+    )
+
+
+def _evaluation(study: StudyPlan, chosen: Chosen, root: str) -> Evaluation:
+    data = chosen.trial.request.data
+    suites = {
+        suite.label: str(suite_directory(suite, PreparedData.open(data)))
+        for suite in (find_suite(name, root) for name in study.task.suites)
+    }
+    return Evaluation(chosen, study.task.id, study.recipe.name, suites)
+
+
+def evaluate_all(
+    jobs: Sequence[Evaluation],
+    spec: SweepSpec,
+    store: ArtifactStore,
+    ray: Any,
+    emit: Callable[[Evaluated], None],
+) -> None:
+    """Measure chosen configurations on test data, each in a process of its own.
+
+    Raises:
+        InputError: See ``evaluate``.
+    """
+    gpus = spec.resources.train.gpu
+    remote = ray.remote(num_cpus=1, num_gpus=gpus)(evaluate)
+    folder = str(SweepFolder.of(spec).chosen)
+    pending = [remote.remote(str(store.root), folder, job, gpus) for job in jobs]
+    while pending:
+        done, pending = ray.wait(pending)
+        try:
+            events = ray.get(done)
+        except InputError as error:
+            # Ray adds the worker's whole traceback to the text.
+            raise getattr(error, "cause", error) from error
+        for event in events:
+            emit(event)
+
+
+def evaluate(storage: str, folder: str, job: Evaluation, gpus: float = 0.0) -> Evaluated:
+    """Measure one configuration and return the event for the journal.
+
+    The reliability diagram and the configuration are written below ``folder``. Without any of
+    ``gpus``, those that this process was given, it computes on the CPU.
+
+    Raises:
+        InputError: If an artifact or a suite is missing or damaged, or the folder cannot be
+            written.
+    """
+    trial, key = job.chosen.trial, job.chosen.outcome.artifact
+    stage, seed = trial.request.stage, trial.request.seed
+    store, data = ArtifactStore(Path(storage)), PreparedData.open(trial.request.data)
+    device = trial_device(gpus)
+    metrics, artifact = evaluate_on_test(store, stage, key, data, device)
+    for directory in job.suites.values():
+        metrics |= evaluate_suite(store, stage, key, data, directory, device)[0]
+    stored = {label: SuiteData.open(place) for label, place in job.suites.items()}
+    pools = {label: find_suite(suite.name, suite.root).pool for label, suite in stored.items()}
+    metrics |= pooled(metrics, pools)
+    target = Path(folder) / job.task / job.recipe / f"seed-{seed}"
+    try:
+        written = _write_reports(target, job, artifact)
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error}") from error
+    return Evaluated(
+        key=trial.key,
+        study=trial.study,
+        seed=seed,
+        metrics={f"{TEST_PREFIX}{name}": value for name, value in metrics.items()},
+        predictions=artifact.key,
+        seconds=chain_seconds(store, stage, key),
+        artifacts={path.name: str(path) for path in written},
+    )
+
+
+def chain_seconds(store: ArtifactStore, stage: str | None, key: str | None) -> float | None:
+    """Return what the chain that ends with a stage's outcome cost; None if a link does not know."""
+    total = 0.0
+    while stage is not None and key is not None:
+        found = store.find(stage, key)
+        if found is None or found.record.get("seconds") is None:
+            return None
+        total += found.record["seconds"]
+        request = found.record["request"]
+        stage, key = request["upstream_stage"], request["upstream"]
+    return round(total, 3)
+
+
+def _write_reports(target: Path, job: Evaluation, artifact: Artifact) -> tuple[Path, ...]:
+    target.mkdir(parents=True, exist_ok=True)
+    rows = artifact.tensors("test")
+    curve = reliability_curve(logits=rows["log_probs"], labels=rows["labels"])
+    diagram, configuration = target / "reliability.png", target / "configuration.yaml"
+    reliability_diagram(curve, title=f"{job.recipe} on {job.task}").savefig(diagram, dpi=110)
+    configuration.write_text(_configuration_text(job), encoding="utf-8")
+    return diagram, configuration
+
+
+def _configuration_text(job: Evaluation) -> str:
+    trial = job.chosen.trial
+    document = {
+        "task": job.task,
+        "recipe": job.recipe,
+        "seed": trial.request.seed,
+        "objective": job.chosen.objective,
+        "fixed": {part: dict(values) for part, values in trial.configuration.items()},
+    }
+    return yaml.safe_dump(document, sort_keys=False)

@@ -1,0 +1,95 @@
+"""What a sweep would compute and what is stored already, found without computing or writing."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestrator.running.data import DataPreview, preview_data
+from orchestrator.search.state import SweepState
+from orchestrator.search.study_state import setting_of
+from orchestrator.storage.ledger import read_ledger
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.plan import Plan
+from orchestrator.sweep.spec import SweepSpec
+from orchestrator.tracking import stage_seconds
+from trainables.data import PreparedData
+from trainables.stages import STAGES
+
+
+@dataclass(frozen=True)
+class StagePreview:
+    """The trials of one stage of one task.
+
+    Attributes:
+        stage: ``train``, ``refine`` or ``calibrate``.
+        computed: Trials that will be computed, at most.
+        reused: Trials whose outcome an earlier run or another sweep has left behind.
+        seconds: What one takes, from earlier runs on the tracking store; None if none tells.
+    """
+
+    task: str
+    stage: str
+    computed: int
+    reused: int
+    seconds: float | None
+
+    @property
+    def hours(self) -> float | None:
+        """Return the hours of one after another."""
+        return None if self.seconds is None else self.computed * self.seconds / 3600
+
+
+def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
+    """Go through a sweep as far as stored outcomes reach.
+
+    A study suggests its next trials from the results of those before, so what can be told is: the
+    trials up to the first one that is not stored, and the most that is left to compute. Nothing is
+    read but journal, store, prepared data and tracking store; nothing is written.
+
+    Its data are looked for unless they are given.
+
+    Raises:
+        InputError: See ``preview_data``.
+    """
+    prepared = (preview_data(plan.spec) if data is None else data).prepared
+    reused = _reused(plan, prepared)
+    planned: Counter[tuple[str, str]] = Counter()
+    for study in plan:
+        planned[study.task.id, study.stage] += study.trials + len(plan.spec.seeds) - 1
+    return [
+        StagePreview(
+            task,
+            stage,
+            count - reused[task, stage],
+            reused[task, stage],
+            _seconds(plan.spec, task, stage, prepared),
+        )
+        for (task, stage), count in sorted(
+            planned.items(), key=lambda entry: (entry[0][0], STAGES.index(entry[0][1]))
+        )
+    ]
+
+
+def _seconds(
+    spec: SweepSpec, name: str, stage: str, data: Mapping[str, PreparedData]
+) -> float | None:
+    if name not in data:
+        return None
+    task = next(task for task in spec.tasks if task.id == name)
+    return stage_seconds(spec.tracking_uri, name, setting_of(task, data[name]), stage)
+
+
+def _reused(plan: Plan, data: Mapping[str, PreparedData]) -> Counter[tuple[str, str]]:
+    known = Plan(plan.spec, tuple(study for study in plan if study.task.id in data))
+    store = Storage.of(plan.spec).store()
+    past = read_ledger(SweepFolder.of(plan.spec).journal)
+    state = SweepState(known, past.sweep_id, data, lambda event: None, past, store.contains)
+    while (trial := state.next_trial()) is not None:
+        key = trial.request.key()
+        if store.contains(trial.stage, key):
+            metrics = store.metrics(trial.stage, key)
+            state.record(trial, trial.ending("finished", metrics, artifact=key))
+    counts: Counter[tuple[str, str]] = Counter()
+    for study in state.studies.values():
+        counts[study.plan.task.id, study.plan.stage] += len(study.outcomes)
+    return counts

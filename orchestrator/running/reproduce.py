@@ -1,0 +1,162 @@
+"""Computes a tracked run again, from nothing but its configuration, and compares the figures."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from orchestrator.sweep.recipes import parse_recipe
+from orchestrator.sweep.tracking_uri import default_tracking_uri
+from orchestrator.tracking import TrackedTrial, tracked_trial
+from trainables.common.errors import InputError
+from trainables.data import PreparedData, SplitSpec, prepare
+from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_stage, stage_precision
+from trainables.stages.engine import trial_device
+from trainables.store.artifacts import ArtifactStore
+
+TOLERANCE = 1e-6
+"""Largest difference of two figures that count as equal: what other hardware may do to a sum."""
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One figure, by its name with ``val_`` or ``test_``: as tracked, and as computed now."""
+
+    metric: str
+    recorded: float
+    reproduced: float
+
+    @property
+    def difference(self) -> float:
+        """Return how much larger it is now."""
+        return self.reproduced - self.recorded
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What computing a run again came to.
+
+    Attributes:
+        figures: Every metric that both have.
+        tolerance: Largest difference of figures that count as equal.
+        artifact: Key of the outcome now; the same content, if all went well.
+    """
+
+    run: TrackedTrial
+    figures: tuple[Comparison, ...]
+    tolerance: float
+    artifact: str
+
+    @property
+    def worst(self) -> Comparison:
+        """Return the figure that differs most."""
+        return max(self.figures, key=lambda figure: abs(figure.difference))
+
+    @property
+    def equal(self) -> bool:
+        """Tell whether no figure differs by more than the tolerance."""
+        return abs(self.worst.difference) <= self.tolerance
+
+
+def reproduce(
+    run_id: str,
+    *,
+    tracking_uri: str | None = None,
+    folder: str | Path,
+    data_root: str = "data",
+    tolerance: float = TOLERANCE,
+    progress: Progress = lambda stage, epoch, epochs: None,
+) -> Reproduction:
+    """Compute a finished trial again in a fresh folder: every stage of its chain, nothing reused.
+
+    Validation metrics are compared, and the clean test metrics where the run has been measured on
+    test data.
+
+    Args:
+        run_id: The run.
+        tracking_uri: Where it is tracked; see ``default_tracking_uri``.
+        folder: Where artifacts go; it must not hold any yet.
+        data_root: Folder of downloaded data sets.
+        tolerance: Largest difference of figures that count as equal.
+        progress: Told stage, epoch and number of epochs after every epoch.
+
+    Raises:
+        InputError: If there is no such run, it was tracked before runs told how to compute them
+            again, its data are not what they were, or the folder is not fresh.
+    """
+    run = tracked_trial(tracking_uri or default_tracking_uri(), run_id)
+    if not run.study.origin:
+        raise InputError(f"run {run_id}: it was tracked without what is needed to compute it again")
+    root = Path(folder).absolute()
+    if (root / "artifacts").exists():
+        raise InputError(f"{root} holds artifacts already; name a fresh folder")
+    data = _same_data(run, data_root, root)
+    store = ArtifactStore(root / "artifacts")
+    for request in _requests(run, data):
+        device = _prepare_process(run.study.origin["resources"][request.stage])
+        metrics = _compute(request, store, TaskData(data, device), progress)
+    now = {name: value for name, value in metrics.items() if name.startswith("val_")}
+    if run.trial.test:
+        tested, _ = evaluate_on_test(store, request.stage, request.key(), data, device)
+        now |= {f"test_{name}": value for name, value in tested.items()}
+    return Reproduction(run, _compared(run, now), tolerance, request.key())
+
+
+def _same_data(run: TrackedTrial, data_root: str, folder: Path) -> PreparedData:
+    dataset, split = run.study.origin["dataset"], SplitSpec(**run.study.origin["split"])
+    data = prepare(dataset, Path(data_root), split, folder / "data")
+    if data.key != run.study.fingerprint:
+        raise InputError(
+            f"run {run.trial.run_id}: it was computed on data {run.study.fingerprint[:12]}, but "
+            f"{dataset!r} is now {data.key[:12]}; only the same data can reproduce it"
+        )
+    return data
+
+
+def _requests(run: TrackedTrial, data: PreparedData) -> Iterator[StageRequest]:
+    """Yield what to compute, each stage after the one it builds on."""
+    variants: Mapping[str, str] = run.study.origin["variants"]
+    before: StageRequest | None = None
+    for link in parse_recipe(run.study.recipe, variants).chain:
+        before = StageRequest(
+            stage=link.stage,
+            parts={variants.get(p, p): run.trial.configuration[p] for p in link.own_parts},
+            data=str(data.directory),
+            model=run.study.model,
+            protocol=run.study.origin["protocol"],
+            seed=run.trial.seed,
+            upstream=before.key() if before else None,
+            upstream_stage=before.stage if before else None,
+            precision=stage_precision(link.stage, run.study.origin["resources"]["train"]["gpu"]),
+        )
+        yield before
+
+
+def _prepare_process(resources: Mapping[str, Any]) -> torch.device:
+    """Give this process what the trial had: the number of threads decides the order of sums."""
+    torch.set_num_threads(max(1, int(resources["cpu"])))
+    return trial_device(resources["gpu"])
+
+
+def _compute(
+    request: StageRequest, store: ArtifactStore, data: TaskData, progress: Progress
+) -> dict[str, float]:
+    run = open_stage(request, store, data)
+    metrics: dict[str, float] = {}
+    while run.epoch < run.epochs:
+        metrics = run.run_epoch()
+        progress(request.stage, run.epoch, run.epochs)
+    run.finish(metrics)
+    return metrics
+
+
+def _compared(run: TrackedTrial, now: Mapping[str, float]) -> tuple[Comparison, ...]:
+    then = {
+        **run.trial.metrics,
+        **{f"test_{name}": value for name, value in run.trial.test.items()},
+    }
+    return tuple(Comparison(name, then[name], value) for name, value in now.items() if name in then)

@@ -1,0 +1,245 @@
+"""Runs a sweep: plan, search inside Ray Tune, one look at test data, results."""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from orchestrator.running.cluster.interrupt import interrupt_on_sigterm, stop_promptly
+from orchestrator.running.cluster.jobs import check_cluster
+from orchestrator.running.cluster.local import (
+    join_cluster,
+    require_room,
+    require_shared,
+    spans_machines,
+)
+from orchestrator.running.data import prepare_data
+from orchestrator.running.evaluate import evaluate_all, pending_evaluations
+from orchestrator.running.progress import say
+from orchestrator.search.state import SweepState
+from orchestrator.storage.events import SweepEnded, SweepStarted
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger, read_ledger
+from orchestrator.storage.provenance import provenance
+from orchestrator.storage.results import StudyResult, results_of
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.plan import Plan, make_plan
+from orchestrator.sweep.spec import SweepSpec
+from orchestrator.tracking import ShipperProcess, check_login, listens, start_shipper
+from trainables.common.errors import InputError
+from trainables.data import PreparedData
+from trainables.store.artifacts import ArtifactStore
+
+STALLED_SECONDS = 45.0  # A tracking server that takes nothing for so long counts as away.
+# What makes two specifications the same sweep; resources and places may differ when it resumes.
+IDENTITY = ("name", "tasks", "recipes", "variants", "search", "seeds")
+
+
+@dataclass(frozen=True)
+class SweepOutcome:
+    """What a sweep left behind.
+
+    Attributes:
+        status: ``finished``, ``failed`` (a study has no finished trial) or ``interrupted``.
+        results: One entry a row, in table order.
+        tracked: Whether everything has reached the tracking server.
+        seconds: Wall time of this run.
+    """
+
+    spec: SweepSpec
+    status: str
+    results: tuple[StudyResult, ...]
+    tracked: bool
+    seconds: float
+
+    @property
+    def journal(self) -> Path:
+        """Return the journal's path."""
+        return SweepFolder.of(self.spec).journal
+
+
+def run_sweep(
+    spec: SweepSpec,
+    *,
+    resume: bool = False,
+    fresh: bool = False,
+    address: str | None = None,
+    console: Console | None = None,
+) -> SweepOutcome:
+    """Run a sweep to its end, or go on with one that was interrupted.
+
+    A sweep that has been run before with the same specification goes on where it ended; trials
+    that finished are not computed again.
+
+    Args:
+        spec: The checked sweep.
+        resume: Insist that the sweep has been started before.
+        fresh: Start over under the next free name instead of going on.
+        address: A Ray cluster to join; None for Ray on this machine alone.
+        console: Where progress is shown; None for nowhere.
+
+    Raises:
+        InputError: If the data, the storage, the name, the cluster's address or the login on the
+            tracking server cannot be used; nothing is started then.
+    """
+    started = time.monotonic()
+    if address is not None:
+        check_cluster(address)
+    if fresh:
+        spec = _next_free(spec)
+    _check_same(spec, resume)
+    plan = make_plan(spec)
+    check_login(spec.tracking_uri)
+    folder = SweepFolder.of(spec)
+    with folder.owned(), interrupt_on_sigterm():
+        data = prepare_data(spec, console)
+        folder.write_spec(spec)
+        status, tracked = _run(plan, data, address, console)
+        results = tuple(results_of(read_ledger(folder.journal)))
+    return SweepOutcome(spec, status, results, tracked, time.monotonic() - started)
+
+
+def _run(
+    plan: Plan,
+    data: Mapping[str, PreparedData],
+    address: str | None,
+    console: Console | None,
+) -> tuple[str, bool]:
+    """Compute what is not there yet; return the sweep's status and whether all is tracked."""
+    spec = plan.spec
+    storage, path = Storage.of(spec), SweepFolder.of(spec).journal
+    past, store = read_ledger(path), storage.store()
+    if spec.mirror is not None:
+        store.mirror_to(spec.mirror)
+    with Journal(path) as journal:
+        begun = SweepStarted(
+            sweep=spec.name,
+            sweep_id=past.sweep_id or uuid.uuid4().hex,
+            spec=spec.model_dump(mode="json"),
+            provenance=provenance(),
+        )
+        journal.append(begun)
+        shipper = start_shipper(path, spec.tracking_uri, storage.tracked_files)
+        before, _ = shipper.progress()
+        status = "interrupted"
+        try:
+            usable = _usable(store, past)
+            state = SweepState(plan, begun.sweep_id, data, journal.append, past, usable)
+            if _compute(state, past, journal, store, address, console):
+                status = "finished" if state.succeeded else "failed"
+        except KeyboardInterrupt:
+            say(console, "stopped")
+        finally:
+            journal.append(SweepEnded(status=status))
+            say(console, "delivering the last runs to the tracking server")
+            interrupted = status == "interrupted"
+            tracked = await_delivery(shipper, spec.tracking_uri, before, interrupted)
+    if not interrupted and (waiting := store.deliver()):
+        say(
+            console,
+            f"artifacts that have not reached the mirror {spec.mirror}: {waiting}; "
+            "the next run in this storage sends them",
+        )
+    return status, tracked
+
+
+def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: bool) -> bool:
+    """Wait until everything is delivered; return whether it is.
+
+    A server that is away is given up. One that has taken nothing since the sweep began, when
+    ``before`` bytes of the journal had been delivered, and does not listen now is away at once.
+    After an interruption the shipper goes on by itself.
+    """
+    delivered, since = before, time.monotonic()
+    while not shipper.wait_drained(2.0):
+        now, _ = shipper.progress()
+        away = now == before and not listens(uri)
+        if interrupted and not away:
+            return False
+        if now != delivered:
+            delivered, since = now, time.monotonic()
+        elif away or time.monotonic() - since > STALLED_SECONDS:
+            shipper.stop()
+            return False
+    return True
+
+
+def _usable(store: ArtifactStore, past: Ledger) -> Callable[[str, str], bool]:
+    """Return the check of whether a stored outcome can be built on; it removes damaged ones.
+
+    Nothing more is built on those of a sweep that finished, so that they are not read again.
+    """
+    if past.status == "finished":
+        return store.contains
+    return lambda stage, key: store.find(stage, key) is not None
+
+
+def _compute(
+    state: SweepState,
+    past: Ledger,
+    journal: Journal,
+    store: ArtifactStore,
+    address: str | None,
+    console: Console | None,
+) -> bool:
+    """Search and evaluate as far as an earlier run did not; return whether all is done."""
+    if state.take_over() and state.finished and not pending_evaluations(state, past):
+        return True
+    spec = state.plan.spec
+    say(console, "starting Ray" if address is None else f"joining Ray at {address}")
+    with join_cluster(address) as ray:
+        from orchestrator.running.tune import search  # Ray must be set up before it is imported
+
+        if spans_machines(ray.nodes()):
+            require_shared(spec)
+        if address is None:
+            _require_room(state.plan, ray)
+        with stop_promptly():
+            search(state, journal, store, ray, console, growing=address is not None)
+        if not state.finished:
+            return False
+        jobs = pending_evaluations(state, past)
+        say(console, f"measuring {len(jobs)} chosen configurations on test data")
+        evaluate_all(jobs, spec, store, ray, journal.append)
+    return True
+
+
+def _require_room(plan: Plan, ray: Any) -> None:
+    available = ray.cluster_resources()
+    for stage in plan.stage_trials():
+        wanted = getattr(plan.spec.resources, stage)
+        require_room(available, stage, wanted.cpu, wanted.gpu)
+
+
+def _next_free(spec: SweepSpec) -> SweepSpec:
+    number, candidate = 1, spec
+    while SweepFolder.of(candidate).spec_file.exists():
+        number += 1
+        candidate = spec.model_copy(update={"name": f"{spec.name}-{number}"})
+    return candidate
+
+
+def _check_same(spec: SweepSpec, resume: bool) -> None:
+    storage, folder = Storage.of(spec), SweepFolder.of(spec)
+    if not folder.spec_file.is_file():
+        if resume:
+            storage.load_spec(spec.name)
+        return
+    before, now = _identity(storage.load_spec(spec.name)), _identity(spec)
+    for key in IDENTITY:
+        if before[key] != now[key]:
+            raise InputError(
+                f"sweep {spec.name!r} exists in {folder.path} with another `{key}`; "
+                "give this one another name, or start it with --fresh"
+            )
+
+
+def _identity(spec: SweepSpec) -> dict[str, Any]:
+    """Return what makes a sweep another one; further suites measure what was chosen once more."""
+    return spec.model_dump(
+        mode="json", include=set(IDENTITY), exclude={"tasks": {"__all__": {"suites"}}}
+    )

@@ -1,0 +1,1 @@
+"""The search: the state of a sweep and its Optuna studies. Nothing here knows Ray."""

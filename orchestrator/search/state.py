@@ -1,0 +1,258 @@
+"""The state of a sweep: which trial comes next, what ended, what was chosen. It knows no Ray."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.search.choice import FINISHED, SEARCH, ChoiceRule, Rank, stands_for_choice
+from orchestrator.search.study import StudySearch
+from orchestrator.search.study_state import Past, StudyState
+from orchestrator.search.trials import Chosen, TrialMaker, TrialSpec
+from orchestrator.storage.events import Event, StudyClosed, StudyOpened, TrialFinished, TrialScored
+from orchestrator.storage.ledger import Ledger
+from orchestrator.sweep.plan import BASELINE, Plan, StudyPlan
+from trainables.data import PreparedData
+from trainables.stages import STAGES
+
+# Trials of one pass: enough to fill a device, few enough that a block spreads over several.
+PASS = 32
+
+
+class SweepState:
+    """Gives out trials in turn and keeps what came of them; ``emit`` receives every event.
+
+    Trials that ended in the ``past``, an interrupted run of the same sweep, are taken over, not
+    computed again, unless the machine failed them, or their artifacts are no longer ``available``,
+    by stage and key. The ``studies`` stand by name, each after those it builds on.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        sweep_id: str,
+        data: Mapping[str, PreparedData],
+        emit: Callable[[Event], None],
+        past: Ledger | None = None,
+        available: Callable[[str, str], bool] = lambda stage, key: True,
+    ) -> None:
+        self.plan = plan
+        self.sweep_id = sweep_id
+        self._trials = TrialMaker(sweep_id, plan.spec, data)
+        self._emit = emit
+        self._available = available
+        self._held: TrialSpec | None = None
+        self.taken_over = 0
+        self._past = Past(past or Ledger())
+        rules, seed = plan.spec.search, plan.spec.seeds[0]
+        self.studies = {
+            study.id: StudyState(
+                study,
+                StudySearch(study, rules, seed, self._past.block(study)),
+                ChoiceRule.of(rules, study.task),
+            )
+            for study in plan
+        }
+        for study in self.studies.values():
+            self._emit_once(study.opening(data[study.plan.task.id], plan.spec))
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether every study is done."""
+        return all(study.done(len(self.plan.spec.seeds)) for study in self.studies.values())
+
+    @property
+    def succeeded(self) -> bool:
+        """Tell whether every row of the table has a chosen configuration."""
+        rows = (study for study in self.studies.values() if study.plan.row)
+        return all(study.chosen is not None for study in rows)
+
+    def next_trial(self) -> TrialSpec | None:
+        """Return a trial that can run now, or None if all must wait for others."""
+        self.take_over()
+        trial, self._held = self._held, None
+        if trial is not None:
+            self._emit(trial.starting())
+        return trial
+
+    def take_over(self) -> bool:
+        """Take over what an interrupted run finished; tell whether nothing is left to run now."""
+        before = -1
+        while self._held is None and before != self._decided():
+            before = self._decided()
+            for study in self._in_turn():
+                trial = self._next_of(study)
+                if trial is None:
+                    continue
+                outcome = self._kept_outcome(trial)
+                if outcome is None:
+                    self._held = trial
+                    break
+                self.taken_over += 1
+                self._take_in(trial, outcome)
+        return self._held is None
+
+    def _decided(self) -> int:
+        """Return a count that grows with every trial taken over and every study closed."""
+        studies = self.studies.values()
+        return sum(len(study.outcomes) + len(study.seeds) + study.closed for study in studies)
+
+    def _kept_outcome(self, trial: TrialSpec) -> TrialFinished | None:
+        outcome = self._past.outcome(trial.key)
+        if outcome is None or not outcome.artifact or self._past.can_do_without(trial):
+            return outcome
+        return outcome if self._available(trial.request.stage, outcome.artifact) else None
+
+    def _in_turn(self) -> list[StudyState]:
+        """Return the studies that have trials left, those first whose outcome is short or awaited.
+
+        Short stages come first because they keep the machine busy at no cost; the baseline comes
+        before other trainings because every guarded study waits for it.
+        """
+        waiting = [study for study in self.studies.values() if not self._exhausted(study)]
+        return sorted(waiting, key=lambda study: (*_urgency(study.plan), len(study.trials)))
+
+    def _exhausted(self, study: StudyState) -> bool:
+        if not study.closed:
+            return study.search.asked >= study.plan.trials and not study.queue
+        return study.seeds_asked >= len(self.plan.spec.seeds) or study.chosen is None
+
+    def _next_of(self, study: StudyState) -> TrialSpec | None:
+        upstream = self.studies.get(study.plan.upstream or "")
+        if upstream is not None and not self._ready(upstream, study):
+            return None
+        if study.closed:
+            return self._next_seed(study, upstream)
+        if study.queue:
+            return study.next_queued()
+        return self._next_of_search(study, upstream)
+
+    def _next_of_search(self, study: StudyState, upstream: StudyState | None) -> TrialSpec | None:
+        """Ask for the next trial, or for a block in which the first of each pass carries others."""
+        block: list[TrialSpec] = []
+        while study.search.may_ask() and len(block) < study.search.block:
+            block.append(self._make(study, *study.search.ask(), upstream))
+        size = PASS if study.plan.stage == "refine" else 1
+        for start in range(0, len(block), size):
+            first, *others = block[start : start + size]
+            together = tuple(trial.request for trial in others)
+            study.queue += [replace(first, together=together), *others]
+            study.leaders |= {trial.number: first.number for trial in (first, *others)}
+        return study.next_queued()
+
+    def _ready(self, upstream: StudyState, study: StudyState) -> bool:
+        """Tell whether what a study builds on is known; close the study if it never will be."""
+        if not upstream.closed:
+            return False
+        if upstream.chosen is None:
+            self._close(study, f"{upstream.plan.id} has no finished trial to build on")
+            return False
+        return not study.closed or study.seeds_asked in upstream.seeds
+
+    def _next_seed(self, study: StudyState, upstream: StudyState | None) -> TrialSpec | None:
+        assert study.chosen is not None
+        position = study.seeds_asked
+        study.seeds_asked += 1
+        if upstream is not None and upstream.seeds[position] is None:
+            study.seeds[position] = None
+            return None
+        number = study.plan.trials + position - 1
+        return self._make(study, number, study.chosen.trial.parameters, upstream, position)
+
+    def _make(
+        self,
+        study: StudyState,
+        number: int,
+        parameters: Mapping[str, Any],
+        upstream: StudyState | None,
+        position: int = 0,
+    ) -> TrialSpec:
+        base = upstream.seeds[position] if upstream is not None else None
+        trial = self._trials.make(study.plan, number, parameters, base, position)
+        study.trials[number] = trial
+        return trial
+
+    def record(self, trial: TrialSpec, outcome: TrialFinished) -> None:
+        """Take in how a trial ended and see which decisions that allows."""
+        self._emit(outcome)
+        self._take_in(trial, outcome)
+
+    def _take_in(self, trial: TrialSpec, outcome: TrialFinished) -> None:
+        study = self.studies[trial.study]
+        study.outcomes[trial.number] = outcome
+        if trial.role == SEARCH:
+            study.unscored.add(trial.number)
+        else:
+            position = self.plan.spec.seeds.index(trial.request.seed)
+            value = self._objective(study, outcome) if outcome.status == FINISHED else None
+            study.seeds[position] = None if value is None else Chosen(trial, outcome, value)
+            if value is not None:
+                self._emit_once(TrialScored(key=trial.key, objective=value))
+        self._settle()
+
+    def _settle(self) -> None:
+        """Score what can be scored and close what is complete, until nothing changes."""
+        changed = True
+        while changed:
+            changed = False
+            for study in self.studies.values():
+                reference = self.studies.get(study.plan.reference or "")
+                if not study.closed and (reference is None or reference.closed):
+                    changed = self._score(study) or changed
+
+    def _score(self, study: StudyState) -> bool:
+        """Hand scores to the study's search; return whether the study closed."""
+        for number in sorted(study.unscored):
+            outcome = study.outcomes[number]
+            value = self._objective(study, outcome)
+            study.objectives[number] = math.inf if value is None else value
+            study.search.score(number, value, outcome.status)
+            if value is not None:
+                self._emit_once(TrialScored(key=study.trials[number].key, objective=value))
+        study.unscored.clear()
+        if len(study.objectives) < study.plan.trials:
+            return False
+        self._choose(study)
+        return True
+
+    def _objective(self, study: StudyState, outcome: TrialFinished) -> float | None:
+        """Return what is minimised; None for a failed trial."""
+        if outcome.status == "failed":
+            return None
+        reference = self.studies[study.plan.reference].chosen if study.plan.reference else None
+        return study.rule.score(outcome.metrics, reference.outcome.metrics if reference else None)
+
+    def _choose(self, study: StudyState) -> None:
+        ranked = [
+            Rank(objective, number)
+            for number, objective in study.objectives.items()
+            if stands_for_choice(study.trials[number].role, study.outcomes[number].status)
+        ]
+        if ranked:
+            best = min(ranked)
+            trial, outcome = study.trials[best.number], study.outcomes[best.number]
+            study.seeds[0] = Chosen(trial, outcome, best.objective)
+        self._close(study, _reason(study.failures(), bool(ranked)))
+
+    def _close(self, study: StudyState, reason: str) -> None:
+        if study.closed:
+            return
+        study.closed = True
+        self._emit_once(study.closing(reason))
+
+    def _emit_once(self, event: StudyOpened | TrialScored | StudyClosed) -> None:
+        if not self._past.holds(event):
+            self._emit(event)
+
+
+def _reason(failures: Sequence[TrialFinished], any_finished: bool) -> str:
+    """Return the reason of the first failure, and whether all of them can be tried again."""
+    if not failures:
+        return ""
+    if any_finished or not all(outcome.fault for outcome in failures):
+        return failures[0].reason
+    return f"by a fault of the machine, a resumed sweep tries again: {failures[0].reason}"
+
+
+def _urgency(plan: StudyPlan) -> tuple[int, bool]:
+    return -STAGES.index(plan.stage), plan.recipe.name != BASELINE

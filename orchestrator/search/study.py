@@ -1,0 +1,148 @@
+"""One study: an Optuna study whose suggestions depend on nothing but the results before them."""
+
+import hashlib
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import Trial, TrialState
+
+from orchestrator.sweep.plan import StudyPlan
+from orchestrator.sweep.spec import SearchModel
+from search_spaces import Parameter
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+WIDE_BLOCK = 64
+
+
+class StudySearch:
+    """Asks Optuna for configurations and tells it how they did, in the order of trial numbers.
+
+    Trial n is suggested once trials up to n - ``parallel_trials`` are done, and Optuna hears of
+    those and no others before it answers. So the suggestions are a function of the results alone,
+    not of which trial happened to end first, and a resumed sweep repeats them. A ``block`` of
+    trials, by default as many as suits the plan, is suggested at once and heard of together.
+    """
+
+    def __init__(
+        self, plan: StudyPlan, rules: SearchModel, seed: int, block: int | None = None
+    ) -> None:
+        self.plan = plan
+        self.lag = rules.parallel_trials
+        self.block = block or _block(plan, rules)
+        self.asked = 0
+        self._told = 0
+        self._waiting: dict[int, tuple[float | None, str]] = {}
+        self._trials: dict[int, Trial] = {}
+        self._distributions = {
+            f"{part}.{name}": _distribution(parameter)
+            for part, parameters in plan.searched.items()
+            for name, parameter in parameters.items()
+        }
+        self._study = optuna.create_study(
+            direction="minimize", sampler=_sampler(rules, _seed(plan.id, seed))
+        )
+        for point in self._first_points():
+            self._study.enqueue_trial(point)
+
+    def _first_points(self) -> list[dict[str, Any]]:
+        """Return the published default; all points, that one first, where the budget holds them."""
+        default = {name: _default(self.plan, name) for name in self._distributions}
+        if self.plan.points > self.plan.trials:
+            return [default]
+        values = map(_values, self._distributions.values())
+        grid = [dict(zip(default, point, strict=True)) for point in product(*values)]
+        return sorted(grid, key=lambda point: point != default)
+
+    def may_ask(self) -> bool:
+        """Tell whether the next configuration can be suggested now."""
+        if self.asked >= self.plan.trials:
+            return False
+        return all(number in self._waiting for number in self._needed())
+
+    def _needed(self) -> range:
+        """Return the trials that the sampler must hear of before it suggests the next one."""
+        if self.block > 1:
+            return range(self._told, self.asked - self.asked % self.block)
+        return range(self._told, self.asked - self.lag + 1)
+
+    def ask(self) -> tuple[int, dict[str, Any]]:
+        """Return the next trial's number and its searched parameters, as ``part.name``."""
+        for number in self._needed():
+            self._tell(number)
+        number = self.asked
+        self._trials[number] = self._study.ask(self._distributions)
+        self.asked += 1
+        return number, dict(self._trials[number].params)
+
+    def score(self, number: int, value: float | None, status: str) -> None:
+        """Hand in an ended trial's objective (None for a failed one) and how it ended."""
+        self._waiting[number] = (value, status)
+
+    def _tell(self, number: int) -> None:
+        value, status = self._waiting.pop(number)
+        self._told += 1
+        if value is None:
+            self._study.tell(self._trials[number], state=TrialState.FAIL)
+        elif status == "pruned":
+            self._study.tell(self._trials[number], state=TrialState.PRUNED)
+        else:
+            self._study.tell(self._trials[number], value)
+
+
+def _block(plan: StudyPlan, rules: SearchModel) -> int:
+    """Return how many trials are suggested at once; 1 for a study whose trials run on their own."""
+    if not plan.blockwise or rules.scheduler != "none":
+        return 1
+    return max(rules.parallel_trials, WIDE_BLOCK if rules.sampler in ("random", "grid") else 1)
+
+
+def _distribution(parameter: Parameter) -> BaseDistribution:
+    if parameter.type == "categorical":
+        return CategoricalDistribution(parameter.choices)
+    assert parameter.low is not None
+    assert parameter.high is not None
+    log = parameter.scale == "log"
+    if parameter.type == "int":
+        return IntDistribution(int(parameter.low), int(parameter.high), log=log)
+    return FloatDistribution(parameter.low, parameter.high, log=log)
+
+
+def _values(distribution: BaseDistribution) -> Sequence[Any]:
+    """Return every value of a distribution that has a few."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices
+    if isinstance(distribution, IntDistribution):
+        return range(distribution.low, distribution.high + 1)
+    return (distribution.low,)  # type: ignore[attr-defined]
+
+
+def _default(plan: StudyPlan, name: str) -> Any:
+    """Return the published value, moved into the sweep's own range where that excludes it."""
+    part, key = name.split(".", 1)
+    parameter, value = plan.searched[part][key], plan.defaults[part][key]
+    if parameter.type == "categorical":
+        return value if value in parameter.choices else parameter.default
+    return parameter.check(min(max(value, parameter.low), parameter.high))
+
+
+def _seed(study: str, seed: int) -> int:
+    digest = hashlib.sha256(f"{study}|{seed}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+def _sampler(rules: SearchModel, seed: int) -> optuna.samplers.BaseSampler:
+    startup = min(10, max(1, rules.trials // 3))
+    if rules.sampler == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    if rules.sampler == "gp":
+        return optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup)
+    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup, multivariate=True)

@@ -1,0 +1,163 @@
+"""What is known of one study while its sweep runs, and what journals tell and are told of it."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from orchestrator.search.choice import FINISHED, SEARCH, ChoiceRule
+from orchestrator.search.study import StudySearch
+from orchestrator.search.trials import Chosen, TrialSpec
+from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished, TrialScored
+from orchestrator.storage.ledger import Ledger
+from orchestrator.sweep.plan import StudyPlan
+from orchestrator.sweep.spec import SweepSpec, TaskSpec
+from trainables.data import PreparedData
+from trainables.stages import STAGES
+from trainables.store.artifacts import stage_key
+
+
+@dataclass
+class StudyState:
+    """What is known of one study, by the numbers of its trials.
+
+    Attributes:
+        trials: All that were asked for.
+        outcomes: Those that ended.
+        unscored: Numbers of search trials that ended but wait for what they are compared with.
+        objectives: Guarded objectives of search trials; infinite for failed ones.
+        queue: Trials that were asked for but not given out.
+        leaders: Trial to the one whose pass computes it, perhaps itself.
+        seeds: Position of a seed to what was chosen for it, None where that failed.
+        seeds_asked: Seeds that were given out, the first included.
+        closed: Whether its search is over.
+    """
+
+    plan: StudyPlan
+    search: StudySearch
+    rule: ChoiceRule
+    trials: dict[int, TrialSpec] = field(default_factory=dict)
+    outcomes: dict[int, TrialFinished] = field(default_factory=dict)
+    unscored: set[int] = field(default_factory=set)
+    objectives: dict[int, float] = field(default_factory=dict)
+    queue: list[TrialSpec] = field(default_factory=list)
+    leaders: dict[int, int] = field(default_factory=dict)
+    seeds: dict[int, Chosen | None] = field(default_factory=dict)
+    seeds_asked: int = 1
+    closed: bool = False
+
+    @property
+    def chosen(self) -> Chosen | None:
+        """Return the chosen configuration on the first seed; None before, or if all failed."""
+        return self.seeds.get(0)
+
+    @property
+    def running(self) -> int:
+        """Return how many trials were given out and have not ended."""
+        return len(self.trials) - len(self.outcomes) - len(self.queue)
+
+    def done(self, seeds: int) -> bool:
+        """Tell whether nothing is left to do, further seeds included."""
+        return self.closed and (self.chosen is None or len(self.seeds) == seeds)
+
+    def next_queued(self) -> TrialSpec | None:
+        """Take a trial off the queue that waits for no other one's pass."""
+        for position, trial in enumerate(self.queue):
+            leader = self.leaders[trial.number]
+            if leader == trial.number or leader in self.outcomes:
+                return self.queue.pop(position)
+        return None
+
+    def failures(self) -> list[TrialFinished]:
+        """Return the failed trials."""
+        return [outcome for outcome in self.outcomes.values() if outcome.status == "failed"]
+
+    def opening(self, data: PreparedData, spec: SweepSpec) -> StudyOpened:
+        """Return the event that lays the study out."""
+        plan, task = self.plan, self.plan.task
+        return StudyOpened(
+            study=plan.id,
+            task=task.id,
+            recipe=plan.recipe.name,
+            trials=plan.trials,
+            block=self.search.block,
+            upstream=plan.upstream,
+            row=plan.row,
+            fingerprint=data.key,
+            dataset=task.dataset_name,
+            model=task.model,
+            protocol=task.protocol_name,
+            setting=setting_of(task, data),
+            rule=asdict(self.rule),
+            origin=_origin(plan, spec),
+        )
+
+    def closing(self, reason: str) -> StudyClosed:
+        """Return the event that ends the search."""
+        return StudyClosed(
+            study=self.plan.id,
+            chosen=self.chosen.trial.key if self.chosen else None,
+            finished=sum(outcome.status == FINISHED for outcome in self.outcomes.values()),
+            failed=len(self.failures()),
+            reason=reason,
+        )
+
+
+class Past:
+    """The outcomes and decisions of the runs before this one."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._studies, self._trials = ledger.studies, ledger.trials
+        self._tries_again = any(trial.fault for trial in self._trials.values())
+
+    def holds(self, event: StudyOpened | TrialScored | StudyClosed) -> bool:
+        """Tell whether the same was written last; a study is opened but once, whatever it says."""
+        if isinstance(event, TrialScored):
+            trial = self._trials.get(event.key)
+            return trial is not None and trial.objective == event.objective
+        study = self._studies.get(event.study)
+        return study is not None and (isinstance(event, StudyOpened) or study.closed == event)
+
+    def block(self, study: StudyPlan) -> int | None:
+        """Return how many trials a study begun earlier suggests at once; None for a new one."""
+        if study.id not in self._studies:
+            return None
+        # Calibrations were suggested one by one until journals said how many at once.
+        return self._studies[study.id].block or (1 if study.stage == "calibrate" else None)
+
+    def can_do_without(self, trial: TrialSpec) -> bool:
+        """Tell whether a closed study has chosen another trial than this one, for good."""
+        study = self._studies.get(trial.study)
+        if self._tries_again or study is None or study.closed is None:
+            return False
+        return trial.role == SEARCH and study.chosen != trial.key
+
+    def outcome(self, key: str) -> TrialFinished | None:
+        """Return how a trial ended; None also if the machine failed it, so that it runs again."""
+        trial = self._trials.get(key)
+        if trial is None or not trial.ended or trial.fault:
+            return None
+        return TrialFinished(
+            key=key,
+            status=trial.status,
+            metrics=dict(trial.metrics),
+            artifact=trial.artifact,
+            reason=trial.reason,
+        )
+
+
+def setting_of(task: TaskSpec, data: PreparedData) -> str:
+    """Return a hash of all that two results must share to be compared: data, model, protocol."""
+    return stage_key(
+        "setting", data=data.key, model=task.model, protocol=task.resolved_protocol.to_dict()
+    )
+
+
+def _origin(plan: StudyPlan, spec: SweepSpec) -> dict[str, Any]:
+    """Return what must be known, beside a trial's own configuration, to compute it again."""
+    task = plan.task
+    return {
+        "dataset": task.dataset,
+        "split": task.split_spec.to_dict(),
+        "protocol": task.resolved_protocol.to_dict(),
+        "variants": {p: spec.base(p) for p in plan.recipe.parts if spec.base(p) != p},
+        "resources": {s: getattr(spec.resources, s).model_dump() for s in STAGES},
+    }

@@ -1,0 +1,1 @@
+"""What a sweep leaves in its storage folder: the journal, results and provenance."""

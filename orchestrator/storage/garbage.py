@@ -1,0 +1,205 @@
+"""Removes stored outcomes that no kept sweep needs."""
+
+import json
+import shutil
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.storage.events import MACHINE
+from orchestrator.storage.ledger import Ledger, read_ledger
+from orchestrator.storage.storage import Storage, SweepFolder
+from trainables.common.errors import InputError
+from trainables.stages import STAGES
+from trainables.store.artifacts import RECORD
+
+DRAFT_SECONDS = 3600.0  # A draft so old was left by a process that died.
+
+Name = tuple[str, str]
+Entry = tuple[Path, bool]  # Something in the storage, and whether it is kept.
+
+
+@dataclass(frozen=True)
+class Removal:
+    """How much was removed, or would be, and is left of a stage's artifacts or of another kind."""
+
+    kind: str
+    removed: int
+    kept: int
+    bytes_removed: int
+    bytes_kept: int
+
+
+def collect_garbage(
+    storage: Storage, drop: Iterable[str] = (), dry_run: bool = False
+) -> list[Removal]:
+    """Remove artifacts that no kept sweep needs, and tell how many and how large.
+
+    Needed are the outcomes that closed studies chose, for every seed, what these build on, and
+    their test predictions; of a study that is not closed yet everything, so that it can go on. A
+    sweep that was cut short can be resumed afterwards, a finished one needs nothing computed again
+    but what the machine failed.
+
+    While a kept sweep is open (it was interrupted, its journal was cut short, or the machine failed
+    trials of it), what no journal names is kept too: it may be what that sweep computed last. Of
+    sweeps to ``drop`` the folders go, and what only they need. A ``dry_run`` changes nothing.
+
+    Raises:
+        InputError: If there is no such storage or sweep, a sweep in it is running now, or what a
+            kept sweep needs is not known because its journal is missing, empty or damaged; nothing
+            is removed then.
+    """
+    sweeps = storage.sweeps()
+    dropped = [_named(name, sweeps, storage) for name in drop]
+    for sweep in sweeps:
+        if sweep.is_owned():
+            raise InputError(
+                f"sweep {sweep.name!r} is running: what it needs is not known before it ends"
+            )
+    kept = [_Needs(_known(sweep)) for sweep in sweeps if sweep not in dropped]
+    given_up = [_Needs(_left(sweep)) for sweep in dropped]
+    found = _entries(storage.artifacts, kept, given_up)
+    found["sweeps"] = [(sweep.path, sweep not in dropped) for sweep in sweeps]
+    return [_clear(kind, entries, dry_run) for kind, entries in found.items() if entries]
+
+
+def _named(name: str, sweeps: Iterable[SweepFolder], storage: Storage) -> SweepFolder:
+    """Return the folder of a sweep, whatever is left in it."""
+    known = {sweep.name: sweep for sweep in sweeps}
+    if name not in known:
+        listing = ", ".join(known) or "none"
+        raise InputError(f"no sweep {name!r} in {storage.folder / 'sweeps'}; there are: {listing}")
+    return known[name]
+
+
+def _known(sweep: SweepFolder) -> Ledger:
+    """Return what a journal tells, if it tells something and all of it is intact."""
+    path, name = sweep.journal, sweep.name
+    remedies = (
+        f"put its journal back, go on with `calsweep run --resume {name}`, or give the sweep up "
+        f"with --drop {name}"
+    )
+    if not path.exists():
+        raise InputError(
+            f"sweep {name!r} has no {path.name}, so what it needs is unknown: {remedies}"
+        )
+    try:
+        ledger = read_ledger(path)
+    except InputError as error:
+        what, _, _ = str(error).partition("; ")
+        raise InputError(f"sweep {name!r}: {what}: {remedies}") from error
+    if not ledger.sweep_id:
+        raise InputError(f"sweep {name!r}: its {path.name} is empty: {remedies}")
+    return ledger
+
+
+def _left(sweep: SweepFolder) -> Ledger:
+    """Return what the journal of a sweep that is given up still tells."""
+    try:
+        return read_ledger(sweep.journal)
+    except InputError:
+        return Ledger()  # What no other journal names goes once no kept sweep is open.
+
+
+class _Needs:
+    """What one sweep needs, as its journal tells.
+
+    It is ``open`` before its end; ``artifacts`` of those ``named`` there are needed.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.open = ledger.status in ("running", "interrupted")
+        chosen = {study.name: study.chosen for study in ledger.studies.values() if study.closed}
+        if any(trial.fault == MACHINE for trial in ledger.trials.values()):
+            # When these trials run again, another one may be chosen.
+            self.open, chosen = True, {}
+        stored = [trial for trial in ledger.trials.values() if trial.artifact]
+        self.named = {(trial.stage, trial.artifact) for trial in stored}
+        self.artifacts = {
+            (trial.stage, trial.artifact)
+            for trial in stored
+            if trial.role != "search" or chosen.get(trial.study, trial.key) == trial.key
+        }
+
+
+def _clear(kind: str, entries: list[Entry], dry_run: bool) -> Removal:
+    gone, left = ([path for path, kept in entries if kept is which] for which in (False, True))
+    sizes = sum(map(_size, gone)), sum(map(_size, left))
+    if not dry_run:
+        for path in gone:
+            _remove(path)
+    return Removal(kind, len(gone), len(left), *sizes)
+
+
+def _entries(root: Path, needs: list[_Needs], given_up: list[_Needs]) -> dict[str, list[Entry]]:
+    """Return everything in a store by kind, with whether it is kept."""
+    any_open = any(need.open for need in needs)
+    needed = {name for need in needs for name in need.artifacts}
+    if any_open:
+        stored = {(stage, path.name) for stage in STAGES for path in _artifacts(root / stage)}
+        needed |= stored.difference(*(sweep.named for sweep in [*needs, *given_up]))
+    kept = _with_upstream(root, needed)
+    found: dict[str, list[Entry]] = {}
+    for folder in sorted(path for path in root.glob("*") if path.is_dir()):
+        if folder.name == "checkpoints":
+            found[folder.name] = [(path, any_open) for path in sorted(folder.rglob("*.pt"))]
+        else:
+            found[folder.name] = [
+                (path, _is_kept(path, folder.name, kept, any_open)) for path in _artifacts(folder)
+            ]
+    old = time.time() - DRAFT_SECONDS
+    found["drafts"] = [(path, path.stat().st_mtime > old) for path in sorted(root.rglob("*.tmp"))]
+    return found
+
+
+def _is_kept(directory: Path, stage: str, kept: set[Name], any_open: bool) -> bool:
+    if stage in STAGES:
+        return (stage, directory.name) in kept
+    if stage == "features" and not any_open:
+        return False  # They serve further refinements only.
+    upstream = _upstream(directory)[1]
+    return any(key == upstream for _, key in kept)
+
+
+def _with_upstream(root: Path, names: set[Name]) -> set[Name]:
+    """Add what artifacts build on, as their records tell."""
+    found: set[Name] = set()
+    pending = set(names)
+    while pending:
+        stage, key = pending.pop()
+        found.add((stage, key))
+        before = _upstream(root / stage / key[:2] / key)
+        if before[1] and before not in found:
+            pending.add(before)
+    return found
+
+
+def _upstream(directory: Path) -> Name:
+    """Return stage and key of what an artifact builds on; empty for none or a damaged record."""
+    try:
+        record = json.loads((directory / RECORD).read_text())
+    except (OSError, ValueError):
+        return "", ""
+    request = record.get("request") or {}
+    return request.get("upstream_stage") or "", request.get("upstream") or record.get(
+        "upstream", ""
+    )
+
+
+def _artifacts(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*/*") if path.is_dir() and path.suffix != ".tmp")
+
+
+def _size(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def _remove(path: Path) -> None:
+    if path.is_file():
+        path.unlink(missing_ok=True)
+        return
+    shutil.rmtree(path, ignore_errors=False)
+    path.with_suffix(".lock").unlink(missing_ok=True)

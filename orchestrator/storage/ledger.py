@@ -1,0 +1,284 @@
+"""What is known of a sweep: the one fold from the events of its journal to its state."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.storage.events import (
+    TEST_PREFIX,
+    Epoch,
+    Evaluated,
+    Event,
+    StudyClosed,
+    StudyOpened,
+    SweepEnded,
+    SweepStarted,
+    TrialFinished,
+    TrialScored,
+    TrialStarted,
+    fields_of,
+)
+from orchestrator.storage.journal import iterate_events
+from trainables.common.errors import InputError
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial(TrialStarted):
+    """A trial as it was first given out, and what came of it.
+
+    Attributes:
+        code: Git commit that it was first given out with.
+        open: Whether it was given out and has not ended since.
+        status: How it ended last: ``finished``, ``failed`` or ``pruned``; ``running`` if never.
+        metrics: On validation data; those of epochs too where these were read.
+        artifact, reason, fault, reused, seconds, epoch_seconds, peak_memory: Of its last end; see
+            ``TrialFinished``.
+        last_step, epochs: Of its epochs the last and the number, where these were read; else -1, 0.
+        curves: Steps and values of those figures that the ledger was asked for.
+        objective: What the search minimises, once it is scored.
+        test: Metrics on test data without their prefix, if it was measured there.
+        predictions: Key of the ``evaluate`` artifact.
+        chain_seconds: What its chain of stages cost to compute, if that is known.
+        run_id: Its run on the tracking store, if that was asked.
+    """
+
+    code: str = ""
+    open: bool = True
+    status: str = "running"
+    metrics: dict[str, float] = field(default_factory=dict)
+    artifact: str = ""
+    reason: str = ""
+    fault: str = ""
+    reused: bool = False
+    seconds: float | None = None
+    epoch_seconds: float | None = None
+    peak_memory: float | None = None
+    last_step: int = -1
+    epochs: int = 0
+    curves: dict[str, tuple[array[int], array[float]]] = field(default_factory=dict)
+    objective: float | None = None
+    test: Mapping[str, float] = field(default_factory=dict)
+    predictions: str = ""
+    chain_seconds: float | None = None
+    run_id: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Return whether it has ended at least once."""
+        return self.status != "running"
+
+    def curve(self, metric: str) -> tuple[list[int], list[float]]:
+        """Return the steps at which a figure was reported, and its values."""
+        steps, values = self.curves.get(metric, ((), ()))
+        return list(steps), list(values)
+
+
+@dataclass(slots=True, kw_only=True)
+class Study(StudyOpened):
+    """A study as it was opened, and what came of it.
+
+    Attributes:
+        index: Its place among the studies.
+        code: Git commit that it was opened with.
+        status: ``running``, ``finished`` or ``failed``.
+        closed: What was said of its end, if it has come to one.
+        chosen: Key of the chosen trial.
+        finished, failed: How many search trials did.
+        reason: Why it, or a trial of it, failed; else empty.
+        run_id: Its run on the tracking store, if that was asked.
+        begun: Its trials by key, in the order in which they were first given out.
+    """
+
+    index: int
+    code: str = ""
+    sweep_id: str = ""
+    status: str = "running"
+    closed: StudyClosed | None = None
+    chosen: str | None = None
+    finished: int = 0
+    failed: int = 0
+    reason: str = ""
+    run_id: str = ""
+    begun: dict[str, Trial] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return the study's name."""
+        return self.study
+
+    @property
+    def searched(self) -> list[Trial]:
+        """Return the trials of the search, by number."""
+        found = (trial for trial in self.begun.values() if trial.role == "search")
+        return sorted(found, key=lambda trial: trial.number)
+
+    @property
+    def chosen_trial(self) -> Trial | None:
+        """Return the chosen trial."""
+        return self.begun.get(self.chosen or "")
+
+
+class Ledger:
+    """All that the events so far say of one sweep; the later one counts.
+
+    Saying a thing twice changes nothing, but that an epoch's first report stays; events of trials
+    that were never started add nothing. The figures named by ``curves`` are kept for each epoch.
+
+    Attributes:
+        sweep_id: Hex; empty before the first event.
+        spec: The sweep file as it ran last.
+        provenance: ``git_commit``, ``versions`` and ``hardware`` of the last run.
+        status: ``running``, ``finished``, ``failed`` or ``interrupted``.
+        ended: When the last run ended, milliseconds since 1970; None while it goes on.
+        studies: By name, in the order of their opening.
+        trials: By key, in the order in which they were first given out.
+    """
+
+    def __init__(self, events: Iterable[Event] = (), curves: Collection[str] = ()) -> None:
+        self._curves = curves
+        self.sweep = ""
+        self.sweep_id = ""
+        self.spec: Mapping[str, Any] = {}
+        self.provenance: Mapping[str, Any] = {}
+        self.status = "running"
+        self.ended: int | None = None
+        self.studies: dict[str, Study] = {}
+        self.trials: dict[str, Trial] = {}
+        self._handlers: Mapping[type[Event], Callable[[Any], None]] = {
+            SweepStarted: self._begin,
+            StudyOpened: self._open,
+            TrialStarted: self._start,
+            Epoch: self._extend,
+            TrialFinished: self._finish,
+            TrialScored: self._score,
+            StudyClosed: self._close,
+            Evaluated: self._evaluate,
+            SweepEnded: self._end,
+        }
+        for event in events:
+            self.apply(event)
+
+    @property
+    def git_commit(self) -> str:
+        """Return the commit of the last run, with ``-dirty`` for local changes."""
+        return str(self.provenance.get("git_commit") or "")
+
+    @property
+    def objective(self) -> str:
+        """Return the validation metric that the search minimises, such as ``ece``."""
+        return str(self.spec.get("search", {}).get("objective", "ece"))
+
+    @property
+    def guarded(self) -> bool:
+        """Return whether lost accuracy is charged against the objective."""
+        return self.spec.get("search", {}).get("accuracy_tolerance") is not None
+
+    def apply(self, event: Event) -> None:
+        """Take in one event.
+
+        Raises:
+            InputError: If a second sweep turns up in the same journal.
+        """
+        self._handlers[type(event)](event)
+
+    def _begin(self, event: SweepStarted) -> None:
+        if self.sweep_id and event.sweep_id != self.sweep_id:
+            raise InputError(
+                f"the journal of sweep {self.sweep_id} holds another sweep, {event.sweep_id}"
+            )
+        self.sweep, self.sweep_id = event.sweep, event.sweep_id
+        self.spec, self.provenance = event.spec or {}, event.provenance or {}
+        self.status, self.ended = "running", None
+
+    def _open(self, event: StudyOpened) -> None:
+        known = self.studies.get(event.study)
+        if known is not None:
+            known.status, known.reason = "running", ""
+            return
+        self.studies[event.study] = Study(
+            index=len(self.studies),
+            code=self.git_commit,
+            sweep_id=self.sweep_id,
+            **fields_of(event, StudyOpened),
+        )
+
+    def _start(self, event: TrialStarted) -> None:
+        if event.key in self.trials:
+            self.trials[event.key].open = True
+            return
+        trial = Trial(code=self.git_commit, **fields_of(event, TrialStarted))
+        self.trials[event.key] = trial
+        if event.study in self.studies:
+            self.studies[event.study].begun[event.key] = trial
+
+    def _extend(self, event: Epoch) -> None:
+        trial = self.trials.get(event.key)
+        if trial is None or event.step <= trial.last_step:
+            return
+        trial.last_step = event.step
+        trial.epochs += 1
+        trial.metrics.update(event.metrics)
+        for name in self._curves:
+            if name in event.metrics:
+                steps, values = trial.curves.setdefault(name, (array("q"), array("d")))
+                steps.append(event.step)
+                values.append(event.metrics[name])
+
+    def _finish(self, event: TrialFinished) -> None:
+        trial = self.trials.get(event.key)
+        if trial is None:
+            return
+        study = self.studies.get(trial.study)
+        if study is not None and trial.role == "search":
+            study.finished += (event.status == "finished") - (trial.status == "finished")
+            study.failed += (event.status == "failed") - (trial.status == "failed")
+        trial.open, trial.status = False, event.status
+        epochs = trial.metrics if trial.last_step >= 0 else {}
+        trial.metrics = {**epochs, **event.metrics}
+        trial.artifact, trial.reason, trial.fault = event.artifact, event.reason, event.fault
+        trial.reused, trial.seconds = event.reused, event.seconds
+        trial.epoch_seconds, trial.peak_memory = event.epoch_seconds, event.peak_memory
+
+    def _score(self, event: TrialScored) -> None:
+        if event.key in self.trials:
+            self.trials[event.key].objective = event.objective
+
+    def _evaluate(self, event: Evaluated) -> None:
+        trial = self.trials.get(event.key)
+        if trial is None:
+            return
+        found = {name.removeprefix(TEST_PREFIX): v for name, v in event.metrics.items()}
+        trial.test = {**trial.test, **found}
+        trial.predictions = event.predictions
+        if event.seconds is not None:
+            trial.chain_seconds = event.seconds
+
+    def _close(self, event: StudyClosed) -> None:
+        study = self.studies.get(event.study)
+        if study is None:
+            return
+        study.closed, study.chosen, study.reason = event, event.chosen, event.reason
+        study.status = "finished" if event.chosen else "failed"
+        study.finished, study.failed = event.finished, event.failed
+
+    def _end(self, event: SweepEnded) -> None:
+        self.status, self.ended = event.status, event.time
+        for study in self.studies.values():
+            if study.status == "running":
+                study.status = "failed"
+                study.reason = f"the sweep ended ({event.status}) before this did"
+        for trial in self.trials.values():
+            trial.open = False
+
+
+def read_ledger(path: Path) -> Ledger:
+    """Return what a journal tells of its sweep, epochs apart; nothing where there is none.
+
+    Raises:
+        InputError: If the journal is damaged or holds more than one sweep.
+    """
+    return Ledger(iterate_events(path) if path.exists() else ())

@@ -1,0 +1,163 @@
+"""What one study came to: the record that tables are made of."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from orchestrator.storage.ledger import Ledger, Study, Trial
+
+T = TypeVar("T")
+STATUSES = ("finished", "failed", "running")
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """One study: the search for one recipe's hyper-parameters on one task, and its outcome.
+
+    Attributes:
+        task: ``dataset/model/protocol``, or the name that the sweep file gives it.
+        recipe: Such as ``mbls+macal+ts``.
+        status: ``finished``, ``failed`` (no trial finished) or ``running``.
+        configuration: Part of the recipe to its parameters, of the chosen trial.
+        validation: Metrics of the chosen trial on validation data, fractions.
+        test: Metrics of the chosen configuration on test data, one mapping a seed, with the keys of
+            ``calibration_report``, fractions.
+        reason: Why the study, or the last failed trial, failed; else empty.
+        run_ids: MLflow runs of the chosen configuration, one a seed; empty from a journal.
+        sweep_id: Identifies the sweep for good; several may have borne the same name.
+        dataset: Short name, such as ``cifar10``, or the stem of an npz file or folder.
+        fingerprint: Hash (hex) of the content of the data and of how they were split.
+        code: Git commit that the chosen trial ran with, with ``-dirty`` for local changes.
+        started: When the study was opened, seconds since 1970.
+        predictions: Keys of the ``evaluate`` artifacts, one a seed, aligned with ``test``.
+        seconds: What the chosen chain of stages cost to compute, one a seed, aligned with ``test``;
+            stages that were reused count what they cost at first. Empty where that is not known.
+        rule: How the choice was made: ``objective``, ``accuracy_tolerance``, ``epoch``, ``tie``.
+        subset: Limits on the images, such as ``train_limit 5000, test_limit 1000``; empty where the
+            whole data set took part.
+
+    What older sweeps did not write down is left at its default.
+
+    Raises:
+        ValueError: If ``status`` is none of the three, or a count is negative.
+    """
+
+    sweep: str
+    task: str
+    recipe: str
+    status: str
+    configuration: dict[str, dict[str, Any]] = field(default_factory=dict)
+    validation: dict[str, float] = field(default_factory=dict)
+    test: tuple[dict[str, float], ...] = ()
+    trials_finished: int = 0
+    trials_failed: int = 0
+    reason: str = ""
+    run_ids: tuple[str, ...] = ()
+    sweep_id: str = ""
+    dataset: str = ""
+    model: str = ""
+    protocol: str = ""
+    fingerprint: str = ""
+    code: str = ""
+    started: float = 0.0
+    predictions: tuple[str, ...] = ()
+    seconds: tuple[float, ...] = ()
+    rule: dict[str, str] = field(default_factory=dict)
+    subset: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"status={self.status!r} is not one of {', '.join(STATUSES)}")
+        for name in ("trials_finished", "trials_failed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} is outside [0, inf)")
+
+
+def as_text(value: Any) -> str:
+    """Return a plain value as text: texts as they are, other values as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def results_of(ledger: Ledger) -> list[StudyResult]:
+    """Return the studies of a sweep that are rows of its table, in the order of their opening.
+
+    Agrees with ``orchestrator.tracking.study_results`` on the same sweep but for ``run_ids``, which
+    are empty here.
+    """
+    evaluated = [trial for trial in ledger.trials.values() if trial.test]
+    return table_rows(ledger.sweep, ledger.studies.values(), ledger.trials, evaluated)
+
+
+def table_rows(
+    sweep: str, studies: Iterable[Study], chosen: Mapping[str, Trial], evaluated: Iterable[Trial]
+) -> list[StudyResult]:
+    """Return the results of those studies of a sweep that are rows.
+
+    ``chosen`` are trials by key, at least the chosen ones; ``evaluated`` those with test metrics.
+    """
+    tests = sorted(evaluated, key=lambda trial: (trial.seed, trial.role, trial.number))
+    rows = sorted((study for study in studies if study.row), key=lambda study: study.index)
+    return [_result(sweep, study, chosen.get(study.chosen or ""), tests) for study in rows]
+
+
+def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) -> StudyResult:
+    ours = _of_the_choice(study, chosen, tests) if chosen is not None else []
+    shown = ours or ([chosen] if chosen is not None else [])
+    return StudyResult(
+        sweep=sweep,
+        task=study.task,
+        recipe=study.recipe,
+        status=study.status,
+        configuration={p: dict(v) for p, v in chosen.configuration.items()} if chosen else {},
+        validation={
+            name.removeprefix("val_"): value
+            for name, value in (chosen.metrics if chosen else {}).items()
+            if name.startswith("val_")
+        },
+        test=tuple(dict(trial.test) for trial in ours),
+        trials_finished=study.finished,
+        trials_failed=study.failed,
+        reason=study.reason,
+        run_ids=tuple(trial.run_id for trial in shown if trial.run_id),
+        sweep_id=study.sweep_id,
+        dataset=study.dataset,
+        model=study.model,
+        protocol=study.protocol,
+        fingerprint=study.fingerprint,
+        code=chosen.code if chosen else study.code,
+        started=study.time / 1000,
+        predictions=_known([trial.predictions or None for trial in ours]),
+        seconds=_known([trial.chain_seconds for trial in ours]),
+        rule={name: as_text(value) for name, value in study.rule.items()},
+        subset=_subset(study),
+    )
+
+
+def _subset(study: Study) -> str:
+    """Return the limits on a study's images, or nothing if it saw the whole data set."""
+    split = study.origin.get("split", {})
+    limits = ((name, split.get(name)) for name in ("train_limit", "test_limit"))
+    return ", ".join(f"{name} {limit}" for name, limit in limits if limit is not None)
+
+
+def _known(values: list[T | None]) -> tuple[T, ...]:
+    """Return the values if each is known, else none: a part would pass for the whole."""
+    known = tuple(value for value in values if value is not None)
+    return known if len(known) == len(values) else ()
+
+
+def _of_the_choice(study: Study, chosen: Trial, tests: list[Trial]) -> list[Trial]:
+    """Return the evaluated trials of what a study chose, one a seed.
+
+    What the study had chosen before it was resumed, perhaps by older code, may have been evaluated
+    too, even with the same configuration; it is no result.
+    """
+    by_seed = {
+        trial.seed: trial
+        for trial in tests
+        if trial.study == study.name and trial.configuration == chosen.configuration
+    }
+    if chosen.seed in by_seed and chosen.test:
+        by_seed[chosen.seed] = chosen
+    return list(by_seed.values())

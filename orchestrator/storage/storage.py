@@ -1,0 +1,179 @@
+"""A storage folder: what lies where in it, and who may write there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import yaml
+from filelock import FileLock, Timeout
+
+from orchestrator.sweep.spec import SweepSpec, is_sweep_name, parse_sweep
+from trainables.common.errors import InputError
+from trainables.common.files import write_whole
+from trainables.common.paths import DEFAULT_STORAGE, storage_folder
+
+if TYPE_CHECKING:
+    from trainables.store.artifacts import ArtifactStore
+
+SPEC = "sweep.yaml"
+
+
+class SweepFolder:
+    """The folder of one sweep, ``STORAGE/sweeps/NAME``, whether it is there or not.
+
+    Attributes:
+        journal: The journal, the truth that all else is a view of.
+        spec_file: The sweep file as it runs.
+        chosen: Folder of the chosen configurations and their reliability diagrams.
+        plots: Folder of the drawings of the search.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, path.name
+        self.journal, self.spec_file = path / "journal.jsonl", path / SPEC
+        self.chosen, self.tune, self.plots = path / "chosen", path / "tune", path / "plots"
+        self.report = path / "report.html"
+
+    @classmethod
+    def of(cls, spec: SweepSpec) -> SweepFolder:
+        """Return the folder of a sweep."""
+        return Storage.of(spec).sweep(spec.name)
+
+    @property
+    def storage(self) -> Storage:
+        """Return the storage that it lies in."""
+        return Storage(self.path.parents[1])
+
+    @property
+    def exists(self) -> bool:
+        """Return whether a sweep has left anything here."""
+        shipped = self.path / "shipped.json"
+        marks = (self.spec_file, self.journal, self.chosen, self.tune, shipped)
+        return any(path.exists() for path in marks)
+
+    def table(self, suffix: str) -> Path:
+        """Return the file of the comparison table in a format."""
+        return self.path / f"table.{suffix}"
+
+    def write_spec(self, spec: SweepSpec) -> None:
+        """Write the specification, whole or not at all: without it the sweep cannot be resumed.
+
+        Raises:
+            InputError: If the file cannot be written.
+        """
+        text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(self.spec_file, text)
+        except OSError as error:
+            raise InputError(f"{self.spec_file} cannot be written: {error.strerror}") from error
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Hold the folder for this process alone.
+
+        Raises:
+            InputError: If another process runs this sweep, or the folder cannot be written.
+        """
+        owner, lock = self.path / "owner", self._lock()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+            owner.write_text(_describe_process(), encoding="utf-8")
+        except Timeout as error:
+            text = owner.read_text(encoding="utf-8") if owner.exists() else "another process"
+            raise InputError(f"sweep {self.name!r} is being run by {text}") from error
+        except OSError as error:
+            raise InputError(f"storage {self.path} cannot be written: {error}") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def is_owned(self) -> bool:
+        """Return whether a process runs this sweep now."""
+        try:
+            with self._lock():
+                return False
+        except Timeout:
+            return True
+
+    def _lock(self) -> FileLock:
+        return FileLock(self.path / "run.lock", timeout=0)
+
+
+class Storage:
+    """The folder that holds artifacts, prepared data, sweeps and the default tracking database.
+
+    Attributes:
+        artifacts: Root of the artifact store.
+        data: Folder of the prepared data.
+        tracked_files: Where a tracking store without a server of its own keeps files.
+
+    Raises:
+        InputError: If ``folder``, as a user names it, is a URL, or cannot be a path.
+    """
+
+    def __init__(self, folder: str | Path = DEFAULT_STORAGE) -> None:
+        self.folder = storage_folder(folder)
+        self.artifacts, self.data = self.folder / "artifacts", self.folder / "data"
+        self.tracked_files = self.folder / "mlflow-artifacts"
+        self._named = str(folder)
+
+    @classmethod
+    def of(cls, spec: SweepSpec) -> Storage:
+        """Return the storage that a sweep names."""
+        return cls(spec.storage)
+
+    def store(self) -> ArtifactStore:
+        """Return the artifact store."""
+        from trainables.store.artifacts import ArtifactStore  # PyTorch takes seconds.
+
+        return ArtifactStore(self.artifacts)
+
+    def sweep(self, name: str) -> SweepFolder:
+        """Return the folder of a sweep, whether it is there or not."""
+        return SweepFolder(self.folder / "sweeps" / name)
+
+    def sweeps(self) -> list[SweepFolder]:
+        """Return the folders of all sweeps, by name.
+
+        Raises:
+            InputError: If the storage has none.
+        """
+        folder = self.folder / "sweeps"
+        if not folder.is_dir():
+            raise InputError(f"no sweeps in {self.folder}: {folder} is no folder")
+        found = map(SweepFolder, sorted(folder.iterdir()))
+        return [sweep for sweep in found if sweep.exists]
+
+    def load_spec(self, name: str) -> SweepSpec:
+        """Return the specification of a sweep that has been started here.
+
+        Raises:
+            InputError: If there is none of that name; the text lists those there are.
+        """
+        folder, file = self.folder / "sweeps", self.sweep(name).spec_file
+        if not is_sweep_name(name) or not file.is_file():
+            known = sorted(entry.parent.name for entry in folder.glob(f"*/{SPEC}"))
+            listing = ", ".join(known) or "none"
+            raise InputError(f"no sweep {name!r} in {folder}; there are: {listing}")
+        spec = parse_sweep(file.read_text(encoding="utf-8"), str(file))
+        return spec.model_copy(update={"storage": self._named})
+
+    def nightly(self, name: str) -> Path:
+        """Return the folder of a nightly benchmark."""
+        return self.folder / "nightly" / name
+
+
+def _describe_process() -> str:
+    """Name this process for another one that finds the sweep taken."""
+    since = datetime.now().astimezone().isoformat(" ", "seconds")
+    user = psutil.Process().username()
+    return f"{user} on {os.uname().nodename}, process {os.getpid()}, since {since}"

@@ -1,0 +1,1 @@
+"""What a sweep file says: its specification, recipes and plan."""

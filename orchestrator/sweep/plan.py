@@ -1,0 +1,153 @@
+"""What a sweep will compute: its studies in the order in which they build on each other."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.sweep.names import study_id
+from orchestrator.sweep.recipes import Recipe, parameters_of, parse_recipe, part_spaces
+from orchestrator.sweep.spec import SweepSpec, TaskSpec
+from search_spaces import Parameter
+from trainables.calibrators import parse_calibrator
+
+BASELINE = "ce"  # The model that the accuracy guard compares with.
+MANY = 10**9  # More configurations than any budget.
+# Calibrators whose sampler hears of a block of trials at a time, so that a sweep file gives the
+# trials that it has always given.
+BLOCKWISE = ("ts", "cts", "vs")
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """The search for one recipe's hyper-parameters on one task.
+
+    Attributes:
+        row: Whether the sweep asked for it; False if it is only there because others build on it.
+        trials: Trials to run on the first seed.
+        points: Different configurations that there are, at most ``MANY``.
+        searched: Part to the parameters that are searched.
+        defaults: Part to every parameter's starting value.
+        upstream: Study whose chosen configuration this one builds on.
+        reference: Study of plain cross-entropy that the accuracy guard compares with.
+        blockwise: Whether its trials are suggested a block at a time.
+    """
+
+    task: TaskSpec
+    recipe: Recipe
+    row: bool
+    trials: int
+    points: int
+    searched: dict[str, dict[str, Parameter]] = field(hash=False)
+    defaults: dict[str, dict[str, Any]] = field(hash=False)
+    upstream: str | None = None
+    reference: str | None = None
+    blockwise: bool = False
+
+    @property
+    def id(self) -> str:
+        """Return the study's name."""
+        return study_id(self.task.id, self.recipe.name)
+
+    @property
+    def stage(self) -> str:
+        """Return the stage that the study's trials compute."""
+        return self.recipe.stage
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All studies of a sweep, each after those it builds on."""
+
+    spec: SweepSpec
+    studies: tuple[StudyPlan, ...]
+
+    def __iter__(self) -> Iterator[StudyPlan]:
+        """Iterate over the studies."""
+        return iter(self.studies)
+
+    @property
+    def trials(self) -> int:
+        """Return the number of search trials plus the further seeds of chosen configurations."""
+        return self.stage_trials().total()
+
+    def stage_trials(self) -> Counter[str]:
+        """Return the number of trials by stage."""
+        counts: Counter[str] = Counter()
+        for study in self.studies:
+            counts[study.stage] += study.trials + len(self.spec.seeds) - 1
+        return counts
+
+
+def make_plan(spec: SweepSpec) -> Plan:
+    """Lay out the studies of a sweep.
+
+    Recipes that others build on, and plain cross-entropy where the accuracy guard is on, join as
+    studies that are no rows of the table.
+    """
+    asked = spec.expanded()
+    names = {recipe.name for recipe in asked}
+    guard = [parse_recipe(BASELINE)] if spec.search.accuracy_tolerance is not None else []
+    recipes = {link.name: link for recipe in [*guard, *asked] for link in recipe.chain}
+    studies = [
+        _study(spec, task, recipe, recipe.name in names)
+        for task in spec.tasks
+        for recipe in sorted(recipes.values(), key=lambda recipe: len(recipe.chain))
+    ]
+    return Plan(spec, tuple(studies))
+
+
+def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyPlan:
+    searched = {part: searched_parameters(spec, part) for part in recipe.own_parts}
+    sizes = [_size(p) for parameters in searched.values() for p in parameters.values()]
+    points = min(math.prod(sizes), MANY)
+    guarded = spec.search.accuracy_tolerance is not None and recipe.name != BASELINE
+    return StudyPlan(
+        task=task,
+        recipe=recipe,
+        row=row,
+        trials=points if spec.search.sampler == "grid" else min(spec.search.trials, points),
+        points=points,
+        searched=searched,
+        defaults={part: starting_values(spec, part, task) for part in recipe.own_parts},
+        upstream=study_id(task.id, recipe.upstream.name) if recipe.upstream else None,
+        reference=study_id(task.id, BASELINE) if guarded else None,
+        blockwise=_is_blockwise(spec, recipe),
+    )
+
+
+def searched_parameters(spec: SweepSpec, part: str) -> dict[str, Parameter]:
+    """Return the parameters of a part that its study searches, with the sweep's ranges."""
+    fixed, ranges = spec.fixed(part), spec.search.spaces.get(part, {})
+    whole = spec.search.sampler != "grid"
+    return {
+        name: ranges[name].applied_to(parameter) if name in ranges else parameter
+        for name, parameter in parameters_of(spec.base(part)).items()
+        if name not in fixed and (name in ranges or (whole and parameter.search))
+    }
+
+
+def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any]:
+    """Return every parameter's published value for a task, or the sweep's fixed one."""
+    point: dict[str, Any] = {}
+    for space in part_spaces(spec.base(part)):
+        point.update(space.default_point(task.dataset, task.model))
+    return {**point, **spec.fixed(part)}
+
+
+def _is_blockwise(spec: SweepSpec, recipe: Recipe) -> bool:
+    if recipe.stage == "calibrate" and recipe.calibrator is not None:
+        name, _ = parse_calibrator(spec.base(recipe.calibrator))
+        return name in BLOCKWISE
+    return recipe.stage == "refine"
+
+
+def _size(parameter: Parameter) -> int:
+    if parameter.type == "categorical":
+        return len(parameter.choices)
+    assert parameter.low is not None
+    assert parameter.high is not None
+    if parameter.type == "int":
+        return int(parameter.high) - int(parameter.low) + 1
+    return 1 if parameter.low == parameter.high else MANY

@@ -1,0 +1,257 @@
+"""Recipes: what a row of a table is made of, and which rows build on which; and their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any
+
+from search_spaces import Parameter, SearchSpace, SpaceError, load_space
+from trainables.calibrators import (
+    CALIBRATORS,
+    OBJECTIVES,
+    calibrator_from_recipe,
+    parse_calibrator,
+)
+from trainables.common.errors import InputError
+from trainables.methods import build_method, method_kind, method_names
+from trainables.refinements import REFINEMENTS, build_refinement
+
+NO_VARIANTS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A method, perhaps refined, perhaps calibrated.
+
+    Attributes:
+        method: The parts of the method, such as ``("mbls",)`` or ``("mbls", "mixup")``.
+        refinement: Such as ``macal``, or None.
+        calibrator: With its fitting objective, such as ``ts-cls``, or None.
+    """
+
+    method: tuple[str, ...]
+    refinement: str | None = None
+    calibrator: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the recipe as it is written, such as ``mbls+macal+ts``."""
+        return "+".join(self.parts)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return the parts, as they are written."""
+        return (*self.method, *filter(None, (self.refinement, self.calibrator)))
+
+    @property
+    def stage(self) -> str:
+        """Return the stage that this recipe's own study computes."""
+        if self.calibrator:
+            return "calibrate"
+        return "refine" if self.refinement else "train"
+
+    @property
+    def own_parts(self) -> tuple[str, ...]:
+        """Return the parts that this recipe's own study searches."""
+        if self.calibrator:
+            return (self.calibrator,)
+        return (self.refinement,) if self.refinement else self.method
+
+    @property
+    def upstream(self) -> Recipe | None:
+        """Return the recipe that this one builds on, or None for a plain method."""
+        if self.calibrator:
+            return Recipe(self.method, self.refinement)
+        return Recipe(self.method) if self.refinement else None
+
+    @property
+    def chain(self) -> tuple[Recipe, ...]:
+        """Return the recipes that this one builds on, the plain method first, and itself."""
+        return (*(self.upstream.chain if self.upstream else ()), self)
+
+
+def parse_recipe(text: str, variants: Mapping[str, str] = NO_VARIANTS) -> Recipe:
+    """Read a recipe such as ``mbls+macal+ts``.
+
+    ``variants`` are a sweep's own names for parts, to the parts that they are variants of.
+
+    Raises:
+        InputError: If a part is unknown, or the parts are in no order that makes sense.
+    """
+    method: list[str] = []
+    refinement = calibrator = None
+    for part in text.split("+"):
+        base = variants.get(part, part)
+        if method_kind(base) and not refinement and not calibrator:
+            method.append(part)
+        elif base in REFINEMENTS and method and not refinement and not calibrator:
+            refinement = part
+        elif is_calibrator(base) and method and not calibrator:
+            calibrator = part
+        else:
+            raise InputError(_complaint(text, part, variants))
+    recipe = Recipe(tuple(method), refinement, calibrator)
+    _check_composition(recipe, variants)
+    return recipe
+
+
+def _check_composition(recipe: Recipe, variants: Mapping[str, str]) -> None:
+    method = [variants.get(part, part) for part in recipe.method]
+    if len(set(method)) != len(method):
+        raise InputError(f"recipe {recipe.name!r}: a part stands twice")
+    try:
+        build_method({part: {} for part in method})
+    except InputError as error:
+        raise InputError(f"recipe {recipe.name!r}: {error}") from error
+    if recipe.refinement:
+        refinement = variants.get(recipe.refinement, recipe.refinement)
+        excludes = REFINEMENTS.get(refinement).excludes
+        for part in method:
+            if part in excludes:
+                raise InputError(f"recipe {recipe.name!r} is excluded: {excludes[part]}")
+
+
+def _complaint(text: str, part: str, variants: Mapping[str, str]) -> str:
+    known = {
+        "method": method_names(),
+        "refinement": REFINEMENTS.names(),
+        "calibrator": CALIBRATORS.names(),
+        "variant": sorted(variants),
+    }
+    if any(part in names for names in known.values()) or is_calibrator(part):
+        return f"recipe {text!r}: {part!r} is misplaced; write method[+refinement][+calibrator]"
+    near = get_close_matches(part, [name for names in known.values() for name in names], n=3)
+    hint = f"; near are: {', '.join(near)}" if near else ""
+    listing = "; ".join(f"{kind}s: {', '.join(names)}" for kind, names in known.items() if names)
+    return f"recipe {text!r}: {part!r} is unknown{hint} ({listing})"
+
+
+def expand_recipes(
+    patterns: Iterable[str], variants: Mapping[str, str] = NO_VARIANTS
+) -> list[Recipe]:
+    """Turn recipes with wildcards into recipes, in the order of first mention.
+
+    ``*+macal`` stands for every plain method of the list with ``macal``; ``f*+ts`` for those that
+    begin with ``f``.
+
+    Raises:
+        InputError: If a recipe is wrong, stands twice, or a wildcard matches no plain method.
+    """
+    patterns = list(patterns)
+    plain = [text for text in patterns if "*" not in text and _is_method(text, variants)]
+    recipes: dict[str, Recipe] = {}
+    for pattern in patterns:
+        for text in _expand(pattern, plain):
+            recipe = parse_recipe(text, variants)
+            if recipe.name in recipes:
+                raise InputError(f"recipe {recipe.name!r} stands twice")
+            recipes[recipe.name] = recipe
+    return list(recipes.values())
+
+
+def _expand(pattern: str, plain: list[str]) -> list[str]:
+    if "*" not in pattern:
+        return [pattern]
+    head, _, tail = pattern.partition("+")
+    matches = [method for method in plain if fnmatchcase(method, head)]
+    if not matches or "*" in tail:
+        listing = ", ".join(plain) or "none"
+        raise InputError(
+            f"recipe {pattern!r}: the wildcard matches no plain method of the list ({listing})"
+        )
+    return [f"{method}+{tail}" if tail else method for method in matches]
+
+
+def _is_method(text: str, variants: Mapping[str, str]) -> bool:
+    return all(method_kind(variants.get(part, part)) for part in text.split("+"))
+
+
+def part_spaces(part: str) -> list[SearchSpace]:
+    """Return the search spaces of one part; a calibrator's objective brings a second one.
+
+    Raises:
+        InputError: If there is no such part.
+    """
+    if method_kind(part):
+        return [load_space("methods", part)]
+    if part in REFINEMENTS:
+        return [load_space("refinements", part)]
+    name, objective = parse_calibrator(part)
+    spaces = [load_space("calibrators", name)]
+    return [*spaces, load_space("objectives", objective)] if objective in OBJECTIVES else spaces
+
+
+def parameters_of(part: str) -> dict[str, Parameter]:
+    """Return every parameter of a part, those of a calibrator's objective included."""
+    return {name: p for space in part_spaces(part) for name, p in space.parameters.items()}
+
+
+def is_part(name: str) -> bool:
+    """Tell whether there is a method, refinement or calibrator of that name."""
+    return bool(method_kind(name)) or name in REFINEMENTS or is_calibrator(name)
+
+
+def is_calibrator(name: str) -> bool:
+    """Tell whether there is a calibrator, perhaps with an objective, of that name."""
+    try:
+        parse_calibrator(name)
+    except InputError:
+        return False
+    return True
+
+
+def check_names(where: str, part: str, names: Mapping[str, Any]) -> None:
+    """Refuse what is no parameter of a part.
+
+    Raises:
+        InputError: If a name is not among its parameters; ``where`` begins the text.
+    """
+    known = parameters_of(part)
+    for name in names:
+        if name not in known:
+            listing = ", ".join(known) or "none"
+            raise InputError(f"{where}: unknown parameter {name!r}; it has: {listing}")
+
+
+def check_values(where: str, part: str, values: Mapping[str, Any]) -> None:
+    """Let the part itself judge values, which may lie outside the range that is searched.
+
+    Raises:
+        InputError: If it refuses one; ``where`` begins the text.
+    """
+    check_names(where, part, values)
+    try:
+        if method_kind(part):
+            build_method({part: values})
+        elif part in REFINEMENTS:
+            build_refinement(part, **values)
+        else:
+            calibrator_from_recipe(part, values)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def narrow(parameter: Parameter, change: Mapping[str, Any]) -> Parameter:
+    """Return a parameter with another range; its default moves to the nearest end if outside.
+
+    ``change`` holds any of ``low``, ``high``, ``scale`` and ``choices``.
+
+    Raises:
+        SpaceError: If the range makes no sense for the parameter.
+    """
+    if parameter.type == "categorical" and not change.get("choices"):
+        raise SpaceError(f"{parameter.name} takes choices, not a range")
+    if "choices" in change and len(change) > 1:
+        raise SpaceError(f"{parameter.name} takes either choices or a range, not both")
+    values = {**parameter.__dict__, **change, "grid": (), "defaults": {}, "search": True}
+    if "choices" in change:
+        values["type"] = "categorical"
+        if parameter.default not in values["choices"]:
+            values["default"] = values["choices"][0]
+    elif values["low"] <= values["high"]:
+        values["default"] = min(max(parameter.default, values["low"]), values["high"])
+    return Parameter(**values)

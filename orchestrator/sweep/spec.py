@@ -1,0 +1,422 @@
+"""The sweep file: one YAML document, checked as a whole before anything starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from orchestrator.sweep.documents import read_document, read_mapping, validate
+from orchestrator.sweep.recipes import (
+    Recipe,
+    check_names,
+    check_values,
+    expand_recipes,
+    is_part,
+    narrow,
+    parameters_of,
+)
+from orchestrator.sweep.tracking_uri import check_tracking_uri, database_uri
+from search_spaces import Parameter, SpaceError
+from trainables.common.addresses import redacted
+from trainables.common.errors import InputError
+from trainables.common.paths import DEFAULT_STORAGE, local_path, storage_folder
+from trainables.data import SplitSpec, find_reader
+from trainables.data.suites import check_suites
+from trainables.metrics import METRICS
+from trainables.models import check_model
+from trainables.stages.protocols import Protocol, protocol_from
+from trainables.store.mirror import Mirror
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+LONGEST_NAME = 250  # It is the name of a folder, and `--fresh` adds a number.
+TASK = re.compile(r"[A-Za-z0-9][\w.:@+-]*(/[A-Za-z0-9][\w.:@+-]*)*")
+RESERVED = ("calsweep", "mlflow")  # What tags of the tracking store's own and ours begin with.
+PART = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+Value = bool | int | float | str
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
+if TYPE_CHECKING:
+    Objective: TypeAlias = str
+else:
+    # Calibration errors first: the default is one of them.
+    _METRICS = sorted(METRICS.values(), key=lambda metric: not metric.percent)
+    Objective = Literal[tuple(metric.name for metric in _METRICS if metric.is_objective)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class SplitModel(_Strict):
+    """How a data set's training part is divided; see ``trainables.data.SplitSpec``."""
+
+    validation: float | int | None = None
+    test: float | int = 0.25
+    train_limit: int | None = None
+    test_limit: int | None = None
+    seed: Seed = 0
+
+
+class TaskSpec(_Strict):
+    """One task: data set x model x protocol.
+
+    Attributes:
+        dataset: A name from ``calsweep list datasets``, ``npz:PATH`` or ``folder:PATH``.
+        model: A name from ``calsweep list models``.
+        protocol: A protocol's name, or a mapping of its fields (with ``base:`` for a named one).
+        name: What tables call the task; ``dataset/model/protocol`` if left out.
+        split: How the training part is divided; by default as the protocol says.
+        suites: What chosen configurations are measured on beside the clean test set; names from
+            ``calsweep list suites``.
+    """
+
+    dataset: str
+    model: str
+    protocol: str | dict[str, Any]
+    name: str = ""
+    split: SplitModel = SplitModel()
+    suites: tuple[str, ...] = Field(default=(), strict=False)
+
+    @property
+    def id(self) -> str:
+        """Return what tables, MLflow and ``calsweep best`` call this task."""
+        if self.name:
+            return self.name
+        return f"{self.dataset_name}/{self.model}/{self.protocol_name}"
+
+    @property
+    def dataset_name(self) -> str:
+        """Return the data set's name, or the stem of its file or folder."""
+        kind, _, place = self.dataset.partition(":")
+        return Path(place).stem if place and kind in ("npz", "folder") else self.dataset
+
+    @property
+    def protocol_name(self) -> str:
+        """Return the protocol's name, also where some of its fields were changed."""
+        return self.protocol if isinstance(self.protocol, str) else self.resolved_protocol.name
+
+    @property
+    def resolved_protocol(self) -> Protocol:
+        """Return the protocol with all its fields."""
+        return protocol_from(self.protocol)
+
+    @property
+    def split_spec(self) -> SplitSpec:
+        """Return the split, with the protocol's validation share where the task names none."""
+        fields = self.split.model_dump(exclude_none=True)
+        validation = self.resolved_protocol.validation
+        if self.split.validation is None and validation is not None:
+            fields["validation"] = validation
+        return SplitSpec(**fields)
+
+
+class RangeModel(_Strict):
+    """Another range than the search space's own; what is left out keeps the space's value."""
+
+    low: float | None = None
+    high: float | None = None
+    scale: Literal["linear", "log"] | None = None
+    choices: tuple[Value, ...] | None = Field(default=None, min_length=1, strict=False)
+
+    def applied_to(self, parameter: Parameter) -> Parameter:
+        """Return a parameter with this range; see ``narrow``."""
+        return narrow(parameter, self.model_dump(exclude_none=True))
+
+
+class SearchModel(_Strict):
+    """How every study searches, with one budget for all.
+
+    Attributes:
+        trials: Trials of each study; one whose recipe has nothing to search runs a single one.
+        sampler: Optuna's sampler; ``grid`` tries every combination of the ``choices`` given in
+            ``spaces`` and leaves all other parameters at their defaults, whatever ``trials`` says.
+        scheduler: ``asha`` stops weak trials early, a study at a time; the outcome then depends on
+            the order in which trials report, so that two runs need not agree.
+        objective: The validation metric to minimise.
+        accuracy_tolerance: How far, as a fraction, validation accuracy may fall below plain
+            cross-entropy before the shortfall is added to the objective; null for no guard.
+        parallel_trials: Trials of one study that are suggested without knowing each other. It
+            bounds how many run side by side, and makes suggestions the same on any machine.
+        spaces: Other ranges: part, parameter, range.
+        fixed: Parameters that are not searched: part, parameter, value.
+    """
+
+    trials: Count = 20
+    sampler: Literal["tpe", "random", "gp", "grid"] = "tpe"
+    scheduler: Literal["none", "asha"] = "none"
+    objective: Objective = "ece"
+    accuracy_tolerance: Annotated[float, Field(ge=0, le=1)] | None = 0.01
+    parallel_trials: Count = 4
+    spaces: dict[str, dict[str, RangeModel]] = {}
+    fixed: dict[str, dict[str, Value]] = {}
+
+
+class VariantModel(_Strict):
+    """A part under another name with settings of its own, such as one row of an ablation.
+
+    The parameters that are ``fixed`` differ from the published default and are not searched.
+    """
+
+    of: str
+    fixed: dict[str, Value] = {}
+
+
+class StageResources(_Strict):
+    """What one trial takes; a fraction of a GPU lets several share it."""
+
+    cpu: Count = 1
+    gpu: Annotated[float, Field(ge=0)] = 0.0
+
+    @field_validator("gpu")
+    @classmethod
+    def _check_gpu(cls, value: float) -> float:
+        if value > 1:
+            raise ValueError("a trial can use one GPU at most; give 1, or a fraction of it")
+        return value
+
+
+class ResourcesModel(_Strict):
+    """What the trials of each stage take, and how many may run at once.
+
+    Attributes:
+        concurrent: Most trials at once; null for as many as fit.
+        checkpoint_every: Reports (of about two seconds) between checkpoints; 0 for none.
+        max_failures: How often a trial whose process died or machine failed is started again.
+    """
+
+    train: StageResources = StageResources()
+    refine: StageResources = StageResources()
+    calibrate: StageResources = StageResources()
+    concurrent: Count | None = None
+    checkpoint_every: CountOrZero = 10
+    max_failures: CountOrZero = 3
+
+
+class TrackingModel(_Strict):
+    """Where runs are tracked: an MLflow URI, or null for SQLite inside the storage.
+
+    What ``model_dump`` returns is stored in plain files and holds no login: see ``redacted``.
+    """
+
+    uri: str | None = Field(default=None, repr=False)
+
+    @field_validator("uri")
+    @classmethod
+    def _check_uri(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_tracking_uri(value, "tracking.uri")
+        return value
+
+    @field_serializer("uri")
+    def _without_secrets(self, value: str | None) -> str | None:
+        return None if value is None else redacted(value)
+
+
+class SweepSpec(_Strict):
+    """A sweep: tasks x recipes with a budget.
+
+    Attributes:
+        name: Names the sweep's folder and its MLflow experiment.
+        tasks: What to train on.
+        recipes: What to compare, with wildcards.
+        variants: Parts under other names, for recipes to use.
+        search: Budget and rules of the search.
+        seeds: The first is used by the search; chosen configurations run with all of them.
+        resources: What a trial takes.
+        tags: Marks of one's own on every run of the sweep, to ask by later.
+        tracking: Where runs are tracked.
+        storage: Folder for artifacts, journal and the default tracking database.
+        data_root: Folder for downloaded data sets.
+        mirror: URL of object storage that gets a copy of every artifact, such as
+            ``s3://bucket/calsweep``, and from which missing ones are taken; null for none.
+    """
+
+    name: str
+    tasks: tuple[TaskSpec, ...] = Field(min_length=1, strict=False)
+    recipes: tuple[str, ...] = Field(min_length=1, strict=False)
+    variants: dict[str, VariantModel] = {}
+    search: SearchModel = SearchModel()
+    seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1, strict=False)
+    resources: ResourcesModel = ResourcesModel()
+    tags: dict[str, str] = {}
+    tracking: TrackingModel = TrackingModel()
+    storage: str = DEFAULT_STORAGE
+    data_root: str = "data"
+    mirror: str | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if not is_sweep_name(value):
+            raise ValueError(
+                f"must be up to {LONGEST_NAME} letters, digits, '.', '_' and '-', beginning with "
+                "no sign"
+            )
+        return value
+
+    @field_validator("storage")
+    @classmethod
+    def _check_storage(cls, value: str) -> str:
+        storage_folder(value)
+        return value
+
+    @field_validator("data_root")
+    @classmethod
+    def _check_data_root(cls, value: str) -> str:
+        local_path(value, "data_root")
+        return value
+
+    @field_validator("tags")
+    @classmethod
+    def _check_tags(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not NAME.fullmatch(name) or name.split(".")[0] in RESERVED:
+                raise ValueError(
+                    "a tag's name is made of letters, digits, '.', '_' and '-', "
+                    f"and begins with none of {', '.join(f'{word}.' for word in RESERVED)}"
+                )
+        return value
+
+    @field_validator("seeds")
+    @classmethod
+    def _check_seeds(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError("the same seed stands twice")
+        return value
+
+    @model_validator(mode="after")
+    def _check_all(self) -> SweepSpec:
+        _check_tasks(self.tasks, self.data_root)
+        _check_variants(self.variants)
+        _check_search(self)
+        if self.mirror is not None:
+            Mirror(self.mirror)
+        return self
+
+    def expanded(self) -> list[Recipe]:
+        """Return the recipes without wildcards, in table order."""
+        return expand_recipes(self.recipes, {name: v.of for name, v in self.variants.items()})
+
+    def base(self, part: str) -> str:
+        """Return the method, refinement or calibrator that a part is, or is a variant of."""
+        return self.variants[part].of if part in self.variants else part
+
+    def fixed(self, part: str) -> dict[str, Value]:
+        """Return the parameters of a part that are not searched, with their values."""
+        own = self.variants[part].fixed if part in self.variants else {}
+        return {**own, **self.search.fixed.get(part, {})}
+
+    @property
+    def tracking_uri(self) -> str:
+        """Return the MLflow URI, by default a SQLite database inside the storage."""
+        return self.tracking.uri or database_uri(storage_folder(self.storage))
+
+
+def is_sweep_name(name: str) -> bool:
+    """Tell whether a sweep may be called so."""
+    return bool(NAME.fullmatch(name)) and len(name) <= LONGEST_NAME
+
+
+def _check_tasks(tasks: tuple[TaskSpec, ...], root: str) -> None:
+    seen: set[str] = set()
+    for number, task in enumerate(tasks):
+        where = f"tasks[{number}]"
+        for key, check in (
+            ("dataset", lambda task=task: find_reader(task.dataset, root).full_name()),
+            ("protocol", lambda task=task: task.resolved_protocol),
+            ("split", lambda task=task: task.split_spec),
+            ("model", lambda task=task: check_model(task.model)),
+            ("suites", lambda task=task: check_suites(task.suites, root)),
+        ):
+            try:
+                check()
+            except ValueError as error:
+                raise InputError(f"{where}.{key}: {error}") from error
+        if not TASK.fullmatch(task.id):
+            raise InputError(
+                f"{where}: task {task.id!r} cannot be a name; give it a `name` of letters, digits "
+                "and ._:@+- in parts between slashes, each beginning with a letter or digit"
+            )
+        if task.id in seen:
+            raise InputError(f"{where}: task {task.id!r} stands twice; give one of them a `name`")
+        seen.add(task.id)
+
+
+def _check_variants(variants: Mapping[str, VariantModel]) -> None:
+    for name, variant in variants.items():
+        where = f"variants.{name}"
+        if not PART.fullmatch(name):
+            raise InputError(f"{where}: a name is made of small letters, digits and '-'")
+        if is_part(name):
+            raise InputError(f"{where}: {name!r} is the name of a part already")
+        if not is_part(variant.of):
+            raise InputError(f"{where}.of: {variant.of!r} is no method, refinement or calibrator")
+        check_values(f"{where}.fixed", variant.of, variant.fixed)
+
+
+def _check_search(spec: SweepSpec) -> None:
+    parts = {part for recipe in spec.expanded() for part in recipe.parts}
+    spaces, fixed = spec.search.spaces, spec.search.fixed
+    sections: dict[str, Mapping[str, Mapping[str, Any]]] = {"spaces": spaces, "fixed": fixed}
+    for section, chosen in sections.items():
+        for part, values in chosen.items():
+            if part not in parts:
+                listing = ", ".join(sorted(parts))
+                raise InputError(
+                    f"search.{section}: {part!r} is part of no recipe here; parts are: {listing}"
+                )
+            check_names(f"search.{section}.{part}", spec.base(part), values)
+    for part, ranges in spaces.items():
+        _check_ranges(f"search.spaces.{part}", spec.base(part), ranges)
+    for part, values in fixed.items():
+        check_values(f"search.fixed.{part}", spec.base(part), values)
+    if spec.search.sampler == "grid":
+        for part, ranges in spaces.items():
+            for name, change in ranges.items():
+                if not change.choices:
+                    where = f"search.spaces.{part}.{name}"
+                    raise InputError(f"{where}: the grid sampler needs `choices`")
+
+
+def _check_ranges(where: str, part: str, ranges: Mapping[str, RangeModel]) -> None:
+    known = parameters_of(part)
+    for name, change in ranges.items():
+        try:
+            narrowed = change.applied_to(known[name])
+        except SpaceError as error:
+            raise InputError(f"{where}: {error}") from error
+        for value in narrowed.choices:
+            check_values(where, part, {name: value})
+
+
+def load_sweep(path: str | Path) -> SweepSpec:
+    """Return the checked specification of a sweep file.
+
+    Raises:
+        InputError: If the file is missing, no valid YAML, or says something that is not allowed;
+            one line with file, key, value and what is allowed.
+    """
+    return parse_sweep(read_document(Path(path), str(path)), str(path))
+
+
+def parse_sweep(text: str, where: str) -> SweepSpec:
+    """Read a sweep from the text of a sweep file; ``where`` names it in messages.
+
+    Raises:
+        InputError: See ``load_sweep``.
+    """
+    document = read_mapping(text, where, "a sweep", "name, tasks and recipes")
+    return validate(SweepSpec, document, where)

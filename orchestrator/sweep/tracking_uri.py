@@ -1,0 +1,100 @@
+"""Which tracking addresses are accepted, and which is used where none is given."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+from trainables.common.addresses import check_server, shown
+from trainables.common.errors import InputError
+from trainables.common.paths import DEFAULT_STORAGE, storage_folder
+
+SQLITE = "sqlite:///"
+FOLDER = "folder:"
+PORTS = {"http": 80, "https": 443, "postgresql": 5432}
+_PACKAGES = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary"}
+ALLOWED = (
+    "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT, postgresql://USER@HOST/DATABASE or folder:/PATH"
+)
+
+
+def default_tracking_uri(storage: str = DEFAULT_STORAGE) -> str:
+    """Return ``MLFLOW_TRACKING_URI`` if set, else the database inside a storage folder."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or database_uri(storage_folder(storage))
+
+
+def database_uri(storage: Path) -> str:
+    """Return the address of the database inside a storage folder."""
+    return f"{SQLITE}{storage / 'mlflow.db'}"
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """Return the database file of a SQLite address, else None."""
+    return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+
+
+def tracked_folder(uri: str) -> Path | None:
+    """Return the folder of an address of plain files, else None."""
+    return Path(uri.removeprefix(FOLDER)) if uri.startswith(FOLDER) else None
+
+
+def check_tracking_uri(uri: str, what: str = "tracking uri") -> None:
+    """Refuse a tracking address that a sweep cannot use, before anything starts.
+
+    Args:
+        uri: ``sqlite:///PATH``, ``http(s)://HOST[:PORT]``, ``postgresql://USER@HOST/DATABASE`` or
+            ``folder:/PATH``.
+        what: Names the address in messages, which do not show what may be secret in it.
+
+    Raises:
+        InputError: If it is none of these, or its folder cannot be written, or the driver for
+            PostgreSQL is not installed.
+    """
+    scheme, separator, _ = uri.partition("://")
+    kind = scheme.partition("+")[0]
+    if separator and kind == "sqlite" and uri.isprintable():
+        _check_sqlite(uri, what)
+    elif uri.startswith(f"{FOLDER}/") and not separator and uri.isprintable():
+        _check_writable(Path(uri.removeprefix(FOLDER)), f"{what} {shown(uri)}")
+    elif separator and kind in PORTS:
+        check_server(what, uri, ALLOWED)
+        if kind == "postgresql":
+            _check_driver(uri, what)
+    else:
+        raise InputError(
+            f"{what} {shown(uri)} is not supported (MLflow 3 has given up plain folders); "
+            f"allowed: {ALLOWED}"
+        )
+
+
+def _check_driver(uri: str, what: str) -> None:
+    # Which driver an address without one means differs between versions of SQLAlchemy.
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        driver = make_url(uri).get_driver_name()
+    except (ArgumentError, ValueError) as error:
+        raise InputError(f"{what} {shown(uri)} is no address; allowed: {ALLOWED}") from error
+    if find_spec(driver) is None:
+        package = _PACKAGES.get(driver, driver)
+        raise InputError(f"{what} {shown(uri)} needs `pip install {package}`")
+
+
+def _check_sqlite(uri: str, what: str) -> None:
+    file, where = sqlite_file(uri), f"{what} {shown(uri)}"
+    try:
+        if file is None or file.name in ("", ":memory:") or "?" in uri or file.is_dir():
+            raise InputError(f"{where} names no file; allowed: {ALLOWED}")
+        _check_writable(file.parent, where)
+        if file.exists() and not os.access(file, os.W_OK):
+            raise InputError(f"{where} cannot be written")
+    except OSError as error:
+        raise InputError(f"{where} names no file: {error.strerror}") from error
+
+
+def _check_writable(folder: Path, where: str) -> None:
+    """Refuse a folder that cannot be written, or created."""
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{where}: {folder} is not a folder that can be written")

@@ -1,0 +1,1 @@
+"""Comparison tables: what stands in them, and how they are written."""

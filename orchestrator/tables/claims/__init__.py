@@ -1,0 +1,75 @@
+"""What papers claim, one YAML file a paper, in a form that runs can confirm or refute."""
+
+from fnmatch import fnmatchcase
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from orchestrator.sweep.documents import read_document, read_mapping, validate
+
+FOLDER = files("orchestrator.tables.claims")
+
+
+class Claim(BaseModel):
+    """One recipe is said to be better than another, for one method or for every one.
+
+    Attributes:
+        name: What it is asked for by.
+        says: The claim in a sentence.
+        paper: Paper that makes it.
+        table: Its table that shows it.
+        better: The recipe that is said to be better; ``*`` stands for any method.
+        than: The recipe that it is compared with; ``*`` stands for the same method.
+        metric: What is compared, such as ``ece``.
+        margin: How much worse it may be and the claim still hold: 0 where it is said to be better,
+            more where it is said to be no worse.
+        datasets: Patterns of the data sets that it speaks of.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str
+    says: str
+    paper: str
+    table: str
+    better: str
+    than: str
+    metric: str = "ece"
+    margin: float = Field(default=0.0, ge=0.0)
+    datasets: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = ("*",)
+
+    def speaks_of(self, dataset: str) -> bool:
+        """Return whether a data set is one of those that the claim is made for."""
+        return any(fnmatchcase(dataset, pattern) for pattern in self.datasets)
+
+    def pairs(self, recipes: list[str]) -> list[tuple[str, str]]:
+        """Return the pairs of ``recipes`` that it is about: said to be better, compared with."""
+        methods = [name for name in recipes if "+" not in name]
+        named = {(self.better.replace("*", m), self.than.replace("*", m)): None for m in methods}
+        return [pair for pair in named if set(pair) <= set(recipes)]
+
+
+def load_claims() -> list[Claim]:
+    """Return all claims, paper by paper.
+
+    Raises:
+        InputError: If a file is wrong; one line with file, key, value and what is allowed.
+    """
+    entries = sorted(FOLDER.iterdir(), key=lambda entry: entry.name)
+    return [c for entry in entries if entry.name.endswith(".yaml") for c in _read(entry)]
+
+
+class _Page(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    paper: str
+    claims: list[dict[str, object]]
+
+
+def _read(entry: Traversable) -> list[Claim]:
+    where = f"claims {entry.name}"
+    document = read_mapping(read_document(entry, where), where, "claims", "paper and claims")
+    page = validate(_Page, document, where)
+    return [validate(Claim, {"paper": page.paper, **claim}, where) for claim in page.claims]

@@ -1,0 +1,83 @@
+"""How each metric is shown."""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from trainables.common.errors import InputError
+from trainables.metrics import METRICS
+
+
+class Column(NamedTuple):
+    """How a metric is shown: heading, factor, decimals, and whether more is better.
+
+    A noise floor is ``neutral``: neither more nor less of it is better, and none is marked as best.
+    """
+
+    label: str
+    factor: float
+    digits: int
+    higher: bool = False
+    neutral: bool = False
+
+    @property
+    def heading(self) -> str:
+        """Return label, unit and direction, such as ``ECE % ↓``."""
+        unit = " %" if self.factor == 100 else ""
+        arrow = "" if self.neutral else " ↑" if self.higher else " ↓"
+        return f"{self.label}{unit}{arrow}"
+
+    def show(self, fraction: float) -> str:
+        """Return a fraction as it is printed, without its unit."""
+        return f"{self.factor * fraction:.{self.digits}f}"
+
+    def show_change(self, fraction: float) -> str:
+        """Return a difference of two fractions as it is printed, with its sign."""
+        text = f"{self.factor * fraction:+.{self.digits}f}"
+        return text.replace("-", "+") if float(text) == 0 else text
+
+
+COLUMNS: Mapping[str, Column] = {
+    **{
+        metric.name: Column(
+            metric.label,
+            100 if metric.percent else 1,
+            metric.digits,
+            higher=metric.better == "higher",
+            neutral=metric.better == "neither",
+        )
+        for metric in METRICS.values()
+    },
+    "seconds": Column("Seconds", 1, 1),
+}
+"""Every metric that a table can show; a suite's metric is ``SUITE/METRIC``, see ``column``."""
+
+DEFAULT_METRICS = ("acc", "ece", "aece", "cwece", "nll")
+"""What a table shows if nothing else is asked for."""
+
+SUITE = re.compile(r"[a-z0-9][\w.@+-]*(/[a-z0-9][\w.@+-]*)*")
+
+
+def column(name: str) -> Column:
+    """Return how a metric is shown: a name from ``COLUMNS``, or one after a suite's name and ``/``.
+
+    Such as ``cifar10-c/ece`` or ``ood-svhn/auroc``; the cost, ``seconds``, belongs to no suite.
+
+    Raises:
+        InputError: If there is no such metric.
+    """
+    suite, slash, metric = name.rpartition("/")
+    if metric in COLUMNS and not slash:
+        return COLUMNS[metric]
+    if metric in COLUMNS and metric != "seconds" and SUITE.fullmatch(suite):
+        found = COLUMNS[metric]
+        return found._replace(label=f"{suite} {found.label}")
+    raise InputError(
+        f"unknown metric {name!r}; there are: {', '.join(COLUMNS)}, and SUITE/METRIC for a suite"
+    )
+
+
+def floor_of(metric: str) -> str | None:
+    """Return the metric that holds a metric's noise floor, or None where there is none."""
+    floor = f"{metric}_floor"
+    return floor if floor.rpartition("/")[2] in COLUMNS else None

@@ -1,0 +1,285 @@
+"""From a layout and results to a table, with published figures where they can be compared."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from orchestrator.tables.arrange import Results, check_metrics, places
+from orchestrator.tables.columns import column
+from orchestrator.tables.layouts._layout import Layout, LayoutRow
+from orchestrator.tables.published import load_published
+from orchestrator.tables.table import ComparisonTable, Row, TableColumn
+from trainables.common.errors import InputError
+from trainables.metrics import METRICS, REPORTED
+
+COLUMN_CHOICES = ("auto", "paper", "sweep")
+# Suites of one data set each; ``ood`` alone is their mean already.
+SINGLE = "ood-"
+BINS = 15  # Bins of every binned metric here but those of the suites ``bins-N``.
+
+BINNED = tuple(name for name in REPORTED if METRICS[name].binned)
+# The published names of what is called otherwise here.
+NAMES = {"seconds": "train_seconds"}
+CALIBRATORS = {"meta-mis": "metamis", "meta-acc": "metaacc"}
+# A second stage on plain cross-entropy that the papers list as a method of its own.
+STAGES = ("tst", "vtst")
+# Words of notes on figures that are probably not what the paper measured.
+DOUBTS = ("conflicts", "garbled", "implausible", "missing", "outlier", "suspicious")
+
+
+class _Place(NamedTuple):
+    """What a group of columns shows: the tasks, and data set and model as published, if any."""
+
+    groups: tuple[str, ...]
+    tasks: tuple[str, ...]
+    dataset: str = ""
+    model: str = ""
+
+
+def arrange_layout(
+    layout: Layout,
+    results: Results,
+    metrics: Sequence[str] | None = None,
+    columns: str = "auto",
+    published: bool = False,
+) -> ComparisonTable:
+    """Fill a layout with results.
+
+    What the layout asks for and the results lack appears as not run; what the results have and the
+    layout does not ask for is named below the table.
+
+    Args:
+        layout: The layout.
+        results: Results by recipe and task.
+        metrics: Other metrics than the layout's.
+        columns: ``paper`` for the layout's data sets and models; ``sweep`` for the tasks of the
+            results; ``auto`` for the former if the results have one of them, else the latter.
+        published: Whether the paper's figures stand beside ours.
+
+    Raises:
+        InputError: If a metric or choice is unknown, or several tasks fit one column.
+    """
+    names = tuple(layout.metrics if metrics is None else metrics)
+    check_metrics(names)
+    if published and not layout.paper:
+        raise InputError(f"layout {layout.name} names no paper, so nothing published can be shown")
+    ours = _places(layout, results, columns)
+    shown = [_column(layout, results, place, name) for place in ours for name in names]
+    rows = tuple(Row(row.name, row.recipes, None, row.baseline) for row in layout.rows)
+    table = ComparisonTable(rows, tuple(shown), results, layout=layout.name)
+    remarks = [*_remarks(layout, table, ours)]
+    values = {}
+    if published:
+        source = Figures(layout)
+        figures = _figures(source, ours, names, results)
+        remarks += _published_remarks(source, table, figures)
+        values = {at: found.value / shown[at[1]].shown.factor for at, found in figures.items()}
+    return replace(table, published=values, remarks=tuple(remarks))
+
+
+def _places(layout: Layout, results: Results, columns: str) -> list[_Place]:
+    if columns not in COLUMN_CHOICES:
+        raise InputError(f"columns {columns!r} is not one of {', '.join(COLUMN_CHOICES)}")
+    if columns == "paper" and not layout.columns:
+        raise InputError(f"layout {layout.name} names no columns; take --columns sweep")
+    known = {task for _, task in results}
+    paper = [] if columns == "sweep" else list(_paper_places(layout, results))
+    if columns == "paper" or any(known.intersection(place.tasks) for place in paper):
+        return paper
+    return [_Place(groups, (task,)) for groups, tasks in places(results).items() for task in tasks]
+
+
+def _paper_places(layout: Layout, results: Results) -> Iterator[_Place]:
+    for dataset, models in layout.columns.items():
+        for model, ours in models.items():
+            members = (ours,) if isinstance(ours, str) else ours
+            name = layout.datasets.get(dataset, dataset)
+            tasks = tuple(_task(layout, results, name, member) for member in members)
+            yield _Place((dataset, model), tasks, dataset, model)
+
+
+def _task(layout: Layout, results: Results, dataset: str, model: str) -> str:
+    """Return the task on a data set and model, or what stands for it if there is none."""
+    found = dict.fromkeys(
+        task for (_, task), r in results.items() if (r.dataset, r.model) == (dataset, model)
+    )
+    if len(found) > 1:
+        raise InputError(
+            f"layout {layout.name}: {dataset} / {model} fits several tasks: {', '.join(found)}; "
+            "choose with --tasks"
+        )
+    return next(iter(found), f"{dataset}/{model}")
+
+
+def _column(layout: Layout, results: Results, place: _Place, metric: str) -> TableColumn:
+    metrics: tuple[str, ...] = (metric,)
+    if layout.suite_metrics:
+        metrics = _suite_metrics(layout, results, place, metric) or metrics
+    return TableColumn(place.groups, place.tasks, metrics, column(metric))
+
+
+def _suite_metrics(layout: Layout, results: Results, place: _Place, metric: str) -> tuple[str, ...]:
+    suites = layout.suites.get(place.dataset)
+    if suites is not None:
+        return tuple(f"{suite}/{metric}" for suite in suites)
+    found = (r for (_, task), r in results.items() if task in place.tasks)
+    names = {name for result in found for seed in result.test for name in seed}
+    ours = (name for name in names if name.startswith(SINGLE) and name.endswith(f"/{metric}"))
+    return tuple(sorted(ours))
+
+
+def _figures(
+    source: Figures, ours: Sequence[_Place], metrics: Sequence[str], results: Results
+) -> dict[tuple[str, int], Figure]:
+    parts = _subsets(results)
+    cells = [(place, metric) for place in ours for metric in metrics]
+    return {
+        (row.name, position): found
+        for row in source.layout.rows
+        for position, (place, metric) in enumerate(cells)
+        if parts.keys().isdisjoint(place.tasks)
+        and (found := source.find(row, place.dataset, place.model, metric)) is not None
+    }
+
+
+def _subsets(results: Results) -> dict[str, str]:
+    """Return the limits of the tasks that have seen a part of their data set."""
+    return {task: result.subset for (_, task), result in results.items() if result.subset}
+
+
+def _remarks(layout: Layout, table: ComparisonTable, ours: Sequence[_Place]) -> Iterator[str]:
+    if layout.columns and not ours[0].dataset:
+        yield f"layout {layout.name} with the sweep's own tasks as columns"
+    for place in ours:
+        if len(place.tasks) > 1:
+            yield f"{' / '.join(place.groups)}: mean over {', '.join(place.tasks)}"
+    for metrics in dict.fromkeys(entry.metrics for entry in table.columns):
+        if len(metrics) > 1:
+            yield f"{metrics[0].rpartition('/')[2]}: mean over {', '.join(metrics)}"
+    if layout.note:
+        yield layout.note
+    for entry in layout.not_offered:
+        yield f"not offered: {entry.what}: {entry.reason}"
+    recipes, tasks = map(dict.fromkeys, zip(*table.results, strict=True))
+    for what, there, shown in (("recipes", recipes, table.recipes), ("tasks", tasks, table.tasks)):
+        names = [name for name in there if name not in shown]
+        if names:
+            yield f"{what} of the sweep that are not in this layout: {', '.join(names)}"
+
+
+def _published_remarks(
+    source: Figures, table: ComparisonTable, figures: dict[tuple[str, int], Figure]
+) -> Iterator[str]:
+    layout = source.layout
+    for what, reason in layout.incomparable.items():
+        yield f"not compared with the paper: {what}: {reason}"
+    for task, limits in _subsets(table.results).items():
+        yield f"not compared with the paper: {task}: only a part of the data set ({limits})"
+    if not figures:
+        yield f"{layout.paper} {layout.table} has no figure for these data sets and models"
+        return
+    protocols = dict.fromkeys(
+        result.protocol
+        for (_, task), result in table.results.items()
+        if task in table.tasks and result.protocol
+    )
+    yield (
+        f"[paper]: published in {layout.paper} {layout.table} for the same data set, model and "
+        f"metric; ours trained by {', '.join(protocols) or 'an unknown protocol'}"
+    )
+    if set(table.metrics) & set(BINNED) and not source.states_bins():
+        yield f"the paper does not state the number of bins; ours are {BINS}"
+    for (label, position), figure in figures.items():
+        if figure.doubt:
+            place = " / ".join(table.columns[position].headings)
+            yield f"doubtful in the paper: {label} on {place}: {figure.value:g}: {figure.doubt}"
+
+
+class PublishedKey(NamedTuple):
+    """How a published table names a row; see ``load_published``, and ``LayoutRow`` for ``note``."""
+
+    method: str
+    stage2: str = ""
+    posthoc: str = ""
+    note: str = ""
+
+
+def published_key(row: LayoutRow) -> PublishedKey:
+    """Return how a published table names a row of a layout."""
+    method, *others = row.recipes[0].split("+")
+    key = PublishedKey(method)
+    for part in others:
+        if part in STAGES:
+            key = key._replace(method=part)
+        elif part.startswith("macal"):
+            key = key._replace(stage2="macal")
+        else:
+            key = key._replace(posthoc=CALIBRATORS.get(part, part.replace("-", "+", 1)))
+    return key._replace(**row.published)
+
+
+class Figure(NamedTuple):
+    """A published figure as printed (percent or seconds), a note on it, its bins if stated."""
+
+    value: float
+    note: str
+    bins: int | None
+
+    @property
+    def doubt(self) -> str:
+        """Return what is doubtful about it, or nothing."""
+        return self.note if any(word in self.note for word in DOUBTS) else ""
+
+
+class Figures:
+    """The figures of one published table."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._found = _index(layout)
+
+    def find(self, row: LayoutRow, dataset: str, model: str, metric: str) -> Figure | None:
+        """Return a published figure, or None if there is none to compare with.
+
+        Data set and model go by their published names, the metric by ours, without a suite
+        but one of bins.
+        """
+        if {"all", dataset, model} & set(self.layout.incomparable):
+            return None
+        key = published_key(row)
+        bins, name = _bins(metric)
+        place = (dataset, model, *key[:3], NAMES.get(name, name))
+        for figure in self._found.get(place, []):
+            if figure.note.startswith(key.note) and figure.bins in bins:
+                return figure
+        return None
+
+    def states_bins(self) -> bool:
+        """Return whether the table says how many bins its calibration errors have."""
+        return any(figure.bins for found in self._found.values() for figure in found)
+
+
+def _bins(metric: str) -> tuple[set[int | None], str]:
+    """Return the numbers of bins that a figure may have, and its metric without a suite.
+
+    Where a paper does not say how many bins it has, ours are the usual ones.
+    """
+    suite, _, name = metric.rpartition("/")
+    if not suite:
+        return {None, BINS}, name
+    return ({int(suite.removeprefix("bins-"))} if suite.startswith("bins-") else set()), name
+
+
+def _index(layout: Layout) -> dict[tuple[str, ...], list[Figure]]:
+    """Return the figures of a table by data set, model, method, stage2, posthoc and metric."""
+    table = load_published("results")
+    ours = table[(table["paper"] == layout.paper) & (table["table"] == layout.table)]
+    found: dict[tuple[str, ...], list[Figure]] = defaultdict(list)
+    for row in ours.dropna(subset="value").itertuples(index=False):
+        place = (row.dataset, row.model, row.method, row.stage2, row.posthoc, row.metric)
+        bins = int(str(row.n_bins)) if str(row.n_bins).isdigit() else None
+        found[tuple(map(str, place))].append(Figure(float(str(row.value)), str(row.note), bins))
+    return dict(found)

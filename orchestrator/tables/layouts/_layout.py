@@ -1,0 +1,172 @@
+"""The layout file: its fields, and how one is found and read."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from orchestrator.sweep.documents import read_document, read_mapping, validate
+from orchestrator.tables.columns import column
+from orchestrator.tables.published import load_published
+from trainables.common.errors import InputError
+from trainables.common.paths import local_path
+
+FOLDER = files("orchestrator.tables.layouts")
+ENDING = ".yaml"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class LayoutRow(_Strict):
+    """One row; in a file, a recipe alone stands for a row of just that recipe.
+
+    Attributes:
+        recipe: The recipe that it shows, or nothing.
+        mean: Several recipes whose mean it shows, or none.
+        label: What it is called; the recipe if left out.
+        baseline: Label of the row that its figures are compared with, or nothing.
+        published: How the published table names it, where that does not follow from the recipe:
+            ``method``, ``stage2``, ``posthoc``, and ``note``, with which the note begins.
+    """
+
+    recipe: str = ""
+    mean: tuple[str, ...] = Field(default=(), strict=False)
+    label: str = ""
+    baseline: str = ""
+    published: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _check(self) -> LayoutRow:
+        if bool(self.recipe) == bool(self.mean):
+            raise ValueError("a row has either a recipe or a mean of recipes")
+        if self.mean and not self.label:
+            raise ValueError("a mean of recipes needs a label")
+        if set(self.published) - {"method", "stage2", "posthoc", "note"}:
+            raise ValueError("published has the keys method, stage2, posthoc and note")
+        return self
+
+    @property
+    def name(self) -> str:
+        """Return what the row is called."""
+        return self.label or self.recipe
+
+    @property
+    def recipes(self) -> tuple[str, ...]:
+        """Return the recipes that it shows."""
+        return self.mean or (self.recipe,)
+
+
+class NotOffered(_Strict):
+    """What a published table has and this package has not, by its published name, and why."""
+
+    what: str
+    reason: str
+
+
+def _row(value: Any) -> Any:
+    return {"recipe": value} if isinstance(value, str) else value
+
+
+def _names(value: Any) -> Any:
+    return {name: name for name in value} if isinstance(value, list) else value
+
+
+Strings = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+OneOrMore = str | Strings
+Models = Annotated[dict[str, OneOrMore], BeforeValidator(_names), Field(min_length=1)]
+
+
+class Layout(_Strict):
+    """Rows and columns of a table.
+
+    Attributes:
+        paper: Paper whose table it is, or nothing.
+        table: Name of the table in that paper, such as ``Table 1``.
+        metrics: What each data set and model shows.
+        columns: Published data set to its models, or to models as published and as they are called
+            here; several of the latter are shown as their mean. None for the tasks of the sweep.
+        datasets: Published data set to its name here, where they differ.
+        suites: Data set to the suites whose mean stands for each metric; for another data set all
+            suites that have the metric.
+        suite_metrics: Whether the metrics are those of suites.
+        incomparable: Published data set or model (or ``all``) to the reason why its figures are
+            never shown beside ours.
+        not_offered: What the published table has besides.
+        note: A line below the table.
+    """
+
+    title: str
+    paper: str = ""
+    table: str = ""
+    metrics: tuple[str, ...] = Field(min_length=1, strict=False)
+    rows: tuple[Annotated[LayoutRow, BeforeValidator(_row)], ...] = Field(
+        min_length=1, strict=False
+    )
+    columns: dict[str, Models] = {}
+    datasets: dict[str, str] = {}
+    suites: dict[str, Strings] = {}
+    suite_metrics: bool = False
+    incomparable: dict[str, str] = {}
+    not_offered: tuple[NotOffered, ...] = Field(default=(), strict=False)
+    note: str = ""
+    name: Annotated[str, Field(exclude=True)] = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> Layout:
+        for metric in self.metrics:
+            column(metric)
+        labels = [row.name for row in self.rows]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise InputError(f"rows: {label!r} stands twice")
+        for row in self.rows:
+            if row.baseline and row.baseline not in labels:
+                raise InputError(f"rows: baseline {row.baseline!r} of {row.name!r} is no row")
+        self._check_source()
+        return self
+
+    def _check_source(self) -> None:
+        if not self.paper and not self.table:
+            return
+        known = load_published("results")[["paper", "table"]].drop_duplicates()
+        pairs = list(known.itertuples(index=False, name=None))
+        if (self.paper, self.table) not in pairs:
+            listing = ", ".join(f"{paper} {table}" for paper, table in pairs)
+            raise InputError(
+                f"paper, table: {self.paper!r} {self.table!r} is none of the tables: {listing}"
+            )
+
+
+def layout_names() -> list[str]:
+    """Return the names of the layouts that ship with the package, such as ``macal/table1``."""
+    return sorted(
+        f"{folder.name}/{entry.name.removesuffix(ENDING)}"
+        for folder in FOLDER.iterdir()
+        if folder.is_dir()
+        for entry in folder.iterdir()
+        if entry.name.endswith(ENDING)
+    )
+
+
+def load_layout(name: str) -> Layout:
+    """Read a layout, one of ``layout_names`` or a YAML file by its path.
+
+    Raises:
+        InputError: If there is none, or its file is wrong; one line with file, key, value and what
+            is allowed.
+    """
+    shipped = name in layout_names()
+    if not shipped and not name.endswith((ENDING, ".yml")):
+        near = get_close_matches(name, layout_names(), n=3) or layout_names()
+        raise InputError(f"unknown layout {name!r}; there are: {', '.join(near)}, or PATH.yaml")
+    where = f"layout {name}"
+    path: Traversable = FOLDER / f"{name}{ENDING}" if shipped else local_path(name, where)
+    text = read_document(path, where)
+    document = read_mapping(text, where, "a layout", "title, metrics and rows")
+    return validate(Layout, {**document, "name": name}, where)

@@ -1,0 +1,268 @@
+"""A comparison table as text: terminal, Markdown, CSV, LaTeX, HTML.
+
+Names and reasons come from users and from exceptions, so each renderer escapes every word it did
+not write itself.
+"""
+
+import csv
+import html
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby, product
+
+from jinja2 import Environment, PackageLoader
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.tables.columns import COLUMNS
+from orchestrator.tables.table import INSIDE, Cell, ComparisonTable, Notice
+
+
+def one_line(text: str) -> str:
+    """Return text without line breaks, control characters and runs of blanks."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+# Terminal
+
+STYLES = {"": "", "best": "bold", "second": "underline"}
+TONES = {"": "dim", "better": "green", "worse": "red"}
+UNBOUNDED = 10_000
+
+
+def to_rich(table: ComparisonTable) -> RenderableType:
+    """Return the table for a rich console: one block for each first heading, notes below.
+
+    Where a block is wider than the console, standard deviations give way to it, then it is split.
+    """
+    blocks = groupby(table.spans, key=lambda span: table.columns[span[0]].groups[:1])
+    parts: list[RenderableType] = [_Block(table, list(spans)) for _, spans in blocks]
+    lines = [*_messages(table), *table.notes()]
+    return Group(*parts, *(Text(one_line(line), style="dim") for line in lines))
+
+
+class _Block:
+    """Some columns of a table, fitted to the console that shows them."""
+
+    def __init__(self, table: ComparisonTable, spans: list[tuple[int, ...]]) -> None:
+        self.table, self.spans = table, spans
+        self.full = _rich_block(table, spans, lambda text: text.replace(" ± ", "±"))
+        self.short = _rich_block(table, spans, _without_deviation)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unbounded = options.update(width=UNBOUNDED)
+        full, short = (
+            Measurement.get(console, unbounded, block).maximum for block in (self.full, self.short)
+        )
+        if full <= options.max_width:
+            yield self.full
+        elif short > options.max_width and len(self.spans) > 1:
+            middle = (len(self.spans) + 1) // 2
+            yield _Block(self.table, self.spans[:middle])
+            yield _Block(self.table, self.spans[middle:])
+        elif full == short:
+            yield self.full
+        else:
+            yield self.short
+            yield Text("this terminal is too narrow for the standard deviations", style="dim")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self.full)
+
+
+def _without_deviation(text: str) -> str:
+    figure, _, deviation = text.partition(" ± ")
+    return figure + (INSIDE if deviation.endswith(INSIDE) else "")
+
+
+def _rich_block(
+    table: ComparisonTable, spans: list[tuple[int, ...]], shorten: Callable[[str], str]
+) -> Table:
+    positions = [position for span in spans for position in span]
+    title, heads = _headings([table.columns[position].headings for position in positions])
+    block = Table(title=Text(title), box=SIMPLE_HEAD, padding=(0, 1), title_justify="left")
+    block.add_column("recipe", no_wrap=True)
+    for head in heads:
+        block.add_column(Text(head), justify="right", no_wrap=True)
+    for row in table.rows:
+        texts = [_rich_cell(cell, shorten) for cell in _within(table.line(row), positions)]
+        block.add_row(Text(one_line(row.label)), *texts)
+    return block
+
+
+def _within(line: Sequence[Cell | Notice], positions: Sequence[int]) -> Iterator[Cell | Notice]:
+    """Yield the cells at some positions; a notice of several columns leaves the others empty."""
+    start = 0
+    for entry in line:
+        if start in positions:
+            yield entry
+            yield from [Cell("")] * (entry.span - 1)
+        start += entry.span
+
+
+def _headings(columns: Sequence[tuple[str, ...]]) -> tuple[str, list[str]]:
+    """Return what all columns share as a title, and the rest of each, level by level."""
+    levels = [[one_line(text) for text in level] for level in zip(*columns, strict=True)]
+    last = len(levels) - 1
+    shared = [
+        len(set(level)) == 1 and (i == 0 < last or len(columns) > 1)
+        for i, level in enumerate(levels)
+    ]
+    shared[last] &= not all(shared)
+    title = " · ".join(level[0] for level, same in zip(levels, shared, strict=True) if same)
+    rest = [level for level, same in zip(levels, shared, strict=True) if not same]
+    return title, ["\n".join(parts) for parts in zip(*rest, strict=True)]
+
+
+def _rich_cell(cell: Cell | Notice, shorten: Callable[[str], str]) -> Text:
+    if isinstance(cell, Notice):
+        return Text(cell.short, style="dim italic")
+    text = Text(shorten(cell.text), style=STYLES[cell.mark])
+    beside = [(f" ({cell.change})", TONES[cell.tone])] if cell.change else []
+    beside += [(f" {aside}", "dim") for aside in cell.asides]
+    return Text.assemble(text, *beside) if beside else text
+
+
+def _messages(table: ComparisonTable) -> Iterator[str]:
+    """Yield in full what the narrow cells of a terminal only name."""
+    for row in table.rows:
+        start = 0
+        for cell in table.line(row):
+            if isinstance(cell, Notice) and cell.text != cell.short:
+                entry = table.columns[start]
+                place = " / ".join(entry.groups) or ", ".join(entry.tasks)
+                yield f"{row.label} on {place}: {cell.text}"
+            start += cell.span
+
+
+def render_terminal(table: ComparisonTable) -> str:
+    """Return plain text as wide as the table needs; ``to_rich`` is for a live console."""
+    shown = to_rich(table)
+    console = Console(file=io.StringIO(), width=UNBOUNDED, color_system=None)
+    width = Measurement.get(console, console.options, shown).maximum
+    with console.capture() as capture:
+        console.print(shown, width=max(width, 1))
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+# Markdown, LaTeX, HTML
+
+MARKDOWN = {character: f"\\{character}" for character in "\\`*_[]<>|~$&"}
+LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "–": "--",
+    "†": r"$\dagger$",
+    "≈": r"$\approx$",
+    "·": r"$\cdot$",
+    "λ": r"$\lambda$",
+    "[": "{[}",
+    "]": "{]}",
+}
+HTML = {character: html.escape(character) for character in "&<>\"'"}
+
+
+def _fill_template(name: str, escapes: Mapping[str, str], table: ComparisonTable) -> str:
+    """Fill one of the templates; its filter ``plain`` escapes a text."""
+    # Not Jinja's own brackets: LaTeX is full of them.
+    environment = Environment(
+        loader=PackageLoader("orchestrator.tables"),
+        variable_start_string="[[",
+        variable_end_string="]]",
+        block_start_string="[%",
+        block_end_string="%]",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    characters = str.maketrans(dict(escapes))
+    environment.filters["plain"] = lambda text: one_line(text).translate(characters)
+    template = environment.get_template(name)
+    return template.render(table=table, messages=[*_messages(table)], levels=_levels(table))
+
+
+def _levels(table: ComparisonTable) -> list[list[tuple[str, int, int]]]:
+    """Return the headings above the metrics, outermost first, with first and last column."""
+    levels = []
+    for depth in range(1, 1 + min(len(entry.groups) for entry in table.columns)):
+        numbered = groupby(enumerate(table.columns), key=lambda pair: pair[1].groups[:depth])
+        spans = [(prefix[-1], [place for place, _ in group]) for prefix, group in numbered]
+        levels.append([(text, places[0], places[-1]) for text, places in spans])
+    return levels
+
+
+# CSV
+
+
+def render_csv(table: ComparisonTable) -> str:
+    """Return everything known of each study, or of each cell of a layout, as fractions."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerows(_cell_lines(table) if table.layout else _study_lines(table))
+    return stream.getvalue()
+
+
+def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
+    """Yield a head, then one line a recipe and task."""
+    pairs = product(table.recipes, table.tasks)
+    results = [table.results[pair] for pair in pairs if pair in table.results]
+    suites = {name for result in results for seed in result.test for name in seed if "/" in name}
+    metrics = [*COLUMNS, *sorted(suites)]
+    figures = [f"{metric}_{part}" for metric in metrics for part in ("mean", "std")]
+    head = ["sweep", "task", "recipe", "status", "trials_finished", "trials_failed", "reason"]
+    head += ["seeds", *figures, *(f"validation_{metric}" for metric in COLUMNS)]
+    yield [*head, "configuration", "run_ids"]
+    for result in results:
+        line: list[object] = list(map(_harmless, (result.sweep, result.task, result.recipe)))
+        line += [result.status, result.trials_finished, result.trials_failed]
+        line += [_harmless(result.reason), len(result.test)]
+        for metric in metrics:
+            line += table.summary(result.recipe, result.task, metric) or (None, None)
+        line += [result.validation.get(metric) for metric in COLUMNS]
+        configuration = json.dumps(result.configuration, sort_keys=True, default=str)
+        yield [*line, configuration, " ".join(result.run_ids)]
+
+
+CELL_HEAD = ("layout", "row", "recipes", "column", "tasks", "metrics", "status", "mean", "std")
+
+
+def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
+    """Yield a head, then one line a row and column."""
+    yield [*CELL_HEAD, "noise_floor", "published", "run_ids"]
+    for row in table.rows:
+        for position, entry in enumerate(table.columns):
+            notice, found = table.notice(row, entry), table.figure(row, entry)
+            words = [table.layout, row.label, " ".join(row.recipes), " / ".join(entry.headings)]
+            words += [" ".join(entry.tasks), " ".join(entry.metrics)]
+            words.append(notice.text if notice else "finished" if found else "no figure")
+            line: list[object] = [_harmless(text) for text in words]
+            line += found or (None, None)
+            line += [table.noise_floor(row, entry), table.published.get((row.label, position))]
+            yield [*line, " ".join(table.run_ids(row, entry))]
+
+
+def _harmless(text: str) -> str:
+    # a spreadsheet would run a text that begins like a formula
+    line = one_line(text)
+    return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
+
+
+RENDERERS: dict[str, Callable[[ComparisonTable], str]] = {
+    "terminal": render_terminal,
+    "markdown": partial(_fill_template, "markdown.md", MARKDOWN),
+    "csv": render_csv,
+    "latex": partial(_fill_template, "latex.tex", LATEX),
+    "html": partial(_fill_template, "html.html", HTML),
+}

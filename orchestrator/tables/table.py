@@ -1,0 +1,369 @@
+"""The comparison table as data: which rows and columns, which figures, which are best."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain, groupby, product
+from typing import NamedTuple
+
+from orchestrator.storage.results import StudyResult
+from orchestrator.tables.columns import Column, column, floor_of
+from trainables.common.errors import InputError
+
+INSIDE = "†"  # a figure that is not above its noise floor
+SIMILAR = "≈"  # a difference that is not above the noise floor
+
+
+class Summary(NamedTuple):
+    """Mean and sample standard deviation (n - 1) over seeds, fractions; None for one seed."""
+
+    mean: float
+    std: float | None
+
+
+class Cell(NamedTuple):
+    """One figure as printed.
+
+    Attributes:
+        mark: ``best``, ``second`` or nothing.
+        change: Its difference from the row it is compared with, or nothing.
+        tone: ``better``, ``worse`` or, for a difference that says nothing, nothing.
+        asides: What else is shown beside it: its noise floor, the published figure.
+    """
+
+    text: str
+    mark: str = ""
+    change: str = ""
+    tone: str = ""
+    asides: tuple[str, ...] = ()
+    span: int = 1
+
+
+class Notice(NamedTuple):
+    """What stands in place of figures: one word or two, all that is to say, how many columns."""
+
+    short: str
+    text: str
+    span: int = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row.
+
+    Attributes:
+        recipes: The recipe that it shows, or several whose mean it shows.
+        tasks: The only tasks that it shows; None for all.
+        baseline: Label of the row that it is compared with, or nothing.
+    """
+
+    label: str
+    recipes: tuple[str, ...]
+    tasks: frozenset[str] | None = None
+    baseline: str = ""
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One column.
+
+    Attributes:
+        groups: Headings above the metric's, such as data set and model, outermost first.
+        tasks: The task that it shows, or several whose mean it shows; none if it was not run.
+        metrics: The metric that it shows, or several whose mean it shows.
+    """
+
+    groups: tuple[str, ...]
+    tasks: tuple[str, ...]
+    metrics: tuple[str, ...]
+    shown: Column
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """Return all headings, outermost first, the metric's last."""
+        return (*self.groups, self.shown.heading)
+
+
+@dataclass(frozen=True)
+class ComparisonTable:
+    """Rows by columns, on test data of the chosen configurations.
+
+    Attributes:
+        rows, columns: In the order in which they are shown.
+        results: Every study's result by recipe and task; a pair may be missing.
+        published: Published figures by row label and position of the column, fractions as ours.
+        remarks: Lines below the table.
+        floor: Whether each figure's noise floor is shown.
+        runs: Whether the runs that the figures come from are listed below the table.
+        layout: Name of the layout that it follows, or nothing.
+    """
+
+    rows: tuple[Row, ...]
+    columns: tuple[TableColumn, ...]
+    results: Mapping[tuple[str, str], StudyResult]
+    published: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    floor: bool = False
+    runs: bool = False
+    layout: str = ""
+
+    @property
+    def recipes(self) -> tuple[str, ...]:
+        """Return the recipes that the rows show, in order."""
+        return tuple(dict.fromkeys(recipe for row in self.rows for recipe in row.recipes))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks that the columns show, in order."""
+        return tuple(dict.fromkeys(task for entry in self.columns for task in entry.tasks))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Return the metrics that the columns show, in order."""
+        return tuple(dict.fromkeys(name for entry in self.columns for name in entry.metrics))
+
+    @cached_property
+    def spans(self) -> tuple[tuple[int, ...], ...]:
+        """Return the positions of neighbouring columns that show the same tasks."""
+        positions = range(len(self.columns))
+        same = groupby(positions, key=lambda i: (self.columns[i].groups, self.columns[i].tasks))
+        return tuple(tuple(group) for _, group in same)
+
+    def summary(self, recipe: str, task: str, metric: str) -> Summary | None:
+        """Return a metric over the seeds of one study, or None where there is no figure."""
+        return _summary(self._seeds(recipe, task, metric))
+
+    def figure(self, row: Row, entry: TableColumn) -> Summary | None:
+        """Return what a cell shows, or None where anything of it is missing.
+
+        Where a row or a column takes a mean, it is taken seed by seed; there is no deviation where
+        the numbers of seeds differ.
+        """
+        return self._mean(row, entry.tasks, entry.metrics)
+
+    def noise_floor(self, row: Row, entry: TableColumn) -> float | None:
+        """Return what a perfectly calibrated network would show in a cell, or None if unknown."""
+        floors = [floor for metric in entry.metrics if (floor := floor_of(metric))]
+        whole = len(floors) == len(entry.metrics)
+        found = self._mean(row, entry.tasks, floors) if whole else None
+        return found.mean if found else None
+
+    def line(self, row: Row) -> tuple[Cell | Notice, ...]:
+        """Return a row's cells; a notice stands for all columns that it spans."""
+        cells: list[Cell | Notice] = []
+        for span in self.spans:
+            notice = self.notice(row, self.columns[span[0]])
+            if notice is not None:
+                cells.append(notice._replace(span=len(span)))
+            else:
+                cells += [self._cell(row, position) for position in span]
+        return tuple(cells)
+
+    def notice(self, row: Row, entry: TableColumn) -> Notice | None:
+        """Return why a cell has no figure, or None if what it is made of has finished."""
+        sources = self.sources(row, entry.tasks)
+        if not sources:
+            return _outcome(None)
+        found = [notice for source in sources if (notice := _outcome(self.results.get(source)))]
+        shorts = [notice.short for notice in found]
+        if not found or len(sources) == 1 or shorts == ["not run"] * len(sources):
+            return found[0] if found else None
+        listing = ", ".join(f"{shorts.count(s)} {s}" for s in dict.fromkeys(shorts))
+        details = dict.fromkeys(notice.text for notice in found if notice.text != notice.short)
+        whole = f"of {len(sources)}: {listing}"
+        return Notice(whole, "; ".join([whole, *details]))
+
+    def run_ids(self, row: Row, entry: TableColumn) -> list[str]:
+        """Return the MLflow runs that a cell's figure comes from."""
+        found = (self.results.get(source) for source in self.sources(row, entry.tasks))
+        return [run for result in found if result for run in result.run_ids]
+
+    def notes(self) -> list[str]:
+        """Return the lines below a table: what its signs mean, failed trials, runs."""
+        told = (self._signs(), self.remarks, self._sweeps(), self._failures(), self._runs())
+        return [*chain.from_iterable(told)]
+
+    def compared_with(self, baseline: str) -> ComparisonTable:
+        """Return the table with each figure's gain or loss against a row, by its label or recipe.
+
+        Raises:
+            InputError: If there is no such row.
+        """
+        found = [row for row in self.rows if baseline in (row.label, *row.recipes[:1])]
+        found = [row for row in found if len(row.recipes) == 1 or row.label == baseline]
+        if not found:
+            labels = ", ".join(row.label for row in self.rows)
+            raise InputError(f"baseline {baseline!r} is no row of the table; there are: {labels}")
+        by_tasks = {row.tasks: row.label for row in found}
+        rows = tuple(
+            replace(row, baseline="" if row in found else by_tasks.get(row.tasks, found[0].label))
+            for row in self.rows
+        )
+        return replace(self, rows=rows)
+
+    def sorted_by(self, metric: str) -> ComparisonTable:
+        """Return the table with the best row first, by a metric's mean over all tasks.
+
+        Rows that lack a figure on one of the tasks keep their order, last.
+
+        Raises:
+            InputError: If ``column`` knows no such metric.
+        """
+        shown = column(metric)
+
+        def key(row: Row) -> float:
+            found = self._mean(row, self.tasks, (metric,))
+            if found is None or not math.isfinite(found.mean):
+                return math.inf
+            return -found.mean if shown.higher else found.mean
+
+        return replace(self, rows=tuple(sorted(self.rows, key=key)))
+
+    def sources(self, row: Row, tasks: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the recipes and tasks that a row's figure on some tasks is made of."""
+        kept = [task for task in tasks if row.tasks is None or task in row.tasks]
+        return [(recipe, task) for task in kept for recipe in row.recipes]
+
+    def _seeds(self, recipe: str, task: str, metric: str) -> tuple[float, ...]:
+        result = self.results.get((recipe, task))
+        if result is None or result.status != "finished":
+            return ()
+        if metric == "seconds":
+            return result.seconds
+        return tuple(seed[metric] for seed in result.test if metric in seed)
+
+    def _mean(self, row: Row, tasks: Sequence[str], metrics: Sequence[str]) -> Summary | None:
+        sources = self.sources(row, tasks)
+        found = [self._seeds(*source, metric) for source in sources for metric in metrics]
+        if not found or not all(found):
+            return None
+        if len({len(seeds) for seeds in found}) == 1:
+            return _summary([sum(values) / len(found) for values in zip(*found, strict=True)])
+        return Summary(sum(sum(seeds) / len(seeds) for seeds in found) / len(found), None)
+
+    def _cell(self, row: Row, position: int) -> Cell:
+        entry = self.columns[position]
+        found = self.figure(row, entry)
+        floor = self.noise_floor(row, entry) if self.floor else None
+        show, published = entry.shown.show, self.published.get((row.label, position))
+        beside = [] if floor is None else [f"(floor {show(floor)})"]
+        asides = (*beside, *([] if published is None else [f"[paper {show(published)}]"]))
+        if found is None:
+            return Cell("–", asides=asides)
+        text = show(found.mean)
+        best, second = self._leaders[position]
+        mark = {best: "best", second: "second"}.get(text, "") if math.isfinite(found.mean) else ""
+        inside = INSIDE if floor is not None and found.mean <= floor else ""
+        whole = text if found.std is None else f"{text} ± {show(found.std)}"
+        change, tone = self._change(row, entry, found.mean, floor)
+        return Cell(whole + inside, mark, change, tone, asides)
+
+    def _change(
+        self, row: Row, entry: TableColumn, mean: float, floor: float | None
+    ) -> tuple[str, str]:
+        """Return the difference from the baseline's row, and whether that is better or worse."""
+        baseline = next((other for other in self.rows if other.label == row.baseline), None)
+        reference = self.figure(baseline, entry) if baseline is not None else None
+        if baseline is None or reference is None or entry.shown.neutral:
+            return "", ""
+        change = mean - reference.mean
+        if not math.isfinite(change):
+            return "", ""
+        text = entry.shown.show_change(change)
+        if floor is not None:
+            floor = max(floor, self.noise_floor(baseline, entry) or 0)
+            if abs(change) <= floor:
+                return f"{SIMILAR} {text}", ""
+        if float(text) == 0:
+            return text, ""
+        return text, "better" if (change > 0) == entry.shown.higher else "worse"
+
+    @cached_property
+    def _leaders(self) -> list[tuple[str | None, str | None]]:
+        """Best and second best figure of each column as printed; equal prints are one."""
+        return [self._two_best(entry) for entry in self.columns]
+
+    def _two_best(self, entry: TableColumn) -> tuple[str | None, str | None]:
+        if entry.shown.neutral:
+            return None, None
+        found = (self.figure(row, entry) for row in self.rows)
+        texts = {entry.shown.show(item.mean) for item in found if item and math.isfinite(item.mean)}
+        ordered = sorted(texts, key=float, reverse=entry.shown.higher)
+        best, second = [*ordered, None, None][:2]
+        return best, second
+
+    @cached_property
+    def _used(self) -> list[StudyResult]:
+        """The results that the cells are made of, row by row."""
+        cells = product(self.rows, self.columns)
+        sources = chain.from_iterable(self.sources(row, entry.tasks) for row, entry in cells)
+        return [self.results[pair] for pair in dict.fromkeys(sources) if pair in self.results]
+
+    def _signs(self) -> Iterator[str]:
+        counts = {len(result.test) for result in self._used if result.test}
+        if max(counts, default=1) > 1:
+            seeds = str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+            yield f"mean ± sample standard deviation over {seeds} seeds"
+        baselines = dict.fromkeys(row.baseline for row in self.rows if row.baseline)
+        if baselines:
+            other = next(iter(baselines)) if len(baselines) == 1 else "that it varies"
+            yield f"after a figure, its difference from the row {other}"
+        if self.floor:
+            yield (
+                "floor: what a perfectly calibrated network with the same confidences would show "
+                f"on average on these test rows; {INSIDE} a figure not above it, {SIMILAR} a "
+                "difference not above it"
+            )
+
+    def _sweeps(self) -> Iterator[str]:
+        """Yield which sweeps the figures come from, if several, and in what these differ."""
+        names = dict.fromkeys(result.sweep for result in self._used)
+        if len(names) > 1:
+            codes = {result.code for result in self._used if result.code}
+            data = {(r.task, r.fingerprint) for r in self._used if r.fingerprint}
+            found = [f"from the sweeps {', '.join(names)}"]
+            found += ["their code differs"] if len(codes) > 1 else []
+            found += ["their data differ"] if len(data) > len({task for task, _ in data}) else []
+            yield "; ".join(found)
+
+    def _failures(self) -> Iterator[str]:
+        for result in self._used:
+            if result.status == "finished" and result.trials_failed:
+                yield f"{result.recipe} on {result.task}: {_failed_trials(result)} failed"
+
+    def _runs(self) -> Iterator[str]:
+        for result in self._used if self.runs else ():
+            listing = ", ".join(result.run_ids) or "none"
+            yield f"runs of {result.recipe} on {result.task} (sweep {result.sweep}): {listing}"
+
+
+def _summary(values: Sequence[float]) -> Summary | None:
+    """Return mean and sample standard deviation, or None without values."""
+    if not values:
+        return None
+    if not all(map(math.isfinite, values)):
+        return Summary(sum(values) / len(values), None)  # one seed at NaN or infinity must show
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return Summary(statistics.fmean(values), std)
+
+
+def _outcome(result: StudyResult | None) -> Notice | None:
+    """Return why a study has no figures, or None if it has some."""
+    if result is None:
+        return Notice("not run", "not run")
+    if result.status == "failed":
+        reason = f": {result.reason}" if result.reason else ""
+        return Notice("failed", f"failed ({_failed_trials(result)}){reason}")
+    if result.status == "running":
+        counts = f"{result.trials_finished} trials finished, {result.trials_failed} failed"
+        return Notice("running", f"running ({counts})")
+    return None if result.test else Notice("no figures", "finished, without test figures")
+
+
+def _failed_trials(result: StudyResult) -> str:
+    total = result.trials_finished + result.trials_failed
+    return f"{result.trials_failed} of {total} trials"

@@ -1,0 +1,180 @@
+"""What each event of a sweep changes in the runs that show it.
+
+Nothing but the events decides: going through a journal twice gives the same points with the same
+times, so whatever is delivered again is recognised as already there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from orchestrator.storage.events import (
+    TEST_PREFIX,
+    Epoch,
+    Evaluated,
+    Event,
+    StudyClosed,
+    StudyOpened,
+    SweepEnded,
+    TrialFinished,
+    TrialScored,
+    TrialStarted,
+)
+from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.tracking import _names as names
+
+
+class Point(NamedTuple):
+    """One value of one metric of one run; ``time`` in milliseconds since 1970."""
+
+    name: str
+    value: float
+    time: int
+    step: int
+
+
+@dataclass
+class Change:
+    """What one event adds to one run: nothing in it needs the changes before it."""
+
+    run: str
+    points: list[Point] = field(default_factory=list)
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    artifacts: dict[str, str] = field(default_factory=dict)
+    status: str | None = None
+    time: int = 0
+
+    def absorb(self, later: Change) -> None:
+        """Add a later change of the same run."""
+        self.points += later.points
+        self.params |= later.params
+        self.tags |= later.tags
+        self.artifacts |= later.artifacts
+        if later.status is not None:
+            self.status, self.time = later.status, later.time
+
+
+class Changes:
+    """Goes through the events of one sweep; ``ledger`` is what is known of it so far."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self._clocks: dict[str, int] = {}
+        self._ticks: dict[str, int] = {}
+
+    def apply(self, event: Event) -> list[Change]:
+        """Take in one event; return what it changes, in the order of delivery.
+
+        Events of trials that were never started change nothing.
+
+        Raises:
+            InputError: If a second sweep turns up in the same journal.
+        """
+        studies, trials = self.ledger.studies, self.ledger.trials
+        match event:
+            case StudyOpened(study=name) if name not in studies:
+                self.ledger.apply(event)
+                points = self._counts(studies[name], event.time)
+                return [Change(name, points, status=names.RUNNING)]
+            case StudyClosed(study=name) if name in studies:
+                return self._closed(studies[name], event)
+            case TrialFinished(key=key) if key in trials:
+                return self._finished(trials[key], event)
+        changes = self._changes(event)
+        self.ledger.apply(event)
+        return changes
+
+    def close_open(self, time: int, status: str) -> list[Change]:
+        """Return the changes that end every open run of a sweep that is over, trials first."""
+        reason = f"the sweep ended ({status}) before this did"
+        runs = [trial.key for trial in self.ledger.trials.values() if trial.open]
+        runs += [study.name for study in self.ledger.studies.values() if study.status == "running"]
+        return [
+            Change(run, tags={names.REASON: reason}, status=names.KILLED, time=time) for run in runs
+        ]
+
+    def _changes(self, event: Event) -> list[Change]:
+        """Return what an event changes that moves no count, before the ledger takes it in."""
+        studies, trials, time = self.ledger.studies, self.ledger.trials, event.time
+        match event:
+            case StudyOpened(study=run) | TrialStarted(key=run) if run in trials or run in studies:
+                return [Change(run, tags={names.REASON: ""}, status=names.RUNNING, time=time)]
+            case TrialStarted():
+                points = self._points(event.key, {names.TRIAL_NUMBER: event.number}, time, 0)
+                params = names.flatten(event.configuration)
+                return [Change(event.key, points, params, status=names.RUNNING)]
+            case Epoch(key=key) if key in trials and event.step > trials[key].last_step:
+                return [Change(key, self._points(key, event.metrics, time, event.step))]
+            case TrialScored(key=key) if key in trials and trials[key].objective != event.objective:
+                points = self._points(key, {names.OBJECTIVE: event.objective}, time, 0)
+                return [Change(key, points)]
+            case Evaluated(key=key) if key in trials:
+                return [self._evaluated(trials[key], event)]
+            case SweepEnded():
+                return self.close_open(time, event.status)
+        return []
+
+    def _finished(self, trial: Trial, event: TrialFinished) -> list[Change]:
+        news = _news(event.metrics, trial.metrics)
+        if event.seconds is not None and event.seconds != trial.seconds:
+            news[names.SECONDS] = event.seconds
+        tags = {names.REUSED: names.yes(event.reused), names.ARTIFACT: event.artifact or ""}
+        if event.reason or trial.reason or not trial.open:
+            tags[names.REASON] = (event.reason or "")[: names.MAX_TAG]
+        points = self._points(trial.key, news, event.time, max(trial.last_step, 0))
+        status, study = names.STATUS_OF_TRIAL[event.status], self.ledger.studies.get(trial.study)
+        changes = [Change(trial.key, points, tags=tags, status=status, time=event.time)]
+        before = study and (study.finished, study.failed)
+        self.ledger.apply(event)
+        if study is not None and (study.finished, study.failed) != before:
+            changes.append(Change(study.name, self._counts(study, event.time)))
+        return changes
+
+    def _evaluated(self, trial: Trial, event: Evaluated) -> Change:
+        figures = {name.removeprefix(TEST_PREFIX): v for name, v in event.metrics.items()}
+        news = {TEST_PREFIX + name: value for name, value in _news(figures, trial.test).items()}
+        if event.seconds is not None and event.seconds != trial.chain_seconds:
+            news[names.CHAIN_SECONDS] = event.seconds
+        points = self._points(trial.key, news, event.time, max(trial.last_step, 0))
+        tags = {names.EVALUATED: names.yes(True), names.PREDICTIONS: event.predictions or ""}
+        return Change(trial.key, points, tags=tags, artifacts=dict(event.artifacts or {}))
+
+    def _closed(self, study: Study, event: StudyClosed) -> list[Change]:
+        earlier, before = study.chosen, (study.finished, study.failed)
+        self.ledger.apply(event)
+        changes = [
+            Change(key, tags=_choice_tags(study, key == study.chosen))
+            for key in (earlier, study.chosen)
+            if key in self.ledger.trials
+        ]
+        unchanged = (study.finished, study.failed) == before
+        points = [] if unchanged else self._counts(study, event.time)
+        status = names.FINISHED if study.chosen else names.FAILED
+        tags = {names.CHOSEN: study.chosen or "", names.REASON: study.reason[: names.MAX_TAG]}
+        return [*changes, Change(study.name, points, tags=tags, status=status, time=event.time)]
+
+    def _counts(self, study: Study, time: int) -> list[Point]:
+        """Return the points of a study's counts of search trials, each at a step of its own."""
+        tick = self._ticks[study.name] = self._ticks.get(study.name, 0) + 1
+        counts = {names.TRIALS_FINISHED: study.finished, names.TRIALS_FAILED: study.failed}
+        return self._points(study.name, counts, time, tick)
+
+    def _points(self, run: str, metrics: Mapping[str, float], time: int, step: int) -> list[Point]:
+        """Turn metrics into points that supersede all earlier ones of the same step.
+
+        A tracker takes the latest time of the greatest step for the current value, so the times of
+        one run must rise even where the machine's clock does not.
+        """
+        clock = self._clocks[run] = max(time, self._clocks.get(run, 0) + 1)
+        return [Point(name, float(value), clock, step) for name, value in metrics.items()]
+
+
+def _news(metrics: Mapping[str, float], known: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if known.get(name) != value}
+
+
+def _choice_tags(study: Study, chosen: bool) -> dict[str, str]:
+    return {names.CHOSEN: names.yes(chosen), names.BEST_OF: study.name if chosen else ""}

@@ -1,0 +1,203 @@
+"""Which studies are asked about, and which of them may be ranked together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.storage.ledger import Study
+from orchestrator.sweep.names import study_id
+from orchestrator.tracking import _names as names
+from orchestrator.tracking._queries import there_are
+from orchestrator.tracking._tags import study_of
+from orchestrator.tracking.tracker import Run, RunQuery, Tracker
+from trainables.common.addresses import redacted
+from trainables.common.errors import InputError
+
+ANY = "any"
+"""As a filter of fingerprint or code: rank different ones together."""
+
+Describe = Callable[["TrackedStudy"], str]
+Key = Callable[["TrackedStudy"], object]
+
+_SHOWN = 12  # Characters of a hash in a message.
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which studies count, as ``best_config`` tells; times are seconds since 1970.
+
+    With ``any`` for a fingerprint different models and protocols are ranked together too.
+    """
+
+    since: float | None = None
+    until: float | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str | None = None
+    code: str | None = None
+
+    def holds(self, study: Study, tags: Mapping[str, str]) -> bool:
+        """Return whether a study counts."""
+        opened = study.time / 1000
+        return (
+            (self.since is None or opened >= self.since)
+            and (self.until is None or opened < self.until)
+            and all(tags.get(name) == value for name, value in self.tags.items())
+            and _begins(study.fingerprint, self.fingerprint)
+            and _begins(study.code, self.code)
+        )
+
+    def __str__(self) -> str:
+        """Return the conditions as options of the command."""
+        days = {"since": self.since, "until": None if self.until is None else self.until - 1}
+        shown = [f"--{name} {_day(value)}" for name, value in days.items() if value is not None]
+        shown += [f"--tag {name}={value}" for name, value in self.tags.items()]
+        prefixes = {"fingerprint": self.fingerprint, "code": self.code}
+        shown += [f"--{name} {value}" for name, value in prefixes.items() if value]
+        return " ".join(shown)
+
+
+@dataclass(frozen=True)
+class TrackedStudy:
+    """A study as it is tracked."""
+
+    study: Study
+    run: Run
+
+    @classmethod
+    def of(cls, run: Run) -> TrackedStudy:
+        """Return the study of a run."""
+        return cls(study_of(run), run)
+
+    @property
+    def sweep(self) -> str:
+        """Return its sweep's name."""
+        return self.run.tags[names.SWEEP]
+
+
+def comparable_studies(
+    tracker: Tracker, experiments: Sequence[str], task: str, recipe: str, where: Where
+) -> tuple[list[TrackedStudy], str]:
+    """Return the studies of a recipe on a task that are ranked together, the first opened first.
+
+    Those without a finished trial are left out, and so are those of other code than the latest:
+    what to say about these is returned too, empty if there are none.
+
+    Raises:
+        InputError: If there is no such task, recipe or study, or those that there are differ in
+            data, network, protocol or rule.
+    """
+    every = _studies(tracker, experiments, task, recipe)
+    kept = [found for found in every if where.holds(found.study, found.run.tags)]
+    if not kept:
+        raise InputError(
+            f"no study of {recipe!r} on {task!r} on {redacted(tracker.uri)} fulfils {where}; "
+            f"there are: {_listing(every, _origin)}"
+        )
+    kept = [found for found in kept if found.study.chosen or found.study.finished]
+    if not kept:
+        return [], ""
+    if where.fingerprint != ANY:
+        _require_one(kept, _setting, _data, "ask for one with --fingerprint or --sweep")
+    _require_one(kept, _rule, _rule, "ask for one with --sweep, --tag, --since or --until")
+    return (kept, "") if where.code == ANY else _latest_code(kept)
+
+
+def _studies(
+    tracker: Tracker, experiments: Sequence[str], task: str, recipe: str
+) -> list[TrackedStudy]:
+    # Only studies bear that tag: a database looks at few runs where it starts from it.
+    tags = {names.STUDY: study_id(task, recipe)}
+    query = RunQuery(experiments, tags, marked=names.TRIALS)
+    found = [TrackedStudy.of(run) for run in tracker.runs(query)]
+    if not found:
+        _check_known(tracker, experiments, {names.TASK: task, names.RECIPE: recipe})
+    return sorted(found, key=lambda entry: entry.study.time)
+
+
+def _check_known(tracker: Tracker, experiments: Sequence[str], wanted: Mapping[str, str]) -> None:
+    """Refuse a task, or a recipe on that task, for which there has never been a study."""
+    so_far: dict[str, str] = {}
+    for tag, value in wanted.items():
+        runs = tracker.runs(RunQuery(experiments, {names.KIND: "study", **so_far}))
+        known = {run.tags[tag] for run in runs}
+        if value not in known:
+            what = tag.removeprefix(names.PREFIX)
+            where = "".join(f" for {task!r}" for task in so_far.values())
+            raise InputError(
+                f"no {what} {value!r}{where} on {redacted(tracker.uri)}; {there_are(known)}"
+            )
+        so_far[tag] = value
+
+
+def _latest_code(kept: Sequence[TrackedStudy]) -> tuple[list[TrackedStudy], str]:
+    """Return the studies of the code that ran last, and what to say about the others."""
+    code = kept[-1].study.code
+    same = [found for found in kept if found.study.code == code]
+    others = [found for found in kept if found.study.code != code]
+    if not others:
+        return same, ""
+    return same, (
+        f"from code {_short(code)}, the latest; left out: {_listing(others, _version)}; "
+        "ask with --code, or --code any for all"
+    )
+
+
+def _require_one(kept: Sequence[TrackedStudy], key: Key, describe: Describe, remedy: str) -> None:
+    if len({key(found) for found in kept}) > 1:
+        study = kept[0].study
+        raise InputError(
+            f"studies of {study.recipe!r} on {study.task!r} differ and cannot be ranked together: "
+            f"{_listing(kept, describe)}; {remedy}"
+        )
+
+
+def _listing(kept: Sequence[TrackedStudy], describe: Describe) -> str:
+    """Return what there is, each kind with the sweeps it comes from."""
+    sweeps: dict[str, list[str]] = {}
+    for found in kept:
+        sweeps.setdefault(describe(found), []).append(found.sweep)
+    parts = []
+    for kind, known in sweeps.items():
+        distinct = list(dict.fromkeys(known))
+        more = f" and {len(distinct) - 3} more" if len(distinct) > 3 else ""
+        parts.append(f"{kind} ({', '.join(distinct[:3])}{more})")
+    return "; ".join(parts)
+
+
+def _setting(found: TrackedStudy) -> tuple[str, str]:
+    return found.study.fingerprint, found.study.setting
+
+
+def _data(found: TrackedStudy) -> str:
+    study = found.study
+    return f"fingerprint {_short(study.fingerprint)}, {study.model} by {study.protocol}"
+
+
+def _rule(found: TrackedStudy) -> str:
+    rule = found.study.rule
+    if not rule:
+        return "rule unknown"
+    return f"{rule['objective']} with accuracy tolerance {rule['accuracy_tolerance']}"
+
+
+def _version(found: TrackedStudy) -> str:
+    return f"code {_short(found.study.code)} of {_day(found.study.time / 1000)}"
+
+
+def _origin(found: TrackedStudy) -> str:
+    return f"{_version(found)} on data {_short(found.study.fingerprint)}"
+
+
+def _short(text: str) -> str:
+    mark = "-dirty" if text.endswith("-dirty") else ""
+    return text[:_SHOWN] + mark if text else "unknown"
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(seconds))
+
+
+def _begins(text: str, prefix: str | None) -> bool:
+    return prefix in (None, ANY) or text.startswith(str(prefix))

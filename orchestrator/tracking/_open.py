@@ -1,0 +1,96 @@
+"""From an address to what keeps the runs there, and whether it answers at all."""
+
+import socket
+from urllib.parse import urlsplit
+
+from orchestrator.sweep.tracking_uri import (
+    PORTS,
+    check_tracking_uri,
+    sqlite_file,
+    tracked_folder,
+)
+from orchestrator.tracking.folder import FolderTracker, describe_folder
+from orchestrator.tracking.mlflow.sqlite import describe_database, require_database
+from orchestrator.tracking.tracker import LoginError, Tracker, UnreachableError
+from trainables.common.errors import InputError
+
+
+def open_tracker(uri: str, create: bool = False) -> Tracker:
+    """Return what keeps the runs behind an address; see ``check_tracking_uri``.
+
+    A file or folder that is not there is refused, unless it may be created.
+
+    Raises:
+        InputError: If the address cannot be used, or what is behind it cannot be opened.
+    """
+    check_tracking_uri(uri)
+    folder, file = tracked_folder(uri), sqlite_file(uri)
+    if folder is not None:
+        if not create and not folder.is_dir():
+            raise InputError(f"no tracking folder at {folder}; `calsweep sync` builds it")
+        return FolderTracker(uri)
+    if file is not None and not create:
+        require_database(file)
+    from orchestrator.tracking.mlflow.server import MlflowTracker  # MLflow takes seconds.
+
+    return MlflowTracker(uri)
+
+
+def ping(uri: str, timeout: float = 5.0) -> tuple[bool, str]:
+    """Return whether the tracker behind an address answers within ``timeout`` seconds.
+
+    One line of detail comes with it, with the remedy if it does not. A file or folder that does not
+    exist yet is fine when it could be created; it is not created.
+    """
+    try:
+        check_tracking_uri(uri)
+        return True, _state(uri, timeout)
+    except InputError as error:
+        return False, str(error)
+
+
+def check_login(uri: str, timeout: float = 5.0) -> None:
+    """Refuse a login that the tracking server refuses.
+
+    A server that gives no answer within ``timeout`` seconds may be away: what is for it waits in
+    the journal.
+
+    Raises:
+        InputError: If the server asks for another user or password.
+    """
+    if not urlsplit(uri).hostname or not listens(uri):
+        return
+    try:
+        _state(uri, timeout)
+    except LoginError:
+        raise
+    except UnreachableError:
+        return
+
+
+def listens(uri: str, timeout: float = 2.0) -> bool:
+    """Return whether anything takes connections at an address; a file always does.
+
+    This costs no import of MLflow and says nothing of what answers there; ``ping`` does.
+    """
+    parts = urlsplit(uri)
+    if parts.hostname is None:
+        return True
+    port = parts.port or PORTS[parts.scheme.partition("+")[0]]
+    try:
+        socket.create_connection((parts.hostname, port), timeout).close()
+    except OSError:
+        return False
+    return True
+
+
+def _state(uri: str, timeout: float) -> str:
+    """Return one line about the tracker behind an address, or raise an ``InputError``."""
+    folder, file = tracked_folder(uri), sqlite_file(uri)
+    if folder is not None:
+        return describe_folder(folder)
+    if file is not None:
+        return describe_database(file)
+    from orchestrator.tracking.mlflow.server import probe
+
+    return probe(uri, timeout)

@@ -1,0 +1,116 @@
+"""The champion of a task: chosen weights in a registry of models, and back from there."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.tracking_uri import default_tracking_uri
+from orchestrator.tracking._open import open_tracker
+from orchestrator.tracking.best import TrackedTrial, tracked_trial
+from trainables.common.errors import InputError
+from trainables.common.paths import DEFAULT_STORAGE
+from trainables.data import PreparedData
+from trainables.stages.export import export_chain, load_chain
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+CHAMPION = "champion"
+"""The alias."""
+
+
+@dataclass(frozen=True)
+class Champion:
+    """A version of a registered model that is now its task's champion.
+
+    Attributes:
+        model: Name of the registered model: the task's, with ``.`` for ``/`` and ``-`` for ``:``.
+        run_id: The run that the weights come from.
+        new: Whether another version, or none, was the champion before.
+    """
+
+    model: str
+    version: str
+    alias: str
+    run_id: str
+    new: bool
+
+
+def promote(
+    run_id: str, tracking_uri: str | None = None, storage: str = DEFAULT_STORAGE
+) -> Champion:
+    """Register the weights of a run and make them their task's champion.
+
+    The whole chain of stages is stored with the run: weights as safetensors, and JSON that says how
+    to rebuild it. Doing it again changes nothing.
+
+    Args:
+        run_id: A finished trial.
+        tracking_uri: Store and registry; see ``default_tracking_uri``.
+        storage: Storage folder of the sweep, which holds the weights.
+
+    Raises:
+        InputError: If there is no such run, its weights are not in the storage, or the registry
+            gives no answer.
+    """
+    uri = tracking_uri or default_tracking_uri(storage)
+    found = tracked_trial(uri, run_id)
+    trial, study, place = found.trial, found.study, Storage(storage)
+    store = place.store()
+    if not trial.artifact or not store.contains(trial.stage, trial.artifact):
+        raise InputError(
+            f"run {run_id}: its weights are not in {store.root}; name the sweep's storage, or "
+            f"compute them again with `calsweep reproduce {run_id}`"
+        )
+    info = PreparedData.open(place.data / study.fingerprint).info
+    with tempfile.TemporaryDirectory() as folder:
+        export_chain(store, trial.stage, trial.artifact, info, Path(folder))
+        model, version, new = open_tracker(uri).register(
+            study.task, run_id, Path(folder), _tags(found), CHAMPION
+        )
+    return Champion(model, version, CHAMPION, run_id, new)
+
+
+def load_champion(
+    task: str, folder: str | Path, tracking_uri: str | None = None
+) -> Callable[[np.ndarray], Tensor]:
+    """Download a task's champion and return it as a function.
+
+    ``trainables.stages.export.load_chain`` does the same with a folder that is there already.
+
+    Args:
+        task: ``dataset/model/protocol``, or the task's name in the sweep file.
+        folder: Where to put the files.
+        tracking_uri: Store and registry; see ``default_tracking_uri``.
+
+    Returns:
+        A function from rows as the data set stores them, such as images (N, H, W, C), uint8, to
+        log-probabilities (N, K), float32.
+
+    Raises:
+        InputError: If the task has no champion, the registry gives no answer, or a file is damaged.
+    """
+    tracker = open_tracker(tracking_uri or default_tracking_uri())
+    return load_chain(tracker.download(task, CHAMPION, Path(folder)))
+
+
+def _tags(found: TrackedTrial) -> dict[str, str]:
+    trial, study = found.trial, found.study
+    figures = {**trial.metrics, **{f"test_{name}": value for name, value in trial.test.items()}}
+    facts = {
+        "task": study.task,
+        "recipe": study.recipe,
+        "sweep": found.sweep,
+        "run": trial.run_id,
+        "code": trial.code,
+        "fingerprint": study.fingerprint,
+        "objective": repr(trial.objective),
+        **{name: repr(value) for name, value in figures.items()},
+    }
+    return {f"calsweep.{name}": value for name, value in facts.items()}

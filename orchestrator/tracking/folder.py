@@ -1,0 +1,259 @@
+"""Runs as JSON files in a folder: for machines without MLflow's server or database, and for tests.
+
+In the folder lie ``experiments/NAME/experiment.json``, ``.../runs/ID.json``, ``.../files/ID/`` and
+``models/NAME.json``. Every question reads all runs of the experiments that it is about: thousands
+are a matter of seconds, for more there are databases.
+"""
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import copyfile, copytree
+from typing import Any
+from urllib.parse import quote
+
+from orchestrator.sweep.tracking_uri import tracked_folder
+from orchestrator.tracking import _names as names
+from orchestrator.tracking._changes import Change
+from orchestrator.tracking.tracker import (
+    MODEL_PLACE,
+    Experiment,
+    RefusedError,
+    Run,
+    RunQuery,
+    Tracker,
+    UnreachableError,
+    model_name,
+)
+from trainables.common.errors import InputError
+from trainables.common.files import write_whole
+
+Record = dict[str, Any]
+
+
+class FolderTracker(Tracker):
+    """A folder of runs, created where missing; one process at a time writes an experiment."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        folder = tracked_folder(uri)
+        if folder is None:
+            raise ValueError(f"uri={uri!r} is not folder:/PATH")
+        self._folder = folder
+        with _translated(folder):
+            self._experiments.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def _experiments(self) -> Path:
+        return self._folder / "experiments"
+
+    def open_experiment(
+        self, name: str, artifact_root: Path, kind: str = "sweep"
+    ) -> tuple[Experiment, bool]:
+        """Return the experiment of that name, and whether it had to be created."""
+        place = quote(name, safe="")
+        file = self._experiments / place / "experiment.json"
+        created = not file.exists()
+        if created:
+            _write(file, {"name": name, "kind": kind, "created": time.time_ns() // 1_000_000})
+        return Experiment(place, _read(file)["created"]), created
+
+    def sweeps(self) -> dict[str, str]:
+        """Return the ids of the experiments that hold sweeps, by name."""
+        files = sorted(self._experiments.glob("*/experiment.json"))
+        known = {file.parent.name: _read(file) for file in files}
+        return {found["name"]: place for place, found in known.items() if found["kind"] == "sweep"}
+
+    def runs(self, query: RunQuery) -> Iterator[Run]:
+        """Yield runs by their tags."""
+        found = [
+            run
+            for run in self._all(query.experiments)
+            if query.tags.items() <= run.tags.items()
+            and (query.marked is None or run.tags.get(query.marked))
+            and query.status in (None, run.status)
+        ]
+        order = query.order
+        if order is None:
+            found.sort(key=lambda run: (-run.started, run.id))
+        else:
+            # Those without a metric come last.
+            found.sort(key=lambda run: ([run.metrics.get(m, math.inf) for m in order], run.started))
+        yield from found
+
+    def run(self, run_id: str) -> Run:
+        """Return a run by its id."""
+        return _run(self._file(run_id))
+
+    def create_run(
+        self,
+        experiment: str,
+        name: str,
+        tags: Mapping[str, str],
+        started: int,
+        parent: str | None = None,
+    ) -> str:
+        """Create a run and return its id."""
+        run_id = uuid.uuid4().hex
+        record = {
+            "name": name,
+            "parent": parent,
+            "status": names.RUNNING,
+            "started": started,
+            "ended": None,
+            "tags": dict(tags),
+            "params": {},
+            "metrics": {},
+        }
+        _write(self._experiments / experiment / "runs" / f"{run_id}.json", record)
+        return run_id
+
+    def log(self, run_id: str, change: Change) -> None:
+        """Add the points, parameters and tags of a change to a run."""
+        with self._changed(run_id) as record:
+            for name, value in change.params.items():
+                if record["params"].setdefault(name, value) != value:
+                    raise RefusedError(f"run {run_id}: parameter {name} has another value already")
+            record["tags"] |= change.tags
+            news: dict[str, set[tuple[int, int, float]]] = {}
+            for point in change.points:
+                news.setdefault(point.name, set()).add((point.step, point.time, point.value))
+            for name, points in news.items():
+                before = map(tuple, record["metrics"].get(name, []))
+                record["metrics"][name] = sorted(points.union(before))
+
+    def upload(self, run_id: str, name: str, path: Path) -> None:
+        """Store a file with a run under the name given."""
+        if not path.is_file():
+            raise RefusedError(f"artifact {name}: {path} does not exist")
+        place = self._files(run_id)
+        with _translated(place):
+            place.mkdir(parents=True, exist_ok=True)
+            copyfile(path, place / Path(name).name)
+
+    def set_status(self, run_id: str, status: str, time: int) -> None:
+        """Set a run's status, and when it ended unless it is RUNNING (again)."""
+        with self._changed(run_id) as record:
+            record["status"] = status
+            if status != names.RUNNING:
+                record["ended"] = time
+
+    def delete_run(self, run_id: str) -> None:
+        """Delete a run; its files stay."""
+        file = self._file(run_id)
+        with _translated(file):
+            file.unlink()
+
+    def register(
+        self, task: str, run_id: str, folder: Path, tags: Mapping[str, str], alias: str
+    ) -> tuple[str, str, bool]:
+        """Make a folder the version of a registered model that an alias points to."""
+        name, place = model_name(task), self._files(run_id) / MODEL_PLACE
+        file = self._folder / "models" / f"{name}.json"
+        model = _model(file, task)
+        if model["task"] != task:
+            raise InputError(
+                f"registered model {name!r} is not that of task {task!r}; rename or delete it"
+            )
+        runs = [version["run"] for version in model["versions"]]
+        if run_id not in runs:
+            with _translated(place):
+                copytree(folder, place, dirs_exist_ok=True)
+            model["versions"].append({"run": run_id, "tags": dict(tags)})
+            runs.append(run_id)
+        version = str(runs.index(run_id) + 1)
+        moved = model["aliases"].get(alias) != version
+        model["aliases"][alias] = version
+        _write(file, model)
+        return name, version, moved
+
+    def download(self, task: str, alias: str, folder: Path) -> Path:
+        """Download what an alias of a task's model points to; return where it lies."""
+        name = model_name(task)
+        file = self._folder / "models" / f"{name}.json"
+        model = _model(file, task)
+        if alias not in model["aliases"]:
+            raise InputError(f"no model {name!r} with alias {alias!r} in {self._folder}")
+        run_id = model["versions"][int(model["aliases"][alias]) - 1]["run"]
+        with _translated(folder):
+            copytree(self._files(run_id) / MODEL_PLACE, folder / MODEL_PLACE, dirs_exist_ok=True)
+        return folder / MODEL_PLACE
+
+    def _all(self, experiments: Sequence[str]) -> Iterator[Run]:
+        for experiment in experiments:
+            yield from map(_run, (self._experiments / experiment / "runs").glob("*.json"))
+
+    def _file(self, run_id: str) -> Path:
+        found = list(self._experiments.glob(f"*/runs/{run_id}.json")) if run_id.isalnum() else []
+        if not found:
+            raise RefusedError(f"no run {run_id!r} in {self._folder}")
+        return found[0]
+
+    def _files(self, run_id: str) -> Path:
+        return self._file(run_id).parents[1] / "files" / run_id
+
+    @contextmanager
+    def _changed(self, run_id: str) -> Iterator[Record]:
+        """Yield the content of a run's file, and write what has become of it."""
+        file = self._file(run_id)
+        record = _read(file)
+        yield record
+        _write(file, record)
+
+
+def describe_folder(folder: Path) -> str:
+    """Return one line about a folder of runs, or about the place of one that is not there yet.
+
+    Raises:
+        InputError: If other things lie there.
+    """
+    if not folder.exists():
+        return f"{folder} does not exist yet; the first sweep creates it"
+    if not (folder / "experiments").is_dir() and any(folder.iterdir()):
+        raise InputError(f"{folder} holds no runs but something else; name another folder")
+    return f"{folder}, {len(list(folder.glob('experiments/*/runs/*.json')))} runs"
+
+
+def _run(file: Path) -> Run:
+    record = _read(file)
+    return Run(
+        file.stem,
+        file.parents[1].name,
+        record["parent"],
+        record["status"],
+        record["started"],
+        record["tags"],
+        {name: points[-1][-1] for name, points in record["metrics"].items()},
+    )
+
+
+def _model(file: Path, task: str) -> Record:
+    return _read(file) if file.exists() else {"task": task, "versions": [], "aliases": {}}
+
+
+def _read(file: Path) -> Record:
+    try:
+        with _translated(file):
+            return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(
+            f"{file} is damaged ({error}); delete its experiment's folder, then `calsweep sync`"
+        ) from error
+
+
+def _write(file: Path, record: Record) -> None:
+    with _translated(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, json.dumps(record), durable=True)
+
+
+@contextmanager
+def _translated(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UnreachableError(f"tracking folder: {place}: {error.strerror or error}") from error

@@ -1,0 +1,1 @@
+"""Runs on an MLflow server, or in a database of MLflow's."""

@@ -1,0 +1,63 @@
+"""MLflow's errors, told apart by what can be done about them, on one line without secrets."""
+
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
+
+from orchestrator.tracking.tracker import LoginError, RefusedError, UnreachableError
+from trainables.common.addresses import redacted, scrubbed
+
+MAX_TEXT = 180
+"""About how many characters are shown of MLflow's own words; the reason stands at their end."""
+
+SERVER_LOGIN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+DATABASE_LOGIN = "set PGPASSWORD, or write the password into ~/.pgpass"
+"""How to log in: an address is stored without its password, so that a resumed sweep needs it."""
+
+_DATABASE_DENIED = re.compile("authentication failed|no password supplied")
+_FINAL = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST")
+_DENIED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+
+
+@contextmanager
+def translated(uri: str) -> Iterator[None]:
+    """Raise the errors of MLflow and its database as those of ``Tracker``."""
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code in _FINAL:
+            raise RefusedError(_one_line(error, uri)) from error
+        if error.error_code in _DENIED:
+            raise LoginError(_denied(uri, error.error_code)) from error
+        raise UnreachableError(_no_answer(error, uri)) from error
+    except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+        if uri.startswith("postgresql") and _DATABASE_DENIED.search(str(error)):
+            text = f"tracking {redacted(uri)} refuses the login; {DATABASE_LOGIN}"
+            raise LoginError(text) from error
+        raise UnreachableError(_no_answer(error, uri)) from error
+
+
+def _denied(uri: str, code: str) -> str:
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
+    if code == "PERMISSION_DENIED":
+        whom = f"user {user!r}" if user else "this login"
+        return f"tracking {redacted(uri)} does not let {whom} do this"
+    whose = f" of user {user!r}" if user else ""
+    return f"tracking {redacted(uri)} refuses the login{whose}; {SERVER_LOGIN}"
+
+
+def _no_answer(error: Exception, uri: str) -> str:
+    return f"tracking {redacted(uri)} gives no answer: {_one_line(error, uri)}"
+
+
+def _one_line(error: Exception, uri: str) -> str:
+    # SQLAlchemy puts the driver's own words between others.
+    said = str(getattr(error, "orig", None) or error)
+    text = " ".join(scrubbed(said, uri).split())
+    half = MAX_TEXT // 2
+    return text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"

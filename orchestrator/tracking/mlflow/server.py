@@ -1,0 +1,299 @@
+"""Runs on an MLflow server or in a database of MLflow's: explicit run ids, no active run.
+
+Importing it imports MLflow, which takes seconds; the sweep's own process has no need to.
+"""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from shutil import copyfile
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+# A POST that MLflow itself repeats may create a run twice; whoever calls repeats after looking.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
+
+import mlflow.entities as mlf
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import RegisteredModel
+from mlflow.exceptions import MlflowException
+from sqlalchemy import create_engine
+
+from orchestrator.sweep.tracking_uri import SQLITE, sqlite_file
+from orchestrator.tracking import _names as names
+from orchestrator.tracking._changes import Change
+from orchestrator.tracking.mlflow.errors import translated
+from orchestrator.tracking.mlflow.sqlite import exclusive, relocate
+from orchestrator.tracking.tracker import (
+    MODEL_PLACE,
+    Experiment,
+    RefusedError,
+    Run,
+    RunQuery,
+    Tracker,
+    UnreachableError,
+    model_name,
+)
+from trainables.common.addresses import redacted
+from trainables.common.errors import InputError
+from trainables.common.files import drafted
+
+LANES = 4
+"""Requests at once to a server: one at a time would mostly wait for answers."""
+
+PARENT = "mlflow.parentRunId"
+MAX_NAME = 250  # Characters of the name of a metric or parameter.
+_FORBIDDEN = re.compile(r"[^\w\-. :/]")
+
+
+class MlflowTracker(Tracker):
+    """A tracking server, or a database without one.
+
+    A SQLite file that does not exist is created, and its folders, which takes seconds.
+
+    Raises:
+        UnreachableError: If the database cannot be opened.
+    """
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        file = sqlite_file(uri)
+        self.lanes = LANES if file is None else 1
+        with translated(uri), nullcontext() if file is None else exclusive(file):
+            if file is not None and not (file.exists() and file.stat().st_size):
+                _create(file)
+            self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+    def open_experiment(
+        self, name: str, artifact_root: Path, kind: str = "sweep"
+    ) -> tuple[Experiment, bool]:
+        """Return the experiment of that name, and whether it had to be created.
+
+        A database that was moved together with ``artifact_root`` beside it learns of that.
+
+        Raises:
+            UnreachableError: Also if it has been deleted on the server, until it is restored.
+        """
+        place = (artifact_root.resolve() / _slug(name)).as_uri()
+        with translated(self.uri):
+            found = self.client.get_experiment_by_name(name)
+            if found is None:
+                own = self.uri.startswith("http")  # A server keeps files where it wants to.
+                made = self.client.create_experiment(
+                    name, None if own else place, tags={names.KIND: kind}
+                )
+                found = self.client.get_experiment(made)
+                return Experiment(made, found.creation_time or 0), True
+        if found.lifecycle_stage != "active":
+            raise UnreachableError(
+                f"experiment {name!r} is deleted on {redacted(self.uri)}; restore it with "
+                f"`mlflow experiments restore -x {found.experiment_id}`"
+            )
+        file = sqlite_file(self.uri)
+        if file and file.resolve().parent == artifact_root.resolve().parent:
+            with translated(self.uri):
+                relocate(file, found.experiment_id, found.artifact_location, place)
+        return Experiment(found.experiment_id, found.creation_time or 0), False
+
+    def sweeps(self) -> dict[str, str]:
+        """Return the ids of the experiments that hold sweeps, by name."""
+        found: dict[str, str] = {}
+        token = None
+        while True:
+            with translated(self.uri):
+                page = self.client.search_experiments(
+                    filter_string=f"tags.`{names.KIND}` = 'sweep'", page_token=token
+                )
+            found |= {experiment.name: experiment.experiment_id for experiment in page}
+            token = page.token
+            if not token:
+                return found
+
+    def runs(self, query: RunQuery) -> Iterator[Run]:
+        """Yield runs by their tags, fetched a page at a time."""
+        # A database starts from the first condition: it looks at few runs if few have that tag.
+        conditions = [f"tags.`{query.marked}` != ''"] if query.marked else []
+        conditions += [f"attributes.status = '{query.status}'"] if query.status else []
+        conditions += [f"tags.`{name}` = {_quoted(value)}" for name, value in query.tags.items()]
+        by = query.order and [f"metrics.{name} ASC" for name in query.order]
+        token = None
+        while query.experiments:
+            with translated(self.uri):
+                answer = self.client.search_runs(
+                    list(query.experiments),
+                    " AND ".join(conditions),
+                    max_results=query.page,
+                    order_by=None if by is None else [*by, "attributes.start_time ASC"],
+                    page_token=token,
+                )
+            yield from map(_run, answer)
+            token = answer.token
+            if not token:
+                return
+
+    def run(self, run_id: str) -> Run:
+        """Return a run by its id."""
+        with translated(self.uri):
+            return _run(self.client.get_run(run_id))
+
+    def create_run(
+        self,
+        experiment: str,
+        name: str,
+        tags: Mapping[str, str],
+        started: int,
+        parent: str | None = None,
+    ) -> str:
+        """Create a run and return its id."""
+        whole = {**tags} if parent is None else {**tags, PARENT: parent}
+        with translated(self.uri):
+            return self.client.create_run(experiment, started, whole, name).info.run_id
+
+    def log(self, run_id: str, change: Change) -> None:
+        """Add the points, parameters and tags of a change to a run."""
+        metrics = [mlf.Metric(allowed_name(p.name), p.value, p.time, p.step) for p in change.points]
+        params = [mlf.Param(allowed_name(name), value) for name, value in change.params.items()]
+        tags = [mlf.RunTag(name, value) for name, value in change.tags.items()]
+        if metrics or params or tags:
+            with translated(self.uri):
+                # The client cuts this into as few requests as the server's limits allow.
+                self.client.log_batch(run_id, metrics, params, tags, synchronous=True)
+
+    def upload(self, run_id: str, name: str, path: Path) -> None:
+        """Store a file with a run under the name given."""
+        if not path.is_file():
+            raise RefusedError(f"artifact {name}: {path} does not exist")
+        with tempfile.TemporaryDirectory() as folder, translated(self.uri):
+            copy = Path(folder) / Path(name).name
+            copyfile(path, copy)
+            self.client.log_artifact(run_id, str(copy))
+
+    def set_status(self, run_id: str, status: str, time: int) -> None:
+        """Set a run's status, and when it ended unless it is RUNNING (again)."""
+        with translated(self.uri):
+            if status == names.RUNNING:
+                self.client.update_run(run_id, status=status)
+            else:
+                self.client.set_terminated(run_id, status, time)
+
+    def delete_run(self, run_id: str) -> None:
+        """Delete a run, as the user interface would."""
+        with translated(self.uri):
+            self.client.delete_run(run_id)
+
+    def register(
+        self, task: str, run_id: str, folder: Path, tags: Mapping[str, str], alias: str
+    ) -> tuple[str, str, bool]:
+        """Make a folder the version of a registered model that an alias points to."""
+        name = model_name(task)
+        with translated(self.uri):
+            model = self._model(name, task)
+            known = self.client.search_model_versions(
+                f"name = {_quoted(name)} AND run_id = {_quoted(run_id)}"
+            )
+            if not known:
+                self.client.log_artifacts(run_id, str(folder), MODEL_PLACE)
+                source = f"runs:/{run_id}/{MODEL_PLACE}"
+                made = self.client.create_model_version(name, source, run_id, tags=dict(tags))
+            version = str((known[0] if known else made).version)
+            moved = str(model.aliases.get(alias, "")) != version
+            if moved:
+                self.client.set_registered_model_alias(name, alias, version)
+        return name, version, moved
+
+    def _model(self, name: str, task: str) -> RegisteredModel:
+        try:
+            model = self.client.get_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return self.client.create_registered_model(name, tags={names.TASK: task})
+        if model.tags.get(names.TASK) != task:
+            raise InputError(
+                f"registered model {name!r} is not that of task {task!r}; rename or delete it"
+            )
+        return model
+
+    def download(self, task: str, alias: str, folder: Path) -> Path:
+        """Download what an alias of a task's model points to; return where it lies."""
+        name = model_name(task)
+        try:
+            with translated(self.uri):
+                version = self.client.get_model_version_by_alias(name, alias)
+                folder.mkdir(parents=True, exist_ok=True)
+                # Not by its models:/ address: that is looked up in the process's own registry.
+                place = self.client.download_artifacts(
+                    str(version.run_id), MODEL_PLACE, str(folder)
+                )
+        except RefusedError as error:
+            raise InputError(f"no model {name!r} with alias {alias!r}: {error}") from error
+        return Path(place)
+
+
+def probe(uri: str, timeout: float) -> str:
+    """Ask a server, or a database that is one, one small question; return one line about it.
+
+    Raises:
+        UnreachableError: If it does not answer within ``timeout`` seconds.
+    """
+    seconds = max(1, round(timeout))
+    with translated(uri):
+        if uri.startswith("postgresql"):
+            engine = create_engine(uri, connect_args={"connect_timeout": seconds})
+            engine.connect().close()
+            engine.dispose()
+        else:
+            before = os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]
+            os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(seconds)
+            try:
+                MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+            finally:
+                os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = before
+    return f"{redacted(uri)} answers"
+
+
+def allowed_name(name: str) -> str:
+    """Return a metric's or parameter's name as MLflow accepts it, which refuses a batch for one."""
+    return _FORBIDDEN.sub("_", name)[:MAX_NAME]
+
+
+def _run(found: mlf.Run) -> Run:
+    info, tags = found.info, found.data.tags
+    return Run(
+        info.run_id,
+        info.experiment_id,
+        tags.get(PARENT),
+        info.status,
+        info.start_time,
+        tags,
+        found.data.metrics,
+    )
+
+
+def _quoted(value: str) -> str:
+    """Quote a value for MLflow's filter language, which has no way to escape.
+
+    Raises:
+        InputError: If it holds both kinds of quotation mark.
+    """
+    mark = '"' if "'" in value else "'"
+    if mark in value:
+        raise InputError(f"{value!r} cannot be looked up: it holds both ' and \"")
+    return f"{mark}{value}{mark}"
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+
+
+def _create(file: Path) -> None:
+    """Have MLflow make its tables, all or none: it never mends a part of them."""
+    for left in file.parent.glob(f".{file.name}.*.tmp*"):
+        left.unlink()
+    # A name of its own each time: MLflow keeps the connection to a file that it failed with.
+    with drafted(file) as draft:
+        MlflowClient(tracking_uri=f"{SQLITE}{draft}", registry_uri=f"{SQLITE}{draft}")

@@ -1,0 +1,73 @@
+"""The SQLite file of a tracking database: what can be done without MLflow, which takes seconds."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from filelock import FileLock
+
+from trainables.common.errors import InputError
+
+OPEN_WAIT = 120.0
+"""Seconds that another process may take to create a database."""
+
+HEADER = b"SQLite format 3\0"
+
+
+def require_database(file: Path) -> None:
+    """Refuse a file that is not there or is no database; an empty one is a new one to SQLite.
+
+    Raises:
+        InputError: If it is so, or the file cannot be read.
+    """
+    try:
+        with open(file, "rb") as stream:
+            if stream.read(len(HEADER)) not in (b"", HEADER):
+                raise InputError(f"{file} is no SQLite database; name another file")
+    except FileNotFoundError as error:
+        raise InputError(f"no tracking database at {file}; `calsweep sync` builds it") from error
+    except OSError as error:
+        raise InputError(f"tracking database {file} cannot be read: {error.strerror}") from error
+
+
+def describe_database(file: Path) -> str:
+    """Return one line about a database, or about the place of one that is not there yet.
+
+    Raises:
+        InputError: If it is none of MLflow's.
+    """
+    if not file.exists():
+        return f"{file} does not exist yet; the first sweep creates it"
+    try:
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            version = database.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.Error as error:
+        raise InputError(
+            f"{file} is no MLflow database ({error}); move it away or name another file"
+        ) from error
+    return f"{file}, schema {version[0] if version else 'unknown'}"
+
+
+@contextmanager
+def exclusive(file: Path) -> Iterator[None]:
+    """Keep others from creating the same database at the same time, which breaks its schema."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_name(f"{file.name}.lock"), timeout=OPEN_WAIT):
+        yield
+
+
+def relocate(file: Path, experiment: str, before: str, place: str) -> None:
+    """Have files of an experiment looked for and written in a place, which MLflow cannot change."""
+    if before == place:
+        return
+    with closing(sqlite3.connect(file, timeout=OPEN_WAIT)) as database, database:
+        database.execute(
+            "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?",
+            (place, experiment),
+        )
+        database.execute(
+            "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) "
+            "WHERE experiment_id = ? AND instr(artifact_uri, ?) = 1",
+            (place, len(before) + 1, experiment, before),
+        )

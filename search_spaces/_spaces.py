@@ -1,0 +1,206 @@
+"""Search spaces and protocols: the types behind their files, and how the files are read."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+KINDS = ("methods", "refinements", "calibrators", "objectives")
+
+Value = float | int | str | bool
+
+
+class SpaceError(ValueError):
+    """A search space, or a value meant for one, is wrong; the text names what, where and why."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One hyper-parameter of a method, refinement, calibrator or fitting objective.
+
+    Attributes:
+        name: The field's name; also the constructor argument and the MLflow parameter.
+        symbol: The letter that the paper writes, such as ``λ``.
+        type: ``float``, ``int`` or ``categorical``.
+        default: The published default, which every study tries first.
+        source: Paper and place that the default and the range come from.
+        low: Smallest value searched (``float`` and ``int``).
+        high: Largest value searched (``float`` and ``int``).
+        scale: ``linear`` or ``log``.
+        choices: The values of a ``categorical``.
+        defaults: Published defaults that hold for one ``dataset`` or ``dataset/model`` only.
+        grid: The values that the paper itself tried, where it says so.
+        search: Whether a sweep searches it; a parameter that is not searched keeps its default.
+        note: Anything a reader of the table should know.
+    """
+
+    name: str
+    symbol: str
+    type: str
+    default: Value
+    source: str
+    low: float | None = None
+    high: float | None = None
+    scale: str = "linear"
+    choices: tuple[Value, ...] = ()
+    defaults: Mapping[str, Value] = field(default_factory=dict)
+    grid: tuple[Value, ...] = ()
+    search: bool = True
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Check that the range makes sense and that every published value lies inside it."""
+        if self.type not in ("float", "int", "categorical"):
+            raise SpaceError(
+                f"{self.name}: type {self.type!r} is not one of float, int, categorical"
+            )
+        if self.type == "categorical":
+            if not self.choices:
+                raise SpaceError(f"{self.name}: a categorical parameter needs choices")
+        else:
+            self._check_range()
+        for value in (self.default, *self.defaults.values(), *self.grid):
+            self.check(value)
+
+    def _check_range(self) -> None:
+        if self.low is None or self.high is None or not self.low <= self.high:
+            raise SpaceError(f"{self.name}: needs low <= high, got {self.low!r} and {self.high!r}")
+        if self.scale not in ("linear", "log"):
+            raise SpaceError(f"{self.name}: scale {self.scale!r} is not one of linear, log")
+        if self.scale == "log" and self.low <= 0:
+            raise SpaceError(f"{self.name}: a log scale needs low > 0, got {self.low!r}")
+
+    def check(self, value: Any) -> Value:
+        """Return ``value`` as this parameter's type.
+
+        Raises:
+            SpaceError: If it has another type or lies outside the range; the text gives both.
+        """
+        if self.type == "categorical":
+            for choice in self.choices:
+                if choice == value and isinstance(choice, bool) == isinstance(value, bool):
+                    return choice
+            allowed = ", ".join(map(str, self.choices))
+            raise SpaceError(f"{self.name}={value!r} is not one of {allowed}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
+            raise SpaceError(f"{self.name}={value!r} is not a finite number")
+        if self.type == "int" and int(value) != value:
+            raise SpaceError(f"{self.name}={value!r} is not a whole number")
+        assert self.low is not None
+        assert self.high is not None
+        if not self.low <= value <= self.high:
+            raise SpaceError(f"{self.name}={value!r} is outside [{self.low:g}, {self.high:g}]")
+        return int(value) if self.type == "int" else float(value)
+
+    def default_for(self, dataset: str | None = None, model: str | None = None) -> Value:
+        """Return the published default for a dataset and model, else for the dataset, else any."""
+        for key in (f"{dataset}/{model}", str(dataset)):
+            if key in self.defaults:
+                return self.defaults[key]
+        return self.default
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """Every parameter of one method, refinement, calibrator or fitting objective.
+
+    Attributes:
+        name: The name in recipes, such as ``mbls``.
+        kind: One of ``KINDS``.
+        title: The full name, for people.
+        source: The paper.
+        parameters: The parameters by name, in the file's order.
+    """
+
+    name: str
+    kind: str
+    title: str
+    source: str
+    parameters: Mapping[str, Parameter]
+
+    def searched(self) -> dict[str, Parameter]:
+        """Return the parameters that a sweep searches."""
+        return {name: p for name, p in self.parameters.items() if p.search}
+
+    def default_point(self, dataset: str | None = None, model: str | None = None) -> dict[str, Any]:
+        """Return the published value of every parameter, searched or not."""
+        return {name: p.default_for(dataset, model) for name, p in self.parameters.items()}
+
+
+PROTOCOLS = "protocols"
+
+
+def space_names(kind: str) -> list[str]:
+    """Return the names of all search spaces of one kind, sorted.
+
+    Raises:
+        SpaceError: If ``kind`` is not one of ``KINDS``.
+    """
+    if kind not in KINDS:
+        raise SpaceError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
+    return _names(kind)
+
+
+@cache
+def load_space(kind: str, name: str) -> SearchSpace:
+    """Return the search space of one method, refinement, calibrator or fitting objective.
+
+    Raises:
+        SpaceError: If there is none of that name, or its file is malformed.
+    """
+    if name not in space_names(kind):
+        raise SpaceError(
+            f"no search space {kind}/{name}; there are: {', '.join(space_names(kind))}"
+        )
+    return _space(kind, name, _document(kind, name))
+
+
+def protocol_names() -> list[str]:
+    """Return the names of all training protocols, sorted."""
+    return _names(PROTOCOLS)
+
+
+def load_protocol(name: str) -> dict[str, Any]:
+    """Return the fields of one training protocol, as its file has them.
+
+    Raises:
+        FileNotFoundError: If there is none of that name.
+    """
+    return _document(PROTOCOLS, name)
+
+
+def _names(folder: str) -> list[str]:
+    entries = (files("search_spaces") / folder).iterdir()
+    return sorted(e.name.removesuffix(".yaml") for e in entries if e.name.endswith(".yaml"))
+
+
+def _document(folder: str, name: str) -> dict[str, Any]:
+    text = (files("search_spaces") / folder / f"{name}.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)
+
+
+def _space(kind: str, name: str, document: dict[str, Any]) -> SearchSpace:
+    where = f"search_spaces/{kind}/{name}.yaml"
+    try:
+        parameters = {
+            key: _parse_parameter(key, fields)
+            for key, fields in (document.get("parameters") or {}).items()
+        }
+        return SearchSpace(name, kind, document["title"], document["source"], parameters)
+    except (SpaceError, KeyError, TypeError) as error:
+        raise SpaceError(f"{where}: {error}") from error
+
+
+def _parse_parameter(name: str, fields: dict[str, Any]) -> Parameter:
+    known = dict(fields)
+    for key in ("choices", "grid"):
+        known[key] = tuple(known.get(key) or ())
+    return Parameter(name=name, **known)

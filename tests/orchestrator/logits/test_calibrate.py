@@ -1,0 +1,463 @@
+"""Post-hoc calibration of files of logits: reading, the table, saving, applying, the commands."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import resource
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from orchestrator.cli import main
+from orchestrator.cli._apply import apply
+from orchestrator.cli._calibrate import calibrate
+from orchestrator.logits.calibrate import Task, calibrate_table, plan_task
+from orchestrator.logits.files import LogitRows, parse_rows, read_logits, save_log_probs
+from orchestrator.logits.progress import shown_recipes
+from orchestrator.logits.scoring import score
+from trainables.calibrators import build_calibrator, cross_fit, load_calibrator
+from trainables.common.errors import InputError
+from trainables.metrics import calibration_report
+
+
+def draw(rows: int = 400, classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(0, 3, (rows, classes)).astype(np.float32)
+    noise = generator.gumbel(size=logits.shape)
+    return logits, (logits / 2 + noise).argmax(1).astype(np.int64)
+
+
+@pytest.fixture
+def npz(tmp_path):
+    logits, labels = draw()
+    np.savez(tmp_path / "net.npz", logits=logits, labels=labels)
+    return tmp_path / "net.npz"
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    return torch.from_numpy(logits).softmax(1).numpy()
+
+
+def test_named_arrays_need_no_kind(npz):
+    file = read_logits(npz)
+    logits, labels = draw()
+    assert file.name == "net"
+    assert file.fit is None
+    np.testing.assert_array_equal(file.rows.logits.numpy(), logits)
+    np.testing.assert_array_equal(file.rows.labels.numpy(), labels)
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels_name"), [("probs", "labels"), ("predictions", "ground_truth")]
+)
+def test_probabilities_become_logarithms(tmp_path, scores, labels_name):
+    logits, labels = draw()
+    np.savez(tmp_path / "p.npz", **{scores: softmax(logits), labels_name: labels})
+    rows = read_logits(tmp_path / "p.npz", "probs").rows
+    np.testing.assert_allclose(rows.logits.softmax(1).numpy(), softmax(logits), atol=1e-6)
+
+
+def test_a_probability_of_zero_stays_finite(tmp_path):
+    np.savez(tmp_path / "p.npz", probs=np.array([[1.0, 0.0], [0.5, 0.5]]), labels=[0, 1])
+    logits = read_logits(tmp_path / "p.npz").rows.logits
+    assert bool(torch.isfinite(logits).all())
+    assert float(logits[0, 1]) == pytest.approx(np.log(np.finfo(np.float64).tiny))
+
+
+def test_what_a_file_holds_is_never_guessed(tmp_path):
+    logits, labels = draw()
+    np.savez(tmp_path / "n.npz", predictions=softmax(logits), ground_truth=labels)
+    with pytest.raises(InputError, match="does not say what it holds; give the kind: logits, prob"):
+        read_logits(tmp_path / "n.npz")
+    np.savez(tmp_path / "m.npz", probs=softmax(logits), labels=labels)
+    with pytest.raises(InputError, match="named 'probs', but kind='logits' was given"):
+        read_logits(tmp_path / "m.npz", "logits")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "kind", "text"),
+    [
+        ({"logits": np.zeros((2, 3))}, None, "labels: expected exactly one array named labels or"),
+        ({"x": np.zeros((2, 3)), "labels": [0, 1]}, None, "the file has x, labels"),
+        (
+            {"logits": np.zeros((2, 3)), "probs": np.zeros((2, 3)), "labels": [0, 1]},
+            None,
+            "expected exactly one array named logits or probs",
+        ),
+        ({"logits": np.zeros((2, 3)), "labels": [0, 3]}, None, "3 in row 1, allowed are 0 to 2"),
+        ({"logits": np.zeros((2, 3)), "labels": [0.0, 1.0]}, None, "array of whole numbers"),
+        ({"logits": np.zeros(3), "labels": [0, 1, 2]}, None, r"shape \(3,\), expected \(N, K\)"),
+        ({"logits": np.full((2, 3), np.nan), "labels": [0, 1]}, None, "6 values are not finite"),
+        ({"logits": np.array([["a"]]), "labels": [0]}, None, "expected an array of numbers"),
+        ({"probs": np.full((2, 3), 0.5), "labels": [0, 1]}, None, "row 0 is no set of probabilit"),
+        ({"probs": [[1.5, -0.5]], "labels": [0]}, None, "smallest -0.5"),
+        ({"probs": np.full((1, 2), np.nan), "labels": [0]}, None, "no set of probabilities"),
+        ({"predictions": np.zeros((2, 2)), "ground_truth": [0, 1]}, "p", "kind='p' is not one of"),
+    ],
+)
+def test_bad_files_are_one_line_errors(tmp_path, arrays, kind, text):
+    np.savez(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(InputError, match=text) as error:
+        read_logits(tmp_path / "bad.npz", kind)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["missing.npz", "text.npz", "cut.npz", "logits.csv", "text.p"])
+def test_unreadable_files_are_named(tmp_path, npz, name):
+    if name.startswith(("text", "logits")):
+        (tmp_path / name).write_text("no arrays here")
+    if name.startswith("cut"):
+        (tmp_path / name).write_bytes(npz.read_bytes()[:200])
+    with pytest.raises(InputError, match=name):
+        read_logits(tmp_path / name, "logits")
+
+
+def test_npz_with_pickled_objects_is_refused(tmp_path):
+    np.savez(tmp_path / "o.npz", logits=np.array([object()], dtype=object), labels=[0])
+    with pytest.raises(InputError, match=r"o\.npz"):
+        read_logits(tmp_path / "o.npz")
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickled_pairs_of_any_protocol(tmp_path, protocol):
+    pair = tuple((logits, labels[:, None]) for logits, labels in (draw(seed=1), draw(seed=2)))
+    (tmp_path / "net.p").write_bytes(pickle.dumps(pair, protocol=protocol))
+    file = read_logits(tmp_path / "net.p", "logits")
+    np.testing.assert_array_equal(file.fit.logits.numpy(), pair[0][0])
+    np.testing.assert_array_equal(file.rows.labels.numpy(), pair[1][1][:, 0])
+    with pytest.raises(InputError, match="does not say what it holds"):
+        read_logits(tmp_path / "net.p")
+
+
+class Malicious:
+    def __init__(self, call, *arguments) -> None:
+        self._reduced = call, arguments
+
+    def __reduce__(self):
+        return self._reduced
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        Malicious(os.system, "echo pwned > pwned"),
+        Malicious(eval, "open('pwned', 'w')"),
+        Malicious(np.load, "pwned"),
+        Malicious(getattr, "text", "upper"),
+        (np.zeros((2, 2)), Malicious(open, "pwned", "w")),
+        {"a": Malicious(exec, "open('pwned', 'w')")},
+    ],
+    ids=["system", "eval", "load", "getattr", "open", "exec"],
+)
+def test_the_unpickler_builds_arrays_and_nothing_else(tmp_path, monkeypatch, payload):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.p").write_bytes(pickle.dumps(payload))
+    with pytest.raises(InputError, match=r"bad\.p: pickle asks for .*only NumPy arrays are allow"):
+        read_logits(tmp_path / "bad.p", "logits")
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([1, 2, 3], "found list"),
+        ((np.zeros((2, 2)), np.zeros(2)), "found ndarray"),
+        (((np.zeros((2, 2)), [0, 1]),) * 2, "labels: expected an array of whole numbers"),
+        (
+            ((np.zeros((2, 2)), np.zeros(2, int)), (np.zeros((2, 3)), np.zeros(2, int))),
+            "2 classes for validation, 3 for test",
+        ),
+        (((np.array([[None, 1]]), np.zeros(1, int)),) * 2, "scores: expected an array of numbers"),
+    ],
+)
+def test_pickles_of_another_shape_are_refused(tmp_path, content, text):
+    (tmp_path / "odd.pkl").write_bytes(pickle.dumps(content))
+    with pytest.raises(InputError, match=text):
+        read_logits(tmp_path / "odd.pkl", "logits")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0:5", (0, 5)), ("3:", (3, 10)), (":4", (0, 4)), (" 2:10 ", (2, 10))]
+)
+def test_parse_rows(text, expected):
+    assert parse_rows(text, 10) == slice(*expected)
+
+
+@pytest.mark.parametrize("text", ["", "5", "5:5", "6:3", "0:11", "-3:5", "a:b", "1:2:3"])
+def test_parse_rows_refuses_the_rest(text):
+    with pytest.raises(InputError, match="rows"):
+        parse_rows(text, 10)
+
+
+@pytest.mark.parametrize(("text", "left"), [("0:100", 300), ("300:", 300), ("100:150", 350)])
+def test_rows_to_fit_on_are_never_scored(npz, text, left):
+    task = plan_task(read_logits(npz), text)
+    fitted = {tuple(row) for row in task.fit.logits.tolist()}
+    scored = {tuple(row) for row in task.judge.logits.tolist()}
+    assert len(task.judge) == left
+    assert len(task.fit) + left == 400
+    assert not fitted & scored
+
+
+def test_plan_task_refuses_what_makes_no_sense(tmp_path, npz):
+    file = read_logits(npz)
+    np.savez(tmp_path / "k3.npz", logits=np.zeros((2, 3)), labels=[0, 1])
+    with pytest.raises(InputError, match="none is left to score"):
+        plan_task(file, "0:400")
+    with pytest.raises(InputError, match="not both"):
+        plan_task(file, "0:10", file)
+    with pytest.raises(InputError, match="k3: 3 classes, but net has 4"):
+        plan_task(file, None, read_logits(tmp_path / "k3.npz"))
+
+
+def test_the_table_holds_the_figures_of_each_calibrator(npz):
+    task = plan_task(read_logits(npz), "0:200")
+    table = calibrate_table([task], ["ts", "cts", "vs"], ["ce", "cls"])
+    assert table.rows == [
+        ("uncalibrated", ""),
+        ("ts", "ce"),
+        ("ts", "cls"),
+        ("cts", "ce"),
+        ("cts", "cls"),
+        ("vs", ""),
+        ("average", "ce"),
+        ("average", "cls"),
+    ]
+    fitted = build_calibrator("ts", "cls").fit(task.fit.logits, task.fit.labels)
+    expected = calibration_report(logits=fitted(task.judge.logits), labels=task.judge.labels)
+    cell = table.cell("net", "ts", "cls")
+    assert cell.ece == pytest.approx(expected["ece"])
+    assert cell.accuracy == pytest.approx(expected["acc"])
+    assert cell.nll == pytest.approx(expected["nll"])
+    assert cell.gain == pytest.approx(table.cell("net", "ts", "ce").ece - cell.ece)
+    assert table.cell("net", "ts", "ce").gain is None
+    assert table.cell("net", "vs").gain is None
+    mean = np.mean([table.cell("net", c, "cls").ece for c in ("ts", "cts")])
+    assert table.cell("net", "average", "cls").ece == pytest.approx(mean)
+    before = calibration_report(logits=task.judge.logits, labels=task.judge.labels)
+    assert table.cell("net", "uncalibrated").ece == pytest.approx(before["ece"])
+
+
+def test_the_table_in_text(npz):
+    file = read_logits(npz)
+    tasks = [plan_task(file, "0:200"), Task("other", file.rows.take(slice(0, 200)))]
+    lines = calibrate_table(tasks, ["ts"], ["ce", "ls"]).lines()
+    assert [part.strip() for part in lines[0].split("|")[1:-1]] == [
+        "calibrator",
+        "objective",
+        "net",
+        "other",
+        "average",
+    ]
+    assert len({len(line) for line in lines}) == 1
+    assert len(lines) == 5
+    assert lines[-1].count("(") == 3
+    assert "+" in lines[-1] or "-" in lines[-1]
+
+
+def test_without_rows_to_fit_on_every_row_is_cross_fitted(npz):
+    rows = read_logits(npz).rows
+    table = calibrate_table([plan_task(read_logits(npz))], ["ts"], ["ce"])
+    held_out = cross_fit(lambda: build_calibrator("ts"), rows.logits, rows.labels)
+    assert table.cell("net", "ts", "ce").ece == pytest.approx(score(held_out, rows.labels, 15)[0])
+
+
+def test_a_fit_that_the_rows_do_not_allow_leaves_the_rest_standing(npz):
+    task = plan_task(read_logits(npz), "0:200")
+    hopeless = LogitRows(-task.fit.logits, task.fit.logits.argmax(1))
+    table = calibrate_table([Task("net", task.judge, hopeless)], ["ts", "meta-mis"], ["ce"])
+    assert np.isnan(table.cell("net", "meta-mis").ece)
+    assert "no fitting row is classified right" in table.notes()[0]
+    assert table.cell("net", "ts", "ce").ece >= 0
+    assert [e["ece"] for e in json.loads(table.to_json()) if e["calibrator"] == "meta-mis"] == [
+        None
+    ]
+
+
+@pytest.mark.parametrize(
+    ("calibrators", "objectives", "text"),
+    [
+        (["tss"], ["ce"], "unknown calibrator 'tss'; there are: cts, dirichlet"),
+        (["ts"], ["xe"], "unknown objective 'xe'; there are: ce, cls"),
+        (["ts", "ts"], ["ce"], "calibrator 'ts' is given twice"),
+        ([], ["ce"], "no calibrator given"),
+    ],
+)
+def test_wrong_names_stop_before_anything_is_fitted(npz, calibrators, objectives, text):
+    with pytest.raises(InputError, match=text):
+        calibrate_table([plan_task(read_logits(npz))], calibrators, objectives)
+
+
+def test_two_files_of_one_name_are_refused(npz):
+    task = plan_task(read_logits(npz))
+    with pytest.raises(InputError, match="different names, got net, net"):
+        calibrate_table([task, task], ["ts"], ["ce"])
+
+
+@pytest.fixture
+def command():
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(calibrate)
+    app.command()(apply)
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_the_commands_end_to_end(tmp_path, npz, command):
+    out, mapped = tmp_path / "out", tmp_path / "mapped.npz"
+    result = command(
+        "calibrate",
+        npz,
+        "--with",
+        "ts,vs",
+        "--objectives",
+        "ce,cls",
+        "--fit-rows",
+        "0:200",
+        "--out",
+        out,
+    )
+    assert result.exit_code == 0, result.output
+    assert "| ts           | cls       |" in result.output
+    figures = json.loads((out / "table.json").read_text())
+    assert {(f["calibrator"], f["objective"]) for f in figures} == {
+        ("uncalibrated", ""),
+        ("ts", "ce"),
+        ("ts", "cls"),
+        ("vs", ""),
+    }
+    assert "uncalibrated" in (out / "table.md").read_text()
+    result = command("apply", out / "net" / "ts-cls", npz, "--out", mapped)
+    assert result.exit_code == 0, result.output
+    kept = read_logits(mapped).rows
+    expected = load_calibrator(out / "net" / "ts-cls")(read_logits(npz).rows.logits)
+    assert torch.equal(kept.logits, expected)
+    assert float(kept.logits.exp().sum(1).max()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_damaged_calibrator_is_not_applied(tmp_path, npz, capsys):
+    out = tmp_path / "out"
+    assert (
+        main(["calibrate", str(npz), "--with", "ts", "--objectives", "ce", "--out", str(out)]) == 0
+    )
+    fitted = out / "net" / "ts-ce"
+    path = fitted / "calibrator.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    capsys.readouterr()
+    mapped = tmp_path / "mapped.npz"
+    assert main(["apply", str(fitted), str(npz), "--out", str(mapped)]) == 2
+    told = capsys.readouterr().err
+    assert told == (
+        f"calsweep: {fitted}: damaged calibrator (calibrator.safetensors does not match its "
+        "checksum); fit it again\n"
+    )
+    assert not mapped.exists()
+
+
+def test_a_calibrator_that_cannot_be_written_ends_the_command(tmp_path, npz, capsys):
+    out = tmp_path / "out"
+    (out / "net").mkdir(parents=True)
+    (out / "net" / "ts-ce").write_text("a file")
+    assert (
+        main(["calibrate", str(npz), "--with", "ts", "--objectives", "ce", "--out", str(out)]) == 2
+    )
+    told = capsys.readouterr().err
+    assert told.startswith(f"calsweep: cannot write calibrator {out}/net/ts-ce: ")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["table.md", "table.json"])
+def test_a_table_that_cannot_be_written_is_one_line(tmp_path, npz, capsys, name):
+    (tmp_path / "out" / name).mkdir(parents=True)
+    words = ["--with", "ts", "--objectives", "ce", "--out", str(tmp_path / "out")]
+    assert main(["calibrate", str(npz), *words]) == 2
+    told = capsys.readouterr().err
+    assert f"calsweep: {tmp_path}/out/{name}: cannot be written (Is a directory)\n" in told
+    assert "Traceback" not in told
+
+
+def test_a_full_disk_leaves_what_was_mapped_before(tmp_path):
+    path, limit = tmp_path / "mapped.npz", resource.getrlimit(resource.RLIMIT_FSIZE)
+    save_log_probs(path, torch.zeros(3, 2), torch.zeros(3).long())
+    before = path.read_bytes()
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    try:
+        with pytest.raises(InputError, match=r"mapped.npz: cannot be written \(File too large\)"):
+            save_log_probs(path, torch.zeros(300, 20), torch.zeros(300).long())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["mapped.npz"]
+
+
+def test_a_table_without_a_fitted_calibrator_is_still_written(tmp_path, npz, command):
+    out = tmp_path / "deep" / "out"
+    result = command("calibrate", npz, "--with", "meta-acc", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "is out of reach on these rows" in result.output
+    assert json.loads((out / "table.json").read_text())[1]["ece"] is None
+
+
+def test_pieces_score_as_the_whole_does(npz, monkeypatch):
+    rows = read_logits(npz).rows
+    whole = score(rows.logits, rows.labels, 15)
+    monkeypatch.setattr("orchestrator.logits.scoring.VALUES_AT_ONCE", 4 * 7)
+    assert score(rows.logits, rows.labels, 15) == pytest.approx(whole, rel=1e-12)
+    expected = calibration_report(logits=rows.logits, labels=rows.labels)
+    assert whole == pytest.approx([expected[name] for name in ("ece", "acc", "nll")], rel=1e-12)
+
+
+def test_progress_is_shown_of_what_takes_long_and_of_nothing_else(npz, monkeypatch):
+    task = plan_task(read_logits(npz), "0:200")
+    shown = [io.StringIO(), io.StringIO()]
+    monkeypatch.setattr("orchestrator.logits.progress.PATIENCE", 600.0)
+    calibrate_table([task], ["ts"], ["ce"], console=Console(file=shown[0]))
+    assert shown[0].getvalue() == ""
+    monkeypatch.setattr("orchestrator.logits.progress.PATIENCE", 0.05)
+    with shown_recipes(Console(file=shown[1]), 2) as begin:
+        begin("ts-ce on net")
+        begin("ts-cls on net")
+        deadline = time.monotonic() + 60
+        while not shown[1].getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert "recipe 2 of 2: ts-cls on net" in shown[1].getvalue()
+
+
+def test_fit_on_another_file(tmp_path, npz, command):
+    logits, labels = draw(seed=7)
+    np.savez(tmp_path / "fit.npz", logits=logits, labels=labels)
+    result = command("calibrate", npz, "--with", "ts", "--fit", tmp_path / "fit.npz")
+    assert result.exit_code == 0, result.output
+    task = plan_task(read_logits(npz), None, read_logits(tmp_path / "fit.npz"))
+    cell = calibrate_table([task], ["ts"], ["ce"]).cell("net", "ts", "ce")
+    assert f"{100 * cell.ece:.2f}" in result.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("calibrate", "no.npz"),
+        ("calibrate", "net.npz", "--with", "nope"),
+        ("calibrate", "net.npz", "--fit-rows", "9"),
+        ("apply", "nowhere", "net.npz"),
+        ("apply", "nowhere", "net.npz", "--out", "x.csv"),
+        ("apply", "nowhere", "net.npz", "--out", "net.npz/x.npz"),
+        ("calibrate", "net.npz", "--with", "ts", "--out", "net.npz"),
+    ],
+)
+def test_wrong_input_is_an_input_error(npz, command, monkeypatch, words):
+    monkeypatch.chdir(npz.parent)
+    result = command(*words)
+    assert isinstance(result.exception, InputError)

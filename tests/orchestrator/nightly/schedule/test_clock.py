@@ -1,0 +1,98 @@
+"""Which night a start belongs to: clocks that jump, repeat, and disagree a little."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import pytest
+
+from orchestrator.nightly import make_schedule
+from trainables.common.errors import InputError
+
+BERLIN = "Europe/Berlin"
+
+
+@pytest.fixture(autouse=True)
+def _zones() -> None:
+    try:
+        ZoneInfo(BERLIN)
+    except ZoneInfoNotFoundError:
+        pytest.skip("this machine has no time zones (package tzdata)")
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def test_a_night_is_named_by_the_date_on_which_it_was_to_begin() -> None:
+    late = make_schedule("23:50", "UTC")
+    assert late.night_of(at("2026-11-21T23:50:01+00:00")) == "2026-11-21"
+    # The machine slept: the start comes after midnight and is still that night's.
+    assert late.night_of(at("2026-11-22T08:00:00+00:00")) == "2026-11-21"
+    assert late.night_of(at("2026-11-22T23:50:00+00:00")) == "2026-11-22"
+
+
+def test_a_clock_set_back_a_little_loses_no_night() -> None:
+    schedule = make_schedule("02:00", "UTC")
+    assert schedule.night_of(at("2026-11-21T01:59:57+00:00")) == "2026-11-21"
+    assert schedule.night_of(at("2026-11-21T01:50:00+00:00")) == "2026-11-20"
+
+
+def test_a_time_that_exists_twice_is_one_night() -> None:
+    schedule = make_schedule("02:30", BERLIN)
+    first, second = at("2026-10-25T00:30:00+00:00"), at("2026-10-25T01:30:00+00:00")
+    assert first.astimezone(ZoneInfo(BERLIN)).time() == second.astimezone(ZoneInfo(BERLIN)).time()
+    assert schedule.night_of(first) == schedule.night_of(second) == "2026-10-25"
+
+
+def test_a_time_that_does_not_exist_is_the_night_of_the_hour_after() -> None:
+    schedule = make_schedule("02:30", BERLIN)
+    for moment in ("2026-03-29T01:00:05+00:00", "2026-03-29T01:30:00+00:00"):
+        assert schedule.night_of(at(moment)) == "2026-03-29"
+    start = schedule.next_start(at("2026-03-28T12:00:00+00:00"))
+    assert start.isoformat() == "2026-03-29T03:30:00+02:00"
+
+
+@pytest.mark.parametrize("text", ["00:00", "02:00", "02:30", "03:00", "23:59"])
+def test_every_date_of_a_year_is_one_night_whatever_the_clocks_do(text: str) -> None:
+    schedule = make_schedule(text, BERLIN)
+    moment = at("2026-01-01T12:00:00+00:00")
+    nights = []
+    for _ in range(365):
+        moment = schedule.next_start(moment).astimezone(UTC)
+        nights.append(schedule.night_of(moment))
+        assert schedule.night_of(moment + timedelta(minutes=50)) == nights[-1]
+    days = [date(2026, 1, 2 if text < "12:59" else 1) + timedelta(days=n) for n in range(365)]
+    assert nights == [day.isoformat() for day in days]
+
+
+def test_the_hours_that_do_not_exist_on_some_day_are_known() -> None:
+    start = date(2026, 11, 21)
+    assert make_schedule("02:30", BERLIN).in_a_gap(start)
+    assert not make_schedule("03:30", BERLIN).in_a_gap(start)
+    assert not make_schedule("02:30", "UTC").in_a_gap(start)
+
+
+def test_the_machines_own_zone_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = make_schedule("02:00")
+    moment = datetime(2026, 11, 21, 2, 0, 1).astimezone()
+    assert schedule.night_of(moment) == "2026-11-21"
+    assert schedule.next_start(moment).date() == date(2026, 11, 22)
+
+
+@pytest.mark.parametrize("text", ["24:00", "2:00", "02:60", "night", "02:00:00"])
+def test_a_wrong_time_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="HH:MM"):
+        make_schedule(text)
+
+
+@pytest.mark.parametrize("zone", ["Europe/Atlantis", "../../etc/passwd", ""])
+def test_a_wrong_zone_is_refused(zone: str) -> None:
+    with pytest.raises(InputError, match="--time-zone"):
+        make_schedule("02:00", zone)
+
+
+def test_a_moment_needs_a_zone() -> None:
+    with pytest.raises(ValueError, match="has no time zone"):
+        make_schedule("02:00").night_of(datetime(2026, 1, 1))

@@ -1,0 +1,303 @@
+"""The verdict: silent when nothing lasts, loud when something does, and why."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nights import ACC, ECE, LEVELS, RECIPES, SPEED, TASK, history, name, record
+
+from orchestrator.nightly import Bounds, CellKey, Limits, NightRecord, Verdict, judge
+
+QUIET = history(range(10))
+
+
+def changed(night: NightRecord, cell: CellKey, values: dict[int, float]) -> NightRecord:
+    return replace(night, cells={**night.cells, cell: values})
+
+
+def told(verdict: Verdict) -> list[tuple[CellKey, str, str]]:
+    return [(alarm.cell, alarm.kind, alarm.reason) for alarm in verdict.alarms]
+
+
+def test_a_series_that_never_varies_is_fine() -> None:
+    verdict = judge(QUIET, record(10))
+    assert verdict == Verdict(name(10), "ok")
+    rounded = dict.fromkeys(record(10).cells, 1 + 1e-7)
+    assert judge([*QUIET, record(10, factors=rounded)], record(11, factors=rounded)).status == "ok"
+
+
+def test_one_worse_night_is_suspicious_and_the_second_an_alarm() -> None:
+    worse = {ECE: 1.2}
+    first = judge(QUIET, record(10, factors=worse))
+    assert (first.status, first.raised) == ("suspicious", False)
+    assert [suspicion.cell for suspicion in first.suspicions] == [ECE]
+    second = judge([*QUIET, record(10, factors=worse)], record(11, factors=worse))
+    assert second.status == "regression"
+    assert told(second) == [(ECE, "soft", "nights")]
+    (alarm,) = second.alarms
+    assert alarm.since == name(10)
+    assert alarm.expected == pytest.approx(0.02 * 1.015)
+    assert alarm.value - alarm.expected == pytest.approx(0.2 * 0.02 * 1.015)
+    assert alarm.threshold == pytest.approx(0.1 * 0.02 * 1.015)
+    assert alarm.upper is not None
+    assert alarm.lower is not None
+    assert alarm.lower < alarm.expected < alarm.upper < alarm.value
+
+
+def test_one_worse_night_between_good_ones_stays_without_an_alarm() -> None:
+    nights = [*QUIET, record(10, factors={ECE: 1.2}), record(11)]
+    assert judge(nights[:-1], nights[-1]).status == "ok"
+    assert judge(nights, record(12, factors={ECE: 1.2})).status == "suspicious"
+
+
+@pytest.mark.parametrize(
+    ("cell", "factor"), [(ECE, 1.09), (ACC, 0.996), (SPEED, 0.87)], ids=["ece", "acc", "speed"]
+)
+def test_what_is_below_the_practical_threshold_is_no_alarm(cell: CellKey, factor: float) -> None:
+    small = {cell: factor}
+    assert judge([*QUIET, record(10, factors=small)], record(11, factors=small)).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("cell", "factor", "size"),
+    [(ECE, 1.15, 0.1), (ACC, 0.99, 0.01), (SPEED, 0.8, 0.15)],
+    ids=["ece", "acc", "speed"],
+)
+def test_what_noise_explains_is_no_alarm(cell: CellKey, factor: float, size: float) -> None:
+    worse = [record(night, 0.0, {cell: factor}) for night in (30, 31)]
+    for noise, expected in ((0.0, True), (size, False)):
+        verdict = judge([*history(range(30), noise), worse[0]], worse[1])
+        assert (cell in {alarm.cell for alarm in verdict.alarms}) == expected
+
+
+def test_noise_beyond_what_was_assumed_is_learned() -> None:
+    verdict = judge(history(range(60), noise=0.1), record(60, noise=0.1))
+    assert verdict.alarms == ()
+
+
+def test_an_alarm_stays_until_the_figures_are_back() -> None:
+    bad = [record(night, factors={ECE: 1.3}) for night in range(10, 60)]
+    late = judge([*QUIET, *bad], record(60, factors={ECE: 1.3}))
+    assert told(late) == [(ECE, "soft", "nights")]
+    assert late.alarms[0].since == name(10)
+    assert "51 nights in a row" in late.alarms[0].text
+    assert judge([*QUIET, *bad], record(60)).status == "ok"
+
+
+def test_an_accepted_change_restarts_the_series() -> None:
+    bad = [record(night, factors={ECE: 1.3}) for night in (10, 11, 12)]
+    for accepted in (ECE, CellKey(*ECE.pair)):
+        assert judge([*QUIET, *bad[:2]], bad[2], accepted={accepted: name(10)}).status == "ok"
+    other = {CellKey("ce", TASK, "ece"): name(10)}
+    assert judge([*QUIET, *bad[:2]], bad[2], accepted=other).status == "regression"
+    later = [record(night, factors={ECE: 1.3}) for night in range(13, 25)]
+    worse = [record(night, factors={ECE: 1.7}) for night in (25, 26)]
+    again = judge([*QUIET, *bad, *later, worse[0]], worse[1], accepted={ECE: name(10)})
+    assert told(again) == [(ECE, "soft", "nights")]
+    assert again.alarms[0].expected == pytest.approx(1.3 * 0.02 * 1.015)
+
+
+def test_an_improvement_is_told_and_becomes_what_is_expected() -> None:
+    better = [record(night, factors={ECE: 0.7}) for night in range(10, 20)]
+    verdicts = [judge([*QUIET, *better[:night]], better[night]) for night in range(10)]
+    assert {verdict.status for verdict in verdicts} == {"ok"}
+    told_on = [[item.cell for item in verdict.improvements] for verdict in verdicts]
+    assert told_on == [[], *[[ECE]] * 4, *[[]] * 5]
+    lost = judge([*QUIET, *better[:4], record(14)], record(15))
+    assert (lost.status, lost.suspicions) == ("ok", ())
+    back = judge([*QUIET, *better, record(20)], record(21))
+    assert told(back) == [(ECE, "soft", "nights")]
+    assert back.alarms[0].since == name(20)
+
+
+def test_changes_of_the_environment_are_named_as_causes() -> None:
+    new = {"torch": "2", "cpu": "x"}
+    worse = [record(night, 0.0, {ECE: 1.2}, new) for night in (10, 11)]
+    (alarm,) = judge([*QUIET, worse[0]], worse[1]).alarms
+    assert alarm.causes == (f"cpu: none -> x ({name(10)})", f"torch: 1 -> 2 ({name(10)})")
+    older = [*history(range(5)), *(record(night, environment=new) for night in range(5, 10))]
+    (alarm,) = judge([*older, worse[0]], worse[1]).alarms
+    assert alarm.causes == ()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_figure_that_is_not_finite_is_an_alarm_at_once(value: float) -> None:
+    verdict = judge(QUIET, changed(record(10), ECE, {0: 0.02, 1: value, 2: 0.02}))
+    assert verdict.status == "regression"
+    assert told(verdict) == [(ECE, "hard", "not finite")]
+    assert f"{value:g} (seed 1)" in verdict.alarms[0].text
+    healed = judge([*QUIET, changed(record(10), ECE, {0: value})], record(11))
+    assert healed.status == "ok"
+
+
+def test_a_speed_of_zero_is_an_alarm_at_once() -> None:
+    verdict = judge(QUIET, changed(record(10), SPEED, {0: 0.0, 1: 1.0, 2: 1.0}))
+    assert told(verdict) == [(SPEED, "hard", "not finite")]
+
+
+def test_a_failed_recipe_makes_the_night_incomplete() -> None:
+    night = record(10)
+    cells = {cell: values for cell, values in night.cells.items() if cell.recipe != "ls"}
+    failed = {("ls", TASK): "out of memory"}
+    night = replace(night, cells=cells, failed=failed, environment={"torch": "2"})
+    verdict = judge(QUIET, night)
+    assert (verdict.status, verdict.raised) == ("incomplete", True)
+    assert told(verdict) == [(CellKey("ls", TASK), "hard", "failed")]
+    assert "out of memory" in verdict.alarms[0].text
+    assert verdict.alarms[0].causes == (f"torch: 1 -> 2 ({name(10)})",)
+
+
+def test_a_table_of_the_wrong_shape_makes_the_night_incomplete() -> None:
+    night = changed(record(10), ECE, {0: 0.02, 1: 0.02})
+    verdict = judge(QUIET, changed(night, CellKey("fl", TASK, "ece"), {0: 0.02}))
+    assert verdict.status == "incomplete"
+    assert told(verdict) == [
+        (CellKey("ls", TASK), "hard", "missing"),
+        (CellKey("fl", TASK), "hard", "unexpected"),
+    ]
+    assert "lacks ece of seed 2" in verdict.alarms[0].text
+    whole = changed(record(10), CellKey("*", "*", "total_seconds"), {0: 60.0})
+    assert judge(QUIET, whole).status == "ok"
+
+
+def test_an_empty_night_is_incomplete() -> None:
+    verdict = judge(QUIET, replace(record(10), cells={}))
+    assert verdict.status == "incomplete"
+    assert [alarm.cell.recipe for alarm in verdict.alarms] == list(RECIPES)
+
+
+def test_a_bound_needs_one_night_and_no_history() -> None:
+    limits = Limits(hard={"ece": Bounds(max=0.02005), "acc": Bounds(min=0.5)})
+    verdict = judge([], record(0), limits)
+    assert told(verdict) == [
+        (CellKey(recipe, TASK, "ece"), "hard", "limit") for recipe in ("ce", "ls", "ce+ts")
+    ]
+    assert verdict.alarms[0].upper == 0.02005
+    assert judge([], record(0), Limits(hard={"ece": Bounds(max=0.05)})).status == "ok"
+
+
+def test_a_recipe_that_comes_to_equal_another_is_named() -> None:
+    twin = record(10)
+    for metric in ("acc", "ece", "nll"):
+        twin = changed(
+            twin, CellKey("ls", TASK, metric), {**twin.cells[CellKey("ce", TASK, metric)]}
+        )
+    verdict = judge(QUIET, twin)
+    assert told(verdict) == [(CellKey("ls", TASK), "hard", "twin")]
+    assert "same figures as ce" in verdict.alarms[0].text
+    later = replace(twin, night=name(11))
+    assert judge([*QUIET, twin], later).alarms[0].since == name(10)
+    assert judge([*QUIET, twin], later, accepted={CellKey("ls", TASK): name(10)}).status == "ok"
+    assert judge([twin], later).status == "ok"
+
+
+def test_a_short_history_is_stated() -> None:
+    assert "15 of 15 cells have no night to compare with" in judge([], record(0)).notes[0]
+    assert "fewer than 5 nights" in judge(history(range(4)), record(4)).notes[0]
+    assert judge(history(range(5)), record(5)).notes == ()
+
+
+def test_a_large_change_is_seen_on_the_third_night() -> None:
+    worse = {ECE: 1.6}
+    verdict = judge([record(0), record(1, factors=worse)], record(2, factors=worse))
+    assert told(verdict) == [(ECE, "soft", "nights")]
+
+
+def test_only_common_seeds_are_compared() -> None:
+    slow = {0: 5000.0, 1: 1.0, 2: 1.0}
+    nights = [changed(record(night), SPEED, slow) for night in range(10)]
+    tonight = [changed(record(night), SPEED, {0: 5000.0, 7: 1.0}) for night in (10, 11)]
+    verdict = judge([*nights, tonight[0]], tonight[1])
+    assert [a.reason for a in verdict.alarms] == ["missing"]
+    assert verdict.suspicions == ()
+    fresh = [changed(record(night), ECE, {7: 5.0}) for night in (10, 11)]
+    assert [a.reason for a in judge([*QUIET, fresh[0]], fresh[1]).alarms] == ["missing"]
+
+
+def test_a_drift_too_slow_for_two_nights_is_found_with_its_beginning() -> None:
+    nights = [record(night, factors={ECE: 1.01 ** max(0, night - 20)}) for night in range(60)]
+    verdicts = [judge(nights[:night], nights[night]) for night in range(15, 60)]
+    assert {verdict.status for verdict in verdicts[:10]} == {"ok"}
+    raised = next(verdict for verdict in verdicts if verdict.raised)
+    assert told(raised) == [(ECE, "soft", "step")]
+    assert name(20) < raised.alarms[0].since <= raised.night < name(60)
+    growth = raised.alarms[0].value / raised.alarms[0].expected - 1
+    assert 0.1 < growth < 0.35
+    assert verdicts[-1].raised
+
+
+def test_a_step_hidden_in_noise_is_found_in_the_series() -> None:
+    noisy = [
+        record(night, 0.05, {ECE: 1.25 if night >= 30 else 1.0}, {"torch": str(night >= 30)})
+        for night in range(50)
+    ]
+    for night in (47, 48, 49):
+        (alarm,) = (a for a in judge(noisy[:night], noisy[night]).alarms if a.cell == ECE)
+        assert name(27) <= alarm.since <= name(33)
+
+
+def test_the_same_night_in_the_history_is_left_out() -> None:
+    worse = record(10, factors={ECE: 1.2})
+    assert judge([*QUIET, worse], worse).status == "suspicious"
+
+
+def test_a_verdict_survives_json() -> None:
+    worse = [record(night, 0.0, {ECE: 1.2, SPEED: 1.5}, {"torch": "2"}) for night in (10, 11)]
+    verdict = judge([*QUIET, worse[0]], changed(worse[1], ACC, {0: math.nan}))
+    assert verdict.alarms
+    assert verdict.improvements
+    text = json.dumps(verdict.to_json(), allow_nan=False)
+    assert Verdict.from_json(json.loads(text)) == verdict
+
+
+CELLS = st.sampled_from(sorted(record(0).cells))
+FACTORS = st.dictionaries(CELLS, st.floats(0.3, 3.0), max_size=6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(FACTORS, st.randoms(use_true_random=False))
+def test_the_order_of_cells_does_not_matter(factors: dict[CellKey, float], random: object) -> None:
+    def shuffled(night: NightRecord) -> NightRecord:
+        cells = list(night.cells.items())
+        random.shuffle(cells)  # type: ignore[attr-defined]
+        return replace(night, cells=dict(cells))
+
+    nights = [*history(range(8), 0.02), *(record(night, 0.02, factors) for night in (8, 9))]
+    verdict = judge(nights[:-1], nights[-1])
+    other = judge([shuffled(night) for night in nights[:-1]], shuffled(nights[-1]))
+    assert other.status == verdict.status
+    for kind in ("alarms", "suspicions", "improvements"):
+        assert {a.cell for a in getattr(other, kind)} == {a.cell for a in getattr(verdict, kind)}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.dictionaries(CELLS, st.floats(1.0, 5.0), max_size=15))
+def test_improvements_never_alarm(gains: dict[CellKey, float]) -> None:
+    better = {
+        cell: gain if cell.metric in ("acc", "images_per_second") else 1 / gain
+        for cell, gain in gains.items()
+    }
+    nights = [*history(range(6)), *(record(night, factors=better) for night in range(6, 10))]
+    for night in range(6, 10):
+        verdict = judge(nights[:night], nights[night])
+        assert (verdict.status, verdict.suspicions) == ("ok", ())
+
+
+@settings(max_examples=25, deadline=None)
+@given(CELLS, st.floats(0.2, 5.0))
+def test_an_accepted_cell_is_silent(cell: CellKey, factor: float) -> None:
+    nights = [*history(range(6)), *(record(night, 0.0, {cell: factor}) for night in range(6, 10))]
+    for night in range(6, 10):
+        verdict = judge(nights[:night], nights[night], accepted={cell: name(6)})
+        assert (verdict.status, verdict.improvements) == ("ok", ())
+
+
+def test_every_metric_of_the_history_is_judged() -> None:
+    assert set(LEVELS) == {cell.metric for cell in record(0).cells}
+    with pytest.raises(ValueError, match="metric='speed' is not one of acc, "):
+        judge([], changed(record(0), CellKey("ls", TASK, "speed"), {0: 1.0}))

@@ -1,0 +1,53 @@
+"""Steps and drifts in one series."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from orchestrator.nightly.verdict.series import find_steps, worse_step
+
+RNG = np.random.default_rng(0)
+NOISE = RNG.normal(size=60)
+
+
+def test_steps_are_found_where_they_are() -> None:
+    series = np.repeat([0.0, 6.0, 2.0], 20) + NOISE
+    steps = find_steps(series, 1.0)
+    assert [step.index for step in steps] == [20, 40]
+    assert steps[0].before == pytest.approx(series[:20].mean())
+    assert (steps[1].after, steps[1].nights) == (pytest.approx(series[40:].mean()), 20)
+
+
+def test_noise_and_constants_have_no_steps() -> None:
+    assert find_steps(NOISE, 1.0) == ()
+    assert find_steps(np.full(60, 3.0), 1e-9) == ()
+    assert find_steps(np.array([0.0, 9.0, 0.0]), 1.0) == ()
+
+
+def test_noise_must_be_given() -> None:
+    with pytest.raises(ValueError, match="noise=0"):
+        find_steps(NOISE, 0.0)
+
+
+def test_a_step_is_held_against_the_best_level_before() -> None:
+    series = np.repeat([3.0, 0.0, 4.0], 20) + 0.1 * NOISE
+    found = worse_step(series, 0.1, 2.0)
+    assert found is not None
+    step, level = found
+    assert (step.index, level) == (40, pytest.approx(series[20:40].mean()))
+
+
+def test_what_has_recovered_is_not_worse() -> None:
+    series = np.repeat([0.0, 4.0], [40, 20]) + 0.1 * NOISE
+    assert worse_step(series, 0.1, 2.0) is not None
+    assert worse_step(np.append(series, 0.0), 0.1, 2.0) is None
+    assert worse_step(-series, 0.1, 2.0) is None
+    assert worse_step(series, 0.1, 5.0) is None
+
+
+def test_a_staircase_of_small_steps_is_worse() -> None:
+    series = 0.1 * np.arange(60) + 0.05 * NOISE
+    found = worse_step(series, 0.2, 2.0)
+    assert found is not None
+    assert max(step.after - step.before for step in find_steps(series, 0.2)) < 2.0

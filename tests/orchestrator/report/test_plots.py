@@ -1,0 +1,200 @@
+"""The plots of a journal: which files, and what is drawn in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.image import imread
+
+from orchestrator.cli._plot import plot
+from orchestrator.report._chart import Mark
+from orchestrator.report._search import CURVES
+from orchestrator.report.plots import Plot, study_plots, write_plots
+from orchestrator.storage.events import (
+    Epoch,
+    Event,
+    StudyClosed,
+    StudyOpened,
+    SweepStarted,
+    TrialScored,
+    TrialStarted,
+)
+from orchestrator.storage.ledger import Ledger
+from trainables.common.errors import InputError
+
+TASK = "digits/convnet/digits"
+STUDY = f"{TASK}|ce+macal"
+
+
+def started(study: str, number: int, role: str = "search", **parameters: Any) -> Event:
+    return TrialStarted(
+        study=study,
+        number=number,
+        key=f"{study}#{number}",
+        role=role,
+        seed=0 if role == "search" else 1,
+        stage="refine",
+        parameters={f"macal.{name}": value for name, value in parameters.items()},
+        configuration={"fl": {"gamma": 3.0}, "macal": parameters},
+    )
+
+
+def epochs(study: str, number: int, count: int = 4, **figures: float) -> Iterable[Event]:
+    for step in range(1, count + 1):
+        metrics = {"val_ece": 0.1 / step, "val_acc": 1 - 0.1 / step, **figures}
+        yield Epoch(key=f"{study}#{number}", step=step, metrics=metrics)
+
+
+def scored(study: str, number: int, objective: float) -> Event:
+    return TrialScored(key=f"{study}#{number}", objective=objective)
+
+
+def opened(study: str, tolerance: float | None = None) -> list[Event]:
+    search = {"objective": "ece", "accuracy_tolerance": tolerance}
+    return [
+        SweepStarted(sweep="s", sweep_id="i", spec={"search": search}, provenance={}),
+        StudyOpened(study=study, task=TASK, recipe="ce+macal", trials=3, row=True),
+    ]
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    gammas = [0.95, 0.8, 0.9]
+    told = opened(STUDY)
+    for number, gamma in enumerate(gammas):
+        told.append(started(STUDY, number, gamma=gamma))
+        told.extend(epochs(STUDY, number, q=gamma / 2))
+        told.append(scored(STUDY, number, 0.01 + abs(gamma - 0.9)))
+    told.append(StudyClosed(study=STUDY, chosen=f"{STUDY}#2", finished=3, failed=0))
+    told.append(started(STUDY, 3, role="seed", gamma=0.9))
+    told.extend(epochs(STUDY, 3, q=0.4))
+    return told
+
+
+def drawn(events: list[Event]) -> dict[str, Plot]:
+    history = Ledger(events, CURVES)
+    (study,) = history.studies.values()
+    return {plot.kind: plot for plot in study_plots(study, history)}
+
+
+def marks(plot: Plot, position: int, style: str) -> list[Mark]:
+    return [mark for mark in plot.charts[position].chart.marks if style in mark.style.split()]
+
+
+def places(plot: Plot, position: int, style: str) -> list[list[float]]:
+    """Return where marks are in the units of the axes, which are linear here."""
+    chart = plot.charts[position].chart
+    found = []
+    for mark in marks(plot, position, style):
+        for x, y in mark.points:
+            across = (x - chart.left) / (chart.right - chart.left)
+            up = (chart.bottom - y) / (chart.bottom - chart.top)
+            found.append(
+                [
+                    chart.x.low + across * (chart.x.high - chart.x.low),
+                    chart.y.low + up * (chart.y.high - chart.y.low),
+                ]
+            )
+    return found
+
+
+def test_the_files_are_named_by_study_and_kind_and_are_images(
+    events: list[Event], tmp_path: Path
+) -> None:
+    written = write_plots(events, tmp_path / "new" / "plots")
+    stem = "digits-convnet-digits--ce+macal"
+    assert [path.name for path in written] == [
+        f"{stem}-slice.png",
+        f"{stem}-learning.png",
+        f"{stem}-q.png",
+    ]
+    for path in written:
+        pixels = imread(path)
+        assert min(pixels.shape[:2]) > 300
+        assert pixels[..., :3].std() > 0.05
+
+
+def test_the_slice_shows_every_trial_and_marks_the_chosen_one(events: list[Event]) -> None:
+    plot = drawn(events)["slice"]
+    expected = [pytest.approx(point) for point in ([0.95, 6], [0.8, 11], [0.9, 1])]
+    assert places(plot, 0, "search") == expected
+    assert places(plot, 0, "ring") == expected[2:]
+    assert places(plot, 0, "other") == [expected[1], expected[2], expected[0]]
+    assert [figure.title for figure in plot.charts] == ["macal.gamma"]
+    assert "validation ECE % by parameter" in plot.title
+    assert [mark.colour for mark in marks(plot, 0, "search")] == [*plot.key.values()]
+    assert list(plot.key) == [0, 1, 2]
+
+
+def test_a_guarded_objective_says_so(events: list[Event]) -> None:
+    guarded = [*opened(STUDY, 0.01), *events[2:]]
+    assert "lost accuracy" in drawn(guarded)["slice"].title
+    assert "lost accuracy" not in drawn(events)["slice"].title
+
+
+def test_learning_curves_are_those_of_the_search(events: list[Event]) -> None:
+    plot = drawn(events)["learning"]
+    assert [len(marks(plot, position, "trial")) for position in (0, 1)] == [3, 3]
+    errors = [height for _, height in places(plot, 0, "trial")]
+    assert errors == pytest.approx([10, 5, 10 / 3, 2.5] * 3)
+    accuracies = [height for _, height in places(plot, 1, "trial")]
+    assert accuracies == pytest.approx([90, 95, 100 - 10 / 3, 97.5] * 3)
+    assert [mark.text for mark in marks(plot, 0, "chosen")] == ["trial 2"]
+
+
+def test_the_trajectory_of_q_is_told_apart_by_the_refinements_gamma(events: list[Event]) -> None:
+    plot = drawn(events)["q"]
+    assert (plot.measure, list(plot.key)) == ("gamma", [0.8, 0.9, 0.95])
+    lines = {mark.text: mark for mark in marks(plot, 0, "trial") if "seed" not in mark.style}
+    assert {text: mark.colour for text, mark in lines.items()} == {
+        f"gamma {gamma}": colour for gamma, colour in plot.key.items()
+    }
+    heights = [height for _, height in places(plot, 0, "trial")]
+    assert sorted(heights) == pytest.approx([0.4] * 8 + [0.45] * 4 + [0.475] * 4)
+    assert [mark.text for mark in marks(plot, 0, "seed")] == ["gamma 0.9"]
+
+
+def test_categories_and_wide_ranges_have_axes_of_their_own() -> None:
+    told = opened(STUDY)
+    for number, (lr, sparsity) in enumerate([(0.001, "fixed"), (0.1, "decaying"), (0.5, "fixed")]):
+        told.append(started(STUDY, number, lr=lr, sparsity=sparsity, q0=0.5))
+        told.append(scored(STUDY, number, 0.02))
+    plot = drawn(told)["slice"]
+    assert [figure.title for figure in plot.charts] == ["macal.lr", "macal.sparsity"]
+    assert plot.charts[0].chart.x.log
+    words = [mark.text for mark in plot.charts[1].chart.marks if mark.tag == "text"]
+    assert words[-2:] == ["decaying", "fixed"]
+    assert [x for x, _ in places(plot, 1, "search")] == pytest.approx([1, 0, 1])
+
+
+def test_what_is_not_there_is_not_drawn(tmp_path: Path) -> None:
+    told = [*opened(STUDY), started(STUDY, 0, gamma=0.9), scored(STUDY, 0, 0.1)]
+    assert write_plots(told, tmp_path) == []
+    assert write_plots([], tmp_path / "none") == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_failed_trial_has_a_curve_and_no_point(events: list[Event]) -> None:
+    failed = drawn([*events, started(STUDY, 4, gamma=0.99), *epochs(STUDY, 4, count=2)])
+    assert len(places(failed["slice"], 0, "search")) == 3
+    assert len(marks(failed["learning"], 0, "trial")) == 4
+
+
+def test_a_resumed_trial_adds_nothing_to_an_epoch_that_it_repeats(events: list[Event]) -> None:
+    again = [*events, started(STUDY, 0, gamma=0.95), *epochs(STUDY, 0, q=0.9, val_ece=0.9)]
+    trial = next(iter(Ledger(again, CURVES).studies.values())).searched[0]
+    assert trial.curve("q") == ([1, 2, 3, 4], [0.475] * 4)
+
+
+def test_a_folder_that_cannot_be_made_is_named(events: list[Event], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match=r"plot .*file/digits-.*png cannot be written"):
+        write_plots(events, tmp_path / "file")
+
+
+def test_the_command_names_the_sweeps_there_are(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no sweep 'x' in .*; there are: none"):
+        plot("x", str(tmp_path))

@@ -1,0 +1,84 @@
+"""Joining a cluster that is not there."""
+
+from __future__ import annotations
+
+import pytest
+from ray.exceptions import AuthenticationError
+
+from orchestrator.running.cluster.local import join_cluster, token_fault
+from trainables.common.errors import InputError
+
+
+@pytest.fixture
+def token(tmp_path, monkeypatch):
+    path = tmp_path / "token"
+    path.write_text("secret")
+    path.chmod(0o600)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    return path
+
+
+def test_a_token_is_its_owners_alone(token):
+    assert token_fault() == ""
+    token.chmod(0o644)
+    assert token_fault() == f"others may read the token in {token}: chmod 600 {token}"
+
+
+def test_a_cluster_is_not_joined_with_a_token_that_others_can_read(token, monkeypatch):
+    monkeypatch.setattr("ray.init", lambda **options: pytest.fail("it was joined"))
+    token.chmod(0o640)
+    with pytest.raises(InputError, match="others may read"), join_cluster("auto"):
+        pass
+
+
+def test_a_token_of_the_environment_is_in_no_file(token, monkeypatch):
+    monkeypatch.setattr("ray.init", lambda **options: None)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    token.chmod(0o644)
+    with join_cluster("auto"):
+        pass
+
+
+def test_ray_that_is_too_slow_to_start(monkeypatch):
+    def time_out(**options):
+        raise Exception("The current node timed out during startup. This could happen because\n...")
+
+    monkeypatch.setattr("ray.init", time_out)
+    match = "^Ray does not start on this machine: The current node timed out during startup"
+    with pytest.raises(InputError, match=match), join_cluster(None):
+        pass
+
+
+def test_a_cluster_without_a_token_is_named(monkeypatch, caplog):
+    monkeypatch.setattr("ray.init", lambda **options: None)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with join_cluster("10.0.0.1:6379"):
+        pass
+    assert "10.0.0.1:6379 is joined without a token" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("mode", "error", "text"),
+    [
+        ("", ConnectionError("Nobody is there."), "answers at 'auto': Nobody is there."),
+        (
+            "token",
+            AuthenticationError("The token is wrong."),
+            "answers at 'auto', or it asks for another token: The token is wrong.",
+        ),
+    ],
+)
+def test_no_cluster_at_the_address(token, monkeypatch, mode, error, text):
+    def refuse(**options):
+        raise error
+
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    monkeypatch.setattr("ray.init", refuse)
+    with pytest.raises(InputError) as caught, join_cluster("auto"):
+        pass
+    assert str(caught.value).startswith(f"no Ray cluster {text}")
+    assert "\n" not in str(caught.value)

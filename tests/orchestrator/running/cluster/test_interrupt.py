@@ -1,0 +1,117 @@
+"""Ctrl-C and SIGTERM while Tune, or a stand-in for it, runs."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from orchestrator.running.cluster import interrupt
+from orchestrator.running.cluster.interrupt import (
+    interrupt_on_sigterm,
+    restore_signals,
+    stop_promptly,
+)
+
+WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
+
+
+@pytest.fixture(autouse=True)
+def handlers_as_before() -> Iterator[None]:
+    before = [signal.getsignal(number) for number in WATCHED]
+    yield
+    assert [signal.getsignal(number) for number in WATCHED] == before
+
+
+class Tune:
+    """Registers its handler as Tune does, and waits for the event that it sets."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        signal.signal(signal.SIGUSR1, lambda number, frame: self._ask())
+
+    def _ask(self) -> None:
+        # Tune puts back what handled Ctrl-C before it.
+        signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))
+        self.asked.set()
+
+
+def interrupted(action: Callable[[], None]) -> bool:
+    """Run something in place of a search; tell whether it was said to be interrupted."""
+    try:
+        with stop_promptly():
+            action()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_tune_is_asked_to_end_and_the_interruption_told_afterwards(number: signal.Signals) -> None:
+    ended = []
+
+    def search() -> None:
+        tune = Tune()
+        signal.raise_signal(number)
+        ended.append(tune.asked.is_set())
+
+    assert interrupted(search)
+    assert ended == [True]
+
+
+def test_what_tune_does_not_end_in_time_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    def search() -> None:
+        Tune()
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(60)
+
+    monkeypatch.setattr(interrupt, "GRACE_SECONDS", 1)
+    started = time.monotonic()
+    assert interrupted(search)
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_waits_for_nothing(second: signal.Signals) -> None:
+    def search() -> None:
+        Tune()
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(second)
+        pytest.fail("it went on")
+
+    assert interrupted(search)
+
+
+def test_before_tune_has_begun_it_ends_at_once() -> None:
+    def search() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        pytest.fail("it went on")
+
+    assert interrupted(search)
+
+
+def test_nothing_happens_without_a_signal() -> None:
+    assert not interrupted(lambda: None)
+
+
+def test_sigterm_is_ctrl_c_though_another_has_meddled() -> None:
+    with interrupt_on_sigterm():
+        with restore_signals(signal.SIGTERM):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_in_another_thread_signals_are_left_alone() -> None:
+    def work() -> None:
+        with interrupt_on_sigterm(), stop_promptly():
+            handled.append(signal.getsignal(signal.SIGTERM))
+
+    handled: list[object] = []
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert handled == [signal.getsignal(signal.SIGTERM)]

@@ -1,0 +1,115 @@
+"""A sweep through Ray's client port: what is sent to the head, and what comes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.running.cluster import remote as remote_module
+from orchestrator.running.cluster.remote import RemoteCommand
+
+SWEEP = "name: far\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\nrecipes: [ce]\n"
+AWAY = "ray://head:10001"
+
+
+class Head:
+    """Stands in for the actor: it says a line a call, and ends when it is told to."""
+
+    made: list[Any] = []  # noqa: RUF012 - one head for all
+
+    def __init__(self, arguments: list[str], files: dict[str, str]) -> None:
+        self.made.append((arguments, files))
+        self.stopped = False
+
+    def follow(self, seen: int) -> tuple[bytes, int | None]:
+        said = "studies 0/1 · trials\nstopped\n".encode()
+        # A character of two bytes is cut in the middle.
+        return said[seen : seen + 13], 130 if self.stopped else (0 if seen > 20 else None)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def remote(**options: Any) -> Callable[[Any], Any]:
+    """Return what makes a class's methods be called by ``.remote``, at once."""
+
+    def wrap(_: Any) -> Any:
+        def make(*arguments: Any) -> Any:
+            head = Head(*arguments)
+            return SimpleNamespace(
+                follow=SimpleNamespace(remote=head.follow), stop=SimpleNamespace(remote=head.stop)
+            )
+
+        return SimpleNamespace(remote=make)
+
+    return wrap
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> type[Head]:
+    @contextmanager
+    def joined(address: str) -> Iterator[Any]:
+        assert address == AWAY
+        yield SimpleNamespace(remote=remote, get=lambda value: value)
+
+    monkeypatch.setattr(remote_module, "join_cluster", joined)
+    monkeypatch.setattr(remote_module, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(Head, "made", [])
+    return Head
+
+
+def sweep(folder: Path, storage: str = "/storage") -> str:
+    path = folder / "mine.yaml"
+    path.write_text(f"{SWEEP}storage: {storage}\ntracking: {{uri: 'http://127.0.0.1:5000'}}\n")
+    return str(path)
+
+
+def test_the_sweep_file_goes_to_the_head_and_its_words_come_back(
+    head: type[Head], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sweep(tmp_path)
+    assert main(["run", path, "--address", AWAY, "--fresh"]) == 0
+    assert head.made == [(["run", "sweep.yaml", "--fresh"], {"sweep.yaml": Path(path).read_text()})]
+    assert capsys.readouterr().out == "studies 0/1 · trials\nstopped\n"
+
+
+def test_a_sweep_is_resumed_by_its_name_alone(head: type[Head]) -> None:
+    main(["run", "--resume", "far", "--storage", "/storage", "--address", AWAY])
+    assert head.made == [(["run", "--resume", "far", "--storage", "/storage"], {})]
+
+
+def test_what_only_one_machine_sees_is_refused(head: type[Head], tmp_path: Path) -> None:
+    assert main(["run", sweep(tmp_path, storage="here"), "--address", AWAY]) == 2
+    assert head.made == []
+
+
+def test_an_interruption_is_passed_on_and_its_end_awaited(
+    head: type[Head], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = iter([KeyboardInterrupt])
+
+    def sleep(seconds: float) -> None:
+        for error in pauses:
+            raise error
+
+    monkeypatch.setattr(remote_module.time, "sleep", sleep)
+    assert main(["run", sweep(tmp_path), "--address", AWAY]) == 130
+
+
+def test_the_command_runs_beside_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(gcs_address="127.0.0.1:6379")
+    monkeypatch.setattr("ray.get_runtime_context", lambda: context)
+    command = RemoteCommand(["run", "sweep.yaml"], {"sweep.yaml": "name: far\n"})
+    while (answer := command.follow(0))[1] is None:
+        time.sleep(0.1)
+    said, code = answer
+    assert code == 2
+    assert b"sweep.yaml: " in said
+    assert command.follow(len(said)) == (b"", 2)

@@ -1,0 +1,136 @@
+"""A sweep as a job: what is handed over, what is refused, how its end is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import job_submission
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobStatus
+
+from orchestrator.cli import main
+from orchestrator.running.cluster.local import spans_machines
+
+SWEEP = """
+name: night
+tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
+recipes: [ce]
+tracking: {{uri: "{uri}"}}
+storage: {storage}
+"""
+
+
+class Client:
+    """Stands in for a cluster."""
+
+    jobs: list[dict[str, Any]] = []  # noqa: RUF012 - one cluster for all clients
+    ends: JobStatus = JobStatus.SUCCEEDED
+
+    def __init__(self, address: str) -> None:
+        self.asked = 0
+
+    def submit_job(self, **job: Any) -> None:
+        folder = Path(job["runtime_env"]["working_dir"])
+        self.jobs.append({**job, "files": {p.name: p.read_text() for p in folder.iterdir()}})
+
+    def get_job_status(self, job: str) -> JobStatus:
+        self.asked += 1
+        return JobStatus.RUNNING if self.asked == 1 else self.ends
+
+    def get_job_logs(self, job: str) -> str:
+        return "first line\n" if self.asked == 1 else "first line\nlast line\n"
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
+    monkeypatch.setattr(job_submission, "JobSubmissionClient", Client)
+    monkeypatch.setattr("orchestrator.running.cluster.jobs.POLL_SECONDS", 0.0)
+    monkeypatch.setattr(Client, "jobs", [])
+    return Client
+
+
+def sweep(folder: Path, storage: str = "/storage", uri: str = "http://127.0.0.1:5000") -> str:
+    path = folder / "mine.yaml"
+    path.write_text(SWEEP.format(storage=storage, uri=uri))
+    return str(path)
+
+
+def test_the_sweep_file_travels_with_the_job(
+    client: type[Client], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sweep(tmp_path)
+    assert main(["submit", path]) == 0
+    (job,) = client.jobs
+    assert job["files"] == {"sweep.yaml": Path(path).read_text()}
+    assert job["entrypoint"] == "calsweep run sweep.yaml --address auto"
+    assert job["entrypoint_num_cpus"] == 0
+    assert job["submission_id"].startswith("calsweep-night-")
+    assert job["submission_id"] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("ends", "code"), [(JobStatus.SUCCEEDED, 0), (JobStatus.FAILED, 1)])
+def test_its_output_is_followed_to_its_end(
+    client: type[Client],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    ends: JobStatus,
+    code: int,
+) -> None:
+    monkeypatch.setattr(Client, "ends", ends)
+    assert main(["submit", sweep(tmp_path), "--wait"]) == code
+    assert capsys.readouterr().out.endswith("first line\nlast line\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"storage": "here"}, "storage: 'here' is relative"),
+        ({"uri": "sqlite:////tmp/mlflow.db"}, "tracking.uri: sqlite:////tmp/mlflow.db is SQLite"),
+    ],
+)
+def test_places_of_one_machine_are_refused(
+    client: type[Client],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: dict[str, str],
+    text: str,
+) -> None:
+    assert main(["submit", sweep(tmp_path, **change)]) == 2
+    assert text in capsys.readouterr().err
+    assert client.jobs == []
+
+
+def test_no_cluster_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", sweep(tmp_path), "--address", "http://127.0.0.1:9"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no Ray job server takes jobs at http://127.0.0.1:9" in line
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("No available agent\nto submit job"), AuthenticationError("Forbidden")]
+)
+def test_what_a_cluster_refuses_is_one_line(
+    client: type[Client],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    def refuse(self: Client, **job: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Client, "submit_job", refuse)
+    assert main(["submit", sweep(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert " ".join(str(error).split())[:20] in line
+
+
+def test_nodes_elsewhere_are_told_from_nodes_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"Alive": True, "NodeManagerHostname": "one"}
+    monkeypatch.setattr("os.uname", lambda: type("Name", (), {"nodename": "one"}))
+    assert not spans_machines([here, here])
+    assert not spans_machines([here, {"Alive": False, "NodeManagerHostname": "two"}])
+    assert spans_machines([here, {"Alive": True, "NodeManagerHostname": "two"}])

@@ -1,0 +1,147 @@
+"""What a plan says of stored outcomes: as far as they reach, and no further."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from orchestrator.running.data import prepare_data
+from orchestrator.running.preview import preview
+from orchestrator.search.state import SweepState
+from orchestrator.search.study_state import setting_of
+from orchestrator.search.trials import TrialSpec
+from orchestrator.storage.events import TrialFinished
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.plan import make_plan
+from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from orchestrator.tracking import stage_seconds, sync
+from trainables.store.artifacts import ArtifactStore
+
+SWEEP = """
+name: {name}
+tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
+recipes: [ce, mbls, "*+macal", "*+ts"]
+search: {{trials: 4, parallel_trials: 2, sampler: random}}
+seeds: [0, 1]
+storage: {storage}
+"""
+
+
+def make_spec(storage: Path, name: str = "one") -> SweepSpec:
+    return parse_sweep(SWEEP.format(name=name, storage=storage), name)
+
+
+def compute(spec: SweepSpec, trials: int | None = None) -> None:
+    """Stand in for a run of the sweep that ends after so many trials."""
+    store = Storage.of(spec).store()
+    with Journal(SweepFolder.of(spec).journal) as journal:
+        state = SweepState(make_plan(spec), "id", prepare_data(spec), journal.append)
+        while (trial := state.next_trial()) is not None and trials != 0:
+            trials = None if trials is None else trials - 1
+            state.record(trial, store_outcome(store, trial))
+
+
+def store_outcome(store: ArtifactStore, trial: TrialSpec) -> TrialFinished:
+    key = trial.request.key()
+    metrics = {"val_ece": 1 / (2 + trial.number), "val_acc": 0.9}
+    store.write(trial.request.stage, key, {"w": {"w": torch.zeros(1)}}, {"metrics": metrics})
+    return trial.ending("finished", metrics, artifact=key)
+
+
+def counts(spec: SweepSpec) -> dict[str, tuple[int, int]]:
+    return {part.stage: (part.computed, part.reused) for part in preview(make_plan(spec))}
+
+
+ALL = {"train": (0, 7), "refine": (0, 10), "calibrate": (0, 4)}
+
+
+def test_nothing_is_there_and_nothing_is_written(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path)
+    assert counts(spec) == {stage: (new, 0) for stage, (_, new) in ALL.items()}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_sweep_and_one_with_the_same_trials_are_reused(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path)
+    compute(spec)
+    assert counts(spec) == ALL
+    assert counts(make_spec(tmp_path, "two")) == ALL
+
+
+def test_an_interrupted_sweep_is_reused_as_far_as_it_got(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path)
+    compute(spec, trials=3)
+    assert sum(reused for _, reused in counts(spec).values()) == 3
+
+
+def test_what_was_removed_is_computed(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path)
+    compute(spec)
+    store = ArtifactStore(tmp_path / "artifacts")
+    for manifest in (store.root / "calibrate").glob("*/*/manifest.json"):
+        manifest.unlink()
+    assert counts(spec) == {**ALL, "calibrate": (4, 0)}
+
+
+def test_hours_come_from_earlier_runs(tmp_path: Path, writer: Any, store: str) -> None:
+    task = "digits/convnet/timed"
+    writer.start()
+    study = writer.open("mbls", task=task, setting="this")
+    other = writer.open("fl", task=task, setting="that")
+    for number, seconds in enumerate([10.0, 20.0, 90.0, 1000.0, 500.0]):
+        key = writer.begin(other if seconds == 500.0 else study, number)
+        ended = {"status": "finished", "metrics": {"val_ece": 0.1}, "seconds": seconds}
+        writer.write("trial_finished", key=key, reused=seconds == 1000.0, **ended)
+    writer.end()
+    sync(writer.path, store, tmp_path / "served")
+    assert stage_seconds(store, task, "this", "train") == 20.0
+    assert stage_seconds(store, task, "that", "train") == 500.0
+    assert stage_seconds(store, task, "this", "refine") is None
+    assert stage_seconds(store, "another", "this", "train") is None
+    assert stage_seconds(store, task, "neither", "train") is None
+
+
+def write_images(path: Path, seed: int) -> None:
+    """Write an archive of images that no other seed gives."""
+    path.parent.mkdir()
+    rng = np.random.default_rng(seed)
+    arrays: dict[str, np.ndarray] = {}
+    for part, rows in (("train", 40), ("test", 10)):
+        arrays[f"x_{part}"] = rng.integers(0, 256, (rows, 8, 8, 1), np.uint8)
+        arrays[f"y_{part}"] = np.arange(rows) % 2
+    np.savez(path, **arrays)
+
+
+def test_hours_do_not_come_from_other_data_of_the_same_name(
+    tmp_path: Path, writer: Any, store: str
+) -> None:
+    plans, settings = [], []
+    for seed in (0, 1):
+        path = tmp_path / str(seed) / "own.npz"
+        write_images(path, seed)
+        text = SWEEP.format(name="one", storage=tmp_path).replace("digits", f"npz:{path}", 1)
+        spec = parse_sweep(f"{text}tracking: {{uri: '{store}'}}\n", "one")
+        (data,) = prepare_data(spec).values()
+        plans.append(make_plan(spec))
+        settings.append(setting_of(spec.tasks[0], data))
+    assert plans[0].spec.tasks[0].id == plans[1].spec.tasks[0].id == "own/convnet/digits"
+    writer.start()
+    key = writer.begin(writer.open("ce", task="own/convnet/digits", setting=settings[0]), 0)
+    writer.write(
+        "trial_finished", key=key, reused=False, status="finished", metrics={}, seconds=36.0
+    )
+    writer.end()
+    sync(writer.path, store, tmp_path / "served")
+    known, unknown = ({part.stage: part.hours for part in preview(plan)} for plan in plans)
+    assert known == {"train": pytest.approx(7 * 0.01), "refine": None, "calibrate": None}
+    assert unknown == {"train": None, "refine": None, "calibrate": None}
+
+
+@pytest.mark.parametrize("uri", ["sqlite:////nowhere/mlflow.db", "http://127.0.0.1:9"])
+def test_a_store_that_is_away_does_not_hold_up_a_plan(uri: str) -> None:
+    assert stage_seconds(uri, "digits/convnet/digits", "this", "train") is None

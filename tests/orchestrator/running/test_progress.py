@@ -1,0 +1,92 @@
+"""The line that a person watching a sweep reads."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from orchestrator.running.progress import Snapshot, show_progress, snapshot
+from orchestrator.search.state import SweepState
+from orchestrator.sweep.plan import make_plan
+from orchestrator.sweep.spec import parse_sweep
+from trainables.data import PreparedData, SplitSpec, prepare
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    folder: Path = tmp_path_factory.mktemp("data")
+    return prepare("digits", folder, SplitSpec(), folder / "prepared")
+
+
+def make_state(data: PreparedData, tasks: int = 1) -> SweepState:
+    listed = ", ".join(
+        f"{{name: t{n}, dataset: digits, model: convnet, protocol: digits}}" for n in range(tasks)
+    )
+    spec = parse_sweep(
+        f"name: p\ntasks: [{listed}]\nrecipes: [ce, ls]\n"
+        "search: {trials: 2, accuracy_tolerance: null}\nseeds: [0, 1]\n",
+        "p",
+    )
+    prepared = {task.id: data for task in spec.tasks}
+    return SweepState(make_plan(spec), "sweep", prepared, lambda _: None)
+
+
+def test_a_snapshot_counts_studies_and_trials(data: PreparedData) -> None:
+    state = make_state(data)
+    started = time.monotonic() - 10
+    before = snapshot(state, started)
+    assert before.line() == "studies 0/2 · trials 0/5, 0 running"
+    trial = state.next_trial()
+    other = state.next_trial()
+    assert trial is not None
+    assert other is not None
+    metrics = {"val_ece": 0.25, "val_acc": 0.9}
+    state.record(trial, trial.ending("finished", metrics, artifact="a"))
+    now = snapshot(state, started)
+    assert (now.trials, now.all_trials, now.running, now.failed) == (1, 5, 1, 0)
+    assert now.best == f"{trial.study.split('|')[1]} (validation ece 0.2500)"
+    assert now.seconds_left == pytest.approx(40, rel=0.2)
+    state.record(other, other.ending("failed", {}, reason="nan"))
+    assert " · 1 failed · best so far " in snapshot(state, started).line()
+
+
+def test_with_several_tasks_the_best_names_its_own(data: PreparedData) -> None:
+    state = make_state(data, tasks=2)
+    trial = state.next_trial()
+    assert trial is not None
+    outcome = trial.ending("finished", {"val_ece": 0.125, "val_acc": 0.9}, artifact="a")
+    state.record(trial, outcome)
+    assert snapshot(state, 0.0).best == f"{trial.study} (validation ece 0.1250)"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, ""), (5.2, "5 s"), (65, "1 min 05 s"), (59.7, "1 min 00 s"), (7260, "2 h 01 min")],
+)
+def test_the_time_left_is_readable(seconds: float | None, text: str) -> None:
+    line = Snapshot(1, 2, 3, 4, 1, 0, "", seconds).line()
+    assert line == "studies 1/2 · trials 3/4, 1 running" + (f" · about {text} left" if text else "")
+
+
+def test_without_a_terminal_there_is_a_line_at_once_and_then_seldom() -> None:
+    output = io.StringIO()
+    now = Snapshot(1, 2, 3, 4, 1, 0, "ls (validation ece 0.1)", 5.0)
+    with show_progress(Console(file=output, width=20)) as show:
+        for _ in range(5):
+            show(lambda: now)
+    assert output.getvalue() == f"{now.line()}\n"
+    with show_progress(None) as show:
+        show(lambda: pytest.fail("nobody looks"))
+    assert output.getvalue() == f"{now.line()}\n"
+
+
+def test_a_terminal_shows_a_bar_that_goes_away() -> None:
+    output = io.StringIO()
+    console = Console(file=output, width=100, force_terminal=True)
+    with show_progress(console) as show:
+        show(lambda: Snapshot(1, 2, 3, 4, 1, 0, "", None))
+    assert "trials 3/4" in output.getvalue()

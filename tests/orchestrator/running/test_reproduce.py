@@ -1,0 +1,177 @@
+"""Computing a tracked run again, and what is promoted to champion."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+
+from orchestrator.cli import main
+from orchestrator.running.reproduce import reproduce
+from orchestrator.storage.results import StudyResult
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.spec import SweepSpec
+from orchestrator.tracking import best_trials, study_results
+from orchestrator.tracking.champion import load_champion, promote
+from tests.orchestrator.tiny_sweep import TASK, tiny_sweep
+from trainables.common.errors import InputError
+from trainables.data import PreparedData
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> SweepSpec:
+    return tiny_sweep(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def results(spec: SweepSpec) -> dict[str, StudyResult]:
+    return {result.recipe: result for result in study_results(spec.tracking_uri, "tiny")}
+
+
+def prepared(spec: SweepSpec, result: StudyResult) -> PreparedData:
+    return PreparedData.open(Storage.of(spec).data / result.fingerprint)
+
+
+def predictions(spec: SweepSpec, key: str) -> dict[str, torch.Tensor]:
+    found = Storage.of(spec).store().find("evaluate", key)
+    assert found is not None
+    return found.tensors("test")
+
+
+def test_results_lead_to_predictions_data_and_cost(
+    spec: SweepSpec, results: dict[str, StudyResult]
+) -> None:
+    result = results["ce+macal+ts"]
+    assert (result.dataset, result.model, result.protocol) == ("digits", "convnet", "digits-custom")
+    assert (result.code, result.sweep_id) == ("c0ffee", "tiny-id")
+    assert result.seconds[0] >= 6.0  # Three stages of two seconds; features were computed once.
+    assert len(result.predictions) == len(result.test) == len(result.run_ids) == 2
+    for key, metrics in zip(result.predictions, result.test, strict=True):
+        rows = predictions(spec, key)
+        hits = rows["log_probs"].argmax(1) == rows["labels"]
+        assert hits.float().mean().item() == pytest.approx(metrics["acc"])
+
+
+@pytest.mark.parametrize("recipe", ["ce", "short+ts", "ce+macal+ts"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_run_computed_again_gives_the_same_figures(
+    spec: SweepSpec, results: dict[str, StudyResult], tmp_path: Path, recipe: str, seed: int
+) -> None:
+    found = reproduce(
+        results[recipe].run_ids[seed], tracking_uri=spec.tracking_uri, folder=tmp_path
+    )
+    assert found.run.trial.seed == seed
+    assert found.equal
+    assert found.worst.difference == 0.0
+    assert {"val_ece", "test_ece", "test_acc"} <= {figure.metric for figure in found.figures}
+    assert found.artifact == found.run.trial.artifact
+
+
+def test_a_training_for_a_gpu_is_computed_again_in_its_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    spec = tiny_sweep(tmp_path / "gpu", "gpu", gpus=0.5)
+    (result,) = (r for r in study_results(spec.tracking_uri, "gpu") if r.recipe == "ce+macal+ts")
+    run_id = result.run_ids[0]
+    found = reproduce(run_id, tracking_uri=spec.tracking_uri, folder=tmp_path / "again")
+    assert found.worst.difference == 0.0
+    assert found.artifact == found.run.trial.artifact
+    records = (tmp_path / "again" / "artifacts").glob("*/*/*/record.json")
+    requests = [json.loads(path.read_text()).get("request", {}) for path in records]
+    assert {r["stage"]: r["precision"] for r in requests if r} == {
+        "train": "bfloat16",
+        "refine": "float32",
+        "calibrate": "float32",
+    }
+
+
+def test_the_command_tells_equal_from_different(
+    spec: SweepSpec,
+    results: dict[str, StudyResult],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_id, uri = results["ce"].run_ids[0], spec.tracking_uri
+    assert main(["reproduce", run_id, "--tracking-uri", uri]) == 0
+    assert "equal: no figure differs by more than 1e-06" in capsys.readouterr().out
+    copy = tmp_path / "changed.db"
+    copy.write_bytes(Path(uri.removeprefix("sqlite:///")).read_bytes())
+    with closing(sqlite3.connect(copy)) as database, database:
+        database.execute(
+            "UPDATE latest_metrics SET value = value + 0.25 WHERE run_uuid = ? AND key = 'val_ece'",
+            (run_id,),
+        )
+    assert main(["reproduce", run_id, "--tracking-uri", f"sqlite:///{copy}"]) == 1
+    assert "different: val_ece by -2.50e-01, more than 1e-06" in capsys.readouterr().out
+
+
+def test_other_data_or_a_used_folder_are_refused(
+    spec: SweepSpec, results: dict[str, StudyResult], tmp_path: Path
+) -> None:
+    run_id, uri = results["ce"].run_ids[0], spec.tracking_uri
+    with pytest.raises(InputError, match="holds artifacts already"):
+        reproduce(run_id, tracking_uri=uri, folder=Storage.of(spec).folder)
+    copy = tmp_path / "changed.db"
+    copy.write_bytes(Path(uri.removeprefix("sqlite:///")).read_bytes())
+    with closing(sqlite3.connect(copy)) as database, database:
+        database.execute("UPDATE tags SET value = 'f00' WHERE key = 'calsweep.fingerprint'")
+    with pytest.raises(InputError, match="computed on data f00, but 'digits' is now"):
+        reproduce(run_id, tracking_uri=f"sqlite:///{copy}", folder=tmp_path / "fresh")
+    with pytest.raises(InputError, match="no run 'nope' on"):
+        reproduce("nope", tracking_uri=uri, folder=tmp_path / "other")
+
+
+def test_the_champion_predicts_what_was_measured(
+    spec: SweepSpec, results: dict[str, StudyResult], tmp_path: Path
+) -> None:
+    uri, storage = spec.tracking_uri, str(Storage.of(spec).folder)
+    for version, recipe in enumerate(("short+ts", "ce+macal+ts"), start=1):
+        result = results[recipe]
+        champion = promote(result.run_ids[0], uri, storage)
+        assert (champion.model, champion.version) == ("digits.convnet.tiny", str(version))
+        assert champion.new
+        network = load_champion(TASK, tmp_path / str(version), uri)
+        rows = predictions(spec, result.predictions[0])
+        outputs = network(prepared(spec, result).test().values)
+        assert torch.equal(outputs, rows["log_probs"])
+    again = promote(results["ce+macal+ts"].run_ids[0], uri, storage)
+    assert (again.version, again.new) == ("2", False)
+    back = promote(results["short+ts"].run_ids[0], uri, storage)
+    assert (back.version, back.new) == ("1", True)
+    files = [path.suffix for path in (tmp_path / "2").rglob("*.*") if path.is_file()]
+    assert set(files) <= {".json", ".safetensors", ".lock"}
+
+
+def test_best_promotes_what_it_prints(
+    spec: SweepSpec, results: dict[str, StudyResult], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["best", "--task", TASK, "--recipe", "ce", "--tag", "team=red", "--promote"]
+    assert main([*words, "--storage", str(Storage.of(spec).folder), "--format", "fixed"]) == 0
+    printed = capsys.readouterr()
+    assert "  fixed:\n    ce: {}\n" in printed.out
+    assert "digits.convnet.tiny version" in printed.err
+    (best,) = best_trials(spec.tracking_uri, TASK, "ce")
+    assert best.trial.run_id == results["ce"].run_ids[0]
+
+
+def test_what_cannot_be_promoted_or_loaded_is_said(
+    spec: SweepSpec, results: dict[str, StudyResult], tmp_path: Path
+) -> None:
+    uri, run_id = spec.tracking_uri, results["ce"].run_ids[0]
+    with pytest.raises(InputError, match=rf"its weights are not in {tmp_path}.*reproduce {run_id}"):
+        promote(run_id, uri, str(tmp_path))
+    with pytest.raises(InputError, match=r"no model 'other.x.y' with alias 'champion'"):
+        load_champion("other/x/y", tmp_path, uri)
+    promote(run_id, uri, str(Storage.of(spec).folder))
+    load_champion(TASK, tmp_path / "ours", uri)
+    (weights,) = (tmp_path / "ours").rglob("weights.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    from trainables.stages.export import load_chain
+
+    with pytest.raises(InputError, match="missing or damaged"):
+        load_chain(tmp_path / "ours" / "model")

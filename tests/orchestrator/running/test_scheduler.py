@@ -1,0 +1,425 @@
+"""The edge to Tune: studies kept apart, weak trials stopped, failures kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from orchestrator import run_sweep
+from orchestrator.running.cluster.local import require_room, slots
+from orchestrator.running.searcher import REAPED, StudySchedulers, SweepSearcher, make_scheduler
+from orchestrator.search.state import SweepState
+from orchestrator.storage.journal import read_events
+from orchestrator.sweep.plan import make_plan
+from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from trainables.common.errors import InputError
+from trainables.data import PreparedData, SplitSpec, prepare
+from trainables.stages import StageRequest
+from trainables.store.artifacts import Artifact
+
+STOP, CONTINUE = TrialScheduler.STOP, TrialScheduler.CONTINUE
+TASK = "digits/convnet/digits"
+
+
+def make_spec(recipes: str = "ce, mbls", **search: Any) -> SweepSpec:
+    rules = str({"trials": 4, "accuracy_tolerance": None, **search}).replace("None", "null")
+    return parse_sweep(
+        "name: edge\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\n"
+        f"recipes: [{recipes}]\nsearch: {rules}\n",
+        "edge",
+    )
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PreparedData]:
+    folder = tmp_path_factory.mktemp("data")
+    return {TASK: prepare("digits", folder, SplitSpec(), folder / "prepared")}
+
+
+# -- the schedulers
+
+
+def trial_of(study: str, number: int, role: str = "search") -> Any:
+    config = {"study": study, "role": role}
+    return SimpleNamespace(trial_id=f"{study}-{number}", config=config)
+
+
+def report(schedulers: StudySchedulers, trial: Any, epoch: int, score: float) -> str:
+    return schedulers.on_trial_result(None, trial, {"epoch": epoch, "score": score})
+
+
+def test_asha_stops_the_weaker_trials_of_a_study() -> None:
+    schedulers = StudySchedulers({"a": 9})
+    trials = [trial_of("a", number) for number in range(4)]
+    for trial in trials:
+        schedulers.on_trial_add(None, trial)
+    scores = [0.1, 0.2, 0.3, 0.05]
+    decisions = [report(schedulers, *pair) for pair in zip(trials, [1] * 4, scores, strict=True)]
+    assert decisions == [CONTINUE, STOP, STOP, CONTINUE]
+
+
+def test_one_study_never_stops_the_trials_of_another() -> None:
+    schedulers = StudySchedulers({"good": 9, "bad": 9})
+    for number in range(6):
+        trial = trial_of("good", number)
+        schedulers.on_trial_add(None, trial)
+        report(schedulers, trial, 1, 0.001 * number)
+    alone = StudySchedulers({"bad": 9})
+    for number in range(3):
+        score = 0.9 - 0.1 * number
+        decisions = []
+        for each in (schedulers, alone):
+            trial = trial_of("bad", number)
+            each.on_trial_add(None, trial)
+            decisions.append(report(each, trial, 1, score))
+        assert decisions == [CONTINUE, CONTINUE]
+    assert len(schedulers._schedulers) == 2
+
+
+@pytest.mark.parametrize(("epochs", "first"), [(1, 1), (9, 1), (90, 10), (350, 38)])
+def test_trials_are_judged_first_after_a_ninth_of_their_epochs(epochs: int, first: int) -> None:
+    schedulers = StudySchedulers({"a": epochs})
+    best, worst = trial_of("a", 0), trial_of("a", 1)
+    for trial in (best, worst):
+        schedulers.on_trial_add(None, trial)
+    for epoch in range(1, first):
+        assert report(schedulers, best, epoch, 0.1) == CONTINUE
+        assert report(schedulers, worst, epoch, 0.9) == CONTINUE
+    assert report(schedulers, best, first, 0.1) == CONTINUE
+    assert report(schedulers, worst, first, 0.9) == STOP
+
+
+def test_a_trial_is_never_stopped_for_reaching_its_last_epoch() -> None:
+    schedulers = StudySchedulers({"a": 5})
+    trial = trial_of("a", 0)
+    schedulers.on_trial_add(None, trial)
+    assert [report(schedulers, trial, epoch, 0.5) for epoch in range(1, 6)] == [CONTINUE] * 5
+
+
+def test_further_seeds_of_the_chosen_configuration_are_never_stopped() -> None:
+    schedulers = StudySchedulers({"a": 9})
+    best, seed = trial_of("a", 0), trial_of("a", 1, role="seed")
+    for trial in (best, seed):
+        schedulers.on_trial_add(None, trial)
+    for epoch in range(1, 10):
+        assert report(schedulers, best, epoch, 0.1) == CONTINUE
+        assert report(schedulers, seed, epoch, 0.9) == CONTINUE
+
+
+def test_waiting_and_failed_trials_count_for_nothing() -> None:
+    """They report epoch 0 and an infinite score."""
+    schedulers = StudySchedulers({"a": 9})
+    lost, good = trial_of("a", 0), trial_of("a", 1)
+    for trial in (lost, good):
+        schedulers.on_trial_add(None, trial)
+    assert report(schedulers, lost, 0, float("inf")) == CONTINUE
+    schedulers.on_trial_complete(None, lost, {"epoch": 0, "score": float("inf")})
+    assert report(schedulers, good, 1, 0.9) == CONTINUE
+    schedulers.on_trial_error(None, good)
+
+
+def test_the_sweep_file_chooses_the_scheduler() -> None:
+    for name, kind in (("none", FIFOScheduler), ("asha", StudySchedulers)):
+        spec = make_spec("mbls, mbls+macal, mbls+ts", scheduler=name)
+        made = make_scheduler(make_plan(spec))
+        assert type(made) is kind
+    assert isinstance(made, StudySchedulers)
+    assert made._epochs == {f"{TASK}|mbls": 30, f"{TASK}|mbls+macal": 40, f"{TASK}|mbls+ts": 1}
+
+
+# -- the searcher
+
+
+class Pages:
+    """A journal that can be told to be full."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self.full = False
+
+    def append(self, event: Any, durable: bool = True) -> None:
+        if self.full:
+            raise InputError("journal.jsonl cannot be written: no space left")
+        self.events.append(event)
+
+
+@pytest.fixture
+def pages() -> Pages:
+    return Pages()
+
+
+@pytest.fixture
+def searcher(data: dict[str, PreparedData], pages: Pages) -> SweepSearcher:
+    spec = make_spec("mbls")
+    state = SweepState(make_plan(spec), "sweep", data, pages.append)
+    return SweepSearcher(state, pages)  # type: ignore[arg-type]
+
+
+def flat(**changes: Any) -> dict[str, Any]:
+    """Return a last report as Tune hands it over."""
+    return {
+        "status": "finished",
+        "reason": "",
+        "reused": False,
+        "storage_failed": False,
+        "seconds": 1.25,
+        "metrics/val_ece": 0.25,
+        "metrics/val_acc": 0.5,
+        "history": [{"step": 2, "metrics": {"val_ece": 0.25}}],
+        **changes,
+    }
+
+
+def ends(pages: Pages) -> list[tuple[str, str, float]]:
+    return [
+        (event.status, event.reason, event.seconds)
+        for event in pages.events
+        if event.event == "trial_finished"
+    ]
+
+
+def test_a_suggestion_holds_all_that_a_trial_needs(searcher: SweepSearcher) -> None:
+    config = searcher.suggest("one")
+    assert config["study"] == f"{TASK}|mbls"
+    assert (config["number"], config["cpus"], config["gpus"]) == (0, 1, 0.0)
+    assert config["score"] == "val_ece"
+    assert config["request"]["parts"] == {
+        "mbls": {"margin": 6.0, "weight": 0.1, "variant": "released"}
+    }
+
+
+def test_what_one_pass_has_stored_needs_no_trial_of_its_own(
+    data: dict[str, PreparedData], pages: Pages
+) -> None:
+    stored: dict[str, Artifact] = {}
+    spec = make_spec("ce+macal")
+    state = SweepState(make_plan(spec), "sweep", data, pages.append)
+    searcher = SweepSearcher(
+        state,
+        pages,  # type: ignore[arg-type]
+        find=lambda stage, key: stored.get(key),
+    )
+    number = 0
+    while (config := searcher.suggest(str(number)))["request"]["stage"] == "train":
+        searcher.on_trial_complete(str(number), flat())
+        number += 1
+    record = {"metrics": {"val_ece": 0.5, "val_acc": 0.5}, "history": [{"step": 1, "metrics": {}}]}
+    for fields in config["together"]:
+        key = StageRequest(**fields).key()
+        stored[key] = Artifact("refine", key, Path(), record)
+    assert len(stored) > 1
+    searcher.on_trial_complete(str(number), flat())
+    following = searcher.suggest("next")
+    assert following == Searcher.FINISHED or following["study"] != config["study"]
+    taken = [event for event in pages.events if getattr(event, "artifact", "") in stored]
+    assert [(event.reused, event.metrics["val_ece"]) for event in taken] == [(True, 0.5)] * len(
+        stored
+    )
+
+
+def test_the_study_waits_and_ends(searcher: SweepSearcher, pages: Pages) -> None:
+    given = [searcher.suggest(f"t{number}") for number in range(4)]
+    assert all(isinstance(config, dict) for config in given)
+    assert searcher.suggest("t4") is None
+    for number in range(4):
+        searcher.on_trial_complete(f"t{number}", flat())
+    assert searcher.suggest("t5") == Searcher.FINISHED
+    assert ends(pages) == [("finished", "", 1.25)] * 4
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "status", "reason"),
+    [
+        (flat(), False, "finished", ""),
+        (flat(status="failed", reason="ValueError: x"), False, "failed", "ValueError: x"),
+        (flat(status="running"), False, "pruned", ""),
+        (None, True, "failed", REAPED),
+        (None, False, "failed", REAPED),
+    ],
+)
+def test_the_last_report_says_how_a_trial_ended(
+    searcher: SweepSearcher,
+    pages: Pages,
+    result: dict[str, Any] | None,
+    error: bool,
+    status: str,
+    reason: str,
+) -> None:
+    searcher.suggest("one")
+    searcher.on_trial_complete("one", result, error)
+    ((found, why, _),) = ends(pages)
+    assert (found, why) == (status, reason)
+
+
+def test_every_epoch_is_written_once(searcher: SweepSearcher, pages: Pages) -> None:
+    searcher.suggest("one")
+    first = [{"step": 1, "metrics": {"val_ece": 0.5}}]
+    searcher.on_trial_result("one", flat(status="running", history=first))
+    searcher.on_trial_complete("one", flat())
+    steps = [event.step for event in pages.events if event.event == "epoch"]
+    assert steps == [1, 2]
+
+
+def test_a_trial_whose_process_died_keeps_its_time(searcher: SweepSearcher, pages: Pages) -> None:
+    searcher.suggest("one")
+    searcher.on_trial_result("one", flat(status="running"))
+    searcher.on_trial_complete("one", None, error=True)
+    assert ends(pages) == [("failed", REAPED, 1.25)]
+
+
+def test_a_trial_that_the_machine_failed_says_where(searcher: SweepSearcher, pages: Pages) -> None:
+    searcher.suggest("one")
+    told = {"reason": "OSError: x", "host": "node7", "traceback": "File a.py"}
+    searcher.on_trial_result("one", flat(status="broken", **told))
+    searcher.on_trial_complete("one", None, error=True)
+    assert ends(pages) == [("failed", "OSError: x", 1.25)]
+    end = next(event for event in pages.events if event.event == "trial_finished")
+    assert (end.fault, end.host, end.traceback) == ("machine", "node7", "File a.py")
+
+
+def test_a_trial_that_broke_once_may_finish(searcher: SweepSearcher, pages: Pages) -> None:
+    searcher.suggest("one")
+    searcher.on_trial_result("one", flat(status="broken", reason="OSError: x", host="node7"))
+    searcher.on_trial_complete("one", flat())
+    assert ends(pages) == [("finished", "", 1.25)]
+    end = next(event for event in pages.events if event.event == "trial_finished")
+    assert (end.fault, end.host) == ("", None)
+
+
+def test_a_configuration_that_failed_says_where(searcher: SweepSearcher, pages: Pages) -> None:
+    searcher.suggest("one")
+    told = {"reason": "ValueError: x", "host": "node7", "traceback": "File a.py"}
+    searcher.on_trial_complete("one", flat(status="failed", **told))
+    end = next(event for event in pages.events if event.event == "trial_finished")
+    assert (end.fault, end.host, end.traceback) == ("", "node7", "File a.py")
+
+
+def test_asha_does_not_stop_a_trial_that_has_to_end_its_process() -> None:
+    schedulers = StudySchedulers({"a": 9})
+    good, broken = trial_of("a", 0), trial_of("a", 1)
+    for trial in (good, broken):
+        schedulers.on_trial_add(None, trial)
+    assert report(schedulers, good, 1, 0.1) == CONTINUE
+    told = {"epoch": 1, "score": 0.9, "status": "broken"}
+    assert schedulers.on_trial_result(None, broken, told) == CONTINUE
+    assert report(schedulers, broken, 1, 0.9) == STOP
+
+
+@pytest.mark.parametrize("when", ["at a report", "at the end", "at the start"])
+def test_a_journal_that_cannot_be_written_ends_the_sweep(
+    searcher: SweepSearcher, pages: Pages, when: str
+) -> None:
+    """Tune swallows what is raised when a trial reports or ends."""
+    searcher.suggest("one")
+    pages.full = True
+    if when == "at a report":
+        searcher.on_trial_result("one", flat(status="running"))
+    elif when == "at the end":
+        searcher.on_trial_complete("one", flat())
+    with pytest.raises(InputError, match=r"journal\.jsonl cannot be written"):
+        searcher.suggest("two")
+
+
+def test_tunes_snapshots_leave_the_state_out(searcher: SweepSearcher, tmp_path: Path) -> None:
+    assert set(searcher.__getstate__()) == {"_metric", "_mode"}
+    searcher.save(str(tmp_path / "snapshot"))
+    assert (tmp_path / "snapshot").read_text() == '{"sweep_id": "sweep"}'
+    with pytest.raises(RuntimeError, match="resumes from its journal"):
+        searcher.restore(str(tmp_path / "snapshot"))
+
+
+# -- what fits on a machine
+
+
+@pytest.mark.parametrize(
+    ("resources", "cpu", "gpu", "count"),
+    [
+        ({"CPU": 8.0}, 1, 0.0, 8),
+        ({"CPU": 8.0}, 3, 0.0, 2),
+        ({"CPU": 8.0, "GPU": 1.0}, 1, 0.25, 4),
+        ({"CPU": 8.0, "GPU": 2.0}, 1, 0.4, 4),
+        ({"CPU": 8.0, "GPU": 2.0}, 1, 1.0, 2),
+        ({"CPU": 8.0, "GPU": 4.0}, 1, 2.0, 2),
+        ({"CPU": 2.0, "GPU": 4.0}, 1, 0.5, 2),
+        ({"CPU": 64.0, "GPU": 3.0}, 1, 0.1, 30),
+        ({"CPU": 2.0}, 4, 0.0, 1),
+    ],
+)
+def test_slots(resources: dict[str, float], cpu: float, gpu: float, count: int) -> None:
+    assert slots(resources, cpu, gpu) == count
+
+
+@pytest.mark.parametrize(("cpu", "gpu"), [(3, 0.0), (1, 0.5), (1, 2.0)])
+def test_a_trial_that_never_fits_is_refused(cpu: float, gpu: float) -> None:
+    with pytest.raises(InputError) as caught:
+        require_room({"CPU": 2.0}, "train", cpu, gpu)
+    assert str(caught.value) == (
+        f"resources.train: a trial of {cpu} CPUs and {gpu:g} GPUs does not fit on this machine "
+        "with 2 CPUs and 0 GPUs"
+    )
+    require_room({"CPU": 2.0}, "train", 2, 0.0)
+    require_room({"CPU": 2.0, "GPU": 1.0}, "train", 1, 1.0)
+
+
+# -- a whole sweep
+
+SWEEP = """
+name: halving
+tasks:
+  - name: digits
+    dataset: digits
+    model: convnet
+    protocol: {{base: digits, epochs: 9}}
+    split: {{train_limit: 200}}
+recipes: [ls, ls+macal]
+search:
+  trials: 6
+  scheduler: asha
+  accuracy_tolerance: null
+  spaces: {{ls: {{smoothing: {{low: 0.0, high: 0.9}}}}}}
+  fixed: {{macal: {{epochs: 6}}}}
+seeds: [0, 1]
+storage: {storage}
+"""
+
+
+@pytest.mark.slow
+def test_a_sweep_under_asha_runs_to_its_end(tmp_path: Path) -> None:
+    outcome = run_sweep(parse_sweep(SWEEP.format(storage=tmp_path), "halving"))
+    assert outcome.status == "finished"
+    events = read_events(outcome.journal)[0]
+    ends = [event for event in events if event.event == "trial_finished"]
+    studies = {e.key: e.study for e in events if e.event == "trial_started"}
+    counts = Counter((studies[end.key], end.status) for end in ends)
+    for study in ("digits|ls", "digits|ls+macal"):
+        assert counts[study, "finished"] + counts[study, "pruned"] == 7  # one is a further seed
+        assert counts[study, "finished"] >= 2
+        assert counts[study, "pruned"] >= 1
+    chosen = {event.chosen for event in events if event.event == "study_closed"}
+    finished = {end.key for end in ends if end.status == "finished"}
+    assert chosen <= finished
+    for end in ends:
+        steps = [e.step for e in events if e.event == "epoch" and e.key == end.key]
+        epochs = 6 if "macal" in studies[end.key] else 9
+        assert steps == list(range(1, len(steps) + 1))
+        assert (len(steps) == epochs) == (end.status == "finished")
+    assert all(len(result.test) == 2 for result in outcome.results)
+
+
+def test_what_goes_to_the_workers_does_not_import_the_orchestrator() -> None:
+    from ray import cloudpickle
+
+    from orchestrator.running.tune import _resources
+
+    spec = make_spec()
+    sent = cloudpickle.dumps(_resources(spec))
+    assert b"orchestrator.sweep.spec" in cloudpickle.dumps(spec)
+    assert b"orchestrator.sweep.spec" not in sent
+    (bundle,) = cloudpickle.loads(sent)({"request": {"stage": "refine"}}).bundles
+    assert bundle == {"CPU": 1.0}

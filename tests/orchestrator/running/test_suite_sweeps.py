@@ -1,0 +1,125 @@
+"""Suites in sweep files: refused early, measured once, in journal, MLflow and table alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orchestrator import run_sweep
+from orchestrator.cli import main
+from orchestrator.running.data import prepare_data
+from orchestrator.storage.journal import read_events
+from orchestrator.storage.ledger import read_ledger
+from orchestrator.storage.results import StudyResult, results_of
+from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from orchestrator.tracking import study_results
+from trainables.common.errors import InputError
+
+SWEEP = """
+name: suites
+tasks:
+  - dataset: digits
+    model: convnet
+    protocol: {{base: digits, epochs: 2}}
+    name: digits
+    suites: {suites}
+recipes: [ce]
+search: {{trials: 1}}
+storage: {folder}/storage
+data_root: {folder}/data
+"""
+
+
+def make_spec(folder: Path, *suites: str) -> SweepSpec:
+    return parse_sweep(SWEEP.format(folder=folder, suites=list(suites)), "suites")
+
+
+def write_noise(path: Path, seed: int) -> str:
+    images = np.random.default_rng(seed).integers(0, 256, (40, 9, 9), dtype=np.uint8)
+    labels = np.arange(20) % 10
+    np.savez(path, x_train=images[:20], y_train=labels, x_test=images[20:], y_test=labels)
+    return f"ood-npz:{path}"
+
+
+@pytest.mark.parametrize(
+    ("suites", "text"),
+    [
+        (["cifar10c"], r"tasks\[0\]\.suites: unknown suite 'cifar10c'; there are: cifar10-c"),
+        (["ood-shvn"], r"tasks\[0\]\.suites: unknown suite 'ood-shvn'; there are: ood-svhn"),
+        (["ood-svhn", "ood-svhn"], r"tasks\[0\]\.suites: .* are both called 'ood-svhn'"),
+    ],
+)
+def test_names_are_checked_with_the_file(tmp_path: Path, suites: list[str], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        make_spec(tmp_path, *suites)
+
+
+@pytest.mark.parametrize(
+    ("suite", "text"),
+    [
+        ("cifar10-c", "suite 'cifar10-c': has 32 x 32 images of 3 channels, 'digits' has 8 x 8"),
+        ("generated-c", "suite 'generated-c': needs images of 3 channels and 32 pixels"),
+        ("ood-digits", "suite 'ood-digits': has the images of the task itself"),
+        ("ood-npz:nowhere.npz", "does not exist"),
+        ("ood-imagenet", "get ILSVRC2012 from"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_starts(
+    tmp_path: Path, suite: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SWEEP.format(folder=tmp_path, suites=[suite]))
+    assert main(["run", str(path)]) == 2
+    error = capsys.readouterr().err
+    (line,) = [line for line in error.splitlines() if not line.startswith("preparing")]
+    assert text in line
+    assert "tasks[0] (digits)" in line
+    assert not (tmp_path / "storage" / "sweeps" / "suites" / "journal.jsonl").exists()
+
+
+def test_suites_are_stored_beside_the_data(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path, write_noise(tmp_path / "a.npz", 1))
+    prepare_data(spec)
+    (manifest,) = (tmp_path / "storage" / "data" / "suites").glob("*/suite.json")
+    before = manifest.stat().st_mtime_ns
+    prepare_data(spec)
+    assert manifest.stat().st_mtime_ns == before
+
+
+def test_list_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "suites"]) == 0
+    listed = capsys.readouterr().out.split()
+    assert {"cifar10-c", "cifar100-c", "generated-c", "ood-svhn", "ood-npz:PATH"} <= set(listed)
+
+
+@pytest.mark.slow
+def test_a_sweep_measures_suites_and_takes_further_ones(tmp_path: Path) -> None:
+    first, second = (write_noise(tmp_path / f"{name}.npz", seed) for seed, name in enumerate("ab"))
+    outcome = run_sweep(make_spec(tmp_path, first))
+    (before,) = outcome.results
+    names = {"ood-a/auroc", "ood-a/fpr95"}
+    assert {name for name in before.test[0] if "/" in name} == names
+
+    again = run_sweep(make_spec(tmp_path, first, second))
+    (result,) = again.results
+    extra = {"ood-b/auroc", "ood-b/fpr95", "ood/auroc", "ood/fpr95"}
+    assert {name for name in result.test[0] if "/" in name} == names | extra
+    assert before.test[0].items() <= result.test[0].items()
+    mean = (result.test[0]["ood-a/auroc"] + result.test[0]["ood-b/auroc"]) / 2
+    assert result.test[0]["ood/auroc"] == pytest.approx(mean)
+    assert trained(again.journal) == 1
+
+    assert tuple(results_of(read_ledger(again.journal))) == again.results
+    (tracked,) = study_results(again.spec.tracking_uri, "suites")
+    assert measured(tracked) == measured(result)
+
+
+def trained(journal: Path) -> int:
+    ended = [event for event in read_events(journal)[0] if event.event == "trial_finished"]
+    return sum(not event.reused for event in ended)
+
+
+def measured(result: StudyResult) -> list[dict[str, float]]:
+    return [{name: round(value, 9) for name, value in row.items()} for row in result.test]

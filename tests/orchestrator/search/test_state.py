@@ -1,0 +1,439 @@
+"""The order of trials, without Ray: dependencies, fairness, determinism, failures, resuming."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.search.state import SweepState
+from orchestrator.search.trials import TrialSpec
+from orchestrator.storage.events import TrialFinished
+from orchestrator.storage.ledger import Ledger
+from orchestrator.sweep.plan import make_plan
+from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from trainables.data import PreparedData, SplitSpec, prepare
+
+TASK = "digits/convnet/digits"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PreparedData]:
+    folder = tmp_path_factory.mktemp("data")
+    return {TASK: prepare("digits", folder, SplitSpec(), folder / "prepared")}
+
+
+def make_spec(recipes: str = 'ce, mbls, "*+macal", "*+macal+ts"', **search: Any) -> SweepSpec:
+    rules = {"trials": 5, "parallel_trials": 2, **search}
+    text = f"""
+name: state
+tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
+recipes: [{recipes}]
+search: {rules}
+seeds: [0, 1]
+""".replace("None", "null")
+    return parse_sweep(text, "state")
+
+
+def make_state(
+    spec: SweepSpec, data: dict[str, PreparedData], **options: Any
+) -> tuple[SweepState, list[dict[str, Any]]]:
+    events: list[Any] = []
+    return SweepState(make_plan(spec), "sweep", data, events.append, **options), events
+
+
+def measure(trial: TrialSpec) -> TrialFinished:
+    """Stand in for a training: metrics that depend on the parameters alone."""
+    noise = random.Random(repr(sorted(trial.parameters.items())) + str(trial.request.seed))
+    return trial.ending(
+        "finished",
+        {"val_ece": noise.random() / 10, "val_acc": 0.95 + noise.random() / 50},
+        artifact=trial.request.key(),
+    )
+
+
+def drive(
+    state: SweepState,
+    workers: int,
+    order: random.Random,
+    measured: Callable[[TrialSpec], TrialFinished] = measure,
+    stop_after: int | None = None,
+) -> list[TrialSpec]:
+    """Run a sweep with so many workers, which end in an arbitrary order."""
+    running: list[TrialSpec] = []
+    ended: list[TrialSpec] = []
+    while not state.finished and len(ended) != stop_after:
+        while len(running) < workers and (trial := state.next_trial()) is not None:
+            running.append(trial)
+        if not running:
+            break
+        trial = running.pop(order.randrange(len(running)))
+        state.record(trial, measured(trial))
+        ended.append(trial)
+    return ended
+
+
+def choices(state: SweepState) -> dict[str, Any]:
+    return {
+        name: study.chosen and (study.chosen.trial.number, study.chosen.trial.configuration)
+        for name, study in state.studies.items()
+    }
+
+
+def test_every_study_runs_its_budget_and_the_default_first(data: dict[str, PreparedData]) -> None:
+    state, _ = make_state(make_spec(), data)
+    drive(state, 3, random.Random(0))
+    assert state.finished
+    for study in state.studies.values():
+        assert len(study.trials) == study.plan.trials + 1  # and one further seed
+    mbls = state.studies[f"{TASK}|mbls"]
+    assert mbls.plan.trials == 5
+    assert mbls.trials[0].parameters == {"mbls.margin": 6.0, "mbls.weight": 0.1}
+    assert state.studies[f"{TASK}|ce"].plan.trials == 1  # nothing to search
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_suggestions_do_not_depend_on_who_ends_first(
+    data: dict[str, PreparedData], workers: int
+) -> None:
+    reference, _ = make_state(make_spec(), data)
+    drive(reference, 1, random.Random(0))
+    state, _ = make_state(make_spec(), data)
+    drive(state, workers, random.Random(workers))
+    assert choices(state) == choices(reference)
+    for name, study in state.studies.items():
+        expected = reference.studies[name].trials
+        assert {n: t.parameters for n, t in study.trials.items()} == {
+            n: t.parameters for n, t in expected.items()
+        }
+
+
+@pytest.mark.parametrize(("gpus", "precision"), [(0, "float32"), (0.5, "bfloat16")])
+def test_trainings_on_a_gpu_are_asked_for_in_bfloat16(
+    data: dict[str, PreparedData], gpus: float, precision: str
+) -> None:
+    text = f"""
+name: state
+tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
+recipes: [ce+tst+ts]
+search: {{trials: 1}}
+resources: {{train: {{gpu: {gpus}}}, refine: {{gpu: 1}}}}
+"""
+    state, _ = make_state(parse_sweep(text, "state"), data)
+    asked = [trial.request for trial in drive(state, 1, random.Random(0))]
+    assert [r.stage for r in asked] == ["train", "refine", "calibrate"]
+    assert [r.precision for r in asked] == [precision, "float32", "float32"]
+    assert asked[1].upstream_request is not None
+    assert asked[1].upstream_request["precision"] == precision
+
+
+def test_a_study_builds_on_the_chosen_configuration(data: dict[str, PreparedData]) -> None:
+    state, _ = make_state(make_spec(), data)
+    drive(state, 4, random.Random(1))
+    chosen = state.studies[f"{TASK}|mbls"].chosen
+    assert chosen is not None
+    for trial in state.studies[f"{TASK}|mbls+macal"].trials.values():
+        assert trial.configuration["mbls"] == chosen.trial.configuration["mbls"]
+        if trial.role == "search":
+            assert trial.request.upstream == chosen.outcome.artifact
+
+
+def test_further_seeds_build_on_the_same_seed(data: dict[str, PreparedData]) -> None:
+    state, _ = make_state(make_spec(), data)
+    drive(state, 4, random.Random(1))
+    upstream = state.studies[f"{TASK}|mbls"].seeds[1]
+    refined = state.studies[f"{TASK}|mbls+macal"].seeds[1]
+    assert upstream is not None
+    assert refined is not None
+    assert refined.trial.request.seed == 1
+    assert refined.trial.request.upstream == upstream.outcome.artifact
+
+
+def test_the_lowest_guarded_objective_wins(data: dict[str, PreparedData]) -> None:
+    def measured(trial: TrialSpec) -> TrialFinished:
+        sharp = trial.number == 3
+        accuracy = 0.90 if sharp else 0.97
+        metrics = {"val_ece": 0.01 if sharp else 0.03 + trial.number / 1000, "val_acc": accuracy}
+        return trial.ending("finished", metrics, artifact=trial.request.key())
+
+    guarded, _ = make_state(make_spec("ce, mbls", accuracy_tolerance=0.01), data)
+    drive(guarded, 2, random.Random(0), measured)
+    study = guarded.studies[f"{TASK}|mbls"]
+    assert study.chosen is not None
+    assert study.chosen.trial.number == 0
+    assert study.objectives[3] == pytest.approx(0.01 + (0.97 - 0.01 - 0.90))
+
+    free, _ = make_state(make_spec("ce, mbls", accuracy_tolerance=None), data)
+    drive(free, 2, random.Random(0), measured)
+    chosen = free.studies[f"{TASK}|mbls"].chosen
+    assert chosen is not None
+    assert chosen.trial.number == 3
+
+
+def test_failed_trials_count_and_the_study_goes_on(data: dict[str, PreparedData]) -> None:
+    def measured(trial: TrialSpec) -> TrialFinished:
+        if trial.study.endswith("|mbls") and trial.number in (0, 2):
+            return trial.ending("failed", {}, reason="loss became nan")
+        return measure(trial)
+
+    state, events = make_state(make_spec(), data)
+    drive(state, 3, random.Random(0), measured)
+    closed = [e for e in events if e.event == "study_closed" and e.study == f"{TASK}|mbls"]
+    assert [(e.finished, e.failed, e.reason) for e in closed] == [(3, 2, "loss became nan")]
+    assert state.finished
+
+
+def test_nothing_is_built_on_a_study_without_a_finished_trial(
+    data: dict[str, PreparedData],
+) -> None:
+    def measured(trial: TrialSpec) -> TrialFinished:
+        failed = trial.ending("failed", {}, reason="out of memory")
+        return failed if trial.study.endswith("|mbls") else measure(trial)
+
+    state, events = make_state(make_spec(), data)
+    drive(state, 3, random.Random(0), measured)
+    assert state.finished
+    for recipe in ("mbls", "mbls+macal", "mbls+macal+ts"):
+        assert state.studies[f"{TASK}|{recipe}"].chosen is None
+    closed = {event.study: event for event in events if event.event == "study_closed"}
+    assert "mbls" in closed[f"{TASK}|mbls+macal+ts"].reason
+    assert state.studies[f"{TASK}|ce+macal+ts"].chosen is not None
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 4, 11, 17])
+def test_a_resumed_sweep_repeats_nothing_and_chooses_the_same(
+    data: dict[str, PreparedData], stop_after: int
+) -> None:
+    whole, _ = make_state(make_spec(), data)
+    drive(whole, 2, random.Random(0))
+    first, events = make_state(make_spec(), data)
+    before = {trial.key for trial in drive(first, 2, random.Random(5), stop_after=stop_after)}
+
+    again, later = make_state(make_spec(), data, past=Ledger(events))
+    after = {trial.key for trial in drive(again, 3, random.Random(6))}
+    assert not before & after
+    assert again.taken_over == len(before) == stop_after
+    assert choices(again) == choices(whole)
+    keys = [e.key for e in [*events, *later] if e.event == "trial_finished"]
+    assert len(keys) == len(set(keys))
+
+
+def test_a_finished_trial_without_its_artifact_runs_again(data: dict[str, PreparedData]) -> None:
+    first, events = make_state(make_spec("ce"), data)
+    drive(first, 1, random.Random(0))
+    again, later = make_state(
+        make_spec("ce"), data, past=Ledger(events), available=lambda stage, key: False
+    )
+    assert len(drive(again, 1, random.Random(0))) == 2
+    # Whoever heard of a new start hears of the new end.
+    assert [event.event for event in later] == ["trial_started", "trial_finished"] * 2
+
+
+def faulty(trial: TrialSpec) -> TrialFinished:
+    """Have the machine fail some trials, and the configuration of another one fail."""
+    if trial.study.endswith("|mbls") and trial.number == 1:
+        return trial.ending("failed", {}, reason="OSError: x", fault="machine")
+    if trial.study.endswith("|mbls") and trial.number == 3:
+        return trial.ending("failed", {}, reason="loss became nan")
+    return measure(trial)
+
+
+def nan(trial: TrialSpec) -> TrialFinished:
+    """Have the configuration of that trial fail alone."""
+    outcome = faulty(trial)
+    return measure(trial) if outcome.fault else outcome
+
+
+def test_a_trial_that_the_machine_failed_runs_again(data: dict[str, PreparedData]) -> None:
+    spec = make_spec("ce, mbls", sampler="random")
+    whole, _ = make_state(spec, data)
+    drive(whole, 2, random.Random(0), nan)
+    first, events = make_state(spec, data)
+    before = drive(first, 2, random.Random(0), faulty)
+    again, later = make_state(spec, data, past=Ledger(events))
+    tried, *others = drive(again, 2, random.Random(1), nan)
+    assert [trial.role for trial in others] == ["seed"]  # It is the best one, as it turns out.
+    assert (tried.study, tried.number, tried.role) == (f"{TASK}|mbls", 1, "search")
+    assert tried.key in {trial.key for trial in before}
+    assert choices(again) == choices(whole)
+    ends = [(e.key, e.status) for e in later if e.event == "trial_finished"]
+    assert ends == [(trial.key, "finished") for trial in (tried, *others)]
+    closed = [e for e in later if e.event == "study_closed"]
+    assert [(e.study, e.finished, e.failed) for e in closed] == [(f"{TASK}|mbls", 4, 1)]
+
+    settled, nothing = make_state(spec, data, past=Ledger([*events, *later]))
+    assert settled.next_trial() is None
+    assert settled.finished
+    assert nothing == []
+    assert choices(settled) == choices(whole)
+
+
+def test_a_trial_that_the_machine_fails_again_says_nothing_new(
+    data: dict[str, PreparedData],
+) -> None:
+    spec = make_spec("ce, mbls", sampler="random")
+    first, events = make_state(spec, data)
+    drive(first, 2, random.Random(0), faulty)
+    again, later = make_state(spec, data, past=Ledger(events))
+    drive(again, 2, random.Random(0), faulty)
+    assert again.finished
+    kinds = [e.event for e in later]
+    assert kinds == ["trial_started", "trial_finished"]
+    assert choices(again) == choices(first)
+
+
+def test_what_the_machine_has_failed_changes_what_is_suggested_next(
+    data: dict[str, PreparedData],
+) -> None:
+    """A sampler that learns goes on as if nothing had failed: the sweep ends as an unhurt one."""
+    spec = make_spec("ce, mbls", trials=8)
+    whole, _ = make_state(spec, data)
+    drive(whole, 2, random.Random(0), nan)
+    first, events = make_state(spec, data)
+    drive(first, 2, random.Random(0), faulty)
+    again, _ = make_state(spec, data, past=Ledger(events))
+    drive(again, 2, random.Random(0), nan)
+    assert choices(again) == choices(whole)
+
+
+def test_while_a_trial_has_to_run_again_nothing_is_dispensable(
+    data: dict[str, PreparedData],
+) -> None:
+    """With its outcome another one may be chosen, or be worth more."""
+    spec = make_spec("ce, mbls", sampler="random")
+    first, events = make_state(spec, data)
+    drive(first, 2, random.Random(0), faulty)
+    again, _ = make_state(spec, data, past=Ledger(events), available=lambda stage, key: False)
+    assert len(drive(again, 2, random.Random(0))) == len(first.studies[f"{TASK}|mbls"].trials) + 1
+
+
+def test_a_study_that_the_machine_failed_says_so(data: dict[str, PreparedData]) -> None:
+    def broken(trial: TrialSpec) -> TrialFinished:
+        return trial.ending("failed", {}, reason="OSError: x", fault="machine")
+
+    state, events = make_state(make_spec("ce, ce+ts"), data)
+    drive(state, 2, random.Random(0), broken)
+    (closed, following) = [e.reason for e in events if e.event == "study_closed"]
+    assert closed == "by a fault of the machine, a resumed sweep tries again: OSError: x"
+    assert following == f"{TASK}|ce has no finished trial to build on"
+    again, later = make_state(make_spec("ce, ce+ts"), data, past=Ledger(events))
+    drive(again, 2, random.Random(0))
+    assert [e.reason for e in later if e.event == "study_closed"] == ["", ""]
+    assert all(study.chosen is not None for study in again.studies.values())
+
+
+def test_a_closed_study_needs_only_what_it_chose(data: dict[str, PreparedData]) -> None:
+    spec = make_spec("ce, mbls")
+    whole, events = make_state(spec, data)
+    drive(whole, 2, random.Random(0))
+    kept = {
+        chosen.outcome.artifact
+        for study in whole.studies.values()
+        for chosen in study.seeds.values()
+        if chosen is not None
+    }
+    again, _ = make_state(spec, data, past=Ledger(events), available=lambda stage, key: key in kept)
+    assert again.next_trial() is None
+    assert again.finished
+    assert choices(again) == choices(whole)
+
+
+def test_refinements_come_in_blocks_that_the_first_one_computes(
+    data: dict[str, PreparedData],
+) -> None:
+    spec = make_spec('"ce+macal"', trials=5, parallel_trials=3)
+    state, _ = make_state(spec, data)
+    trained = state.next_trial()
+    assert trained is not None
+    assert trained.together == ()
+    state.record(trained, measure(trained))
+
+    def next_refinement() -> TrialSpec | None:
+        while (trial := state.next_trial()) is not None and trial.request.stage != "refine":
+            state.record(trial, measure(trial))
+        return trial
+
+    first = next_refinement()
+    assert first is not None
+    assert next_refinement() is None  # The others wait for the first.
+    state.record(first, measure(first))
+    others = [next_refinement(), next_refinement()]
+    assert [trial and trial.request for trial in others] == list(first.together)
+    assert next_refinement() is None  # The next block waits for the results of this one.
+    for trial in others:
+        assert trial is not None
+        state.record(trial, measure(trial))
+    last = next_refinement()
+    assert last is not None
+    assert (last.number, len(last.together)) == (3, 1)
+
+
+@pytest.mark.parametrize(("sampler", "block"), [("tpe", 3), ("random", 5)])
+def test_a_sampler_that_does_not_learn_has_wide_blocks(
+    data: dict[str, PreparedData], sampler: str, block: int
+) -> None:
+    spec = make_spec('"ce+macal"', trials=5, parallel_trials=3, sampler=sampler)
+    state, _ = make_state(spec, data)
+    ended = drive(state, 4, random.Random(0))
+    (first,) = [t for t in ended if t.number == 0 and t.study == f"{TASK}|ce+macal"]
+    assert len(first.together) == block - 1
+
+
+def test_a_wide_block_is_several_passes_side_by_side(
+    data: dict[str, PreparedData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.search.state.PASS", 2)
+    state, _ = make_state(make_spec('"ce+macal"', trials=5, sampler="random"), data)
+    while not (trial := state.next_trial()) or trial.request.stage != "refine":
+        assert trial is not None
+        state.record(trial, measure(trial))
+    passes = [trial, state.next_trial(), state.next_trial()]
+    assert [one and (one.number, len(one.together)) for one in passes] == [(0, 1), (2, 1), (4, 0)]
+    assert passes[1] is not None
+    state.record(passes[1], measure(passes[1]))
+    carried = state.next_trial()
+    assert carried is not None
+    assert carried.number == 3
+
+
+def test_under_a_scheduler_every_refinement_runs_on_its_own(data: dict[str, PreparedData]) -> None:
+    state, _ = make_state(make_spec('"ce+macal"', scheduler="asha"), data)
+    assert all(trial.together == () for trial in drive(state, 2, random.Random(0)))
+
+
+@pytest.mark.parametrize(("recipe", "block"), [("ce+ts-ls", 3), ("ce+spline", 1)])
+def test_calibrations_are_computed_one_by_one_and_some_suggested_in_blocks(
+    data: dict[str, PreparedData], recipe: str, block: int
+) -> None:
+    state, _ = make_state(make_spec(f'"{recipe}"', parallel_trials=3), data)
+    assert state.studies[f"{TASK}|{recipe}"].search.block == block
+    ended = [t for t in drive(state, 4, random.Random(0)) if t.study.endswith(recipe)]
+    assert len(ended) > 3
+    assert all(trial.together == () for trial in ended)
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_resumed_study_keeps_the_blocks_that_it_was_begun_with(
+    data: dict[str, PreparedData], monkeypatch: pytest.MonkeyPatch, old: bool
+) -> None:
+    """Else its sampler, which hears of results a block at a time, would suggest other points."""
+    spec = make_spec('"ce+ts-ls"', trials=8, parallel_trials=4)
+    with monkeypatch.context() as patch:
+        if old:
+            patch.setattr("orchestrator.search.study._block", lambda plan, rules: 1)
+        whole, _ = make_state(spec, data)
+        first, events = make_state(spec, data)
+    drive(whole, 2, random.Random(0))
+    before = {trial.key for trial in drive(first, 1, random.Random(1), stop_after=7)}
+    if old:
+        events[:] = [replace(e, block=None) if e.event == "study_opened" else e for e in events]
+    else:
+        monkeypatch.setattr("orchestrator.search.study._block", lambda plan, rules: 3)
+    again, _ = make_state(spec, data, past=Ledger(events))
+    after = {trial.key for trial in drive(again, 1, random.Random(2))}
+    assert not before & after
+    assert again.taken_over == 7
+    assert choices(again) == choices(whole)

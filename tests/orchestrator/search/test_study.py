@@ -1,0 +1,269 @@
+"""One study: default first, reproducible, told in order, whole where the space is small."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import optuna
+import pytest
+
+from orchestrator.search.study import StudySearch
+from orchestrator.sweep.plan import StudyPlan, make_plan
+from orchestrator.sweep.spec import SearchModel, parse_sweep
+
+FINISHED = "finished"
+Objective = Callable[[dict[str, Any]], float]
+
+
+def study(recipe: str = "mbls", dataset: str = "digits", **search: Any) -> tuple[StudyPlan, Any]:
+    rules = {"trials": 12, "parallel_trials": 1, "accuracy_tolerance": None, **search}
+    spec = parse_sweep(
+        f"name: study\ntasks: [{{dataset: {dataset}, model: resnet8, protocol: digits}}]\n"
+        f"recipes: [{recipe}]\nsearch: {str(rules).replace('None', 'null')}\n",
+        "study",
+    )
+    return list(make_plan(spec))[-1], spec.search
+
+
+def open_search(recipe: str = "mbls", seed: int = 0, **search: Any) -> StudySearch:
+    planned, rules = study(recipe, **search)
+    return StudySearch(planned, rules, seed)
+
+
+def bowl(parameters: dict[str, Any]) -> float:
+    """Return an objective whose optimum is a margin of 15."""
+    return abs(parameters.get("mbls.margin", 15.0) - 15) / 20
+
+
+def drive(search: StudySearch, objective: Objective = bowl) -> list[dict[str, Any]]:
+    """Give out trials as soon as may be and score them in the order of their numbers."""
+    asked: list[dict[str, Any]] = []
+    scored = 0
+    while scored < search.plan.trials:
+        while search.may_ask():
+            number, parameters = search.ask()
+            assert number == len(asked)
+            asked.append(parameters)
+        search.score(scored, objective(asked[scored]), FINISHED)
+        scored += 1
+    assert not search.may_ask()
+    return asked
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "gp"])
+def test_the_published_default_comes_first(sampler: str) -> None:
+    asked = drive(open_search(sampler=sampler))
+    assert asked[0] == {"mbls.margin": 6.0, "mbls.weight": 0.1}
+    assert len(asked) == 12
+    assert len({tuple(point.values()) for point in asked}) == 12
+
+
+def test_the_default_is_that_of_the_data_set() -> None:
+    planned, rules = study(dataset="cifar100")
+    _, first = StudySearch(planned, rules, 0).ask()
+    assert first["mbls.margin"] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("change", "margin"),
+    [
+        ({"low": 8.0, "high": 12.0}, 8.0),
+        ({"low": 1.0, "high": 3.0}, 3.0),
+        ({"choices": [2.0, 6.0]}, 6.0),
+        ({"choices": [2.0, 4.0]}, 2.0),
+    ],
+)
+def test_a_default_outside_the_range_moves_to_its_end(
+    change: dict[str, Any], margin: float
+) -> None:
+    _, first = open_search(spaces={"mbls": {"margin": change}}).ask()
+    assert first["mbls.margin"] == margin
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "gp"])
+def test_suggestions_depend_on_seed_and_results_alone(sampler: str) -> None:
+    first = drive(open_search(sampler=sampler))
+    optuna.create_study(sampler=optuna.samplers.RandomSampler()).ask()
+    assert drive(open_search(sampler=sampler)) == first
+    assert drive(open_search(sampler=sampler, seed=1)) != first
+
+
+def test_studies_of_different_tasks_draw_differently() -> None:
+    one = drive(open_search(sampler="random"))
+    other = drive(open_search(sampler="random", dataset="fashion-mnist"))
+    assert one[1:] != other[1:]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_later_suggestions_use_what_was_found(sampler: str) -> None:
+    near = drive(open_search(sampler=sampler, trials=18))
+    far = drive(open_search(sampler=sampler, trials=18), lambda p: -bowl(p))
+    distance = [sum(bowl(point) for point in asked[9:]) / 9 for asked in (near, far)]
+    assert distance[0] < distance[1] / 2
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "gp"])
+def test_suggestions_lie_in_the_space(sampler: str) -> None:
+    planned, rules = study("ce+macal", sampler=sampler)
+    for point in drive(StudySearch(planned, rules, 0), lambda p: p["macal.q0"]):
+        for name, value in point.items():
+            part, key = name.split(".")
+            assert planned.searched[part][key].check(value) == value
+        assert isinstance(point["macal.hidden"], int)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "values"),
+    [
+        ("aurc", ["msp", "margin", "neg_entropy"]),
+        ("ce+ts-cls", ["nd", "cm", "mm"]),
+        ("ce+spline", [6, *(knots for knots in range(3, 21) if knots != 6)]),
+    ],
+)
+@pytest.mark.parametrize("sampler", ["tpe", "random", "gp"])
+def test_a_small_space_is_tried_in_full(recipe: str, values: list[Any], sampler: str) -> None:
+    asked = drive(open_search(recipe, trials=50, sampler=sampler), lambda _: 0.5)
+    assert [value for point in asked for value in point.values()] == values
+
+
+def test_a_space_larger_than_the_budget_is_sampled() -> None:
+    asked = drive(open_search("ce+spline", trials=9, sampler="random"), lambda _: 0.5)
+    knots = [point["spline.knots"] for point in asked]
+    assert knots[0] == 6
+    assert knots[1:] != sorted(knots[1:])
+
+
+def test_nothing_to_search_is_one_trial() -> None:
+    search = open_search("ce")
+    assert search.may_ask()
+    assert search.ask() == (0, {})
+    assert not search.may_ask()
+    search.score(0, 0.1, FINISHED)
+    assert not search.may_ask()
+
+
+GRID = {"margin": {"choices": [0.0, 6.0, 10.0]}, "weight": {"choices": [0.1, 1.0]}}
+
+
+def test_a_grid_is_whole_and_in_order_with_the_default_first() -> None:
+    asked = drive(open_search(sampler="grid", spaces={"mbls": GRID}))
+    assert [(p["mbls.margin"], p["mbls.weight"]) for p in asked] == [
+        (6.0, 0.1),
+        (0.0, 0.1),
+        (0.0, 1.0),
+        (6.0, 1.0),
+        (10.0, 0.1),
+        (10.0, 1.0),
+    ]
+
+
+def test_a_grid_without_the_default_begins_at_its_first_point() -> None:
+    spaces = {"mbls": {"margin": {"choices": [0.0, 10.0]}, "weight": {"choices": [1.0, 0.5]}}}
+    asked = drive(open_search(sampler="grid", spaces=spaces))
+    assert [(p["mbls.margin"], p["mbls.weight"]) for p in asked] == [
+        (0.0, 1.0),
+        (0.0, 0.5),
+        (10.0, 1.0),
+        (10.0, 0.5),
+    ]
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3, 20])
+def test_a_trial_waits_for_those_before_it_but_for_a_few(lag: int) -> None:
+    search = open_search(parallel_trials=lag)
+    given = 0
+    while search.may_ask():
+        search.ask()
+        given += 1
+    assert given == min(lag, 12)
+    if lag in (2, 3):
+        # The second one ending first allows nothing: the next waits for the first.
+        search.score(1, 0.5, FINISHED)
+        assert not search.may_ask()
+        search.score(0, 0.5, FINISHED)
+        for number in (lag, lag + 1):
+            assert search.may_ask()
+            assert search.ask()[0] == number
+        assert not search.may_ask()
+
+
+@pytest.mark.parametrize("lag", [2, 4])
+def test_the_order_in_which_trials_end_changes_nothing(lag: int) -> None:
+    expected = drive(open_search(parallel_trials=lag))
+    search = open_search(parallel_trials=lag)
+    asked: list[dict[str, Any]] = []
+    waiting: list[int] = []
+    while len(asked) < 12 or waiting:
+        while search.may_ask():
+            number, parameters = search.ask()
+            asked.append(parameters)
+            waiting.append(number)
+        number = waiting.pop()
+        search.score(number, bowl(asked[number]), FINISHED)
+    assert asked == expected
+
+
+def test_what_is_not_known_yet_is_not_used() -> None:
+    """Trial n hears of trials up to n - lag and no others, even if they have ended."""
+    search = open_search(parallel_trials=3, trials=6)
+    search.ask()
+    search.ask()
+    search.ask()
+    for number in range(3):
+        search.score(number, 0.5, FINISHED)
+    search.ask()
+    states = [trial.state.name for trial in search._study.trials]
+    assert states == ["COMPLETE", "RUNNING", "RUNNING", "RUNNING"]
+
+
+def test_failed_and_pruned_trials_are_told_as_such() -> None:
+    search = open_search(trials=5)
+    for value, outcome, state in (
+        (0.3, FINISHED, "COMPLETE"),
+        (None, "failed", "FAIL"),
+        (0.4, "pruned", "PRUNED"),
+        (math.inf, FINISHED, "COMPLETE"),
+    ):
+        number, _ = search.ask()
+        search.score(number, value, outcome)
+        search.may_ask()
+        assert search._study.trials[number].state.name == "RUNNING"
+        if number < 3:
+            continue
+        search.ask()
+        assert search._study.trials[number].state.name == state
+    assert [trial.state.name for trial in search._study.trials] == [
+        "COMPLETE",
+        "FAIL",
+        "PRUNED",
+        "COMPLETE",
+        "RUNNING",
+    ]
+    assert search._study.best_value == 0.3
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_a_search_survives_nothing_but_failures(sampler: str) -> None:
+    search = open_search(sampler=sampler)
+    for _ in range(12):
+        number, _ = search.ask()
+        search.score(number, None, "failed")
+    assert not search.may_ask()
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "gp", "grid"])
+def test_optuna_has_nothing_to_warn_of(sampler: str, capfd: pytest.CaptureFixture[str]) -> None:
+    spaces = {"mbls": GRID} if sampler == "grid" else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        search = open_search(sampler=sampler, spaces=spaces)
+        drive(search)
+    assert capfd.readouterr().err == ""
+
+
+def test_the_rules_have_no_sampler_that_is_not_tried_here() -> None:
+    allowed = SearchModel.model_fields["sampler"].annotation
+    assert set(getattr(allowed, "__args__", ())) == {"tpe", "random", "gp", "grid"}

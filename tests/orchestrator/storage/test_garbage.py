@@ -1,0 +1,289 @@
+"""What is removed from a storage folder, and what a kept sweep still needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from filelock import FileLock
+
+from orchestrator.cli import main
+from orchestrator.storage.events import SweepEnded, from_fields
+from orchestrator.storage.garbage import collect_garbage
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.storage import Storage
+from trainables.common.errors import InputError
+from trainables.store.artifacts import ArtifactStore
+
+TRAIN_A, TRAIN_B, REFINE = "aa" * 32, "bb" * 32, "cc" * 32
+FEATURES_A, FEATURES_B, EVALUATED = "dd" * 32, "ee" * 32, "ff" * 32
+CLOSED = {"event": "study_closed", "study": "t|ce", "chosen": "k0", "finished": 2, "failed": 0}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    """Return two trainings, the features of both, a refinement of one and its evaluation."""
+    store = ArtifactStore(tmp_path / "artifacts")
+    write(store, "train", TRAIN_A)
+    write(store, "train", TRAIN_B)
+    write(store, "features", FEATURES_A, upstream=TRAIN_A)
+    write(store, "features", FEATURES_B, upstream=TRAIN_B)
+    write(store, "refine", REFINE, request={"upstream": TRAIN_A, "upstream_stage": "train"})
+    write(store, "evaluate", EVALUATED, upstream=REFINE)
+    return store
+
+
+def write(store: ArtifactStore, stage: str, key: str, **record: Any) -> None:
+    store.write(stage, key, {"weights": {"w": torch.zeros(100)}}, record)
+
+
+def trial(key: str, study: str, stage: str, artifact: str, role: str = "search") -> list[Any]:
+    opened = {"event": "study_opened", "study": study, "task": "t", "recipe": study[2:]}
+    started = {"event": "trial_started", "study": study, "number": 0, "key": key, "role": role}
+    ended = {"event": "trial_finished", "key": key, "status": "finished", "metrics": {}}
+    return [
+        {**opened, "trials": 1, "row": True},
+        {**started, "seed": 0, "stage": stage, "configuration": {}},
+        {**ended, "artifact": artifact},
+    ]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Callable[..., Path]:
+    def add(name: str, *events: dict[str, Any], status: str = "finished") -> Path:
+        folder = tmp_path / "sweeps" / name
+        started = {"event": "sweep_started", "sweep": name, "sweep_id": name}
+        with Journal(folder / "journal.jsonl") as journal:
+            journal.append(from_fields({**started, "spec": {}, "provenance": {}}))
+            for event in events:
+                journal.append(from_fields(event))
+            if status:
+                journal.append(SweepEnded(status=status))
+        document = f"{{name: {name}, recipes: [ce], tasks: [{{dataset: digits, model: convnet, "
+        (folder / "sweep.yaml").write_text(document + "protocol: digits}]}")
+        return folder
+
+    return add
+
+
+def left(store: ArtifactStore) -> set[str]:
+    return {path.parent.name for path in store.root.glob("*/*/*/manifest.json")}
+
+
+def test_what_was_not_chosen_goes_and_the_whole_chain_of_the_chosen_stays(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    refined = {**CLOSED, "study": "t|ce+macal", "chosen": "k2"}
+    studies = (
+        *trial("k0", "t|ce", "train", TRAIN_A),
+        *trial("k1", "t|ce", "train", TRAIN_B),
+        *trial("k2", "t|ce+macal", "refine", REFINE),
+    )
+    sweep("one", *studies, CLOSED, refined)
+    told = collect_garbage(Storage(tmp_path), dry_run=True)
+    assert len(left(store)) == 6
+    assert collect_garbage(Storage(tmp_path)) == told
+    assert left(store) == {TRAIN_A, REFINE, EVALUATED}
+    counts = {kind.kind: (kind.removed, kind.kept) for kind in told}
+    assert counts["train"] == (1, 1)
+    assert counts["features"] == (2, 0)
+    assert all(kind.bytes_removed > 400 for kind in told if kind.removed)
+
+
+EVERYTHING = {TRAIN_A, TRAIN_B, FEATURES_A, FEATURES_B, REFINE, EVALUATED}
+
+
+@pytest.mark.parametrize("status", ["", "interrupted"])
+@pytest.mark.parametrize("trials", [0, 1, 2])
+def test_a_sweep_that_has_not_ended_keeps_all_that_may_be_its_own(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], trials: int, status: str
+) -> None:
+    """Started only, killed at any moment, or with a journal that was cut at the end of a line."""
+    checkpoint = store.checkpoint("train", TRAIN_B)
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_bytes(b"state")
+    both = (trial("k0", "t|ce", "train", TRAIN_A), trial("k1", "t|ce", "train", TRAIN_B))
+    sweep("one", *(event for events in both[:trials] for event in events), status=status)
+    collect_garbage(Storage(tmp_path))
+    assert left(store) == EVERYTHING
+    assert checkpoint.exists()
+
+
+def test_an_open_sweep_does_not_need_what_its_closed_studies_have_not_chosen(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", TRAIN_B))
+    sweep("one", *both, CLOSED, status="interrupted")
+    collect_garbage(Storage(tmp_path))
+    assert left(store) == EVERYTHING - {TRAIN_B, FEATURES_B}
+
+
+@pytest.mark.parametrize("lines", range(1, 8))
+def test_wherever_a_journal_is_cut_nothing_that_was_needed_goes(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], lines: int
+) -> None:
+    refined = {**CLOSED, "study": "t|ce+macal", "chosen": "k2"}
+    both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", TRAIN_B))
+    folder = sweep("one", *both, CLOSED, *trial("k2", "t|ce+macal", "refine", REFINE), refined)
+    path = folder / "journal.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:lines]))
+    collect_garbage(Storage(tmp_path))
+    assert {TRAIN_A, REFINE, EVALUATED} <= left(store)
+
+
+def test_what_the_machine_failed_may_change_the_choice(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", TRAIN_B))
+    _, started, ended = trial("k2", "t|ce", "train", "")
+    failed = (started, {**ended, "status": "failed", "fault": "machine"})
+    sweep("one", *both, *failed, CLOSED)
+    collect_garbage(Storage(tmp_path))
+    assert {TRAIN_A, TRAIN_B} <= left(store)
+    sweep("one", *trial("k2", "t|ce", "train", ""), CLOSED)
+    collect_garbage(Storage(tmp_path))
+    assert TRAIN_B not in left(store)
+
+
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:20])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [lose, empty, tear, flip])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_sweep_whose_journal_says_nothing_is_not_taken_for_nothing(
+    tmp_path: Path,
+    store: ArtifactStore,
+    sweep: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path], None],
+    dry_run: bool,
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    two = sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
+    damage(two / "journal.jsonl")
+    command = ["gc", "--storage", str(tmp_path), *(["--dry-run"] if dry_run else [])]
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert len(told.replace(str(tmp_path), "")) < 250
+    assert "'two'" in told
+    assert "put its journal back" in told
+    assert "calsweep run --resume two" in told
+    assert "--drop two" in told
+    assert left(store) == EVERYTHING
+
+    assert main([*command, "--drop", "two"]) == 0
+    assert left(store) == (EVERYTHING if dry_run else {TRAIN_A})
+    assert two.exists() == dry_run
+
+
+@pytest.mark.parametrize("mark", ["sweep.yaml", "journal.jsonl"])
+def test_whatever_is_left_of_a_sweep_can_be_dropped(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], mark: str
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    two = sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
+    (two / mark).unlink()
+    collect_garbage(Storage(tmp_path), drop=["two"])
+    assert left(store) == {TRAIN_A}
+    assert not two.exists()
+
+
+@pytest.mark.parametrize("name", ["../sweeps/one", "..", ".", "", "started"])
+def test_nothing_but_a_sweep_can_be_dropped(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], name: str
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    (tmp_path / "sweeps" / "started").mkdir()
+    (tmp_path / "sweeps" / "started" / "run.lock").touch()  # Refused before it began.
+    with pytest.raises(InputError, match=f"no sweep {name!r} in .*; there are: one$"):
+        collect_garbage(Storage(tmp_path), drop=[name])
+    collect_garbage(Storage(tmp_path))
+
+
+def test_a_dropped_sweep_takes_what_it_names_while_another_one_is_open(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), status="interrupted")
+    sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
+    collect_garbage(Storage(tmp_path), drop=["two"])
+    assert left(store) == EVERYTHING - {TRAIN_B, FEATURES_B}
+
+
+def test_further_seeds_of_the_chosen_stay(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    seed = trial("k1", "t|ce", "train", TRAIN_B, role="seed")
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED, *seed)
+    collect_garbage(Storage(tmp_path))
+    assert left(store) == {TRAIN_A, TRAIN_B}
+
+
+def test_a_dropped_sweep_goes_with_what_only_it_needs(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    two = sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
+    collect_garbage(Storage(tmp_path), drop=["two"])
+    assert left(store) == {TRAIN_A}
+    assert not two.exists()
+    assert (tmp_path / "sweeps" / "one").exists()
+
+
+def test_checkpoints_and_old_drafts_go(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    checkpoint = store.checkpoint("train", TRAIN_B)
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_bytes(b"state")
+    old, young = (store.root / "train" / "aa" / f"{name}.tmp" for name in ("old", "young"))
+    old.mkdir()
+    young.mkdir()
+    os.utime(old, (0, 0))
+    collect_garbage(Storage(tmp_path))
+    assert not checkpoint.exists()
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_a_running_sweep_is_left_alone(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    folder = sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    with FileLock(folder / "run.lock"), pytest.raises(InputError, match="'one' is running"):
+        collect_garbage(Storage(tmp_path))
+    assert len(left(store)) == 6
+
+
+def test_the_command_says_how_much(
+    tmp_path: Path,
+    store: ArtifactStore,
+    sweep: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    assert main(["gc", "--storage", str(tmp_path)]) == 0
+    assert "freed" in capsys.readouterr().out
+    assert main(["gc", "--storage", str(tmp_path), "--drop", "none"]) == 2
+    assert "no sweep 'none'" in capsys.readouterr().err
+    assert main(["gc", "--storage", str(tmp_path / "nowhere")]) == 2

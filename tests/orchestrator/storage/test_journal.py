@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from orchestrator.storage.events import SweepEnded, TrialFinished, from_fields, to_fields
+from orchestrator.storage.journal import Journal, read_events
+from trainables.common.errors import InputError
+
+END = {"event": "sweep_ended", "status": "finished"}
+
+
+def epoch(step, **metrics):
+    return {"event": "epoch", "key": "k", "step": step, "metrics": metrics or {"val_ece": 0.5}}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "deep" / "er" / "journal.jsonl"
+
+
+def test_what_is_written_is_read_back_with_the_time_added(path):
+    before = time.time_ns() // 1_000_000
+    with Journal(path) as journal:
+        journal.append(from_fields(epoch(1, val_ece=0.1, train_loss=1e-300)))
+        journal.append(SweepEnded(status="finished", time=7))
+    events, offset = read_events(path)
+    assert events[1].time == 7
+    assert events == [from_fields(epoch(1, val_ece=0.1, train_loss=1e-300)), from_fields(END)]
+    assert offset == path.stat().st_size
+    first = json.loads(path.read_text().splitlines()[0])
+    assert isinstance(first["time"], int)
+    assert before <= first["time"] <= time.time_ns() // 1_000_000
+
+
+def test_reading_goes_on_where_it_stopped(path):
+    with Journal(path) as journal:
+        journal.append(from_fields(epoch(0)))
+        first, offset = read_events(path)
+        assert read_events(path, offset) == ([], offset)
+        journal.append(from_fields(epoch(1)), durable=False)
+        second, _ = read_events(path, offset)
+    assert [event.step for event in first + second] == [0, 1]
+
+
+def test_a_limit_stops_at_the_end_of_a_line(path):
+    with Journal(path) as journal:
+        for step in range(10):
+            journal.append(from_fields(epoch(step)))
+    steps, offset, calls = [], 0, 0
+    while calls < 10:
+        events, offset = read_events(path, offset, limit=100)
+        steps += [event.step for event in events]
+        calls += 1
+    assert steps == list(range(10))
+    first = len(path.read_bytes().splitlines(keepends=True)[0])
+    assert [len(read_events(path, limit=first + i)[0]) for i in (-1, 0, 1)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["epoch", "trial_finished"])
+def test_test_metrics_cannot_be_written_for_a_search_trial(path, name):
+    event = {**epoch(0, test_ece=0.1), "status": "finished", "event": name}
+    with Journal(path) as journal, pytest.raises(ValueError, match=f"{name}.*test_ece"):
+        journal.append(from_fields(event))
+
+
+def test_line_separators_inside_a_text_do_not_split_the_line(path):
+    reason = "a\nb\rc\u2028d\x0be\x85f"
+    with Journal(path) as journal:
+        journal.append(TrialFinished(key="k", status="failed", metrics={}, reason=reason))
+        journal.append(from_fields(END))
+    events, _ = read_events(path)
+    assert events[0].reason == reason
+    assert len(events) == 2
+
+
+@pytest.mark.parametrize("tail", [b'{"event": "epo', b'{"event": "epoch"}', b"\0\0\0"])
+def test_a_torn_last_line_is_not_read_and_is_cut_off_on_opening(path, tail):
+    with Journal(path) as journal:
+        journal.append(from_fields(epoch(0)))
+    whole = path.stat().st_size
+    with open(path, "ab") as stream:
+        stream.write(tail)
+    events, offset = read_events(path)
+    assert (len(events), offset) == (1, whole)
+    with Journal(path) as journal:
+        assert path.stat().st_size == whole
+        journal.append(from_fields(END))
+    assert [event.event for event in read_events(path)[0]] == ["epoch", "sweep_ended"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[1, 2]",
+        b'{"event": "epoci", "key": "a"}',
+        b'{"event": "epoch", "kex": "a"}',
+        b"{\xff}",
+        b"",
+    ],
+)
+def test_a_damaged_line_elsewhere_names_file_and_line(path, line):
+    with Journal(path) as journal:
+        for step in range(4):
+            journal.append(from_fields(epoch(step)))
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = line + b"\n"
+    path.write_bytes(b"".join(lines))
+    message = re.escape(f"journal {path}, line 3: damaged")
+    with pytest.raises(InputError, match=message):
+        Journal(path)
+    with pytest.raises(InputError, match=message):
+        read_events(path, offset=len(lines[0]))
+    assert path.read_bytes() == b"".join(lines)
+
+
+def everything(writer):
+    """Write a journal with every event, and text that is not ASCII."""
+    writer.start()
+    study = writer.open("ce")
+    chosen = writer.trial(study, 0, 0.25)
+    writer.finish(writer.begin(study, 1), "failed", reason="größer als 1\n")
+    writer.close(study, chosen, finished=1, failed=1)
+    writer.evaluate(chosen, study, test_ece=0.125)
+    writer.end()
+    return writer.path
+
+
+def without_checksums(path):
+    """Turn a journal into one of the version before there were checksums."""
+    events, _ = read_events(path)
+    lines = [{"time": event.time, **to_fields(event)} for event in events]
+    text = [json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in lines]
+    path.write_text("\n".join(text) + "\n")
+    return events
+
+
+def changed(content, seed):
+    """Yield copies in which one bit is flipped, or one byte is another one, all over the file."""
+    noise = random.Random(seed)
+    for place in range(0, len(content), 4):
+        copy = bytearray(content)
+        copy[place] ^= 1 << noise.randrange(8)
+        yield bytes(copy)
+        place = noise.randrange(len(content))
+        copy = bytearray(content)
+        copy[place] = (copy[place] + noise.randrange(1, 256)) % 256
+        yield bytes(copy)
+
+
+def test_no_damage_goes_unnoticed(writer):
+    path = everything(writer)
+    content, (events, _) = path.read_bytes(), read_events(path)
+    starts = [0, len(content.splitlines(keepends=True)[0])]
+    count = 0
+    for copy in changed(content, 0):
+        path.write_bytes(copy)
+        for start in starts if copy[: starts[1]] == content[: starts[1]] else [0]:
+            with pytest.raises(InputError, match=r"line \d+: damaged, it ") as refusal:
+                read_events(path, start)
+            assert "\n" not in str(refusal.value)
+        with pytest.raises(InputError):
+            Journal(path)
+        assert path.read_bytes() == copy
+        count += 1
+    assert count > 500
+    path.write_bytes(content)
+    assert read_events(path)[0] == events
+
+
+def test_a_journal_without_checksums_is_read_and_goes_on_with_them(writer):
+    path = everything(writer)
+    before = without_checksums(path)
+    assert read_events(path)[0] == before
+    old = path.stat().st_size
+    with Journal(path) as journal:
+        journal.append(SweepEnded(status="finished", time=1))
+        journal.append(SweepEnded(status="finished", time=2))
+    events, end = read_events(path)
+    assert events == [*before, from_fields(END), from_fields(END)]
+    assert [event.time for event in events[-2:]] == [1, 2]
+    assert end == path.stat().st_size
+    content = path.read_bytes()
+    for copy in changed(content[old:], 1):
+        path.write_bytes(content[:old] + copy)
+        for start in (0, old):
+            with pytest.raises(InputError, match="damaged"):
+                read_events(path, start)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"time":1,"event":"epoch","key":"k","step":NaN,"metrics":{}}',
+        b'{"time":1,"event":"epoch","key":"k","step":0,"metrics":{"val_ece":-Infinity}}',
+        b'{"time":1,"event":"epoch","key":"k","step":0,"metrics":{"val_ece":1e400}}',
+        b'{"time":1,"event":"epoch","key":"k","metrics":{},"step":1' + 400 * b"0" + b"}",
+        b'{"time":1,"event":"epoch","key":"k","metrics":{},"step":1' + 5000 * b"0" + b"}",
+        b'{"time":1,"event":"epoch","key":"k","step":0,"metrics":' + 100_000 * b"[",
+        b'{"time":1,"event":"epoch","key":"\xff","step":0,"metrics":{}}',
+        b'{"time":1,"event":"epoch","key":"\xed\xa0\x80","step":0,"metrics":{}}',
+        b'{"time":1,"event":["epoch"],"key":"k","step":0,"metrics":{}}',
+        b'{"time":1,"event":"epoch","key":"k","step":0}',
+    ],
+)
+def test_what_no_journal_holds_is_damage_without_checksums_too(path, line):
+    path.parent.mkdir(parents=True)
+    good = b'{"time":1,"event":"sweep_ended","status":"finished"}\n'
+    for content in (good + line + b"\n", good + line + b"\n" + good):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="line 2: damaged, not one whole event") as refusal:
+            read_events(path)
+        remedy = f"then `calsweep run --resume {path.parent.name}`"
+        assert str(refusal.value).endswith(remedy)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_what_strict_json_cannot_hold_is_refused_and_leaves_no_trace(path, value):
+    with Journal(path) as journal:
+        with pytest.raises(ValueError, match="epoch"):
+            journal.append(from_fields(epoch(0, val_ece=value)))
+        journal.append(from_fields(END))
+    assert len(read_events(path)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [({"event": "trial_startd"}, "trial_startd"), ({}, "None"), ({"event": "epoch"}, "key, step")],
+)
+def test_an_unknown_or_incomplete_event_is_refused(path, event, message):
+    with Journal(path) as journal, pytest.raises(ValueError, match=message):
+        journal.append(from_fields(event))
+
+
+def test_threads_may_share_a_journal(path):
+    with Journal(path) as journal:
+
+        def write(first):
+            for step in range(first, first + 50):
+                journal.append(from_fields(epoch(step)), durable=False)
+
+        threads = [threading.Thread(target=write, args=(50 * i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(event.step for event in read_events(path)[0]) == list(range(200))
+
+
+def test_a_full_disk_names_the_file_and_leaves_whole_lines_only(path, monkeypatch):
+    real = os.write
+    room = [10]
+
+    def write(handle, data):
+        count = real(handle, bytes(data)[: room[0]])
+        room[0] -= count
+        if count == 0:
+            raise OSError(28, "No space left on device")
+        return count
+
+    with Journal(path) as journal:
+        journal.append(from_fields(epoch(0)))
+        monkeypatch.setattr(os, "write", write)
+        with pytest.raises(InputError, match=re.escape(f"{path} cannot be written: No space")):
+            journal.append(from_fields(epoch(1)))
+        monkeypatch.undo()
+        journal.append(from_fields(epoch(2)))
+    assert [event.step for event in read_events(path)[0]] == [0, 2]
+
+
+def test_a_closed_or_impossible_journal_is_a_clear_error(path, tmp_path):
+    journal = Journal(path)
+    journal.close()
+    journal.close()
+    with pytest.raises(InputError, match="cannot be written"):
+        journal.append(from_fields(END))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        Journal(tmp_path / "file" / "journal.jsonl")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_events(tmp_path / "none.jsonl")
+
+
+def test_what_was_appended_durably_survives_a_kill(path):
+    program = (
+        "import os, signal, sys\n"
+        "from orchestrator.storage.events import Epoch\n"
+        "from orchestrator.storage.journal import Journal\n"
+        "journal = Journal(sys.argv[1])\n"
+        "for step in range(3):\n"
+        "    journal.append(Epoch(key='k', step=step, metrics={}))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+    assert done.returncode == -9
+    assert [event.step for event in read_events(path)[0]] == [0, 1, 2]

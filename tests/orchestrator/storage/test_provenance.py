@@ -1,0 +1,64 @@
+"""Where a number came from: the commit of this code and no other's."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.storage import provenance
+from orchestrator.storage.provenance import LIBRARIES, git_commit, library_versions
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a repository of someone's with this code lying in it, not yet added."""
+    file = tmp_path / "venv" / "orchestrator" / "provenance.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("code")
+    (tmp_path / "own.txt").write_text("own")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "own.txt")
+    git(tmp_path, "commit", "-q", "-m", "own")
+    monkeypatch.setattr(provenance, "__file__", str(file))
+    return tmp_path
+
+
+def test_code_inside_a_foreign_repository_has_no_commit(package: Path) -> None:
+    assert git_commit() == ""
+
+
+def test_the_commit_says_whether_there_are_local_changes(package: Path) -> None:
+    git(package, "add", ".")
+    git(package, "commit", "-q", "-m", "code")
+    commit = git(package, "rev-parse", "HEAD")
+    assert git_commit() == commit
+    (package / "untracked.txt").write_text("x")
+    assert git_commit() == commit
+    (package / "own.txt").write_text("changed")
+    assert git_commit() == f"{commit}-dirty"
+
+
+def test_outside_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "provenance.py"
+    file.write_text("code")
+    monkeypatch.setattr(provenance, "__file__", str(file))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert git_commit() == ""
+    monkeypatch.setenv("PATH", "")
+    assert git_commit() == ""
+
+
+def test_every_library_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = library_versions()
+    assert set(versions) == set(LIBRARIES)
+    assert versions["torch"].startswith("2.")
+    monkeypatch.setattr(provenance, "LIBRARIES", ("no-such-library",))
+    assert library_versions() == {"no-such-library": "not installed"}

@@ -1,0 +1,61 @@
+"""The sweep files that ship with the package: what they compute."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from orchestrator.sweep.plan import make_plan, starting_values
+from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from orchestrator.tables.published import load_published
+
+FOLDER = files("orchestrator") / "examples"
+NAMES = sorted(entry.name for entry in FOLDER.iterdir() if entry.name.endswith(".yaml"))
+# What each row of the published ablation adds: the setting of the switch before and after.
+SWITCHES = {
+    "Masked Retraining": ("masked", None, True),
+    "Gradient Restriction": ("restrict_gradient", False, True),
+    "Classifier Restructure": ("restructure", False, True),
+    "Static Adaptive Sparsity": ("sparsity", "fixed", "adaptive"),
+    "Decaying Adaptive Sparsity": ("sparsity", "adaptive", "decaying"),
+}
+
+
+def load(name: str) -> SweepSpec:
+    return parse_sweep((FOLDER / name).read_text(encoding="utf-8"), name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_is_a_valid_sweep_of_its_own_name(name: str) -> None:
+    spec = load(name)
+    assert spec.name == name.removesuffix(".yaml")
+    assert make_plan(spec).trials > 0
+
+
+def test_the_ablation_has_the_published_rows_each_adding_one_component() -> None:
+    spec = load("macal-ablation.yaml")
+    published = load_published("results").query("paper == 'macal' and table == 'Table 5'")
+    notes = list(dict.fromkeys(note.split(";")[0].lstrip("+") for note in published["note"]))
+    assert notes == ["Vanilla", *SWITCHES]
+    vanilla, *others = spec.expanded()
+    assert vanilla.name == "ce"
+    rows = [starting_values(spec, recipe.own_parts[0], spec.tasks[0]) for recipe in others]
+    before: dict[str, Any] = {}
+    for after, (switch, off, on) in zip(rows, SWITCHES.values(), strict=True):
+        assert after[switch] == on
+        if before:
+            assert before[switch] == off
+            changed = {key for key, value in after.items() if before[key] != value}
+            assert changed <= {switch, "gamma"}
+        before = after
+
+
+def test_the_gamma_curve_is_a_grid_with_the_default_first() -> None:
+    spec = load("macal-gamma.yaml")
+    (study,) = [study for study in make_plan(spec) if study.recipe.name == "ce+macal"]
+    (parameters,) = study.searched.values()
+    assert list(parameters) == ["gamma"]
+    assert study.trials == len(parameters["gamma"].choices) >= 8
+    assert study.defaults["macal"]["gamma"] in parameters["gamma"].choices

@@ -1,0 +1,182 @@
+"""The sweep files of the published tables: each fills its layout, at full size and on one CPU."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+
+from orchestrator.storage.results import StudyResult
+from orchestrator.sweep.plan import Plan, make_plan
+from orchestrator.sweep.spec import parse_sweep
+from orchestrator.tables.layouts import layout_names, load_layout, published_key
+from orchestrator.tables.layouts._fill import Figures
+from orchestrator.tables.make import TableOptions, make_table
+from orchestrator.tables.published import load_published
+from orchestrator.tables.table import Notice
+from search_spaces import KINDS, load_space, space_names
+from trainables.data import SOURCES
+from trainables.models import model_names
+
+FOLDER = files("orchestrator") / "examples" / "papers"
+LAYOUTS = {name.replace("/", "-"): name for name in layout_names()}
+# What a finished study has at least; suites come on top.
+FIGURES = dict.fromkeys(("acc", "ece", "aece", "cwece", "mce"), 0.1)
+# What the papers' figures were computed with, where it is not the default: (paper, part as
+# published) to parameter and value.
+AS_PUBLISHED = {
+    ("aurc", "kde-xe"): ("variant", "released"),
+    ("aurc", "aurc"): ("variant", "released"),
+    ("aurc", "au"): ("variant", "released"),
+    ("cls", "cts"): ("assignment", "logit"),
+    ("cls", "pts"): ("weight_decay", 0.002),
+}
+# Data sets of the papers that the design names and that have no reader yet.
+LATER = {"voc2012", "20newsgroups"}
+
+
+def plan(name: str) -> Plan:
+    text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    spec = parse_sweep(text, f"{name}.yaml")
+    assert spec.name == name
+    return make_plan(spec)
+
+
+def outcomes(planned: Plan) -> list[StudyResult]:
+    """Return what the sweep's rows would come to."""
+    return [
+        StudyResult(
+            sweep=planned.spec.name,
+            task=study.task.id,
+            recipe=study.recipe.name,
+            status="finished",
+            test=(FIGURES | dict.fromkeys(_suite_metrics(study.task.suites), 0.5),),
+            dataset=study.task.dataset_name,
+            model=study.task.model,
+            protocol=study.task.protocol_name,
+            seconds=(1.0,),
+        )
+        for study in planned
+        if study.row
+    ]
+
+
+def _suite_metrics(suites: tuple[str, ...]) -> list[str]:
+    metrics = ("auroc", "fpr95", "ece", "aece")
+    return [f"{suite}/{metric}" for suite in suites for metric in metrics]
+
+
+def test_every_layout_has_a_sweep_of_either_size_and_there_are_no_others() -> None:
+    found = sorted(entry.name.removesuffix(".yaml") for entry in FOLDER.iterdir())
+    assert found == sorted([*LAYOUTS, *(f"{name}-cpu" for name in LAYOUTS)])
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_full_sweep_fills_every_cell_of_the_published_table(name: str) -> None:
+    table = make_table(
+        outcomes(plan(name)), TableOptions(layout=LAYOUTS[name], columns="paper", published=True)
+    )
+    for row in table.rows:
+        for cell in table.line(row):
+            assert not isinstance(cell, Notice), f"{row.label}: {cell.text}"
+            assert cell.text != "–"
+    left_out = [note for note in table.notes() if "not in this layout" in note]
+    assert not left_out
+    assert bool(table.published) == ("all" not in load_layout(LAYOUTS[name]).incomparable)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_cpu_sweep_fills_every_row_and_is_small(name: str) -> None:
+    planned = plan(f"{name}-cpu")
+    table = make_table(outcomes(planned), TableOptions(layout=LAYOUTS[name]))
+    for row in table.rows:
+        assert all(cell.text[0].isdigit() for cell in table.line(row))
+    assert not [note for note in table.notes() if "not in this layout" in note]
+    assert {study.task.dataset for study in planned} == {"digits"}
+    assert planned.trials <= 70
+
+
+@pytest.mark.parametrize("size", ["", "-cpu"])
+@pytest.mark.parametrize("name", [n for n in LAYOUTS if n.startswith(("aurc", "cls"))])
+def test_rows_are_computed_as_the_figures_beside_them_were(name: str, size: str) -> None:
+    studies = {study.recipe.name: study for study in plan(name + size)}
+    layout = load_layout(LAYOUTS[name])
+    met = set()
+    for row in layout.rows:
+        for recipe in row.recipes if len(row.recipes) == 1 else ():
+            key = published_key(row)
+            parts = zip(
+                recipe.split("+"), (key.method, key.posthoc.partition("+")[0]), strict=False
+            )
+            for index, (part, published) in enumerate(parts):
+                if (layout.paper, published) in AS_PUBLISHED:
+                    parameter, value = AS_PUBLISHED[layout.paper, published]
+                    study = studies["+".join(recipe.split("+")[: index + 1])]
+                    assert study.defaults[part][parameter] == value
+                    assert parameter not in study.searched[part]
+                    met.add(published)
+    assert met == {part for paper, part in AS_PUBLISHED if paper == layout.paper}
+
+
+def test_no_figure_of_a_pretrained_network_stands_beside_a_random_one() -> None:
+    protocols = load_published("protocols")
+    pretrained = {
+        (row.paper, row.dataset, model)
+        for row in protocols[protocols["note"].str.contains("pretrained")].itertuples()
+        for model in row.models.split(";")
+    }
+    met = set()
+    for name in layout_names():
+        layout = load_layout(name)
+        columns = [(d, m) for d, models in layout.columns.items() for m in models]
+        for place in columns:
+            if (layout.paper, *place) in pretrained:
+                figures = Figures(layout)
+                found = [
+                    figures.find(row, *place, metric)
+                    for row in layout.rows
+                    for metric in layout.metrics
+                ]
+                assert not any(found)
+                met.add(place[1])
+    assert met == {"vit-small", "swin-tiny", "resnet101"}
+
+
+@pytest.fixture(scope="module")
+def tasks() -> set[tuple[str, str]]:
+    """Data set and model of every task of the full sweeps."""
+    return {(study.task.dataset, study.task.model) for name in LAYOUTS for study in plan(name)}
+
+
+DEFAULTS = [
+    (kind, name, parameter, key)
+    for kind in KINDS
+    for name in space_names(kind)
+    for parameter, entry in load_space(kind, name).parameters.items()
+    for key in entry.defaults
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "parameter", "key"), DEFAULTS)
+def test_every_default_of_a_task_is_that_of_a_task_there_is(
+    kind: str, name: str, parameter: str, key: str, tasks: set[tuple[str, str]]
+) -> None:
+    dataset, _, model = key.partition("/")
+    assert dataset in {*SOURCES.names(), *LATER}
+    space = load_space(kind, name)
+    if model:
+        assert (dataset, model) in tasks or model in model_names()
+    point = space.default_point(dataset, model or None)
+    assert point[parameter] == space.parameters[parameter].defaults[key]
+
+
+def test_the_defaults_of_the_transformers_reach_their_studies() -> None:
+    found = {
+        (study.task.model.removeprefix("timm:").split("_")[0], part): values
+        for study in plan("aurc-table1")
+        if study.task.dataset == "tiny-imagenet"
+        for part, values in study.defaults.items()
+    }
+    for model, kappa in (("vit", 0.2), ("swin", 0.4)):
+        assert found[model, "au"]["coverage"] == kappa
+        assert found[model, "ifl"]["gamma"] == found[model, "dfl"]["gamma"] == 1.0

@@ -1,0 +1,185 @@
+"""The plan: which studies there are, on what they build, and how many trials they take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.sweep.names import study_id
+from orchestrator.sweep.plan import MANY, Plan, make_plan
+from orchestrator.sweep.spec import parse_sweep
+
+DIGITS = "digits/convnet/digits"
+
+
+def plan(recipes: str, seeds: str = "[0]", tasks: str = "", extra: str = "", **search: Any) -> Plan:
+    rules = str({"trials": 5, **search}).replace("None", "null")
+    listed = tasks or "{dataset: digits, model: convnet, protocol: digits}"
+    return make_plan(
+        parse_sweep(
+            f"name: plan\ntasks: [{listed}]\nrecipes: [{recipes}]\nsearch: {rules}\n"
+            f"seeds: {seeds}\n{extra}",
+            "plan",
+        )
+    )
+
+
+def rows(made: Plan) -> dict[str, bool]:
+    return {study.recipe.name: study.row for study in made}
+
+
+def trials(made: Plan) -> dict[str, int]:
+    return {study.recipe.name: study.trials for study in made}
+
+
+def test_studies_come_after_those_they_build_on() -> None:
+    made = plan('"ce+macal+ts", mbls, ce, "*+macal"')
+    seen: set[str] = set()
+    for study in made:
+        assert study.upstream is None or study.upstream in seen
+        assert study.id == study_id(DIGITS, study.recipe.name)
+        seen.add(study.id)
+    builds_on = {study.recipe.name: study.upstream for study in made}
+    assert builds_on == {
+        "ce": None,
+        "mbls": None,
+        "ce+macal": study_id(DIGITS, "ce"),
+        "mbls+macal": study_id(DIGITS, "mbls"),
+        "ce+macal+ts": study_id(DIGITS, "ce+macal"),
+    }
+
+
+def test_what_is_only_built_on_is_no_row() -> None:
+    made = plan("mbls+macal+ts", accuracy_tolerance=None)
+    assert rows(made) == {"mbls": False, "mbls+macal": False, "mbls+macal+ts": True}
+
+
+def test_the_guard_brings_plain_cross_entropy_along() -> None:
+    assert rows(plan("mbls")) == {"ce": False, "mbls": True}
+    assert rows(plan("mbls, ce")) == {"ce": True, "mbls": True}
+    assert rows(plan("mbls", accuracy_tolerance=None)) == {"mbls": True}
+
+
+def test_every_study_but_the_baseline_is_compared_with_it() -> None:
+    made = plan('mbls, "*+ts"')
+    references = {study.recipe.name: study.reference for study in made}
+    ce = study_id(DIGITS, "ce")
+    assert references == {"ce": None, "mbls": ce, "mbls+ts": ce}
+    free = plan("mbls, ce", accuracy_tolerance=None)
+    assert {study.reference for study in free} == {None}
+
+
+def test_tasks_are_apart() -> None:
+    tasks = (
+        "{name: a, dataset: digits, model: convnet, protocol: digits}, "
+        "{name: b, dataset: digits, model: resnet8, protocol: digits}"
+    )
+    made = plan("mbls+ts", tasks=tasks)
+    assert [study.task.id for study in made] == ["a"] * 3 + ["b"] * 3
+    for study in made:
+        for other in (study.upstream, study.reference):
+            assert other is None or other.startswith(f"{study.task.id}|")
+
+
+def test_every_method_gets_the_same_budget_and_nothing_to_search_one_trial() -> None:
+    made = plan("ce, brier, mbls, fl, acls, ce+ts, ce+isotonic, ce+macal")
+    assert trials(made) == {
+        "ce": 1,
+        "brier": 1,
+        "mbls": 5,
+        "fl": 5,
+        "acls": 5,
+        "ce+ts": 1,
+        "ce+isotonic": 1,
+        "ce+macal": 5,
+    }
+    fixed = plan("mbls", fixed={"mbls": {"margin": 10.0, "weight": 0.1}})
+    assert trials(fixed)["mbls"] == 1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "search", "points"),
+    [
+        ("aurc", {}, 3),
+        ("ce+ts-cls", {}, 3),
+        ("ce+spline", {"trials": 100}, 18),
+        ("ce+spline", {"trials": 100, "spaces": {"spline": {"knots": {"low": 5, "high": 6}}}}, 2),
+        (
+            "fl",
+            {"spaces": {"fl": {"gamma": {"low": 2.0, "high": 2.0}}}},
+            1,
+        ),
+    ],
+)
+def test_no_study_has_more_trials_than_configurations(
+    recipe: str, search: dict[str, Any], points: int
+) -> None:
+    (study,) = (s for s in plan(recipe, **search) if s.recipe.name == recipe)
+    assert (study.trials, study.points) == (points, points)
+
+
+def test_a_continuous_parameter_has_configurations_without_end() -> None:
+    studies = {study.recipe.name: study for study in plan("fl, mbls, kde-xe")}
+    assert {studies[name].points for name in ("fl", "mbls", "kde-xe")} == {MANY}
+    assert studies["mbls"].trials == 5
+
+
+def test_a_grid_has_as_many_trials_as_points() -> None:
+    made = plan(
+        "ce, mbls, ce+macal",
+        sampler="grid",
+        trials=2,
+        spaces={
+            "mbls": {"margin": {"choices": [0.0, 6.0, 10.0]}, "weight": {"choices": [0.1, 1.0]}},
+            "macal": {"gamma": {"choices": [0.5, 0.8, 0.9, 0.95]}},
+        },
+    )
+    assert trials(made) == {"ce": 1, "mbls": 6, "ce+macal": 4}
+    (mbls,) = (study for study in made if study.recipe.name == "mbls")
+    assert set(mbls.searched["mbls"]) == {"margin", "weight"}
+
+
+def test_trials_are_counted_by_stage_and_with_further_seeds() -> None:
+    made = plan("mbls, ce, ce+macal, ce+macal+ts", seeds="[0, 1, 2]")
+    assert made.stage_trials() == {"train": (5 + 2) + (1 + 2), "refine": 5 + 2, "calibrate": 1 + 2}
+    assert made.trials == sum(made.stage_trials().values())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "margin", "gamma"),
+    [
+        ("cifar10", "resnet50", 6.0, 5.0),
+        ("cifar100", "resnet50", 10.0, None),
+        ("digits", "convnet", 6.0, None),
+    ],
+)
+def test_defaults_are_those_published_for_the_data_set(
+    dataset: str, model: str, margin: float, gamma: float | None
+) -> None:
+    made = plan("mbls, dfl", tasks=f"{{dataset: {dataset}, model: {model}, protocol: digits}}")
+    defaults = {study.recipe.name: study.defaults for study in made}
+    assert defaults["mbls"]["mbls"]["margin"] == margin
+    if gamma is not None:
+        assert defaults["dfl"]["dfl"]["gamma"] == gamma
+
+
+def test_a_combined_method_searches_all_its_parts() -> None:
+    (study,) = (s for s in plan("mbls+mixup") if s.row)
+    assert set(study.searched) == {"mbls", "mixup"}
+    assert set(study.searched["mixup"]) == {"alpha"}
+    assert "variant" in study.defaults["mbls"]
+    assert "variant" not in study.searched["mbls"]
+
+
+def test_a_variant_is_a_study_of_its_own_with_its_settings() -> None:
+    extra = "variants: {macal-static: {of: macal, fixed: {sparsity: adaptive, gamma: 0.8}}}\n"
+    made = plan("ce, ce+macal, ce+macal-static", extra=extra)
+    studies = {study.recipe.name: study for study in made}
+    static = studies["ce+macal-static"]
+    assert static.upstream == studies["ce+macal"].upstream
+    assert static.defaults["macal-static"]["sparsity"] == "adaptive"
+    assert static.defaults["macal-static"]["gamma"] == 0.8
+    assert set(static.searched["macal-static"]) == set(studies["ce+macal"].searched["macal"]) - {
+        "gamma"
+    }

@@ -1,0 +1,169 @@
+"""The grammar of recipes: parts, wildcards, variants, and what does not belong together."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.sweep.recipes import Recipe, expand_recipes, parse_recipe, part_spaces
+from trainables.common.errors import InputError
+from trainables.refinements import REFINEMENTS
+
+VARIANTS = {"macal-static": "macal", "ts-fit": "ts", "mbls-wide": "mbls"}
+
+
+@pytest.mark.parametrize(
+    ("text", "recipe", "stage", "own"),
+    [
+        ("ce", Recipe(("ce",)), "train", ("ce",)),
+        ("mbls+mixup", Recipe(("mbls", "mixup")), "train", ("mbls", "mixup")),
+        ("mixup+mcdrop", Recipe(("mixup", "mcdrop")), "train", ("mixup", "mcdrop")),
+        ("ce+macal", Recipe(("ce",), "macal"), "refine", ("macal",)),
+        ("ce+ts", Recipe(("ce",), None, "ts"), "calibrate", ("ts",)),
+        ("ce+ts-cls", Recipe(("ce",), None, "ts-cls"), "calibrate", ("ts-cls",)),
+        ("mbls+macal+ts", Recipe(("mbls",), "macal", "ts"), "calibrate", ("ts",)),
+        (
+            "mbls+mixup+macal+histogram-binning",
+            Recipe(("mbls", "mixup"), "macal", "histogram-binning"),
+            "calibrate",
+            ("histogram-binning",),
+        ),
+    ],
+)
+def test_a_recipe_is_read_and_written_alike(
+    text: str, recipe: Recipe, stage: str, own: tuple[str, ...]
+) -> None:
+    assert parse_recipe(text) == recipe
+    assert recipe.name == text
+    assert recipe.stage == stage
+    assert recipe.own_parts == own
+
+
+def test_a_recipe_builds_on_the_one_without_its_last_stage() -> None:
+    recipe = parse_recipe("mbls+mixup+macal+ts")
+    names = [recipe.name]
+    while recipe.upstream is not None:
+        recipe = recipe.upstream
+        names.append(recipe.name)
+    assert names == ["mbls+mixup+macal+ts", "mbls+mixup+macal", "mbls+mixup"]
+    calibrated = parse_recipe("ce+ts").upstream
+    assert calibrated == Recipe(("ce",))
+
+
+WRONG = {
+    "nothing": ("", ["''", "unknown", "methods: "]),
+    "an unknown part": ("ce+tss", ["'tss' is unknown", "near are: ts"]),
+    "an unknown method": ("cee", ["'cee' is unknown", "methods: ", "ce"]),
+    "an unknown objective": ("ce+ts-xyz", ["ts-xyz"]),
+    "an objective where there is none": ("ce+isotonic-ls", ["isotonic-ls"]),
+    "an empty part": ("ce++ts", ["''"]),
+    "a calibrator alone": ("ts", ["'ts' is misplaced", "method[+refinement][+calibrator]"]),
+    "a refinement alone": ("macal", ["'macal' is misplaced"]),
+    "a refinement first": ("macal+ce", ["'macal' is misplaced"]),
+    "a method after a refinement": ("ce+macal+mixup", ["'mixup' is misplaced"]),
+    "a method after a calibrator": ("ce+ts+mixup", ["'mixup' is misplaced"]),
+    "a refinement after a calibrator": ("ce+ts+macal", ["'macal' is misplaced"]),
+    "two refinements": ("ce+macal+tst", ["'tst' is misplaced"]),
+    "two calibrators": ("ce+ts+ets", ["'ets' is misplaced"]),
+    "two losses": ("ce+mbls", ["ce+mbls", "one loss at most"]),
+    "two augmentations": ("ce+mixup+cutmix", ["one augmentation at most"]),
+    "two schemes": ("ce+plp+balcal", ["one scheme at most"]),
+    "a part twice": ("mbls+mbls", ["twice"]),
+    "two makers of the loss": ("mixup+balcal", ["cannot be combined"]),
+    "a variant of the same part": ("mbls+mbls-wide", ["twice"]),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_what_makes_no_recipe_is_refused(mistake: str) -> None:
+    text, pieces = WRONG[mistake]
+    with pytest.raises(InputError) as caught:
+        parse_recipe(text, VARIANTS)
+    message = str(caught.value)
+    assert "\n" not in message
+    for piece in pieces:
+        assert piece in message
+
+
+def test_a_refinement_may_exclude_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(REFINEMENTS.get("tst"), "excludes", {"mbls": "a margin needs a head"})
+    for text in ("mbls+tst", "mbls-wide+tst+ts", "mbls+mixup+tst"):
+        with pytest.raises(InputError, match="is excluded: a margin needs a head"):
+            parse_recipe(text, VARIANTS)
+    assert parse_recipe("ce+tst").refinement == "tst"
+    assert parse_recipe("mbls+macal").refinement == "macal"
+
+
+def names(*patterns: str, variants: dict[str, str] | None = None) -> list[str]:
+    return [recipe.name for recipe in expand_recipes(patterns, variants or {})]
+
+
+def test_wildcards_stand_for_the_plain_methods_of_the_list() -> None:
+    assert names("ce", "*+ts") == ["ce", "ce+ts"]
+    assert names("*+ts", "ce", "mbls") == ["ce+ts", "mbls+ts", "ce", "mbls"]
+    assert names("ce", "fl", "dfl", "f*+macal+ts") == ["ce", "fl", "dfl", "fl+macal+ts"]
+    assert names("ce", "mbls+mixup", "*+ts") == ["ce", "mbls+mixup", "ce+ts", "mbls+mixup+ts"]
+
+
+def test_a_wildcard_method_is_no_method_of_the_list() -> None:
+    assert names("ce", "ls", "*+mixup", "*+ts") == [
+        "ce",
+        "ls",
+        "ce+mixup",
+        "ls+mixup",
+        "ce+ts",
+        "ls+ts",
+    ]
+    assert names("ce", "ce+macal", "*+ts") == ["ce", "ce+macal", "ce+ts"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "piece"),
+    [
+        (("*+ts",), "matches no plain method of the list (none)"),
+        (("ce", "x*+ts"), "matches no plain method of the list (ce)"),
+        (("ce", "ce+*"), "'ce+*'"),
+        (("ce", "ce"), "'ce' stands twice"),
+        (("ce", "*+ts", "ce+ts"), "'ce+ts' stands twice"),
+        (("ce", "*"), "'ce' stands twice"),
+        (("ce", "*+tss"), "'tss' is unknown"),
+    ],
+)
+def test_wildcards_that_make_no_sense(patterns: tuple[str, ...], piece: str) -> None:
+    with pytest.raises(InputError) as caught:
+        expand_recipes(patterns)
+    assert piece in str(caught.value)
+
+
+def test_variants_take_the_place_of_their_parts() -> None:
+    recipe = parse_recipe("mbls-wide+macal-static+ts-fit", VARIANTS)
+    assert recipe == Recipe(("mbls-wide",), "macal-static", "ts-fit")
+    assert names("ce", "mbls-wide", "*+macal-static", variants=VARIANTS) == [
+        "ce",
+        "mbls-wide",
+        "ce+macal-static",
+        "mbls-wide+macal-static",
+    ]
+    with pytest.raises(InputError, match="'macal-static' is misplaced"):
+        parse_recipe("macal-static", VARIANTS)
+    with pytest.raises(InputError, match=r"variants: macal-static, mbls-wide, ts-fit"):
+        parse_recipe("ce+macal-statik", VARIANTS)
+
+
+@pytest.mark.parametrize(
+    ("part", "spaces"),
+    [
+        ("mbls", [("methods", "mbls")]),
+        ("macal", [("refinements", "macal")]),
+        ("isotonic", [("calibrators", "isotonic")]),
+        ("ts", [("calibrators", "ts"), ("objectives", "ce")]),
+        ("ts-cls", [("calibrators", "ts"), ("objectives", "cls")]),
+        ("cts-fl", [("calibrators", "cts"), ("objectives", "fl")]),
+    ],
+)
+def test_every_part_has_its_spaces(part: str, spaces: list[tuple[str, str]]) -> None:
+    assert [(space.kind, space.name) for space in part_spaces(part)] == spaces
+
+
+def test_an_unknown_part_has_none() -> None:
+    with pytest.raises(InputError, match="unknown"):
+        part_spaces("nothing")

@@ -1,0 +1,113 @@
+"""Whatever stands in a sweep file, it is a sweep or one printable line."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.sweep.spec import parse_sweep
+from trainables.common.errors import InputError
+
+SWEEP: dict[str, Any] = {
+    "name": "small",
+    "tasks": [
+        {
+            "dataset": "digits",
+            "model": "convnet",
+            "protocol": {"base": "digits", "epochs": 2},
+            "split": {"validation": 0.1, "test": 0.25, "train_limit": 9, "seed": 1},
+            "suites": ["ood-svhn"],
+        }
+    ],
+    "recipes": ["ce", "wide", "ce+macal", "*+ts"],
+    "variants": {"wide": {"of": "mbls", "fixed": {"margin": 15.0}}},
+    "search": {
+        "trials": 3,
+        "sampler": "tpe",
+        "accuracy_tolerance": 0.01,
+        "fixed": {"macal": {"epochs": 2}},
+        "spaces": {"macal": {"gamma": {"low": 0.5, "high": 0.9}, "q0": {"choices": [0.5, 0.9]}}},
+    },
+    "seeds": [0, 1],
+    "resources": {"train": {"cpu": 1, "gpu": 0.0}, "concurrent": 2},
+    "tags": {"team": "red"},
+    "storage": "storage",
+    "data_root": "data",
+}
+SIGNS = "abz019 \n:-?[]{},&*!|>'\"%@`#~.+_/<=\t\\\0\x1b\u202e\x85\xff\ud800"
+NUMBERS = st.integers(-(10**90), 10**90) | st.floats() | st.sampled_from([0, -1, 1, 2, 0.5, 1e300])
+SCALARS = st.none() | st.booleans() | NUMBERS | st.text(SIGNS, max_size=9) | st.dates()
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SCALARS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(part: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the way to every value of a document."""
+    pairs = part.items() if isinstance(part, dict) else enumerate(part)
+    found = []
+    for step, value in pairs:
+        found.append((*before, step))
+        if isinstance(value, dict | list):
+            found += places(value, (*before, step))
+    return found
+
+
+def replaced(part: Any, way: tuple[Any, ...], value: Any) -> Any:
+    """Return a document with another value at one place."""
+    if not way:
+        return value
+    changed = dict(part) if isinstance(part, dict) else list(part)
+    changed[way[0]] = replaced(part[way[0]], way[1:], value)
+    return changed
+
+
+def test_the_sweep_itself_is_one() -> None:
+    assert parse_sweep(yaml.safe_dump(SWEEP), "good.yaml").name == "small"
+
+
+def complaint(text: str) -> str:
+    """Return what is said of a sweep file; nothing if all is well."""
+    try:
+        parse_sweep(text, "bad.yaml")
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def assert_told(text: str) -> None:
+    said = complaint(text)
+    assert said.isprintable()
+    assert len(said) <= 2000
+
+
+@settings(deadline=None)
+@given(text=st.text() | st.text(SIGNS) | st.binary().map(lambda raw: raw.decode("latin1")))
+def test_any_text(text: str) -> None:
+    assert_told(text)
+
+
+@settings(deadline=None)
+@given(key=st.sampled_from(sorted(SWEEP)), text=st.text(SIGNS))
+def test_any_text_as_a_value(key: str, text: str) -> None:
+    rest = yaml.safe_dump({name: value for name, value in SWEEP.items() if name != key})
+    assert_told(f"{rest}{key}: {text}")
+
+
+@settings(deadline=None)
+@given(way=st.sampled_from(places(SWEEP)), value=VALUES)
+def test_any_value_in_any_place(way: tuple[Any, ...], value: Any) -> None:
+    assert_told(yaml.dump(replaced(SWEEP, way, value), Dumper=yaml.SafeDumper))
+
+
+@pytest.mark.parametrize("way", places(SWEEP))
+@pytest.mark.parametrize("value", [10**99, -(10**99), math.inf, math.nan, "", "x" * 9999, {}, []])
+def test_the_most_extreme_values_in_every_place(way: tuple[Any, ...], value: Any) -> None:
+    assert_told(yaml.safe_dump(replaced(SWEEP, way, value)))

@@ -1,0 +1,128 @@
+"""Layout files: the shipped ones against the published tables, and what is wrong with others."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.tables.layouts import layout_names, load_layout, published_key
+from orchestrator.tables.published import load_published
+from trainables.common.errors import InputError
+
+ISSUED = {
+    "macal": ("table1", "table2", "table3", "table4", "table5"),
+    "cls": ("table1", "table2", "table3"),
+    "acls": ("table3", "table5", "table6", "tableA", "tableB"),
+    "aurc": ("table1", "table2", "table4"),
+    "mbls": ("table1", "table2", "table3", "table7", "table8"),
+}
+NAMES = [f"{paper}/{table}" for paper, tables in ISSUED.items() for table in tables]
+METRICS = {"seconds": "train_seconds"}
+
+
+def published(layout):
+    table = load_published("results")
+    found = table[(table["paper"] == layout.paper) & (table["table"] == layout.table)]
+    left_out = {entry.what for entry in layout.not_offered}
+    for column in ("dataset", "method", "metric"):
+        found = found[~found[column].isin(left_out)]
+    return found
+
+
+def test_every_published_table_has_its_layout():
+    assert layout_names() == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_published_row_is_one_row_of_the_layout(name):
+    layout = load_layout(name)
+    keys = [published_key(row) for row in layout.rows]
+    assert len(set(keys)) == len(keys)
+    met = set()
+    for _, row in published(layout).iterrows():
+        place = (row["method"], row["stage2"], row["posthoc"])
+        fits = [k for k in keys if k[:3] == place and row["note"].startswith(k.note)]
+        assert len(fits) == 1, f"{place} {row['note']}"
+        met.add(fits[0])
+    assert met == set(keys)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_published_column_is_one_column_of_the_layout(name):
+    layout = load_layout(name)
+    ours = {
+        (dataset, model, METRICS.get(metric, metric))
+        for dataset, models in layout.columns.items()
+        for model in models
+        for metric in layout.metrics
+    }
+    theirs = {
+        (row.dataset, row.model, f"bins-10/{row.metric}" if row.n_bins == "10" else row.metric)
+        for row in published(layout).astype({"n_bins": str}).itertuples()
+    }
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_not_offered_is_published_and_has_a_reason(name):
+    layout = load_layout(name)
+    table = load_published("results")
+    found = table[(table["paper"] == layout.paper) & (table["table"] == layout.table)]
+    words = {*found["dataset"], *found["method"], *found["metric"], *found["model"]}
+    for entry in layout.not_offered:
+        assert entry.what in words
+        assert entry.reason
+    assert set(layout.incomparable) <= words | {"all"}
+
+
+def test_the_rows_of_the_ablation_are_in_the_published_order():
+    layout = load_layout("macal/table5")
+    notes = dict.fromkeys(note.split(";")[0] for note in published(layout)["note"])
+    labels = [row.name.replace("+ ", "+") for row in layout.rows]
+    assert labels == list(notes)
+
+
+# What a user can get wrong
+
+GOOD = "title: mine\nmetrics: [ece]\nrows: [ce, ls]\n"
+WRONG = {
+    "no such metric": (GOOD.replace("ece", "eec"), "unknown metric 'eec'; there are: acc"),
+    "unknown key": (GOOD + "colums: {}\n", "colums: unknown key; allowed are: title, paper"),
+    "unknown key of a row": (
+        GOOD + "not_offered: [{what: x, why: y}]\n",
+        "not_offered[0].reason: is missing",
+    ),
+    "no rows": (GOOD.replace("[ce, ls]", "[]"), "rows: "),
+    "a key twice": (GOOD + "title: again\n", "line 4: key 'title' stands twice"),
+    "a row twice": (GOOD.replace("ls", "ce"), "rows: 'ce' stands twice"),
+    "no baseline": (
+        GOOD.replace("ls", "{recipe: ls, baseline: mbls}"),
+        "rows: baseline 'mbls' of 'ls' is no row",
+    ),
+    "neither recipe nor mean": (
+        GOOD.replace("ls", "{label: x}"),
+        "a row has either a recipe or a mean of recipes",
+    ),
+    "no such paper": (GOOD + "paper: macal\ntable: Table 99\n", "'macal' 'Table 99' is none of"),
+    "a list": ("[1, 2]", "the document is a list; a layout is a mapping of keys"),
+    "empty": ("", "the document is empty"),
+    "no YAML": ("title: [", "line "),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_layout_gets_one_line(tmp_path, case):
+    text, message = WRONG[case]
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_layout(str(path))
+    assert f"layout {path}: " in str(caught.value)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_layout_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"unknown layout 'macal/tabel1'; there are: macal/table"):
+        load_layout("macal/tabel1")
+    with pytest.raises(InputError, match=r"cannot be read: .*No such file"):
+        load_layout(str(tmp_path / "none.yaml"))

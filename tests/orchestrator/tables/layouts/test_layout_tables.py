@@ -1,0 +1,246 @@
+"""Tables that follow a layout: whose figures stand where, and what stands beside them."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from orchestrator.storage.results import StudyResult
+from orchestrator.tables.layouts import layout_names, load_layout
+from orchestrator.tables.make import TableOptions, make_table, render
+from orchestrator.tables.published import load_published
+from trainables.common.errors import InputError
+
+NETWORKS = ("resnet50", "resnet110", "wrn-26-10", "densenet121")
+
+
+def study(recipe, dataset="cifar10", model="resnet50", protocol="mukhoti2020", **test):
+    seconds = (test.pop("seconds"),) if "seconds" in test else ()
+    subset = test.pop("subset", "")
+    return StudyResult(
+        "night",
+        f"{dataset}/{model}/{protocol}",
+        recipe,
+        "finished",
+        test=({"acc": 0.95, "ece": 0.02, **test},),
+        run_ids=(f"run-{recipe}-{model}",),
+        dataset=dataset,
+        model=model,
+        protocol=protocol,
+        seconds=seconds,
+        subset=subset,
+    )
+
+
+def fill(layout, *results, **options):
+    return make_table(results, TableOptions(layout=layout, **options))
+
+
+def cells(table, label):
+    """Return the cells of a row by data set, model and metric."""
+    row = next(row for row in table.rows if row.label == label)
+    whole = [cell for cell in table.line(row) for _ in range(getattr(cell, "span", 1))]
+    return {
+        (*entry.groups, entry.metrics[-1]): cell
+        for entry, cell in zip(table.columns, whole, strict=True)
+    }
+
+
+def test_the_rows_and_columns_are_the_layout_s_in_its_order():
+    table = fill("macal/table1", study("ls"), study("ce"))
+    assert [row.label for row in table.rows] == [r.name for r in load_layout("macal/table1").rows]
+    assert [entry.groups for entry in table.columns] == [
+        *(("cifar10", model) for model in NETWORKS),
+        *(("cifar100", model) for model in NETWORKS),
+        ("tiny-imagenet", "resnet50"),
+    ]
+
+
+def test_what_was_not_run_says_so_and_what_is_not_asked_for_is_named():
+    table = fill("macal/table1", study("ce"), study("esd"), study("ce", model="resnet8"))
+    found = cells(table, "ce")
+    assert found["cifar10", "resnet50", "ece"].text == "2.00"
+    assert found["cifar10", "resnet110", "ece"].text == "not run"
+    assert cells(table, "ls")["cifar10", "resnet50", "ece"].text == "not run"
+    notes = table.notes()
+    assert "recipes of the sweep that are not in this layout: esd" in notes
+    assert "tasks of the sweep that are not in this layout: cifar10/resnet8/mukhoti2020" in notes
+
+
+# Published figures
+
+
+def test_a_published_figure_stands_where_data_set_model_and_metric_agree():
+    table = fill("macal/table1", study("ce"), study("ce", "digits"), published=True)
+    assert cells(table, "ce")["cifar10", "resnet50", "ece"].asides == ("[paper 4.11]",)
+    text = render(table, "markdown")
+    assert "published in macal Table 1" in text
+    assert "ours trained by mukhoti2020" in text
+    assert "does not state the number of bins" in text
+    assert "paper" not in render(fill("macal/table1", study("ce")), "markdown")
+
+
+@pytest.mark.parametrize("other", [{"dataset": "cifar100-lt"}, {"model": "resnet8"}])
+def test_another_data_set_or_model_gets_no_published_figure(other):
+    table = fill("macal/table1", study("ce", **other), published=True)
+    assert not table.published
+    assert "macal Table 1 has no figure for these data sets and models" in table.notes()
+
+
+def test_a_part_of_a_data_set_gets_no_published_figure():
+    part = fill("macal/table1", study("ce", subset="test_limit 1000"), published=True)
+    whole = fill("macal/table1", study("ce"), published=True)
+    gone = set(whole.published) - set(part.published)
+    assert {position for _, position in gone} == {0}
+    assert ("ce", 0) in gone
+    assert "only a part of the data set (test_limit 1000)" in " ".join(part.notes())
+
+
+def test_another_metric_gets_no_published_figure():
+    table = fill("macal/table1", study("ce", nll=0.2), metrics=("nll", "ece"), published=True)
+    found = cells(table, "ce")
+    assert found["cifar10", "resnet50", "nll"].asides == ()
+    assert found["cifar10", "resnet50", "ece"].asides == ("[paper 4.11]",)
+
+
+def test_figures_stand_beside_those_of_as_many_bins():
+    rows = load_published("results").query("table == 'Table B' and metric == 'ece'")
+    by_bins = rows.query("method == 'mmce'").set_index("n_bins")["value"]
+    assert by_bins[10] != by_bins[15]
+    ours = study("mmce", "tiny-imagenet", **{"bins-10/ece": 0.03})
+    table = fill("acls/tableB", ours, published=True)
+    found = cells(table, "mmce")["tiny-imagenet", "resnet50", "ece"].asides
+    assert found == (f"[paper {by_bins[15]:.2f}]",)
+    found = cells(table, "mmce")["tiny-imagenet", "resnet50", "bins-10/ece"].asides
+    assert found == (f"[paper {by_bins[10]:.2f}]",)
+    assert not any("does not state the number of bins" in note for note in table.notes())
+
+
+def test_a_mean_over_models_wants_all_of_them():
+    partly = [study("ls", model=model, ece=0.01) for model in NETWORKS[:3]]
+    found = cells(fill("macal/table3", *partly, published=True), "ls")
+    assert found["cifar10", "average", "acc"].text == "of 4: 1 not run"
+    whole = [*partly, study("ls", model=NETWORKS[3], ece=0.05)]
+    table = fill("macal/table3", *whole, published=True)
+    cell = cells(table, "ls")["cifar10", "average", "ece"]
+    assert (cell.text, cell.asides) == ("2.00", ("[paper 3.66]",))
+    assert any(note.startswith("cifar10 / average: mean over ") for note in table.notes())
+
+
+def test_a_network_that_the_paper_does_not_pin_down_is_not_compared():
+    runs = [study("ce", model=model) for model in ("wrn-32", "resnet110-cifar")]
+    table = fill("cls/table1", *runs, published=True)
+    found = cells(table, "ce")
+    assert found["cifar10", "wrn-32", "ece"].asides == ()
+    assert found["cifar10", "resnet110", "ece"].asides == ("[paper 4.75]",)
+    assert any("wrn-32: the paper does not state" in note for note in table.notes())
+
+
+def test_the_other_resnet110_is_not_taken_for_that_of_the_paper():
+    table = fill("cls/table1", study("ce", model="resnet110"), columns="paper")
+    assert cells(table, "ce")["cifar10", "resnet110", "ece"].text == "not run"
+
+
+def test_doubts_about_a_published_figure_are_told():
+    table = fill("macal/table3", study("dfl+macal", "tiny-imagenet"), published=True)
+    assert any("doubtful in the paper: dfl+macal" in note for note in table.notes())
+
+
+# Costs, suites, means over calibrators
+
+
+def test_the_cost_is_the_seconds_of_a_recipe():
+    table = fill("macal/table4", study("ce", seconds=61.25), study("mit", seconds=70.0))
+    assert cells(table, "ce")["cifar10", "resnet50", "seconds"].text == "61.2"
+    assert cells(table, "ce")["cifar10", "resnet50", "seconds"].mark == "best"
+
+
+def test_out_of_distribution_figures_are_means_over_the_suites():
+    figures = {"ood-svhn/auroc": 0.9, "ood-cifar100/auroc": 0.8, "ood-noise/auroc": 0.1}
+    place = ("cifar10->cifar100+svhn", "average", "ood-svhn/auroc")
+    runs = [study("ce", model=model, **figures) for model in NETWORKS]
+    table = fill("macal/table2", *runs, published=True)
+    assert cells(table, "ce")[place].text == "85.00"
+    assert not table.published
+
+
+def test_elsewhere_all_suites_that_have_the_metric_are_taken():
+    figures = {"ood-noise/auroc": 0.6, "ood-other/auroc": 0.8, "ood-noise/fpr95": 0.3}
+    figures |= {"ood/auroc": 0.7, "ood/fpr95": 0.3}
+    table = fill("macal/table2", study("ce", "digits", "convnet", **figures))
+    texts = [cell.text for cell in cells(table, "ce").values()]
+    assert texts == ["70.00", "30.00"]
+    assert "auroc: mean over ood-noise/auroc, ood-other/auroc" in table.notes()
+
+
+def test_a_row_may_be_the_mean_of_several_recipes():
+    parts = ("ts", "ets", "pts-paper", "cts-logit")
+    runs = [study(f"ce+{name}", ece=0.01 * k) for k, name in enumerate(parts)]
+    runs += [study(f"ce+{name}-ls", ece=0.03) for name in parts]
+    table = fill("cls/table1", *runs)
+    mean, changed = cells(table, "average"), cells(table, "average-ls")
+    assert next(iter(mean.values())).text == "1.50"
+    cell = next(iter(changed.values()))
+    assert (cell.text, cell.change, cell.tone) == ("3.00", "+1.50", "worse")
+    assert next(iter(cells(fill("cls/table1", *runs[1:]), "average").values())).short == (
+        "of 4: 1 not run"
+    )
+
+
+# The sweep's own tasks
+
+
+@pytest.mark.parametrize("name", layout_names())
+def test_every_layout_fits_a_sweep_of_other_tasks(name):
+    layout = load_layout(name)
+    recipes = dict.fromkeys(recipe for row in layout.rows for recipe in row.recipes)
+    extra = {"aece": 0.01, "cwece": 0.01, "mce": 0.1, "auroc": 0.9, "fpr95": 0.1, "seconds": 3.0}
+    suites = {"ood-noise/auroc": 0.9, "ood-noise/fpr95": 0.2}
+    suites |= {"bins-10/ece": 0.02, "bins-10/aece": 0.02}
+    runs = [study(recipe, "digits", "convnet", **extra, **suites) for recipe in recipes]
+    table = fill(name, *runs, published=True)
+    assert table.tasks == ("digits/convnet/mukhoti2020",)
+    assert len(table.columns) == len(layout.metrics)
+    assert not table.published
+    for row in table.rows:
+        assert all(cell.text[0].isdigit() for cell in table.line(row))
+    assert render(table, "latex").isascii()
+
+
+def test_columns_may_be_chosen():
+    runs = study("ce"), study("ce", "digits", "convnet")
+    assert len(fill("macal/table1", *runs).columns) == 9
+    assert len(fill("macal/table1", *runs, columns="sweep").columns) == 2
+    only = fill("macal/table1", study("ce", "digits", "convnet"), columns="paper")
+    assert {cell.text for cell in cells(only, "ce").values()} == {"not run"}
+
+
+def test_two_tasks_for_one_column_must_be_told_apart():
+    runs = study("ce"), study("ce", protocol="mukhoti2020/0.1")
+    with pytest.raises(InputError, match=r"cifar10 / resnet50 fits several tasks: .*--tasks"):
+        fill("macal/table1", *runs)
+    assert fill("macal/table1", *runs, tasks=["*/mukhoti2020"]).columns
+
+
+def test_one_s_own_layout_by_its_path(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("title: mine\nmetrics: [ece]\nrows: [ls, ce]\n", encoding="utf-8")
+    table = fill(str(path), study("ce"), study("ls", ece=0.01))
+    assert [row.label for row in table.rows] == ["ls", "ce"]
+    with pytest.raises(InputError, match="names no paper"):
+        fill(str(path), study("ce"), published=True)
+    with pytest.raises(InputError, match="names no columns"):
+        fill(str(path), study("ce"), columns="paper")
+
+
+def test_csv_has_a_line_a_cell_with_fractions():
+    table = fill("macal/table1", study("ce"), published=True)
+    lines = list(csv.DictReader(io.StringIO(render(table, "csv"))))
+    assert len(lines) == 16 * 9
+    first = lines[0]
+    assert (first["row"], first["column"]) == ("ce", "cifar10 / resnet50 / ECE % ↓")
+    assert (float(first["mean"]), float(first["published"])) == (0.02, pytest.approx(0.0411))
+    assert (first["status"], first["run_ids"]) == ("finished", "run-ce-resnet50")
+    assert lines[1]["status"] == "not run"

@@ -1,0 +1,60 @@
+"""Claims: each is one that its paper's table supports, and speaks of the recipes it names."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.tables.claims import Claim, load_claims
+from orchestrator.tables.layouts import published_key
+from orchestrator.tables.layouts._layout import LayoutRow
+from orchestrator.tables.published import load_published
+
+CLAIMS = {claim.name: claim for claim in load_claims()}
+
+
+def test_names_are_unique_and_every_paper_is_heard():
+    assert len(CLAIMS) == len(load_claims())
+    assert {claim.paper for claim in CLAIMS.values()} == {"macal", "mbls", "acls", "cls", "aurc"}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_the_papers_own_table_mostly_shows_it(name):
+    claim = CLAIMS[name]
+    table = load_published("results").fillna({"stage2": "", "posthoc": ""})
+    table = table[(table.paper == claim.paper) & (table.table == claim.table)]
+    table = table[table.metric == claim.metric]
+    methods = table.method.unique() if "*" in claim.better else ["ce"]
+    held = []
+    for method in methods:
+        better, than = (
+            figures(table, recipe.replace("*", method)) for recipe in (claim.better, claim.than)
+        )
+        worse_by = (than - better if claim.metric == "acc" else better - than).dropna()
+        held += list(worse_by <= 100 * claim.margin)
+    assert len(held) >= 2
+    assert sum(held) > len(held) / 2
+
+
+def figures(table, recipe):
+    """Return what a table prints of a recipe, by data set and model."""
+    row = LayoutRow(recipe=recipe)
+    if recipe == "ce+macal-restructured":
+        notes = {"stage2": "macal-partial", "note": "+Classifier Restructure"}
+        row = LayoutRow(recipe=recipe, published=notes)
+    key = published_key(row)
+    found = table[(table.method == key.method) & (table.stage2 == key.stage2)]
+    found = found[found.posthoc == key.posthoc]
+    if key.note:
+        found = found[found.note.str.startswith(key.note)]
+    return found.set_index(["dataset", "model"]).value
+
+
+def test_a_star_is_every_method_that_has_both():
+    claim = Claim(name="n", says="s", paper="p", table="t", better="*+macal", than="*")
+    assert claim.pairs(["ce", "ce+macal", "mbls", "ls+macal"]) == [("ce+macal", "ce")]
+    assert claim.speaks_of("cifar10")
+    fixed = claim.model_copy(update={"better": "mbls", "than": "ce", "datasets": ("*-lt*",)})
+    assert fixed.pairs(["mbls", "ce", "fl"]) == [("mbls", "ce")]
+    assert fixed.pairs(["mbls"]) == []
+    assert fixed.speaks_of("cifar10-lt")
+    assert not fixed.speaks_of("cifar10")

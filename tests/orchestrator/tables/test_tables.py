@@ -1,0 +1,639 @@
+"""Comparison tables: figures, marks, order, what failed, and escaping in every format."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from orchestrator.storage.results import StudyResult
+from orchestrator.tables.arrange import build_table, combine
+from orchestrator.tables.columns import COLUMNS, column
+from orchestrator.tables.make import TableOptions, make_table, render
+from orchestrator.tables.renderers import RENDERERS, to_rich
+from trainables.common.errors import InputError
+from trainables.metrics import METRICS, REPORTED
+
+TASK = "digits/convnet/short"
+NASTY = "a|b*c_d`e`<b>&amp;$x$ 50% #1 {y} ~^ [l](u) \\z"
+
+
+def study(recipe, *test, task=TASK, status="finished", **fields):
+    fields = {"trials_finished": 4, **fields}
+    return StudyResult(
+        sweep="demo", task=task, recipe=recipe, status=status, test=tuple(test), **fields
+    )
+
+
+def figures(acc=0.9, ece=0.05, nll=0.4):
+    return {"acc": acc, "ece": ece, "nll": nll}
+
+
+def table_of(*studies, metrics=("acc", "ece", "nll")):
+    return build_table(studies, metrics=metrics)
+
+
+def rows_of(markdown):
+    """Split a Markdown table into its body: recipe -> cells."""
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    split = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines[2:]]
+    return {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in split}
+
+
+class _Cells(HTMLParser):
+    """Read the text of every cell of an HTML page, row by row."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.rows, self.tags = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data):
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+# Figures
+
+
+def test_every_metric_of_a_report_is_a_column():
+    assert set(METRICS) <= set(COLUMNS)
+    assert [name for name in COLUMNS if column(name).higher] == ["acc", "auroc"]
+
+
+@pytest.mark.parametrize(
+    ("name", "heading"),
+    [
+        ("ece", "ECE % ↓"),
+        ("cifar10-c/ece", "cifar10-c ECE % ↓"),
+        ("ood-svhn/auroc", "ood-svhn AUROC % ↑"),
+        ("ood-svhn/fpr95", "ood-svhn FPR95 % ↓"),
+        ("cifar10-c/gaussian_noise/3/acc", "cifar10-c/gaussian_noise/3 Acc % ↑"),
+        ("ece_floor", "ECE floor %"),
+        ("debiased_ece", "debiased ECE % ↓"),
+        ("smooth_ece", "smooth ECE % ↓"),
+        ("seconds", "Seconds ↓"),
+    ],
+)
+def test_a_column_says_what_is_better_and_in_which_unit(name, heading):
+    assert column(name).heading == heading
+
+
+@pytest.mark.parametrize("name", ["auc", "/ece", "a//ece", "cifar10-c/seconds", "cifar10-c/", ""])
+def test_a_column_that_is_not_there_is_refused(name):
+    with pytest.raises(InputError, match=f"unknown metric '{name}'; there are: acc"):
+        column(name)
+
+
+def test_no_noise_floor_is_best():
+    found = table_of(study("ce", {"ece_floor": 0.01}), metrics=("ece_floor",))
+    assert rows_of(render(found, "markdown"))["ce"] == ["1.00"]
+
+
+def test_mean_and_sample_deviation_over_seeds_in_percent():
+    seeds = [figures(acc, ece, nll) for acc, ece, nll in ((0.9, 0.04, 1), (0.92, 0.05, 2))]
+    seeds.append(figures(0.97, 0.09, 6))
+    found = table_of(study("ce", *seeds))
+    # by hand: mean 0.93, squares 9e-4 + 1e-4 + 16e-4 = 26e-4, over 2, root = 0.036056
+    assert found.summary("ce", TASK, "acc") == pytest.approx((0.93, 0.0360555), rel=1e-5)
+    cells = rows_of(render(found, "markdown"))["ce"]
+    # mean 0.06, squares 4e-4 + 1e-4 + 9e-4, over 2, root = 0.026458; 3, 4 + 1 + 9, 7, 2.6458
+    assert cells == ["**93.00 ± 3.61**", "**6.00 ± 2.65**", "**3.0000 ± 2.6458**"]
+    assert "over 3 seeds" in render(found, "markdown")
+
+
+def test_one_seed_has_no_deviation():
+    found = table_of(study("ce", figures()))
+    assert found.summary("ce", TASK, "acc") == (0.9, None)
+    assert "±" not in render(found, "markdown")
+
+
+def test_brier_and_nll_are_not_in_percent():
+    row = dict.fromkeys(REPORTED, 0.5)
+    found = build_table([study("ce", row)], metrics=REPORTED)
+    cells = dict(zip(REPORTED, rows_of(render(found, "markdown"))["ce"], strict=True))
+    assert cells["brier"] == cells["nll"] == "**0.5000**"
+    assert {cells[name] for name in ("acc", "ece", "aece", "mce")} == {"**50.00**"}
+    assert cells["cwece"] == cells["cwaece"] == "**50.000**"
+
+
+def test_a_figure_that_is_missing_or_not_finite_shows_and_is_never_best():
+    found = table_of(
+        study("ce", figures(nll=math.inf)),
+        study("ls", figures(nll=0.3), figures(nll=math.nan)),
+        study("fl", {"acc": 0.9}),
+        study("dfl", figures(nll=9.0)),
+    )
+    cells = rows_of(render(found, "markdown"))
+    assert [cells[name][2] for name in ("ce", "ls", "fl", "dfl")] == [
+        "inf",
+        "nan",
+        "–",
+        "**9.0000**",
+    ]
+
+
+# Marks
+
+
+def test_the_best_is_bold_and_the_second_underlined_in_the_right_direction():
+    found = table_of(
+        study("ce", figures(0.90, 0.05, 0.1)),
+        study("ls", figures(0.95, 0.02, 0.3)),
+        study("fl", figures(0.92, 0.08, 0.2)),
+    )
+    cells = rows_of(render(found, "markdown"))
+    assert cells["ce"] == ["90.00", "<ins>5.00</ins>", "**0.1000**"]
+    assert cells["ls"] == ["**95.00**", "**2.00**", "0.3000"]
+    assert cells["fl"] == ["<ins>92.00</ins>", "8.00", "<ins>0.2000</ins>"]
+
+
+def test_figures_equal_as_printed_share_a_mark():
+    found = table_of(
+        study("ce", figures(ece=0.050001)),
+        study("ls", figures(ece=0.049999)),
+        study("fl", figures(ece=0.0501)),
+        study("dfl", figures(ece=0.0501004)),
+        study("au", figures(ece=0.06)),
+    )
+    cells = rows_of(render(found, "markdown"))
+    marks = [cells[name][1] for name in ("ce", "ls", "fl", "dfl", "au")]
+    assert marks == ["**5.00**", "**5.00**", "<ins>5.01</ins>", "<ins>5.01</ins>", "6.00"]
+
+
+def test_marks_are_compared_as_numbers_not_as_text():
+    found = table_of(study("ce", figures(ece=0.095)), study("ls", figures(ece=0.105)))
+    cells = rows_of(render(found, "markdown"))
+    assert cells["ce"][1] == "**9.50**"
+    assert cells["ls"][1] == "<ins>10.50</ins>"
+
+
+def test_each_task_has_its_own_best():
+    found = table_of(
+        study("ce", figures(ece=0.01), task="a"),
+        study("ls", figures(ece=0.02), task="a"),
+        study("ce", figures(ece=0.04), task="b"),
+        study("ls", figures(ece=0.03), task="b"),
+    )
+    cells = rows_of(render(found, "markdown"))
+    assert cells["ce"][1] == "**1.00**"
+    assert cells["ls"][4] == "**3.00**"
+
+
+# Order
+
+
+def test_a_method_is_followed_by_its_variants_in_order_of_appearance():
+    given = ["ce", "mbls", "mbls+macal+ts", "ce+ts", "fl+ts", "mbls+ts", "ce+macal", "fl"]
+    found = table_of(*(study(name, figures()) for name in given))
+    assert found.recipes == (
+        *("ce", "ce+ts", "ce+macal"),
+        *("mbls", "mbls+macal+ts", "mbls+ts"),
+        *("fl", "fl+ts"),
+    )
+    assert list(rows_of(render(found, "markdown"))) == list(found.recipes)
+
+
+def test_sorting_puts_the_best_first_and_loses_no_row():
+    found = table_of(
+        study("fl", status="failed", trials_failed=2),
+        study("ce", figures(0.90, 0.05)),
+        study("ls", figures(0.95, 0.07)),
+        study("dfl", figures(0.93, 0.01)),
+    )
+    assert found.sorted_by("ece").recipes == ("dfl", "ce", "ls", "fl")
+    assert found.sorted_by("acc").recipes == ("ls", "dfl", "ce", "fl")
+    assert found.recipes == ("fl", "ce", "ls", "dfl")
+
+
+def test_sorting_over_all_tasks_takes_the_mean_and_wants_all_of_them():
+    found = table_of(
+        study("ce", figures(ece=0.05), task="a"),
+        study("ce", figures(ece=0.05), task="b"),
+        study("ls", figures(ece=0.08), task="a"),
+        study("ls", figures(ece=0.01), task="b"),
+        study("fl", figures(ece=0.001), task="a"),
+    )
+    assert found.sorted_by("ece").recipes == ("ls", "ce", "fl")
+
+
+# What did not go well
+
+
+@pytest.fixture
+def troubled():
+    return table_of(
+        study("ce", figures(), trials_failed=2, trials_finished=8),
+        study("ls", status="failed", trials_failed=3, trials_finished=1, reason="loss is NaN"),
+        study("fl", status="running", trials_finished=2, trials_failed=1),
+        study("dfl"),
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in RENDERERS if name != "csv"])
+def test_failed_and_running_studies_are_shown(troubled, name):
+    text = render(troubled, name)
+    assert "failed (3 of 4 trials): loss is NaN" in text
+    assert "running (2 trials finished, 1 failed)" in text
+    assert "finished, without test figures" in text
+    assert f"ce on {TASK}: 2 of 10 trials failed" in text
+
+
+def test_a_pair_that_was_not_run_is_named():
+    found = table_of(study("ce", figures(), task="a"), study("ls", figures(), task="b"))
+    for name in ("terminal", "markdown", "latex", "html"):
+        assert render(found, name).count("not run") == 2
+
+
+def test_figures_of_an_unfinished_study_are_not_compared():
+    found = table_of(study("ce", figures(ece=0.001), status="running"), study("ls", figures()))
+    assert found.summary("ce", TASK, "ece") is None
+    assert rows_of(render(found, "markdown"))["ls"][1] == "**5.00**"
+
+
+# Formats
+
+
+def test_csv_holds_fractions_and_all_that_is_known():
+    chosen = {"ce": {}, "ts": {"temperature": 1.5}}
+    found = table_of(
+        study(
+            "ce+ts",
+            {"acc": 0.9, "mce": 0.25},
+            {"acc": 0.8, "mce": 0.75},
+            configuration=chosen,
+            validation={"ece": 0.012},
+            run_ids=("r1", "r2"),
+        ),
+        study("fl", status="failed", trials_finished=0, trials_failed=3, reason='say "no", twice'),
+    )
+    good, bad = csv.DictReader(io.StringIO(render(found, "csv")))
+    assert (good["sweep"], good["task"], good["recipe"]) == ("demo", TASK, "ce+ts")
+    assert float(good["acc_mean"]) == pytest.approx(0.85)
+    assert float(good["acc_std"]) == pytest.approx(0.1 / math.sqrt(2))
+    assert float(good["mce_mean"]) == 0.5
+    assert float(good["validation_ece"]) == 0.012
+    assert good["nll_mean"] == ""
+    assert good["seeds"] == "2"
+    assert json.loads(good["configuration"]) == chosen
+    assert good["run_ids"] == "r1 r2"
+    assert (bad["status"], bad["trials_failed"], bad["acc_mean"]) == ("failed", "3", "")
+    assert bad["reason"] == 'say "no", twice'
+
+
+def test_csv_text_cannot_be_run_as_a_formula():
+    found = table_of(study("fl", status="failed", reason="=cmd()"))
+    (row,) = csv.DictReader(io.StringIO(render(found, "csv")))
+    assert row["reason"] == "'=cmd()"
+
+
+def test_html_shows_words_as_they_are():
+    page = render(
+        table_of(study(NASTY, status="failed", reason=NASTY), study("ce", figures())), "html"
+    )
+    cells = _Cells(page)
+    assert cells.rows[2][0] == NASTY
+    assert cells.rows[2][1].rstrip("\n").endswith(NASTY)
+    assert "b" not in cells.tags
+    assert [text.strip() for text in cells.rows[3]] == ["ce", "90.00", "5.00", "0.4000"]
+    assert cells.tags.count("strong") == 3
+
+
+def test_markdown_keeps_its_columns_and_escapes_marks():
+    text = render(
+        table_of(study(NASTY, status="failed", reason=NASTY), study("ce", figures())), "markdown"
+    )
+    assert {len(row) for row in rows_of(text).values()} == {3}
+    name = next(iter(rows_of(text)))
+    assert re.sub(r"\\(.)", r"\1", name) == NASTY
+    assert not re.search(r"(?<!\\)[*_`<>&$\[\]~]", name)
+
+
+def test_latex_is_balanced_and_escaped():
+    found = table_of(
+        study(NASTY, status="failed", reason=NASTY),
+        study("ce", figures(), figures(0.8)),
+        study("ls", figures(0.7), figures(0.7)),
+    )
+    text = render(found, "latex")
+    row = text.split("\\midrule\n")[1].splitlines()[0]
+    assert row.startswith(
+        r"a\textbar{}b*c\_d`e`\textless{}b\textgreater{}\&amp;\$x\$ 50\% \#1 \{y\}"
+    )
+    assert row.count(" & ") == 1
+    bare = re.sub(r"\\[{}]", "", text)
+    assert bare.count("{") == bare.count("}")
+    assert r"\textbf{85.00 $\pm$ 7.07}" in text
+    assert r"\underline{70.00 $\pm$ 0.00}" in text
+    for word in (r"\begin{tabular}{lrrr}", r"\toprule", r"\cmidrule(lr){2-4}", r"\bottomrule"):
+        assert word in text
+    assert text.isascii()
+
+
+@pytest.mark.parametrize("name", RENDERERS)
+def test_line_breaks_and_control_characters_do_not_get_through(name):
+    found = table_of(study("ce", status="failed", reason="one\ntwo\r\n\x1b[31mthree\x07"))
+    text = render(found, name)
+    assert "one two [31mthree" in text.replace("{[}", "[").replace("\\[", "[")
+    assert not set(text) & {"\x1b", "\x07", "\r"}
+
+
+def test_terminal_shows_marks_as_style():
+    found = table_of(study("ce", figures(ece=0.05)), study("[red]ls", figures(ece=0.02)))
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=80)
+    console.print(to_rich(found))
+    text = console.file.getvalue()
+    assert "\x1b[1m 2.00" in text or "\x1b[1m   2.00" in text
+    assert re.search(r"\x1b\[4m *5\.00", text)
+    assert "[red]ls" in text
+
+
+def test_terminal_text_has_every_figure_and_no_codes():
+    seeds = (figures(0.9), figures(0.8))
+    text = render(table_of(study("ce", *seeds), study("mbls+macal+ts", *seeds)), "terminal")
+    assert "\x1b" not in text
+    assert text.count("85.00±7.07") == 2
+    assert "mbls+macal+ts" in text
+    assert TASK in text
+
+
+def test_a_narrow_terminal_loses_deviations_before_names_or_means():
+    found = table_of(study("mbls+macal+ts", figures(0.9), figures(0.8)))
+    console = Console(file=io.StringIO(), width=48)
+    console.print(to_rich(found))
+    text = console.file.getvalue()
+    assert "mbls+macal+ts" in text
+    assert "85.00" in text
+    assert "7.07" not in text
+    assert "too narrow" in text
+
+
+# What a user can get wrong
+
+
+def test_wrong_requests_are_refused():
+    found = table_of(study("ce", figures()))
+    with pytest.raises(InputError, match="unknown format 'pdf'; there are: terminal, markdown"):
+        render(found, "pdf")
+    with pytest.raises(InputError, match="unknown metric 'auc'; there are: acc"):
+        found.sorted_by("auc")
+    with pytest.raises(InputError, match="unknown metric 'auc'"):
+        table_of(study("ce", figures()), metrics=("auc",))
+    with pytest.raises(InputError, match="give each once"):
+        table_of(study("ce", figures()), metrics=("ece", "ece"))
+    with pytest.raises(InputError, match="give each once"):
+        table_of(study("ce", figures()), metrics=())
+    with pytest.raises(InputError, match="no results"):
+        build_table([])
+
+
+def test_two_results_of_one_pair_are_refused():
+    other = dataclasses.replace(study("ce", figures()), sweep="night")
+    with pytest.raises(InputError, match=r"two results for ce on .* \(sweep demo and night\)"):
+        table_of(study("ce", figures()), other)
+
+
+def test_a_result_checks_itself():
+    with pytest.raises(ValueError, match="status='lost' is not one of finished, failed, running"):
+        study("ce", status="lost")
+    with pytest.raises(ValueError, match=r"trials_failed=-1 is outside \[0, inf\)"):
+        study("ce", trials_failed=-1)
+
+
+# Comparison with a row, and with chance
+
+
+def differences(found, label, position=0):
+    row = next(row for row in found.rows if row.label == label)
+    cell = found.line(row)[position]
+    return cell.change, cell.tone
+
+
+def test_a_baseline_shows_gain_and_loss_with_their_own_sign():
+    found = table_of(
+        study("ce", figures(0.90, 0.05, 0.5)),
+        study("ls", figures(0.92, 0.039, 0.7)),
+        study("fl", figures(0.90, 0.050001, 0.4)),
+    ).compared_with("ce")
+    assert [differences(found, "ce", k) for k in range(3)] == [("", "")] * 3
+    assert [differences(found, "ls", k) for k in range(3)] == [
+        ("+2.00", "better"),
+        ("-1.10", "better"),
+        ("+0.2000", "worse"),
+    ]
+    assert differences(found, "fl", 1) == ("+0.00", "")
+    assert rows_of(render(found, "markdown"))["ls"][1] == "**3.90** (-1.10)"
+    assert '<span class="better">(-1.10)</span>' in render(found, "html")
+    assert "its difference from the row ce" in render(found, "terminal")
+
+
+def test_a_difference_needs_both_figures():
+    found = table_of(
+        study("ce", status="failed"), study("ls", figures()), study("fl", figures(nll=math.nan))
+    )
+    assert differences(found.compared_with("ce"), "ls") == ("", "")
+    assert differences(found.compared_with("fl"), "ls", 2) == ("", "")
+    with pytest.raises(InputError, match="baseline 'mbls' is no row of the table; there are: ce"):
+        found.compared_with("mbls")
+
+
+def test_figures_and_differences_that_chance_explains_are_marked():
+    results = [
+        study("ce", {"ece": 0.05, "ece_floor": 0.01}),
+        study("ls", {"ece": 0.042, "ece_floor": 0.004}),
+        study("fl", {"ece": 0.009, "ece_floor": 0.0095}),
+        study("dfl", {"ece": 0.03}),
+    ]
+    options = TableOptions(metrics=("ece", "acc"), floor=True, baseline="ce")
+    cells = rows_of(render(make_table(results, options), "markdown"))
+    assert cells["ce"][0] == "5.00 (floor 1.00)"
+    assert cells["ls"][0] == "4.20 (≈ -0.80) (floor 0.40)"
+    assert cells["fl"][0] == "**0.90†** (-4.10) (floor 0.95)"
+    assert cells["dfl"][0] == "<ins>3.00</ins> (-2.00)"
+    assert all(texts[1] == "–" for texts in cells.values())
+    assert differences(make_table(results, options), "ls") == ("≈ -0.80", "")
+
+
+def test_a_suite_has_its_own_floor():
+    results = [study("ce", {"ece": 0.05, "ece_floor": 0.01, "x/ece": 0.2, "x/ece_floor": 0.03})]
+    found = make_table(results, TableOptions(metrics=("x/ece",), floor=True))
+    assert rows_of(render(found, "markdown"))["ce"] == ["**20.00** (floor 3.00)"]
+
+
+# Rows, columns, selection
+
+
+def placed(recipe, dataset, model, protocol="p", ece=0.05, **fields):
+    fields |= {"dataset": dataset, "model": model, "protocol": protocol}
+    return study(recipe, figures(ece=ece), task=f"{dataset}/{model}/{protocol}", **fields)
+
+
+PLACES = [("a", "x"), ("b", "x"), ("a", "y")]
+
+
+def test_several_tasks_stand_below_data_set_and_model():
+    found = table_of(*(placed("ce", *place) for place in PLACES), metrics=("acc", "ece"))
+    assert [entry.groups for entry in found.columns[::2]] == [("a", "x"), ("a", "y"), ("b", "x")]
+    cells = _Cells(render(found, "html"))
+    heads = [[text.strip() for text in row] for row in cells.rows[:2]]
+    assert heads == [["recipe", "a", "b"], ["x", "y", "x"]]
+    lines = render(found, "latex").splitlines()
+    assert lines[2:6] == [
+        r" & \multicolumn{4}{c}{a} & \multicolumn{2}{c}{b} \\",
+        r"\cmidrule(lr){2-5} \cmidrule(lr){6-7}",
+        r" & \multicolumn{2}{c}{x} & \multicolumn{2}{c}{y} & \multicolumn{2}{c}{x} \\",
+        r"\cmidrule(lr){2-3} \cmidrule(lr){4-5} \cmidrule(lr){6-7}",
+    ]
+    assert "| recipe | a: x: Acc % ↑ | a: x: ECE % ↓ | a: y: " in render(found, "markdown")
+
+
+def test_protocols_and_names_stand_above_where_they_tell_tasks_apart():
+    both = [placed("ce", "a", "x", "p"), placed("ce", "a", "x", "q")]
+    assert [e.groups for e in table_of(*both, metrics=("ece",)).columns] == [
+        ("a", "x", "p"),
+        ("a", "x", "q"),
+    ]
+    named = dataclasses.replace(both[1], task="long")
+    assert table_of(both[0], named, metrics=("ece",)).columns[1].groups == ("long",)
+
+
+def test_rows_may_be_more_than_recipes():
+    results = [
+        placed(r, *place, ece=0.01 * k) for k, place in enumerate(PLACES) for r in ("ce", "ls")
+    ]
+    found = build_table(results, ("ece",), rows=("recipe", "model"))
+    assert [row.label for row in found.rows] == ["ce · x", "ce · y", "ls · x", "ls · y"]
+    assert [entry.groups for entry in found.columns] == [("a",), ("b",)]
+    cells = rows_of(render(found, "markdown"))
+    assert [text.strip("*") for text in cells["ce · x"]] == ["0.00", "1.00"]
+    assert cells["ce · y"] == ["<ins>2.00</ins>", "not run"]
+    wide = build_table(results, ("ece",), rows=("recipe", "task"))
+    assert len(wide.rows) == 6
+    assert len(wide.columns) == 1
+    compared = found.compared_with("ce")
+    assert [row.baseline for row in compared.rows] == ["", "", "ce · x", "ce · y"]
+    for rows in (("model",), ("recipe", "colour"), ("recipe", "recipe")):
+        with pytest.raises(InputError, match="rows"):
+            build_table(results, ("ece",), rows=rows)
+
+
+def test_no_two_tasks_are_ever_averaged_unasked():
+    results = [placed("ce", "a", "x", "p"), placed("ce", "a", "x", "q", ece=0.9)]
+    for rows in (("recipe", "model"), ("recipe", "dataset"), ("recipe", "protocol")):
+        found = build_table(results, ("ece",), rows=rows)
+        for row in found.rows:
+            assert all(len(found.sources(row, entry.tasks)) <= 1 for entry in found.columns)
+
+
+def test_recipes_and_tasks_are_chosen_by_wildcards():
+    results = [placed(r, *place) for place in PLACES for r in ("ce", "mbls", "mbls+ts", "ce+ts")]
+    found = make_table(results, TableOptions(recipes=["mbls*", "ce"], tasks=["a/*"]))
+    assert found.recipes == ("ce", "mbls", "mbls+ts")
+    assert found.tasks == ("a/x/p", "a/y/p")
+    with pytest.raises(InputError, match="recipe 'fl' matches none; there are: ce, mbls"):
+        make_table(results, TableOptions(recipes=["fl"]))
+    with pytest.raises(InputError, match=r"task 'c/.' matches none; there are: a/x/p, b/x/p"):
+        make_table(results, TableOptions(tasks=["c/*"]))
+
+
+def test_runs_are_listed_on_request():
+    results = [study("ce", figures(), run_ids=("r1", "r2")), study("ls", figures())]
+    text = render(make_table(results, TableOptions(runs=True)), "terminal")
+    assert f"runs of ce on {TASK} (sweep demo): r1, r2" in text
+    assert f"runs of ls on {TASK} (sweep demo): none" in text
+    assert "r1" not in render(make_table(results), "terminal")
+
+
+def test_options_that_exclude_each_other_are_refused():
+    results = [study("ce", figures())]
+    with pytest.raises(InputError, match="--published needs --layout"):
+        make_table(results, TableOptions(published=True))
+    with pytest.raises(InputError, match="--rows and --layout exclude each other"):
+        make_table(results, TableOptions(rows=("recipe", "model"), layout="macal/table1"))
+    with pytest.raises(InputError, match="give each once"):
+        make_table(results, TableOptions(metrics=()))
+
+
+def test_the_cost_of_the_chosen_configurations_is_a_column():
+    found = table_of(study("ce", figures(), figures(), seconds=(10.0, 12.0)), metrics=("seconds",))
+    assert rows_of(render(found, "markdown"))["ce"] == ["**11.0 ± 1.4**"]
+
+
+def test_csv_has_the_metrics_of_suites():
+    found = table_of(study("ce", {"acc": 0.9, "cifar10-c/ece": 0.2}))
+    (line,) = csv.DictReader(io.StringIO(render(found, "csv")))
+    assert float(line["cifar10-c/ece_mean"]) == 0.2
+
+
+# Several sweeps
+
+
+def of_sweep(name, recipe, **fields):
+    return dataclasses.replace(study(recipe, figures()), sweep=name, **fields)
+
+
+def test_sweeps_are_put_together():
+    found = combine([[of_sweep("a", "ce")], [of_sweep("b", "ls")]])
+    assert [result.recipe for result in found] == ["ce", "ls"]
+
+
+def test_two_sweeps_with_one_recipe_and_task_are_not_mixed_unasked():
+    sweeps = [
+        [of_sweep("a", "ce"), of_sweep("a", "ls")],
+        [of_sweep("b", "ce"), of_sweep("b", "fl")],
+    ]
+    message = f"ce on {TASK} is in sweeps a and b; choose one: --prefer a or --prefer b"
+    with pytest.raises(InputError, match=message):
+        combine(sweeps)
+    found = {(result.sweep, result.recipe) for result in combine(sweeps, prefer="b")}
+    assert found == {("a", "ls"), ("b", "ce"), ("b", "fl")}
+    with pytest.raises(InputError, match="preferred sweep 'c' is none of: a, b"):
+        combine(sweeps, prefer="c")
+
+
+@pytest.mark.parametrize(("field", "what"), [("fingerprint", "the data of"), ("code", "the code")])
+def test_sweeps_of_other_data_or_code_are_not_mixed_unasked(field, what):
+    sweeps = [[of_sweep("a", "ce", **{field: "1"})], [of_sweep("b", "ls", **{field: "2"})]]
+    with pytest.raises(InputError, match=f"{what}.* differs between sweeps a and b; --mixed"):
+        combine(sweeps)
+    (note,) = make_table(combine(sweeps, mixed=True)).notes()
+    word = {"fingerprint": "their data differ", "code": "their code differs"}[field]
+    assert note == f"from the sweeps a, b; {word}"
+    same = [[of_sweep("a", "ce", **{field: "1"})], [of_sweep("b", "ls", **{field: "1"})]]
+    assert len(combine(same)) == 2
+
+
+# LaTeX, for real
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex")
+def test_latex_compiles(tmp_path):
+    results = [
+        placed("ce", "a", "x", run_ids=("r_1",)),
+        placed(NASTY, "a", "y"),
+        placed("ls", "b", "x", status="failed", reason=NASTY),
+    ]
+    options = TableOptions(floor=True, baseline="ce", runs=True)
+    head = r"\documentclass{article}\usepackage{booktabs}\begin{document}\tiny"
+    text = f"{head}\n{render(make_table(results, options), 'latex')}\\end{{document}}\n"
+    (tmp_path / "table.tex").write_text(text, encoding="utf-8")
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "table.pdf").stat().st_size > 0

@@ -1,0 +1,131 @@
+"""A sweep whose runs are kept as plain files, from its file to its champion."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+import yaml
+
+from orchestrator.cli import main
+from orchestrator.storage.storage import SweepFolder
+from orchestrator.tracking import (
+    UnreachableError,
+    best_trials,
+    open_tracker,
+    start_shipper,
+    study_results,
+    sync,
+)
+from orchestrator.tracking.champion import load_champion, promote
+from orchestrator.tracking.tracker import RunQuery
+from tests.orchestrator.tiny_sweep import TASK, tiny_sweep
+from trainables.common.errors import InputError
+from trainables.data import PreparedData
+from trainables.store.artifacts import ArtifactStore
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "tracked"
+
+
+@pytest.mark.slow
+def test_a_sweep_file_names_a_folder_and_every_question_is_answered(
+    folder, tmp_path, capsys, database, monkeypatch
+):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    uri, storage = f"folder:{folder}", str(tmp_path / "storage")
+    spec = tiny_sweep(tmp_path / "storage", uri=uri)
+
+    sweep = SweepFolder.of(spec)
+    sweep.write_spec(spec)
+
+    def say(*arguments):
+        code = main([*arguments, "--storage", storage])
+        return code, capsys.readouterr().out
+
+    assert main(["sync", str(sweep.path)]) == 0
+    assert capsys.readouterr().out.endswith(f"has reached {uri}\n")
+    best = ("best", "--task", TASK, "--recipe", "ce+macal+ts", "--sweep", "tiny")
+    plain = [say(*call, "--tracking-uri", uri) for call in (("table", "tiny"), best)]
+    assert say("report", "tiny", "--tracking-uri", uri)[0] == 0
+
+    sync(sweep.journal, database)
+    same = [say(*call, "--tracking-uri", database) for call in (("table", "tiny"), best)]
+    assert plain[0] == same[0]
+    left, right = (yaml.safe_load(answer[1]) for answer in (plain[1], same[1]))
+    assert {**left, "run_id": ""} == {**right, "run_id": ""}
+
+    (result,) = (r for r in study_results(uri, "tiny") if r.recipe == "ce+macal+ts")
+    assert result.run_ids[0] == left["run_id"]
+    first, again = (promote(left["run_id"], uri, storage) for _ in range(2))
+    assert (first.version, first.new, again.version, again.new) == ("1", True, "1", False)
+    network = load_champion(TASK, tmp_path / "fetched", uri)
+    store = ArtifactStore(tmp_path / "storage" / "artifacts")
+    stored = store.find("evaluate", result.predictions[0]).tensors("test")["log_probs"]
+    data = PreparedData.open(tmp_path / "storage" / "data" / result.fingerprint)
+    assert network(data.test().values).equal(stored)
+
+
+def test_a_shipper_killed_at_any_moment_delivers_everything_once(writer, folder):
+    writer.start()
+    study = writer.open("ce", trials=60)
+    keys = [writer.trial(study, number, 0.1 + number) for number in range(60)]
+    writer.close(study, keys[0], finished=60)
+    writer.clock = iter([time.time_ns() // 1_000_000 + 60_000])
+    writer.end()
+    shipper = start_shipper(writer.path, f"folder:{folder}", poll_seconds=0.05)
+    for count in (5, 25):
+        end = time.monotonic() + 60
+        while len(list(folder.rglob("runs/*.json"))) <= count:
+            assert time.monotonic() < end, shipper.log.read_text()
+        os.kill(shipper.process.pid, signal.SIGKILL)
+        while shipper.process.poll() is None:
+            time.sleep(0.01)
+        assert shipper.revive()
+    assert shipper.wait_drained(90), shipper.log.read_text()
+    tracker = open_tracker(f"folder:{folder}")
+    runs = list(tracker.runs(RunQuery([tracker.sweeps()[writer.sweep]], {})))
+    assert sorted(run.tags["calsweep.key"] for run in runs) == sorted([study, *keys])
+    assert {run.status for run in runs} == {"FINISHED"}
+    (parent,) = (run.id for run in runs if run.parent is None)
+    assert {run.parent for run in runs if run.id != parent} == {parent}
+    for run in runs:
+        if run.id != parent:
+            (file,) = folder.rglob(f"runs/{run.id}.json")
+            points = json.loads(file.read_text())["metrics"]["train_loss"]
+            assert [step for step, *_ in points] == [0, 1]
+
+
+def test_an_experiment_that_was_thrown_away_is_delivered_again(writer, folder):
+    writer.start()
+    study = writer.open("ce")
+    writer.trial(study, 0, 0.25)
+    uri = f"folder:{folder}"
+    assert sync(writer.path, uri).runs == 2
+    assert sync(writer.path, uri).events == 0
+    (record, *_) = folder.rglob("runs/*.json")
+    record.write_text('{"name": "half')
+    with pytest.raises(InputError, match=r"is damaged .*delete its experiment's folder") as error:
+        best_trials(uri, study.partition("|")[0], "ce")
+    assert str(record) in str(error.value)
+    (experiment,) = (folder / "experiments").iterdir()
+    for file in experiment.rglob("*.json"):
+        file.unlink()
+    assert sync(writer.path, uri).events == 7
+    (best,) = best_trials(uri, study.partition("|")[0], "ce")
+    assert best.trial.objective == 0.25
+
+
+def test_a_folder_that_cannot_be_written_counts_as_away(writer, folder, monkeypatch):
+    writer.start()
+    writer.open("ce")
+    open_tracker(f"folder:{folder}", create=True)
+    (folder / "experiments" / writer.sweep).write_text("in the way")
+    monkeypatch.setattr("orchestrator.tracking._shipper.PATIENCE_ONCE", 0.0)
+    with pytest.raises(UnreachableError, match="tracking folder"):
+        sync(writer.path, f"folder:{folder}")

@@ -1,0 +1,190 @@
+"""What every ``Tracker`` keeps, whatever is behind it."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.tracking import RefusedError, open_tracker
+from orchestrator.tracking._changes import Change, Point
+from orchestrator.tracking.tracker import RunQuery
+from trainables.common.errors import InputError
+
+
+@pytest.fixture
+def tracker(either_store):
+    return open_tracker(either_store, create=True)
+
+
+@pytest.fixture
+def experiment(tracker, request, tmp_path):
+    return tracker.open_experiment(request.node.name, tmp_path / "files")[0].id
+
+
+@pytest.fixture
+def make(tracker, experiment):
+    """Return a function that makes a run with some tags and metrics."""
+
+    def run(started=1_000, status="FINISHED", metrics=None, **tags):
+        run_id = tracker.create_run(experiment, "a run", {"calsweep.key": "k", **tags}, started)
+        points = [Point(name, value, 5_000, 0) for name, value in (metrics or {}).items()]
+        tracker.log(run_id, Change("k", points))
+        if status != "RUNNING":
+            tracker.set_status(run_id, status, 9_000)
+        return run_id
+
+    return run
+
+
+@pytest.fixture
+def ids(tracker, experiment):
+    def ask(tags=None, **more):
+        return [run.id for run in tracker.runs(RunQuery([experiment], tags or {}, **more))]
+
+    return ask
+
+
+def test_an_experiment_is_created_once_and_sweeps_are_listed(tracker, request, tmp_path):
+    name = f"{request.node.name} ä/b"
+    made, created = tracker.open_experiment(name, tmp_path)
+    again, created_again = tracker.open_experiment(name, tmp_path)
+    other, _ = tracker.open_experiment(f"{name} nights", tmp_path, "nights")
+    assert (made, created, created_again) == (again, True, False)
+    assert made.created > 1_700_000_000_000
+    assert tracker.sweeps()[name] == made.id != other.id
+    assert f"{name} nights" not in tracker.sweeps()
+
+
+def test_a_run_comes_back_as_it_was_made(tracker, experiment):
+    parent = tracker.create_run(experiment, "above", {"calsweep.kind": "study"}, 500)
+    tags = {"calsweep.kind": "trial", "text": 'it\'s "so",\nµ|x=1'}
+    run_id = tracker.create_run(experiment, "below", tags, 1_000, parent)
+    points = [Point("val_ece", 0.5, 2_000, 0), Point("val_ece", 0.25, 3_000, 1)]
+    tracker.log(run_id, Change("k", points, {"mbls.margin": "6.0"}, {"more": ""}))
+    run = tracker.run(run_id)
+    assert (run.id, run.experiment, run.parent) == (run_id, experiment, parent)
+    assert (run.status, run.started) == ("RUNNING", 1_000)
+    assert {**tags, "more": ""}.items() <= run.tags.items()
+    assert run.metrics == {"val_ece": 0.25}
+    assert tracker.run(parent).parent is None
+    assert run in list(tracker.runs(RunQuery([experiment], {"calsweep.kind": "trial"})))
+
+
+def test_of_a_metric_the_latest_of_the_greatest_step_counts(tracker, make):
+    run_id = make()
+    for value, time, step in ((1.0, 10, 0), (2.0, 10, 3), (3.0, 20, 3), (4.0, 30, 2)):
+        tracker.log(run_id, Change("k", [Point("loss", value, time, step)]))
+    assert tracker.run(run_id).metrics == {"loss": 3.0}
+
+
+def test_what_is_logged_again_changes_nothing_and_tags_are_replaced(tracker, make):
+    run_id = make()
+    change = Change("k", [Point("loss", 1.5, 10, 0)], {"p": "1"}, {"chosen": "false"})
+    for _ in range(2):
+        tracker.log(run_id, change)
+    before = tracker.run(run_id)
+    tracker.log(run_id, Change("k"))
+    assert tracker.run(run_id) == before
+    tracker.log(run_id, Change("k", tags={"chosen": "true"}))
+    assert tracker.run(run_id).tags["chosen"] == "true"
+    with pytest.raises(RefusedError, match="p"):
+        tracker.log(run_id, Change("k", params={"p": "2"}))
+
+
+def test_a_status_is_set_and_taken_back(tracker, make):
+    run_id = make(status="RUNNING")
+    for status in ("KILLED", "RUNNING", "FAILED", "FINISHED"):
+        tracker.set_status(run_id, status, 9_000)
+        assert tracker.run(run_id).status == status
+
+
+def test_runs_are_found_by_tags_status_and_marks(make, ids):
+    red, blue = make(1, team="red"), make(2, team="blue", chosen="x")
+    failed = make(3, "FAILED", team="red", chosen="")
+    assert ids() == [failed, blue, red]
+    assert ids({"team": "red"}) == [failed, red]
+    assert ids({"team": "red"}, status="FINISHED") == [red]
+    assert ids({}, marked="chosen") == [blue]
+    assert ids({"team": "re"}) == []
+
+
+def test_runs_are_sorted_by_metrics_then_by_age(make, ids):
+    second = make(4, metrics={"objective": 0.5, "number": 2.0})
+    third = make(9, metrics={"objective": 0.5, "number": 2.0})
+    fourth = make(1, metrics={"objective": 0.5, "number": 10.0})
+    first = make(8, metrics={"objective": -1.0, "number": 7.0})
+    last = make(2)
+    order = ("objective", "number")
+    assert ids({}, order=order) == [first, second, third, fourth, last]
+    assert ids({}, order=()) == [fourth, last, second, first, third]
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 100])
+def test_pages_neither_lose_nor_repeat_runs(make, ids, page):
+    made = [make(started) for started in range(1, 6)]
+    assert ids({}, order=(), page=page) == made
+
+
+def test_several_experiments_are_asked_at_once_and_none_has_no_runs(tracker, make, tmp_path):
+    other, _ = tracker.open_experiment(f"other {tmp_path}", tmp_path)
+    there = tracker.create_run(other.id, "a run", {}, 2_000)
+    here = make()
+    found = tracker.runs(RunQuery([other.id, tracker.run(here).experiment], {}))
+    assert [run.id for run in found] == [there, here]
+    assert list(tracker.runs(RunQuery([], {}))) == []
+
+
+def test_a_deleted_run_is_gone_and_takes_nothing_more(tracker, make, ids):
+    run_id, kept = make(), make()
+    tracker.delete_run(run_id)
+    assert ids() == [kept]
+    with pytest.raises(RefusedError):
+        tracker.log(run_id, Change("k", tags={"a": "b"}))
+
+
+@pytest.mark.parametrize("run_id", ["0" * 32, "../../etc/passwd"])
+def test_what_is_done_to_a_run_that_is_not_there_is_refused(tracker, run_id):
+    for action in (
+        lambda: tracker.run(run_id),
+        lambda: tracker.log(run_id, Change("k", tags={"a": "b"})),
+        lambda: tracker.set_status(run_id, "FINISHED", 9_000),
+        lambda: tracker.delete_run(run_id),
+    ):
+        with pytest.raises(RefusedError):
+            action()
+
+
+def test_files_are_stored_under_their_name(tracker, make, tmp_path):
+    run_id = make()
+    picture = tmp_path / "some picture.png"
+    picture.write_bytes(b"png")
+    tracker.upload(run_id, "reliability.png", picture)
+    tracker.upload(run_id, "reliability.png", picture)
+    (stored,) = (path for path in tmp_path.rglob("reliability.png"))
+    assert stored.read_bytes() == b"png"
+    assert run_id in stored.parts
+    with pytest.raises(RefusedError, match=r"no\.png: .* does not exist"):
+        tracker.upload(run_id, "no.png", tmp_path / "none.png")
+
+
+def test_a_champion_is_replaced_and_comes_back(tracker, make, tmp_path, request):
+    task, folder = f"{request.node.name}/net", tmp_path / "exported"
+    (folder / "weights").mkdir(parents=True)
+
+    def promote(run_id, text):
+        (folder / "weights" / "0.bin").write_text(text)
+        return tracker.register(task, run_id, folder, {"calsweep.recipe": "ce"}, "champion")
+
+    first, second = make(), make()
+    name, version, new = promote(first, "first")
+    assert (version, new) == ("1", True)
+    assert promote(first, "first") == (name, "1", False)
+    assert promote(second, "second") == (name, "2", True)
+    fetched = tracker.download(task, "champion", tmp_path / "two")
+    assert (fetched / "weights" / "0.bin").read_text() == "second"
+    assert promote(first, "not stored again") == (name, "1", True)
+    fetched = tracker.download(task, "champion", tmp_path / "one")
+    assert (fetched / "weights" / "0.bin").read_text() == "first"
+    with pytest.raises(InputError, match="rename or delete it"):
+        tracker.register(task.replace("/", "."), first, folder, {}, "champion")
+    with pytest.raises(InputError, match="no model "):
+        tracker.download(f"{task}/unknown", "champion", tmp_path / "none")

@@ -1,0 +1,172 @@
+"""Archives that claim, hide or break: refused in one line, before anything is allocated."""
+
+from __future__ import annotations
+
+import io
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from orchestrator.logits.files import read_logits
+from trainables.common.archives import ArrayArchive
+from trainables.common.errors import InputError
+from trainables.data import find_reader, read_source
+
+ROWS = 6
+DATA = {
+    "x_train": np.arange(ROWS * 16, dtype=np.uint8).reshape(ROWS, 4, 4, 1),
+    "y_train": np.arange(ROWS) % 2,
+    "x_test": np.zeros((ROWS, 4, 4, 1), np.uint8),
+    "y_test": np.arange(ROWS) % 2,
+}
+LOGITS = {"logits": np.eye(ROWS, 2, dtype=np.float32), "labels": np.arange(ROWS) % 2}
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=True)
+    return buffer.getvalue()
+
+
+def headed(dtype: str, shape: Any, body: bytes = b"") -> bytes:
+    """Return an ``.npy`` file that claims a type and a shape."""
+    buffer = io.BytesIO()
+    fields = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, fields)
+    return buffer.getvalue() + body
+
+
+def write(path: Path, members: dict[str, bytes], packing: int = zipfile.ZIP_DEFLATED) -> None:
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def claim_size(path: Path, size: int) -> None:
+    """Have the archive's directory claim an unpacked size of its last member."""
+    content = bytearray(path.read_bytes())
+    entry = content.rindex(b"PK\x01\x02")
+    content[entry + 24 : entry + 28] = size.to_bytes(4, "little")
+    path.write_bytes(content)
+
+
+MEMBERS: dict[str, tuple[bytes, str]] = {
+    "10^12 rows": (headed("u1", (10**12, 4, 4, 1)), "header says uint8 (1000000000000, 4, 4, 1)"),
+    "10^30 rows": (headed("u1", (10**30, 4, 4, 1)), "not what the archive holds"),
+    "one row too many": (headed("u1", (2, 4, 4, 1), bytes(16)), "32 bytes, which is not"),
+    "rows behind the last": (headed("u1", (1, 4, 4, 1), bytes(17)), "16 bytes, which is not"),
+    "negative rows": (headed("u1", (-1, 4, 4, 1)), "is negative"),
+    "long strings": (headed("U250000000", (ROWS,)), "not what the archive holds"),
+    "objects": (npy(np.array([object()])), "Python objects, which are never loaded"),
+    "fields": (npy(np.zeros(ROWS, [("a", "u1")])), ""),
+    "named fields": (npy(np.zeros(ROWS, [("ä\u20ac", "u1")])), ""),
+    "no array": (b"some text", "magic string"),
+    "nothing": (b"", ""),
+    "cut header": (headed("u1", (ROWS, 4, 4, 1))[:40], ""),
+    "no header": (b"\x93NUMPY\x01\x00\x05\x00abcde", ""),
+    "deep header": (b"\x93NUMPY\x01\x00\xff\x0f" + b"(" * 4095, ""),
+    "another version": (b"\x93NUMPY\x09\x00\x05\x00abcde", ""),
+}
+
+
+def assert_refused(read: Callable[[], Any], expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read()
+    said = str(caught.value)
+    assert said.isprintable()
+    assert "own.npz" in said
+    assert expected in said
+
+
+@pytest.mark.parametrize("fault", MEMBERS)
+@pytest.mark.parametrize("key", [*DATA, *LOGITS])
+def test_a_member_that_is_no_array(tmp_path: Path, fault: str, key: str) -> None:
+    content, expected = MEMBERS[fault]
+    arrays = DATA if key in DATA else LOGITS
+    members = {f"{name}.npy": npy(array) for name, array in arrays.items()}
+    write(tmp_path / "own.npz", {**members, f"{key}.npy": content})
+    if key in LOGITS:
+        assert_refused(lambda: read_logits(tmp_path / "own.npz"), expected)
+        return
+    name = f"npz:{tmp_path / 'own.npz'}"
+    assert_refused(lambda: read_source(name, "unused"), expected)
+    status = find_reader(name, "unused").check()
+    assert not status.present
+    assert expected in status.detail
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_directory_that_claims_what_the_header_claims(tmp_path: Path, packing: int) -> None:
+    shape = (4 * 10**9 // 16, 4, 4, 1)
+    content = headed("u1", shape)
+    members = {f"{key}.npy": npy(array) for key, array in DATA.items() if key != "x_train"}
+    write(tmp_path / "own.npz", {**members, "x_train.npy": content}, packing)
+    claim_size(tmp_path / "own.npz", len(content) + 4 * 10**9)
+    tracemalloc.start()
+    assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), "not what the")
+    assert tracemalloc.get_traced_memory()[1] < 10**8
+    tracemalloc.stop()
+
+
+def test_few_bytes_that_unpack_to_more_than_there_is_memory(tmp_path: Path, monkeypatch) -> None:
+    np.savez_compressed(tmp_path / "own.npz", zeros=np.zeros(10**7, np.uint8))
+    assert ArrayArchive(tmp_path / "own.npz").read("zeros").nbytes == 10**7
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10**6))
+    assert_refused(lambda: ArrayArchive(tmp_path / "own.npz").read("zeros"), "0.0 GiB are free")
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_what_numpy_never_writes(tmp_path: Path, packing: int) -> None:
+    write(tmp_path / "own.npz", {f"{key}.npy": npy(a) for key, a in DATA.items()}, packing)
+    assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), "packed by")
+
+
+@pytest.mark.parametrize("length", range(0, 1200, 61))
+def test_a_cut_archive(tmp_path: Path, length: int) -> None:
+    np.savez(tmp_path / "whole.npz", **DATA)
+    content = (tmp_path / "whole.npz").read_bytes()
+    assert len(content) > 1200
+    (tmp_path / "own.npz").write_bytes(content[:length])
+    assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), "not an intact")
+    assert_refused(lambda: read_logits(tmp_path / "own.npz"), "not an intact")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_flipped_byte_is_told_or_means_nothing(tmp_path: Path, seed: int) -> None:
+    np.savez_compressed(tmp_path / "own.npz", **DATA)
+    content = bytearray((tmp_path / "own.npz").read_bytes())
+    rng = np.random.default_rng(seed)
+    content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+    (tmp_path / "own.npz").write_bytes(content)
+    try:
+        source = read_source(f"npz:{tmp_path / 'own.npz'}", "unused")
+    except InputError as error:
+        said = str(error)
+        assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), said)
+        return
+    np.testing.assert_array_equal(source.train.values, DATA["x_train"])
+
+
+def test_an_archive_is_read_as_numpy_reads_it(tmp_path: Path) -> None:
+    arrays = {
+        "plain": np.arange(6),
+        "turned": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "swapped": np.arange(6, dtype=">i4"),
+        "single": np.array(3.0),
+        "none": np.zeros((0, 4), np.uint8),
+        "texts": np.array(["a", "bc"]),
+    }
+    np.savez(tmp_path / "own.npz", **arrays)
+    archive = ArrayArchive(tmp_path / "own.npz")
+    assert archive.names == list(arrays)
+    for name, array in arrays.items():
+        header = archive.header(name)
+        assert (header.dtype, header.shape, header.ndim) == (array.dtype, array.shape, array.ndim)
+        np.testing.assert_array_equal(archive.read(name), array)

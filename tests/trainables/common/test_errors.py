@@ -1,0 +1,56 @@
+"""What people are told: one printable line, whatever stands in a name or a library's message."""
+
+from __future__ import annotations
+
+import pickle
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainables.common.errors import InputError, StorageError, one_line, printable
+
+
+@given(text=st.text() | st.text(st.characters(codec=None)))
+def test_any_message_is_one_printable_line(text: str) -> None:
+    assert str(InputError(text)).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain: ü, 漢, ≈, 'a  b'", "plain: ü, 漢, ≈, 'a  b'"),
+        ("two\nlines", "two lines"),
+        ("\x1b[31m\x07\r\t\x7f\x9b", r"\x1b[31m\x07\r\t\x7f\x9b"),
+        ("a\u202eb\u2028c\u2066", r"a\u202eb\u2028c\u2066"),
+        ("\ud800\udcff", r"\ud800\udcff"),
+        ("\U000e0001", r"\U000e0001"),
+    ],
+)
+def test_what_is_no_character_is_spelled(text: str, shown: str) -> None:
+    assert str(StorageError(text)) == shown
+    assert printable(text).replace("\n", " ") == shown
+
+
+def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
+    text = f"storage: {'x' * 9000}: is too long"
+    for line in (one_line(text, 100), str(InputError(text))):
+        assert line.startswith("storage: xxx")
+        assert line.endswith("xxx: is too long")
+        assert " ... " in line
+    assert len(one_line(text, 100)) == 100
+    assert len(str(InputError(text))) == 2000
+
+
+def test_a_message_is_cut_before_it_is_spelled() -> None:
+    started = time.process_time()
+    assert len(str(InputError("\x1b" * 10**8))) == 2000
+    # Spelled whole it takes a minute, and 400 MB.
+    assert time.process_time() - started < 10
+
+
+def test_a_message_travels_whole_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(InputError("a\x1bb")))
+    assert error.args == ("a\x1bb",)
+    assert str(error) == r"a\x1bb"

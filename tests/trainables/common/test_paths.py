@@ -1,0 +1,46 @@
+"""What users may name as a folder or a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainables.common.errors import InputError
+from trainables.common.paths import local_path, storage_folder
+
+
+def test_paths_are_absolute_and_know_the_home_folder(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert local_path("a/b", "x") == tmp_path / "a" / "b"
+    assert local_path("~/a", "x") == Path("/home/me/a")
+    for text in ("a:b", "c:/d", "./s3://a", "/x/s3:/a", "x" * 255, "a\nb"):
+        assert local_path(text, "x") == (tmp_path / text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("s3://bucket/x", "'s3://bucket/x' is a URL; it is a path on this machine"),
+        ("file:///x", "is a URL"),
+        ("hdfs:/x", "is a URL"),
+        ("", "is empty"),
+        ("~nouser/x", "cannot be a path: Could not determine home directory"),
+        ("a\0b", r"'a\x00b' cannot be a path"),
+        ("\ud800", "cannot be a path"),
+        ("x" * 256, "it is too long"),
+        ("ü" * 128, "it is too long"),
+        ("a/" * 2100, "it is too long"),
+    ],
+)
+def test_what_cannot_be_a_path(text: str, reason: str) -> None:
+    with pytest.raises(InputError) as caught:
+        local_path(text, "storage")
+    assert str(caught.value).startswith("storage: ")
+    assert reason in str(caught.value)
+
+
+def test_a_bucket_belongs_to_the_mirror() -> None:
+    with pytest.raises(InputError, match="`mirror` takes a URL of object storage"):
+        storage_folder("s3://bucket/x")

@@ -1,0 +1,184 @@
+"""A chosen configuration on a suite: computed once, and out of the reach of search trials."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_stages import Workshop
+from small_suites import write_npz
+
+from trainables.common.errors import InputError
+from trainables.data.suites import SuiteData, auroc, find_suite, fpr_at_tpr, prepare_suite
+from trainables.data.suites.ood import PART
+from trainables.metrics import calibration_report
+from trainables.stages import evaluate_on_test, evaluate_suite, predictor
+from trainables.stages.engine import default_device
+from trainables.store.artifacts import Artifact
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("suites"))
+
+
+@pytest.fixture(scope="module")
+def chain(workshop: Workshop) -> tuple[Artifact, Artifact, Artifact]:
+    return workshop.chain()
+
+
+@pytest.fixture(scope="module")
+def suites(
+    workshop: Workshop, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[SuiteData, SuiteData]:
+    """Two sets of noise, one of them in colour, for the digits."""
+    folder = tmp_path_factory.mktemp("others")
+    places = write_npz(folder / "a.npz", 28, 1, seed=1), write_npz(folder / "b.npz", 8, 3, seed=2)
+    first, second = (prepare_suite(f"ood-npz:{p}", folder, workshop.prepared) for p in places)
+    return first, second
+
+
+def test_every_stage_is_measured_as_by_hand(
+    workshop: Workshop, chain: tuple[Artifact, ...], suites: tuple[SuiteData, SuiteData]
+) -> None:
+    values = set()
+    for artifact in chain:
+        where = (workshop.store, artifact.stage, artifact.key)
+        metrics, found = evaluate_suite(*where, workshop.prepared, suites[0].directory)
+        outputs = predictor(*where, workshop.prepared.info, default_device())
+        outside = outputs(np.array(suites[0].values(PART))).softmax(1).amax(1)
+        inside = outputs(workshop.prepared.test().values).softmax(1).amax(1)
+        assert outside.shape == (20,)
+        assert metrics["ood-a/auroc"] == pytest.approx(auroc(inside, outside), abs=1e-3)
+        assert metrics["ood-a/fpr95"] == pytest.approx(fpr_at_tpr(inside, outside), abs=0.06)
+        stored = found.tensors("suite")
+        assert metrics["ood-a/auroc"] == auroc(stored["inside"], stored["outside"])
+        torch.testing.assert_close(stored["outside"].exp(), outside.double(), rtol=1e-4, atol=1e-5)
+        values.add(metrics["ood-a/auroc"])
+    assert len(values) > 1
+
+
+def test_another_suite_computes_nothing_again(
+    workshop: Workshop,
+    chain: tuple[Artifact, ...],
+    suites: tuple[SuiteData, SuiteData],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    where = (workshop.store, "train", chain[0].key, workshop.prepared)
+    clean = evaluate_on_test(*where)[1]
+    first, stored = evaluate_suite(*where, suites[0].directory)
+    second, other = evaluate_suite(*where, suites[1].directory)
+    assert len({clean.key, stored.key, other.key}) == 3
+    assert set(first) == {"ood-a/auroc", "ood-a/fpr95"}
+    assert set(second) == {"ood-b/auroc", "ood-b/fpr95"}
+    with monkeypatch.context() as patched:
+        for name in ("predictor", "evaluate_on_test"):
+            patched.setattr(
+                f"trainables.stages.evaluate.{name}", lambda *_: pytest.fail("computed again")
+            )
+        assert evaluate_suite(*where, suites[0].directory)[0] == first
+    (stored.directory / "suite.safetensors").write_bytes(b"damaged")
+    assert evaluate_suite(*where, suites[0].directory)[0] == first
+
+
+def test_other_bins_are_of_the_same_predictions(
+    workshop: Workshop, chain: tuple[Artifact, ...], tmp_path: Path
+) -> None:
+    where = (workshop.store, "train", chain[0].key, workshop.prepared)
+    usual, tested = evaluate_on_test(*where)
+    suites = [prepare_suite(f"bins-{n}", tmp_path, workshop.prepared) for n in (10, 15)]
+    other, same = (evaluate_suite(*where, suite.directory)[0] for suite in suites)
+    rows = tested.tensors("test")
+    assert other["bins-10/ece"] == calibration_report(**rows_of(rows), bins=10)["ece"]
+    assert {n.partition("/")[2]: value for n, value in same.items()}.items() <= usual.items()
+
+
+def rows_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {"logits": tensors["log_probs"], "labels": tensors["labels"]}
+
+
+def test_other_images_are_another_evaluation(
+    workshop: Workshop, chain: tuple[Artifact, ...], tmp_path: Path
+) -> None:
+    where = (workshop.store, "train", chain[0].key, workshop.prepared)
+    keys = set()
+    for seed in (1, 2):
+        place = write_npz(tmp_path / "c.npz", 8, 1, seed=seed)
+        data = prepare_suite(f"ood-npz:{place}", tmp_path, workshop.prepared)
+        keys.add(evaluate_suite(*where, data.directory)[1].key)
+    assert len(keys) == 2
+
+
+def test_what_is_missing_is_named(
+    workshop: Workshop, suites: tuple[SuiteData, SuiteData], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"suite\.json cannot be read"):
+        evaluate_suite(workshop.store, "train", "ab" * 32, workshop.prepared, tmp_path)
+    with pytest.raises(InputError, match="is missing or damaged"):
+        evaluate_suite(workshop.store, "train", "ab" * 32, workshop.prepared, suites[0].directory)
+
+
+SCRIPT = """
+import sys
+import numpy as np
+from trainables.store.artifacts import ArtifactStore
+from trainables.data import PreparedData, TestDataSealedError, seal_test_data
+from trainables.data.suites import SuiteData, prepare_suite
+from trainables.stages import evaluate_suite
+prepared, directory, source, store = sys.argv[1:]
+data = PreparedData.open(prepared)
+attempts = {
+    "images": lambda: SuiteData.open(directory).values("images"),
+    "labels": lambda: SuiteData.open(directory).labels(),
+    "file": lambda: np.load(f"{directory}/images.npy"),
+    "mapped": lambda: np.load(f"{directory}/images.npy", mmap_mode="r"),
+    "source": lambda: np.load(source)["x_test"],
+    "prepare": lambda: prepare_suite(f"ood-npz:{source}", ".", data),
+    "another": lambda: prepare_suite("ood-digits", ".", data),
+    "evaluate": lambda: evaluate_suite(ArtifactStore(store), "train", "ab" * 32, data, directory),
+}
+
+
+def outcome(attempt):
+    try:
+        attempt()
+    except TestDataSealedError:
+        return "sealed"
+    except Exception as error:
+        return type(error).__name__
+    return "reached"
+
+
+before = {name: outcome(attempt) for name, attempt in attempts.items()}
+seal_test_data(data.directory)
+for name, attempt in attempts.items():
+    print(name, before[name], outcome(attempt))
+"""
+
+
+def test_a_sealed_process_does_not_reach_a_suite(
+    workshop: Workshop, suites: tuple[SuiteData, SuiteData]
+) -> None:
+    data = suites[0]
+    source = str(find_suite(data.name, data.root).test_paths()[0])
+    places = [str(workshop.prepared.directory), str(data.directory), source]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *places, str(workshop.store.root)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    before, after = {}, {}
+    for line in done.stdout.splitlines():
+        name, before[name], after[name] = line.split()
+    # They get as far as reading: there is no such artifact, and the digits are the task's own.
+    refused = {"evaluate": "InputError", "another": "InputError"}
+    assert before == {**dict.fromkeys(before, "reached"), **refused}
+    assert len(after) == 8
+    assert set(after.values()) == {"sealed"}

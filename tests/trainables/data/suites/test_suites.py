@@ -1,0 +1,418 @@
+"""Suites: names, how they are stored, and what they measure, against hand computation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import roc_auc_score
+from small_suites import ROWS, MakeTask, write_npz
+from torch import Tensor
+
+from trainables.common.errors import InputError
+from trainables.data.suites import check_suites, find_suite, prepare_suite, suite_names
+from trainables.data.suites._corruptions import CORRUPTIONS
+from trainables.data.suites._data import SuiteData
+from trainables.data.suites.ood import PART, fitted
+from trainables.metrics import calibration_report
+from trainables.stages import pooled
+
+NOWHERE = Path("nowhere")
+
+
+def by_pixels(images: np.ndarray) -> Tensor:
+    """Stand in for a network: log-probabilities from the means of ten patches."""
+    patches = torch.from_numpy(np.array(images[:, :30, :30], np.float32)).mean(3)
+    means = patches.view(len(images), 3, 10, 30).mean((1, 3))
+    return (means / 4).log_softmax(1)
+
+
+# -- names
+
+
+def test_names() -> None:
+    assert suite_names() == [
+        *("bins-10", "bins-20", "cifar10-c", "cifar100-c", "generated-c"),
+        *("ood-cifar10", "ood-cifar100", "ood-cub200", "ood-digits", "ood-digits-noisy"),
+        *("ood-fashion-mnist", "ood-folder:PATH", "ood-imagenet", "ood-npz:PATH"),
+        *("ood-svhn", "ood-tiny-imagenet"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("cifar10-c", "cifar10-c"),
+        ("ood-svhn", "ood-svhn"),
+        ("ood-fashion-mnist", "ood-fashion-mnist"),
+        ("ood-npz:some/my data+1.npz", "ood-my_data_1"),
+        ("ood-folder:some/Birds", "ood-Birds"),
+    ],
+)
+def test_labels_are_names_for_metrics(name: str, label: str) -> None:
+    assert find_suite(name, NOWHERE).label == label
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["cifar10c"], "unknown suite 'cifar10c'; there are: cifar10-c"),
+        (["ood"], "unknown suite 'ood'"),
+        (["ood-shvn"], "unknown suite 'ood-shvn'; there are: ood-svhn"),
+        (["cifar10-c-2"], "unknown suite 'cifar10-c-2'; there are: cifar10-c"),
+        (["svhn"], "unknown suite 'svhn'; there are: ood-svhn"),
+        (["ood-npz"], "dataset 'npz' has to be written npz:PATH"),
+        (["ood-svhn:3"], "nothing may follow 'svhn'"),
+        (["ood-npz:a/x.npz", "ood-folder:b/x"], "are both called 'ood-x'"),
+        (["ood-svhn", "ood-svhn"], "are both called 'ood-svhn'"),
+        (["bins"], "unknown suite 'bins'; there are: bins-"),
+        (["bins-0"], "unknown suite 'bins-0'; there are: bins-"),
+    ],
+)
+def test_wrong_names(names: list[str], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        check_suites(names, NOWHERE)
+
+
+def test_means_over_a_pool() -> None:
+    metrics = {"ood-a/auroc": 0.8, "ood-b/auroc": 0.9, "ood-a/fpr95": 0.5, "ood-b/fpr95": 0.25}
+    other = {"cifar10-c/ece": 0.1}
+    pools = {"ood-a": "ood", "ood-b": "ood", "cifar10-c": ""}
+    means = pooled({**metrics, **other}, pools)
+    assert means == {"ood/auroc": pytest.approx(0.85), "ood/fpr95": pytest.approx(0.375)}
+    assert pooled(other | {"ood-a/auroc": 0.8}, {"ood-a": "ood", "cifar10-c": ""}) == {}
+
+
+# -- other numbers of bins
+
+
+@pytest.mark.parametrize("bins", [1, 7, 20])
+def test_errors_in_another_number_of_bins(make_task: MakeTask, arrays: Path, bins: int) -> None:
+    task = make_task(test_limit=10)
+    data = prepare_suite(f"bins-{bins}", arrays, task, download=False)
+    clean = by_pixels(task.test().values)
+    metrics, _ = find_suite(f"bins-{bins}", arrays).judge(data, lambda _: clean, clean)
+    expected = calibration_report(clean, labels=task.test().labels.copy(), bins=bins)
+    assert metrics == {n: expected[n] for n in ("ece", "aece", "cwece", "cwaece", "mce")}
+    usual = calibration_report(clean, labels=task.test().labels.copy())
+    assert metrics["ece"] != usual["ece"]
+
+
+# -- official corruptions
+
+
+def test_official_corruptions_are_stored_as_they_are(make_task: MakeTask, arrays: Path) -> None:
+    data = prepare_suite("cifar10-c", arrays, make_task(), download=False)
+    for corruption in CORRUPTIONS:
+        expected = np.load(arrays / "CIFAR-10-C" / f"{corruption}.npy")
+        np.testing.assert_array_equal(data.values(corruption), expected)
+    np.testing.assert_array_equal(data.labels(), np.arange(ROWS) % 10)
+
+
+def test_a_limit_keeps_the_rows_that_the_task_keeps(make_task: MakeTask, arrays: Path) -> None:
+    task = make_task(test_limit=10)
+    kept = np.load(task.directory / "test" / "indices.npy")
+    data = prepare_suite("cifar10-c", arrays, task, download=False)
+    images = data.values("fog")
+    assert images[:, 0, 0, 0].tolist() == kept.tolist() * 5
+    assert images[:, 0, 0, 1].tolist() == np.repeat(np.arange(1, 6), 10).tolist()
+    np.testing.assert_array_equal(data.labels(), task.test().labels)
+
+
+def test_corruption_metrics_are_means_over_corruptions_and_severities(
+    make_task: MakeTask, arrays: Path
+) -> None:
+    data = prepare_suite("cifar10-c", arrays, make_task(), download=False)
+    metrics, tensors = find_suite(data.name, data.root).judge(data, by_pixels, torch.empty(0))
+    labels = torch.arange(ROWS) % 10
+    reports = {}
+    for corruption in CORRUPTIONS:
+        images = np.load(arrays / "CIFAR-10-C" / f"{corruption}.npy")
+        for severity in range(5):
+            log_probs = by_pixels(images[severity * ROWS :][:ROWS])
+            reports[corruption, severity] = calibration_report(logits=log_probs, labels=labels)
+    for name in ("acc", "nll", "brier", "ece", "aece", "cwece", "cwaece", "mce"):
+        expected = np.mean([report[name] for report in reports.values()])
+        assert metrics[name] == pytest.approx(expected, abs=1e-9)
+    for severity in range(5):
+        expected = np.mean([reports[corruption, severity]["ece"] for corruption in CORRUPTIONS])
+        assert metrics[f"severity-{severity + 1}/ece"] == pytest.approx(expected, abs=1e-9)
+    assert tensors["metrics"].shape == (15, 5, 8)
+    assert tensors["metrics"][9, 2, 3].item() == reports["fog", 2]["ece"]
+    images = np.load(arrays / "CIFAR-10-C" / "fog.npy")[2 * ROWS :][:ROWS]
+    best, predicted = by_pixels(images).max(1)
+    torch.testing.assert_close(tensors["confidence"][9, 2], best.exp())
+    assert torch.equal(tensors["correct"][9, 2], predicted == labels)
+    assert tensors["nll"][9, 2].mean().item() == pytest.approx(reports["fog", 2]["nll"], abs=1e-5)
+
+
+def test_an_intact_archive_is_unpacked(make_task: MakeTask, packed_arrays: Path) -> None:
+    data = prepare_suite("cifar10-c", packed_arrays, make_task(), download=False)
+    assert data.values("snow").shape == (5 * ROWS, 32, 32, 3)
+
+
+def test_an_archive_with_a_wrong_checksum_is_refused(
+    make_task: MakeTask, packed_arrays: Path
+) -> None:
+    archive = packed_arrays / "CIFAR-10-C.tar"
+    archive.write_bytes(archive.read_bytes()[:-1] + b"!")
+    with pytest.raises(InputError, match=r"is damaged \(wrong checksum\); put CIFAR-10-C.tar"):
+        prepare_suite("cifar10-c", packed_arrays, make_task())
+
+
+@pytest.mark.parametrize("download", [True, False])
+def test_absent_arrays_say_what_to_put_where(
+    make_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, download: bool
+) -> None:
+    monkeypatch.setattr(
+        "trainables.data.suites.cifar_c.Cifar10C.address", (tmp_path / "nothing").as_uri()
+    )
+    with pytest.raises(
+        InputError, match=r"put CIFAR-10-C\.tar from .* or use generated-c"
+    ) as caught:
+        prepare_suite("cifar10-c", tmp_path / "empty", make_task(), download=download)
+    assert "\n" not in str(caught.value)
+
+
+def _save(name: str, make: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        np.save(folder / f"{name}.npy", make(np.load(folder / f"{name}.npy")))
+
+    return change
+
+
+OFFICIAL_FAULTS = {
+    "absent": (lambda f: (f / "fog.npy").unlink(), "fog.npy cannot be read"),
+    "truncated": (
+        lambda f: (f / "fog.npy").write_bytes((f / "fog.npy").read_bytes()[:-9]),
+        "fog.npy cannot be read",
+    ),
+    "fewer rows": (_save("fog", lambda x: x[:-1]), "fog.npy is uint8 (99, 32, 32, 3), expected"),
+    "float": (_save("fog", lambda x: x / 255), "fog.npy is float64"),
+    "no labels": (lambda f: (f / "labels.npy").unlink(), "labels.npy cannot be read"),
+    "short labels": (_save("labels", lambda y: y[:-1]), "labels.npy is uint8 (99,), expected"),
+    "other labels": (_save("labels", np.sort), "differs between severities"),
+    "high labels": (_save("labels", lambda y: y + 90), "holds labels outside 0..9"),
+    "pickled": (_save("fog", lambda x: x.astype(object)), "fog.npy cannot be read"),
+}
+
+
+@pytest.mark.parametrize("fault", OFFICIAL_FAULTS)
+def test_wrong_arrays(fault: str, make_task: MakeTask, arrays: Path) -> None:
+    spoil, text = OFFICIAL_FAULTS[fault]
+    task = make_task()
+    spoil(arrays / "CIFAR-10-C")
+    with pytest.raises(InputError) as caught:
+        prepare_suite("cifar10-c", arrays, task, download=False)
+    assert text in str(caught.value)
+    assert "suite 'cifar10-c'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not [p for p in (task.directory.parent / "suites").iterdir() if p.is_dir()]
+
+
+@pytest.mark.parametrize(
+    ("suite", "shape", "text"),
+    [
+        ("cifar10-c", {"classes": 5}, "has 10 classes, 'npz:.*' has 5"),
+        ("cifar100-c", {}, "has 100 classes, 'npz:.*' has 10"),
+        ("cifar10-c", {"size": 28}, "has 32 x 32 images of 3 channels, 'npz:.*' has 28 x 28 of 3"),
+        ("cifar10-c", {"channels": 1}, "has 32 x 32 images of 3 channels, .* has 32 x 32 of 1"),
+        ("generated-c", {"size": 8}, "32 pixels a side or more, 'npz:.*' has 8 x 8 of 3"),
+        ("generated-c", {"channels": 1}, "needs images of 3 channels"),
+        ("ood-digits", {"channels": 4}, "needs images of 1 or 3 channels, 'npz:.*' has 4"),
+    ],
+)
+def test_a_suite_that_does_not_fit_is_refused(
+    suite: str, shape: dict[str, int], text: str, make_task: MakeTask, arrays: Path
+) -> None:
+    with pytest.raises(InputError, match=text):
+        prepare_suite(suite, arrays, make_task(**shape))
+
+
+def test_other_class_names_are_refused(make_task: MakeTask) -> None:
+    suite, info = find_suite("cifar10-c", NOWHERE), make_task().info
+    suite.check(info)
+    with pytest.raises(InputError, match="calls class 0 'airplane', 'svhn' calls it '0'"):
+        suite.check(replace(info, name="svhn"))
+    with pytest.raises(InputError, match="calls class 9 'truck'"):
+        suite.check(replace(info, classes=(*suite.classes[:9], "lorry")))
+
+
+# -- generated corruptions
+
+
+def need_library() -> None:
+    pytest.importorskip(
+        "imagecorruptions", reason="OpenCV finds no libGL on this system", exc_type=ImportError
+    )
+
+
+def test_generated_corruptions_are_what_the_library_makes(make_task: MakeTask) -> None:
+    need_library()
+    from imagecorruptions import corrupt
+
+    task = make_task(test_limit=10)
+    state = np.random.get_state()[1].copy()
+    data = prepare_suite("generated-c", NOWHERE, task)
+    np.testing.assert_array_equal(np.random.get_state()[1], state)
+    clean = task.test().values
+    for corruption in ("brightness", "pixelate", "jpeg_compression", "contrast"):
+        images = data.values(corruption)
+        assert images.shape == (50, 32, 32, 3)
+        for severity in range(5):
+            expected = corrupt(np.array(clean[3]), severity + 1, corruption)
+            np.testing.assert_array_equal(images[10 * severity + 3], expected)
+    np.testing.assert_array_equal(data.labels(), task.test().labels)
+
+
+def test_generated_corruptions_depend_on_place_and_severity_alone(make_task: MakeTask) -> None:
+    need_library()
+    from trainables.data.suites.generated_c import _block
+
+    clean = make_task().test().values
+    for corruption in CORRUPTIONS:
+        whole = _block(clean[:4], corruption, 3, 0)
+        np.testing.assert_array_equal(_block(clean[2:4], corruption, 3, 2), whole[2:])
+        assert not np.array_equal(_block(clean[:4], corruption, 5, 0), whole)
+    same = np.repeat(clean[:1], 2, axis=0)
+    first, second = _block(same, "gaussian_noise", 1, 0)
+    assert not np.array_equal(first, second)
+
+
+def test_processes_make_the_same(make_task: MakeTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_library()
+    from trainables.data.suites import generated_c
+
+    images = make_task().test().values
+    alone = np.concatenate(list(generated_c._corrupted(images, "impulse_noise")))
+    monkeypatch.setattr(generated_c, "BLOCK", 7)
+    together = np.concatenate(list(generated_c._corrupted(images, "impulse_noise")))
+    np.testing.assert_array_equal(alone, together)
+
+
+def test_without_the_library_it_says_what_to_install(
+    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "imagecorruptions", None)
+    with pytest.raises(InputError, match=r"pip install 'calsweep\[corruptions\]'") as caught:
+        prepare_suite("generated-c", NOWHERE, make_task())
+    assert "\n" not in str(caught.value)
+
+
+# -- other data sets
+
+
+def test_other_images_are_brought_into_the_form_of_the_task(
+    make_task: MakeTask, tmp_path: Path
+) -> None:
+    other = write_npz(tmp_path / "grey.npz", size=8, channels=1, seed=7)
+    data = prepare_suite(f"ood-npz:{other}", NOWHERE, make_task())
+    images = data.values(PART)
+    assert images.shape == (ROWS, 32, 32, 3)
+    pixels = np.load(other)["x_test"][5, ..., 0]
+    expected = np.asarray(Image.fromarray(pixels).resize((32, 32), Image.Resampling.BILINEAR))
+    assert np.abs(images[5].astype(int) - expected[..., None]).max() <= 1
+
+
+def test_colours_become_grey_and_transparency_goes(make_task: MakeTask) -> None:
+    form = make_task(channels=1).info.inputs
+    colours = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 4), dtype=np.uint8)
+    grey = fitted(colours, form)
+    weights = np.array([0.299, 0.587, 0.114])
+    assert np.abs(grey[..., 0] - colours[..., :3] @ weights).max() < 1.5
+    np.testing.assert_array_equal(fitted(grey, form), grey)
+
+
+def test_ood_metrics_are_those_of_the_largest_probability(
+    make_task: MakeTask, tmp_path: Path
+) -> None:
+    task = make_task()
+    other = write_npz(tmp_path / "other.npz", seed=9)
+    data = prepare_suite(f"ood-npz:{other}", NOWHERE, task)
+    clean = by_pixels(task.test().values)
+    metrics, tensors = find_suite(data.name, data.root).judge(data, by_pixels, clean)
+    inside = clean.softmax(1).amax(1)
+    outside = by_pixels(np.load(other)["x_test"]).softmax(1).amax(1)
+    truth = np.r_[np.ones(ROWS), np.zeros(ROWS)]
+    expected = roc_auc_score(truth, torch.cat((inside, outside)).numpy())
+    assert metrics["auroc"] == pytest.approx(expected, abs=1e-9)
+    threshold = inside.sort().values[ROWS - 19]
+    assert metrics["fpr95"] == pytest.approx((outside >= threshold).double().mean().item())
+    torch.testing.assert_close(tensors["outside"].exp().float(), outside)
+
+
+def test_a_data_set_without_test_images_gives_all_it_has(make_task: MakeTask) -> None:
+    data = prepare_suite("ood-digits", NOWHERE, make_task())
+    assert len(data.values(PART)) == 1797
+    limited = prepare_suite("ood-digits", NOWHERE, make_task(test_limit=10))
+    assert len(limited.values(PART)) == 10
+
+
+def test_the_tasks_own_images_are_refused(make_task: MakeTask) -> None:
+    task = make_task()
+    with pytest.raises(InputError, match="has the images of the task itself"):
+        prepare_suite(f"ood-{task.info.name}", NOWHERE, task)
+
+
+def test_an_absent_data_set_is_named(make_task: MakeTask, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        prepare_suite(f"ood-npz:{tmp_path / 'none.npz'}", NOWHERE, make_task())
+    with pytest.raises(InputError, match="dataset 'svhn'"):
+        prepare_suite("ood-svhn", tmp_path, make_task(), download=False)
+
+
+# -- stored once
+
+
+@pytest.fixture
+def stored(make_task: MakeTask, tmp_path: Path) -> Callable[[], SuiteData]:
+    other, task = write_npz(tmp_path / "other.npz", seed=9), make_task()
+    return lambda: prepare_suite(f"ood-npz:{other}", NOWHERE, task)
+
+
+def test_the_second_time_nothing_is_read(
+    stored: Callable[[], SuiteData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = stored()
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "trainables.data.suites.ood.read_source", lambda *_: pytest.fail("read again")
+        )
+        assert stored().fingerprint == first.fingerprint
+    assert SuiteData.open(first.directory).fingerprint == first.fingerprint
+
+
+@pytest.mark.parametrize("victim", ["images.npy", "labels.npy", "suite.json"])
+@pytest.mark.parametrize("how", ["absent", "flipped"])
+def test_damage_is_mended(stored: Callable[[], SuiteData], victim: str, how: str) -> None:
+    first = stored()
+    path = first.directory / victim
+    content = path.read_bytes()
+    path.unlink() if how == "absent" else path.write_bytes(content[:-1] + b"\x07")
+    again = stored()
+    assert again.fingerprint == first.fingerprint
+    again.verify()
+
+
+def test_another_source_under_the_same_name_is_read(
+    stored: Callable[[], SuiteData], tmp_path: Path
+) -> None:
+    first = stored()
+    write_npz(tmp_path / "other.npz", seed=10)
+    assert stored().fingerprint != first.fingerprint
+
+
+def test_a_missing_manifest_or_file_is_named(stored: Callable[[], SuiteData]) -> None:
+    data = stored()
+    (data.directory / "images.npy").unlink()
+    with pytest.raises(InputError, match=r"images\.npy cannot be read"):
+        data.values(PART)
+    (data.directory / "suite.json").write_text("{}")
+    with pytest.raises(InputError, match=r"suite\.json"):
+        SuiteData.open(data.directory)

@@ -1,0 +1,88 @@
+"""The Huber penalty of confidence, and which samples are pruned when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from trainables.losses import Loss, build_loss
+
+LOGITS = torch.tensor([[2, 0], [0.1, 0], [1, 0], [3, 0], [0.5, 0]], dtype=torch.float64)
+TARGETS = torch.tensor([0, 0, 1, 0, 1])
+PLACES = torch.arange(5)
+
+
+def fresh(**options: Any) -> Loss:
+    loss = build_loss("patra", **options)
+    loss.prepare(len(LOGITS), 2)
+    loss.start_epoch(0)
+    return loss
+
+
+def counted(loss: Loss) -> list[int]:
+    """Return the rows that have a gradient."""
+    logits = LOGITS.clone().requires_grad_()
+    loss.eval()(logits, TARGETS, PLACES).backward()
+    loss.train()
+    assert logits.grad is not None
+    return logits.grad.abs().sum(dim=1).nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize("threshold", [0.005, 0.05, 1.0])
+def test_it_is_focal_loss_and_huber_penalty(threshold: float) -> None:
+    probs = LOGITS.softmax(dim=1)
+    true = probs.gather(1, TARGETS[:, None]).squeeze(1)
+    gap = abs(probs.amax(dim=1).mean() - 3 / 5)
+    huber = gap**2 / 2 if gap <= threshold else threshold * (gap - threshold / 2)
+    expected = (-((1 - true) ** 2) * true.log()).mean() + 7 * huber
+    loss = fresh(weight=7.0, gamma=2.0, threshold=threshold)
+    torch.testing.assert_close(loss(LOGITS, TARGETS, PLACES), expected)
+
+
+def test_the_least_confident_of_those_that_remain_go_for_good() -> None:
+    loss = fresh(pruned=0.4, every=2)
+    remaining = []
+    for epoch in range(5):
+        loss.start_epoch(epoch)
+        loss(LOGITS, TARGETS, PLACES)
+        remaining.append(counted(loss))
+    assert remaining == [[0, 1, 2, 3, 4]] * 2 + [[0, 2, 3]] * 2 + [[0, 3]]
+
+
+@pytest.mark.parametrize(("momentum", "first"), [(0.3, [0, 1, 2, 3]), (0.9, [1, 2, 3, 4])])
+def test_confidence_is_averaged_over_epochs(momentum: float, first: list[int]) -> None:
+    loss = fresh(pruned=0.2, every=2, momentum=momentum)
+    loss(LOGITS, TARGETS, PLACES)
+    loss.start_epoch(1)
+    swapped = LOGITS[[1, 0, 2, 3, 4]]
+    loss(swapped * 0.9, TARGETS, PLACES)
+    assert expected_least(momentum) == (set(range(5)) - set(first)).pop()
+    loss.start_epoch(2)
+    assert counted(loss) == first
+
+
+def expected_least(momentum: float) -> int:
+    def sure(logits: Tensor) -> Tensor:
+        return logits.softmax(dim=1).amax(dim=1)
+
+    swapped = LOGITS[[1, 0, 2, 3, 4]] * 0.9
+    average = (1 - momentum) * momentum * sure(LOGITS) + momentum * sure(swapped)
+    return int(average.argmin())
+
+
+def test_what_is_pruned_survives_saving() -> None:
+    first, second = fresh(pruned=0.4, every=1), fresh(pruned=0.4, every=1)
+    first(LOGITS, TARGETS, PLACES)
+    first.start_epoch(1)
+    second.load_state_dict(first.state_dict())
+    assert counted(second) == counted(first) == [0, 2, 3]
+
+
+def test_it_needs_indices_and_preparation() -> None:
+    with pytest.raises(ValueError, match="indices=None"):
+        fresh()(LOGITS, TARGETS)
+    with pytest.raises(ValueError, match="prepare"):
+        build_loss("patra")(LOGITS, TARGETS, PLACES)

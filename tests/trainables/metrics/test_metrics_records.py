@@ -1,0 +1,101 @@
+"""The records of the metrics: their values by version, and what stored evaluations rest on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from trainables.metrics import (
+    FLOORED,
+    METRICS,
+    REPORTED,
+    Metric,
+    evaluation_report,
+    metrics_digest,
+)
+from trainables.stages.evaluate import metrics_in_key
+
+TESTED = [metric for metric in METRICS.values() if metric.source != "suite"]
+# A metric that comes to another value here needs a new version in its record and a new line; a
+# line is never changed. Else evaluations stored before would stand beside others.
+VALUES = {
+    ("acc", 1): 0.6616666666666666,
+    ("nll", 1): 1.8193459582862404,
+    ("brier", 1): 0.6387510950290993,
+    ("ece", 1): 0.13383279655226596,
+    ("aece", 1): 0.1378140059802554,
+    ("cwece", 1): 0.07648724312376452,
+    ("cwaece", 1): 0.07116564357755333,
+    ("mce", 1): 0.689774507044483,
+    ("debiased_ece", 1): 0.1293585783328281,
+    ("smooth_ece", 1): 0.11201977085596428,
+    ("ece_floor", 1): 0.04367371961463894,
+    ("aece_floor", 1): 0.060198984435438696,
+    ("cwece_floor", 1): 0.03193643593940103,
+}
+
+
+def fixed_report() -> dict[str, float]:
+    """A report on 600 rows of 7 classes that no random generator makes."""
+    cells = torch.arange(600 * 7, dtype=torch.float64).view(600, 7)
+    logits = 3 * torch.sin(cells * 1.7) + torch.cos(cells.square() * 0.31)
+    labels = torch.where(torch.arange(600) % 5 < 3, logits.argmax(1), torch.arange(600) % 7)
+    return evaluation_report(logits, labels)
+
+
+def test_a_version_stands_for_one_value() -> None:
+    found = fixed_report()
+    wanted = {metric.name: VALUES.get((metric.name, metric.version)) for metric in TESTED}
+    assert found == pytest.approx(wanted, rel=1e-9)
+
+
+def test_every_metric_has_its_computation() -> None:
+    assert list(fixed_report()) == [metric.name for metric in TESTED]
+    assert tuple(m.name for m in METRICS.values() if m.source == "report") == REPORTED
+
+
+def test_every_value_is_within_its_bounds() -> None:
+    for name, value in fixed_report().items():
+        low, high = METRICS[name].bounds
+        assert low <= value <= high, name
+
+
+def test_a_noise_floor_is_read_as_its_metric_and_judged_by_nobody() -> None:
+    assert FLOORED == ("ece", "aece", "cwece")
+    for name in FLOORED:
+        metric, floor = METRICS[name], METRICS[f"{name}_floor"]
+        assert (floor.digits, floor.percent, floor.bounds) == (
+            metric.digits,
+            metric.percent,
+            metric.bounds,
+        )
+        assert floor.better == "neither"
+        assert not floor.is_judged
+        assert not floor.is_objective
+
+
+def test_an_objective_is_minimised_on_validation_data() -> None:
+    found = {metric.name for metric in METRICS.values() if metric.is_objective}
+    assert found == {"nll", "brier", "ece", "aece", "cwece", "cwaece", "mce"}
+
+
+def test_evaluations_stored_before_are_found() -> None:
+    assert metrics_in_key("report", "test") == {"version": 2}
+    assert metrics_in_key("report", "suite") == {}
+
+
+@pytest.mark.parametrize("change", ["a new metric", "a new version"])
+def test_another_metric_changes_the_keys_of_what_it_is_part_of(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = metrics_digest("report", "test")
+    metric = Metric("new", "New", source="test")
+    if change == "a new version":
+        metric = replace(METRICS["smooth_ece"], version=2)
+    monkeypatch.setitem(METRICS, metric.name, metric)  # type: ignore[arg-type]
+    digest = metrics_digest("report", "test")
+    assert digest != before
+    assert metrics_in_key("report", "test") == {"metrics": digest}
+    assert metrics_in_key("report", "suite") == {}

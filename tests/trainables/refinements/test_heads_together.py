@@ -1,0 +1,150 @@
+"""Heads trained together against the same heads trained one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from trainables.refinements import HeadsTogether, HeadTrainer, _together, build_refinement
+from trainables.refinements.macal import MaCCal
+
+ROWS, FEATURES, CLASSES, EPOCHS = 130, 12, 5, 4
+GENERATOR = torch.Generator().manual_seed(0)
+VIEWS = [torch.randn(ROWS, FEATURES, generator=GENERATOR) for _ in range(2)]
+LABELS = torch.randint(0, CLASSES, (ROWS,), generator=GENERATOR)
+MACAL = [
+    {"gamma": 0.9, "q0": 0.3, "lr": 0.05},
+    {"gamma": 0.5, "q0": 0.7, "lr": 0.2, "eta_init": 0.3},
+    {"gamma": 0.99, "q0": 0.5, "lr": 0.1, "hidden": 9},
+]
+TST = [{"lr": 0.05}, {"lr": 0.2}, {"lr": 0.1}]
+
+
+def trainer(name: str, seed: int, **parameters: Any) -> HeadTrainer:
+    return HeadTrainer(
+        build_refinement(name, epochs=EPOCHS, **parameters),
+        VIEWS,
+        LABELS,
+        num_classes=CLASSES,
+        batch_size=40,
+        momentum=0.9,
+        weight_decay=5e-4,
+        seed=seed,
+    )
+
+
+def trainers(name: str, **common: Any) -> list[HeadTrainer]:
+    if name == "tst-wide":
+        return [trainer("tst", seed, lr=0.1, latent_dim=2 + seed) for seed in range(3)]
+    own = MACAL if name == "macal" else TST
+    return [trainer(name, seed, **{**values, **common}) for seed, values in enumerate(own)]
+
+
+@pytest.mark.parametrize(
+    ("name", "common"),
+    [
+        ("macal", {}),
+        ("macal", {"resample": "epoch"}),
+        ("macal", {"feedback": "training"}),
+        ("macal", dict(MaCCal.earlier)),
+        ("macal", {"feedback": "training", "q_role": "keep", "resample": "epoch"}),
+        ("macal", {"inference": "last"}),
+        ("macal", {"inference": "last", "restructure": False, "resample": "epoch"}),
+        ("macal", {"optimizer": "masked"}),
+        ("macal", {"optimizer": "masked", "resample": "epoch"}),
+        ("macal", {"zero_masked": True, "inference": "last", "resample": "epoch"}),
+        ("macal", {"restrict_gradient": False, "inference": "dense"}),
+        ("macal", {"restructure": False, "sparsity": "adaptive"}),
+        ("macal", {"masked": False}),
+        ("tst", {}),
+        ("tst", {"latent_dim": 3}),
+        ("tst-wide", {}),
+    ],
+)
+def test_together_is_one_by_one(name: str, common: dict[str, Any]) -> None:
+    alone, members = trainers(name, **common), trainers(name, **common)
+    together = HeadsTogether(members)
+    for _ in range(EPOCHS):
+        expected = [one.train_epoch() for one in alone]
+        for own, figures in zip(together.train_epoch(), expected, strict=True):
+            assert own == pytest.approx(figures, abs=1e-5)
+    for one, member in zip(alone, members, strict=True):
+        assert member.epoch == EPOCHS
+        assert not member.head.training
+        for label, tensor in one.head.state_dict().items():
+            torch.testing.assert_close(member.head.state_dict()[label], tensor, atol=1e-4, rtol=0)
+
+
+def test_each_member_hears_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_together, "EVALUATION_BATCH", 90)  # several passes a measurement
+    own = [{"feedback": name} for name in ("dense", "training")]
+    own.append({"feedback": "dense", "sparsity": "fixed"})
+    alone, members = ([trainer("macal", 0, **each) for each in own] for _ in range(2))
+    together = HeadsTogether(members)
+    for _ in range(2):
+        expected = [one.train_epoch() for one in alone]
+        for figures, wanted in zip(together.train_epoch(), expected, strict=True):
+            assert figures == pytest.approx(wanted, abs=1e-5)
+    assert len({figures["next_q"] for figures in expected}) == 3
+
+
+def test_logits_together_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_together, "EVALUATION_BATCH", 90)
+    members = trainers("macal")
+    together = HeadsTogether(members)
+    together.train_epoch()
+    for member, logits in zip(members, together.logits(VIEWS[0]), strict=True):
+        torch.testing.assert_close(logits, member.head(VIEWS[0]), atol=1e-5, rtol=0)
+
+
+def test_members_are_told_apart_by_their_parameters() -> None:
+    members = trainers("macal")
+    HeadsTogether(members).train_epoch()
+    weights = [member.head.state_dict()["layers.0.weight"] for member in members]
+    assert not torch.equal(weights[0], weights[1])
+    assert len({float(member.head.get_buffer("next_q")) for member in members}) == 3
+
+
+def test_a_member_goes_on_alone_where_it_left_the_others() -> None:
+    alone, members = trainers("macal"), trainers("macal")
+    HeadsTogether(members).train_epoch()
+    for one, member in zip(alone, members, strict=True):
+        one.train_epoch()
+        assert member.train_epoch() == pytest.approx(one.train_epoch(), abs=1e-5)
+
+
+def test_one_that_diverges_leaves_the_others_alone() -> None:
+    members = [trainer("tst", 0, lr=0.1), trainer("tst", 1, lr=1e38)]
+    alone = trainer("tst", 0, lr=0.1)
+    together = HeadsTogether(members)
+    for _ in range(2):
+        figures, expected = together.train_epoch(), alone.train_epoch()
+    assert figures[0] == pytest.approx(expected, abs=1e-5)
+    assert not all(torch.isfinite(p).all() for p in members[1].head.parameters())
+    together.drop(members[1])
+    assert together.train_epoch()[0] == pytest.approx(alone.train_epoch(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("macal", {"restructure": True}, {"restructure": False}),
+        ("macal", {"resample": "epoch"}, {"resample": "batch"}),
+        ("macal", {"q_role": "keep"}, {"q_role": "drop"}),
+        ("macal", {"optimizer": "masked"}, {"optimizer": "plain"}),
+        ("macal", {"feedback": "dense"}, {"feedback": "deployed"}),
+        ("macal", {"views": "augmented"}, {"views": "original"}),
+        (
+            "macal",
+            {"zero_masked": True, "resample": "batch"},
+            {"zero_masked": True, "resample": "batch"},
+        ),
+        ("macal", {"restrict_gradient": True}, {"restrict_gradient": False}),
+        ("vtst", {}, {}),
+    ],
+)
+def test_who_is_trained_alone(name: str, one: dict[str, Any], other: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="cannot be trained together"):
+        HeadsTogether([trainer(name, 0, **one), trainer(name, 1, **other)])

@@ -1,0 +1,260 @@
+"""Every reading of MaC-Cal against a loop that spells it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.refinements import HeadTrainer, build_refinement
+from trainables.refinements.macal import MaCCal, MaskedHead, clip_bound
+
+MakeTrainer = Callable[..., HeadTrainer]
+EPOCHS = 4
+# How what a reading leaves out is read here, whatever the defaults.
+COMMON: dict[str, Any] = {
+    "feedback": "dense",
+    "q_role": "keep",
+    "inference": "scaled",
+    "resample": "epoch",
+    "optimizer": "masked",
+    "zero_masked": False,
+    "restrict_gradient": True,
+}
+READINGS: list[dict[str, Any]] = [
+    {"feedback": "dense"},
+    {"feedback": "training"},
+    {"feedback": "deployed"},
+    {"q_role": "drop", "feedback": "dense"},
+    {"q_role": "drop", "feedback": "training"},
+    {"q_role": "drop", "feedback": "deployed"},
+    {"q_role": "drop", "feedback": "deployed", "inference": "dense"},
+    {"q_role": "drop", "feedback": "deployed", "inference": "last"},
+    {"q_role": "drop", "feedback": "deployed", "resample": "batch"},
+    {"q_role": "drop", "feedback": "deployed", "resample": "batch", "inference": "last"},
+    {"optimizer": "plain"},
+    {"optimizer": "plain", "resample": "batch"},
+    {"optimizer": "plain", "restrict_gradient": False},
+    {"zero_masked": True, "inference": "dense"},
+    {"zero_masked": True, "resample": "batch", "inference": "last", "feedback": "deployed"},
+    {"zero_masked": True, "optimizer": "plain", "inference": "last"},
+    {"restructure": False, "q_role": "drop", "resample": "batch"},
+]
+
+
+class Naive:
+    """MaC-Cal as a reader of the paper would write it down, with the draws of a trainer."""
+
+    def __init__(self, trainer: HeadTrainer, reading: dict[str, Any]) -> None:
+        self.reading = reading
+        self.trainer = trainer
+        self.settings = trainer.optimizer
+        state = {n: t.detach().clone() for n, t in trainer.head.named_parameters()}
+        self.weights = [t.requires_grad_() for n, t in state.items() if n.endswith("weight")]
+        self.biases = [t.requires_grad_() for n, t in state.items() if n.endswith("bias")]
+        self.masks = [torch.ones_like(weight) for weight in self.weights]
+        self.sgd = torch.optim.SGD(
+            [*self.weights, *self.biases],
+            lr=self.settings.lr,
+            momentum=self.settings.momentum,
+            weight_decay=self.settings.weight_decay,
+        )
+        self.velocities = [torch.zeros_like(weight) for weight in self.weights]
+        self.q, self.q_used = 0.5, 0.5
+
+    @property
+    def kept(self) -> float:
+        return self.q_used if self.reading["q_role"] == "keep" else 1 - self.q_used
+
+    def draw(self, noise: torch.Generator) -> None:
+        for position, weight in enumerate(self.weights):
+            self.masks[position] = (torch.rand(weight.shape, generator=noise) < self.kept).float()
+            if self.reading["zero_masked"]:
+                weight.data = weight.data * self.masks[position]
+
+    def forward(self, features: Tensor, weights: list[Tensor]) -> Tensor:
+        for position, (weight, bias) in enumerate(zip(weights, self.biases, strict=True)):
+            features = (features.relu() if position else features) @ weight.T + bias
+        return features
+
+    def deployed(self, features: Tensor) -> Tensor:
+        factors: dict[str, list[Any]] = {
+            "scaled": [self.kept] * len(self.weights),
+            "dense": [1.0] * len(self.weights),
+            "last": list(self.masks),
+        }
+        chosen = factors[self.reading["inference"]]
+        return self.forward(features, [w * f for w, f in zip(self.weights, chosen, strict=True)])
+
+    def step(self, features: Tensor, targets: Tensor) -> Tensor:
+        masked = [w.detach() * m for w, m in zip(self.weights, self.masks, strict=True)]
+        for weight in masked:
+            weight.requires_grad_()
+        logits = self.forward(features, masked)
+        loss = F.cross_entropy(logits, targets)
+        slopes = torch.autograd.grad(loss, [*masked, *self.biases])
+        self._move(list(slopes[: len(masked)]), slopes[len(masked) :])
+        return logits.detach()
+
+    def _move(self, slopes: list[Tensor], others: tuple[Tensor, ...]) -> None:
+        restricted = self.reading["restrict_gradient"]
+        if restricted:
+            slopes = [slope * mask for slope, mask in zip(slopes, self.masks, strict=True)]
+        for parameter, slope in zip([*self.weights, *self.biases], [*slopes, *others], strict=True):
+            parameter.grad = slope
+        if restricted and self.reading["optimizer"] == "masked":
+            self._move_masked()
+        self.sgd.step()
+
+    def _move_masked(self) -> None:
+        """Move single weights by hand, and leave the biases to torch."""
+        for weight, mask, velocity in zip(self.weights, self.masks, self.velocities, strict=True):
+            slope, weight.grad = weight.grad, None
+            assert slope is not None
+            for place in mask.nonzero().tolist():
+                at = tuple(place)
+                decayed = slope[at] + self.settings.weight_decay * weight.data[at]
+                velocity[at] = self.settings.momentum * velocity[at] + decayed
+                weight.data[at] -= self.settings.lr * velocity[at]
+
+    def train_epoch(self, epoch: int) -> float:
+        view, labels = self.trainer._views[epoch % 2], self.trainer.labels
+        order, noise = self.trainer.draw_order()
+        self.q_used = self.q
+        if self.reading["resample"] == "epoch":
+            self.draw(noise)
+        seen = torch.empty(len(view), 4)
+        for rows in order.split(self.trainer.batch_size):
+            if self.reading["resample"] == "batch":
+                self.draw(noise)
+            seen[rows] = self.step(view[rows], labels[rows])
+        outputs = {
+            "training": lambda: seen,
+            "dense": lambda: self.forward(view, list(self.weights)),
+            "deployed": lambda: self.deployed(view),
+        }[self.reading["feedback"]]()
+        confidence, predicted = outputs.detach().softmax(1).max(1)
+        accuracy = float((predicted == labels).double().mean())
+        change = float(confidence.double().mean()) - self.trainer.refinement.gamma * accuracy  # type: ignore[attr-defined]
+        bound = clip_bound(0.1, 0.001, epoch + 1, EPOCHS)
+        self.q = min(1.0, max(0.0, self.q + min(bound, max(-bound, change))))
+        return self.q
+
+
+@pytest.mark.parametrize("reading", READINGS, ids=str)
+def test_a_reading_is_what_it_says(
+    reading: dict[str, Any], make_trainer: MakeTrainer, problem: tuple[list[Tensor], Tensor]
+) -> None:
+    reading = {**COMMON, **reading}
+    settings = {"epochs": EPOCHS, "gamma": 0.8, "hidden": 10, "lr": 0.02, **reading}
+    trainer, twin = make_trainer("macal", **settings), make_trainer("macal", **settings)
+    naive = Naive(twin, reading)
+    for epoch in range(EPOCHS):
+        assert trainer.train_epoch()["next_q"] == pytest.approx(naive.train_epoch(epoch), abs=2e-3)
+        # A row whose two largest logits are equal but for rounding may count as right or wrong.
+        naive.q = float(trainer.head.get_buffer("next_q"))
+    with torch.no_grad():
+        found, expected = trainer.head(problem[0][0]), naive.deployed(problem[0][0])
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("resample", ["epoch", "batch"])
+def test_plain_steps_move_masked_weights_by_momentum_and_decay(
+    resample: str, make_trainer: MakeTrainer
+) -> None:
+    trainer = make_trainer("macal", resample=resample, optimizer="plain", q0=0.2, sparsity="fixed")
+    trainer.train_epoch()
+    assert trainer.refinement.movable(trainer.head) == {}
+    head = trainer.head
+    head.train()
+    before = head.get_parameter("layers.0.weight").detach().clone()
+    masked = ~head.get_buffer("mask_layers_0_weight")
+    features, labels = trainer.view()[:16].float(), trainer.labels[:16]
+    loss, _ = trainer.refinement.batch_loss(head, features, labels, torch.Generator())
+    loss.backward()
+    slope = head.get_parameter("layers.0.weight").grad
+    assert slope is not None
+    assert not slope[masked].any()
+    trainer.optimizer.step(trainer.refinement.movable(head))
+    moved = head.get_parameter("layers.0.weight").detach() != before
+    assert moved[masked].float().mean() > 0.9
+
+
+def test_a_new_mask_sets_weights_to_zero_where_told() -> None:
+    for zero in (False, True):
+        head = MaskedHead((30, 20, 4), 0.5, zero_masked=zero)
+        head.resample(torch.Generator().manual_seed(0))
+        for name, mask in head.masks().items():
+            assert head.get_parameter(name).detach()[~mask].any() != zero
+            assert head.get_parameter(name).detach()[mask].all()
+
+
+def test_last_mask_is_what_inference_uses_after_training(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("macal", inference="last", resample="batch")
+    trainer.train_epoch()
+    features = trainer.view()[:9]
+    evaluated = trainer.head(features)
+    trainer.head.train()
+    torch.testing.assert_close(evaluated, trainer.head(features))
+
+
+@pytest.mark.parametrize("role", ["keep", "drop"])
+def test_q_is_the_share_that_its_role_says(role: str) -> None:
+    head = MaskedHead((200, 100, 50), 0.3, q_role=role)
+    head.resample(torch.Generator().manual_seed(0))
+    share = 0.3 if role == "keep" else 0.7
+    for mask in head.masks().values():
+        assert float(mask.float().mean()) == pytest.approx(share, abs=0.02)
+    unmasked = build_refinement("macal", q_role=role, masked=False).build_head(3, 2)
+    assert isinstance(unmasked, MaskedHead)
+    assert float(unmasked.keep) == 1.0
+
+
+def test_overconfidence_takes_weights_away_only_where_q_is_dropped() -> None:
+    kept = {}
+    for role in ("keep", "drop"):
+        refinement = build_refinement("macal", q_role=role, gamma=0.9)
+        head = refinement.build_head(3, 2)
+        refinement.end_epoch(head, accuracy=1.0, confidence=1.0)
+        refinement.start_epoch(head, 1, torch.Generator().manual_seed(0))
+        assert isinstance(head, MaskedHead)
+        kept[role] = float(head.keep)
+    assert kept["drop"] < 0.5 < kept["keep"]
+
+
+def ended_at(q: float, **reading: Any) -> list[str]:
+    refinement = build_refinement("macal", **reading)
+    head = refinement.build_head(3, 2)
+    head.get_buffer("q").fill_(q)
+    return refinement.remarks(head)
+
+
+@pytest.mark.parametrize(
+    ("role", "q", "what"),
+    [
+        ("keep", 1.0, "q ended at 1, where the mask keeps every weight"),
+        ("keep", 0.0, "q ended at 0, where the mask keeps no weight"),
+        ("drop", 1.0, "q ended at 1, where the mask keeps no weight"),
+        ("drop", 0.0, "q ended at 0, where the mask keeps every weight"),
+    ],
+)
+def test_a_q_at_an_end_is_remarked_upon(role: str, q: float, what: str) -> None:
+    (line,) = ended_at(q, q_role=role)
+    assert what in line
+    assert "gamma" in line
+
+
+def test_what_is_meant_to_stand_at_an_end_is_not_remarked_upon() -> None:
+    assert ended_at(0.5) == []
+    assert ended_at(1.0, masked=False) == []
+    assert ended_at(1.0, sparsity="fixed", q0=1.0) == []
+
+
+@pytest.mark.parametrize(("name", "value"), list(MaCCal.earlier.items()))
+def test_what_earlier_requests_mean_is_a_value_there_is(name: str, value: Any) -> None:
+    assert getattr(build_refinement("macal", **{name: value}), name) == value
+    assert MaCCal.added <= set(MaCCal.earlier)

@@ -1,0 +1,523 @@
+"""The training loop: reproducible, resumable, free of waits, and faithful to its protocol."""
+
+from __future__ import annotations
+
+import io
+import math
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from no_waiting import NoWaiting
+from pretended_card import pretended_card
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trainables.common.errors import TrainingDivergedError
+from trainables.data import Batcher, DatasetInfo, Images, RowArrays
+from trainables.losses import build_loss
+from trainables.methods import TrainingMethod, build_method
+from trainables.models import model_names
+from trainables.stages import engine
+from trainables.stages.engine import (
+    PRECISIONS,
+    Trainer,
+    default_device,
+    place,
+    predict,
+    seeded_network,
+    trial_device,
+)
+from trainables.stages.protocols import Protocol, learning_rate, protocol_from
+
+CPU = torch.device("cpu")
+CLASSES, BATCH = 3, 24
+QUICK: dict[str, Any] = {"epochs": 4, "batch_size": BATCH, "lr": 0.05, "schedule": "cosine"}
+SGD = {"momentum": 0.9, "weight_decay": 5e-4}
+METHODS: dict[str, Mapping[str, Mapping[str, Any]]] = {
+    "ce": {"ce": {}},
+    "au": {"au": {}},
+    "crl": {"crl": {}},
+    "mixup": {"mixup": {}},
+    "cutmix of a margin loss": {"mbls": {}, "cutmix": {}},
+    "balcal": {"balcal": {}},
+    "plp": {"plp": {}},
+    "mcdrop": {"mcdrop": {}},
+}
+
+
+def images(rows: int = 96, channels: int = 1) -> RowArrays:
+    """Return noisy images (rows, 8, 8, channels) of three patterns."""
+    generator = np.random.default_rng(5)
+    labels = np.arange(rows) % CLASSES
+    patterns = generator.uniform(0, 255, (CLASSES, 8, 8, channels))
+    noisy = patterns[labels] + generator.normal(0, 60, (rows, 8, 8, channels))
+    return RowArrays(noisy.clip(0, 255).astype(np.uint8), labels.astype(np.int64))
+
+
+def facts(channels: int = 1, augmentation: str = "none") -> DatasetInfo:
+    return DatasetInfo(
+        name="patterns",
+        classes=tuple("abc"),
+        inputs=Images(
+            size=(8, 8),
+            channels=channels,
+            mean=(0.5,) * channels,
+            std=(0.25,) * channels,
+            augmentation=augmentation,
+        ),
+        split_rule="",
+        source="",
+    )
+
+
+def normalised(batcher: Batcher, rows: Tensor) -> Tensor:
+    (batch,) = batcher.batches(rows, len(rows))
+    return batcher.plain(batch)
+
+
+def protocol(**changes: Any) -> Protocol:
+    return protocol_from({**QUICK, **changes})
+
+
+def trainer(
+    parts: Mapping[str, Mapping[str, Any]] | TrainingMethod = METHODS["ce"],
+    seed: int = 0,
+    rows: int = 96,
+    channels: int = 1,
+    augmentation: str = "none",
+    model: str = "convnet",
+    precision: str = "float32",
+    **changes: Any,
+) -> Trainer:
+    return Trainer(
+        model,
+        parts if isinstance(parts, TrainingMethod) else build_method(parts),
+        images(rows, channels),
+        facts(channels, augmentation),
+        protocol(**changes),
+        seed,
+        CPU,
+        precision,
+    )
+
+
+def run(made: Trainer, until: int | None = None) -> Trainer:
+    while made.epoch < (until or made.protocol.epochs):
+        made.train_epoch()
+    return made
+
+
+def weights(made: Trainer) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in made.network.state_dict().items()}
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_seed_gives_the_same_weights(method: str) -> None:
+    first = weights(run(trainer(METHODS[method]), 2))
+    torch.manual_seed(123)
+    torch.rand(7)
+    assert same(weights(run(trainer(METHODS[method]), 2)), first)
+    assert not same(weights(run(trainer(METHODS[method], seed=1), 2)), first)
+
+
+@pytest.mark.parametrize(
+    ("method", "model"), [*((name, "convnet") for name in METHODS), ("ce", "resnet110-sd")]
+)
+def test_an_interrupted_training_goes_on_bitwise(method: str, model: str) -> None:
+    def fresh() -> Trainer:
+        return trainer(METHODS[method], rows=48, augmentation="crop-flip", model=model)
+
+    whole = fresh()
+    checkpoints, figures = [], []
+    for _ in range(whole.protocol.epochs):
+        stream = io.BytesIO()
+        torch.save(whole.state_dict(), stream)
+        checkpoints.append(stream.getvalue())
+        figures.append(whole.train_epoch())
+    for epoch, checkpoint in enumerate(checkpoints):
+        torch.manual_seed(1000 + epoch)
+        resumed = fresh()
+        torch.rand(3)
+        resumed.load_state_dict(torch.load(io.BytesIO(checkpoint), weights_only=True))
+        assert resumed.epoch == epoch
+        again = [resumed.train_epoch() for _ in range(epoch, whole.protocol.epochs)]
+        assert again == figures[epoch:]
+        assert same(weights(resumed), weights(whole))
+        assert same(resumed.method.loss.state_dict(), whole.method.loss.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("method", "rows"), [("au", 96), ("crl", 96)], ids=["histogram", "history"]
+)
+def test_what_a_loss_remembers_is_part_of_the_state(method: str, rows: int) -> None:
+    made = run(trainer(METHODS[method], rows=rows), 2)
+    remembered = [value for value in made.state_dict()["loss"].values() if value.numel() > 1]
+    assert remembered
+    assert all(value.sum() > 0 for value in remembered)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schedule": "constant"},
+        {"schedule": "cosine", "warmup": 2},
+        {"schedule": "step", "milestones": [1, 3], "decay": 0.1},
+    ],
+)
+def test_the_rate_follows_the_protocol(changes: dict[str, Any]) -> None:
+    made = trainer(**changes)
+    for epoch in range(4):
+        figures = made.train_epoch()
+        expected = learning_rate(made.protocol, epoch)
+        assert figures["lr"] == expected
+        (group,) = made.state_dict()["optimizer"]["param_groups"]
+        assert group["lr"] == expected
+
+
+@pytest.mark.parametrize("model", model_names())
+def test_every_model_trains_two_epochs(model: str) -> None:
+    made = trainer(model=model, rows=4, batch_size=2, lr=1e-3, epochs=2)
+    before = weights(made)
+    run(made)
+    assert not same(weights(made), before)
+
+
+def test_a_state_without_velocities_for_skipped_blocks_is_taken_up() -> None:
+    """As in checkpoints of before every weight had one from the start."""
+    first, resumed = (trainer(model="resnet110-sd", rows=48) for _ in range(2))
+    first.train_epoch()
+    state = first.state_dict()
+    for number in range(0, len(state["optimizer"]["state"]), 2):
+        del state["optimizer"]["state"][number]
+    resumed.load_state_dict(state)
+    assert math.isfinite(resumed.train_epoch()["train_loss"])
+
+
+def reference(
+    plan: Protocol, optimizer: type[torch.optim.Optimizer], clip: float = math.inf, **options: Any
+) -> nn.Module:
+    """Train as the protocol says, step by step and without any of the engine's own loop."""
+    data, info = images(), facts()
+    generator = torch.Generator().manual_seed(0)
+    network = seeded_network("convnet", info, 0).train()
+    steps = optimizer(network.parameters(), lr=plan.lr, **options)
+    pixels = (torch.from_numpy(data.values).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
+    targets = torch.from_numpy(data.labels)
+    for epoch in range(plan.epochs):
+        steps.param_groups[0]["lr"] = learning_rate(plan, epoch)
+        for rows in torch.randperm(len(targets), generator=generator).split(plan.batch_size):
+            steps.zero_grad()
+            F.cross_entropy(network(pixels[rows]), targets[rows]).backward()
+            nn.utils.clip_grad_norm_(network.parameters(), clip)
+            steps.step()
+    return network
+
+
+@pytest.mark.parametrize(
+    ("changes", "optimizer", "options"),
+    [
+        ({}, torch.optim.SGD, SGD),
+        ({"momentum": 0.0, "weight_decay": 0.0}, torch.optim.SGD, {}),
+        (
+            {"nesterov": True, "weight_decay": 0.1},
+            torch.optim.SGD,
+            {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+        ),
+        (
+            {"optimizer": "adamw", "lr": 0.002, "weight_decay": 0.3},
+            torch.optim.AdamW,
+            {"weight_decay": 0.3},
+        ),
+        ({"clip_norm": 0.1}, torch.optim.SGD, {**SGD, "clip": 0.1}),
+    ],
+)
+def test_weights_are_those_of_a_plain_loop(
+    changes: dict[str, Any], optimizer: type[torch.optim.Optimizer], options: dict[str, Any]
+) -> None:
+    made = run(trainer(epochs=2, **changes))
+    expected = reference(made.protocol, optimizer, **options).state_dict()
+    for name, value in made.network.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=2e-4, atol=2e-5, msg=name)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_steps_and_predictions_compute_in_the_precision_asked_for(precision: str) -> None:
+    made, seen = trainer(precision=precision), []
+    made.network.extractor.register_forward_hook(lambda *call: seen.append(call[-1].dtype))
+    made.train_epoch()
+    steps = len(seen)
+    predict(made.network, facts().inputs.batcher(images(50).values))
+    assert len(seen) > steps > 0
+    assert set(seen) == {getattr(torch, precision)}
+    assert all(weight.dtype == torch.float32 for weight in made.network.parameters())
+
+
+class Watched(TrainingMethod):
+    """Cross-entropy that notes which rows and images it was given."""
+
+    def __init__(self) -> None:
+        super().__init__(build_loss("ce"))
+        self.rows: list[list[int]] = []
+        self.images: list[Tensor] = []
+        self.losses: list[float] = []
+
+    def training_loss(
+        self, network: Any, images: Tensor, targets: Tensor, indices: Tensor, generator: Any
+    ) -> tuple[Tensor, Tensor]:
+        self.rows.append(indices.tolist())
+        self.images.append(images)
+        loss, logits = super().training_loss(network, images, targets, indices, generator)
+        self.losses.append(float(loss.detach()))
+        return loss, logits
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "sizes"),
+    [
+        (96, 24, [24] * 4),
+        (98, 24, [24] * 4 + [2]),
+        (97, 24, [24] * 4),
+        (25, 24, [24]),
+        (20, 24, [20]),
+        (1, 24, [1]),
+        (5, 1, [1] * 5),
+    ],
+)
+def test_only_a_remainder_of_one_row_is_left_out(rows: int, batch: int, sizes: list[int]) -> None:
+    watched = Watched()
+    made = trainer(watched, rows=rows, batch_size=batch, epochs=2)
+    figures = made.train_epoch()
+    assert [len(part) for part in watched.rows] == sizes
+    seen = [row for part in watched.rows for row in part]
+    assert len(set(seen)) == len(seen) == sum(sizes)
+    expected = np.average(watched.losses, weights=sizes)
+    assert figures["train_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_every_epoch_has_an_order_of_its_own() -> None:
+    watched = Watched()
+    run(trainer(watched), 2)
+    assert watched.rows[:4] != watched.rows[4:]
+    assert sorted(row for part in watched.rows[4:] for row in part) == list(range(96))
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_weights_that_steps_leave_out_move_as_with_plain_sgd(nesterov: bool) -> None:
+    """Every weight without a gradient in some step, a third of them in the first."""
+    options = {"momentum": 0.9, "weight_decay": 0.1, "nesterov": nesterov}
+    made = trainer(**options)
+    mine = list(made.network.parameters())
+    theirs = [weight.detach().clone() for weight in mine]
+    plain = torch.optim.SGD(theirs, lr=made.protocol.lr, foreach=False, fused=False, **options)
+    for step in range(6):
+        for number, (weight, twin) in enumerate(zip(mine, theirs, strict=True)):
+            skipped = (number + step) % 3 == 0
+            weight.grad = None if skipped else torch.randn_like(weight)
+            twin.grad = None if skipped else weight.grad.clone()
+        made._optimizer.step()
+        plain.step()
+        for weight, twin in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(weight.detach(), twin, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("augmentation", ["none", "crop-flip"])
+def test_any_channels_and_augmentation(channels: int, augmentation: str) -> None:
+    watched = Watched()
+    made = trainer(watched, channels=channels, augmentation=augmentation)
+    losses = [made.train_epoch()["train_loss"] for _ in range(4)]
+    assert losses[-1] < losses[0]
+    plain = facts(channels).inputs.batcher(images(96, channels).values)
+    for rows, seen in zip(watched.rows, watched.images, strict=True):
+        assert seen.shape == (24, channels, 8, 8)
+        unchanged = torch.equal(seen, normalised(plain, torch.tensor(rows)))
+        assert unchanged == (augmentation == "none")
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "changed"),
+    [("none", None, False), ("none", "crop-flip", True), ("crop-flip", "none", False)],
+)
+def test_the_protocol_decides_the_augmentation(own: str, asked: str | None, changed: bool) -> None:
+    watched = Watched()
+    made = Trainer(
+        "convnet", watched, images(), facts(1, own), protocol(augmentation=asked), 0, CPU
+    )
+    made.train_epoch()
+    plain = facts().inputs.batcher(images().values)
+    unchanged = torch.equal(watched.images[0], normalised(plain, torch.tensor(watched.rows[0])))
+    assert unchanged != changed
+
+
+@pytest.mark.parametrize("lr", [1e30, 1e18])
+def test_a_training_that_diverges_says_so(lr: float) -> None:
+    made = trainer(lr=lr, schedule="constant")
+    with pytest.raises(TrainingDivergedError, match=r"training loss became (nan|inf) in epoch \d"):
+        run(made)
+
+
+def all_weights(made: Trainer) -> Tensor:
+    return torch.cat([weight.detach().reshape(-1) for weight in made.network.parameters()])
+
+
+def test_clipping_bounds_what_a_step_changes() -> None:
+    steps = {"momentum": 0.0, "weight_decay": 0.0, "schedule": "constant"}
+    longest = 4 * 0.05 * 1e-3  # Steps, rate and norm.
+    moved = []
+    for made in (trainer(**steps), trainer(**steps, clip_norm=1e-3)):
+        before = all_weights(made)
+        made.train_epoch()
+        moved.append(float((all_weights(made) - before).norm()))
+    assert moved[1] <= longest * 1.001 < moved[0]
+
+
+def test_clipping_does_not_wait_for_the_device() -> None:
+    made = run(trainer(rows=240, clip_norm=0.1), 1)
+    with NoWaiting(allowed=1):
+        made.train_epoch()
+
+
+@pytest.mark.parametrize("method", ["ce", "plp"])
+def test_images_on_the_host_give_the_same_weights(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways to bring a batch to the device, bitwise on a CPU, a short last batch included."""
+    kept = weights(run(trainer(METHODS[method], rows=110, augmentation="crop-flip"), 2))
+    monkeypatch.setattr("trainables.data._batches.fits", lambda *_: False)
+    made = trainer(METHODS[method], rows=110, augmentation="crop-flip")
+    assert not made._batcher.resident
+    assert same(weights(run(made, 2)), kept)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_a_compiled_training_is_the_same_up_to_rounding() -> None:
+    plain, compiled = trainer(epochs=2), trainer(epochs=2, compile=True)
+    assert plain.network.extractor._compiled_call_impl is None
+    assert compiled.network.extractor._compiled_call_impl is not None
+    figures = [[made.train_epoch()["train_loss"] for _ in range(2)] for made in (plain, compiled)]
+    assert figures[0] == pytest.approx(figures[1], rel=1e-4)
+    assert weights(plain).keys() == weights(compiled).keys()
+    for name, value in weights(plain).items():
+        torch.testing.assert_close(weights(compiled)[name], value, rtol=1e-3, atol=1e-4, msg=name)
+    batcher = facts().inputs.batcher(images(50).values)
+    assert predict(compiled.network, batcher).shape == (50, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("method", "reads"),
+    [("ce", 1), ("au", 1), ("crl", 1), ("plp", 1), ("balcal", 2), ("mcdrop", 1)],
+)
+def test_an_epoch_waits_for_the_device_at_its_end_only(method: str, reads: int) -> None:
+    """The reads: the loss of the epoch, and a figure that the method itself searches then."""
+    made = run(trainer(METHODS[method], rows=240), 1)
+    with NoWaiting(allowed=reads):
+        made.train_epoch()
+    with NoWaiting(allowed=reads - 1), pytest.raises(AssertionError, match="waits"):
+        made.train_epoch()
+
+
+def test_making_a_network_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    one = seeded_network("convnet", facts(), 7)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert same(one.state_dict(), seeded_network("convnet", facts(), 7).state_dict())
+    assert not same(one.state_dict(), seeded_network("convnet", facts(), 8).state_dict())
+
+
+def test_predictions_are_in_order_whatever_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = run(trainer(), 1)
+    batcher = facts().inputs.batcher(images(50).values)
+    whole = predict(made.network, batcher)
+    assert whole.shape == (50, CLASSES)
+    assert whole.dtype == torch.float32
+    assert not whole.requires_grad
+    assert not made.network.training
+    with torch.no_grad():
+        expected = made.network(normalised(batcher, torch.arange(50)))
+    torch.testing.assert_close(whole, expected)
+    monkeypatch.setattr(engine, "EVALUATION_BATCH", 7)
+    torch.testing.assert_close(predict(made.network, batcher), whole, rtol=1e-5, atol=1e-5)
+
+
+def test_whatever_else_is_computed_changes_no_training() -> None:
+    """Two trainings side by side, one of them validated, both with dropout."""
+    batcher = facts().inputs.batcher(images(50).values)
+    plain, watched = trainer(METHODS["mcdrop"]), trainer(METHODS["mcdrop"])
+    for _ in range(3):
+        plain.train_epoch()
+        watched.train_epoch()
+        predict(watched.network, batcher)
+    assert same(weights(plain), weights(watched))
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    run(trainer(METHODS["mcdrop"]), 1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_networks_are_placed_in_the_fast_memory_format() -> None:
+    network = place(seeded_network("convnet", facts(), 0), CPU)
+    kernels = [p for p in network.parameters() if p.ndim == 4 and p.shape[1] > 1]
+    assert kernels
+    assert all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_trains_the_same_wherever_the_images_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    def losses(resident: bool) -> list[float]:
+        monkeypatch.setattr("trainables.data._batches.fits", lambda *_: resident)
+        made = Trainer(
+            "convnet",
+            build_method({"ce": {}}),
+            images(),
+            facts(1, "crop-flip"),
+            protocol(),
+            0,
+            trial_device(0.5),
+        )
+        return [made.train_epoch()["train_loss"] for _ in range(3)]
+
+    assert losses(True) == pytest.approx(losses(False), rel=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_trial_takes_no_more_than_its_share_of_a_gpu() -> None:
+    device = trial_device(0.01)
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(torch.cuda.mem_get_info(device)[1] // 50, dtype=torch.uint8, device=device)
+    finally:
+        trial_device(1.0)
+
+
+@pytest.mark.parametrize(("gpus", "share"), [(0.25, 0.25), (1.0, 1.0), (4.0, 1.0)])
+def test_the_share_of_a_gpu_bounds_its_memory(gpus: float, share: float) -> None:
+    with pretended_card(1) as shares:
+        assert trial_device(gpus) == torch.device("cuda:1")
+        assert trial_device(0.0) == CPU
+        assert shares == [(1, share)]
+
+
+def test_the_device_is_the_current_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_card(1):
+        assert default_device() == torch.device("cuda:1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert default_device() == CPU
+
+
+def test_a_finished_training_refuses_another_epoch() -> None:
+    made = run(trainer(epochs=1))
+    with pytest.raises(ValueError, match="epoch=1"):
+        made.train_epoch()
+    assert math.isfinite(sum(float(value.sum()) for value in weights(made).values()))

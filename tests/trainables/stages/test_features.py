@@ -1,0 +1,164 @@
+"""Stored features against those computed live: the same refinement, bit for bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_stages import MACAL, Workshop, request
+from torch import Tensor
+
+from trainables import stages
+from trainables.stages import RefineStage, networks, refine
+from trainables.stages.networks import restore_network
+from trainables.stages.refine import FEATURE_VIEWS, load_features
+from trainables.store.artifacts import Artifact
+
+EPOCHS = 10  # More than there are views, so that one comes again.
+ELSEWHERE = """
+import sys
+from pathlib import Path
+import torch
+from trainables.store.artifacts import ArtifactStore
+from trainables.data import PreparedData
+from trainables.stages import TaskData
+from trainables.stages.refine import load_features
+
+data, store, key, threads = sys.argv[1:]
+torch.set_num_threads(int(threads))
+store = ArtifactStore(Path(store))
+task = TaskData(PreparedData.open(data), torch.device("cpu"))
+load_features(store.find("train", key), store, task)
+"""
+
+
+class LiveViews(Sequence[Tensor]):
+    """Draws a view and sends it through the network every time that it is asked for."""
+
+    def __init__(self, workshop: Workshop, trained: Artifact) -> None:
+        info, self.drawn = workshop.prepared.info, 0
+        self._network, protocol = restore_network(trained, info, workshop.data.device)
+        self._kind = protocol.augmentation or "none"
+        train = workshop.data.search.train.values
+        self._rows = info.inputs.batcher(train, workshop.data.device)
+
+    def __len__(self) -> int:
+        return FEATURE_VIEWS
+
+    def __getitem__(self, index: Any) -> Any:
+        self.drawn += 1
+        return networks.extract_features(self._network, self._rows, self._kind, index)
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("features"))
+
+
+@pytest.fixture(scope="module")
+def trained(workshop: Workshop) -> Artifact:
+    crops = {"augmentation": "crop-flip", "epochs": 2}
+    return workshop.compute(request(workshop.prepared, protocol=crops))
+
+
+def refinement(workshop: Workshop, trained: Artifact, **features: Any) -> RefineStage:
+    part = {"macal": {**MACAL["macal"], "epochs": EPOCHS}}
+    wanted = request(workshop.prepared, "refine", part, trained)
+    return RefineStage(wanted, workshop.store, workshop.data, **features)
+
+
+def outcome(run: RefineStage) -> Iterator[Any]:
+    for _ in range(EPOCHS):
+        yield run.run_epoch()
+    for tensors in run.outcome()[0].values():
+        yield from tensors.values()
+
+
+def assert_equal(one: RefineStage, other: RefineStage) -> None:
+    for mine, yours in zip(outcome(one), outcome(other), strict=True):
+        assert torch.equal(mine, yours) if isinstance(mine, Tensor) else mine == yours
+
+
+def test_a_refinement_is_the_same_from_stored_and_from_live_features(
+    workshop: Workshop, trained: Artifact
+) -> None:
+    in_another_process = [workshop.prepared.directory, workshop.store.root, trained.key]
+    threads = torch.get_num_threads()
+    command = [sys.executable, "-c", ELSEWHERE, *map(str, in_another_process), str(threads)]
+    subprocess.run(command, check=True, cwd=Path(stages.__file__).parents[2])
+    stored, _ = load_features(trained, workshop.store, workshop.data)
+    assert len({float(view.double().sum()) for view in stored["views"]}) == FEATURE_VIEWS
+    live = LiveViews(workshop, trained)
+    computed = refinement(
+        workshop, trained, features=refine._compute_features(trained, workshop.data, "crop-flip")
+    )
+    computed.trainer._views = live
+    assert_equal(refinement(workshop, trained), computed)
+    assert live.drawn == EPOCHS
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
+def test_stored_features_are_mapped_not_copied(workshop: Workshop, trained: Artifact) -> None:
+    run = refinement(workshop, trained)
+    ranges = [
+        tuple(int(end, 16) for end in line.split()[0].split("-"))
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if "features.safetensors" in line
+    ]
+    for view in (*run.trainer._views, run.features["validation"]):
+        assert any(low <= view.data_ptr() < high for low, high in ranges)
+
+
+def test_what_a_network_computes_in_bfloat16_is_stored_so_and_loses_nothing(
+    workshop: Workshop, trained: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = refine._compute_features(trained, workshop.data, "crop-flip")
+    assert {tensor.dtype for tensor in exact.values()} == {torch.float32}
+    compute = networks.extract_features
+    monkeypatch.setattr(refine, "extract_features", lambda *a: compute(*a).bfloat16().float())
+    narrow = refine._compute_features(trained, workshop.data, "crop-flip")
+    assert {tensor.dtype for tensor in narrow.values()} == {torch.bfloat16}
+    wide = {name: tensor.float() for name, tensor in narrow.items()}
+    assert_equal(
+        refinement(workshop, trained, features=narrow), refinement(workshop, trained, features=wide)
+    )
+
+
+def test_original_views_are_the_images_as_they_are(workshop: Workshop, trained: Artifact) -> None:
+    stored, _ = load_features(trained, workshop.store, workshop.data, "original")
+    network, _ = restore_network(trained, workshop.prepared.info, workshop.data.device)
+    rows = workshop.prepared.info.inputs.batcher(
+        workshop.data.search.train.values, workshop.data.device
+    )
+    expected = networks.extract_features(network, rows)
+    torch.testing.assert_close(stored["views"], expected[None], rtol=0, atol=1e-6)
+    augmented, _ = load_features(trained, workshop.store, workshop.data)
+    assert len(augmented["views"]) == FEATURE_VIEWS
+    assert torch.equal(augmented["validation"], stored["validation"])
+
+
+def test_a_refinement_is_trained_on_the_views_that_it_names(
+    workshop: Workshop, trained: Artifact
+) -> None:
+    for views, count in (("augmented", FEATURE_VIEWS), ("original", 1)):
+        part = {"macal": {**MACAL["macal"], "views": views}}
+        run = workshop.open(request(workshop.prepared, "refine", part, trained))
+        assert isinstance(run, RefineStage)
+        assert len(run.trainer._views) == count
+
+
+def test_without_augmentation_all_views_are_one(workshop: Workshop) -> None:
+    trained = workshop.compute(request(workshop.prepared, protocol={"epochs": 1}))
+    first, second = (
+        load_features(trained, workshop.store, workshop.data, views)[0]["views"]
+        for views in ("augmented", "original")
+    )
+    assert len(first) == 1
+    assert torch.equal(first, second)
+    records = (workshop.store.root / "features").glob("*/*/record.json")
+    assert sum(trained.key in record.read_text() for record in records) == 1

@@ -1,0 +1,286 @@
+"""Training protocols: the papers' values, schedules, short forms and what users write."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainables.common.errors import InputError
+from trainables.stages.protocols import (
+    Protocol,
+    learning_rate,
+    named_protocol,
+    protocol_from,
+    protocol_names,
+)
+
+PLAIN: dict[str, Any] = {"epochs": 10, "batch_size": 32, "lr": 0.1}
+STEP: dict[str, Any] = {**PLAIN, "schedule": "step", "milestones": (4, 8), "decay": 0.1}
+
+# Paper and data set of ../shared/published/protocols.csv, and what of a row is told apart by model.
+PUBLISHED = {
+    "mukhoti2020": ("macal", "cifar10", ""),
+    "mukhoti2020-tiny": ("macal", "tiny-imagenet", ""),
+    "mbls2022": ("mbls", "cifar10", ""),
+    "mbls2022-tiny": ("mbls", "tiny-imagenet", ""),
+    "mbls2022-cub": ("mbls", "cub200", ""),
+    "acls2023": ("acls", "cifar10", ""),
+    "acls2023-tiny": ("acls", "tiny-imagenet", ""),
+    "acls2023-imagenet": ("acls", "imagenet", ""),
+    "xia2022": ("aurc", "cifar10", ""),
+    "xia2022-cifar100": ("aurc", "cifar100", ""),
+    "xia2022-tiny": ("aurc", "tiny-imagenet", ""),
+    "cls2023-lt-densenet40": ("cls", "cifar10-lt", "densenet40"),
+    "cls2023-lt-wrn-28": ("cls", "cifar10-lt", "wrn-28"),
+    "cls2023-lt-resnet110": ("cls", "cifar10-lt", "resnet110"),
+    "cls2023-lt-resnet110-sd": ("cls", "cifar10-lt", "resnet110-sd"),
+    "cls2023-lt100-resnet110-sd": ("cls", "cifar100-lt", "resnet110-sd"),
+}
+OURS = {"digits", "cifar-cpu"}
+
+
+def test_every_protocol_is_ours_or_published() -> None:
+    assert set(protocol_names()) == OURS | set(PUBLISHED)
+
+
+def stated(text: str) -> float | None:
+    return None if text in ("", "not stated") else float(text)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_values_are_the_published_ones(name: str, shared: Path) -> None:
+    paper, dataset, model = PUBLISHED[name]
+    with (shared / "published" / "protocols.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["paper"] == paper]
+    row = next(r for r in rows if r["dataset"] == dataset and (r["models"] == model or not model))
+    protocol = named_protocol(name)
+    assert protocol.epochs == int(row["epochs"])
+    assert protocol.lr == float(row["lr"])
+    if row["optimizer"] != "not stated":
+        assert protocol.optimizer == row["optimizer"]
+    if name != "mbls2022-tiny":
+        assert protocol.batch_size == int(row["batch_size"])
+    decay = stated(row["weight_decay"])
+    assert decay is None or protocol.weight_decay == decay
+    if protocol.optimizer == "sgd" and stated(row["momentum"]) is not None:
+        assert protocol.momentum == float(row["momentum"])
+
+
+@pytest.mark.parametrize("name", protocol_names())
+def test_every_protocol_names_its_source(name: str) -> None:
+    assert named_protocol(name).source
+
+
+def test_mukhoti_divides_by_ten_twice() -> None:
+    protocol = named_protocol("mukhoti2020")
+    rates = [learning_rate(protocol, epoch) for epoch in range(350)]
+    assert rates[:150] == [0.1] * 150
+    assert rates[150:250] == pytest.approx([0.01] * 100)
+    assert rates[250:] == pytest.approx([0.001] * 100)
+
+
+def test_xia_multiplies_by_a_fifth() -> None:
+    protocol = named_protocol("xia2022")
+    rates = [learning_rate(protocol, epoch) for epoch in (59, 60, 119, 120, 160, 199)]
+    assert rates == pytest.approx([0.1, 0.02, 0.02, 0.004, 0.0008, 0.0008])
+
+
+def test_constant_schedule_stays() -> None:
+    protocol = Protocol(**PLAIN)
+    assert {learning_rate(protocol, epoch) for epoch in range(10)} == {0.1}
+
+
+def test_cosine_schedule_falls_from_the_rate_towards_zero() -> None:
+    protocol = Protocol(**PLAIN, schedule="cosine")
+    rates = [learning_rate(protocol, epoch) for epoch in range(10)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[5] == pytest.approx(0.05)
+    assert rates == sorted(rates, reverse=True)
+    assert 0 < rates[-1] < 0.003
+
+
+def test_warmup_rises_linearly_to_the_rate() -> None:
+    protocol = Protocol(**PLAIN, schedule="cosine", warmup=3)
+    rates = [learning_rate(protocol, epoch) for epoch in range(4)]
+    assert rates == pytest.approx([0.025, 0.05, 0.075, 0.1])
+
+
+@pytest.mark.parametrize("epoch", [-1, 10])
+def test_epochs_outside_the_protocol_are_refused(epoch: int) -> None:
+    with pytest.raises(ValueError, match=rf"epoch={epoch} is outside \[0, 10\)"):
+        learning_rate(Protocol(**PLAIN), epoch)
+
+
+def test_short_form_keeps_the_shape() -> None:
+    short = named_protocol("mukhoti2020/0.1")
+    assert (short.name, short.epochs, short.milestones) == ("mukhoti2020/0.1", 35, (15, 25))
+    full = named_protocol("mukhoti2020")
+    for epoch in range(35):
+        assert learning_rate(short, epoch) == learning_rate(full, 10 * epoch)
+    kept = {**full.to_dict(), "epochs": 35, "milestones": [15, 25]}
+    assert short.to_dict() == kept
+
+
+@pytest.mark.parametrize("name", protocol_names())
+@pytest.mark.parametrize("share", ["1", "0.5", "0.03", "0.001", "1e-9"])
+def test_short_forms_always_run(name: str, share: str) -> None:
+    short = named_protocol(f"{name}/{share}")
+    assert 1 <= short.epochs <= named_protocol(name).epochs
+    rates = [learning_rate(short, epoch) for epoch in range(short.epochs)]
+    assert rates[0] == named_protocol(name).lr
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_warmup_is_shortened_too() -> None:
+    protocol = Protocol(**{**PLAIN, "epochs": 100}, warmup=20)
+    assert protocol.shortened(0.1).warmup == 2
+    assert protocol.shortened(0.01).warmup == 0
+
+
+@pytest.mark.parametrize("share", ["0", "-1", "1.5", "ten", "", "nan", "0.1/0.1"])
+def test_bad_shares_are_refused(share: str) -> None:
+    with pytest.raises(InputError, match=r"is not a share of the epochs in \(0, 1\]"):
+        named_protocol(f"mukhoti2020/{share}")
+
+
+def test_unknown_names_list_near_ones() -> None:
+    with pytest.raises(InputError, match=r"unknown protocol 'mukhoti'; there are: mukhoti2020"):
+        named_protocol("mukhoti")
+    with pytest.raises(InputError, match=r"unknown protocol 'zz/0.1'; there are: acls2023, "):
+        named_protocol("zz/0.1")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"epochs": 0}, r"epochs=0 is outside \[1, inf\)"),
+        ({"epochs": 2.5}, r"epochs=2.5 is not a whole number"),
+        ({"epochs": "ten"}, r"epochs='ten' is not a number"),
+        ({"epochs": True}, r"epochs=True is not a number"),
+        ({"batch_size": -4}, r"batch_size=-4 is outside"),
+        ({"optimizer": "adam"}, r"optimizer='adam' is not one of sgd, adamw"),
+        ({"lr": 0}, r"lr=0 is outside \(0, inf\)"),
+        ({"lr": float("nan")}, r"lr=nan is outside \(0, inf\)"),
+        ({"lr": "1e-4"}, r"lr='1e-4' is not a number"),
+        ({"momentum": 1.0}, r"momentum=1.0 is outside \[0, 1\)"),
+        ({"weight_decay": -1e-4}, r"weight_decay=-0.0001 is outside \[0, inf\)"),
+        ({"schedule": "linear"}, r"schedule='linear' is not one of constant, step, cosine"),
+        ({"schedule": "step"}, r"schedule=step needs milestones"),
+        ({"milestones": (3,)}, r"milestones=\[3\] and decay=1 need schedule=step, not constant"),
+        ({"decay": 0.1}, r"decay=0.1 need schedule=step, not constant"),
+        ({**STEP, "milestones": (8, 4)}, r"milestones=\[8, 4\] are not sorted"),
+        ({**STEP, "milestones": (4, 11)}, r"milestone=11 is outside \[1, 10\]"),
+        ({**STEP, "milestones": (0, 4)}, r"milestone=0 is outside \[1, inf\)"),
+        ({**STEP, "milestones": 4}, r"milestones=4 is not a list of epochs"),
+        ({**STEP, "decay": 0}, r"decay=0 is outside \(0, 1\]"),
+        ({"nesterov": "yes"}, r"nesterov='yes' is not one of True, False"),
+        ({"nesterov": True, "momentum": 0.0}, r"nesterov=True needs optimizer=sgd and a momentum"),
+        ({"nesterov": True, "optimizer": "adamw"}, r"nesterov=True needs optimizer=sgd"),
+        ({"warmup": 10}, r"warmup=10 is outside \[0, 10\)"),
+        ({"augmentation": "flip"}, r"augmentation='flip' is not one of none, crop-flip, resized"),
+        ({"validation": 0}, r"validation=0 is outside \(0, inf\)"),
+        ({"validation": 2.5}, r"validation=2.5 is neither a fraction in \(0, 1\) nor a whole"),
+        ({"clip_norm": 0}, r"clip_norm=0 is outside \(0, inf\)"),
+        ({"keep": "best"}, r"keep='best' is not one of last, best_val_nll, best_val_acc"),
+        ({"keep": "best_val_nll", "keep_after": 10}, r"keep_after=10 is outside \[0, 10\)"),
+        ({"keep_after": 3}, r"keep_after=3 needs keep=best_val_nll or best_val_acc"),
+        ({"compile": "yes"}, r"compile='yes' is not one of True, False"),
+        ({"name": 3}, r"name=3 is not a text"),
+    ],
+)
+def test_wrong_values_are_named(change: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Protocol(**{**PLAIN, **change})
+    with pytest.raises(InputError, match=text):
+        protocol_from({**PLAIN, **change})
+
+
+def test_protocols_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Protocol(**PLAIN).epochs = 3  # type: ignore[misc]
+
+
+def test_equal_numbers_give_equal_protocols() -> None:
+    whole = Protocol(**{**PLAIN, "lr": 1, "epochs": 10.0}, validation=5000.0, weight_decay=0)
+    assert whole == Protocol(**{**PLAIN, "lr": 1.0}, validation=5000, weight_decay=0.0)
+    texts = {json.dumps(whole.to_dict()), json.dumps(protocol_from(whole.to_dict()).to_dict())}
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("name", [*protocol_names(), "mukhoti2020/0.1"])
+def test_dictionary_survives_json(name: str) -> None:
+    protocol = named_protocol(name)
+    again = protocol_from(json.loads(json.dumps(protocol.to_dict())))
+    assert again.to_dict() == protocol.to_dict()
+    for epoch in range(protocol.epochs):
+        assert learning_rate(again, epoch) == learning_rate(protocol, epoch)
+
+
+def test_labels_do_not_enter_the_key() -> None:
+    first, second = Protocol(**PLAIN, name="a", note="x"), Protocol(**PLAIN, name="b", source="y")
+    assert first.to_dict() == second.to_dict()
+    assert not {"name", "source", "note"} & set(first.to_dict())
+    assert Protocol(**PLAIN, warmup=1).to_dict() != first.to_dict()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"clip_norm": 2.0},
+        {"keep": "best_val_nll"},
+        {"keep": "best_val_acc", "keep_after": 2},
+        {"compile": True},
+    ],
+)
+def test_later_fields_enter_the_key_only_where_they_are_used(change: dict[str, Any]) -> None:
+    plain = Protocol(**PLAIN).to_dict()
+    assert not set(change) & set(plain)
+    assert Protocol(**PLAIN, **change).to_dict() == {**plain, **change}
+
+
+@pytest.mark.parametrize("name", protocol_names())
+def test_gradients_are_clipped_where_the_released_code_does(name: str) -> None:
+    clipped = name.startswith(("mukhoti2020", "mbls2022", "acls2023")) and "imagenet" not in name
+    assert named_protocol(name).clip_norm == (2.0 if clipped else None)
+    assert ("clipped to norm 2" in named_protocol(name).note) == clipped
+
+
+def test_the_aurc_protocols_keep_the_epoch_of_lowest_validation_loss() -> None:
+    for name, warmup in [("xia2022", 40), ("xia2022-cifar100", 40), ("xia2022-tiny", 20)]:
+        protocol = named_protocol(name)
+        assert (protocol.keep, protocol.keep_after) == ("best_val_nll", warmup)
+    assert named_protocol("xia2022/0.1").keep_after == 4
+    assert named_protocol("xia2022/0.001").keep_after == 0
+
+
+def test_description_by_name_or_by_base() -> None:
+    assert protocol_from("mbls2022") is named_protocol("mbls2022")
+    changed = protocol_from({"base": "mukhoti2020/0.1", "lr": 0.05})
+    assert changed.name == "mukhoti2020/0.1-custom"
+    assert changed.to_dict() == {**named_protocol("mukhoti2020/0.1").to_dict(), "lr": 0.05}
+    assert protocol_from({"base": "digits", "name": "mine"}).name == "mine"
+    assert protocol_from(PLAIN).name == "custom"
+
+
+@pytest.mark.parametrize(
+    ("description", "text"),
+    [
+        ({"epochs": 3}, r"protocol lacks batch_size, lr; give them, or a protocol as base"),
+        ({**PLAIN, "learning_rate": 0.1}, r"protocol has no field 'learning_rate'"),
+        ({**PLAIN, "momentun": 0.1}, r"no field 'momentun'; there are: momentum"),
+        ({"base": "mukhoti2021"}, r"unknown protocol 'mukhoti2021'; there are: mukhoti2020"),
+        ({"base": 7}, r"base=7 is not the name of a protocol"),
+        ({"base": "mukhoti2020", "epochs": 100}, r"milestone=250 is outside \[1, 100\]"),
+        (7, r"protocol 7 is neither a name nor a mapping"),
+    ],
+)
+def test_wrong_descriptions_say_what_is_wrong(description: Any, text: str) -> None:
+    with pytest.raises(InputError, match=text) as caught:
+        protocol_from(description)
+    assert "\n" not in str(caught.value)

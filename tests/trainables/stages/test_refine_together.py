@@ -1,0 +1,119 @@
+"""Refinements computed together: what is stored for each, and who is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_stages import Workshop, request
+
+from trainables.common.errors import TrainingDivergedError
+from trainables.stages import StageRequest, StageRun
+from trainables.stages.together import RefineTogether, open_together
+from trainables.store.artifacts import Artifact
+
+GAMMAS = (0.7, 0.9, 0.99)
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("together"))
+
+
+@pytest.fixture(scope="module")
+def trained(workshop: Workshop) -> Artifact:
+    return workshop.compute(request(workshop.prepared, protocol={"epochs": 2}))
+
+
+def wanted(workshop: Workshop, trained: Artifact, seed: int, **own: Any) -> list[StageRequest]:
+    parts = [{"macal": {"epochs": 3, "gamma": gamma, **own}} for gamma in GAMMAS]
+    return [request(workshop.prepared, "refine", part, trained, seed) for part in parts]
+
+
+def run_all(run: StageRun, seconds: float | None = None) -> Artifact:
+    history = []
+    while run.epoch < run.epochs:
+        history.append({"step": run.epoch + 1, "metrics": run.run_epoch()})
+    return run.finish(history[-1]["metrics"], history, seconds)
+
+
+def open_all(workshop: Workshop, requests: list[StageRequest]) -> StageRun:
+    return open_together(requests[0], requests[1:], workshop.store, workshop.data)
+
+
+def test_every_one_is_stored_as_if_it_had_been_alone(workshop: Workshop, trained: Artifact) -> None:
+    requests = wanted(workshop, trained, seed=0)
+    alone = Workshop.__new__(Workshop)
+    alone.prepared, alone.data = workshop.prepared, workshop.data
+    alone.store = type(workshop.store)(workshop.store.root.parent / "alone")
+    expected = []
+    for one in requests:
+        (alone.store.root / "train").mkdir(parents=True, exist_ok=True)
+        link = alone.store.path("train", trained.key)
+        link.parent.mkdir(exist_ok=True)
+        if not link.exists():
+            link.symlink_to(trained.directory)
+        expected.append(run_all(alone.open(one)))
+    run = open_all(workshop, requests)
+    assert isinstance(run, RefineTogether)
+    run_all(run, seconds=30.0)
+    for one, other in zip(requests, expected, strict=True):
+        found = workshop.store.find("refine", one.key())
+        assert found is not None
+        assert found.record["metrics"] == pytest.approx(other.record["metrics"], abs=1e-4)
+        assert [entry["step"] for entry in found.record["history"]] == [1, 2, 3]
+        assert found.record["seconds"] >= 10.0
+        for name, tensor in other.tensors("head").items():
+            torch.testing.assert_close(found.tensors("head")[name], tensor, atol=1e-4, rtol=0)
+
+
+def test_what_is_stored_already_is_not_carried_along(workshop: Workshop, trained: Artifact) -> None:
+    requests = wanted(workshop, trained, seed=1)
+    run_all(workshop.open(requests[1]))
+    before = workshop.store.path("refine", requests[1].key()).stat().st_mtime_ns
+    run_all(open_all(workshop, requests))
+    assert workshop.store.path("refine", requests[1].key()).stat().st_mtime_ns == before
+    assert workshop.store.contains("refine", requests[2].key())
+
+
+def test_one_that_cannot_share_the_pass_is_left_to_its_own_trial(
+    workshop: Workshop, trained: Artifact
+) -> None:
+    requests = [
+        wanted(workshop, trained, seed=2)[0],
+        wanted(workshop, trained, seed=2, resample="batch")[1],
+        request(workshop.prepared, "refine", {"tst": {"epochs": 3}}, trained, 2),
+    ]
+    run = open_all(workshop, requests)
+    assert not isinstance(run, RefineTogether)
+
+
+def test_one_that_diverges_is_left_out(workshop: Workshop, trained: Artifact) -> None:
+    requests = [
+        wanted(workshop, trained, seed=3)[0],
+        wanted(workshop, trained, seed=3, lr=1e38)[1],
+    ]
+    run_all(open_all(workshop, requests))
+    assert workshop.store.contains("refine", requests[0].key())
+    assert not workshop.store.contains("refine", requests[1].key())
+    with pytest.raises(TrainingDivergedError):
+        run_all(open_all(workshop, [requests[1], wanted(workshop, trained, seed=4)[0]]))
+
+
+def test_it_goes_on_from_its_state(workshop: Workshop, trained: Artifact, tmp_path: Path) -> None:
+    requests = wanted(workshop, trained, seed=5)
+    first = open_all(workshop, requests)
+    expected = [first.run_epoch() for _ in range(3)]
+    second = open_all(workshop, requests)
+    second.run_epoch()
+    torch.save(second.state_dict(), tmp_path / "state.pt")
+    third = open_all(workshop, requests)
+    third.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert third.epoch == 1
+    assert [third.run_epoch() for _ in range(2)] == expected[1:]
+    third.finish(expected[-1])
+    found = workshop.store.find("refine", requests[2].key())
+    assert found is not None
+    assert [entry["step"] for entry in found.record["history"]] == [1, 2, 3]

@@ -1,0 +1,554 @@
+"""The stages on a few digits: the chain, resuming, cached features, cross-fitting, the one test."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_stages import MACAL, Workshop, few_digits, request
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.calibrators import Calibrator, FitReport, build_calibrator
+from trainables.common.errors import InputError, TrainingDivergedError
+from trainables.data import ImageShape, SplitSpec
+from trainables.models import Network, build_model
+from trainables.stages import (
+    STAGES,
+    StageRequest,
+    calibrate,
+    evaluate,
+    evaluate_on_test,
+    networks,
+    open_stage,
+    refine,
+    train,
+)
+from trainables.stages.export import export_chain, load_chain
+from trainables.stages.refine import FEATURE_VIEWS, load_features
+from trainables.store.artifacts import Artifact, ArtifactStore
+
+CROPS = {"augmentation": "crop-flip", "epochs": 2}
+METRICS = {"acc", "nll", "brier", "ece", "aece", "cwece", "cwaece", "mce"}
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("workshop"))
+
+
+@pytest.fixture(scope="module")
+def chain(workshop: Workshop) -> tuple[Artifact, Artifact, Artifact]:
+    return workshop.chain()
+
+
+@pytest.fixture(scope="module")
+def trained(chain: tuple[Artifact, Artifact, Artifact]) -> Artifact:
+    return chain[0]
+
+
+@pytest.fixture(scope="module")
+def refined(chain: tuple[Artifact, Artifact, Artifact]) -> Artifact:
+    return chain[1]
+
+
+@pytest.fixture(scope="module")
+def calibrated(chain: tuple[Artifact, Artifact, Artifact]) -> Artifact:
+    return chain[2]
+
+
+@pytest.fixture(scope="module")
+def augmented(workshop: Workshop) -> Artifact:
+    """A training with random crops and flips, which do little good to digits."""
+    return workshop.compute(request(workshop.prepared, protocol=CROPS))
+
+
+def network_of(trained: Artifact) -> Network:
+    network = build_model("convnet", 10, ImageShape(1, 8))
+    network.load_state_dict(trained.tensors("weights"))
+    return network.eval()
+
+
+def normalised(images: np.ndarray) -> Tensor:
+    pixels = torch.from_numpy(np.array(images)).permute(0, 3, 1, 2).double()
+    return ((pixels / 255 - 0.5) / 0.5).float()
+
+
+# -- what each stage leaves behind
+
+
+def test_every_stage_leaves_metrics_logits_and_its_request(
+    workshop: Workshop, chain: tuple[Artifact, ...]
+) -> None:
+    labels = torch.from_numpy(np.array(workshop.data.search.validation.labels))
+    for artifact, stage in zip(chain, STAGES, strict=True):
+        assert artifact.stage == stage
+        found = workshop.store.find(stage, artifact.key)
+        assert found is not None
+        metrics = found.record["metrics"]
+        assert {f"val_{name}" for name in METRICS} <= set(metrics)
+        assert all(math.isfinite(value) for value in metrics.values())
+        rows = found.tensors("validation")
+        assert rows["logits"].shape == (300, 10)
+        assert torch.equal(rows["labels"], labels)
+        assert StageRequest(**found.record["request"]).key() == artifact.key
+
+
+def test_a_method_learns_something(trained: Artifact) -> None:
+    assert trained.record["metrics"]["val_acc"] > 0.5
+    assert trained.record["epochs"] == 5
+
+
+def test_stored_weights_give_the_stored_logits(workshop: Workshop, trained: Artifact) -> None:
+    with torch.no_grad():
+        live = network_of(trained)(normalised(workshop.data.search.validation.values))
+    torch.testing.assert_close(trained.tensors("validation")["logits"], live, rtol=1e-4, atol=1e-4)
+
+
+def test_validation_metrics_are_those_of_the_last_epoch(trained: Artifact) -> None:
+    rows = trained.tensors("validation")
+    expected = by_hand(rows["logits"].double().numpy(), rows["labels"].numpy())
+    for name, value in expected.items():
+        assert trained.record["metrics"][f"val_{name}"] == pytest.approx(value, abs=1e-6), name
+
+
+def test_the_extractor_is_left_alone_by_a_refinement(trained: Artifact, refined: Artifact) -> None:
+    assert set(refined.tensors("head")) & {"layers.0.weight", "layers.1.weight"}
+    assert "weights" not in {path.stem for path in refined.directory.glob("*.safetensors")}
+    assert not torch.equal(
+        refined.tensors("validation")["logits"], trained.tensors("validation")["logits"]
+    )
+
+
+# -- interruption
+
+
+@pytest.mark.parametrize("stage", ["train", "refine"])
+def test_an_interrupted_stage_goes_on_bitwise(
+    workshop: Workshop, augmented: Artifact, stage: str
+) -> None:
+    if stage == "train":
+        best = {**CROPS, "epochs": 3, "keep": "best_val_acc"}
+        wanted = request(workshop.prepared, parts={"au": {}, "mixup": {}}, protocol=best)
+    else:
+        wanted = request(workshop.prepared, "refine", MACAL, augmented)
+    whole = workshop.open(wanted)
+    checkpoints, figures = [], []
+    while whole.epoch < whole.epochs:
+        stream = io.BytesIO()
+        torch.save(whole.state_dict(), stream)
+        checkpoints.append(stream.getvalue())
+        figures.append(whole.run_epoch())
+    expected, _ = whole.outcome()
+    for epoch, checkpoint in enumerate(checkpoints):
+        resumed = workshop.open(wanted)
+        resumed.load_state_dict(torch.load(io.BytesIO(checkpoint), weights_only=True))
+        assert resumed.epoch == epoch
+        again = [resumed.run_epoch() for _ in range(epoch, resumed.epochs)]
+        assert again == figures[epoch:]
+        outcome, _ = resumed.outcome()
+        for file, tensors in expected.items():
+            for name, tensor in tensors.items():
+                assert torch.equal(outcome[file][name], tensor), f"{file}/{name}"
+
+
+def test_a_training_resumed_after_its_last_epoch_still_has_logits(
+    workshop: Workshop, trained: Artifact
+) -> None:
+    first = workshop.open(request(workshop.prepared))
+    while first.epoch < first.epochs:
+        first.run_epoch()
+    again = workshop.open(request(workshop.prepared))
+    again.load_state_dict(first.state_dict())
+    assert again.epoch == again.epochs
+    assert torch.equal(
+        again.outcome()[0]["validation"]["logits"], trained.tensors("validation")["logits"]
+    )
+
+
+# -- the epoch that is kept
+
+# So high a rate that later epochs are worse than earlier ones.
+WILD = {"lr": 1.0, "schedule": "constant", "epochs": 6}
+
+
+@pytest.mark.parametrize(
+    ("keep", "after", "metric"),
+    [("best_val_nll", 0, "nll"), ("best_val_acc", 0, "acc"), ("best_val_nll", 3, "nll")],
+)
+def test_the_best_epoch_after_the_warm_up_is_kept(
+    workshop: Workshop, keep: str, after: int, metric: str
+) -> None:
+    plain = workshop.open(request(workshop.prepared, protocol=WILD))
+    values, logits = [], []
+    while plain.epoch < plain.epochs:
+        figures = plain.run_epoch()
+        values.append(figures[f"val_{metric}"] * (-1 if metric == "acc" else 1))
+        logits.append(plain.outcome()[0]["validation"]["logits"])
+    best = after + int(np.argmin(values[after:]))
+    rule = {"keep": keep, "keep_after": after}
+    kept = workshop.compute(request(workshop.prepared, protocol={**WILD, **rule}))
+    assert kept.record["kept_epoch"] == best + 1 < kept.record["epochs"] == 6
+    assert torch.equal(kept.tensors("validation")["logits"], logits[best])
+    assert kept.record["metrics"][f"val_{metric}"] == abs(values[best])
+    with torch.no_grad():
+        live = network_of(kept)(normalised(workshop.data.search.validation.values))
+    torch.testing.assert_close(live, logits[best], rtol=1e-4, atol=1e-4)
+
+
+# -- features
+
+
+def test_cached_features_equal_live_ones(workshop: Workshop, augmented: Artifact) -> None:
+    cached, _ = load_features(augmented, workshop.store, workshop.data)
+    assert cached["views"].shape[:2] == (FEATURE_VIEWS, 400)
+    network = network_of(augmented)
+    train = workshop.data.search.train.values
+    batcher = workshop.prepared.info.inputs.batcher(train)
+    pixels = torch.from_numpy(np.array(train)).permute(0, 3, 1, 2).contiguous()
+    with torch.no_grad():
+        for seed, view in enumerate(cached["views"]):
+            generator = torch.Generator().manual_seed(seed)
+            live = network.features(batcher.view(pixels, "crop-flip", generator))
+            torch.testing.assert_close(view, live, rtol=1e-4, atol=1e-4)
+        plain = network.features(normalised(workshop.data.search.validation.values))
+    torch.testing.assert_close(cached["validation"], plain, rtol=1e-4, atol=1e-4)
+    assert len({view.sum().item() for view in cached["views"]}) == FEATURE_VIEWS
+
+
+def test_without_augmentation_there_is_one_view(workshop: Workshop, trained: Artifact) -> None:
+    cached, _ = load_features(trained, workshop.store, workshop.data)
+    assert cached["views"].shape[0] == 1
+    with torch.no_grad():
+        live = network_of(trained).features(normalised(workshop.data.search.train.values))
+    torch.testing.assert_close(cached["views"][0], live, rtol=1e-4, atol=1e-4)
+
+
+def test_features_are_computed_once(
+    workshop: Workshop, trained: Artifact, refined: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert refined.record["request"]["upstream"] == trained.key
+    monkeypatch.setattr(refine, "_compute_features", lambda *_: pytest.fail("computed again"))
+    load_features(trained, workshop.store, workshop.data)
+    workshop.open(request(workshop.prepared, "refine", {"tst": {"epochs": 1}}, trained))
+
+
+# -- calibration
+
+
+class Noting(Calibrator):
+    """Notes by which rows it was fitted and which it was asked about."""
+
+    made: list[Noting]
+
+    def __init__(self) -> None:
+        self.inner = build_calibrator("ts")
+        self.fitted: set[tuple[float, ...]] = set()
+        self.asked: set[tuple[float, ...]] = set()
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
+        self.fitted = {tuple(row) for row in logits.tolist()}
+        report = self.inner.fit(logits, labels).report
+        assert report is not None
+        return report
+
+    def __call__(self, logits: Any) -> Tensor:
+        self.asked = {tuple(row) for row in logits.tolist()}
+        return self.inner(logits)
+
+    def _transform(self, logits: Tensor) -> Tensor:
+        raise AssertionError("__call__ is overridden")
+
+    def _summary(self) -> dict[str, float]:
+        return self.inner.summary()
+
+
+def test_no_row_is_scored_by_a_calibrator_that_was_fitted_on_it(
+    workshop: Workshop, refined: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Noting] = []
+
+    def build(parts: Mapping[str, Any]) -> Noting:
+        made.append(Noting())
+        return made[-1]
+
+    monkeypatch.setattr(calibrate, "calibrator_of", build)
+    workshop.open(request(workshop.prepared, "calibrate", {"ts": {}}, refined)).run_epoch()
+    every = {tuple(row) for row in refined.tensors("validation")["logits"].tolist()}
+    final, *scoring = made
+    assert len(scoring) == 5
+    for calibrator in scoring:
+        assert calibrator.asked
+        assert not calibrator.fitted & calibrator.asked
+        assert calibrator.fitted | calibrator.asked == every
+    assert set().union(*(calibrator.asked for calibrator in scoring)) == every
+    assert sum(len(calibrator.asked) for calibrator in scoring) == len(every)
+    assert final.fitted == every
+    assert not final.asked
+
+
+@pytest.mark.parametrize("name", ["ts", "isotonic"])
+def test_reported_metrics_are_not_those_of_the_fitting_rows(
+    workshop: Workshop, refined: Artifact, name: str
+) -> None:
+    stage = workshop.open(request(workshop.prepared, "calibrate", {name: {}}, refined))
+    metrics = stage.run_epoch()
+    rows = refined.tensors("validation")
+    fitted = build_calibrator(name).fit(rows["logits"], rows["labels"])(rows["logits"])
+    on_fitting_rows = by_hand(fitted.double().numpy(), rows["labels"].numpy())
+    assert metrics["val_nll"] > on_fitting_rows["nll"]
+    held_out = stage.outcome()[0]["validation"]["logits"]
+    assert metrics["val_nll"] == pytest.approx(
+        by_hand(held_out.double().numpy(), rows["labels"].numpy())["nll"], abs=1e-6
+    )
+
+
+# -- the one look at test data
+
+
+def by_hand(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Compute metrics straight from their definitions."""
+    shifted = np.exp(logits - logits.max(1, keepdims=True))
+    probs = shifted / shifted.sum(1, keepdims=True)
+    confidence, correct = probs.max(1), probs.argmax(1) == labels
+    ece = 0.0
+    for low in np.arange(15) / 15:
+        inside = (confidence > low) & (confidence <= low + 1 / 15)
+        if inside.any():
+            ece += inside.mean() * abs(correct[inside].mean() - confidence[inside].mean())
+    return {
+        "acc": correct.mean(),
+        "nll": -np.log(probs[np.arange(len(labels)), labels]).mean(),
+        "brier": ((probs - np.eye(10)[labels]) ** 2).sum(1).mean(),
+        "ece": ece,
+    }
+
+
+def features_by_hand(trained: Artifact, images: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return network_of(trained).features(normalised(images)).double().numpy()
+
+
+def head_by_hand(refined: Artifact, features: np.ndarray) -> np.ndarray:
+    """Apply two layers, whose weights are scaled by the share that training kept."""
+    head = {name: value.double().numpy() for name, value in refined.tensors("head").items()}
+    hidden = features @ (head["q"] * head["layers.0.weight"]).T + head["layers.0.bias"]
+    return np.maximum(hidden, 0) @ (head["q"] * head["layers.1.weight"]).T + head["layers.1.bias"]
+
+
+def test_evaluation_equals_what_a_hand_computes(
+    workshop: Workshop, trained: Artifact, refined: Artifact, calibrated: Artifact
+) -> None:
+    test = workshop.prepared.test()
+    features = features_by_hand(trained, test.values)
+    weights = {name: value.double().numpy() for name, value in trained.tensors("weights").items()}
+    plain = features @ weights["classifier.weight"].T + weights["classifier.bias"]
+    masked = head_by_hand(refined, features)
+    temperature = calibrated.tensors("calibrator")["temperature"].item()
+    assert temperature != 1
+    for artifact, logits in (
+        (trained, plain),
+        (refined, masked),
+        (calibrated, masked / temperature),
+    ):
+        metrics, stored = evaluate_on_test(
+            workshop.store, artifact.stage, artifact.key, workshop.prepared
+        )
+        added = {"debiased_ece", "smooth_ece", "ece_floor", "aece_floor", "cwece_floor"}
+        assert set(metrics) == METRICS | added
+        for name, value in by_hand(logits, np.array(test.labels)).items():
+            assert metrics[name] == pytest.approx(value, abs=2e-4), (artifact.stage, name)
+        rows = stored.tensors("test")
+        expected = F.log_softmax(torch.from_numpy(logits), 1).float()
+        torch.testing.assert_close(rows["log_probs"], expected, rtol=1e-3, atol=1e-3)
+        assert torch.equal(rows["labels"], torch.from_numpy(np.array(test.labels)))
+
+
+@pytest.mark.parametrize("method", ["balcal", "mcdrop"])
+def test_networks_of_a_scheme_are_evaluated_as_they_were_validated(
+    workshop: Workshop, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = workshop.compute(
+        request(workshop.prepared, parts={method: {}}, protocol={"epochs": 1})
+    )
+    # Test images take the place of the validation images, which have known logits.
+    validation = workshop.data.search.validation
+    monkeypatch.setattr(type(workshop.prepared), "test", lambda _: validation)
+    _, stored = evaluate_on_test(workshop.store, "train", trained.key, workshop.prepared)
+    expected = trained.tensors("validation")["logits"].log_softmax(1)
+    torch.testing.assert_close(stored.tensors("test")["log_probs"], expected)
+
+
+def test_an_evaluation_is_stored_and_recomputed_when_damaged(
+    workshop: Workshop, refined: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = (workshop.store, "refine", refined.key, workshop.prepared)
+    metrics, stored = evaluate_on_test(*arguments)
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluate, "evaluation_report", lambda *_: pytest.fail("computed again"))
+        assert evaluate_on_test(*arguments)[0] == metrics
+    (stored.directory / "test.safetensors").write_bytes(b"damaged")
+    again, repaired = evaluate_on_test(*arguments)
+    assert again == metrics
+    assert repaired.tensors("test")["labels"].shape == (350,)
+
+
+# -- keys
+
+
+def test_everything_that_matters_changes_the_key(
+    workshop: Workshop, trained: Artifact, refined: Artifact, tmp_path: Path
+) -> None:
+    base = request(workshop.prepared, "refine", MACAL, trained)
+    other = few_digits(tmp_path, SplitSpec(validation=300, test=350, train_limit=399))
+    changed = [
+        replace(base, data=str(other.directory)),
+        replace(base, seed=1),
+        replace(base, model="resnet8"),
+        replace(base, protocol={**base.protocol, "batch_size": 51}),
+        replace(base, parts={"macal": {**MACAL["macal"], "lr": 0.2}}),
+        replace(base, parts={"tst": MACAL["macal"]}),
+        replace(base, upstream=refined.key),
+        replace(base, stage="calibrate"),
+    ]
+    keys = {base.key(), *(wanted.key() for wanted in changed)}
+    assert len(keys) == len(changed) + 1
+
+
+def test_the_precision_of_a_training_is_part_of_its_key(workshop: Workshop) -> None:
+    """That of float32 is the key of before there was a choice."""
+    exact = request(workshop.prepared)
+    assert exact.precision == "float32"
+    assert exact.key() == "2bf6e5ecb34f5d61a58ea6aa9092c02a4624ff53ea01cab713cd226cd10b6172"
+    assert replace(exact, precision="bfloat16").key() != exact.key()
+
+
+def test_equal_data_elsewhere_have_the_same_key(workshop: Workshop, tmp_path: Path) -> None:
+    moved = few_digits(tmp_path)
+    assert moved.directory != workshop.prepared.directory
+    assert request(moved).key() == request(workshop.prepared).key()
+    assert StageRequest(**asdict(request(moved))).key() == request(moved).key()
+
+
+# -- precision
+
+
+@pytest.fixture(scope="module")
+def coarse(workshop: Workshop) -> Artifact:
+    """A training in bfloat16, which a CPU can do too."""
+    return workshop.compute(replace(request(workshop.prepared), precision="bfloat16"))
+
+
+def test_a_training_computes_in_the_precision_that_is_asked_for(
+    workshop: Workshop, trained: Artifact, coarse: Artifact
+) -> None:
+    logits, others = (each.tensors("validation")["logits"] for each in (trained, coarse))
+    assert not torch.equal(logits, others)
+    network = network_of(coarse)
+    pixels = normalised(workshop.data.search.validation.values)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(network(pixels), others)
+    with pytest.raises(ValueError, match="precision='half' is not one of float32, bfloat16"):
+        workshop.open(replace(request(workshop.prepared), precision="half"))
+
+
+def test_what_builds_on_a_network_uses_it_in_its_own_precision(
+    workshop: Workshop, trained: Artifact, coarse: Artifact, tmp_path: Path
+) -> None:
+    images = workshop.prepared.test().values
+    for network, half in ((trained, False), (coarse, True)):
+        features, _ = load_features(network, workshop.store, workshop.data)
+        assert {values.dtype == torch.bfloat16 for values in features.values()} == {half}
+        refined = workshop.compute(request(workshop.prepared, "refine", MACAL, network))
+        for stage in (network, refined):
+            where = stage.stage, stage.key
+            _, tested = evaluate_on_test(workshop.store, *where, workshop.prepared)
+            export_chain(workshop.store, *where, workshop.prepared.info, tmp_path / stage.key)
+            outputs = load_chain(tmp_path / stage.key)(images)
+            assert torch.equal(outputs, tested.tensors("test")["log_probs"])
+        plain = network_of(network)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, half):
+            expected = plain(normalised(images)).log_softmax(1)
+        _, tested = evaluate_on_test(workshop.store, "train", network.key, workshop.prepared)
+        found = tested.tensors("test")["log_probs"]
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_record_without_a_precision_is_one_of_float32(
+    workshop: Workshop, trained: Artifact
+) -> None:
+    """As before there was a choice."""
+    fields = {k: v for k, v in trained.record["request"].items() if k != "precision"}
+    old = replace(trained, record={**trained.record, "request": fields})
+    network, _ = networks.restore_network(old, workshop.prepared.info, workshop.data.device)
+    assert network.precision == "float32"
+    assert StageRequest(**fields).key() == trained.key
+
+
+# -- what cannot be computed
+
+
+@pytest.mark.parametrize("stage", ["refine", "calibrate"])
+def test_an_upstream_that_is_missing_or_damaged_is_named(
+    tmp_path: Path, workshop: Workshop, trained: Artifact, stage: str
+) -> None:
+    parts = MACAL if stage == "refine" else {"ts": {}}
+    store = ArtifactStore(tmp_path)
+    wanted = request(workshop.prepared, stage, parts, trained)
+
+    def attempt() -> None:
+        open_stage(wanted, store, workshop.data).run_epoch()
+
+    with pytest.raises(InputError, match="is missing or damaged") as caught:
+        attempt()
+    assert str(store.path("train", trained.key)) in str(caught.value)
+    copy = store.write("train", trained.key, {"weights": {"w": torch.ones(2)}}, trained.record)
+    (copy.directory / "weights.safetensors").write_bytes(b"x")
+    with pytest.raises(InputError, match="is missing or damaged"):
+        attempt()
+    with pytest.raises(InputError, match="no upstream artifact is named"):
+        open_stage(replace(wanted, upstream=None), store, workshop.data).run_epoch()
+
+
+def test_an_unknown_stage_is_named(workshop: Workshop) -> None:
+    wanted = replace(request(workshop.prepared), stage="polish")
+    with pytest.raises(InputError, match="unknown stage 'polish'; there are: train, refine"):
+        workshop.open(wanted)
+
+
+def test_evaluating_what_is_not_there_names_it(workshop: Workshop) -> None:
+    with pytest.raises(InputError, match="is missing or damaged"):
+        evaluate_on_test(workshop.store, "train", "ab" * 32, workshop.prepared)
+
+
+@pytest.mark.parametrize(
+    ("stage", "parts", "protocol"),
+    [("train", {"ce": {}}, {"lr": 1e30}), ("refine", {"tst": {"epochs": 2, "lr": 1e37}}, {})],
+)
+def test_a_stage_that_diverges_says_so(
+    workshop: Workshop,
+    trained: Artifact,
+    stage: str,
+    parts: dict[str, Any],
+    protocol: dict[str, Any],
+) -> None:
+    upstream = trained if stage == "refine" else None
+    run = workshop.open(request(workshop.prepared, stage, parts, upstream, protocol=protocol))
+    with pytest.raises(TrainingDivergedError, match=r"in epoch [12]"):
+        [run.run_epoch() for _ in range(run.epochs)]
+
+
+def test_validation_logits_that_are_not_finite_are_noticed(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = workshop.open(request(workshop.prepared))
+    monkeypatch.setattr(train, "predict", lambda *_: torch.full((300, 10), math.inf))
+    with pytest.raises(TrainingDivergedError, match="validation logits became NaN or infinite"):
+        run.run_epoch()

@@ -1,0 +1,227 @@
+"""What every augmentation and every scheme keeps to."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from search_spaces import Parameter, load_space, space_names
+from trainables.augmentations import AUGMENTATIONS
+from trainables.common.errors import InputError
+from trainables.common.registry import Registry
+from trainables.data import ImageShape
+from trainables.losses import LOSSES
+from trainables.methods import build_method, method_names
+from trainables.models import Network, build_model
+from trainables.schemes import SCHEMES
+
+REGISTRIES: dict[str, Registry[Any]] = {
+    **dict.fromkeys(AUGMENTATIONS.names(), AUGMENTATIONS),
+    **dict.fromkeys(SCHEMES.names(), SCHEMES),
+}
+NAMES = sorted(REGISTRIES)
+TrainShortly = Callable[..., Network]
+Problem = tuple[Tensor, Tensor]
+
+
+def alternatives(parameter: Parameter) -> list[Any]:
+    """Return values that a sweep may choose, other than the default."""
+    if parameter.type == "categorical":
+        return [choice for choice in parameter.choices if choice != parameter.default]
+    assert parameter.low is not None
+    value = parameter.low + 0.17 * (float(parameter.default) - parameter.low)
+    return [parameter.check(int(value) if parameter.type == "int" else value)]
+
+
+def changes() -> Iterator[tuple[str, str, Any]]:
+    for name in NAMES:
+        for key, parameter in load_space("methods", name).parameters.items():
+            for value in alternatives(parameter):
+                yield name, key, value
+
+
+@torch.no_grad()
+def outputs(network: Network, problem: Problem) -> Tensor:
+    return network(problem[0])
+
+
+def test_every_method_has_a_search_space_and_the_other_way_round() -> None:
+    assert space_names("methods") == method_names()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_space_and_constructor_agree(name: str) -> None:
+    signature = inspect.signature(REGISTRIES[name].get(name))
+    defaults = {key: p.default for key, p in signature.parameters.items()}
+    assert load_space("methods", name).default_point() == defaults
+
+
+@pytest.mark.parametrize(("name", "key", "value"), list(changes()))
+def test_every_parameter_changes_the_outcome(
+    name: str, key: str, value: Any, train_shortly: TrainShortly, image_problem: Problem
+) -> None:
+    default = outputs(train_shortly({name: {}}), image_problem)
+    changed = outputs(train_shortly({name: {key: value}}), image_problem)
+    assert not torch.allclose(default, changed, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_learns_and_differs_from_plain_training(
+    name: str, train_shortly: TrainShortly, image_problem: Problem
+) -> None:
+    logits = outputs(train_shortly({name: {}}, epochs=12), image_problem)
+    plain = outputs(train_shortly({"ce": {}}, epochs=12), image_problem)
+    assert not torch.allclose(logits, plain, rtol=1e-3, atol=1e-3)
+    assert (logits.argmax(dim=1) == image_problem[1]).float().mean() > 0.7
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_seed_gives_the_same_network(
+    name: str, train_shortly: TrainShortly, image_problem: Problem
+) -> None:
+    first, second = (train_shortly({name: {}}, epochs=2).state_dict() for _ in range(2))
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inference_depends_on_the_row_alone(
+    name: str, train_shortly: TrainShortly, image_problem: Problem
+) -> None:
+    network = train_shortly({name: {}}, epochs=2)
+    whole = outputs(network, image_problem)
+    assert torch.equal(whole, outputs(network, image_problem))
+    with torch.no_grad():
+        pieces = torch.cat([network(piece) for piece in image_problem[0].split(7)])
+    torch.testing.assert_close(whole, pieces, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SCHEMES.names())
+def test_network_is_restored_by_its_state_alone(
+    name: str, train_shortly: TrainShortly, image_problem: Problem
+) -> None:
+    trained = train_shortly({name: {}}, epochs=2)
+    other = train_shortly({name: {}}, epochs=1, seed=5)
+    other.load_state_dict(trained.state_dict())
+    assert torch.equal(outputs(other, image_problem), outputs(trained, image_problem))
+    with torch.no_grad():
+        features = trained.features(image_problem[0])
+        assert features.shape == (len(image_problem[0]), trained.feature_dim)
+        torch.testing.assert_close(trained.classify(features), outputs(trained, image_problem))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("loss", LOSSES.names())
+def test_every_loss_can_be_used(
+    name: str, loss: str, train_shortly: TrainShortly, image_problem: Problem
+) -> None:
+    logits = outputs(train_shortly({loss: {}, name: {}}, epochs=2, lr=0.01), image_problem)
+    assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_autocast_stays_close(name: str, image_problem: Problem) -> None:
+    images, labels = image_problem
+    values = []
+    for half in (False, True):
+        torch.manual_seed(0)
+        method = build_method({name: {}})
+        network = method.attach(build_model("convnet", 3, ImageShape(1, 8)), 96, 3).train()
+        generator = torch.Generator().manual_seed(0)
+        with torch.autocast("cpu", torch.bfloat16, half):
+            loss, logits = method.training_loss(
+                network, images, labels, torch.arange(96), generator
+            )
+        loss.backward()
+        assert logits.dtype == torch.float32
+        assert logits.isfinite().all()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+        values.append(loss.item())
+    assert values[1] == pytest.approx(values[0], rel=0.05)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SCHEMES.names())
+def test_a_scheme_classifies_in_float32_under_autocast(name: str, image_problem: Problem) -> None:
+    network = SCHEMES.build(name).attach(build_model("convnet", 3, ImageShape(1, 8)), 3).eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        features, logits = network.features(image_problem[0]), network(image_problem[0])
+    assert features.dtype == torch.bfloat16
+    assert torch.equal(logits, network.classify(features.float()))
+
+
+@pytest.mark.parametrize("name", [*AUGMENTATIONS.names(), "balcal"])
+def test_history_counts_every_sample_once_an_epoch(
+    name: str, image_problem: Problem, train_shortly: TrainShortly
+) -> None:
+    method = build_method({"crl": {}, name: {}})
+    network = method.attach(train_shortly({"ce": {}}, epochs=6), 96, 3).train()
+    images, labels = image_problem
+    generator = torch.Generator().manual_seed(0)
+    for rows in torch.arange(96).split(24):
+        method.training_loss(network, images[rows], labels[rows], rows, generator)
+    counts = method.loss.get_buffer("history.counts")
+    assert counts.max() == 1
+    assert method.loss.training
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS.names())
+def test_augmentation_draws_from_the_given_generator_alone(
+    name: str, image_problem: Problem, train_shortly: TrainShortly
+) -> None:
+    images, labels = image_problem
+    network = train_shortly({"ce": {}}, epochs=1)
+    augmentation, method = AUGMENTATIONS.build(name), build_method({"ce": {}})
+    values = []
+    for seed, disturbance in ((0, 1), (0, 2), (1, 1)):
+        torch.manual_seed(disturbance)
+        generator = torch.Generator().manual_seed(seed)
+        before = torch.get_rng_state()
+        loss, _ = augmentation.training_loss(
+            network, method.loss, images, labels, torch.arange(96), generator
+        )
+        assert torch.equal(before, torch.get_rng_state())
+        values.append(loss.item())
+    assert values[0] == values[1]
+    assert values[0] != values[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("mixup", "alpha", 0.0),
+        ("cutmix", "alpha", -1.0),
+        ("mit", "alpha", 0.0),
+        ("mit", "margin", 1.0),
+        ("mit", "margin", -0.1),
+        ("mit", "variant", "b"),
+        ("plp", "gamma", 0.0),
+        ("plp", "groups", "layer"),
+        ("mcdrop", "rate", 1.0),
+        ("mcdrop", "rate", 0.0),
+        ("mcdrop", "samples", 0),
+        ("balcal", "delta", 0.0),
+        ("balcal", "delta", 2.5),
+    ],
+)
+def test_bad_arguments_name_argument_and_value(name: str, key: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{key}={value!r}"):
+        REGISTRIES[name].build(name, **{key: value})
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(InputError, match="unknown augmentation 'mixip'; there are: mixup"):
+        AUGMENTATIONS.build("mixip")
+    with pytest.raises(InputError, match="unknown training scheme 'pl'; there are: plp"):
+        SCHEMES.build("pl")
+
+
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS.names())
+def test_two_ways_to_form_the_loss_are_refused(augmentation: str) -> None:
+    with pytest.raises(InputError, match=f"{augmentation} and balcal cannot be combined"):
+        build_method({augmentation: {}, "balcal": {}})
+    assert build_method({augmentation: {}, "plp": {}}).augmentation is not None

@@ -1,0 +1,352 @@
+"""The store: keys, whole or nothing, damage noticed, one process at a time, a full disk named."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from trainables.common.errors import InputError
+from trainables.store import artifacts
+from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
+
+KEY = stage_key("train", seed=0)
+FILES = {"weights": {"w": torch.arange(6.0).view(2, 3)}, "validation": {"logits": torch.ones(4, 2)}}
+RECORD = {"metrics": {"val_ece": 0.125}, "request": {"seed": 0}}
+DETERMINANTS: dict[str, Any] = {
+    "parts": {"mbls": {"margin": 6.0, "weight": 0.1}},
+    "model": "convnet",
+    "protocol": {"epochs": 3, "milestones": [1, 2]},
+    "seed": 0,
+    "upstream": None,
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "store")
+
+
+def put(store: ArtifactStore) -> Artifact:
+    return store.write("train", KEY, FILES, RECORD)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parts": {"mbls": {"margin": 6.5, "weight": 0.1}}},
+        {"parts": {"ls": {"margin": 6.0, "weight": 0.1}}},
+        {"parts": {"mbls": {"margin": 6.0}}},
+        {"model": "resnet8"},
+        {"protocol": {"epochs": 4, "milestones": [1, 2]}},
+        {"protocol": {"epochs": 3, "milestones": [2, 1]}},
+        {"seed": 1},
+        {"seed": True},
+        {"seed": "0"},
+        {"upstream": "a"},
+        {"extra": None},
+    ],
+)
+def test_every_determinant_changes_the_key(change: dict[str, Any]) -> None:
+    assert stage_key("train", **{**DETERMINANTS, **change}) != stage_key("train", **DETERMINANTS)
+
+
+def test_stage_and_schema_change_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = stage_key("train", **DETERMINANTS)
+    assert stage_key("refine", **DETERMINANTS) != before
+    assert stage_key("train", **DETERMINANTS, schema=0) != before
+    monkeypatch.setattr(artifacts, "SCHEMA_VERSION", artifacts.SCHEMA_VERSION + 1)
+    assert stage_key("train", **DETERMINANTS) != before
+
+
+def test_order_and_spelling_of_numbers_do_not_change_the_key() -> None:
+    turned = dict(reversed(DETERMINANTS.items()))
+    turned["parts"] = {"mbls": {"weight": 0.1, "margin": 6}}
+    turned["protocol"] = {"milestones": (1, 2), "epochs": 3.0}
+    assert stage_key("train", **turned) == stage_key("train", **DETERMINANTS)
+    assert len(stage_key("train")) == 64
+
+
+def test_the_key_is_the_same_in_every_process() -> None:
+    script = (
+        "from trainables.store.artifacts import stage_key\nprint(stage_key('train', a={'b': 1.5}))"
+    )
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == stage_key("train", a={"b": 1.5})
+
+
+def test_what_is_no_plain_value_is_refused() -> None:
+    with pytest.raises(TypeError):
+        stage_key("train", data=Path("."))
+    with pytest.raises(ValueError, match="JSON"):
+        stage_key("train", lr=float("nan"))
+
+
+def test_a_stored_artifact_is_found_again(store: ArtifactStore) -> None:
+    assert store.find("train", KEY) is None
+    assert not store.contains("train", KEY)
+    put(store)
+    found = store.find("train", KEY)
+    assert found is not None
+    assert store.contains("train", KEY)
+    assert found.record == RECORD
+    assert torch.equal(found.tensors("weights")["w"], FILES["weights"]["w"])
+    assert torch.equal(found.tensors("validation")["logits"], FILES["validation"]["logits"])
+    assert store.find("refine", KEY) is None
+
+
+def test_tensors_of_any_layout_are_stored(store: ArtifactStore) -> None:
+    images = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    slices = torch.rand(6, 4)[::2].requires_grad_()
+    stored = store.write("train", KEY, {"weights": {"images": images, "slices": slices}}, {})
+    weights = stored.tensors("weights")
+    assert torch.equal(weights["images"], images)
+    assert torch.equal(weights["slices"], slices)
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda d: os.truncate(d / "weights.safetensors", 20),
+    "emptied": lambda d: os.truncate(d / "weights.safetensors", 0),
+    "longer": lambda d: (d / "weights.safetensors").open("ab").write(b"x"),
+    "flipped byte": lambda d: flip_a_byte(d / "weights.safetensors"),
+    "flipped byte of the record": lambda d: flip_a_byte(d / "record.json"),
+    "missing tensors": lambda d: (d / "validation.safetensors").unlink(),
+    "missing record": lambda d: (d / "record.json").unlink(),
+    "missing manifest": lambda d: (d / "manifest.json").unlink(),
+    "empty manifest": lambda d: (d / "manifest.json").write_text(""),
+    "garbled manifest": lambda d: (d / "manifest.json").write_bytes(b"\xff\x00{"),
+    "manifest of another form": lambda d: (d / "manifest.json").write_text('["weights"]'),
+    "manifest without facts": lambda d: (d / "manifest.json").write_text('{"record.json": {}}'),
+    "manifest that lists nothing": lambda d: (d / "manifest.json").write_text("{}"),
+    "file instead of a folder": lambda d: (d.rename(d.with_name("aside")), d.write_text("x")),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_noticed_logged_removed_and_repaired(
+    store: ArtifactStore, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = put(store).directory
+    DAMAGE[kind](directory)
+    with caplog.at_level(logging.WARNING):
+        assert store.find("train", KEY) is None
+    assert str(directory) in caplog.text
+    assert "damaged" in caplog.text
+    assert not directory.exists()
+    assert not store.contains("train", KEY)
+    put(store)
+    found = store.find("train", KEY)
+    assert found is not None
+    assert torch.equal(found.tensors("weights")["w"], FILES["weights"]["w"])
+
+
+def test_writing_replaces_what_is_damaged(store: ArtifactStore) -> None:
+    flip_a_byte(put(store).directory / "weights.safetensors")
+    put(store)
+    assert store.find("train", KEY) is not None
+
+
+def test_what_another_process_has_mended_meanwhile_stays(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = put(store).directory
+    judged = []
+
+    def damage_once(path: Path) -> str:
+        judged.append(path)
+        return "flipped" if len(judged) == 1 else ""
+
+    monkeypatch.setattr(artifacts, "_damage", damage_once)
+    assert store.find("train", KEY) is None
+    monkeypatch.undo()
+    assert judged == [directory, directory]
+    assert store.find("train", KEY) is not None
+
+
+def test_the_first_writer_wins_and_leaves_no_draft(store: ArtifactStore) -> None:
+    first = put(store)
+    stamp = (first.directory / "manifest.json").stat().st_mtime_ns
+    put(store)
+    assert (first.directory / "manifest.json").stat().st_mtime_ns == stamp
+    assert drafts(store) == []
+
+
+def drafts(store: ArtifactStore) -> list[Path]:
+    return list(store.root.rglob("*.tmp"))
+
+
+def no_space(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def no_space_in_safetensors(*_: object, **__: object) -> None:
+    raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("target", "raising"),
+    [
+        ("save_file", no_space),
+        ("save_file", no_space_in_safetensors),
+        ("seal", no_space),
+        ("os.rename", no_space),
+        ("Path.mkdir", no_space),
+        ("Path.write_text", no_space),
+    ],
+)
+def test_a_full_disk_is_named_and_leaves_nothing_behind(
+    store: ArtifactStore,
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+    raising: Callable[..., None],
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(f"trainables.store.artifacts.{target}", raising)
+        with pytest.raises(InputError, match="No space left") as caught:
+            put(store)
+    assert str(store.path("train", KEY)) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert drafts(store) == []
+    assert store.find("train", KEY) is None
+    put(store)
+    assert store.find("train", KEY) is not None
+
+
+def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    """Run in a process of its own, whose files may not grow beyond 64 KiB."""
+    script = f"""
+import resource, signal, sys, torch
+from pathlib import Path
+from trainables.store.artifacts import ArtifactStore
+from trainables.common.errors import InputError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+store = ArtifactStore(Path({str(tmp_path)!r}))
+try:
+    store.write("train", "ab" * 32, {{"weights": {{"w": torch.zeros(100_000)}}}}, {{}})
+except InputError as error:
+    print(error)
+print(len(list(store.root.rglob("*.tmp"))), store.find("train", "ab" * 32))
+store.write("train", "cd" * 32, {{"weights": {{"w": torch.zeros(100)}}}}, {{}})
+print(store.find("train", "cd" * 32) is not None)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    message, left, fits = done.stdout.splitlines()
+    assert message.startswith(f"cannot write artifact {tmp_path}/train/ab/abab")
+    assert left == "0 None"
+    assert fits == "True"
+
+
+def test_what_is_no_json_leaves_nothing_behind(store: ArtifactStore) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        store.write("train", KEY, FILES, {"metrics": {"val_ece": float("nan")}})
+    assert drafts(store) == []
+    assert store.find("train", KEY) is None
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("a file")
+    with pytest.raises(InputError, match=r"cannot write artifact .*store"):
+        put(ArtifactStore(tmp_path / "store"))
+
+
+COMPUTE = """
+import sys, time, torch
+from pathlib import Path
+from trainables.store.artifacts import ArtifactStore
+store = ArtifactStore(Path(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+with store.lock("train", "ab" * 32):
+    found = store.find("train", "ab" * 32)
+    computed = found is None
+    if computed:
+        time.sleep(0.2)
+        files = {"weights": {"w": torch.ones(3)}}
+        found = store.write("train", "ab" * 32, files, {"by": sys.argv[2]})
+print(computed, found.record["by"], float(found.tensors("weights")["w"].sum()))
+"""
+
+
+def test_of_two_processes_one_computes_and_both_see_it(tmp_path: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", COMPUTE, str(tmp_path), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("one", "two")
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    outputs = [process.communicate("go\n", timeout=60)[0].split() for process in processes]
+    assert sorted(computed for computed, _, _ in outputs) == ["False", "True"]
+    (winner,) = {by for _, by, _ in outputs}
+    assert {
+        name for name, out in zip(("one", "two"), outputs, strict=True) if out[0] == "True"
+    } == {winner}
+    assert {total for _, _, total in outputs} == {"3.0"}
+
+
+def test_writers_without_a_lock_never_show_half_an_artifact(store: ArtifactStore) -> None:
+    seen: list[Artifact | None] = []
+
+    def write() -> None:
+        for _ in range(5):
+            put(store)
+            seen.append(store.find("train", KEY))
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 20
+    assert None not in seen
+    assert drafts(store) == []
+
+
+def test_a_lock_is_free_again_when_its_process_dies(store: ArtifactStore) -> None:
+    script = (
+        "import os, sys; from pathlib import Path\n"
+        "from trainables.store.artifacts import ArtifactStore\n"
+        f"ArtifactStore(Path(sys.argv[1])).lock('train', {KEY!r}).acquire(); os._exit(9)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(store.root)], check=False)
+    assert done.returncode == 9
+    with store.lock("train", KEY).acquire(timeout=1):
+        assert store.find("train", KEY) is None
+
+
+def test_the_manifest_lists_every_file(store: ArtifactStore) -> None:
+    directory = put(store).directory
+    listed = json.loads((directory / "manifest.json").read_text())
+    stored = {path.name for path in directory.iterdir()} - {"manifest.json"}
+    assert set(listed) == stored == {"record.json", "weights.safetensors", "validation.safetensors"}

@@ -1,0 +1,268 @@
+"""Copies of artifacts on object storage, here fsspec's own in memory and on a local path."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import pytest
+import torch
+from fsspec.implementations.memory import MemoryFileSystem
+
+from trainables.common.errors import InputError, StorageError
+from trainables.store.artifacts import Artifact, ArtifactStore
+from trainables.store.mirror import Mirror
+
+KEY = "ab" * 32
+TENSORS = {"weights": {"w": torch.arange(3.0)}}
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "file":
+        return (tmp_path / "bucket").as_uri()
+    return f"memory://{tmp_path.name}/bucket"
+
+
+def store_at(folder: Path, url: str | None = None) -> ArtifactStore:
+    store = ArtifactStore(folder)
+    if url is not None:
+        store.mirror_to(url)
+    return store
+
+
+def write(store: ArtifactStore) -> Artifact:
+    return store.write("train", KEY, TENSORS, {"metrics": {"val_ece": 0.1}})
+
+
+def test_another_machine_finds_what_this_one_computed(tmp_path: Path, url: str) -> None:
+    write(store_at(tmp_path / "one", url))
+    other = store_at(tmp_path / "two", url)
+    assert other.contains("train", KEY)
+    found = other.find("train", KEY)
+    assert found is not None
+    assert torch.equal(found.tensors("weights")["w"], TENSORS["weights"]["w"])
+    assert found.record == {"metrics": {"val_ece": 0.1}}
+
+
+def test_a_store_knows_its_mirror_by_its_folder(tmp_path: Path, url: str) -> None:
+    store_at(tmp_path / "one", url)
+    write(ArtifactStore(tmp_path / "one"))
+    assert Mirror(url).pull(f"train/{KEY[:2]}/{KEY}", tmp_path / "copy")
+    assert ArtifactStore(tmp_path / "two").find("train", KEY) is None
+
+
+def test_a_damaged_artifact_is_taken_from_the_mirror(tmp_path: Path, url: str) -> None:
+    notices: list[str] = []
+    store_at(tmp_path / "one", url)
+    store = ArtifactStore(tmp_path / "one", notices.append)
+    damaged = write(store).directory / "weights.safetensors"
+    damaged.write_bytes(b"x")
+    found = store.find("train", KEY)
+    assert found is not None
+    assert torch.equal(found.tensors("weights")["w"], TENSORS["weights"]["w"])
+    assert len(notices) == 1
+
+
+def test_a_copy_that_was_cut_short_is_none(tmp_path: Path, url: str) -> None:
+    write(store_at(tmp_path / "one", url))
+    files, root = fsspec.core.url_to_fs(url)
+    files.rm(f"{root}/train/{KEY[:2]}/{KEY}/manifest.json")
+    assert store_at(tmp_path / "two", url).find("train", KEY) is None
+    shutil.rmtree(tmp_path / "one" / "train")
+    write(store_at(tmp_path / "one", url))
+    assert store_at(tmp_path / "two", url).find("train", KEY) is not None
+
+
+def test_a_damaged_copy_is_not_used(tmp_path: Path, url: str) -> None:
+    write(store_at(tmp_path / "one", url))
+    files, root = fsspec.core.url_to_fs(url)
+    files.pipe_file(f"{root}/train/{KEY[:2]}/{KEY}/weights.safetensors", b"x")
+    assert store_at(tmp_path / "two", url).find("train", KEY) is None
+
+
+class Flaky(MemoryFileSystem):
+    """Object storage that is busy, slow, away, or breaks off, a number of times."""
+
+    protocol = "flaky"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    faults: ClassVar[list[Exception]] = []
+    calls: ClassVar[list[str]] = []
+
+    def _stumble(self, call: str) -> None:
+        self.calls.append(call)
+        if self.faults:
+            raise self.faults.pop(0)
+
+    def put_file(self, lpath: str, rpath: str, **more: Any) -> None:
+        self._stumble(f"put {Path(rpath).name}")
+        super().put_file(lpath, rpath, **more)
+
+    def get_file(self, rpath: str, lpath: str, **more: Any) -> None:
+        Path(lpath).write_bytes(b"half")
+        self._stumble(f"get {Path(rpath).name}")
+        super().get_file(rpath, lpath, **more)
+
+    def cat_file(self, path: str, **more: Any) -> bytes:
+        self._stumble(f"cat {Path(path).name}")
+        return bytes(super().cat_file(path, **more))
+
+
+fsspec.register_implementation("flaky", Flaky, clobber=True)
+FLAKY = "flaky://bucket/path"
+BUSY = OSError(errno.EBUSY, "Please reduce your request rate. (503 SlowDown)")
+
+
+class DriverError(Exception):
+    """Of a driver's own kind, as botocore's and aiohttp's are."""
+
+
+PASSING = [BUSY, TimeoutError("read"), ConnectionResetError("peer"), DriverError("503")]
+AWAY = [BUSY] * 1000
+
+
+@pytest.fixture
+def flaky(monkeypatch: pytest.MonkeyPatch) -> type[Flaky]:
+    monkeypatch.setattr("trainables.store.mirror.PAUSES", (0.01, 0.01, 0.01))
+    for kept in (Flaky.store, Flaky.faults, Flaky.calls):
+        kept.clear()
+    return Flaky
+
+
+def whole(folder: Path) -> bool:
+    """Tell whether a machine that has nothing finds an intact copy of the artifact."""
+    found = store_at(folder, FLAKY).find("train", KEY)
+    return found is not None and torch.equal(found.tensors("weights")["w"], TENSORS["weights"]["w"])
+
+
+@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: type(fault).__name__)
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_passes_is_tried_again(
+    fault: Exception, times: int, flaky: type[Flaky], tmp_path: Path
+) -> None:
+    store = store_at(tmp_path / "one", FLAKY)
+    flaky.faults[:] = [fault] * times
+    write(store)
+    assert store.deliver() == 0
+    flaky.faults[:] = [fault] * times
+    assert whole(tmp_path / "two")
+
+
+def test_what_lasts_is_not_tried_again(flaky: type[Flaky], tmp_path: Path) -> None:
+    flaky.faults[:] = [PermissionError("no"), BUSY]
+    with pytest.raises(StorageError, match=r"mirror flaky://bucket/path: PermissionError: no"):
+        Mirror(FLAKY).pull("x", tmp_path / "x")
+    assert flaky.faults == [BUSY]
+
+
+def test_a_mirror_that_is_away_ends_nothing_and_leaves_no_hole(
+    flaky: type[Flaky], tmp_path: Path
+) -> None:
+    notices: list[str] = []
+    store_at(tmp_path / "one", FLAKY)
+    store = ArtifactStore(tmp_path / "one", notices.append)
+    flaky.faults[:] = AWAY
+    artifact = write(store)
+    assert store.find("train", KEY) == artifact
+    assert store.find("train", "cd" * 32) is None
+    assert len(notices) == 1, "said once"
+    assert "mirror flaky://bucket/path: OSError: " in notices[0]
+    assert store.deliver() == 1
+    flaky.faults.clear()
+    assert not whole(tmp_path / "two")
+    assert ArtifactStore(tmp_path / "one").deliver() == 0
+    assert whole(tmp_path / "three")
+    assert ArtifactStore(tmp_path / "one").deliver() == 0
+
+
+@pytest.mark.parametrize("sent", [0, 1, 2])
+def test_an_upload_that_breaks_off_is_taken_for_nothing_and_done_again(
+    sent: int, flaky: type[Flaky], tmp_path: Path
+) -> None:
+    store = store_at(tmp_path / "one", FLAKY)
+    put = iter(range(1000))
+
+    def break_off(self: Flaky, call: str) -> None:
+        if call.startswith("put") and next(put) >= sent:
+            raise BUSY
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Flaky, "_stumble", break_off)
+        write(store)
+    assert len(Flaky.store) == sent
+    assert not whole(tmp_path / "two")
+    assert store.deliver() == 0
+    assert whole(tmp_path / "three")
+    assert flaky.calls[-1] == "get manifest.json"
+
+
+def test_half_a_manifest_is_none(flaky: type[Flaky], tmp_path: Path) -> None:
+    store = store_at(tmp_path / "one", FLAKY)
+    write(store)
+    (manifest,) = (path for path in Flaky.store if path.endswith("manifest.json"))
+    content = Flaky().cat_file(manifest)
+    Flaky().pipe_file(manifest, content[: len(content) // 2])
+    assert not whole(tmp_path / "two")
+    Mirror(FLAKY).push(store.path("train", KEY), f"train/{KEY[:2]}/{KEY}")
+    assert whole(tmp_path / "three")
+
+
+def test_a_process_that_dies_before_it_sends_leaves_no_hole(
+    flaky: type[Flaky], tmp_path: Path
+) -> None:
+    store = store_at(tmp_path / "one", FLAKY)
+
+    class DiedError(BaseException):
+        """As a process that is killed: nothing after it happens."""
+
+    def die(self: Flaky, call: str) -> None:
+        raise DiedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Flaky, "_stumble", die)
+        with pytest.raises(DiedError):
+            write(store)
+    assert ArtifactStore(tmp_path / "one").deliver() == 0
+    assert whole(tmp_path / "two")
+
+
+def test_a_url_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(InputError, match="mirror 'nothing://bucket' cannot be used"):
+        Mirror("nothing://bucket")
+
+
+def test_the_package_that_s3_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(InputError) as caught:
+        Mirror("s3://bucket/path")
+    assert str(caught.value) == (
+        "mirror 's3://bucket/path' cannot be used: pip install 'calsweep[s3]'"
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://KEY:planted-secret@bucket/path",
+        "s3://bucket/path?secret=planted-secret",
+        "sftp://planted-secret@host/path",
+        "ftp://me:planted-secret/@host/path",
+        "s3://bucket/path#planted-secret",
+    ],
+)
+def test_a_url_with_a_login_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(InputError, match=r"in its login|holds a login") as caught:
+        Mirror(url)
+    assert "planted-secret" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("url", ["http://host:99999/x", "ftp://[::1/x", "s3://", "ftp://h:abc/x"])
+def test_a_url_of_no_server_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match="mirror "):
+        Mirror(url)

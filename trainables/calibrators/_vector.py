@@ -1,0 +1,125 @@
+"""The likelihood of a slope and a bias a class, and its minimum by Newton's method."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainables.calibrators._base import FitReport, chunks
+from trainables.calibrators._passes import blocks, residuals_in_place, softmax_in_place
+
+MAX_STEPS = 100
+TOLERANCE, FLAT = 1e-14, 1e-8
+SUFFICIENT, ROUNDING = 1e-4, 1e-15
+RIDGES = (1e-6, 1e-4, 1e-2)
+TINY = 1e-300
+
+Curved = tuple[float, Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class VectorLoss:
+    """The mean of ``-log p_y`` of ``softmax(a * z + b)``, plus a penalty.
+
+    Slopes a and biases b are one tensor, (2 K,), float64.
+
+    Attributes:
+        logits: (N, K).
+        labels: (N,), int64.
+        origin: Slopes and biases that the penalty pulls to.
+        weight_decay: Weight of half the squared distance from them.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    origin: Tensor
+    weight_decay: float
+
+    def __call__(self, parameters: Sequence[Tensor]) -> tuple[float, Sequence[Tensor]]:
+        """Return the value and the gradient at slopes and biases, as ``lbfgs`` asks for them."""
+        (at,) = parameters
+        slope, bias = at.chunk(2)
+        total, gradient = 0.0, torch.zeros_like(at)
+        in_slope, in_bias = gradient.chunk(2)
+        for part in chunks(self.logits):
+            z = self.logits[part].double()
+            residuals, losses = residuals_in_place(z * slope + bias, self.labels[part])
+            total += float(losses.sum())
+            in_bias += residuals.sum(0)
+            in_slope += residuals.mul_(z).sum(0)
+        value, gradient = self._penalized(total, gradient, at)
+        return value, [gradient]
+
+    def with_curvature(self, at: Tensor) -> Curved:
+        """Return value, gradient and curvature, (2 K, 2 K), at slopes and biases."""
+        slope, bias = at.chunk(2)
+        classes = len(slope)
+        total, gradient = 0.0, torch.zeros_like(at)
+        curvature = at.new_zeros(len(at), len(at))
+        for part in blocks(self.logits):
+            z, labels = self.logits[part].double(), self.labels[part]
+            probabilities, losses = softmax_in_place(z * slope + bias, labels)
+            total += float(losses.sum())
+            weighted = torch.cat([probabilities * z, probabilities], 1)
+            # In single precision: a curvature that is off in the seventh digit costs no step.
+            single = weighted.float()
+            curvature -= single.T @ single
+            gradient += weighted.sum(0)
+            squares = (weighted[:, :classes] * z).sum(0)
+            curvature.diagonal().add_(torch.cat([squares, probabilities.sum(0)]))
+            mixed = weighted[:, :classes].sum(0)
+            curvature.diagonal(classes).add_(mixed)
+            curvature.diagonal(-classes).add_(mixed)
+            own = z.gather(1, labels.unsqueeze(1)).squeeze(1)
+            gradient.index_add_(0, labels, -own)
+            gradient.index_add_(0, labels + classes, -torch.ones_like(own))
+        curvature /= len(self.labels)
+        curvature.diagonal().add_(self.weight_decay)
+        return *self._penalized(total, gradient, at), curvature
+
+    def _penalized(self, total: float, gradient: Tensor, at: Tensor) -> tuple[float, Tensor]:
+        away, rows = at - self.origin, len(self.labels)
+        squared = sum(half.square().sum() for half in away.chunk(2))
+        value = total / rows + float(0.5 * self.weight_decay * squared)
+        return value, gradient / rows + self.weight_decay * away
+
+
+def newton(evaluate: Callable[[Tensor], Curved], start: Tensor) -> tuple[Tensor, FitReport]:
+    """Minimise a convex function by Newton steps, each halved until it gains enough.
+
+    Args:
+        evaluate: Returns value, gradient (D,) and curvature (D, D) at a point.
+        start: Where to begin, (D,), float64.
+    """
+    at, length = start, 1.0
+    here = evaluate(at)
+    for steps in range(1, MAX_STEPS + 1):
+        value, gradient, curvature = here
+        step = _newton_step(gradient, curvature)
+        gain = -0.5 * float(step @ gradient)
+        if float(gradient.abs().amax()) <= FLAT or gain <= TOLERANCE * abs(value):
+            return at + step, FitReport(True, steps, value)
+        there = evaluate(at + length * step)
+        if there[0] <= value - SUFFICIENT * length * gain + ROUNDING * abs(value):
+            at, here, length = at + length * step, there, 1.0
+        else:
+            length *= 0.5
+    note = f"still gaining after {MAX_STEPS} Newton steps"
+    return at, FitReport(False, MAX_STEPS, here[0], note)
+
+
+def _newton_step(gradient: Tensor, curvature: Tensor) -> Tensor:
+    """Return the Newton step, (D,).
+
+    The curvature is scaled to a unit diagonal, and given a ridge as small as it can be where it is
+    singular, as it is without a penalty: adding a constant to all biases changes nothing.
+    """
+    scale = curvature.diagonal().clamp(min=TINY).rsqrt()
+    scaled = curvature * scale * scale.unsqueeze(1)
+    eye = torch.eye(len(scaled), dtype=scaled.dtype, device=scaled.device)
+    for ridge in RIDGES:
+        factor, failed = torch.linalg.cholesky_ex(scaled + ridge * eye)
+        if not int(failed):
+            break
+    return -scale * torch.cholesky_solve((gradient * scale).unsqueeze(1), factor).squeeze(1)

@@ -1,0 +1,55 @@
+"""The exceptions that a sweep tells apart: what a user can mend, and what ends a trial."""
+
+LONGEST = 2000  # Characters of a message; the command line shows fewer.
+GAP = " ... "
+
+
+def printable(text: str) -> str:
+    """Return text fit for a terminal: what is no character to be seen is spelled as ``repr`` does.
+
+    Line breaks stay. Escape codes, marks that turn the direction of writing, and halves of
+    characters come from names and files that other people made.
+    """
+    return "".join(c if c.isprintable() or c == "\n" else _spelled(c) for c in text)
+
+
+def one_line(text: str, longest: int) -> str:
+    """Return text as one printable line of at most ``longest`` characters, cut in the middle.
+
+    What is wrong stands at a message's beginning, what is allowed at its end.
+    """
+    # Nobody reads more, and spelling a long text takes long.
+    line = printable(_cut(text, 10 * longest).replace("\n", " "))
+    return _cut(line, longest)
+
+
+def _spelled(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _cut(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    kept = longest - len(GAP)
+    return f"{text[: kept - kept // 2]}{GAP}{text[-(kept // 2) :]}"
+
+
+class InputError(ValueError):
+    """Something a user gave is wrong: a file, a name or a value.
+
+    The text is one printable line, whatever the value or a library's message holds, that says what
+    is wrong, where, with which value, and what is allowed. The command line prints it and exits
+    with code 2.
+    """
+
+    def __str__(self) -> str:
+        """Return the line."""
+        return one_line(super().__str__(), LONGEST)
+
+
+class StorageError(InputError):
+    """The storage cannot be written, such as a full disk: every trial would end by it."""
+
+
+class TrainingDivergedError(ArithmeticError):
+    """A loss or a metric became infinite or NaN, so that going on would be pointless."""

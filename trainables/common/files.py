@@ -1,0 +1,102 @@
+"""Files that appear whole or not at all, and manifests that tell their sizes and checksums."""
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+
+@contextmanager
+def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
+    """Yield a path beside a file to write to; what lies there at the end takes the file's place.
+
+    Whoever reads the file meanwhile, or after a crash, finds what was there before. Nothing is left
+    of a draft whose writer raises.
+
+    Args:
+        path: The file; its folder must be there.
+        durable: Return only when the disk has the content.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        yield draft
+        if durable:
+            with draft.open("rb") as stream:
+                os.fsync(stream.fileno())
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def scratch_folder(prefix: str, parent: Path) -> Iterator[Path]:
+    """Yield a new folder in ``parent``, to be renamed when whole; what is left of it is removed.
+
+    Raises:
+        OSError: If it cannot be made.
+    """
+    with TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def write_whole(path: Path, text: str, durable: bool = False) -> None:
+    """Write a text file; see ``drafted``.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    with drafted(path, durable) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+MANIFEST = "manifest.json"
+
+
+def seal(directory: Path) -> None:
+    """Write the manifest of all files in a folder."""
+    files = {path.name: file_facts(path) for path in sorted(directory.iterdir())}
+    (directory / MANIFEST).write_text(json.dumps(files, sort_keys=True))
+
+
+def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
+    """Return what is wrong with the files in a folder, or an empty string.
+
+    Args:
+        directory: The folder.
+        needed: Files that its manifest has to list.
+        alone: Whether a file that it does not list is damage too.
+    """
+    try:
+        files = json.loads((directory / MANIFEST).read_text())
+        present = {path.name for path in directory.iterdir()} - {MANIFEST}
+        found = present if alone else present.intersection(files)
+        if found != set(files) or not found.issuperset(needed):
+            return f"it holds {sorted(found)}, not what its manifest lists"
+        for name, facts in files.items():
+            path = directory / name
+            if path.stat().st_size != facts["bytes"]:
+                return f"{name} has {path.stat().st_size} bytes, not {facts['bytes']}"
+            if file_hash(path) != facts["sha256"]:
+                return f"{name} does not match its checksum"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return f"by its {MANIFEST}, {type(error).__name__}: {error}"
+    return ""
+
+
+def file_facts(path: Path) -> dict[str, Any]:
+    """Return what a manifest says of a file: ``bytes`` and ``sha256``."""
+    return {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 (hex) of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

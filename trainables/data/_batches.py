@@ -1,0 +1,136 @@
+"""Batches on the device that trains, of rows stored once there or on the host."""
+
+import itertools
+import warnings
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+RESIDENT_SHARE = 0.5  # Of the device's free memory: the rest is for weights and activations.
+AHEAD = 2  # Batches that are read while another one is used.
+
+
+def concrete(device: torch.device | str) -> torch.device:
+    """Return a device with its index, the current GPU's where it has none.
+
+    Torch takes ``cuda`` for the current GPU almost everywhere, but not where it tells of memory.
+    """
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def fits(size: int, device: torch.device) -> bool:
+    """Return whether ``size`` bytes take no more than ``RESIDENT_SHARE`` of the free memory.
+
+    On the CPU they always do: mapped files are read from disk as they are needed.
+    """
+    return device.type == "cpu" or size <= RESIDENT_SHARE * free_memory(device)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return how many bytes of a GPU this process may still take, its own limit counted."""
+    device = concrete(device)
+    free, total = torch.cuda.mem_get_info(device)
+    limit = torch.cuda.get_per_process_memory_fraction(device) * total
+    return min(free, int(limit) - torch.cuda.memory_reserved(device))
+
+
+def move(values: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device, from the CPU to a GPU without waiting."""
+    if values.device.type == "cpu" and device.type == "cuda":
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
+
+
+class Batcher(ABC):
+    """Gives batches of rows that are stored once.
+
+    On the CPU nothing is copied: a memory-mapped array stays mapped, so all trials of a node share
+    one copy. On another device the rows are copied there once, and a batch costs a gather; rows
+    that would take more than half of its free memory stay on the host, from where a thread brings
+    the batches. Nothing waits for the device, and where the rows lie changes no batch.
+
+    Args:
+        values: (N, ...); must not change afterwards.
+
+    Attributes:
+        device: Where batches are made.
+        resident: Whether the rows lie there.
+    """
+
+    def __init__(self, values: np.ndarray, device: torch.device | str) -> None:
+        self.device = torch.device(device)
+        self.resident = fits(values.nbytes, self.device)
+        rows = _as_tensor(values)
+        # A copy is due anyway elsewhere, so the axes are put in order with it.
+        self._arranged = self.resident and self.device.type != "cpu"
+        self._rows = self.arrange(rows.to(self.device)) if self._arranged else rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def batches(self, order: Tensor, size: int) -> Iterator[Tensor]:
+        """Yield the rows ``order`` (M,), int64, on the CPU, as ``arrange`` leaves them.
+
+        Args:
+            order: Indices of the rows.
+            size: Rows of every batch but perhaps the last.
+        """
+        return self._gathered(order, size) if self.resident else self._streamed(order, size)
+
+    def arrange(self, batch: Tensor) -> Tensor:
+        """Return rows as stored in the order of axes that networks take; of the same type."""
+        return batch
+
+    @abstractmethod
+    def plain(self, batch: Tensor) -> Tensor:
+        """Return what networks take, of a batch of ``batches``."""
+
+    @abstractmethod
+    def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
+        """Return random views of a batch of ``batches``, as networks take them.
+
+        Args:
+            batch: The rows.
+            augmentation: ``none`` for those of ``plain``, or what else the kind of data offers.
+            generator: Draws the views. One on the CPU gives the same views for every device.
+
+        Raises:
+            ValueError: If the augmentation is unknown.
+        """
+
+    def _gathered(self, order: Tensor, size: int) -> Iterator[Tensor]:
+        for indices in move(order, self.device).split(size):
+            batch = self._rows.index_select(0, indices)
+            yield batch if self._arranged else self.arrange(batch)
+
+    def _streamed(self, order: Tensor, size: int) -> Iterator[Tensor]:
+        """Have a thread read the next batches from the host while one is used."""
+        parts = order.cpu().split(size)
+        with ThreadPoolExecutor(1, thread_name_prefix="rows") as reader:
+            to_come = (reader.submit(self._read, indices) for indices in parts)
+            waiting = deque(itertools.islice(to_come, AHEAD))
+            while waiting:
+                batch = waiting.popleft().result()
+                waiting.extend(itertools.islice(to_come, 1))
+                yield self.arrange(batch.to(self.device, non_blocking=True))
+
+    def _read(self, indices: Tensor) -> Tensor:
+        pinned = self.device.type == "cuda"
+        shape = (len(indices), *self._rows.shape[1:])
+        batch = torch.empty(shape, dtype=self._rows.dtype, pin_memory=pinned)
+        return torch.index_select(self._rows, 0, indices, out=batch)
+
+
+def _as_tensor(values: np.ndarray) -> Tensor:
+    """Return a view of ``values``; the warning about read-only memory is moot, no one writes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*", category=UserWarning)
+        return torch.from_numpy(np.ascontiguousarray(values))

@@ -1,0 +1,294 @@
+"""Images as inputs: stored once as uint8 (N, H, W, C), shown to networks normalised."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from trainables.common.archives import ArrayHeader
+from trainables.common.checks import check_choice, check_count
+from trainables.data._batches import Batcher, move
+from trainables.data._inputs import Inputs, InputShape
+
+AUGMENTATIONS = ("none", "crop-flip", "resized-crop-flip")
+MAX_CHANNELS = 4
+PADDING = 4
+# The usual ones of ImageNet: share of the area and ratio of the sides of a crop, and tries.
+AREAS, RATIOS, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
+
+
+@dataclass(frozen=True)
+class ImageShape(InputShape):
+    """What a network has to know of images.
+
+    Attributes:
+        channels: C.
+        size: Side length in pixels; networks are built for squares.
+
+    Raises:
+        ValueError: If one is below 1.
+    """
+
+    kind: ClassVar[str] = "images"
+
+    channels: int
+    size: int
+
+    def __post_init__(self) -> None:
+        check_count("channels", self.channels)
+        check_count("size", self.size)
+
+    def blank(self, device: torch.device) -> Tensor:
+        return torch.zeros(1, self.channels, self.size, self.size, device=device)
+
+
+@dataclass(frozen=True)
+class Images(Inputs, kind="images"):
+    """Images, each of one size.
+
+    Attributes:
+        size: Height and width, in pixels.
+        channels: C.
+        mean: Mean of each channel on the scale 0..1, subtracted before training.
+        std: What each channel is then divided by.
+        augmentation: What training uses unless told otherwise, of ``AUGMENTATIONS``.
+
+    Raises:
+        ValueError: If a value is out of range or the lengths do not belong together.
+    """
+
+    dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
+
+    size: tuple[int, int]
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augmentation: str
+
+    def __post_init__(self) -> None:
+        if min(self.size) < 1 or self.channels < 1:
+            raise ValueError(f"size={self.size}, channels={self.channels} must be at least 1")
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != self.channels:
+                raise ValueError(f"{key}={values} must have {self.channels} entries")
+        if min(self.std) <= 0:
+            raise ValueError(f"std={self.std} is outside (0, inf)")
+        check_choice("augmentation", self.augmentation, AUGMENTATIONS)
+
+    @property
+    def row(self) -> tuple[int, int, int]:
+        return (*self.size, self.channels)
+
+    @property
+    def shape(self) -> ImageShape:
+        return ImageShape(self.channels, self.size[0])
+
+    def check(self, values: np.ndarray) -> None:
+        """Refuse what is not uint8 (N, H, W, C); images of another size do."""
+        check_images("images", values)
+        if values.shape[3] != self.channels:
+            raise ValueError(f"images have {values.shape[3]} channels, expected {self.channels}")
+
+    def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> Batcher:
+        return ImageBatcher(values, self, device)
+
+
+class ImageBatcher(Batcher):
+    """Gives batches of images, uint8 (B, C, H, W), and normalised views of them.
+
+    Raises:
+        ValueError: If ``values`` has another form, or another number of channels than ``images``.
+    """
+
+    def __init__(self, values: np.ndarray, images: Images, device: torch.device | str) -> None:
+        images.check(values)
+        super().__init__(values, device)
+        std = torch.tensor(images.std, dtype=torch.float64)
+        mean = torch.tensor(images.mean, dtype=torch.float64)
+        self._scale = (1 / (255 * std)).float().view(1, -1, 1, 1).to(self.device)
+        self._shift = (-mean / std).float().view(1, -1, 1, 1).to(self.device)
+
+    def arrange(self, batch: Tensor) -> Tensor:
+        """Return images (B, H, W, C) as (B, C, H, W), contiguous."""
+        return batch.permute(0, 3, 1, 2).contiguous()
+
+    def plain(self, batch: Tensor) -> Tensor:
+        """Return ``(images / 255 - mean) / std`` as float32 for uint8 (B, C, H, W)."""
+        return batch.float().mul_(self._scale).add_(self._shift)
+
+    def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
+        """Return images as ``plain`` does, perhaps cropped and flipped at random.
+
+        ``crop-flip`` crops images padded by 4 to their size; ``resized-crop-flip`` takes crops of
+        random size and shape and enlarges them.
+        """
+        check_choice("augmentation", augmentation, AUGMENTATIONS)
+        if augmentation == "none":
+            return self.plain(batch)
+        if augmentation == "resized-crop-flip":
+            height, width = batch.shape[2:]
+            crops = draw_resized_crops(len(batch), height, width, generator)
+            return self.plain(resized_crop_flip(batch, move(crops, self.device)))
+        views = draw_crop_flip(len(batch), generator)
+        return self.plain(crop_flip(batch, move(views, self.device)))
+
+
+@dataclass(frozen=True)
+class ImagesWithMargin(Images, kind="images-with-margin"):
+    """Images that are stored larger than networks see them.
+
+    Networks see the centre, in training under ``crop-flip`` any part of that size.
+
+    Attributes:
+        shown: Height and width of what networks see, in pixels, no more than ``size``.
+    """
+
+    shown: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        super().__post_init__()
+        if not all(1 <= shown <= size for shown, size in zip(self.shown, self.size, strict=True)):
+            raise ValueError(f"shown={self.shown} is outside [1, {self.size}]")
+
+    @property
+    def shape(self) -> ImageShape:
+        return ImageShape(self.channels, self.shown[0])
+
+    def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> Batcher:
+        return _MarginBatcher(values, self, device)
+
+
+class _MarginBatcher(ImageBatcher):
+    def __init__(
+        self, values: np.ndarray, images: ImagesWithMargin, device: torch.device | str
+    ) -> None:
+        super().__init__(values, images, device)
+        self._shown = images.shown
+
+    def plain(self, batch: Tensor) -> Tensor:
+        height, width = self._shown
+        top, left = ((batch.shape[2] - height) // 2, (batch.shape[3] - width) // 2)
+        return super().plain(batch[:, :, top : top + height, left : left + width])
+
+    def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
+        if augmentation != "crop-flip":
+            return super().view(batch, augmentation, generator)
+        margin = min(size - shown for size, shown in zip(batch.shape[2:], self._shown, strict=True))
+        views = draw_crop_flip(len(batch), generator, margin + 1)
+        return self.plain(cut_flip(batch, move(views, self.device), *self._shown))
+
+
+def draw_crop_flip(count: int, generator: Generator, places: int = 2 * PADDING + 1) -> Tensor:
+    """Draw one view an image: (3, count), int64, of row offset, column offset and flip (0 or 1).
+
+    Offsets are uniform on 0..places - 1, flips are fair. They are drawn where ``generator`` lives:
+    the same seed of a CPU generator gives the same views whatever device the images are on.
+    """
+    options = {"generator": generator, "device": generator.device}
+    offsets = torch.randint(0, places, (2, count), **options)  # type: ignore[call-overload]
+    flips = torch.randint(0, 2, (1, count), **options)  # type: ignore[call-overload]
+    return torch.cat((offsets, flips))
+
+
+def crop_flip(images: Tensor, views: Tensor) -> Tensor:
+    """Pad by four black pixels a side, crop to the old size and flip left to right.
+
+    The same views as torchvision's ``RandomCrop(size, padding=4)`` then ``RandomHorizontalFlip()``.
+
+    Args:
+        images: (B, C, H, W), uint8, as what is returned.
+        views: (3, B), as ``draw_crop_flip`` gives them, on the same device.
+    """
+    return cut_flip(F.pad(images, (PADDING,) * 4), views, *images.shape[2:])
+
+
+def cut_flip(images: Tensor, views: Tensor, height: int, width: int) -> Tensor:
+    """Return the part (B, C, height, width) of each image that its view begins, perhaps flipped."""
+    count, channels = images.shape[:2]
+    top, left, flip = views.unsqueeze(2)
+    column = torch.arange(width, device=images.device)
+    columns = left + torch.where(flip == 1, width - 1 - column, column)
+    rows = top + torch.arange(height, device=images.device)
+    pixels = rows.unsqueeze(2) * images.shape[3] + columns.unsqueeze(1)
+    flat = pixels.view(count, 1, -1).expand(-1, channels, -1)
+    return images.flatten(2).gather(2, flat).view(count, channels, height, width)
+
+
+def draw_resized_crops(count: int, height: int, width: int, generator: Generator) -> Tensor:
+    """Draw one crop an image: (5, count), float32, of top, left, height, width and flip (0 or 1).
+
+    Areas and the logarithms of ratios are uniform; the first of ten tries that fits is taken, the
+    whole image if none does, as in torchvision's ``RandomResizedCrop``.
+    """
+    device = generator.device
+    draws = torch.rand(3, TRIES, count, generator=generator, device=device)
+    areas, ratios, places = draws.unbind()
+    area = (AREAS[0] + (AREAS[1] - AREAS[0]) * areas) * height * width
+    low, high = map(math.log, RATIOS)
+    ratio = (low + (high - low) * ratios).exp()
+    sides = torch.stack(((area / ratio).sqrt().round(), (area * ratio).sqrt().round()))
+    limits = torch.tensor([height, width], device=device).view(2, 1)
+    fits = ((sides >= 1) & (sides <= limits.unsqueeze(1))).all(dim=0)
+    first = fits.int().argmax(dim=0).expand(2, 1, -1)
+    sides = torch.where(fits.any(dim=0), sides.gather(1, first).squeeze(1), limits)
+    offsets = (places[:2] * (limits - sides + 1)).floor()
+    return torch.cat((offsets, sides, (places[2:3] < 0.5).float()))
+
+
+def resized_crop_flip(images: Tensor, crops: Tensor) -> Tensor:
+    """Enlarge a crop of each image to the old size, bilinearly, and flip left to right.
+
+    Args:
+        images: (B, C, H, W), uint8.
+        crops: (5, B), as ``draw_resized_crops`` gives them, on the same device.
+
+    Returns:
+        (B, C, H, W), float32, in [0, 255].
+    """
+    size = torch.tensor(images.shape[2:], device=images.device).flip(0)
+    # Columns before rows, in units of half the image from its centre, as ``grid_sample`` has them.
+    start, sides = crops[:2].T.flip(1), crops[2:4].T.flip(1)
+    scale, shift = sides / size, (2 * start + sides) / size - 1
+    signs = torch.stack((1 - 2 * crops[4], torch.ones_like(crops[4])), dim=1)
+    theta = torch.diag_embed(scale * signs)
+    grid = F.affine_grid(
+        torch.cat((theta, shift.unsqueeze(2)), dim=2), list(images.shape), align_corners=False
+    )
+    # Nothing from outside the crop: beyond the centres of its outermost pixels these are repeated.
+    inside = (scale - 1 / size).view(-1, 1, 1, 2)
+    middle = shift.view(-1, 1, 1, 2)
+    grid = torch.clamp(grid, middle - inside, middle + inside)
+    return F.grid_sample(images.float(), grid, align_corners=False)
+
+
+def check_images(name: str, images: np.ndarray | ArrayHeader) -> None:
+    """Raise ``ValueError`` unless ``images`` is uint8 (N, H, W, C) and no axis is empty."""
+    if images.dtype != np.uint8:
+        raise ValueError(f"{name} is {images.dtype} {images.shape}, allowed is uint8 (0..255)")
+    if images.ndim != 4 or 0 in images.shape or images.shape[3] > MAX_CHANNELS:
+        raise ValueError(
+            f"{name} has shape {images.shape}, allowed is (N, H, W, C) with C from 1 to "
+            f"{MAX_CHANNELS} and no empty axis"
+        )
+
+
+def image_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of each channel, on the scale 0..1.
+
+    They come from the exact histogram of the 256 values, so they do not depend on the order of
+    summation. A channel that never varies gets a standard deviation of 1: it can be divided by.
+    """
+    values = np.arange(256) / 255
+    means, deviations = [], []
+    for channel in range(images.shape[3]):
+        share = np.bincount(images[..., channel].ravel(), minlength=256)
+        share = share / share.sum()
+        mean = float(share @ values)
+        means.append(round(mean, 6))
+        deviations.append(round(float(np.sqrt(share @ (values - mean) ** 2)), 6) or 1.0)
+    return tuple(means), tuple(deviations)

@@ -1,0 +1,171 @@
+"""Readers of data sets whose constants are published."""
+
+from abc import abstractmethod
+from pathlib import Path
+
+import numpy as np
+
+from trainables.common.errors import InputError
+from trainables.data._archives import FAILURES, Checked, line_of, unpack
+from trainables.data._files import ListedReader
+from trainables.data._images import Images
+from trainables.data._inputs import DatasetInfo
+from trainables.data._rows import RowArrays, Rows
+from trainables.data._source import Reader, SourceStatus
+
+# Of ImageNet's training images; torchvision's and timm's pretrained networks expect them. The
+# released code of Mukhoti et al. (2020) and MbLS (2022) uses them for Tiny-ImageNet, MbLS for CUB.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class PublishedReader(Reader):
+    """A data set that many papers use.
+
+    Attributes:
+        inputs: What its rows are.
+        split_rule: See ``DatasetInfo``.
+        citation: See ``DatasetInfo.source``.
+        address: Where its files can be had by hand, for people.
+    """
+
+    inputs: Images
+    split_rule = "official test set; validation is a stratified draw from the training set"
+    citation = ""
+    address = ""
+
+    def info(self, classes: tuple[str, ...]) -> DatasetInfo:
+        """Return the constants."""
+        return DatasetInfo(self.name, classes, self.inputs, self.split_rule, self.citation)
+
+
+class TorchvisionReader(PublishedReader):
+    """A data set that torchvision downloads, unpacks and checks.
+
+    Attributes:
+        classes: The classes' names, in the order of their labels.
+    """
+
+    downloads = True
+    classes: tuple[str, ...]
+
+    @abstractmethod
+    def unpacked(self) -> list[Checked]:
+        """Return the files that hold the images."""
+
+    def archives(self) -> list[Checked]:
+        """Return the files that are downloaded; the same ones if nothing is unpacked."""
+        return self.unpacked()
+
+    @abstractmethod
+    def load(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return images (N, H, W) or (N, H, W, C), uint8, and labels (N,), by torchvision."""
+
+    def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
+        status = self.check()
+        if not status.present and not download:
+            raise InputError(f"dataset {self.name!r}: {status.detail}; {status.remedy}")
+        try:
+            # With intact archives torchvision's download only unpacks.
+            parts = [_arrays(*self.load(train)) for train in (True, False)]
+        except FAILURES as error:
+            reason = f"{line_of(error)}; {self._by_hand()}"
+            raise InputError(f"dataset {self.name!r}: {reason}") from error
+        return self.info(self.classes), parts[0], parts[1]
+
+    def files(self) -> list[Path]:
+        return [checked.path for checked in self.unpacked()]
+
+    def test_paths(self) -> list[Path]:
+        """Return the files that hold test images, and the archives, which do too."""
+        named = [checked.path for checked in (*self.unpacked(), *self.archives())]
+        return [path for path in named if self.holds_test(path)]
+
+    def holds_test(self, path: Path) -> bool:
+        """Return whether a file holds test images."""
+        return "train" not in path.name
+
+    def check(self) -> SourceStatus:
+        """Check every file's checksum; intact archives are as good as unpacked files."""
+        fault = _first_fault(self.unpacked())
+        if fault and _first_fault(self.archives()):
+            return SourceStatus(False, fault, f"allow the download, or {self._by_hand()}")
+        return SourceStatus(True, f"intact at {self.root}")
+
+    def _by_hand(self) -> str:
+        names = ", ".join(str(checked.path) for checked in self.archives())
+        return f"put the files from {self.address} there by hand: {names}"
+
+
+class OfficialReader(PublishedReader, ListedReader):
+    """A data set in its official folder, whose licence asks people to fetch it themselves.
+
+    Attributes:
+        folder: The folder below the root that holds it.
+        test_folder: The folder below that which holds the test images, perhaps with others.
+        archive: The file in the root that it is unpacked from; empty where people unpack it.
+        md5: The archive's checksum.
+    """
+
+    folder = ""
+    test_folder = "val"
+    archive = ""
+    md5 = ""
+
+    @property
+    def path(self) -> Path:
+        return self.root / self.folder
+
+    def instruction(self) -> str:
+        return f"get {self.archive} from {self.address} and put it into {self.root}"
+
+    def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
+        """Return both official parts as lists of files, after unpacking the archive if need be."""
+        if self._packed():
+            packed = Checked(self.root / self.archive, self.md5)
+            if packed.fault():
+                raise InputError(f"dataset {self.name!r}: {packed.fault()}; {self.instruction()}")
+            try:
+                unpack(packed.path, self.folder)
+            except FAILURES as error:
+                reason = f"{packed.path} cannot be unpacked: {error}"
+                raise InputError(f"dataset {self.name!r}: {reason}") from error
+        self._require()
+        classes, train, test = self.listing()
+        files = self.image_files
+        return self.info(classes), files(train), None if test is None else files(test)
+
+    def test_paths(self) -> list[Path]:
+        """Return the folder of the test images, and the archive."""
+        packed = [self.root / self.archive] if self.archive else []
+        return [self.path / self.test_folder, *packed]
+
+    def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
+        if self._packed():
+            return None
+        self._require()
+        return super().labels()
+
+    def check(self) -> SourceStatus:
+        """List the images, without opening them; an intact archive is as good as its folder."""
+        if not self._packed():
+            return super().check()
+        packed = Checked(self.root / self.archive, self.md5)
+        fault = packed.fault()
+        return SourceStatus(not fault, fault or f"{packed.path} is intact", self.instruction())
+
+    def _packed(self) -> bool:
+        return not self.path.is_dir() and (self.root / self.archive).is_file()
+
+    def _require(self) -> None:
+        if not self.path.is_dir():
+            raise InputError(f"dataset {self.name!r} does not exist; {self.instruction()}")
+
+
+def _first_fault(files: list[Checked]) -> str:
+    return next(filter(None, (checked.fault() for checked in files)), "")
+
+
+def _arrays(images: np.ndarray, labels: np.ndarray) -> RowArrays:
+    images = images[..., None] if images.ndim == 3 else images
+    return RowArrays(np.ascontiguousarray(images), np.asarray(labels, np.int64))

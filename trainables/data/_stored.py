@@ -1,0 +1,143 @@
+"""Folders that are stored once, whole, with a manifest of their files."""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from filelock import FileLock
+
+from trainables.common.errors import InputError
+from trainables.common.files import file_facts, file_hash, scratch_folder
+from trainables.data._inputs import Inputs
+
+SCHEMA = 1
+SECONDS_BETWEEN_NOTICES = 5.0
+
+Notice = Callable[[str], None]
+"""Told how far a long preparation is."""
+Files = Mapping[str, Mapping[str, Any]]
+"""Size and SHA-256 of every file of a folder, by its path below it."""
+Found = TypeVar("Found")
+
+
+def silent(text: str) -> None:
+    """Tell no one."""
+
+
+def find_or_make(find: Callable[[], Found | None], make: Callable[[], Found], lock: Path) -> Found:
+    """Return what ``find`` finds, or else what ``make`` makes; one process makes, others wait.
+
+    Raises:
+        OSError: If the folder of the file ``lock`` cannot be written.
+    """
+    found = find()
+    if found is not None:
+        return found
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(lock):
+        return find() or make()
+
+
+def make_folder(directory: Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` fill a folder that becomes ``directory`` when whole; what was there goes."""
+    with scratch_folder(".making-", directory.parent) as scratch:
+        write(scratch)
+        scratch.chmod(0o755)
+        if directory.exists():
+            with scratch_folder(".damaged-", directory.parent) as old:
+                os.replace(directory, old)
+        os.replace(scratch, directory)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return a manifest.
+
+    Raises:
+        InputError: If it is absent, damaged or of another version.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise InputError(f"{path} is not a manifest of version {SCHEMA}")
+    return document
+
+
+def read_array(path: Path) -> np.ndarray:
+    """Return a stored array, memory-mapped.
+
+    Raises:
+        InputError: If it is absent or damaged.
+    """
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+
+
+def write_blocks(
+    path: Path, inputs: Inputs, count: int, blocks: Iterable[np.ndarray], notice: Notice
+) -> None:
+    """Write blocks of rows, ``count`` in all, one after the other as one ``.npy`` file.
+
+    Not through a memory map: a full disk would then end the process without a word.
+    """
+    shape = (count, *inputs.row)
+    fields = {"descr": inputs.dtype.str, "fortran_order": False, "shape": shape}
+    noticed, done = time.monotonic(), 0
+    with path.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, fields)
+        for block in blocks:
+            stream.write(np.ascontiguousarray(block).data)
+            done += len(block)
+            if time.monotonic() - noticed > SECONDS_BETWEEN_NOTICES:
+                noticed = time.monotonic()
+                notice(f"{done:,} of {count:,} {inputs.kind}")
+
+
+def describe_files(directory: Path) -> Files:
+    """Return size and SHA-256 of every ``.npy`` file below ``directory``."""
+    return {
+        path.relative_to(directory).as_posix(): file_facts(path)
+        for path in sorted(directory.rglob("*.npy"))
+    }
+
+
+def check_sizes(directory: Path, files: Files) -> None:
+    """Look for every file of a manifest, without reading it.
+
+    Raises:
+        InputError: If one is absent or has another size; the text names it.
+    """
+    for name, entry in files.items():
+        path = directory / name
+        size = path.stat().st_size if path.is_file() else None
+        if size != entry["bytes"]:
+            found = "is absent" if size is None else f"has {size} bytes"
+            raise InputError(f"{path} {found}, expected are {entry['bytes']} bytes")
+
+
+def check_hashes(directory: Path, files: Files) -> None:
+    """Hash every file of a manifest.
+
+    Raises:
+        InputError: If one is absent or damaged; the text names it.
+    """
+    for name, entry in files.items():
+        path = directory / name
+        if not path.is_file():
+            raise InputError(f"{path} is absent")
+        if file_hash(path) != entry["sha256"]:
+            raise InputError(f"{path} is damaged: its checksum has changed")
+
+
+def digest(fields: Mapping[str, Any] | Iterable[Any]) -> str:
+    """Return a hash (32 hex digits) of JSON-able values."""
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,164 @@
+"""The form that every suite takes, and the registry."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from trainables.common.errors import InputError
+from trainables.common.paths import local_path
+from trainables.common.registry import Registry
+from trainables.data import DatasetInfo, Images, PreparedData
+from trainables.data.suites._data import SuiteData
+
+Outputs = Callable[[np.ndarray], Tensor]
+"""Log-probabilities (N, K), float32 on the CPU, of rows in the form of the task's, (N, ...)."""
+
+
+class Part(NamedTuple):
+    """Rows that a suite stores as one file.
+
+    Attributes:
+        name: The file's stem.
+        rows: Number of rows.
+        blocks: The rows in the form of the task's, a block at a time.
+    """
+
+    name: str
+    rows: int
+    blocks: Iterable[np.ndarray]
+
+
+class Suite(ABC):
+    """Further test data of a task, and what is measured on them; a subclass is a registry entry.
+
+    What reads the source raises ``InputError`` if it is damaged, or absent with no download.
+
+    Args:
+        name: The full name, such as ``ood-npz:my.npz``; for the others see ``Reader``.
+
+    Attributes:
+        pool: Metrics of a task's suites of one pool are averaged under this name.
+    """
+
+    pool = ""
+
+    def __init__(self, name: str, argument: str, root: Path) -> None:
+        self.name = name
+        self.argument = argument
+        self.root = local_path(root, "data root")
+
+    @classmethod
+    def names(cls, entry: str) -> list[str]:
+        """Return what sweep files may write for the registry entry ``entry``."""
+        return [entry]
+
+    @classmethod
+    def accepts(cls, argument: str) -> bool:
+        """Return whether ``argument`` may follow the entry's name and a hyphen."""
+        return not argument
+
+    @property
+    def label(self) -> str:
+        """Return what metrics begin with: a name that every tracking server accepts."""
+        return self.name
+
+    def full_name(self) -> str:
+        """Return a name that means the same from every working directory."""
+        return self.name
+
+    @abstractmethod
+    def check(self, info: DatasetInfo) -> None:
+        """Make sure that the suite fits a task's data.
+
+        Raises:
+            InputError: If it does not; the text says why.
+        """
+
+    def missing_download(self) -> str:
+        """Return what would have to be downloaded first, in one line; empty if nothing."""
+        return ""
+
+    @abstractmethod
+    def signature(self) -> str:
+        """Return a text that changes when the suite's source changes."""
+
+    @abstractmethod
+    def test_paths(self) -> list[Path]:
+        """Return the files and folders of the source, which search trials must not open."""
+
+    @abstractmethod
+    def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, Iterable[Part]]:
+        """Return the labels (N,), int64, that the rows have, and what is to be stored of them."""
+
+    @abstractmethod
+    def judge(
+        self, data: SuiteData, outputs: Outputs, clean: Tensor
+    ) -> tuple[dict[str, float], dict[str, Tensor]]:
+        """Measure one configuration.
+
+        Args:
+            data: The suite as stored.
+            outputs: The configuration.
+            clean: Its log-probabilities (M, K) of the clean test rows.
+
+        Returns:
+            Metrics, fractions, and the tensors from which they can be computed again.
+        """
+
+    def form(self, info: DatasetInfo) -> Images:
+        """Return a task's inputs, for suites of images.
+
+        Raises:
+            InputError: If they are of another kind.
+        """
+        if not isinstance(info.inputs, Images):
+            raise self.refuse(f"is of images, {info.name!r} holds {info.inputs.kind}")
+        return info.inputs
+
+    def refuse(self, reason: str) -> InputError:
+        """Return the error that says why the suite cannot be used."""
+        return InputError(f"suite {self.name!r}: {reason}")
+
+
+SUITES: Registry[Suite] = Registry("suite", "trainables.data.suites")
+
+
+def find_suite(name: str, root: Path | str) -> Suite:
+    """Return the suite of ``name``: an entry, or an entry, a hyphen and what the entry takes.
+
+    Raises:
+        InputError: If there is none of that name; the text lists near names or all of them.
+    """
+    if name in SUITES:
+        entry, argument = name, ""
+    else:
+        entry, _, argument = name.partition("-")
+    if entry not in SUITES or not SUITES.get(entry).accepts(argument):
+        known = suite_names()
+        near = get_close_matches(name, known, n=3) or known
+        raise InputError(f"unknown suite {name!r}; there are: {', '.join(near)}")
+    return SUITES.get(entry)(name, argument, Path(root))
+
+
+def suite_names() -> list[str]:
+    """Return every suite's name, sorted; forms with an argument as ``ood-npz:PATH``."""
+    return sorted(name for entry in SUITES.names() for name in SUITES.get(entry).names(entry))
+
+
+def check_suites(names: Sequence[str], root: Path | str) -> None:
+    """Make sure that all suites of a task are known and go by different labels.
+
+    Raises:
+        InputError: If not.
+    """
+    labels: dict[str, str] = {}
+    for name in names:
+        label = find_suite(name, root).label
+        if label in labels:
+            raise InputError(f"{labels[label]!r} and {name!r} are both called {label!r}")
+        labels[label] = name

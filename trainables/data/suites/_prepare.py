@@ -1,0 +1,107 @@
+"""Stores a suite once for every task that is measured on it."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from trainables.common.errors import InputError
+from trainables.data import PreparedData
+from trainables.data._guard import require_unsealed
+from trainables.data._prepared import SUITES
+from trainables.data._seal import SUITE_MANIFEST
+from trainables.data._stored import (
+    SCHEMA,
+    Notice,
+    describe_files,
+    digest,
+    find_or_make,
+    make_folder,
+    silent,
+    write_blocks,
+)
+from trainables.data.suites._base import Suite, find_suite
+from trainables.data.suites._data import LABELS, SuiteData
+
+
+def suite_directory(suite: Suite, prepared: PreparedData) -> Path:
+    """Return where a suite of a task is stored, beside the task's data, or would be."""
+    key = digest([SCHEMA, suite.full_name(), prepared.key])
+    return prepared.directory.parent / SUITES / key
+
+
+def prepare_suite(
+    name: str,
+    root: Path | str,
+    prepared: PreparedData,
+    download: bool = True,
+    notice: Notice = silent,
+) -> SuiteData:
+    """Bring a suite into the form of a task's images and store it; later, find it there.
+
+    What is stored is used only if its source has not changed and every checksum still holds.
+    Where the task keeps only some of its test images, as many are kept of the suite.
+
+    For the arguments see ``trainables.data.prepare``; names are those of ``suite_names``.
+
+    Raises:
+        InputError: If there is no suite of that name, it does not fit the task, or its source is
+            absent or damaged, or it cannot be stored.
+        TestDataSealedError: If it has to be read and this process is sealed.
+    """
+    suite = find_suite(name, root)
+    suite.check(prepared.info)
+    directory = suite_directory(suite, prepared)
+    try:
+        return find_or_make(
+            lambda: _find(directory, suite),
+            lambda: _make(suite, prepared, directory, download, notice),
+            directory.with_suffix(".lock"),
+        )
+    except OSError as error:
+        raise suite.refuse(f"cannot be stored in {directory}: {error}") from error
+
+
+def _find(directory: Path, suite: Suite) -> SuiteData | None:
+    try:
+        found = SuiteData.open(directory)
+        found.verify()
+    except InputError:
+        # Absent or damaged: it is made again.
+        return None
+    return found if found.signature == suite.signature() else None
+
+
+def _make(
+    suite: Suite, prepared: PreparedData, directory: Path, download: bool, notice: Notice
+) -> SuiteData:
+    require_unsealed(f"suite {suite.name!r}")
+    make_folder(directory, lambda scratch: _write(suite, prepared, scratch, download, notice))
+    return SuiteData.open(directory)
+
+
+def _write(
+    suite: Suite, prepared: PreparedData, folder: Path, download: bool, notice: Notice
+) -> None:
+    labels, parts = suite.read(prepared, download)
+    np.save(folder / f"{LABELS}.npy", labels, allow_pickle=False)
+    inputs = prepared.info.inputs
+    for part in parts:
+        path = folder / f"{part.name}.npy"
+        write_blocks(path, inputs, part.rows, part.blocks, partial(_notify, notice, part.name))
+    files = describe_files(folder)
+    document = {
+        "schema": SCHEMA,
+        "name": suite.full_name(),
+        "root": str(suite.root),
+        "signature": suite.signature(),
+        "fingerprint": digest({name: entry["sha256"] for name, entry in files.items()}),
+        "test_paths": [str(path) for path in suite.test_paths()],
+        "files": files,
+    }
+    (folder / SUITE_MANIFEST).write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+def _notify(notice: Notice, part: str, text: str) -> None:
+    notice(f"{part}: {text}")

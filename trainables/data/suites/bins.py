@@ -1,0 +1,55 @@
+"""The clean test rows again, in another number of bins."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from trainables.data import DatasetInfo, PreparedData
+from trainables.data.suites._base import SUITES, Outputs, Part, Suite
+from trainables.data.suites._data import SuiteData
+from trainables.metrics import METRICS, REPORTED, calibration_report
+
+COUNT = re.compile(r"[1-9]\d{0,5}")
+
+
+@SUITES.register("bins")
+class BinsSuite(Suite):
+    """``bins-N``: every binned error of the clean test rows with N bins, where 15 are usual.
+
+    For figures beside those of papers with another number, such as ``bins-10/ece``. Not for a
+    choice of the number that flatters: more bins give a larger error.
+    """
+
+    @classmethod
+    def names(cls, entry: str) -> list[str]:
+        """Return the two numbers that papers use beside 15; any other will do."""
+        return [f"{entry}-10", f"{entry}-20"]
+
+    @classmethod
+    def accepts(cls, argument: str) -> bool:
+        """Return whether ``argument`` is a number from 1 to 999999."""
+        return COUNT.fullmatch(argument) is not None
+
+    def check(self, info: DatasetInfo) -> None:
+        """Accept every task."""
+
+    def signature(self) -> str:
+        """Return the name: the task's data are part of the place."""
+        return self.name
+
+    def test_paths(self) -> list[Path]:
+        """Return nothing: the task's test rows are sealed with the task."""
+        return []
+
+    def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, list[Part]]:
+        """Return the labels of the task's test rows; what the chain says of these is known."""
+        return np.array(prepared.test().labels), []
+
+    def judge(
+        self, data: SuiteData, outputs: Outputs, clean: Tensor
+    ) -> tuple[dict[str, float], dict[str, Tensor]]:
+        """Return the binned errors of the clean rows."""
+        report = calibration_report(clean, labels=data.labels(), bins=int(self.argument))
+        return {name: report[name] for name in REPORTED if METRICS[name].binned}, {}

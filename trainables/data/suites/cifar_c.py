@@ -1,0 +1,165 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from torchvision.datasets.utils import download_url
+
+from trainables.common.errors import InputError
+from trainables.data import DatasetInfo, PreparedData
+from trainables.data._archives import FAILURES, Checked, line_of, unpack
+from trainables.data._source import files_signature
+from trainables.data._split import limit_rows
+from trainables.data._stored import read_array
+from trainables.data.cifar import CLASSES, FINE_CLASSES
+from trainables.data.suites._base import SUITES, Part
+from trainables.data.suites._corruptions import CORRUPTIONS, SEVERITIES, CorruptionSuite
+from trainables.data.suites._data import LABELS
+
+
+class OfficialCorruptions(CorruptionSuite):
+    """Corrupted CIFAR test images as their authors publish them.
+
+    One ``CORRUPTION.npy`` of five times 10,000 images, severity by severity, in the order of the
+    official test set, and ``labels.npy``. Of the 19 corruptions published, the 15 of the benchmark
+    count; the four others are its validation set.
+
+    Attributes:
+        folder: The arrays' folder below the root.
+        address: Where the archive is.
+        archive: The archive's file name.
+        md5: Its checksum.
+        classes: Class names of the clean data set.
+        images: Images of one severity.
+    """
+
+    folder = ""
+    address = ""
+    archive = ""
+    md5 = ""
+    classes: tuple[str, ...]
+    images = 10_000
+
+    def check(self, info: DatasetInfo) -> None:
+        """Accept tasks with the clean data set's form and class names.
+
+        Users' archives may leave the names out.
+        """
+        form = self.form(info)
+        if form.row != (32, 32, 3):
+            height, width = form.size
+            raise self.refuse(
+                f"has 32 x 32 images of 3 channels, {info.name!r} has {width} x {height} of "
+                f"{form.channels}"
+            )
+        if info.num_classes != len(self.classes):
+            raise self.refuse(
+                f"has {len(self.classes)} classes, {info.name!r} has {info.num_classes}"
+            )
+        unnamed = info.classes == tuple(map(str, range(info.num_classes)))
+        if info.classes != self.classes and not (unnamed and info.name.startswith("npz:")):
+            number = next(k for k, name in enumerate(self.classes) if info.classes[k] != name)
+            raise self.refuse(
+                f"calls class {number} {self.classes[number]!r}, {info.name!r} calls it "
+                f"{info.classes[number]!r}"
+            )
+
+    def missing_download(self) -> str:
+        """Return the archive unless it is there, packed or unpacked."""
+        packed = self.root / self.archive
+        if (self.root / self.folder).is_dir() or packed.is_file():
+            return ""
+        return f"suite {self.name!r} is not downloaded yet: {packed} is absent"
+
+    def signature(self) -> str:
+        """Return a hash of names, sizes and times of the arrays."""
+        return files_signature(map(self._path, (*CORRUPTIONS, LABELS)))
+
+    def test_paths(self) -> list[Path]:
+        """Return the arrays' folder and the archive."""
+        return [self.root / self.folder, self.root / self.archive]
+
+    def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, Iterator[Part]]:
+        """Return the labels of the rows that the task keeps, and one part a corruption."""
+        self._provide(download)
+        labels = self._labels()
+        rows = limit_rows(labels, prepared.split)
+        return labels[rows], self._parts(rows)
+
+    def _parts(self, rows: np.ndarray) -> Iterator[Part]:
+        for corruption in CORRUPTIONS:
+            images = self._array(corruption)
+            if images.dtype != np.uint8 or images.shape != (SEVERITIES * self.images, 32, 32, 3):
+                raise self.refuse(
+                    f"{self._path(corruption)} is {images.dtype} {images.shape}, expected is uint8 "
+                    f"{(SEVERITIES * self.images, 32, 32, 3)}"
+                )
+            blocks = (images[severity * self.images + rows] for severity in range(SEVERITIES))
+            yield Part(corruption, SEVERITIES * len(rows), blocks)
+
+    def _labels(self) -> np.ndarray:
+        labels = self._array(LABELS)
+        if labels.dtype.kind not in "iu" or labels.shape != (SEVERITIES * self.images,):
+            raise self.refuse(
+                f"{self._path(LABELS)} is {labels.dtype} {labels.shape}, expected are integers "
+                f"{(SEVERITIES * self.images,)}"
+            )
+        first = labels[: self.images].astype(np.int64)
+        if not 0 <= first.min() <= first.max() < len(self.classes):
+            raise self.refuse(
+                f"{self._path(LABELS)} holds labels outside 0..{len(self.classes) - 1}"
+            )
+        if (labels.reshape(SEVERITIES, -1) != first).any():
+            raise self.refuse(f"{self._path(LABELS)} differs between severities")
+        return first
+
+    def _path(self, name: str) -> Path:
+        return self.root / self.folder / f"{name}.npy"
+
+    def _array(self, name: str) -> np.ndarray:
+        try:
+            return read_array(self._path(name))
+        except InputError as error:
+            raise self.refuse(str(error)) from error
+
+    def _provide(self, download: bool) -> None:
+        """Unpack the archive, after a download if need be, unless the folder is there."""
+        packed = Checked(self.root / self.archive, self.md5)
+        if (self.root / self.folder).is_dir():
+            return
+        by_hand = (
+            f"put {self.archive} from {self.address} into {self.root}, or use generated-c, whose "
+            "corruptions are generated"
+        )
+        if packed.path.is_file() and packed.fault():
+            raise self.refuse(f"{packed.fault()}; {by_hand}")
+        if not packed.path.is_file() and not download:
+            raise self.refuse(f"{self.root / self.folder} is absent; {by_hand}")
+        try:
+            if not packed.path.is_file():
+                url = f"{self.address}/files/{self.archive}"
+                download_url(url, str(self.root), self.archive, self.md5)
+            unpack(packed.path, self.folder)
+        except FAILURES as error:
+            raise self.refuse(f"{line_of(error)}; {by_hand}") from error
+
+
+@SUITES.register("cifar10-c")
+class Cifar10C(OfficialCorruptions):
+    """CIFAR-10-C (Hendrycks and Dietterich, ICLR 2019), from the official arrays, 2.9 GB."""
+
+    folder = "CIFAR-10-C"
+    address = "https://zenodo.org/records/2535967"
+    archive = "CIFAR-10-C.tar"
+    md5 = "56bf5dcef84df0e2308c6dcbcbbd8499"
+    classes = CLASSES
+
+
+@SUITES.register("cifar100-c")
+class Cifar100C(OfficialCorruptions):
+    """CIFAR-100-C (Hendrycks and Dietterich, ICLR 2019), from the official arrays, 2.9 GB."""
+
+    folder = "CIFAR-100-C"
+    address = "https://zenodo.org/records/3555552"
+    archive = "CIFAR-100-C.tar"
+    md5 = "11f0ed0f1191edbf9fa23466ae6021d3"
+    classes = FINE_CLASSES

@@ -1,0 +1,174 @@
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.transforms.v2.functional import grayscale_to_rgb, resize, rgb_to_grayscale
+
+from trainables.common.checks import check_number
+from trainables.data import (
+    SOURCES,
+    DatasetInfo,
+    Images,
+    PreparedData,
+    find_reader,
+    missing_download,
+    read_source,
+)
+from trainables.data._split import limit_rows
+from trainables.data.cifar import LongTailMixin
+from trainables.data.suites._base import SUITES, Outputs, Part, Suite
+from trainables.data.suites._data import SuiteData
+
+PART = "images"
+OWN = ("npz", "folder")
+
+
+def auroc(inside: Tensor, outside: Tensor) -> float:
+    """Return the area under the ROC curve, in [0, 1].
+
+    In-distribution is the positive class and should have the higher scores: it is the probability
+    that a random in-distribution image scores above a random other one, ties counting one half. One
+    half is chance; turning both score and positive class round leaves it as it is.
+
+    Args:
+        inside: Scores of in-distribution images, (N,).
+        outside: Scores of other images, (M,).
+
+    Raises:
+        ValueError: If one is empty or holds NaN.
+    """
+    _check(inside, outside)
+    ordered = inside.sort().values
+    above = len(ordered) - torch.searchsorted(ordered, outside, right=True)
+    equal = len(ordered) - above - torch.searchsorted(ordered, outside)
+    wins = above.sum().item() + equal.sum().item() / 2
+    return wins / (len(inside) * len(outside))
+
+
+def fpr_at_tpr(inside: Tensor, outside: Tensor, tpr: float = 0.95) -> float:
+    """Return the false-positive rate at a true-positive rate, in [0, 1]; lower is better.
+
+    In-distribution is the positive class, as in Liang et al., Enhancing the reliability of
+    out-of-distribution image detection, ICLR 2018: the threshold is the highest that accepts at
+    least the share ``tpr`` of in-distribution images, and the rate is the share of the other images
+    that it accepts too. Code that takes the other images as positive prints another number. For the
+    scores see ``auroc``.
+
+    Raises:
+        ValueError: If scores are missing or NaN, or ``tpr`` is outside (0, 1].
+    """
+    _check(inside, outside)
+    check_number("tpr", tpr, 0, 1, open_low=True)
+    accepted = math.ceil(tpr * len(inside) - 1e-9)
+    threshold = inside.sort(descending=True).values[accepted - 1]
+    return (outside >= threshold).double().mean().item()
+
+
+def _check(inside: Tensor, outside: Tensor) -> None:
+    for name, scores in (("inside", inside), ("outside", outside)):
+        if scores.ndim != 1 or not len(scores):
+            raise ValueError(f"{name} has shape {tuple(scores.shape)}, allowed is (N,), N >= 1")
+        if scores.isnan().any():
+            raise ValueError(f"{name} holds NaN")
+
+
+@SUITES.register("ood")
+class OodSuite(Suite):
+    """``ood-DATASET``: can the confidence tell the task's test images from those of ``DATASET``?
+
+    Any data set will do, such as ``ood-svhn`` or ``ood-npz:PATH``: its test images, or all where
+    it has no test set. They are brought to the task's size (bilinear, antialiased) and channels.
+
+    The score is the largest softmax probability (Hendrycks and Gimpel, ICLR 2017), of the whole
+    chain, calibrator included; it is compared on the scale of its logarithm, where probabilities
+    near 1 do not fall together. Metrics: ``auroc`` and ``fpr95``, fractions, in-distribution
+    positive. Several such suites also give their means, ``ood/auroc`` and ``ood/fpr95``, as in
+    Table 2 of the MaC-Cal paper. Not for a data set that shows the task's own classes.
+    """
+
+    pool = "ood"
+
+    def __init__(self, name: str, argument: str, root: Path) -> None:
+        super().__init__(name, argument, root)
+        self.reader = find_reader(argument, self.root)
+
+    @classmethod
+    def names(cls, entry: str) -> list[str]:
+        """Return one name a data set; long-tailed ones have the test images of others."""
+        known = [(name, SOURCES.get(name)) for name in SOURCES.names()]
+        return [
+            f"{entry}-{name}:{reader.placeholder}" if reader.placeholder else f"{entry}-{name}"
+            for name, reader in known
+            if not issubclass(reader, LongTailMixin)
+        ]
+
+    @classmethod
+    def accepts(cls, argument: str) -> bool:
+        """Return whether ``argument`` names a data set."""
+        return argument.partition(":")[0] in SOURCES
+
+    @property
+    def label(self) -> str:
+        """Return ``ood-`` and the data set's name, or the stem of its file or folder."""
+        kind, _, place = self.argument.partition(":")
+        short = Path(place).stem if kind in OWN else self.argument
+        return f"ood-{re.sub(r'[^A-Za-z0-9_.-]', '_', short)[:60]}"
+
+    def full_name(self) -> str:
+        """Return the name with an absolute path, if it has one."""
+        return f"ood-{self.reader.full_name()}"
+
+    def check(self, info: DatasetInfo) -> None:
+        """Accept tasks on grey or RGB images."""
+        channels = self.form(info).channels
+        if channels not in (1, 3):
+            raise self.refuse(f"needs images of 1 or 3 channels, {info.name!r} has {channels}")
+
+    def missing_download(self) -> str:
+        """Return what the other data set lacks."""
+        return missing_download(self.argument, self.root)
+
+    def signature(self) -> str:
+        """Return the reader's signature."""
+        return self.reader.signature()
+
+    def test_paths(self) -> list[Path]:
+        """Return the files that hold the other data set's test images."""
+        return self.reader.test_paths()
+
+    def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, list[Part]]:
+        """Return the one part, and labels of the other data set, which are compared with nothing.
+
+        Raises:
+            InputError: If the other data set has the task's own images.
+        """
+        source = read_source(self.argument, self.root, download)
+        if source.fingerprint == prepared.fingerprint:
+            raise self.refuse(f"has the images of the task itself, {prepared.info.name!r}")
+        part = source.test or source.train
+        kept = part.take(limit_rows(part.labels, prepared.split))
+        form = self.form(prepared.info)
+        blocks = (fitted(block, form) for block in kept.blocks())
+        return kept.labels, [Part(PART, len(kept), blocks)]
+
+    def judge(
+        self, data: SuiteData, outputs: Outputs, clean: Tensor
+    ) -> tuple[dict[str, float], dict[str, Tensor]]:
+        """Return AUROC and FPR95 of the largest log-probability, and both sets of it."""
+        inside = clean.double().amax(1)
+        outside = outputs(data.values(PART)).double().amax(1)
+        metrics = {"auroc": auroc(inside, outside), "fpr95": fpr_at_tpr(inside, outside)}
+        return metrics, {"inside": inside, "outside": outside}
+
+
+def fitted(images: np.ndarray, form: Images) -> np.ndarray:
+    """Return images (N, H, W, C), uint8, in the size and the 1 or 3 channels of ``form``."""
+    planes = torch.from_numpy(np.array(images)).permute(0, 3, 1, 2)
+    if planes.shape[1] in (2, 4):
+        planes = planes[:, :-1]  # The last one is transparency.
+    if planes.shape[1] != form.channels:
+        planes = grayscale_to_rgb(planes) if form.channels == 3 else rgb_to_grayscale(planes)
+    return resize(planes, list(form.size), antialias=True).permute(0, 2, 3, 1).contiguous().numpy()

@@ -1,0 +1,34 @@
+from ._binning import Binned, bin_index, width_edges
+from ._curves import (
+    ReliabilityCurve,
+    RiskCoverageCurve,
+    reliability_curve,
+    reliability_diagram,
+    risk_coverage_curve,
+)
+from ._floor import NoiseFloor, noise_floor, noise_floors
+from ._metrics import FLOORED, METRICS, REPORTED, Metric, metrics_digest
+from ._report import calibration_report, evaluation_report
+from ._stacked import calibration_reports
+
+__all__ = [
+    "FLOORED",
+    "METRICS",
+    "REPORTED",
+    "Binned",
+    "Metric",
+    "NoiseFloor",
+    "ReliabilityCurve",
+    "RiskCoverageCurve",
+    "bin_index",
+    "calibration_report",
+    "calibration_reports",
+    "evaluation_report",
+    "metrics_digest",
+    "noise_floor",
+    "noise_floors",
+    "reliability_curve",
+    "reliability_diagram",
+    "risk_coverage_curve",
+    "width_edges",
+]

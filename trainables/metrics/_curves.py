@@ -1,0 +1,159 @@
+"""The numbers behind reliability diagrams and risk-coverage curves, and the diagram itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainables.common.checks import check_choice
+from trainables.metrics._binning import Binned, mass_edges, width_edges
+from trainables.metrics._scores import ArrayLike, Scores, check_bins
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Fixed, because a layout that is fitted to the texts draws everything twice.
+MARGINS = {"left": 0.15, "right": 0.97, "bottom": 0.1, "top": 0.93, "hspace": 0.08}
+
+
+@dataclass(frozen=True, eq=False)
+class ReliabilityCurve:
+    """What each bin of the top-label confidence holds, from the lowest bin to the highest.
+
+    Attributes:
+        edges: Ends of the bins ``(a, b]``, (bins + 1,), in [0, 1].
+        confidence: Mean confidence of each bin, (bins,); NaN where it is empty.
+        accuracy: Share of right rows of each bin, (bins,); NaN where it is empty.
+        count: Rows in each bin, (bins,), int64.
+    """
+
+    edges: NDArray[np.float64]
+    confidence: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+    count: NDArray[np.int64]
+
+    @property
+    def error(self) -> float:
+        """Mean gap between accuracy and confidence, weighted by rows: ECE (mass: AECE)."""
+        gaps = np.where(self.count > 0, np.abs(self.accuracy - self.confidence), 0.0)
+        return float(gaps @ self.count / self.count.sum())
+
+
+def reliability_curve(
+    logits: ArrayLike | None = None,
+    probs: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+    bins: int = 15,
+    scheme: str = "width",
+) -> ReliabilityCurve:
+    """Return confidence, accuracy and count of each bin of the top-label confidence.
+
+    The scheme is ``width`` for the bins of ECE and MCE, ``mass`` for those of AECE. For the other
+    arguments and for errors see ``calibration_report``.
+
+    Raises:
+        ValueError: Also if ``scheme`` is neither.
+    """
+    check_bins(bins)
+    check_choice("scheme", scheme, ("width", "mass"))
+    scores = Scores(logits, probs, labels)
+    confidence = scores.confidence[None]
+    if scheme == "mass":
+        edges = mass_edges(confidence, bins)[0]
+    else:
+        edges = width_edges(bins, scores.edge_dtype, confidence.device)
+    binned = Binned(confidence, scores.correct[None], edges)
+    sums = (binned.counts, binned.scores, binned.hits)
+    count, total, right = (values[0].cpu().numpy() for values in sums)
+    filled = np.where(count > 0, count, np.nan)
+    return ReliabilityCurve(
+        edges.cpu().numpy(), total / filled, right / filled, count.astype(np.int64)
+    )
+
+
+def reliability_diagram(curve: ReliabilityCurve, title: str = "") -> Figure:
+    """Draw accuracy over confidence, the gap to the diagonal, and the share of rows of each bin.
+
+    No global state of matplotlib is touched, so it needs no display and is safe in threads:
+    ``figure.savefig(path)`` writes it. The title is drawn as it is, never read as mathematics.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.0, 4.8))
+    FigureCanvasAgg(figure)
+    main, share = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1), gridspec_kw=MARGINS)
+    _draw_bars(main, curve)
+    _draw_share(share, curve)
+    main.set_title(title, parse_math=False)
+    return figure
+
+
+def _draw_bars(axes: Axes, curve: ReliabilityCurve) -> None:
+    filled = curve.count > 0
+    left, width = curve.edges[:-1][filled], np.diff(curve.edges)[filled]
+    accuracy, gap = curve.accuracy[filled], (curve.confidence - curve.accuracy)[filled]
+    bars = partial(axes.bar, left, width=width, align="edge", edgecolor="black", linewidth=0.5)
+    bars(height=accuracy, color="#4c72b0", label="accuracy")
+    bars(height=gap, bottom=accuracy, color="#c44e52", alpha=0.4, label="gap")
+    axes.plot((0, 1), (0, 1), linestyle="--", color="0.4", linewidth=1)
+    box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none"}
+    text = f"error {100 * curve.error:.2f} %"
+    axes.text(0.97, 0.05, text, ha="right", transform=axes.transAxes, bbox=box)
+    axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+    axes.legend(loc="upper left", frameon=False)
+
+
+def _draw_share(axes: Axes, curve: ReliabilityCurve) -> None:
+    share = curve.count / curve.count.sum()
+    axes.bar(curve.edges[:-1], share, np.diff(curve.edges), align="edge", color="0.6")
+    axes.set(xlabel="confidence", ylabel="share")
+
+
+@dataclass(frozen=True, eq=False)
+class RiskCoverageCurve:
+    """The share of errors among the most confident rows, for each number of them.
+
+    Attributes:
+        coverage: Share of rows that are kept, (N,), from 1/N to 1.
+        risk: Share of errors among those, (N,), in [0, 1]; the last is the error of all rows.
+    """
+
+    coverage: NDArray[np.float64]
+    risk: NDArray[np.float64]
+
+    @property
+    def area(self) -> float:
+        """Area under the curve (AURC), the mean risk over all coverages: lower is better."""
+        return float(self.risk.mean())
+
+
+def risk_coverage_curve(
+    logits: ArrayLike | None = None,
+    probs: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+) -> RiskCoverageCurve:
+    """Return the errors that are left when rows of low top-label confidence are turned away.
+
+    Rows of equal confidence have no order, so their errors are spread evenly over them: that is
+    the mean over all orders. For arguments and errors see ``calibration_report``.
+
+    Source: Geifman and El-Yaniv, Selective Classification for Deep Neural Networks, NeurIPS 2017;
+    the area: Geifman, Uziel and El-Yaniv, Bias-Reduced Uncertainty Estimation for Deep Neural
+    Classifiers, ICLR 2019.
+    """
+    scores = Scores(logits, probs, labels)
+    confidence, order = scores.confidence.sort(descending=True)
+    wrong = 1 - scores.correct[order]
+    _, group, sizes = confidence.unique_consecutive(return_inverse=True, return_counts=True)
+    totals = torch.zeros(len(sizes), dtype=wrong.dtype, device=wrong.device)
+    even = totals.index_add(0, group, wrong) / sizes
+    kept = torch.arange(1, scores.num_rows + 1, dtype=wrong.dtype, device=wrong.device)
+    risk = even[group].cumsum(0) / kept
+    return RiskCoverageCurve((kept / scores.num_rows).cpu().numpy(), risk.cpu().numpy())

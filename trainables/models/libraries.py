@@ -1,0 +1,114 @@
+"""Any network of timm and torchvision whose classifier is one linear layer."""
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from trainables.data import ImageShape
+from trainables.models._base import Network
+from trainables.models._blocks import cannot_take, split_at_classifier
+from trainables.models._registry import register_model, unknown_model
+
+PRETRAINED = "@pretrained"
+
+
+@register_model("timm:")
+def timm_model(name: str, num_classes: int, shape: ImageShape) -> Network:
+    """Build one of timm's networks, with random weights unless the name ends in ``@pretrained``.
+
+    Networks made for one image size (vision transformers) are built for the size at hand; with
+    pretrained weights, their position embeddings are interpolated by timm. The classifier is always
+    new. Images are normalised by the data set, not by the network's own statistics. A name is one
+    from ``timm.list_models()``, such as ``vit_small_patch16_224``; a tag of pretrained weights may
+    follow it after a dot.
+
+    Raises:
+        InputError: If timm has no such network, it cannot take such images, its classifier is not
+            one linear layer, or its pretrained weights cannot be had.
+    """
+    base = name.removesuffix(PRETRAINED)
+    # timm takes two seconds to import, which a command that builds no network should not wait for.
+    timm = importlib.import_module("timm")
+    if not timm.is_model(base.partition(".")[0]):
+        raise unknown_model(f"timm:{base}", [f"timm:{known}" for known in timm.list_models()])
+    try:
+        model = _create(timm, base, base != name, num_classes, shape)
+    except (ValueError, TypeError, AssertionError, RuntimeError, OSError) as error:
+        raise cannot_take(f"timm:{name}", shape, error) from error
+    return split_at_classifier(f"timm:{name}", model, model.get_classifier(), shape)
+
+
+def _create(
+    timm: ModuleType, name: str, pretrained: bool, num_classes: int, shape: ImageShape
+) -> Any:
+    settings = timm.get_pretrained_cfg(name)
+    fixed = settings is not None and settings.fixed_input_size
+    size = {"img_size": shape.size} if fixed else {}
+    return timm.create_model(
+        name, pretrained=pretrained, num_classes=num_classes, in_chans=shape.channels, **size
+    )
+
+
+WITHOUT_AUXILIARY = {"aux_logits": False, "init_weights": True}
+
+
+@register_model("torchvision:")
+def torchvision_model(name: str, num_classes: int, shape: ImageShape) -> Network:
+    """Build one of ``torchvision.models.list_models()`` with random weights.
+
+    These are made for images of about 224 pixels: ``torchvision:resnet50`` halves the image twice
+    before its first block and is not the ``resnet50`` of the papers. Pretrained weights are offered
+    through ``timm:NAME@pretrained``.
+
+    Raises:
+        InputError: If torchvision has no such network, it cannot take such images, or it does not
+            end in one linear layer.
+    """
+    # torchvision is imported here because importing it takes about a second.
+    models = importlib.import_module("torchvision.models")
+    known = models.list_models(module=models)
+    if name not in known:
+        raise unknown_model(f"torchvision:{name}", [f"torchvision:{entry}" for entry in known])
+    try:
+        model = models.get_model(
+            name, weights=None, num_classes=num_classes, **_arguments(name, shape.size)
+        )
+    except (ValueError, AssertionError, RuntimeError) as error:
+        raise cannot_take(f"torchvision:{name}", shape, error) from error
+    _take_channels(model, shape.channels)
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    last = linear[-1] if linear and linear[-1].out_features == num_classes else None
+    return split_at_classifier(f"torchvision:{name}", model, last, shape)
+
+
+def _arguments(name: str, size: int) -> dict[str, Any]:
+    if name in ("googlenet", "inception_v3"):
+        return WITHOUT_AUXILIARY
+    if name.startswith("vit"):
+        return {"image_size": size}
+    if name.startswith("maxvit"):
+        return {"input_size": (size, size)}
+    return {}
+
+
+def _take_channels(model: nn.Module, channels: int) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d):
+            if module.in_channels != channels:
+                model.set_submodule(name, _with_channels(module, channels))
+            return
+
+
+def _with_channels(old: nn.Conv2d, channels: int) -> nn.Conv2d:
+    new = nn.Conv2d(
+        channels,
+        old.out_channels,
+        kernel_size=old.kernel_size,  # type: ignore[arg-type]
+        stride=old.stride,  # type: ignore[arg-type]
+        padding=old.padding,  # type: ignore[arg-type]
+        bias=old.bias is not None,
+    )
+    nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
+    return new

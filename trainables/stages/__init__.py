@@ -1,0 +1,29 @@
+"""The stages that a trial computes: train, refine, calibrate; and the one look at test data.
+
+Every stage is a ``StageRun``: it advances epoch by epoch, can be interrupted and resumed, and ends
+in an artifact that other stages build on. Nothing here knows Ray, MLflow or Optuna.
+"""
+
+from trainables.stages.base import StageRun, TaskData, open_stage
+from trainables.stages.calibrate import CalibrateStage
+from trainables.stages.evaluate import evaluate_on_test, evaluate_suite, pooled
+from trainables.stages.networks import predictor
+from trainables.stages.refine import RefineStage
+from trainables.stages.request import STAGES, StageRequest, stage_precision
+from trainables.stages.train import TrainStage
+
+__all__ = [
+    "STAGES",
+    "CalibrateStage",
+    "RefineStage",
+    "StageRequest",
+    "StageRun",
+    "TaskData",
+    "TrainStage",
+    "evaluate_on_test",
+    "evaluate_suite",
+    "open_stage",
+    "pooled",
+    "predictor",
+    "stage_precision",
+]

@@ -1,0 +1,187 @@
+"""The base of every stage's run: it advances epoch by epoch and can be interrupted and resumed."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from trainables.common.errors import InputError, TrainingDivergedError
+from trainables.data import Batcher, PreparedData, SearchData
+from trainables.metrics import calibration_report
+from trainables.stages.request import STAGES, StageRequest
+from trainables.store.artifacts import Artifact, ArtifactStore
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """What a search trial may see of a task: training and validation data, never test data.
+
+    Attributes:
+        prepared: The task's data.
+        device: Where the trial computes.
+    """
+
+    prepared: PreparedData
+    device: torch.device
+
+    @cached_property
+    def search(self) -> SearchData:
+        """Return the training and validation rows."""
+        return self.prepared.search()
+
+    @cached_property
+    def validation_labels(self) -> Tensor:
+        """Return the labels (N,) of the validation rows."""
+        return torch.from_numpy(self.search.validation.labels.copy())
+
+    @cached_property
+    def validation_batcher(self) -> Batcher:
+        """Return the validation rows on the device."""
+        return self.prepared.info.inputs.batcher(self.search.validation.values, self.device)
+
+
+class StageRun(ABC):
+    """One stage being computed: what is requested, of a task's data, for a store."""
+
+    runs: ClassVar[dict[str, type["StageRun"]]] = {}
+
+    def __init_subclass__(cls, stage: str | None = None) -> None:
+        super().__init_subclass__()
+        if stage is not None:
+            cls.runs[stage] = cls
+
+    def __init__(self, request: StageRequest, store: ArtifactStore, data: TaskData) -> None:
+        self.request = request
+        self.store = store
+        self.data = data
+        self.epoch = 0
+        self.shared_seconds = 0.0  # Spent by another trial on something that both need.
+
+    @property
+    @abstractmethod
+    def epochs(self) -> int:
+        """Return how many times ``run_epoch`` must be called."""
+
+    @abstractmethod
+    def run_epoch(self) -> dict[str, float]:
+        """Advance one epoch and return its figures; validation metrics begin with ``val_``."""
+
+    @abstractmethod
+    def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Return the tensors, by file, and the facts to be stored."""
+
+    def remarks(self) -> list[str]:
+        """Return what a person should know of the outcome, a line each."""
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what an interrupted stage needs to go on; nothing where it starts anew."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Go on from ``state``."""
+
+    def finish(
+        self,
+        metrics: Mapping[str, float],
+        history: Sequence[Mapping[str, Any]] = (),
+        seconds: float | None = None,
+    ) -> Artifact:
+        """Store the outcome and return the artifact.
+
+        Args:
+            metrics: The last epoch's.
+            history: ``step`` and ``metrics`` of every epoch, so that a trial that finds this
+                artifact has the same learning curve as the one that computed it.
+            seconds: What this trial spent on it, if known: the cost of whoever reuses it.
+        """
+        tensors, facts = self.outcome()
+        for remark in self.remarks():
+            self.store.notice(remark)
+        if seconds is not None:
+            facts["seconds"] = round(seconds + self.shared_seconds, 3)
+        record = {
+            "request": self.request.plain(),
+            "metrics": dict(metrics),
+            "history": list(history),
+            **facts,
+        }
+        return self.store.write(self.request.stage, self.request.key(), tensors, record)
+
+    def upstream(self) -> Artifact:
+        """Return the artifact that this stage builds on, computed again if it is damaged.
+
+        Raises:
+            InputError: If it is missing or damaged and the request does not tell how it came about.
+        """
+        stage, key = self.request.upstream_stage, self.request.upstream
+        request = self.request.upstream_request
+        if request is None or stage is None or key is None:
+            return find_artifact(self.store, stage, key)
+        found = self.store.find(stage, key)
+        return found or self._compute_upstream(StageRequest(**request), key)
+
+    def _compute_upstream(self, request: StageRequest, key: str) -> Artifact:
+        with self.store.lock(request.stage, key):
+            found = self.store.find(request.stage, key)
+            if found is not None:
+                return found
+            run = open_stage(request, self.store, self.data)
+            history: list[dict[str, Any]] = []
+            while run.epoch < run.epochs:
+                metrics = run.run_epoch()
+                history.append({"step": run.epoch, "metrics": metrics})
+            return run.finish(history[-1]["metrics"], history)
+
+    def check_finite(self, figures: Mapping[str, float], logits: Tensor) -> None:
+        """Refuse an epoch's outcome that is no number.
+
+        Raises:
+            TrainingDivergedError: If a logit or a figure is not finite.
+        """
+        epoch = f"epoch {self.epoch}"
+        for name, value in figures.items():
+            if not math.isfinite(value):
+                raise TrainingDivergedError(f"{name} became {value} in {epoch}")
+        if not bool(logits.isfinite().all()):
+            raise TrainingDivergedError(f"validation logits became NaN or infinite in {epoch}")
+
+    def _figures(self, figures: Mapping[str, float], logits: Tensor) -> dict[str, float]:
+        """Add the validation metrics to an epoch's figures; raises as ``check_finite`` does."""
+        self.check_finite(figures, logits)
+        report = calibration_report(logits=logits, labels=self.data.validation_labels)
+        return {**figures, **{f"val_{name}": value for name, value in report.items()}}
+
+    def _validation_tensors(self, logits: Tensor) -> dict[str, Tensor]:
+        return {"logits": logits, "labels": self.data.validation_labels}
+
+
+def find_artifact(store: ArtifactStore, stage: str | None, key: str | None) -> Artifact:
+    """Return an artifact that a stage builds on.
+
+    Raises:
+        InputError: If none is named, or it is missing or damaged.
+    """
+    if stage is None or key is None:
+        raise InputError("this stage builds on another, but no upstream artifact is named")
+    found = store.find(stage, key)
+    if found is None:
+        raise InputError(f"artifact {store.path(stage, key)} is missing or damaged")
+    return found
+
+
+def open_stage(request: StageRequest, store: ArtifactStore, data: TaskData) -> StageRun:
+    """Make ready to compute a stage.
+
+    Raises:
+        InputError: If the stage is unknown or what it builds on is missing.
+        ValueError: If a hyper-parameter is out of its range.
+    """
+    if request.stage not in StageRun.runs:
+        raise InputError(f"unknown stage {request.stage!r}; there are: {', '.join(STAGES)}")
+    return StageRun.runs[request.stage](request, store, data)

@@ -1,0 +1,256 @@
+"""The training loop that every method runs through: data on the device once, no per-step sync."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from trainables.common.checks import check_choice
+from trainables.common.errors import TrainingDivergedError
+from trainables.data import Batcher, DatasetInfo, RowArrays, concrete
+from trainables.methods import TrainingMethod
+from trainables.models import Network, build_model
+from trainables.stages.protocols import Protocol, learning_rate
+
+EVALUATION_BATCH = 1024
+PRECISIONS = ("float32", "bfloat16")
+
+
+def default_device() -> torch.device:
+    """Return the current GPU with its index if this process may use one, else the CPU."""
+    return concrete("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def trial_device(gpus: float) -> torch.device:
+    """Return where a trial computes that was given ``gpus`` GPUs, and hold it to its share.
+
+    A process with a fraction of a GPU that wants more than this fraction of its memory runs out of
+    memory itself, with a clear error, instead of taking what a trial beside it needs.
+
+    Args:
+        gpus: Number or fraction of GPUs; 0 means the CPU.
+    """
+    device = default_device() if gpus else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(min(1.0, gpus), device)
+    return device
+
+
+def place(network: Network, device: torch.device, precision: str = "float32") -> Network:
+    """Move a network to a device, in the memory format that convolutions are fastest in.
+
+    The precision is what its extractor is to compute in, one of ``PRECISIONS``; its weights, its
+    classifier and losses are float32 always.
+
+    Raises:
+        ValueError: If ``precision`` is neither.
+    """
+    network.precision = check_choice("precision", precision, PRECISIONS)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network.to(device)
+
+
+def in_precision(network: Network) -> torch.autocast:
+    """Return the context in which a network computes as its ``precision`` says."""
+    device = network.classifier.weight.device
+    return torch.autocast(device.type, torch.bfloat16, network.precision == "bfloat16")
+
+
+def seeded_network(model: str, info: DatasetInfo, seed: int) -> Network:
+    """Return a network whose initial weights depend on ``seed`` alone."""
+    with _global_seed(seed):
+        return build_model(model, info.num_classes, info.inputs.shape)
+
+
+@contextmanager
+def _global_seed(seed: int, *devices: torch.device) -> Iterator[None]:
+    """Seed torch's global generators, of the CPU and ``devices``, and put them back afterwards."""
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        yield
+
+
+class Trainer:
+    """Trains one network with one method on one device.
+
+    The same arguments give the same weights, whatever else the process computes: bitwise on a CPU
+    with the same number of threads, up to the rounding of its kernels on a GPU.
+
+    Args:
+        model: Name of the network, see ``trainables.models``.
+        method: What to minimise and how.
+        data: The training rows.
+        seed: Decides the initial weights, the order of the batches and the augmentation.
+        precision: What to train in, see ``place``.
+
+    Raises:
+        ValueError: If ``precision`` is neither ``float32`` nor ``bfloat16``.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        method: TrainingMethod,
+        data: RowArrays,
+        info: DatasetInfo,
+        protocol: Protocol,
+        seed: int,
+        device: torch.device,
+        precision: str = "float32",
+    ) -> None:
+        self.method = method
+        self.protocol = protocol
+        self.device = device
+        self.epoch = 0
+        self._seed = seed
+        self._generator = torch.Generator().manual_seed(seed)
+        network = seeded_network(model, info, seed)
+        with _global_seed(seed):
+            network = method.attach(network, len(data.labels), info.num_classes)
+        self.network = place(network, device, precision)
+        if protocol.compile:
+            # In place, so that the names of the weights stay; whatever is put behind the extractor
+            # (a scheme's classifier, a loss) runs as it is.
+            self.network.extractor.compile()
+        self.method.loss.to(device)
+        self._batcher = info.inputs.batcher(data.values, device)
+        self._labels = torch.from_numpy(data.labels.copy()).to(device)
+        self._augmentation = protocol.augmentation or info.inputs.augmentation
+        self._optimizer = _optimizer(self.network, protocol)
+        _start_velocities(self._optimizer)
+
+    def train_epoch(self) -> dict[str, float]:
+        """Run one epoch; return its loss (mean over the rows), its rate and the method's figures.
+
+        Raises:
+            TrainingDivergedError: If the mean loss is not finite.
+        """
+        self.network.train()
+        self.method.start_epoch(self.network, self.epoch, self.protocol.epochs)
+        rate = learning_rate(self.protocol, self.epoch)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        # Dropout draws from the global generators; an epoch's draws depend on nothing before it.
+        with _global_seed(self._epoch_seed(), *self._gpus()):
+            loss = self._run_batches()
+        if not math.isfinite(loss):
+            raise TrainingDivergedError(f"training loss became {loss} in epoch {self.epoch + 1}")
+        figures = self.method.end_epoch(self.network, self.epoch)
+        self.epoch += 1
+        return {"train_loss": loss, "lr": rate, **figures}
+
+    def _epoch_seed(self) -> int:
+        return int(np.random.SeedSequence((self._seed, self.epoch)).generate_state(1)[0])
+
+    def _gpus(self) -> list[torch.device]:
+        return [self.device] if self.device.type == "cuda" else []
+
+    def _run_batches(self) -> float:
+        total = torch.zeros((), device=self.device)
+        order, size = self._order(), self.protocol.batch_size
+        rows = order.to(self.device).split(size)
+        for indices, raw in zip(rows, self._batcher.batches(order, size), strict=True):
+            inputs = self._batcher.view(raw, self._augmentation, self._generator)
+            loss = self._step(inputs, indices)
+            total.add_(loss.detach(), alpha=len(indices))
+        return float(total) / len(order)
+
+    def _step(self, inputs: Tensor, indices: Tensor) -> Tensor:
+        """Change the weights by one batch; return its mean loss."""
+        with in_precision(self.network):
+            loss, _ = self.method.training_loss(
+                self.network, inputs, self._labels[indices], indices, self._generator
+            )
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.protocol.clip_norm is not None:
+            clip_grad_norm_(self.network.parameters(), self.protocol.clip_norm)
+        self._optimizer.step()
+        return loss
+
+    def _order(self) -> Tensor:
+        """Return the order of the epoch's rows (M,), on the CPU; a remainder of one is left out.
+
+        Batch normalisation cannot estimate a variance from a single row.
+        """
+        order = torch.randperm(len(self._labels), generator=self._generator)
+        size = self.protocol.batch_size
+        return order[:-1] if len(order) > size > 1 == len(order) % size else order
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that ``load_state_dict`` needs to go on as if nothing had happened."""
+        return {
+            "epoch": self.epoch,
+            "network": self.network.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "loss": self.method.loss.state_dict(),
+            "scheme": self.method.scheme.state_dict(),
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state_dict`` returned."""
+        self.epoch = state["epoch"]
+        self.network.load_state_dict(state["network"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        _start_velocities(self._optimizer)
+        self.method.loss.load_state_dict(state["loss"])
+        self.method.scheme.load_state_dict(state["scheme"])
+        self._generator.set_state(state["generator"])
+
+
+def _optimizer(network: Network, protocol: Protocol) -> torch.optim.Optimizer:
+    parameters = list(network.parameters())
+    if protocol.optimizer == "adamw":
+        return torch.optim.AdamW(
+            parameters, lr=protocol.lr, weight_decay=protocol.weight_decay, fused=True
+        )
+    return torch.optim.SGD(
+        parameters,
+        lr=protocol.lr,
+        momentum=protocol.momentum,
+        weight_decay=protocol.weight_decay,
+        nesterov=protocol.nesterov,
+        fused=True,
+    )
+
+
+def _start_velocities(optimizer: torch.optim.Optimizer) -> None:
+    """Give every weight that momentum is to move, and that has no velocity yet, one of zero.
+
+    The first step is the same from there. But a step of fused SGD takes velocities for all weights
+    that have a gradient or for none, and stochastic depth leaves other weights out in each step.
+    """
+    for group in optimizer.param_groups:
+        if group.get("momentum"):
+            for weight in group["params"]:
+                optimizer.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))
+
+
+def predict(network: Network, batcher: Batcher) -> Tensor:
+    """Return the logits (N, K), float32 on the CPU, of all rows, unaugmented."""
+    return in_batches(network, lambda batch: network(batcher.plain(batch)), batcher)
+
+
+@torch.inference_mode()
+def in_batches(network: Network, compute: Callable[[Tensor], Tensor], batcher: Batcher) -> Tensor:
+    """Apply ``compute``, a use of ``network``, to all batches of ``batcher``.
+
+    Compiled networks run as they were written, so that stored outputs are those of the weights,
+    whether or not a training was compiled; but in the precision that the network was trained in.
+
+    Returns:
+        All that ``compute`` returned, in order, float32 on the CPU.
+    """
+    network.eval()
+    rows = []
+    with torch.compiler.set_stance("force_eager"):
+        for batch in batcher.batches(torch.arange(len(batcher)), EVALUATION_BATCH):
+            with in_precision(network):
+                rows.append(compute(batch).float())
+    return torch.cat(rows).cpu()

@@ -1,0 +1,135 @@
+"""The one look at test data, and at suites."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainables.data import PreparedData, require_unsealed
+from trainables.data.suites import SuiteData, find_suite
+from trainables.metrics import evaluation_report, metrics_digest
+from trainables.stages.engine import default_device
+from trainables.stages.networks import predictor
+from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
+
+# What the keys of evaluations say of their metrics: their digest, except for the two sets of which
+# evaluations were stored before.
+BEFORE: dict[str, dict[str, Any]] = {
+    "0f3d5a37b44f48cdd612358c0c90fd6709588069949b178e8d47c0272dc8b362": {"version": 2},
+    "6b6e08306159b0c791cd48d4169acb0186958c27d96f153a5058b6ffb8e1ebfd": {},
+}
+
+
+def metrics_in_key(*sources: str) -> dict[str, Any]:
+    """Return what an evaluation's key says of its metrics: others, or changed ones, change it."""
+    digest = metrics_digest(*sources)
+    return BEFORE.get(digest, {"metrics": digest})
+
+
+def evaluate_on_test(
+    store: ArtifactStore,
+    stage: str,
+    key: str,
+    prepared: PreparedData,
+    device: torch.device | None = None,
+) -> tuple[dict[str, float], Artifact]:
+    """Read the test data once, for a chosen configuration.
+
+    Args:
+        store: Where artifacts lie.
+        stage: Stage of the chosen artifact.
+        key: Its key.
+        prepared: The task's data; this process must not be sealed.
+        device: Where networks run; ``default_device()`` if left out.
+
+    Returns:
+        The metrics, fractions, as ``trainables.metrics.evaluation_report`` names them, and the
+        artifact with the log-probabilities and labels of every test row.
+
+    Raises:
+        TestDataSealedError: If this process runs search trials.
+        InputError: If an artifact is missing or damaged.
+    """
+    test = prepared.test()
+    determinants = metrics_in_key("report", "test")
+    evaluation_key = stage_key("evaluate", upstream=key, data=prepared.key, **determinants)
+    found = store.find("evaluate", evaluation_key)
+    if found is None:
+        outputs = predictor(store, stage, key, prepared.info, device or default_device())
+        log_probs = outputs(test.values)
+        labels = torch.from_numpy(test.labels.copy())
+        metrics = evaluation_report(log_probs, labels)
+        found = store.write(
+            "evaluate",
+            evaluation_key,
+            {"test": {"log_probs": log_probs, "labels": labels}},
+            {"metrics": metrics, "upstream": key},
+        )
+    return dict(found.record["metrics"]), found
+
+
+def evaluate_suite(
+    store: ArtifactStore,
+    stage: str,
+    key: str,
+    prepared: PreparedData,
+    directory: Path | str,
+    device: torch.device | None = None,
+) -> tuple[dict[str, float], Artifact]:
+    """Measure a chosen configuration on a suite that ``prepare_suite`` stored in a directory.
+
+    The outcome is an artifact of its own, so that another suite later computes nothing again. For
+    the other arguments see ``evaluate_on_test``.
+
+    Returns:
+        Metrics, fractions, named ``SUITE/METRIC``, and the artifact, whose file ``suite`` holds the
+        tensors that the suite's ``judge`` describes.
+
+    Raises:
+        TestDataSealedError: If this process runs search trials.
+        InputError: If an artifact or the suite is missing or damaged.
+    """
+    data = SuiteData.open(directory)
+    require_unsealed(f"suite {data.name!r}")
+    suite = find_suite(data.name, data.root)
+    label = suite.label
+    evaluation_key = stage_key(
+        "evaluate",
+        upstream=key,
+        data=prepared.key,
+        suite=label,
+        images=data.fingerprint,
+        **metrics_in_key("report", "suite"),
+    )
+    found = store.find("evaluate", evaluation_key)
+    if found is None:
+        device = device or default_device()
+        _, tested = evaluate_on_test(store, stage, key, prepared, device)
+        outputs = predictor(store, stage, key, prepared.info, device)
+        metrics, tensors = suite.judge(data, outputs, tested.tensors("test")["log_probs"])
+        named = {f"{label}/{name}": value for name, value in metrics.items()}
+        record = {"metrics": named, "upstream": key, "suite": label}
+        found = store.write("evaluate", evaluation_key, {"suite": tensors}, record)
+    return dict(found.record["metrics"]), found
+
+
+def pooled(metrics: Mapping[str, float], pools: Mapping[str, str]) -> dict[str, float]:
+    """Return the means over suites of one pool, where there are two or more.
+
+    Args:
+        metrics: ``SUITE/METRIC`` to value.
+        pools: A suite's label to its pool's name; empty for none.
+
+    Returns:
+        ``POOL/METRIC`` to the mean, such as ``ood/auroc``.
+    """
+    means: dict[str, float] = {}
+    for pool in sorted(set(filter(None, pools.values()))):
+        labels = [label for label, name in pools.items() if name == pool]
+        if len(labels) < 2:
+            continue
+        for name in sorted({n.partition("/")[2] for n in metrics if n.partition("/")[0] in labels}):
+            values = [metrics[f"{label}/{name}"] for label in labels]
+            means[f"{pool}/{name}"] = sum(values) / len(values)
+    return means

@@ -1,0 +1,92 @@
+"""A trained chain of stages as a folder that stands on its own: weights, and how to rebuild it.
+
+``export_chain(...)`` writes it, ``load_chain(folder)`` returns a function from rows to
+log-probabilities. Nothing is pickled: weights are safetensors, the rest is JSON.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainables.common.errors import InputError
+from trainables.data import DatasetInfo
+from trainables.stages import STAGES, predictor
+from trainables.stages.base import find_artifact
+from trainables.store.artifacts import ArtifactStore
+
+FORMAT = 1
+DESCRIPTION = "chain.json"
+WEIGHTS = dict(zip(STAGES, ("weights", "head", "calibrator"), strict=True))
+BUILD = ("stage", "parts", "model", "protocol", "seed", "upstream", "upstream_stage", "precision")
+
+
+def export_chain(
+    store: ArtifactStore, stage: str, key: str, info: DatasetInfo, folder: Path
+) -> None:
+    """Write what is needed to predict with a chain of stages, and nothing of the data.
+
+    The folder is an artifact store that holds the chain's weights alone, with ``chain.json``, which
+    names the last stage and describes the data set; it is created if absent. Stage and key are
+    those of the last artifact.
+
+    Raises:
+        InputError: If an artifact is missing or damaged, or the folder cannot be written.
+    """
+    copy = ArtifactStore(folder)
+    link: tuple[str | None, str | None] = stage, key
+    while link[0] is not None and link[1] is not None:
+        link = _copy(store, copy, link[0], link[1])
+    document = {"format": FORMAT, "stage": stage, "key": key, "data": info.to_dict()}
+    try:
+        (folder / DESCRIPTION).write_text(json.dumps(document, indent=2), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error}") from error
+
+
+def _copy(
+    store: ArtifactStore, copy: ArtifactStore, stage: str, key: str
+) -> tuple[str | None, str | None]:
+    """Copy one link; return stage and key of the one it builds on."""
+    found = find_artifact(store, stage, key)
+    # The request also names folders of the machine that computed it.
+    request = {name: value for name, value in found.record["request"].items() if name in BUILD}
+    name = WEIGHTS[stage]
+    record = {"request": request, "metrics": found.record["metrics"]}
+    copy.write(stage, key, {name: found.tensors(name)}, record)
+    return request["upstream_stage"], request["upstream"]
+
+
+def load_chain(
+    folder: str | Path, device: torch.device | None = None
+) -> Callable[[np.ndarray], Tensor]:
+    """Return a function from rows as the data set stores them to log-probabilities (N, K), float32.
+
+    Of images that is from (N, H, W, C), uint8.
+
+    Args:
+        folder: What ``export_chain`` wrote, such as a model version downloaded from a registry.
+        device: Where networks run; the CPU if left out.
+
+    Raises:
+        InputError: If the folder holds no such thing, or a file in it is damaged.
+    """
+    folder = Path(folder)
+    document = _described(folder / DESCRIPTION)
+    info = DatasetInfo.from_dict(document["data"])
+    last = document["stage"], document["key"]
+    return predictor(ArtifactStore(folder), *last, info, device or torch.device("cpu"))
+
+
+def _described(path: Path) -> Mapping[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise InputError(f"{path} is no description of a chain in format {FORMAT}")
+    return document

@@ -1,0 +1,89 @@
+"""Networks as their trainings left them, and what they predict."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trainables.data import Batcher, DatasetInfo
+from trainables.methods import build_method
+from trainables.models import Network
+from trainables.refinements import requested_refinement
+from trainables.stages.base import find_artifact
+from trainables.stages.calibrate import calibrator_of
+from trainables.stages.engine import (
+    in_batches,
+    place,
+    predict,
+    seeded_network,
+)
+from trainables.stages.protocols import Protocol, protocol_from
+from trainables.store.artifacts import Artifact, ArtifactStore
+
+
+def extract_features(
+    network: Network, batcher: Batcher, kind: str = "none", seed: int = 0
+) -> Tensor:
+    """Return the features (N, D) of one view of all rows, drawn from ``seed``."""
+    generator = torch.Generator().manual_seed(seed)
+    return in_batches(
+        network, lambda batch: network.features(batcher.view(batch, kind, generator)), batcher
+    )
+
+
+def restore_network(
+    trained: Artifact, info: DatasetInfo, device: torch.device
+) -> tuple[Network, Protocol]:
+    """Return the network of a ``train`` artifact as it was trained, and its protocol."""
+    request = trained.record["request"]
+    method = build_method(request["parts"])
+    network = seeded_network(request["model"], info, request["seed"])
+    network = method.scheme.attach(network, info.num_classes)
+    network.load_state_dict(trained.tensors("weights"))
+    # Records of before there was a choice do not name the precision.
+    placed = place(network, device, request.get("precision", "float32"))
+    return placed, protocol_from(dict(request["protocol"]))
+
+
+def _restore_head(refined: Artifact, feature_dim: int, num_classes: int) -> nn.Module:
+    refinement = requested_refinement(refined.record["request"]["parts"])
+    head = refinement.build_head(feature_dim, num_classes)
+    head.load_state_dict(refined.tensors("head"))
+    return head.eval()
+
+
+def predictor(
+    store: ArtifactStore, stage: str, key: str, info: DatasetInfo, device: torch.device
+) -> Callable[[np.ndarray], Tensor]:
+    """Return a function from rows as stored, (N, ...), to log-probabilities (N, K), float32.
+
+    It goes down the chain of stages that ends in an artifact; nothing but the rows is read by it.
+
+    Raises:
+        InputError: If an artifact is missing or damaged.
+    """
+    outputs = _outputs(store, stage, key, info, device)
+    return lambda values: outputs(values).log_softmax(1).float()
+
+
+def _outputs(
+    store: ArtifactStore, stage: str, key: str, info: DatasetInfo, device: torch.device
+) -> Callable[[np.ndarray], Tensor]:
+    """Return a function from rows as stored to logits or log-probabilities (N, K)."""
+    artifact = find_artifact(store, stage, key)
+    request = artifact.record["request"]
+    if stage == "calibrate":
+        before = request["upstream_stage"], request["upstream"]
+        inner = _outputs(store, *before, info, device)
+        calibrator = calibrator_of(request["parts"])
+        calibrator.load_state_dict(artifact.tensors("calibrator"))
+        return torch.inference_mode()(lambda values: calibrator(inner(values)))
+    trained = artifact if stage == "train" else find_artifact(store, "train", request["upstream"])
+    network, _ = restore_network(trained, info, device)
+    if stage == "train":
+        return lambda values: predict(network, info.inputs.batcher(values, device))
+    head = _restore_head(artifact, network.feature_dim, info.num_classes)
+    return torch.inference_mode()(
+        lambda values: head(extract_features(network, info.inputs.batcher(values, device)))
+    )

@@ -1,0 +1,276 @@
+"""How a network is trained: the papers' protocols by name, and anyone's own.
+
+A named protocol is one file of ``search_spaces/protocols/``. Each comes in short forms:
+``mukhoti2020/0.1`` runs a tenth of the epochs with the shape of the schedule kept.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Self
+
+from search_spaces import load_protocol, protocol_names
+from trainables.common.checks import check_choice, check_count, check_flag, check_number
+from trainables.common.errors import InputError
+from trainables.data import AUGMENTATIONS
+
+CUSTOM = "custom"
+OPTIMIZERS = ("sgd", "adamw")
+SCHEDULES = ("constant", "step", "cosine")
+KEEP = ("last", "best_val_nll", "best_val_acc")
+# What the weights do not depend on: two protocols that differ here only are the same training.
+LABELS = ("name", "source", "note")
+# Fields that stand in a key only where they are not at their default, so that what was computed
+# before they existed is still found.
+LATER_FIELDS = ("clip_norm", "keep", "keep_after", "compile")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """How long, with what and at which rate a network is trained.
+
+    Attributes:
+        name: What recipes and tables call it.
+        epochs: Passes over the training images, at least 1.
+        batch_size: Images a step, at least 1.
+        optimizer: ``sgd`` or ``adamw``.
+        lr: Initial learning rate, in (0, inf).
+        momentum: Of SGD, in [0, 1). AdamW ignores it: its betas are 0.9 and 0.999.
+        weight_decay: In [0, inf); coupled for SGD, decoupled for AdamW.
+        schedule: ``constant``, ``step`` (times ``decay`` at each milestone) or ``cosine`` (towards
+            0 after the last epoch). The rate is constant within an epoch.
+        milestones: Epochs, counted from 0, at whose start a step schedule falls: sorted, each in
+            [1, epochs]. Equal ones fall together; one at ``epochs`` is never reached.
+        decay: Factor at each milestone, in (0, 1]; 1 unless the schedule is ``step``.
+        nesterov: Whether SGD looks ahead; needs a momentum.
+        warmup: Epochs in which the rate rises linearly to ``lr``, in [0, epochs).
+        augmentation: ``none``, ``crop-flip``, ``resized-crop-flip``, or None for the data set's
+            own.
+        validation: Share of the training images held out: a fraction in (0, 1), a count of at
+            least 1, or None for the data set's own rule.
+        clip_norm: Longest gradient that is not shortened, L2 norm over all parameters of the mean
+            loss, in (0, inf); None for no limit.
+        keep: Whose weights the training ends with: ``last``, or the epoch of lowest validation NLL
+            (``best_val_nll``) or highest validation accuracy (``best_val_acc``).
+        keep_after: First epochs that are too early to be kept, in [0, epochs); 0 unless ``keep`` is
+            one of the best.
+        compile: Whether ``torch.compile`` makes kernels for the feature extractor: faster after a
+            minute or more, and the same up to rounding. It needs a C++ compiler, or Triton on a
+            GPU.
+        source: Paper and place, or how the values were found.
+        note: What the source leaves open, and how it was closed here.
+
+    Raises:
+        ValueError: If a value is out of its range or contradicts another.
+    """
+
+    name: str = CUSTOM
+    epochs: int
+    batch_size: int
+    optimizer: str = "sgd"
+    lr: float
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    schedule: str = "constant"
+    milestones: tuple[int, ...] = ()
+    decay: float = 1.0
+    nesterov: bool = False
+    warmup: int = 0
+    augmentation: str | None = None
+    validation: float | int | None = None
+    clip_norm: float | None = None
+    keep: str = "last"
+    keep_after: int = 0
+    compile: bool = False
+    source: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Check every value, and bring numbers to one type so that equal protocols are equal."""
+        for key in LABELS:
+            if not isinstance(getattr(self, key), str):
+                raise ValueError(f"{key}={getattr(self, key)!r} is not a text")
+        for key, low in (("epochs", 1), ("batch_size", 1), ("warmup", 0), ("keep_after", 0)):
+            self._set(key, check_count(key, getattr(self, key), low))
+        for key in ("warmup", "keep_after"):
+            if getattr(self, key) >= self.epochs:
+                value = getattr(self, key)
+                raise ValueError(f"{key}={value} is outside [0, {self.epochs}): the epochs")
+        for key in ("nesterov", "compile"):
+            check_flag(key, getattr(self, key))
+        self._check_optimizer()
+        self._check_schedule()
+        if self.augmentation is not None:
+            check_choice("augmentation", self.augmentation, AUGMENTATIONS)
+        if self.validation is not None:
+            self._set("validation", _share("validation", self.validation))
+        check_choice("keep", self.keep, KEEP)
+        if self.keep == "last" and self.keep_after:
+            raise ValueError(
+                f"keep_after={self.keep_after} needs keep=best_val_nll or best_val_acc"
+            )
+
+    def _set(self, key: str, value: object) -> None:
+        object.__setattr__(self, key, value)
+
+    def _check_optimizer(self) -> None:
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        self._set("lr", check_number("lr", self.lr, 0, open_low=True))
+        self._set("momentum", check_number("momentum", self.momentum, 0, 1, open_high=True))
+        self._set("weight_decay", check_number("weight_decay", self.weight_decay, 0))
+        if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
+            raise ValueError("nesterov=True needs optimizer=sgd and a momentum above 0")
+        if self.clip_norm is not None:
+            self._set("clip_norm", check_number("clip_norm", self.clip_norm, 0, open_low=True))
+
+    def _check_schedule(self) -> None:
+        check_choice("schedule", self.schedule, SCHEDULES)
+        self._set("milestones", self._checked_milestones())
+        self._set("decay", check_number("decay", self.decay, 0, 1, open_low=True))
+        if self.schedule != "step" and (self.milestones or self.decay != 1):
+            raise ValueError(
+                f"milestones={list(self.milestones)} and decay={self.decay:g} need schedule=step, "
+                f"not {self.schedule}"
+            )
+        if self.schedule == "step" and not self.milestones:
+            raise ValueError("schedule=step needs milestones")
+
+    def _checked_milestones(self) -> tuple[int, ...]:
+        if not isinstance(self.milestones, list | tuple):
+            raise ValueError(f"milestones={self.milestones!r} is not a list of epochs")
+        milestones = tuple(check_count("milestone", epoch) for epoch in self.milestones)
+        if list(milestones) != sorted(milestones):
+            raise ValueError(f"milestones={list(milestones)} are not sorted")
+        if milestones and milestones[-1] > self.epochs:
+            raise ValueError(
+                f"milestone={milestones[-1]} is outside [1, {self.epochs}]: the epochs"
+            )
+        return milestones
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all that decides the weights, ready for JSON and for keys.
+
+        ``name``, ``source`` and ``note`` are left out, and so are defaults of fields that came
+        later. ``protocol_from`` accepts the result.
+        """
+        values = {key: value for key, value in asdict(self).items() if key not in LABELS}
+        for item in fields(self):
+            if item.name in LATER_FIELDS and values[item.name] == item.default:
+                del values[item.name]
+        return {**values, "milestones": list(self.milestones)}
+
+    def shortened(self, share: float) -> Self:
+        """Return the protocol with ``share`` of its epochs and the shape of its schedule.
+
+        Epochs and milestones are rounded to the nearest whole number, and are at least 1.
+
+        Args:
+            share: In (0, 1].
+
+        Raises:
+            ValueError: If ``share`` is outside its range.
+        """
+        check_number("share", share, 0, 1, open_low=True)
+        epochs = _scaled(self.epochs, share)
+        return replace(
+            self,
+            name=f"{self.name}/{share:g}",
+            epochs=epochs,
+            milestones=tuple(_scaled(epoch, share) for epoch in self.milestones),
+            warmup=min(math.floor(self.warmup * share + 0.5), epochs - 1),
+            keep_after=min(math.floor(self.keep_after * share + 0.5), epochs - 1),
+        )
+
+
+def learning_rate(protocol: Protocol, epoch: int) -> float:
+    """Return the learning rate of one epoch, counted from 0.
+
+    Raises:
+        ValueError: If ``epoch`` is outside [0, epochs).
+    """
+    if not 0 <= epoch < protocol.epochs:
+        raise ValueError(f"epoch={epoch} is outside [0, {protocol.epochs})")
+    if epoch < protocol.warmup:
+        return protocol.lr * (epoch + 1) / (protocol.warmup + 1)
+    if protocol.schedule == "step":
+        passed = sum(epoch >= milestone for milestone in protocol.milestones)
+        return protocol.lr * protocol.decay**passed
+    if protocol.schedule == "cosine":
+        progress = (epoch - protocol.warmup) / (protocol.epochs - protocol.warmup)
+        return protocol.lr * (1 + math.cos(math.pi * progress)) / 2
+    return protocol.lr
+
+
+@cache
+def named_protocol(name: str) -> Protocol:
+    """Return a protocol by its name, or its short form for ``NAME/SHARE``.
+
+    Raises:
+        InputError: If there is none of that name, or the share is not a number in (0, 1].
+    """
+    base, slash, share = name.partition("/")
+    known = protocol_names()
+    if base not in known:
+        near = get_close_matches(base, known, n=3) or known
+        raise InputError(f"unknown protocol {name!r}; there are: {', '.join(near)}")
+    if not slash:
+        return Protocol(name=name, **load_protocol(name))
+    try:
+        return named_protocol(base).shortened(float(share))
+    except ValueError as error:
+        message = f"protocol {name!r}: {share!r} is not a share of the epochs in (0, 1]"
+        raise InputError(message) from error
+
+
+def protocol_from(description: str | Mapping[str, Any]) -> Protocol:
+    """Return the protocol that a sweep file or a stage describes.
+
+    Args:
+        description: A name, or the fields of a ``Protocol``. With ``base`` among them, the fields
+            change that named protocol; without, ``epochs``, ``batch_size`` and ``lr`` are needed.
+
+    Raises:
+        InputError: If a name is unknown, a field is missing or unknown, or a value is wrong.
+    """
+    if isinstance(description, str):
+        return named_protocol(description)
+    if not isinstance(description, Mapping):
+        raise InputError(f"protocol {description!r} is neither a name nor a mapping of fields")
+    given = dict(description)
+    base = given.pop("base", None)
+    if base is not None and not isinstance(base, str):
+        raise InputError(f"protocol: base={base!r} is not the name of a protocol")
+    start = None if base is None else named_protocol(base)
+    _check_fields(given, complete=start is not None)
+    try:
+        if start is None:
+            return Protocol(**given)
+        return replace(start, **{"name": f"{start.name}-{CUSTOM}", **given})
+    except ValueError as error:
+        raise InputError(f"protocol: {error}") from error
+
+
+def _check_fields(given: Mapping[str, Any], complete: bool) -> None:
+    known = {field.name: field for field in fields(Protocol)}
+    for key in given:
+        if key not in known:
+            near = get_close_matches(str(key), known, n=3) or [*known, "base"]
+            raise InputError(f"protocol has no field {key!r}; there are: {', '.join(near)}")
+    missing = [key for key, field in known.items() if field.default is MISSING and key not in given]
+    if missing and not complete:
+        raise InputError(f"protocol lacks {', '.join(missing)}; give them, or a protocol as base")
+
+
+def _scaled(count: int, share: float) -> int:
+    return max(1, math.floor(count * share + 0.5))
+
+
+def _share(name: str, value: float) -> float | int:
+    number = check_number(name, value, 0, open_low=True)
+    if number < 1:
+        return number
+    if number != int(number):
+        raise ValueError(f"{name}={value!r} is neither a fraction in (0, 1) nor a whole number")
+    return int(number)

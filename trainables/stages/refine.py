@@ -1,0 +1,156 @@
+"""The second stage: a classifier retrained on the features of a frozen network."""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainables.refinements import HeadTrainer, requested_refinement
+from trainables.stages.base import StageRun, TaskData
+from trainables.stages.networks import extract_features, restore_network
+from trainables.stages.protocols import Protocol, protocol_from
+from trainables.stages.request import StageRequest
+from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
+
+
+class RefineStage(StageRun, stage="refine"):
+    """Retrains the classifier on the stored features of a trained network."""
+
+    def __init__(
+        self,
+        request: StageRequest,
+        store: ArtifactStore,
+        data: TaskData,
+        features: dict[str, Tensor] | None = None,
+    ) -> None:
+        super().__init__(request, store, data)
+        refinement = requested_refinement(request.parts)
+        protocol = protocol_from(dict(request.protocol))
+        if features is None:
+            features, self.shared_seconds = load_features(
+                self.upstream(), store, data, refinement.views
+            )
+        self.features = {part: values.to(data.device) for part, values in features.items()}
+        self.trainer = HeadTrainer(
+            refinement,
+            list(self.features["views"]),
+            torch.from_numpy(data.search.train.labels.copy()).to(data.device),
+            num_classes=data.prepared.info.num_classes,
+            batch_size=protocol.batch_size,
+            **_head_penalties(protocol),
+            seed=request.seed,
+            device=data.device,
+        )
+        self._epochs = refinement.epochs
+
+    @property
+    def epochs(self) -> int:
+        """Return the refinement's epochs."""
+        return self._epochs
+
+    def run_epoch(self) -> dict[str, float]:
+        """Retrain the head for one epoch and validate."""
+        figures = self.trainer.train_epoch()
+        self.epoch = self.trainer.epoch
+        return self._figures(figures, self.head_logits())
+
+    def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Return the head's weights and validation logits."""
+        files = {
+            "head": self.trainer.head.state_dict(),
+            "validation": self._validation_tensors(self.head_logits()),
+        }
+        return files, {"epochs": self.epoch}
+
+    def remarks(self) -> list[str]:
+        """Return what the refinement says of its head."""
+        return self.trainer.refinement.remarks(self.trainer.head)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the head trainer's state."""
+        return {"trainer": self.trainer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the head trainer."""
+        self.trainer.load_state_dict(state["trainer"])
+        self.epoch = self.trainer.epoch
+
+    @torch.inference_mode()
+    def head_logits(self) -> Tensor:
+        """Return the head's logits (M, K) of the validation rows."""
+        self.trainer.head.eval()
+        return self.trainer.head(self.features["validation"].float()).cpu()
+
+
+def _head_penalties(protocol: Protocol) -> dict[str, float]:
+    """Return the momentum and weight decay of a head, which is always trained by SGD.
+
+    Those of the training, except that AdamW's decoupled decay is no L2 penalty: then the values of
+    the MaC-Cal paper hold.
+    """
+    if protocol.optimizer == "sgd":
+        return {"momentum": protocol.momentum, "weight_decay": protocol.weight_decay}
+    return {"momentum": 0.9, "weight_decay": 5e-4}
+
+
+FEATURE_VIEWS = 8  # Augmented views of the training set that refinements cycle through.
+
+
+def load_features(
+    trained: Artifact, store: ArtifactStore, data: TaskData, views: str = "augmented"
+) -> tuple[dict[str, Tensor], float]:
+    """Return the features of a trained network, computed once for all refinements of it.
+
+    They are mapped from the store's file, so that trials side by side share one copy in memory, and
+    exactly what the network gives: float32, or bfloat16 where that loses nothing because the
+    network itself computed in it.
+
+    Args:
+        trained: The network.
+        store: Where artifacts lie.
+        data: The task's data.
+        views: ``augmented``, or ``original`` for a single view of the training set as it is, even
+            where the protocol augments.
+
+    Returns:
+        ``views`` (V, N, D): the training set as V augmented views drawn from fixed seeds (one,
+        unaugmented, where the protocol does not augment), and ``validation`` (M, D); and the
+        seconds that another trial has spent on them.
+    """
+    kind = _augmentation(trained, data)
+    own = views == "original" and kind != "none"
+    key = stage_key("features", upstream=trained.key, views="original" if own else FEATURE_VIEWS)
+    found = store.find("features", key)
+    if found is None:
+        with store.lock("features", key):
+            found = store.find("features", key)
+            if found is None:
+                started = time.monotonic()
+                files = {"features": _compute_features(trained, data, "none" if own else kind)}
+                facts = {"upstream": trained.key, "seconds": time.monotonic() - started}
+                return store.write("features", key, files, facts).tensors("features"), 0.0
+    return found.tensors("features"), found.record.get("seconds", 0.0)
+
+
+def _augmentation(trained: Artifact, data: TaskData) -> str:
+    """Return how the network's training images were augmented."""
+    protocol = protocol_from(dict(trained.record["request"]["protocol"]))
+    return protocol.augmentation or data.prepared.info.inputs.augmentation
+
+
+def _compute_features(trained: Artifact, data: TaskData, kind: str) -> dict[str, Tensor]:
+    network, _ = restore_network(trained, data.prepared.info, data.device)
+    inputs = data.prepared.info.inputs
+    train = inputs.batcher(data.search.train.values, data.device)
+    count = 1 if kind == "none" else FEATURE_VIEWS
+    views = [_lossless(extract_features(network, train, kind, seed)) for seed in range(count)]
+    validation = _lossless(extract_features(network, data.validation_batcher))
+    whole = torch.float32 if any(view.dtype == torch.float32 for view in views) else torch.bfloat16
+    return {"views": torch.stack([view.to(whole) for view in views]), "validation": validation}
+
+
+def _lossless(values: Tensor) -> Tensor:
+    """Return float32 values in bfloat16, in half the memory, if they are the same there."""
+    half = values.bfloat16()
+    return half if torch.equal(half.float(), values) else values

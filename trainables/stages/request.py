@@ -1,0 +1,76 @@
+"""What determines the outcome of a stage."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trainables.data import PreparedData
+from trainables.refinements import refinement_determinants
+from trainables.store.artifacts import stage_key
+
+STAGES = ("train", "refine", "calibrate")  # In the order in which they build on each other.
+Parts = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class StageRequest:
+    """All that determines the outcome of one stage, in plain JSON values.
+
+    Attributes:
+        stage: One of ``STAGES``.
+        parts: Name to hyper-parameters of what this stage builds: the parts of a method, one
+            refinement, or one calibrator (with its fitting objective in the name).
+        data: Directory of the prepared data.
+        model: Name of the network.
+        protocol: Fields of the protocol.
+        seed: Decides everything random.
+        upstream: Key of the artifact that this one builds on; None for ``train``.
+        upstream_stage: That artifact's stage; None for ``train``.
+        upstream_request: Fields of the request that it came from, so that it can be computed again
+            should it be damaged. No determinant: the key of the artifact says as much.
+        precision: What ``train`` computes in, ``float32`` or ``bfloat16``, on whatever device. What
+            builds on its network uses it as it was trained, so that keys tell of it everywhere.
+    """
+
+    stage: str
+    parts: Parts
+    data: str
+    model: str
+    protocol: Mapping[str, Any]
+    seed: int
+    upstream: str | None = None
+    upstream_stage: str | None = None
+    upstream_request: Mapping[str, Any] | None = None
+    precision: str = "float32"
+
+    def key(self) -> str:
+        """Return the key of the outcome; the data count by content, not by place."""
+        return self._key
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields by name, not copied."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @cached_property
+    def _key(self) -> str:
+        # The data's manifest is read for it: too dear for what every epoch asks.
+        determinants = self.plain()
+        del determinants["upstream_request"]
+        if self.precision == "float32":  # What outcomes were before there was a choice.
+            del determinants["precision"]
+        if self.stage == "refine":
+            determinants["parts"] = refinement_determinants(self.parts)
+        determinants["data"] = PreparedData.open(Path(self.data)).key
+        return stage_key(determinants.pop("stage"), **determinants)
+
+
+def stage_precision(stage: str, gpus: float) -> str:
+    """Return the precision in which a sweep asks for a stage.
+
+    Args:
+        stage: One of ``STAGES``.
+        gpus: Number or fraction of GPUs that a training is given: on one it computes in bfloat16.
+    """
+    return "bfloat16" if stage == "train" and gpus else "float32"

@@ -1,0 +1,148 @@
+"""Refinements of one extractor that are computed together, in common passes over its features."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainables.common.errors import TrainingDivergedError
+from trainables.metrics import calibration_reports
+from trainables.refinements import HeadsTogether
+from trainables.stages.base import StageRun, TaskData, open_stage
+from trainables.stages.refine import RefineStage
+from trainables.stages.request import StageRequest
+from trainables.store.artifacts import Artifact, ArtifactStore
+
+
+class RefineTogether(StageRun):
+    """The run of one refinement, with others of the same extractor carried along.
+
+    To its trial it is an ordinary run. What comes of the others is stored when it finishes, so that
+    their own trials need no process; one that diverges is left out, and fails in its own trial.
+
+    Args:
+        run: What is asked for, not begun.
+        others: What can be trained together with it, not begun.
+    """
+
+    def __init__(self, run: RefineStage, others: Sequence[RefineStage]) -> None:
+        super().__init__(run.request, run.store, run.data)
+        self.shared_seconds = run.shared_seconds
+        self._run, self._others = run, list(others)
+        self._heads = HeadsTogether([member.trainer for member in (run, *others)])
+        self._histories: dict[str, list[dict[str, Any]]] = {
+            other.request.key(): [] for other in others
+        }
+
+    @property
+    def epochs(self) -> int:
+        """Return the refinement's epochs."""
+        return self._run.epochs
+
+    def run_epoch(self) -> dict[str, float]:
+        """Retrain all heads for one epoch and validate; return the figures of the one asked for."""
+        figures = self._heads.train_epoch()
+        self.epoch = self._run.trainer.epoch
+        members = [self._run, *self._others]
+        logits = [own.cpu() for own in self._heads.logits(self._run.features["validation"])]
+        for position in range(len(members) - 1, -1, -1):
+            members[position].epoch = self.epoch
+            if self._diverged(members[position], figures[position], logits[position]):
+                del figures[position], logits[position]
+        reports = calibration_reports(torch.stack(logits), self.data.validation_labels)
+        found = [
+            {**own, **{f"val_{name}": value for name, value in report.items()}}
+            for own, report in zip(figures, reports, strict=True)
+        ]
+        for other, metrics in zip(self._others, found[1:], strict=True):
+            self._histories[other.request.key()].append({"step": self.epoch, "metrics": metrics})
+        return found[0]
+
+    def _diverged(self, member: RefineStage, figures: Mapping[str, float], logits: Tensor) -> bool:
+        """Tell whether a member diverged, and leave it out.
+
+        Raises:
+            TrainingDivergedError: If it is the refinement that was asked for.
+        """
+        try:
+            member.check_finite(figures, logits)
+        except TrainingDivergedError:
+            if member is self._run:
+                raise
+            self._leave_out(member)
+            return True
+        return False
+
+    def _leave_out(self, member: RefineStage) -> None:
+        self._others.remove(member)
+        self._heads.drop(member.trainer)
+
+    def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Return what is stored of the refinement that is asked for."""
+        return self._run.outcome()
+
+    def remarks(self) -> list[str]:
+        """Return those on the refinement that is asked for."""
+        return self._run.remarks()
+
+    def finish(
+        self,
+        metrics: Mapping[str, float],
+        history: Sequence[Mapping[str, Any]] = (),
+        seconds: float | None = None,
+    ) -> Artifact:
+        """Store what came of every refinement, each with its share of the cost; return the own."""
+        share = None if seconds is None else seconds / (1 + len(self._others))
+        for other in self._others:
+            own = self._histories[other.request.key()]
+            other.finish(own[-1]["metrics"], own, share)
+        return super().finish(metrics, history, share)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of every head."""
+        return {
+            "run": self._run.state_dict(),
+            "others": {other.request.key(): other.state_dict() for other in self._others},
+            "histories": self._histories,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with those that were there when the state was taken."""
+        self._run.load_state_dict(state["run"])
+        self.epoch = self._run.epoch
+        self._histories = state["histories"]
+        for other in list(self._others):
+            key = other.request.key()
+            if key in state["others"]:
+                other.load_state_dict(state["others"][key])
+            else:
+                self._leave_out(other)
+
+
+def open_together(
+    request: StageRequest, others: Sequence[StageRequest], store: ArtifactStore, data: TaskData
+) -> StageRun:
+    """Make ready to compute a stage, and refinements with a refinement where that costs little.
+
+    ``others`` are what will be asked for next. For errors see ``open_stage``.
+    """
+    run = open_stage(request, store, data)
+    key = run.trainer.refinement.together_key() if isinstance(run, RefineStage) else None
+    if not isinstance(run, RefineStage) or key is None:
+        return run
+    members = [
+        RefineStage(other, store, data, run.features)
+        for other in others
+        if _is_alike(request, other) and not store.contains(other.stage, other.key())
+    ]
+    fitting = [member for member in members if member.trainer.refinement.together_key() == key]
+    return RefineTogether(run, fitting) if fitting else run
+
+
+def _is_alike(one: StageRequest, other: StageRequest) -> bool:
+    return (one.stage, one.upstream, list(one.parts)) == (
+        other.stage,
+        other.upstream,
+        list(other.parts),
+    )

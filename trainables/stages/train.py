@@ -1,0 +1,92 @@
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainables.methods import build_method
+from trainables.stages.base import StageRun, TaskData
+from trainables.stages.engine import (
+    Trainer,
+    predict,
+)
+from trainables.stages.protocols import protocol_from
+from trainables.stages.request import StageRequest
+from trainables.store.artifacts import ArtifactStore
+
+
+class TrainStage(StageRun, stage="train"):
+    """Trains a network from scratch with one method.
+
+    The validation metrics of an epoch are those of the weights that the training would end with if
+    this epoch were its last: the epoch's own, or the best ones so far (``Protocol.keep``).
+    """
+
+    def __init__(self, request: StageRequest, store: ArtifactStore, data: TaskData) -> None:
+        super().__init__(request, store, data)
+        self._protocol = protocol_from(dict(request.protocol))
+        self._trainer = Trainer(
+            request.model,
+            build_method(request.parts),
+            data.search.train,
+            data.prepared.info,
+            self._protocol,
+            request.seed,
+            data.device,
+            request.precision,
+        )
+        self._logits = torch.empty(0)
+        self._best: dict[str, Any] | None = None
+
+    @property
+    def epochs(self) -> int:
+        """Return the protocol's epochs."""
+        return self._protocol.epochs
+
+    def run_epoch(self) -> dict[str, float]:
+        """Train one epoch and validate."""
+        figures = self._trainer.train_epoch()
+        self.epoch = self._trainer.epoch
+        self._validate()
+        figures = self._figures(figures, self._logits)
+        return figures if self._protocol.keep == "last" else self._with_best(figures)
+
+    def _with_best(self, figures: dict[str, float]) -> dict[str, float]:
+        """Remember the epoch if it is the best one; put the best one's metrics into its figures.
+
+        As long as every epoch is too early to be kept, the newest counts as the best.
+        """
+        nll = self._protocol.keep == "best_val_nll"
+        value = figures["val_nll"] if nll else -figures["val_acc"]
+        early = self.epoch <= self._protocol.keep_after + 1
+        if self._best is None or early or value < self._best["value"]:
+            weights = self._trainer.network.state_dict()
+            self._best = {
+                "value": value,
+                "epoch": self.epoch,
+                "metrics": {k: v for k, v in figures.items() if k.startswith("val_")},
+                "weights": {k: v.to("cpu", copy=True) for k, v in weights.items()},
+                "logits": self._logits,
+            }
+        return {**figures, **self._best["metrics"]}
+
+    def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Return the weights that are kept and their validation logits."""
+        weights, logits, kept = self._trainer.network.state_dict(), self._logits, self.epoch
+        if self._best is not None:
+            weights, logits, kept = (self._best[k] for k in ("weights", "logits", "epoch"))
+        files = {"weights": weights, "validation": self._validation_tensors(logits)}
+        return files, {"epochs": self.epoch, "kept_epoch": kept}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the trainer's state and the best epoch so far."""
+        return {"trainer": self._trainer.state_dict(), "best": self._best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the trainer, the logits of its last epoch and the best epoch."""
+        self._trainer.load_state_dict(state["trainer"])
+        self.epoch = self._trainer.epoch
+        self._best = state.get("best")
+        self._validate()
+
+    def _validate(self) -> None:
+        self._logits = predict(self._trainer.network, self.data.validation_batcher)

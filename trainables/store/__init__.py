@@ -1,0 +1,1 @@
+"""Where artifacts lie: a folder, and its copy in object storage."""

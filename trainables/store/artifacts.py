@@ -1,0 +1,210 @@
+"""Outcomes of stages, stored once under a key made of everything that determines them."""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from trainables.common.errors import StorageError
+from trainables.common.files import MANIFEST, damage, seal
+from trainables.store.mirror import Copies
+
+SCHEMA_VERSION = 1  # Raise it when a stage computes something else from the same inputs.
+RECORD = "record.json"
+MIRROR = "mirror"
+
+log = logging.getLogger(__name__)
+
+
+def stage_key(stage: str, **determinants: Any) -> str:
+    """Return the key of a stage's outcome: a SHA-256 of all that determines it.
+
+    Args:
+        stage: ``train``, ``features``, ``refine``, ``calibrate`` or ``evaluate``.
+        **determinants: Plain JSON values: hyper-parameters, task, seed, upstream key. The order of
+            names does not count, and 6 is the same number as 6.0.
+
+    Raises:
+        TypeError: If a determinant is no plain JSON value.
+        ValueError: If a number is not finite.
+    """
+    content = [SCHEMA_VERSION, stage, _one_spelling(determinants)]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _one_spelling(value: Any) -> Any:
+    """Write whole numbers as int, so that a sweep file's 6 finds what the default 6.0 computed."""
+    if isinstance(value, Mapping):
+        return {name: _one_spelling(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_one_spelling(entry) for entry in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """The stored outcome of one stage.
+
+    Attributes:
+        key: See ``stage_key``.
+        directory: Where its files lie.
+        record: Metrics, configuration and provenance.
+    """
+
+    stage: str
+    key: str
+    directory: Path
+    record: Mapping[str, Any]
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """Return the tensors of the file ``NAME.safetensors``, on the CPU."""
+        return load_file(self.directory / f"{name}.safetensors")
+
+
+class ArtifactStore:
+    """A folder of artifacts, safe for many processes at once.
+
+    An artifact appears whole or not at all: it is written beside its place and then renamed. One
+    whose files do not match their manifest is removed and counts as absent, so that it is computed
+    again.
+
+    A store whose folder holds a file ``mirror`` with a URL copies what it writes there, and takes
+    from there what it lacks. What a mirror that is away does not take is kept for ``deliver``.
+
+    Args:
+        root: The folder, local or on a file system that every node shares.
+        notice: Receives a line about each damaged artifact, and whatever else a person should
+            know of an outcome.
+    """
+
+    def __init__(self, root: Path, notice: Callable[[str], None] = log.warning) -> None:
+        self.root = Path(root)
+        self.notice = notice
+        address = self.root / MIRROR
+        self._copies: Copies | None = None
+        if address.exists():
+            self._copies = Copies(self.root, address.read_text(encoding="utf-8"), notice)
+
+    def path(self, stage: str, key: str) -> Path:
+        """Return where the artifact of that key lies or would lie."""
+        return self.root / stage / key[:2] / key
+
+    def find(self, stage: str, key: str) -> Artifact | None:
+        """Return an intact artifact, or None if it has still to be computed."""
+        directory = self.path(stage, key)
+        if not directory.exists() and not self._pulled(stage, key):
+            return None
+        if found := _damage(directory):
+            self.notice(f"artifact {directory} is damaged ({found}): it counts as missing")
+            with self._changing():
+                _remove_damaged(directory)
+            if not self._pulled(stage, key) or _damage(directory):
+                return None
+        return Artifact(stage, key, directory, json.loads((directory / RECORD).read_text()))
+
+    def contains(self, stage: str, key: str) -> bool:
+        """Tell whether an artifact is there, without checking that it is intact."""
+        return (self.path(stage, key) / MANIFEST).is_file() or self._pulled(stage, key)
+
+    def _pulled(self, stage: str, key: str) -> bool:
+        """Take an artifact from the mirror, if there is one and it has it."""
+        relative = str(self.path(stage, key).relative_to(self.root))
+        return self._copies is not None and self._copies.pull(relative)
+
+    def metrics(self, stage: str, key: str) -> dict[str, float]:
+        """Return the metrics in an artifact's record, without checking that it is intact."""
+        record = json.loads((self.path(stage, key) / RECORD).read_text(encoding="utf-8"))
+        return dict(record["metrics"])
+
+    def write(
+        self,
+        stage: str,
+        key: str,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        record: Mapping[str, Any],
+    ) -> Artifact:
+        """Store an outcome, named tensors by file name without ending and plain JSON values.
+
+        Raises:
+            StorageError: If the storage cannot be written, such as a full disk; the text names it.
+        """
+        directory = self.path(stage, key)
+        draft = directory.with_name(f"{key}.{uuid.uuid4().hex}.tmp")
+        try:
+            draft.mkdir(parents=True)
+            for name, named in tensors.items():
+                plain = {label: value.detach().cpu().contiguous() for label, value in named.items()}
+                save_file(plain, draft / f"{name}.safetensors")
+            (draft / RECORD).write_text(json.dumps(record, sort_keys=True, allow_nan=False))
+            seal(draft)
+            relative = str(directory.relative_to(self.root))
+            if self._copies is not None:
+                self._copies.promise(relative)
+            with self._changing():
+                _remove_damaged(directory)
+                if not directory.exists():  # Another process may have stored the same.
+                    os.rename(draft, directory)
+            if self._copies is not None:
+                self._copies.keep(relative)
+        except (OSError, SafetensorError) as error:
+            raise StorageError(f"cannot write artifact {directory}: {error}") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return Artifact(stage, key, directory, record)
+
+    def mirror_to(self, url: str) -> None:
+        """Have this store, and every later one of the same folder, keep copies at a URL.
+
+        Raises:
+            InputError: If the URL cannot be used; nothing changes then.
+            StorageError: If the folder cannot be written.
+        """
+        self._copies = Copies(self.root, url, self.notice)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            (self.root / MIRROR).write_text(url, encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"cannot write {self.root / MIRROR}: {error}") from error
+
+    def deliver(self) -> int:
+        """Send to the mirror what it could not take before; return how much still waits."""
+        return 0 if self._copies is None else self._copies.deliver()
+
+    def _changing(self) -> FileLock:
+        """Return the lock under which artifacts come and go: for moments, never for a stage."""
+        return FileLock(self.root / ".changing.lock")
+
+    def checkpoint(self, stage: str, key: str) -> Path:
+        """Return where the state of an unfinished stage lies; it outlives trial and driver."""
+        return self.root / "checkpoints" / stage / f"{key}.pt"
+
+    def lock(self, stage: str, key: str) -> FileLock:
+        """Return the lock that whoever computes this artifact holds meanwhile."""
+        path = self.path(stage, key).with_suffix(".lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path)
+
+
+def _damage(directory: Path) -> str:
+    """Return what is wrong with an artifact's files, or an empty string."""
+    return damage(directory, (RECORD,))
+
+
+def _remove_damaged(path: Path) -> None:
+    """Remove an artifact if it still is damaged: another process may have mended it."""
+    if path.is_file():
+        path.unlink()
+    elif path.exists() and _damage(path):
+        shutil.rmtree(path)
