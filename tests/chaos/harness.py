@@ -357,13 +357,14 @@ def faults(calm: Ending, stormy: Ending) -> list[str]:
     keys = Counter(finished_keys(stormy))
     tracked = Counter(run.data.tags["calsweep.key"] for run in stormy.runs)
     statuses = {run.info.status for run in stormy.runs}
+    reasons = {event.reason for event in stormy.events if isinstance(event, TrialFinished)} - {""}
     found = {
         "the tables differ": calm.table != stormy.table,
         "the test figures differ": test_figures(calm) != test_figures(stormy),
         "a trial ended twice": max(keys.values()) > 1,
         "the budget was not spent exactly": len(keys) != stormy.planned,
         "a run is logged twice": max(tracked.values()) > 1,
-        f"runs are {statuses}": statuses != {"FINISHED"},
+        f"runs are {statuses}, {reasons}": statuses != {"FINISHED"},
         "a trial is not tracked": not set(keys) <= set(tracked),
     }
     return [what for what, wrong in found.items() if wrong]
