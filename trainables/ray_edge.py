@@ -11,13 +11,13 @@ import torch
 from filelock import Timeout
 from ray import tune
 
+from trainables.common.devices import trial_device
 from trainables.common.errors import StorageError
 from trainables.common.faults import is_machines_fault, reason_of, where_raised
 from trainables.common.files import drafted
 from trainables.common.meter import Meter
 from trainables.data import PreparedData, seal_test_data
 from trainables.stages import StageRequest, StageRun, TaskData
-from trainables.stages.engine import trial_device
 from trainables.stages.together import open_together
 from trainables.store.artifacts import ArtifactStore
 

@@ -14,12 +14,12 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec
+from trainables.common.devices import trial_device
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
 from trainables.data.suites import SuiteData, find_suite, suite_directory
 from trainables.metrics import reliability_curve, reliability_diagram
 from trainables.stages import evaluate_on_test, evaluate_suite, pooled
-from trainables.stages.engine import trial_device
 from trainables.store.artifacts import Artifact, ArtifactStore
 
 

@@ -10,10 +10,10 @@ import torch
 from orchestrator.sweep.recipes import parse_recipe
 from orchestrator.sweep.tracking_uri import default_tracking_uri
 from orchestrator.tracking import TrackedTrial, tracked_trial
+from trainables.common.devices import trial_device
 from trainables.common.errors import InputError
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_stage, stage_precision
-from trainables.stages.engine import trial_device
 from trainables.store.artifacts import ArtifactStore
 
 TOLERANCE = 1e-6

@@ -20,12 +20,13 @@ import numpy as np
 import torch
 from small_stages import MACAL, Workshop, request
 
+from trainables.common.devices import trial_device
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.methods import build_method, method_names
 from trainables.ray_edge import StageTrainable
 from trainables.refinements import REFINEMENTS
 from trainables.stages import StageRequest, TaskData, evaluate_on_test
-from trainables.stages.engine import Trainer, predict, trial_device
+from trainables.stages.engine import Trainer, predict
 from trainables.stages.export import export_chain, load_chain
 from trainables.stages.protocols import protocol_from
 from trainables.stages.together import open_together

@@ -455,10 +455,10 @@ def a_checkpoint_that_does_not_fit() -> Any:
 
 @scenario
 def devices() -> Any:
-    with pretended_card() as shares:
+    with pretended_card(total=2**60) as shares:  # Beside which a context is nothing.
         trials = [edge(fresh_store(), gpus=gpus) for gpus in (0.0, 0.5)]
         trials[1].reset(config(gpus=2.0, seed=1))
-    return [[str(trial._device) for trial in trials], [share for _, share in shares]]
+    return [[str(trial._device) for trial in trials], [round(share, 6) for _, share in shares]]
 
 
 @scenario

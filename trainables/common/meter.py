@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 import torch
 
+from trainables.common.devices import concrete
+
 RESET = Path("/proc/self/clear_refs")
 STATUS = Path("/proc/self/status")
 FORGET_THE_PEAK = "5"  # proc(5): sets the peak of resident memory to what is resident now.
@@ -22,7 +24,7 @@ class Meter:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._device = device = concrete(device)
         self._clock = time.monotonic if device.type == "cuda" else time.process_time
         self._epochs = 0
         self._seconds = 0.0

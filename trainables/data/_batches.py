@@ -11,35 +11,9 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-RESIDENT_SHARE = 0.5  # Of the device's free memory: the rest is for weights and activations.
+from trainables.common.devices import concrete, fits
+
 AHEAD = 2  # Batches that are read while another one is used.
-
-
-def concrete(device: torch.device | str) -> torch.device:
-    """Return a device with its index, the current GPU's where it has none.
-
-    Torch takes ``cuda`` for the current GPU almost everywhere, but not where it tells of memory.
-    """
-    device = torch.device(device)
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
-
-
-def fits(size: int, device: torch.device) -> bool:
-    """Return whether ``size`` bytes take no more than ``RESIDENT_SHARE`` of the free memory.
-
-    On the CPU they always do: mapped files are read from disk as they are needed.
-    """
-    return device.type == "cpu" or size <= RESIDENT_SHARE * free_memory(device)
-
-
-def free_memory(device: torch.device) -> int:
-    """Return how many bytes of a GPU this process may still take, its own limit counted."""
-    device = concrete(device)
-    free, total = torch.cuda.mem_get_info(device)
-    limit = torch.cuda.get_per_process_memory_fraction(device) * total
-    return min(free, int(limit) - torch.cuda.memory_reserved(device))
 
 
 def move(values: Tensor, device: torch.device) -> Tensor:
@@ -66,7 +40,7 @@ class Batcher(ABC):
     """
 
     def __init__(self, values: np.ndarray, device: torch.device | str) -> None:
-        self.device = torch.device(device)
+        self.device = concrete(device)
         self.resident = fits(values.nbytes, self.device)
         rows = _as_tensor(values)
         # A copy is due anyway elsewhere, so the axes are put in order with it.

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from trainables.common.devices import concrete
 from trainables.refinements._base import Refinement
 from trainables.refinements._sgd import MaskedSGD
 
@@ -59,7 +60,7 @@ class HeadTrainer:
         self.refinement = refinement
         self.epoch = 0
         self._views = views
-        self._device = torch.device(device)
+        self._device = concrete(device)
         self.labels = labels.to(self._device)
         self.batch_size = batch_size
         self._generator = Generator().manual_seed(seed)

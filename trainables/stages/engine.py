@@ -11,34 +11,15 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from trainables.common.checks import check_choice
+from trainables.common.devices import concrete
 from trainables.common.errors import TrainingDivergedError
-from trainables.data import Batcher, DatasetInfo, RowArrays, concrete
+from trainables.data import Batcher, DatasetInfo, RowArrays
 from trainables.methods import TrainingMethod
 from trainables.models import Network, build_model
 from trainables.stages.protocols import Protocol, learning_rate
 
 EVALUATION_BATCH = 1024
 PRECISIONS = ("float32", "bfloat16")
-
-
-def default_device() -> torch.device:
-    """Return the current GPU with its index if this process may use one, else the CPU."""
-    return concrete("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def trial_device(gpus: float) -> torch.device:
-    """Return where a trial computes that was given ``gpus`` GPUs, and hold it to its share.
-
-    A process with a fraction of a GPU that wants more than this fraction of its memory runs out of
-    memory itself, with a clear error, instead of taking what a trial beside it needs.
-
-    Args:
-        gpus: Number or fraction of GPUs; 0 means the CPU.
-    """
-    device = default_device() if gpus else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_per_process_memory_fraction(min(1.0, gpus), device)
-    return device
 
 
 def place(network: Network, device: torch.device, precision: str = "float32") -> Network:
@@ -51,6 +32,8 @@ def place(network: Network, device: torch.device, precision: str = "float32") ->
         ValueError: If ``precision`` is neither.
     """
     network.precision = check_choice("precision", precision, PRECISIONS)
+    # Else convolutions on a GPU round what is called float32 to the ten bits of TF32.
+    torch.backends.cudnn.allow_tf32 = False
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network.to(device)
 
@@ -105,7 +88,7 @@ class Trainer:
     ) -> None:
         self.method = method
         self.protocol = protocol
-        self.device = device
+        self.device = device = concrete(device)
         self.epoch = 0
         self._seed = seed
         self._generator = torch.Generator().manual_seed(seed)

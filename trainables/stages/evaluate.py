@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from trainables.common.devices import default_device
 from trainables.data import PreparedData, require_unsealed
 from trainables.data.suites import SuiteData, find_suite
 from trainables.metrics import evaluation_report, metrics_digest
-from trainables.stages.engine import default_device
 from trainables.stages.networks import predictor
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainables.common.devices import fits
 from trainables.refinements import HeadTrainer, requested_refinement
 from trainables.stages.base import StageRun, TaskData
 from trainables.stages.networks import extract_features, restore_network
@@ -31,7 +32,11 @@ class RefineStage(StageRun, stage="refine"):
             features, self.shared_seconds = load_features(
                 self.upstream(), store, data, refinement.views
             )
-        self.features = {part: values.to(data.device) for part, values in features.items()}
+        self.features = {
+            # Views that do not fit stay on the host, from where each epoch's is brought.
+            part: values.to(data.device) if self._belongs(part, values) else values
+            for part, values in features.items()
+        }
         self.trainer = HeadTrainer(
             refinement,
             list(self.features["views"]),
@@ -43,6 +48,9 @@ class RefineStage(StageRun, stage="refine"):
             device=data.device,
         )
         self._epochs = refinement.epochs
+
+    def _belongs(self, part: str, values: Tensor) -> bool:
+        return part == "validation" or fits(values.nbytes, self.data.device)
 
     @property
     def epochs(self) -> int:

@@ -20,8 +20,8 @@ from torchvision.transforms import (
 )
 from torchvision.transforms import functional as TF
 
+from trainables.common.devices import fits
 from trainables.data import Batcher, DatasetInfo, Images, ImageShape, PreparedData
-from trainables.data._batches import fits
 from trainables.data._images import (
     ImagesWithMargin,
     crop_flip,

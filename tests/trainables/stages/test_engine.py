@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from no_waiting import NoWaiting
-from pretended_card import pretended_card
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trainables.common.devices import trial_device
 from trainables.common.errors import TrainingDivergedError
 from trainables.data import Batcher, DatasetInfo, Images, RowArrays
 from trainables.losses import build_loss
@@ -25,11 +25,9 @@ from trainables.stages import engine
 from trainables.stages.engine import (
     PRECISIONS,
     Trainer,
-    default_device,
     place,
     predict,
     seeded_network,
-    trial_device,
 )
 from trainables.stages.protocols import Protocol, learning_rate, protocol_from
 
@@ -488,32 +486,6 @@ def test_a_gpu_trains_the_same_wherever_the_images_lie(monkeypatch: pytest.Monke
         return [made.train_epoch()["train_loss"] for _ in range(3)]
 
     assert losses(True) == pytest.approx(losses(False), rel=1e-3)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_trial_takes_no_more_than_its_share_of_a_gpu() -> None:
-    device = trial_device(0.01)
-    try:
-        with pytest.raises(torch.OutOfMemoryError):
-            torch.empty(torch.cuda.mem_get_info(device)[1] // 50, dtype=torch.uint8, device=device)
-    finally:
-        trial_device(1.0)
-
-
-@pytest.mark.parametrize(("gpus", "share"), [(0.25, 0.25), (1.0, 1.0), (4.0, 1.0)])
-def test_the_share_of_a_gpu_bounds_its_memory(gpus: float, share: float) -> None:
-    with pretended_card(1) as shares:
-        assert trial_device(gpus) == torch.device("cuda:1")
-        assert trial_device(0.0) == CPU
-        assert shares == [(1, share)]
-
-
-def test_the_device_is_the_current_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pretended_card(1):
-        assert default_device() == torch.device("cuda:1")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert default_device() == CPU
 
 
 def test_a_finished_training_refuses_another_epoch() -> None:

@@ -12,12 +12,12 @@ import torch
 from small_stages import Workshop
 from small_suites import write_npz
 
+from trainables.common.devices import default_device
 from trainables.common.errors import InputError
 from trainables.data.suites import SuiteData, auroc, find_suite, fpr_at_tpr, prepare_suite
 from trainables.data.suites.ood import PART
 from trainables.metrics import calibration_report
 from trainables.stages import evaluate_on_test, evaluate_suite, predictor
-from trainables.stages.engine import default_device
 from trainables.store.artifacts import Artifact
 
 

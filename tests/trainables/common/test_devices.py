@@ -1,0 +1,67 @@
+"""Where a process computes, and how much memory it may take there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pretended_card import pretended_card
+
+from trainables.common.devices import (
+    CONTEXT_BYTES,
+    concrete,
+    default_device,
+    device_kind,
+    free_memory,
+    trial_device,
+)
+
+CPU = torch.device("cpu")
+GIBIBYTE = 2**30
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_trial_takes_no_more_than_its_share_of_a_gpu() -> None:
+    device = trial_device(0.01)
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(torch.cuda.mem_get_info(device)[1] // 50, dtype=torch.uint8, device=device)
+    finally:
+        trial_device(1.0)
+
+
+@pytest.mark.parametrize(("gpus", "of"), [(0.25, 0.25), (1.0, 1.0), (4.0, 1.0)])
+def test_the_share_of_a_gpu_bounds_tensors_and_context(gpus: float, of: float) -> None:
+    total = 80 * GIBIBYTE
+    with pretended_card(1, total=total) as shares:
+        assert trial_device(gpus) == torch.device("cuda:1")
+        assert trial_device(0.0) == CPU
+    ((index, share),) = shares
+    assert index == 1
+    assert share * total + CONTEXT_BYTES == pytest.approx(of * total)
+
+
+def test_a_share_hardly_larger_than_a_context_is_not_used_up_by_it() -> None:
+    with pretended_card(total=2 * GIBIBYTE) as shares:
+        trial_device(0.25)
+    assert shares == [(0, 0.125)]
+
+
+def test_the_device_is_the_current_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_card(1):
+        assert default_device() == concrete("cuda") == torch.device("cuda:1")
+        assert concrete("cuda:3") == torch.device("cuda:3")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert default_device() == CPU
+
+
+def test_free_memory_is_what_the_card_and_the_own_share_leave() -> None:
+    device = torch.device("cuda")
+    with pretended_card(free=60 * GIBIBYTE, total=80 * GIBIBYTE, reserved=GIBIBYTE):
+        assert free_memory(device) == 60 * GIBIBYTE
+        trial_device(0.5)
+        assert free_memory(device) == 40 * GIBIBYTE - CONTEXT_BYTES - GIBIBYTE
+
+
+def test_the_kind_of_a_cpu_is_cpu() -> None:
+    assert device_kind(CPU) == "cpu"

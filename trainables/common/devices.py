@@ -1,0 +1,66 @@
+"""Where a process computes: on the CPU or on one GPU, always named by its index, and its share."""
+
+import torch
+
+# What a process takes of a GPU beside the tensors that torch counts: the CUDA context and kernels.
+CONTEXT_BYTES = 768 * 2**20
+RESIDENT_SHARE = 0.5  # Of the free memory, for data: the rest is for weights and activations.
+
+
+def concrete(device: torch.device | str) -> torch.device:
+    """Return a device with its index, the current GPU's where it has none.
+
+    Torch takes ``cuda`` for the current GPU almost everywhere, but not where it tells of memory.
+    """
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def default_device() -> torch.device:
+    """Return the current GPU with its index if this process may use one, else the CPU."""
+    return concrete("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def trial_device(gpus: float) -> torch.device:
+    """Return where a trial computes that was given ``gpus`` GPUs, and hold it to its share.
+
+    A process with a fraction of a GPU that wants more than this fraction of its memory runs out of
+    memory itself, with a clear error, instead of taking what a trial beside it needs. Its CUDA
+    context counts as part of the share.
+
+    Args:
+        gpus: Number or fraction of GPUs; 0 means the CPU.
+    """
+    device = default_device() if gpus else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(_tensors_share(min(1.0, gpus), device), device)
+    return device
+
+
+def _tensors_share(share: float, device: torch.device) -> float:
+    """Return what is left of a share of a GPU's memory for tensors; at least half of it."""
+    _, total = torch.cuda.mem_get_info(device)
+    return max(share / 2, share - CONTEXT_BYTES / total)
+
+
+def fits(size: int, device: torch.device) -> bool:
+    """Return whether ``size`` bytes take no more than ``RESIDENT_SHARE`` of the free memory.
+
+    On the CPU they always do: mapped files are read from disk as they are needed.
+    """
+    return device.type == "cpu" or size <= RESIDENT_SHARE * free_memory(device)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return how many bytes of a GPU this process may still take, its own limit counted."""
+    device = concrete(device)
+    free, total = torch.cuda.mem_get_info(device)
+    limit = torch.cuda.get_per_process_memory_fraction(device) * total
+    return min(free, int(limit) - torch.cuda.memory_reserved(device))
+
+
+def device_kind(device: torch.device) -> str:
+    """Return what results may depend on of a device: ``cpu``, or the name of the GPU's model."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
