@@ -1,58 +1,15 @@
 """The family that maps logits, or log-probabilities, by a matrix and a bias."""
 
-import math
-from collections.abc import Callable, Iterator
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._affine_fit import AffineFit, product_precision
+from trainables.calibrators._affine_fit import TOLERANCE, AffineFit, product_precision
 from trainables.calibrators._base import Calibrator, FitReport, by_chunk
+from trainables.calibrators._shrinkage import VARIANTS, fit_shrunk
 from trainables.calibrators._temperature import fit_temperature
 from trainables.calibrators.objectives import build_objective
 from trainables.common.checks import check_choice, check_number
-
-# From the strongest to the weakest: each fit starts where the one before has ended, and those that
-# follow noise, which take the longest, are hardly ever asked for.
-PULLS = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0)
-FOLDS, SEED = 5, 0
-ENOUGH_ROWS = 2000
-ROUGH = 1e-4  # Gain at which fits end that only choose the pull.
-EQUAL_NOTE = "temperature scaling: on held-out rows a matrix gains nothing"
-
-
-def choose_pull(score: Callable[[float], float], without: float) -> float:
-    """Return the pull with the lowest held-out loss, infinity where no deviation lowers it.
-
-    Args:
-        score: Held-out loss at a pull; asked from the strongest on, until one is no better than
-            temperature scaling. The loss may rise and fall again before.
-        without: Held-out loss of temperature scaling, which is the infinite pull.
-    """
-    most, chosen = 0.0, math.inf
-    for pull in PULLS:
-        gain = without - score(pull)
-        if gain > most:
-            most, chosen = gain, pull
-        if gain <= 0:
-            break
-    return chosen
-
-
-def validation_folds(rows: int, device: torch.device) -> Iterator[Tensor]:
-    """Yield masks (N,) of held-out rows: of each fold until ``ENOUGH_ROWS`` rows were held out.
-
-    Folds are drawn without regard to classes: in stratified ones the frequencies of the classes
-    are the same, so that biases which follow the chance in them look good on held-out rows. A
-    single row cannot be held out; nothing is yielded then.
-    """
-    parts = min(FOLDS, rows)
-    fold = torch.randperm(rows, generator=torch.Generator().manual_seed(SEED)) % parts
-    for index in range(parts if parts > 1 else 0):
-        if index * rows // parts >= ENOUGH_ROWS:
-            return
-        yield (fold == index).to(device)
 
 
 class AffineCalibrator(Calibrator):
@@ -84,7 +41,7 @@ class AffineCalibrator(Calibrator):
     ) -> None:
         self.weight_offdiag = check_number("weight_offdiag", weight_offdiag, 0.0)
         self.weight_bias = check_number("weight_bias", weight_bias, 0.0)
-        self.variant = check_choice("variant", variant, ("shrunk", "paper"))
+        self.variant = check_choice("variant", variant, VARIANTS)
 
     @staticmethod
     def _offsets(logits: Tensor) -> Tensor:
@@ -92,13 +49,10 @@ class AffineCalibrator(Calibrator):
         return torch.zeros_like(logits[:, 0])
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        whole = self._problem(logits, labels)
-        pull = 0.0 if self.variant == "paper" else self._pull(logits, labels)
-        if math.isinf(pull):
-            weights = whole.scaled
-            report = FitReport(True, 0, whole.loss(weights) / len(labels), EQUAL_NOTE)
+        if self.variant == "paper":
+            weights, report = self._problem(logits, labels).minimize()
         else:
-            weights, report = whole.minimize(pull)
+            weights, report = fit_shrunk(self._problem, logits, labels, TOLERANCE)
         self.matrix, self.bias = weights[:, :-1].contiguous(), weights[:, -1].clone()
         return report
 
@@ -107,23 +61,6 @@ class AffineCalibrator(Calibrator):
         offsets = by_chunk(logits, lambda rows: self._offsets(rows.double()))
         weights = self.weight_offdiag, self.weight_bias
         return AffineFit(logits, offsets, labels, common, weights)
-
-    def _pull(self, logits: Tensor, labels: Tensor) -> float:
-        folds = [
-            (self._problem(logits[~held], labels[~held]), self._problem(logits[held], labels[held]))
-            for held in validation_folds(len(labels), labels.device)
-        ]
-        found = [known.scaled for known, _ in folds]
-
-        def loss() -> float:
-            return sum(held.loss(at) for (_, held), at in zip(folds, found, strict=True))
-
-        def score(pull: float) -> float:
-            for index, (known, _) in enumerate(folds):
-                found[index], _ = known.minimize(pull, found[index], ROUGH)
-            return loss()
-
-        return choose_pull(score, loss())
 
     def _transform(self, logits: Tensor) -> Tensor:
         """Multiply in the precision of the fit."""

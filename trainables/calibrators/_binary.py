@@ -7,20 +7,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import Calibrator, FitReport, by_chunk, chunks
+from trainables.calibrators._base import FitReport, by_chunk, chunks
+from trainables.calibrators._mixing import MixedCalibrator
 
 FLOOR = 1e-9
 Curve = tuple[list[float], ...]
 
 
-class OneVersusRestCalibrator(Calibrator):
+class OneVersusRestCalibrator(MixedCalibrator):
     """Maps the probability of each class by its own curve, then normalises the rows.
 
     A curve may send a probability to 0, and with it a whole row: every entry keeps a billionth of
-    its uncalibrated probability, so that log-probabilities stay finite.
+    its uncalibrated probability, so that log-probabilities stay finite. For what they are mixed
+    with and ``variant`` see ``MixedCalibrator``.
     """
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
+    def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:
         curves: list[Curve] = []
         for probabilities in class_probabilities(logits):
             for scores in probabilities:
@@ -50,7 +52,7 @@ class OneVersusRestCalibrator(Calibrator):
     def _map(self, probabilities: Tensor) -> Tensor:
         """Return the mapped probability of each class, each on its own, (N, K)."""
 
-    def _transform(self, logits: Tensor) -> Tensor:
+    def _transform_alone(self, logits: Tensor) -> Tensor:
         log_probs = F.log_softmax(logits, dim=1)
         mapped = self._map(log_probs.exp()).clamp(min=0).log()
         kept = torch.logaddexp(mapped, log_probs + torch.tensor(FLOOR).log())

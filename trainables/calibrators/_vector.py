@@ -7,8 +7,13 @@ import torch
 from torch import Tensor
 
 from trainables.calibrators._base import FitReport, chunks
+from trainables.calibrators._minimize import TOLERANCE as LBFGS_TOLERANCE
+from trainables.calibrators._minimize import lbfgs
 from trainables.calibrators._passes import blocks, residuals_in_place, softmax_in_place
+from trainables.calibrators._temperature import fit_temperature
+from trainables.calibrators.objectives import build_objective
 
+NEWTON_CLASSES = 200  # With more, the curvature costs more than the steps that it saves.
 MAX_STEPS = 100
 TOLERANCE, FLAT = 1e-14, 1e-8
 SUFFICIENT, ROUNDING = 1e-4, 1e-15
@@ -28,13 +33,13 @@ class VectorLoss:
         logits: (N, K).
         labels: (N,), int64.
         origin: Slopes and biases that the penalty pulls to.
-        weight_decay: Weight of half the squared distance from them.
+        weight_decay: Weights of half the squared distances from them, (2 K,).
     """
 
     logits: Tensor
     labels: Tensor
     origin: Tensor
-    weight_decay: float
+    weight_decay: Tensor
 
     def __call__(self, parameters: Sequence[Tensor]) -> tuple[float, Sequence[Tensor]]:
         """Return the value and the gradient at slopes and biases, as ``lbfgs`` asks for them."""
@@ -80,17 +85,67 @@ class VectorLoss:
 
     def _penalized(self, total: float, gradient: Tensor, at: Tensor) -> tuple[float, Tensor]:
         away, rows = at - self.origin, len(self.labels)
-        squared = sum(half.square().sum() for half in away.chunk(2))
-        value = total / rows + float(0.5 * self.weight_decay * squared)
-        return value, gradient / rows + self.weight_decay * away
+        pulled = self.weight_decay * away
+        return total / rows + 0.5 * float(pulled @ away), gradient / rows + pulled
 
 
-def newton(evaluate: Callable[[Tensor], Curved], start: Tensor) -> tuple[Tensor, FitReport]:
+class VectorFit:
+    """The likelihood of slopes and biases with its penalty, ready to be minimised under a pull.
+
+    The pull acts on the biases and on T times the distances of the slopes from 1 / T, so that it is
+    blind to the scale of the logits.
+
+    Args:
+        logits: (N, K).
+        labels: (N,), int64.
+        weight_decay: Weight of half the squared biases and distances of the slopes from 1 / T.
+    """
+
+    def __init__(self, logits: Tensor, labels: Tensor, weight_decay: float) -> None:
+        self._logits, self._labels, self._weight_decay = logits, labels, weight_decay
+        self._temperature, _ = fit_temperature(logits, labels, build_objective("ce"))
+        slopes = self._temperature.reciprocal().expand(logits.shape[1])
+        self.scaled = torch.cat([slopes, torch.zeros_like(slopes)])
+
+    def minimize(
+        self, pull: float = 0.0, start: Tensor | None = None, tolerance: float = TOLERANCE
+    ) -> tuple[Tensor, FitReport]:
+        """Return slopes and biases, (2 K,), float64.
+
+        Args:
+            pull: Weight of the pull towards ``z / T``, >= 0.
+            start: Slopes and biases to start from; those of ``z / T`` if left out.
+            tolerance: Relative gain of a step below which it stops.
+        """
+        decay = torch.full_like(self.scaled, self._weight_decay + pull)
+        slopes = decay.chunk(2)[0]
+        slopes += pull * (self._temperature.square() - 1)
+        loss = VectorLoss(self._logits, self._labels, self.scaled, decay)
+        origin = self.scaled if start is None else start
+        if self._logits.shape[1] <= NEWTON_CLASSES:
+            return newton(loss.with_curvature, origin, tolerance)
+        (found,), report = lbfgs(loss, [origin], tolerance=max(tolerance, LBFGS_TOLERANCE))
+        return found, report
+
+    def loss(self, weights: Tensor) -> float:
+        """Return the sum of ``-log p_y`` over the rows at slopes and biases, (2 K,)."""
+        slope, bias = weights.chunk(2)
+        total = 0.0
+        for part in chunks(self._logits):
+            mapped = self._logits[part].double() * slope + bias
+            total += float(softmax_in_place(mapped, self._labels[part])[1].sum())
+        return total
+
+
+def newton(
+    evaluate: Callable[[Tensor], Curved], start: Tensor, tolerance: float = TOLERANCE
+) -> tuple[Tensor, FitReport]:
     """Minimise a convex function by Newton steps, each halved until it gains enough.
 
     Args:
         evaluate: Returns value, gradient (D,) and curvature (D, D) at a point.
         start: Where to begin, (D,), float64.
+        tolerance: Relative gain of a step below which it stops.
     """
     at, length = start, 1.0
     here = evaluate(at)
@@ -98,7 +153,7 @@ def newton(evaluate: Callable[[Tensor], Curved], start: Tensor) -> tuple[Tensor,
         value, gradient, curvature = here
         step = _newton_step(gradient, curvature)
         gain = -0.5 * float(step @ gradient)
-        if float(gradient.abs().amax()) <= FLAT or gain <= TOLERANCE * abs(value):
+        if float(gradient.abs().amax()) <= FLAT or gain <= tolerance * abs(value):
             return at + step, FitReport(True, steps, value)
         there = evaluate(at + length * step)
         if there[0] <= value - SUFFICIENT * length * gain + ROUNDING * abs(value):

@@ -33,7 +33,8 @@ class ClassTemperatureScaling(TemperatureCalibrator):
         variant: For ``logit``: ``paper`` fits to convergence; ``released`` repeats the released
             optimiser run, which may stop short. ``prediction`` has no released code.
         shrinkage: Pull of ``prediction`` towards the common log temperature, worth this many rows
-            at one squared unit; 0 lets classes go to their own optimum, in [0.01, 100].
+            at one squared unit; 0 lets classes go to their own optimum, in [0.01, 100], which with
+            ten rows a class is worse than no calibration.
 
     Raises:
         ValueError: If an argument is out of its range, or ``released`` is asked of ``prediction``.
@@ -44,7 +45,7 @@ class ClassTemperatureScaling(TemperatureCalibrator):
     temperatures: Tensor
 
     def __init__(
-        self, *, assignment: str = "prediction", variant: str = "paper", shrinkage: float = 1.0
+        self, *, assignment: str = "prediction", variant: str = "paper", shrinkage: float = 30.0
     ) -> None:
         super().__init__()
         self.assignment = check_choice("assignment", assignment, ("prediction", "logit"))

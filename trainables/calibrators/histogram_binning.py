@@ -5,6 +5,7 @@ from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
 from trainables.calibrators._binary import Curve, OneVersusRestCalibrator
+from trainables.calibrators._mixing import MIXING_STATE
 from trainables.common.checks import check_count
 
 
@@ -24,10 +25,11 @@ class HistogramBinning(OneVersusRestCalibrator):
     """
 
     name = "histogram-binning"
-    state_names = ("shares",)
+    state_names = ("shares", *MIXING_STATE)
     shares: Tensor
 
-    def __init__(self, *, bins: int = 15) -> None:
+    def __init__(self, *, bins: int = 15, variant: str = "shrunk") -> None:
+        super().__init__(variant=variant)
         self.bins = check_count("bins", bins, 1)
 
     def _curve(self, scores: Tensor, hits: Tensor) -> Curve:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
 from trainables.calibrators._binary import Curve, OneVersusRestCalibrator
+from trainables.calibrators._mixing import MIXING_STATE
 
 
 @CALIBRATORS.register("isotonic")
@@ -15,12 +16,13 @@ class IsotonicCalibration(OneVersusRestCalibrator):
     """A non-decreasing step curve a class (Zadrozny and Elkan, KDD 2002), by scikit-learn.
 
     Between the fitted points the curve is linear, outside it is constant. It changes accuracy and
-    ties classes. Do not use it with few rows a class, or where the log-likelihood matters: curves
-    reach 0 and 1. A class without fitting rows is mapped to (almost) 0.
+    ties classes. Do not use its ``paper`` variant with few rows a class, or where the
+    log-likelihood matters: curves reach 0 and 1. A class without fitting rows is mapped to (almost)
+    0. See ``MixedCalibrator`` for the argument.
     """
 
     name = "isotonic"
-    state_names = ("points", "values", "offsets")
+    state_names = ("points", "values", "offsets", *MIXING_STATE)
     points: Tensor
     values: Tensor
     offsets: Tensor

@@ -6,7 +6,8 @@ from scipy.interpolate import CubicSpline
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import CALIBRATORS, Calibrator, FitReport, by_chunk, first_argmax
+from trainables.calibrators._base import CALIBRATORS, FitReport, by_chunk, first_argmax
+from trainables.calibrators._mixing import MIXING_STATE, MixedCalibrator
 from trainables.common.checks import check_count
 
 LOWEST, HIGHEST = 1e-6, 1 - 1e-6
@@ -15,7 +16,7 @@ TINY = 1e-300
 
 
 @CALIBRATORS.register("spline")
-class SplineCalibration(Calibrator):
+class SplineCalibration(MixedCalibrator):
     """Reads the accuracy at each confidence off a spline through the cumulated accuracy.
 
     Gupta et al., Calibration of neural networks using splines, ICLR 2021. Rows are ordered by
@@ -29,21 +30,23 @@ class SplineCalibration(Calibrator):
 
     Args:
         knots: Knots of the spline, evenly spaced in rank, at least 3.
+        variant: See ``MixedCalibrator``.
 
     Raises:
-        ValueError: If ``knots`` is out of its range.
+        ValueError: If an argument is out of its range.
     """
 
     name = "spline"
     preserves_accuracy = True
-    state_names = ("confidences", "calibrated")
+    state_names = ("confidences", "calibrated", *MIXING_STATE)
     confidences: Tensor
     calibrated: Tensor
 
-    def __init__(self, *, knots: int = 6) -> None:
+    def __init__(self, *, knots: int = 6, variant: str = "shrunk") -> None:
+        super().__init__(variant=variant)
         self.knots = check_count("knots", knots, 3)
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
+    def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:
         top = by_chunk(logits, lambda rows: rows.double().softmax(1).amax(1))
         scores, right = top.cpu().numpy(), (first_argmax(logits) == labels).cpu().numpy()
         order = np.argsort(scores, kind="stable")
@@ -59,7 +62,7 @@ class SplineCalibration(Calibrator):
         self.calibrated = torch.from_numpy(slope)[first]
         return FitReport(True, 1, float(np.abs(basis(ranks) @ weights - cumulated).max()))
 
-    def _transform(self, logits: Tensor) -> Tensor:
+    def _transform_alone(self, logits: Tensor) -> Tensor:
         log_probs = F.log_softmax(logits, dim=1)
         winner = first_argmax(logits).unsqueeze(1)
         top = log_probs.gather(1, winner)

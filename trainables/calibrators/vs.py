@@ -1,15 +1,10 @@
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators._base import CALIBRATORS, Calibrator, FitReport
-from trainables.calibrators._minimize import lbfgs
-from trainables.calibrators._temperature import fit_temperature
-from trainables.calibrators._vector import VectorLoss, newton
-from trainables.calibrators.objectives import build_objective
-from trainables.common.checks import check_number
-
-NEWTON_CLASSES = 200  # With more, the curvature costs more than the steps that it saves.
+from trainables.calibrators._shrinkage import VARIANTS, fit_shrunk
+from trainables.calibrators._vector import TOLERANCE, VectorFit
+from trainables.common.checks import check_choice, check_number
 
 
 @CALIBRATORS.register("vs")
@@ -22,11 +17,14 @@ class VectorScaling(Calibrator):
 
     Args:
         weight_decay: Penalty, >= 0: half the squared biases and the squared distances of
-            the slopes from the best common slope. 0 is the published method, which follows
-            noise where a class has some fifty rows; the default costs nothing where rows abound.
+            the slopes from the best common slope; it costs nothing where rows abound.
+        variant: ``shrunk`` also pulls the map towards the best temperature, as strongly as held-out
+            fitting rows ask for, all the way where they gain nothing; ``paper`` has the penalty
+            alone (with 0 the published method), and with ten rows a class is worse than no
+            calibration. The default is the one that never is.
 
     Raises:
-        ValueError: If ``weight_decay`` is negative.
+        ValueError: If ``weight_decay`` is negative, or there is no such variant.
     """
 
     name = "vs"
@@ -34,20 +32,20 @@ class VectorScaling(Calibrator):
     slope: Tensor
     bias: Tensor
 
-    def __init__(self, *, weight_decay: float = 0.0001) -> None:
+    def __init__(self, *, weight_decay: float = 0.0001, variant: str = "shrunk") -> None:
         self.weight_decay = check_number("weight_decay", weight_decay, 0.0)
+        self.variant = check_choice("variant", variant, VARIANTS)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        common, _ = fit_temperature(logits, labels, build_objective("ce"))
-        slopes = common.reciprocal().expand(logits.shape[1])
-        start = torch.cat([slopes, torch.zeros_like(slopes)])
-        loss = VectorLoss(logits, labels, start, self.weight_decay)
-        if logits.shape[1] <= NEWTON_CLASSES:
-            found, report = newton(loss.with_curvature, start)
+        if self.variant == "paper":
+            found, report = self._problem(logits, labels).minimize()
         else:
-            (found,), report = lbfgs(loss, [start])
+            found, report = fit_shrunk(self._problem, logits, labels, TOLERANCE)
         self.slope, self.bias = (part.clone() for part in found.chunk(2))
         return report
+
+    def _problem(self, logits: Tensor, labels: Tensor) -> VectorFit:
+        return VectorFit(logits, labels, self.weight_decay)
 
     def _transform(self, logits: Tensor) -> Tensor:
         slope, bias = self.slope.to(logits.device), self.bias.to(logits.device)

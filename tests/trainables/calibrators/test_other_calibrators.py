@@ -22,7 +22,7 @@ def test_richer_families_fit_no_worse_than_one_temperature(rows, name):
     logits, labels = rows
     free = {
         "cts": {"shrinkage": 0.0},
-        "vs": {"weight_decay": 0.0},
+        "vs": {"weight_decay": 0.0, "variant": "paper"},
         "pts": {"weight_decay": 0.0},
         "ms": {"weight_offdiag": 0.0, "weight_bias": 0.0},
         "dirichlet": {"weight_offdiag": 0.0, "weight_bias": 0.0},
@@ -140,14 +140,14 @@ def test_isotonic_is_scikit_learns_curve_a_class_normalised(rows):
     ]
     mapped = np.stack([c.predict(probs[:, k]) for k, c in enumerate(curves)], 1) + 1e-9 * probs
     expected = mapped / mapped.sum(1, keepdims=True)
-    found = build_calibrator("isotonic").fit(logits, labels)(logits).exp().numpy()
+    found = build_calibrator("isotonic", variant="paper").fit(logits, labels)(logits).exp().numpy()
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
 def test_histogram_binning_returns_the_share_of_each_bin():
     probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.95, 0.05], [0.3, 0.7]]).double()
     labels = torch.tensor([0, 1, 0, 1])
-    fitted = build_calibrator("histogram-binning", bins=2).fit(probs.log(), labels)
+    fitted = build_calibrator("histogram-binning", bins=2, variant="paper").fit(probs.log(), labels)
     np.testing.assert_allclose(fitted.shares.numpy(), [[0.0, 2 / 3], [1 / 3, 1.0]])
     np.testing.assert_allclose(fitted(probs.log()).exp().numpy()[0], [2 / 3, 1 / 3], atol=1e-8)
 

@@ -32,11 +32,11 @@ def test_passes_are_cut_without_a_trace(
 def test_vector_scaling_of_many_classes_ends_where_newtons_method_does(
     decay: float, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newton = build_calibrator("vs", weight_decay=decay).fit(*rows)
+    newton = build_calibrator("vs", weight_decay=decay, variant="paper").fit(*rows)
     assert newton.report is not None
     assert newton.report.iterations < 10
-    monkeypatch.setattr("trainables.calibrators.vs.NEWTON_CLASSES", 2)
-    quasi_newton = build_calibrator("vs", weight_decay=decay).fit(*rows)
+    monkeypatch.setattr("trainables.calibrators._vector.NEWTON_CLASSES", 2)
+    quasi_newton = build_calibrator("vs", weight_decay=decay, variant="paper").fit(*rows)
     for name, tensor in newton.state_dict().items():
         torch.testing.assert_close(quasi_newton.state_dict()[name], tensor, atol=1e-4, rtol=0)
 

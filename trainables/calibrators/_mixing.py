@@ -1,0 +1,94 @@
+"""The family whose maps may reach 0 and 1, mixed with temperature scaling as rows ask for."""
+
+from abc import abstractmethod
+from dataclasses import replace
+
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+
+from trainables.calibrators._base import Calibrator, FitReport
+from trainables.calibrators._shrinkage import EQUAL_NOTE, VARIANTS, validation_folds
+from trainables.calibrators._temperature import divide, fit_temperature
+from trainables.calibrators.objectives import build_objective
+from trainables.common.checks import check_choice
+
+MIXING_STATE = ("share", "temperature")
+
+
+class MixedCalibrator(Calibrator):
+    """A calibrator whose probabilities are mixed with those of temperature scaling.
+
+    The mixture has the share of the calibrator's own map that gives held-out fitting rows the
+    highest likelihood, 0 where they gain nothing from it. A subclass implements ``_fit_alone`` and
+    ``_transform_alone`` and adds ``MIXING_STATE`` to its ``state_names``.
+
+    Args:
+        variant: ``shrunk`` mixes as said above; ``paper`` is the calibrator's own map alone, which
+            with few rows a class is far worse than no calibration. The default is the one that
+            never is.
+
+    Raises:
+        ValueError: If there is no such variant.
+    """
+
+    share: Tensor
+    temperature: Tensor
+
+    def __init__(self, *, variant: str = "shrunk") -> None:
+        self.variant = check_choice("variant", variant, VARIANTS)
+
+    @abstractmethod
+    def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:
+        """Fit the calibrator's own map, without gradient mode."""
+
+    @abstractmethod
+    def _transform_alone(self, logits: Tensor) -> Tensor:
+        """Return log-probabilities of a chunk of rows by the own map, float64 to float64."""
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
+        report = self._fit_alone(logits, labels)
+        self.temperature, _ = fit_temperature(logits, labels, build_objective("ce"))
+        share = 1.0 if self.variant == "paper" else self._best_share(logits, labels)
+        self.share = torch.full_like(self.temperature, share)
+        if share == 0:
+            return replace(report, note="; ".join(filter(None, (EQUAL_NOTE, report.note))))
+        return report
+
+    def _best_share(self, logits: Tensor, labels: Tensor) -> float:
+        own, scaled = [], []
+        for held in validation_folds(len(labels), labels.device):
+            alone = type(self)(**{**self.parameters(), "variant": "paper"})
+            alone.fit(logits[~held], labels[~held])
+            own.append(_at_labels(alone(logits[held]), labels[held]))
+            by_temperature = divide([alone.temperature], logits[held].double())
+            scaled.append(_at_labels(by_temperature, labels[held]))
+        return likeliest_share(torch.cat(own), torch.cat(scaled)) if own else 0.0
+
+    def _transform(self, logits: Tensor) -> Tensor:
+        share = self.share.to(logits.device)
+        scaled = divide([self.temperature.to(logits.device)], logits) + (1 - share).log()
+        return torch.logaddexp(self._transform_alone(logits) + share.log(), scaled)
+
+
+def _at_labels(log_probs: Tensor, labels: Tensor) -> Tensor:
+    return log_probs.gather(1, labels.unsqueeze(1)).squeeze(1).double()
+
+
+def likeliest_share(first: Tensor, second: Tensor) -> float:
+    """Return the share of the first in the likeliest mixture of two, in [0, 1].
+
+    Args:
+        first: Log-probability that it gives the label of each row, (N,), float64.
+        second: The same of the other one.
+    """
+    ratio = (first - second).exp()
+
+    def slope(share: float) -> float:
+        return float(((ratio - 1) / (1 + share * (ratio - 1))).mean())
+
+    if slope(0.0) <= 0:
+        return 0.0
+    if slope(1.0) >= 0:
+        return 1.0
+    return float(brentq(slope, 0.0, 1.0, xtol=1e-6))
