@@ -48,7 +48,7 @@ def preview_data(spec: SweepSpec) -> DataPreview:
     missing: dict[str, None] = {}  # In order, each once: tasks may share their data.
     for number, task in enumerate(spec.tasks):
         with _naming(number, task):
-            found = find_prepared(task.dataset, root, task.split_spec, place)
+            found = find_prepared(task.dataset, root, task.split_spec, place, task.inputs)
             missing |= dict.fromkeys(_missing_downloads(task, root, found))
         if found is not None:
             prepared[task.id] = found
@@ -69,7 +69,14 @@ def _prepare_task(task: TaskSpec, spec: SweepSpec, console: Console | None) -> P
     def notice(name: str) -> Callable[[str], None]:
         return lambda text: say(console, f"preparing {name}: {text}")
 
-    data = prepare(task.dataset, root, task.split_spec, place, notice=notice(task.dataset))
+    data = prepare(
+        task.dataset,
+        root,
+        task.split_spec,
+        place,
+        notice=notice(task.dataset),
+        settings=task.inputs,
+    )
     for name in task.suites:
         find_suite(name, root).check(data.info)
     for name in task.suites:

@@ -108,7 +108,8 @@ def reproduce(
 
 def _same_data(run: TrackedTrial, data_root: str, folder: Path) -> PreparedData:
     dataset, split = run.study.origin["dataset"], SplitSpec(**run.study.origin["split"])
-    data = prepare(dataset, Path(data_root), split, folder / "data")
+    settings = run.study.origin.get("inputs")  # Earlier runs had none.
+    data = prepare(dataset, Path(data_root), split, folder / "data", settings=settings)
     if data.key != run.study.fingerprint:
         raise InputError(
             f"run {run.trial.run_id}: it was computed on data {run.study.fingerprint[:12]}, but "

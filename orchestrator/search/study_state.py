@@ -157,6 +157,7 @@ def _origin(plan: StudyPlan, spec: SweepSpec) -> dict[str, Any]:
     return {
         "dataset": task.dataset,
         "split": task.split_spec.to_dict(),
+        "inputs": dict(task.inputs),
         "protocol": task.resolved_protocol.to_dict(),
         "variants": {p: spec.base(p) for p in plan.recipe.parts if spec.base(p) != p},
         "resources": {s: getattr(spec.resources, s).model_dump() for s in STAGES},

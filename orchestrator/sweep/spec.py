@@ -79,6 +79,7 @@ class TaskSpec(_Strict):
         protocol: A protocol's name, or a mapping of its fields (with ``base:`` for a named one).
         name: What tables call the task; ``dataset/model/protocol`` if left out.
         split: How the training part is divided; by default as the protocol says.
+        inputs: How rows are stored, where the kind of data has a choice, such as ``length``.
         suites: What chosen configurations are measured on beside the clean test set; names from
             ``calsweep list suites``.
     """
@@ -88,6 +89,7 @@ class TaskSpec(_Strict):
     protocol: str | dict[str, Any]
     name: str = ""
     split: SplitModel = SplitModel()
+    inputs: dict[str, Value] = {}
     suites: tuple[str, ...] = Field(default=(), strict=False)
 
     @property
@@ -101,7 +103,7 @@ class TaskSpec(_Strict):
     def dataset_name(self) -> str:
         """Return the data set's name, or the stem of its file or folder."""
         kind, _, place = self.dataset.partition(":")
-        return Path(place).stem if place and kind in ("npz", "folder") else self.dataset
+        return Path(place).stem if place and kind in ("npz", "folder", "text") else self.dataset
 
     @property
     def protocol_name(self) -> str:
@@ -335,7 +337,7 @@ def _check_tasks(tasks: tuple[TaskSpec, ...], root: str) -> None:
     for number, task in enumerate(tasks):
         where = f"tasks[{number}]"
         for key, check in (
-            ("dataset", lambda task=task: find_reader(task.dataset, root).full_name()),
+            ("dataset", lambda task=task: find_reader(task.dataset, root, task.inputs).full_name()),
             ("protocol", lambda task=task: task.resolved_protocol),
             ("split", lambda task=task: task.split_spec),
             ("model", lambda task=task: check_model(task.model)),

@@ -37,6 +37,8 @@ class Pairs(NamedTuple):
 class PairAugmentation(Augmentation):
     """Trains on pairs of samples, mixed in ratios from a beta distribution.
 
+    Words are mixed as their embeddings.
+
     Args:
         alpha: Both parameters of the beta distribution, > 0.
 
@@ -56,7 +58,7 @@ class PairAugmentation(Augmentation):
         indices: Tensor,
         generator: Generator,
     ) -> tuple[Tensor, Tensor]:
-        pairs = draw_pairs(inputs, targets, indices, generator)
+        pairs = draw_pairs(network.embed(inputs), targets, indices, generator)
         return self.loss_of_pairs(network, loss, pairs, random_source(generator))
 
     @abstractmethod

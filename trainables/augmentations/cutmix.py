@@ -5,6 +5,7 @@ from torch import Tensor
 
 from trainables.augmentations._base import AUGMENTATIONS
 from trainables.augmentations._mixing import PairAugmentation, Pairs
+from trainables.common.errors import InputError
 from trainables.losses import Loss
 from trainables.models import Network
 
@@ -36,6 +37,8 @@ class CutMix(PairAugmentation):
     Args:
         alpha: Both parameters of the beta distribution, > 0; 1, the published default, is uniform.
 
+    Not for data that are no images: training then raises ``InputError``.
+
     Raises:
         ValueError: If ``alpha`` is out of its range.
     """
@@ -44,6 +47,10 @@ class CutMix(PairAugmentation):
         self, network: Network, loss: Loss, pairs: Pairs, source: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of a batch with pasted boxes and its logits."""
+        if pairs.inputs.ndim != 4:
+            raise InputError(
+                "cutmix pastes boxes of images, and the data are none; take mixup or mit"
+            )
         height, width = pairs.inputs.shape[-2:]
         rows, columns = draw_box(height, width, 1 - source.beta(self.alpha, self.alpha), source)
         mixed = pairs.inputs.clone()

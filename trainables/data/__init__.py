@@ -18,6 +18,7 @@ from trainables.data._source import (
     source_names,
 )
 from trainables.data._split import SplitSpec
+from trainables.data._texts import Texts, TextShape
 
 __all__ = [
     "AUGMENTATIONS",
@@ -37,6 +38,8 @@ __all__ = [
     "SourceStatus",
     "SplitSpec",
     "TestDataSealedError",
+    "TextShape",
+    "Texts",
     "find_prepared",
     "find_reader",
     "missing_download",

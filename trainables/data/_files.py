@@ -1,13 +1,13 @@
 """Images that stay in their files until they are needed, and readers of data sets made of them."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from PIL import Image
@@ -204,27 +204,44 @@ def labels_of(listing: Listing) -> np.ndarray:
     return np.array([label for _, label in listing], np.int64)
 
 
+class Kept(NamedTuple):
+    """Which files of class folders are rows.
+
+    Attributes:
+        noun: What one is called in messages.
+        wanted: Tells whether a file is one.
+        allowed: What to say of such files where there are none.
+    """
+
+    noun: str
+    wanted: Callable[[Path], bool]
+    allowed: str = ""
+
+
+IMAGES = Kept("image", is_image)
+
+
 def list_classes(
-    folder: Path, classes: Sequence[str], below: str = "", allowed: str = ""
+    folder: Path, classes: Sequence[str], below: str = "", kept: Kept = IMAGES
 ) -> list[tuple[Path, int]]:
-    """Return the images in class folders, by class and by file name.
+    """Return the rows in class folders, by class and by file name.
 
     Args:
         folder: Holds a folder for each class.
         classes: Their names, in the order of the labels.
-        below: The folder in each that holds the images; empty if itself does.
-        allowed: What to say of images where there are none.
+        below: The folder in each that holds the rows; empty if itself does.
+        kept: Which files are rows.
 
     Raises:
-        InputError: If a class has no image; the text names its folder.
+        InputError: If a class has none; the text names its folder.
     """
     listing: list[tuple[Path, int]] = []
     for label, name in enumerate(classes):
         place = folder / name / below
-        images = sorted(path for path in place.glob("*") if is_image(path))
-        if not images:
-            raise InputError(f"{place} holds no image{allowed}")
-        listing += [(path, label) for path in images]
+        found = sorted(path for path in place.glob("*") if kept.wanted(path))
+        if not found:
+            raise InputError(f"{place} holds no {kept.noun}{kept.allowed}")
+        listing += [(path, label) for path in found]
     return listing
 
 

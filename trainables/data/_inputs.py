@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trainables.data._batches import Batcher
+from trainables.data._rows import Rows
 
 
 class InputShape(ABC):
@@ -55,9 +56,22 @@ class Inputs(ABC):
         """Return the shape of one row's values, as stored."""
 
     @property
+    def given(self) -> tuple[np.dtype, tuple[int, ...]]:
+        """Return the type and shape of one row's values as sources give them: as stored."""
+        return self.dtype, self.row
+
+    @property
     @abstractmethod
     def shape(self) -> InputShape:
         """Return what networks are told."""
+
+    def fitted(self, train: Rows) -> "Inputs":
+        """Return the inputs with what is learnt from training rows, such as a vocabulary."""
+        return self
+
+    def encode(self, values: np.ndarray) -> np.ndarray:
+        """Return rows (N, ...) as stored, of rows as sources give them."""
+        return values
 
     @abstractmethod
     def check(self, values: np.ndarray) -> None:
@@ -113,6 +127,10 @@ class DatasetInfo:
     def num_classes(self) -> int:
         """The number of classes, K."""
         return len(self.classes)
+
+    def fitted(self, train: Rows) -> Self:
+        """Return the constants with what their inputs learn from training rows."""
+        return replace(self, inputs=self.inputs.fitted(train))
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, those of the inputs among them, ready for JSON."""

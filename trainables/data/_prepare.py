@@ -1,7 +1,10 @@
 """Reads, splits and stores a data set once, for every process that asks."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +36,7 @@ def prepare(
     destination: Path | str,
     download: bool = True,
     notice: Notice = silent,
+    settings: Mapping[str, Any] | None = None,
 ) -> PreparedData:
     """Read, split and store a data set below ``destination``; the second time, find it there.
 
@@ -46,13 +50,14 @@ def prepare(
         destination: The folder that holds prepared data sets, one subfolder a key.
         download: Whether absent files may be downloaded.
         notice: Told now and then how far it is.
+        settings: How rows are to be stored, where the kind of data has a choice.
 
     Raises:
-        InputError: If the data set cannot be read, has too few images for ``split``, or
-            ``destination`` cannot be written.
+        InputError: If the data set cannot be read, has too few rows for ``split``, a setting is not
+            allowed, or ``destination`` cannot be written.
         TestDataSealedError: If it has to be read and this process is sealed.
     """
-    reader = find_reader(name, root)
+    reader = find_reader(name, root, settings)
     destination = Path(destination).absolute()
     try:
         return find_or_make(
@@ -65,10 +70,14 @@ def prepare(
 
 
 def find_prepared(
-    name: str, root: Path | str, split: SplitSpec, destination: Path | str
+    name: str,
+    root: Path | str,
+    split: SplitSpec,
+    destination: Path | str,
+    settings: Mapping[str, Any] | None = None,
 ) -> PreparedData | None:
     """Return what ``prepare`` has stored, or None; never reads the source, never writes."""
-    return _find(find_reader(name, root), split, Path(destination).absolute())
+    return _find(find_reader(name, root, settings), split, Path(destination).absolute())
 
 
 def missing_download(name: str, root: Path | str, split: SplitSpec | None = None) -> str:
@@ -107,7 +116,8 @@ def _key(fingerprint: str, info: DatasetInfo, split: SplitSpec) -> str:
 
 
 def _record_path(reader: Reader, destination: Path) -> Path:
-    return destination / RECORDS / f"{digest([reader.full_name(), str(reader.root)])}.json"
+    fields = [reader.full_name(), str(reader.root), *filter(None, [dict(reader.settings)])]
+    return destination / RECORDS / f"{digest(fields)}.json"
 
 
 def _find(reader: Reader, split: SplitSpec, destination: Path) -> PreparedData | None:
@@ -128,12 +138,13 @@ def _make(
     reader: Reader, split: SplitSpec, destination: Path, download: bool, notice: Notice
 ) -> PreparedData:
     notice("reading")
-    source = read_source(reader.name, reader.root, download)
+    source = read_source(reader.name, reader.root, download, reader.settings)
     directory = destination / _key(source.fingerprint, source.info, split)
     test = None if source.test is None else source.test.labels
     rows = _split(source.info.name, source.train.labels, test, split)
+    fitted = replace(source, info=source.info.fitted(source.train.take(rows.train)))
     make_folder(
-        directory, lambda scratch: _write(scratch, source, split, rows, directory.name, notice)
+        directory, lambda scratch: _write(scratch, fitted, split, rows, directory.name, notice)
     )
     _write_record(reader, source, destination)
     return PreparedData.open(directory)

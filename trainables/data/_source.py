@@ -2,9 +2,10 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,10 +39,10 @@ class Source:
     def __post_init__(self) -> None:
         inputs = self.info.inputs
         for part in filter(None, (self.train, self.test)):
-            if (part.dtype, part.shape) != (inputs.dtype, inputs.row):
+            if (part.dtype, part.shape) != inputs.given:
+                expected = " ".join(map(str, inputs.given))
                 raise ValueError(
-                    f"{inputs.kind} are {part.dtype} {part.shape}, expected {inputs.dtype} "
-                    f"{inputs.row}"
+                    f"{inputs.kind} are {part.dtype} {part.shape}, expected {expected}"
                 )
             if part.labels.max() >= self.info.num_classes:
                 raise ValueError(
@@ -90,6 +91,16 @@ class Reader(ABC):
         self.name = name
         self.argument = argument
         self.root = local_path(root, "data root")
+        self.settings: Mapping[str, Any] = {}
+
+    def adjust(self, settings: Mapping[str, Any]) -> None:
+        """Take the ``inputs`` of a task, how rows are to be stored; most kinds have no choice.
+
+        Raises:
+            InputError: If one is unknown or out of its range.
+        """
+        for key in settings:
+            raise InputError(f"dataset {self.name!r}: inputs.{key} is unknown; it takes none")
 
     @abstractmethod
     def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
@@ -154,14 +165,16 @@ def files_signature(paths: Iterable[Path]) -> str:
 SOURCES: Registry[Reader] = Registry("dataset", "trainables.data")
 
 
-def find_reader(name: str, root: Path | str) -> Reader:
+def find_reader(name: str, root: Path | str, settings: Mapping[str, Any] | None = None) -> Reader:
     """Return the reader of ``name``, a registry name with its argument, if any, after a colon.
 
     Raises:
-        InputError: If the name is unknown or its argument is not allowed.
+        InputError: If the name is unknown or its argument or a setting is not allowed.
     """
     head, _, argument = name.partition(":")
-    return SOURCES.get(head)(name, argument, Path(root))
+    reader = SOURCES.get(head)(name, argument, Path(root))
+    reader.adjust(settings or {})
+    return reader
 
 
 def source_names() -> list[str]:
@@ -170,7 +183,12 @@ def source_names() -> list[str]:
     return [f"{name}:{placeholder}" if placeholder else name for name, placeholder in forms]
 
 
-def read_source(name: str, root: Path | str, download: bool = True) -> Source:
+def read_source(
+    name: str,
+    root: Path | str,
+    download: bool = True,
+    settings: Mapping[str, Any] | None = None,
+) -> Source:
     """Read a whole data set: into memory, or as a list of files where it may not fit.
 
     Do not use this for training: it gives test data too. ``prepare`` keeps the two apart; see there
@@ -181,7 +199,7 @@ def read_source(name: str, root: Path | str, download: bool = True) -> Source:
         TestDataSealedError: If this process is sealed.
     """
     require_unsealed(f"read_source({name!r})")
-    info, train, test = find_reader(name, root).read(download)
+    info, train, test = find_reader(name, root, settings).read(download)
     held = train if test is None else test
     hand_out(held.arrays)
     return Source(info, train, test, fingerprint(train, test))

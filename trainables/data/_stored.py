@@ -94,7 +94,7 @@ def write_blocks(
     with path.open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, fields)
         for block in blocks:
-            stream.write(np.ascontiguousarray(block).data)
+            stream.write(np.ascontiguousarray(inputs.encode(block)).data)
             done += len(block)
             if time.monotonic() - noticed > SECONDS_BETWEEN_NOTICES:
                 noticed = time.monotonic()

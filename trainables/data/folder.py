@@ -7,9 +7,11 @@ from PIL import Image, ImageOps
 from trainables.common.errors import InputError
 from trainables.data._files import (
     SUFFIXES,
+    Kept,
     Listed,
     ListedReader,
     Listing,
+    is_image,
     labels_of,
     list_classes,
     opened,
@@ -28,7 +30,7 @@ LAYOUT = (
     "lay it out as PATH/<class>/<image>, of which `split.test` is held out, or as "
     "PATH/train/<class>/<image> and PATH/test/<class>/<image>"
 )
-ALLOWED = f"; allowed are {', '.join(SUFFIXES)}"
+IMAGE_FILES = Kept("image", is_image, f"; allowed are {', '.join(SUFFIXES)}")
 
 
 @SOURCES.register("folder")
@@ -53,16 +55,7 @@ class FolderReader(PathReader, ListedReader):
 
     def listing(self) -> Listed:
         """Return the classes' names and all images, by class and by file name."""
-        if self._parted():
-            folders = {part: self.path / part for part in PARTS}
-            classes = _same_classes(folders)
-            train, test = (list_classes(folders[part], classes, allowed=ALLOWED) for part in PARTS)
-            return classes, train, test
-        try:
-            classes = _classes(self.path)
-            return classes, list_classes(self.path, classes, allowed=ALLOWED), None
-        except InputError as error:
-            raise InputError(f"{error}; {LAYOUT}") from error
+        return list_folders(self.path, IMAGE_FILES, LAYOUT)
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
         """Return all images, by class and by file name."""
@@ -74,12 +67,9 @@ class FolderReader(PathReader, ListedReader):
 
     def test_paths(self) -> list[Path]:
         """Return the folder ``test``, or all class folders: any image may be a test image."""
-        if self._parted():
+        if is_parted(self.path):
             return [self.path / "test"]
         return [self.path / name for name in subfolders(self.path)] if self.path.is_dir() else []
-
-    def _parted(self) -> bool:
-        return all((self.path / part).is_dir() for part in PARTS)
 
     def _info(
         self, train: RowArrays, classes: tuple[str, ...], test: RowArrays | None
@@ -102,6 +92,34 @@ class FolderReader(PathReader, ListedReader):
             split_rule=split_rule,
             source=f"{self.path}; {constants}",
         )
+
+
+def is_parted(folder: Path) -> bool:
+    """Return whether a folder holds a training and a test set."""
+    return all((folder / part).is_dir() for part in PARTS)
+
+
+def list_folders(folder: Path, kept: Kept, layout: str) -> Listed:
+    """Return the classes' names and all rows of a folder, or of ``train`` and ``test`` in it.
+
+    Args:
+        folder: Holds a folder for each class, or ``train`` and ``test`` with such folders.
+        kept: Which files are rows.
+        layout: What to say of the layout where a folder is no such one.
+
+    Raises:
+        InputError: If it is not laid out as it should be.
+    """
+    if is_parted(folder):
+        folders = {part: folder / part for part in PARTS}
+        classes = _same_classes(folders)
+        train, test = (list_classes(folders[part], classes, kept=kept) for part in PARTS)
+        return classes, train, test
+    try:
+        classes = _classes(folder)
+        return classes, list_classes(folder, classes, kept=kept), None
+    except InputError as error:
+        raise InputError(f"{error}; {layout}") from error
 
 
 def _classes(folder: Path) -> tuple[str, ...]:

@@ -88,6 +88,15 @@ class Network(nn.Module):
         """Return the features (N, D) that the classifier sees."""
         return self.extractor(inputs)
 
+    def embed(self, inputs: Tensor) -> Tensor:
+        """Return inputs as real numbers that can be mixed, which the network takes as well.
+
+        Integers, such as the numbers of words, are embedded by the extractor's first module.
+        """
+        if inputs.is_floating_point():
+            return inputs
+        return next(self.extractor.children())(inputs)
+
     def classify(self, features: Tensor) -> Tensor:
         """Return the logits (N, K) of features (N, D); what a training scheme may replace."""
         with self.in_float32(features) as exact:

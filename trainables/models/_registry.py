@@ -38,11 +38,19 @@ def register_model(name: str, takes: type[InputShape] = ImageShape) -> Callable[
     return add
 
 
-def model_names() -> list[str]:
-    """Return the names of our networks, sorted; ``timm:``, ``torchvision:`` work beside them."""
+def model_names(takes: type[InputShape] = InputShape) -> list[str]:
+    """Return the names of our networks, sorted; ``timm:``, ``torchvision:`` work beside them.
+
+    Args:
+        takes: Only of those for such inputs.
+    """
     for module in pkgutil.iter_modules(importlib.import_module(PACKAGE).__path__):
         importlib.import_module(f"{PACKAGE}.{module.name}")
-    return sorted(name for name in _BUILDERS if not name.endswith(":"))
+    return sorted(
+        name
+        for name, (_, its) in _BUILDERS.items()
+        if issubclass(its, takes) and not name.endswith(":")
+    )
 
 
 def build_model(name: str, num_classes: int, shape: InputShape) -> Network:

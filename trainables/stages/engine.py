@@ -189,10 +189,9 @@ class Trainer:
 
 def _optimizer(network: Network, protocol: Protocol) -> torch.optim.Optimizer:
     parameters = list(network.parameters())
-    if protocol.optimizer == "adamw":
-        return torch.optim.AdamW(
-            parameters, lr=protocol.lr, weight_decay=protocol.weight_decay, fused=True
-        )
+    if protocol.optimizer != "sgd":
+        kind = torch.optim.Adam if protocol.optimizer == "adam" else torch.optim.AdamW
+        return kind(parameters, lr=protocol.lr, weight_decay=protocol.weight_decay, fused=True)
     return torch.optim.SGD(
         parameters,
         lr=protocol.lr,

@@ -17,7 +17,7 @@ from trainables.common.errors import InputError
 from trainables.data import AUGMENTATIONS
 
 CUSTOM = "custom"
-OPTIMIZERS = ("sgd", "adamw")
+OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("constant", "step", "cosine")
 KEEP = ("last", "best_val_nll", "best_val_acc")
 # What the weights do not depend on: two protocols that differ here only are the same training.
@@ -33,12 +33,12 @@ class Protocol:
 
     Attributes:
         name: What recipes and tables call it.
-        epochs: Passes over the training images, at least 1.
-        batch_size: Images a step, at least 1.
-        optimizer: ``sgd`` or ``adamw``.
+        epochs: Passes over the training rows, at least 1.
+        batch_size: Rows a step, at least 1.
+        optimizer: ``sgd``, ``adam`` or ``adamw``.
         lr: Initial learning rate, in (0, inf).
-        momentum: Of SGD, in [0, 1). AdamW ignores it: its betas are 0.9 and 0.999.
-        weight_decay: In [0, inf); coupled for SGD, decoupled for AdamW.
+        momentum: Of SGD, in [0, 1). Adam and AdamW ignore it: their betas are 0.9 and 0.999.
+        weight_decay: In [0, inf); decoupled for AdamW, coupled for the others.
         schedule: ``constant``, ``step`` (times ``decay`` at each milestone) or ``cosine`` (towards
             0 after the last epoch). The rate is constant within an epoch.
         milestones: Epochs, counted from 0, at whose start a step schedule falls: sorted, each in
@@ -48,7 +48,7 @@ class Protocol:
         warmup: Epochs in which the rate rises linearly to ``lr``, in [0, epochs).
         augmentation: ``none``, ``crop-flip``, ``resized-crop-flip``, or None for the data set's
             own.
-        validation: Share of the training images held out: a fraction in (0, 1), a count of at
+        validation: Share of the training rows held out: a fraction in (0, 1), a count of at
             least 1, or None for the data set's own rule.
         clip_norm: Longest gradient that is not shortened, L2 norm over all parameters of the mean
             loss, in (0, inf); None for no limit.

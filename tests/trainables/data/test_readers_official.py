@@ -27,9 +27,9 @@ def assert_same(found: RowArrays | None, expected: RowArrays) -> None:
 
 def test_names_are_those_of_the_files():
     assert source_names() == [
-        *("cifar10", "cifar10-lt", "cifar100", "cifar100-lt", "cub200", "digits"),
+        *("20newsgroups", "cifar10", "cifar10-lt", "cifar100", "cifar100-lt", "cub200", "digits"),
         *("digits-noisy", "fashion-mnist"),
-        *("folder:PATH", "imagenet", "npz:PATH", "svhn", "tiny-imagenet"),
+        *("folder:PATH", "imagenet", "npz:PATH", "svhn", "text:PATH", "tiny-imagenet"),
     ]
 
 

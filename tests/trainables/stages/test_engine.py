@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from trainables.common.devices import trial_device
 from trainables.common.errors import TrainingDivergedError
-from trainables.data import Batcher, DatasetInfo, Images, RowArrays
+from trainables.data import Batcher, DatasetInfo, Images, ImageShape, RowArrays
 from trainables.losses import build_loss
 from trainables.methods import TrainingMethod, build_method
 from trainables.models import model_names
@@ -180,7 +180,7 @@ def test_the_rate_follows_the_protocol(changes: dict[str, Any]) -> None:
         assert group["lr"] == expected
 
 
-@pytest.mark.parametrize("model", model_names())
+@pytest.mark.parametrize("model", model_names(ImageShape))
 def test_every_model_trains_two_epochs(model: str) -> None:
     made = trainer(model=model, rows=4, batch_size=2, lr=1e-3, epochs=2)
     before = weights(made)
@@ -232,6 +232,11 @@ def reference(
         (
             {"optimizer": "adamw", "lr": 0.002, "weight_decay": 0.3},
             torch.optim.AdamW,
+            {"weight_decay": 0.3},
+        ),
+        (
+            {"optimizer": "adam", "lr": 0.002, "weight_decay": 0.3},
+            torch.optim.Adam,
             {"weight_decay": 0.3},
         ),
         ({"clip_norm": 0.1}, torch.optim.SGD, {**SGD, "clip": 0.1}),

@@ -1,0 +1,286 @@
+"""Texts: JSON lines, class folders, and the words that they are stored by."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sklearn.datasets
+from sklearn.utils import Bunch
+
+from trainables.common.errors import InputError
+from trainables.data import PreparedData, SplitSpec, find_reader, prepare, read_source
+from trainables.data._texts import words_of
+
+Row = dict[str, object]
+Write = Callable[..., Path]
+
+
+def rows(count: int, *, names: bool = False) -> list[Row]:
+    return [
+        {
+            "text": f"A story of {('cats', 'dogs')[k % 2]}, no. {k}",
+            "label": ("cat", "dog")[k % 2] if names else k % 2,
+        }
+        for k in range(count)
+    ]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write ``PART.jsonl`` files, and ``classes.json`` if there are classes."""
+
+    def write(classes: list[str] | None = None, **parts: list[Row]) -> Path:
+        folder = tmp_path / "texts"
+        folder.mkdir(exist_ok=True)
+        for part, lines in parts.items():
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            (folder / f"{part}.jsonl").write_text(text, encoding="utf-8")
+        if classes is not None:
+            (folder / "classes.json").write_text(json.dumps({"classes": classes}))
+        return folder
+
+    return write
+
+
+def prepared(
+    path: Path, folder: Path, split: SplitSpec | None = None, **inputs: int
+) -> PreparedData:
+    return prepare(f"text:{path}", "unused", split or SplitSpec(), folder / "p", settings=inputs)
+
+
+def test_words_are_in_small_letters_without_signs() -> None:
+    assert words_of("Don't PANIC: it's 42_times 'over' Größe!") == [
+        "don't",
+        "panic",
+        "it's",
+        "42",
+        "times",
+        "over",
+        "größe",
+    ]
+
+
+def test_lines_with_and_without_a_test_set(write: Write) -> None:
+    folder = write(["cat", "dog"], train=rows(8), test=rows(4, names=True))
+    source = read_source(f"text:{folder}", "unused")
+    assert source.info.classes == ("cat", "dog")
+    assert source.train.read(0, 2).tolist() == ["A story of cats, no. 0", "A story of dogs, no. 1"]
+    assert source.test is not None
+    np.testing.assert_array_equal(source.test.labels, [0, 1, 0, 1])
+    alone = read_source(f"text:{folder / 'test.jsonl'}", "unused")
+    assert alone.test is None
+    assert alone.info.classes == ("cat", "dog")
+
+
+def test_packed_lines_are_the_same(write: Write) -> None:
+    folder = write(train=rows(8, names=True))
+    before = read_source(f"text:{folder}", "unused")
+    plain = folder / "train.jsonl"
+    with lzma.open(folder / "train.jsonl.xz", "wb") as stream:
+        stream.write(plain.read_bytes())
+    plain.unlink()
+    assert read_source(f"text:{folder}", "unused").fingerprint == before.fingerprint
+
+
+@pytest.mark.parametrize("parted", [True, False])
+def test_class_folders_give_what_lines_give(write: Write, tmp_path: Path, parted: bool) -> None:
+    lines = sorted(rows(8, names=True), key=lambda row: str(row["label"]))
+    parts = {"train": lines, "test": lines} if parted else {"train": lines}
+    expected = read_source(f"text:{write(**parts)}", "unused")
+    for part, its in parts.items():
+        for number, row in enumerate(its):
+            place = tmp_path / "files" / (part if parted else "") / str(row["label"]) / f"{number}"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(str(row["text"]), encoding="utf-8")
+            (place.parent / ".hidden").write_bytes(b"\xff")
+    found = read_source(f"text:{tmp_path / 'files'}", "unused")
+    assert found.fingerprint == expected.fingerprint
+    assert found.info.classes == expected.info.classes
+
+
+def test_words_and_length_are_those_of_the_training_rows_alone(
+    write: Write, tmp_path: Path
+) -> None:
+    """Every text has a word of its own: only those of training texts may get a number."""
+    data = prepared(write(train=rows(40), test=rows(40)), tmp_path, SplitSpec(validation=10))
+    train = np.load(data.directory / "search" / "train_indices.npy")
+    inputs = data.info.inputs
+    assert {word for word in inputs.words if word.isdigit()} == {str(k) for k in train}
+    assert inputs.length == 6
+    texts = [f"A story of {('cats', 'dogs')[k % 2]}, no. {k}" for k in train]
+    stored = data.search().train.values
+    np.testing.assert_array_equal(inputs.encode(np.array(texts, object)), stored)
+    numbers = [inputs.words.index(word) + 1 for word in words_of(texts[0])]
+    assert stored[0].tolist() == numbers
+    assert PreparedData.open(data.directory).info == data.info
+
+
+def test_rare_words_go_first_and_long_texts_keep_their_end(write: Write, tmp_path: Path) -> None:
+    folder = write(train=[{"text": "b a a c c c", "label": k % 2} for k in range(12)])
+    inputs = prepared(folder, tmp_path, vocabulary=2, length=4).info.inputs
+    assert inputs.words == ("c", "a")
+    assert inputs.encode(np.array(["b a c", "", "a a c c c c"], object)).tolist() == [
+        [0, 0, 2, 1],
+        [0, 0, 0, 0],
+        [1, 1, 1, 1],
+    ]
+
+
+def test_what_rows_are_stored_by_is_in_the_key(write: Write, tmp_path: Path) -> None:
+    folder = write(train=rows(40))
+    keys = {prepared(folder, tmp_path, length=length).key for length in (5, 6, 6)}
+    keys.add(prepared(folder, tmp_path, vocabulary=3, length=6).key)
+    keys.add(prepared(folder, tmp_path, SplitSpec(seed=1), length=6).key)
+    assert len(keys) == 4
+
+
+def test_twenty_newsgroups_is_downloaded_once_and_kept_as_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def fetch(data_home: str, subset: str, shuffle: bool) -> Bunch:
+        asked.append(subset)
+        named = [
+            (f"20news-bydate-{p}/{c}/{n}", k)
+            for p in ("train", "test")
+            for k, c in enumerate("ab")
+            for n in (20, 3)
+        ]
+        return Bunch(
+            data=[f"Newsgroups: {name}\n\nbody of {name}\n\nend" for name, _ in named],
+            filenames=np.array([f"{data_home}/{name}" for name, _ in named]),
+            target=np.array([label for _, label in named]),
+            target_names=["a", "b"],
+        )
+
+    with pytest.raises(InputError, match=r"train.jsonl.xz is absent; allow the download, or put"):
+        read_source("20newsgroups", tmp_path, download=False)
+    assert not find_reader("20newsgroups", tmp_path).check().present
+    monkeypatch.setattr(sklearn.datasets, "fetch_20newsgroups", fetch)
+    first, second = (read_source("20newsgroups", tmp_path) for _ in range(2))
+    assert asked == ["all"]
+    assert first.fingerprint == second.fingerprint
+    assert first.train.read(0, 4).tolist() == [
+        f"body of 20news-bydate-train/{name}\n\nend" for name in ("a/3", "a/20", "b/3", "b/20")
+    ]
+    assert find_reader("20newsgroups", tmp_path).check().present
+    assert [path.name for path in find_reader("20newsgroups", tmp_path).test_paths()] == [
+        "test.jsonl.xz"
+    ]
+
+
+@pytest.mark.shared
+def test_twenty_newsgroups_is_whole(shared: Path) -> None:
+    source = read_source("20newsgroups", shared / "data", download=False)
+    assert (len(source.train), len(source.test or ()), source.info.num_classes) == (11314, 7532, 20)
+
+
+BAD_LINES = {
+    b'{"text": "x", "label": 7}': "line 9: label=7 is no class; allowed is 0 to 1",
+    b'{"text": "x", "label": "cow"}': "line 9: label='cow' is no class; allowed is 0 to 1",
+    b'{"text": "x", "label": -1}': "line 9: label=-1 is no class",
+    b'{"text": "x", "label": true}': "line 9: label=True is neither a class's number nor its name",
+    b'{"text": "x"}': "line 9: label=None is neither",
+    b'{"text": " ", "label": 0}': "line 9: text=' ' is no text",
+    b'{"label": 0}': "line 9: text=None is no text",
+    b"[]": "line 9: text=' ' is no text",
+    b"{": "line 9 is no JSON",
+    b"": "line 9 is empty",
+    b'{"text": "\xff", "label": 0}': "line 9 is no UTF-8 text .invalid start byte at byte 10",
+}
+
+
+@pytest.mark.parametrize("line", BAD_LINES)
+def test_a_bad_line_is_named_in_one_line(write: Write, line: bytes) -> None:
+    path = write(["cat", "dog"], train=rows(8)) / "train.jsonl"
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with pytest.raises(InputError, match=BAD_LINES[line]) as caught:
+        find_reader(f"text:{path.parent}", "unused").labels()
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def spoil_empty(folder: Path) -> None:
+    (folder / "train.jsonl").write_bytes(b"")
+
+
+def spoil_packed(folder: Path) -> None:
+    (folder / "train.jsonl").unlink()
+    (folder / "train.jsonl.xz").write_bytes(b"no xz")
+
+
+def spoil_classes(folder: Path) -> None:
+    (folder / "classes.json").write_text('["cat", "dog"]')
+
+
+def spoil_absent_class(folder: Path) -> None:
+    (folder / "classes.json").write_text('{"classes": ["cat", "dog", "cow"]}')
+
+
+def spoil_gap(folder: Path) -> None:
+    (folder / "train.jsonl").write_text('{"text": "x", "label": 0}\n{"text": "y", "label": 2}\n')
+
+
+def spoil_forms(folder: Path) -> None:
+    (folder / "train.jsonl").write_text('{"text": "x", "label": 0}\n{"text": "y", "label": "b"}\n')
+
+
+SPOILT = {
+    spoil_empty: "train.jsonl is empty",
+    spoil_packed: "train.jsonl.xz cannot be read: Input format not supported",
+    spoil_classes: r'classes.json: needed is {"classes": \[NAME, NAME, ...\]}',
+    spoil_absent_class: "class 'cow' has no training text",
+    spoil_gap: "labels leave numbers out",
+    spoil_forms: "labels are numbers and names",
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
+def test_a_bad_file_is_named_in_one_line(write: Write, spoil: Callable[[Path], None]) -> None:
+    folder = write(train=rows(8))
+    spoil(folder)
+    with pytest.raises(InputError, match=SPOILT[spoil]) as caught:
+        read_source(f"text:{folder}", "unused")
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not find_reader(f"text:{folder}", "unused").check().present
+
+
+@pytest.mark.parametrize(("content", "text"), [(b"\xe9t\xe9", "no UTF-8 text"), (b"", "is empty")])
+def test_a_bad_file_of_a_class_is_named(tmp_path: Path, content: bytes, text: str) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        (tmp_path / "own" / name / "1.txt").write_text("fine")
+    (tmp_path / "own" / "dog" / "2.txt").write_bytes(content)
+    with pytest.raises(InputError, match=rf"dog/2.txt {text}|dog/2.txt is {text}"):
+        read_source(f"text:{tmp_path / 'own'}", "unused")
+
+
+def test_a_folder_without_texts_says_what_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist or is no folder; give JSON lines with"):
+        read_source(f"text:{tmp_path / 'none'}", "unused")
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "dog").mkdir()
+    with pytest.raises(InputError, match="cat holds no text; give JSON lines"):
+        read_source(f"text:{tmp_path}", "unused")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ({"length": 0}, r"inputs.length=0 is outside \[1, inf\)"),
+        ({"vocabulary": "many"}, r"inputs.vocabulary='many' is not a number"),
+        ({"size": 3}, "inputs.size is unknown, allowed are vocabulary, length"),
+    ],
+)
+def test_a_wrong_setting_is_named(inputs: dict[str, object], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        find_reader("text:own.jsonl", "unused", inputs)
+    with pytest.raises(InputError, match=r"'digits': inputs.length is unknown; it takes none"):
+        find_reader("digits", "unused", {"length": 3})

@@ -1,0 +1,69 @@
+"""The network for texts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainables.common.errors import InputError
+from trainables.data import ImageShape, TextShape
+from trainables.models import Network, build_model, model_names
+
+
+def network(length: int = 60) -> Network:
+    torch.manual_seed(0)
+    return build_model("gpool-cnn", 4, TextShape(50, length)).eval()
+
+
+def texts(length: int = 60) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 50, (3, length), generator=generator, dtype=torch.int32)
+
+
+def test_its_layers_have_the_published_sizes() -> None:
+    found = {name: tuple(p.shape) for name, p in network().named_parameters() if p.ndim > 1}
+    assert sorted(found.values()) == sorted(
+        [(50, 100), (128, 100, 5), (128, 128, 5), (128, 128, 5), (128, 128), (4, 128)]
+    )
+    assert model_names(TextShape) == ["gpool-cnn"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [1, 4, 27, 500])
+def test_texts_of_any_length_pass(length: int) -> None:
+    made = network(length)
+    assert made(texts(length)).shape == (3, 4)
+    assert made.features(texts(length)).shape == (3, made.feature_dim)
+    assert torch.equal(made.classifier(made.features(texts(length))), made(texts(length)))
+
+
+@torch.no_grad()
+def test_embedded_texts_give_the_outputs_of_texts() -> None:
+    made = network()
+    embedded = made.embed(texts())
+    assert embedded.shape == (3, 100, 60)
+    assert torch.equal(made.embed(embedded), embedded)
+    assert torch.equal(made(embedded), made(texts()))
+
+
+@torch.no_grad()
+def test_blocks_in_turn_give_the_features() -> None:
+    made = network()
+    values = made.embed(texts())
+    for block in made.blocks():
+        values = block(values)
+    torch.testing.assert_close(values, made.features(texts()))
+
+
+def test_padding_has_a_vector_of_zeros_that_is_not_learnt() -> None:
+    made = network()
+    made(texts()).sum().backward()
+    embedding = next(made.extractor.parameters())
+    assert not embedding[0].any()
+    assert embedding.grad is not None
+    assert not embedding.grad[0].any()
+
+
+def test_images_are_refused() -> None:
+    with pytest.raises(InputError, match="'gpool-cnn' takes texts, the data are images"):
+        build_model("gpool-cnn", 4, ImageShape(1, 8))

@@ -1,0 +1,135 @@
+"""Labelled texts as they lie on disk: JSON lines, or a file for each."""
+
+import json
+import lzma
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from trainables.common.errors import InputError
+from trainables.data._files import Listing, labels_of
+from trainables.data._inputs import check_classes
+from trainables.data._texts import LabelledTexts
+
+Label = int | str
+SHOWN = 40  # Characters of a wrong value in a message.
+
+
+def read_files(listing: Listing) -> LabelledTexts:
+    """Return the texts of files.
+
+    Raises:
+        InputError: If one cannot be read, is no UTF-8 or blank; the text names it.
+    """
+    return LabelledTexts([_read_file(path) for path, _ in listing], labels_of(listing))
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return _text(path.read_bytes(), str(path))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _text(content: bytes, place: str) -> str:
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        where = f"{error.reason} at byte {error.start}"
+        raise InputError(f"{place} is no UTF-8 text ({where}); store it as UTF-8") from error
+    if not text.strip():
+        raise InputError(f"{place} is empty; remove it, or put its text there")
+    return text
+
+
+def read_lines(path: Path) -> tuple[list[str], list[Label]]:
+    """Return texts and labels of JSON lines, unpacked if the name ends in ``.xz``.
+
+    Raises:
+        InputError: If the file is absent, damaged or empty, or a line is not as it should be; the
+            text names the line.
+    """
+    try:
+        with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as stream:
+            rows = [_row(line, f"{path}, line {number}") for number, line in enumerate(stream, 1)]
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if not rows:
+        raise InputError(f"{path} is empty; needed is a line for each text")
+    return [text for text, _ in rows], [label for _, label in rows]
+
+
+def _row(line: bytes, place: str) -> tuple[str, Label]:
+    try:
+        fields = json.loads(_text(line, place))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{place} is no JSON: {error}") from error
+    text, label = (fields.get(k) for k in ("text", "label")) if isinstance(fields, dict) else "  "
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"{place}: text={_short(text)} is no text; needed are `text` and `label`")
+    if not isinstance(label, Label) or isinstance(label, bool):
+        raise InputError(f"{place}: label={_short(label)} is neither a class's number nor its name")
+    return text, label
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
+
+
+def find_classes(path: Path, labels: Sequence[Label], source: Path) -> tuple[str, ...]:
+    """Return the names of classes: those of the file ``path`` if it is there, or else the labels'.
+
+    Args:
+        path: A JSON object whose ``classes`` are the names, in the order of the numbers.
+        labels: Of all training rows.
+        source: Where the labels are from, for messages.
+
+    Raises:
+        InputError: If the file is damaged, or labels tell no two or more classes.
+    """
+    try:
+        names = _listed(path) if path.is_file() else _told(labels)
+        check_classes(tuple(names))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path if path.is_file() else source}: {error}") from error
+    return tuple(names)
+
+
+def _listed(path: Path) -> list[str]:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    names = document.get("classes") if isinstance(document, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError('needed is {"classes": [NAME, NAME, ...]}')
+    return names
+
+
+def _told(labels: Sequence[Label]) -> list[str]:
+    numbers = {label for label in labels if isinstance(label, int)}
+    names = {label for label in labels if isinstance(label, str)}
+    if numbers and names:
+        raise ValueError("labels are numbers and names; without classes.json, allowed is one form")
+    if numbers != set(range(len(numbers))):
+        raise ValueError(
+            "labels leave numbers out; without classes.json, they must be 0, 1, ... with none "
+            "left out"
+        )
+    return sorted(names) or [str(number) for number in sorted(numbers)]
+
+
+def number_labels(labels: Sequence[Label], classes: tuple[str, ...], path: Path) -> np.ndarray:
+    """Return labels as numbers of classes (N,), int64.
+
+    Raises:
+        InputError: If one is no class; the text names its line.
+    """
+    numbers = {name: number for number, name in enumerate(classes)}
+    found = [numbers.get(label, -1) if isinstance(label, str) else label for label in labels]
+    for line, number in enumerate(found, 1):
+        if not 0 <= number < len(classes):
+            raise InputError(
+                f"{path}, line {line}: label={_short(labels[line - 1])} is no class; allowed is 0 "
+                f"to {len(classes) - 1} or a name such as {classes[0]!r}"
+            )
+    return np.array(found, np.int64)

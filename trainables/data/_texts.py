@@ -1,0 +1,201 @@
+"""Texts as inputs: stored as the numbers of their words, int32 (N, L)."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from trainables.common.checks import check_choice, check_count
+from trainables.data._batches import Batcher
+from trainables.data._inputs import Inputs, InputShape
+from trainables.data._rows import Rows, check_labels
+
+PADDING = 0  # The number that stands before a text; words are numbered from 1.
+WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+BLOCK = 4096
+
+
+def words_of(text: str) -> list[str]:
+    """Return a text's words in small letters: runs of letters, digits, inner apostrophes."""
+    return WORD.findall(text.lower())
+
+
+@dataclass(frozen=True)
+class TextShape(InputShape):
+    """What a network has to know of texts.
+
+    Attributes:
+        tokens: Different numbers that there are, that of the padding among them.
+        length: Numbers of a text, L.
+
+    Raises:
+        ValueError: If one is below 1.
+    """
+
+    kind: ClassVar[str] = "texts"
+
+    tokens: int
+    length: int
+
+    def __post_init__(self) -> None:
+        check_count("tokens", self.tokens)
+        check_count("length", self.length)
+
+    def blank(self, device: torch.device) -> Tensor:
+        return torch.zeros(1, self.length, dtype=torch.int32, device=device)
+
+
+@dataclass(frozen=True)
+class Texts(Inputs, kind="texts"):
+    """Texts of one length: the numbers of their last words, after padding.
+
+    The words that have a number are the most frequent ones of the training rows; the others are
+    left out. So is what comes before the last ``length`` of them, as in the released code of MbLS
+    (2022).
+
+    Attributes:
+        vocabulary: How many words have a number, at most.
+        length: Words of a text, L, at most; with ``words``, the longest training text's.
+        words: The words, in the order of their numbers, from 1; none before ``fitted``.
+        augmentation: ``none``.
+
+    Raises:
+        ValueError: If a number is below 1 or the augmentation another.
+    """
+
+    dtype: ClassVar[np.dtype] = np.dtype(np.int32)
+
+    vocabulary: int = 20_000
+    length: int = 500
+    words: tuple[str, ...] = ()
+    augmentation: str = "none"
+
+    def __post_init__(self) -> None:
+        check_count("vocabulary", self.vocabulary)
+        check_count("length", self.length)
+        check_choice("augmentation", self.augmentation, ("none",))
+
+    @property
+    def row(self) -> tuple[int]:
+        return (self.length,)
+
+    @property
+    def given(self) -> tuple[np.dtype, tuple[int, ...]]:
+        """Return the form of texts: one object a row."""
+        return np.dtype(object), ()
+
+    @property
+    def shape(self) -> TextShape:
+        return TextShape(len(self.words) + 1, self.length)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words, PADDING + 1)}
+
+    def fitted(self, train: Rows) -> Self:
+        """Return the inputs with the words and the length of training texts.
+
+        Words that are equally frequent are taken in alphabetical order.
+        """
+        texts = [Counter(words_of(text)) for text in train.read(0, len(train))]
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update(text)
+        ranked = sorted(counts, key=lambda word: (-counts[word], word))[: self.vocabulary]
+        known = set(ranked)
+        longest = max(sum(text[word] for word in text.keys() & known) for text in texts)
+        return replace(self, words=tuple(ranked), length=max(1, min(self.length, longest)))
+
+    def encode(self, values: np.ndarray) -> np.ndarray:
+        """Return texts (N,) as numbers (N, L)."""
+        rows = np.full((len(values), self.length), PADDING, self.dtype)
+        for row, text in zip(rows, values, strict=True):
+            known = [self._numbers[word] for word in words_of(text) if word in self._numbers]
+            known = known[-self.length :]
+            row[self.length - len(known) :] = known
+        return rows
+
+    def check(self, values: np.ndarray) -> None:
+        """Refuse what is not int32 (N, L), or names no word."""
+        if values.dtype != self.dtype or values.shape[1:] != self.row:
+            raise ValueError(
+                f"texts are {values.dtype} {values.shape}, allowed is {self.dtype} "
+                f"(N, {self.length})"
+            )
+        for number in (values.min(), values.max()) if len(values) else ():
+            if not PADDING <= number <= len(self.words):
+                raise ValueError(f"texts hold {number}, allowed is 0 to {len(self.words)}")
+
+    def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> Batcher:
+        """Return what gives batches of rows as stored (N, L), or of texts, object or str (N,)."""
+        rows = self.encode(values) if values.dtype.kind in "OU" else values
+        self.check(rows)
+        return TextBatcher(rows, device)
+
+
+class TextBatcher(Batcher):
+    """Gives batches of texts, int32 (B, L), as networks take them."""
+
+    def plain(self, batch: Tensor) -> Tensor:
+        return batch
+
+    def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
+        """Return the texts as they are: there is no other view of them."""
+        check_choice("augmentation", augmentation, ("none",))
+        return self.plain(batch)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledTexts(Rows):
+    """Labelled texts in memory.
+
+    Attributes:
+        texts: One a row, N of them.
+        labels: (N,), int64, every entry at least 0.
+
+    Raises:
+        ValueError: If the lengths differ or a label is negative.
+    """
+
+    texts: Sequence[str]
+    labels: np.ndarray
+
+    def __post_init__(self) -> None:
+        check_labels("labels", self.labels)
+        if len(self.texts) != len(self.labels):
+            raise ValueError(f"{len(self.texts)} texts but {len(self.labels)} labels")
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(object)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return no axes: a row is one text."""
+        return ()
+
+    def take(self, indices: np.ndarray) -> Self:
+        """Return the rows ``indices`` (M,), in that order."""
+        texts = [self.texts[index] for index in indices]
+        return replace(self, texts=texts, labels=self.labels[indices])
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        return np.array(self.texts[start:stop], object)
+
+    def content(self) -> Iterator[bytes | memoryview]:
+        """Yield the labels, and every text after its number of bytes."""
+        yield np.ascontiguousarray(self.labels).data
+        for text in self.texts:
+            content = text.encode()
+            yield f"{len(content)} ".encode()
+            yield content
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        for start in range(0, len(self), BLOCK):
+            yield self.read(start, start + BLOCK)

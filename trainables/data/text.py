@@ -1,0 +1,162 @@
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainables.common.errors import InputError
+from trainables.data._files import Kept, Listed
+from trainables.data._inputs import DatasetInfo
+from trainables.data._source import SOURCES, PathReader, Reader, SourceStatus
+from trainables.data._text_files import find_classes, number_labels, read_files, read_lines
+from trainables.data._texts import LabelledTexts, Texts
+from trainables.data.folder import PARTS, is_parted, list_folders
+
+TEXT_FILES = Kept("text", lambda path: path.is_file() and not path.name.startswith("."))
+ENDINGS = (".jsonl", ".jsonl.xz")
+CLASSES = "classes.json"
+SETTINGS = ("vocabulary", "length")
+LAYOUT = (
+    "give JSON lines with `text` and `label`, PATH.jsonl or PATH/train.jsonl and PATH/test.jsonl "
+    "(also .jsonl.xz), or a folder of UTF-8 files for each class, PATH/<class>/<file> or "
+    "PATH/train/<class>/<file> and PATH/test/<class>/<file>"
+)
+
+
+class TextsReader(Reader):
+    """A data set of texts, in JSON lines or in a file each."""
+
+    inputs = Texts()
+
+    @property
+    @abstractmethod
+    def path(self) -> Path:
+        """The file or folder that holds it."""
+
+    def adjust(self, settings: Mapping[str, Any]) -> None:
+        """Take the size of the vocabulary and the length of texts."""
+        for key in settings:
+            if key not in SETTINGS:
+                allowed = ", ".join(SETTINGS)
+                raise InputError(
+                    f"dataset {self.name!r}: inputs.{key} is unknown, allowed are {allowed}"
+                )
+        try:
+            self.inputs = Texts(**settings)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"dataset {self.name!r}: inputs.{error}") from error
+        self.settings = settings
+
+    def used(self, text: str) -> str:
+        """Return the part of a text that networks are to see: all of it."""
+        return text
+
+    def read(self, download: bool) -> tuple[DatasetInfo, LabelledTexts, LabelledTexts | None]:
+        """Return all texts; which words they are stored by is found from training texts alone."""
+        classes, train, test = self._parts()
+        split_rule = (
+            "no test texts: test and validation are stratified draws"
+            if test is None
+            else "test is the part named so; validation is a stratified draw from train"
+        )
+        return DatasetInfo(self.name, classes, self.inputs, split_rule, self.source), train, test
+
+    @property
+    def source(self) -> str:
+        """Return where the texts come from, for people."""
+        return str(self.path)
+
+    def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
+        """Return the labels, after reading every text."""
+        _, train, test = self._parts()
+        return train.labels, None if test is None else test.labels
+
+    def files(self) -> list[Path]:
+        """Return the files of lines and of class names, or those of the texts."""
+        lines = self._lines()
+        if lines:
+            return [*lines, self._class_file()]
+        try:
+            _, train, test = self._folders()
+        except InputError:
+            return []
+        return [path for path, _ in (*train, *(test or ()))]
+
+    def test_paths(self) -> list[Path]:
+        """Return what is named ``test``, or everything: any text may be a test text."""
+        lines = self._lines()
+        if lines:
+            return lines[1:] or lines
+        return [self.path / "test"] if is_parted(self.path) else [self.path]
+
+    def check(self) -> SourceStatus:
+        """Read every text."""
+        try:
+            classes, train, test = self._parts()
+        except InputError as error:
+            return SourceStatus(False, str(error), self.instruction())
+        found = (
+            f"{len(train):,} texts"
+            if test is None
+            else f"{len(train):,} training and {len(test):,} test texts"
+        )
+        return SourceStatus(True, f"{self.path}: {len(classes)} classes, {found}")
+
+    def instruction(self) -> str:
+        """Return what has to be put where, in one line."""
+        return LAYOUT
+
+    def _parts(self) -> tuple[tuple[str, ...], LabelledTexts, LabelledTexts | None]:
+        lines = self._lines()
+        if not lines:
+            classes, train, test = self._folders()
+            return classes, read_files(train), None if test is None else read_files(test)
+        texts, labels = zip(*map(read_lines, lines), strict=True)
+        classes = find_classes(self._class_file(), labels[0], lines[0])
+        parts = [
+            LabelledTexts([*map(self.used, part)], number_labels(its, classes, path))
+            for part, its, path in zip(texts, labels, lines, strict=True)
+        ]
+        _check_present(classes, parts[0], lines[0])
+        return classes, parts[0], parts[1] if len(parts) > 1 else None
+
+    def _lines(self) -> list[Path]:
+        """Return the files of JSON lines that there are, that of the training texts first."""
+        if self.path.name.endswith(ENDINGS):
+            return [self.path]
+        found = {
+            part: path
+            for part in PARTS
+            for ending in ENDINGS
+            if (path := self.path / f"{part}{ending}").is_file()
+        }
+        return list(found.values()) if "train" in found else []
+
+    def _class_file(self) -> Path:
+        return (self.path if self.path.is_dir() else self.path.parent) / CLASSES
+
+    def _folders(self) -> Listed:
+        if not self.path.is_dir():
+            raise InputError(f"{self.path} does not exist or is no folder; {LAYOUT}")
+        return list_folders(self.path, TEXT_FILES, LAYOUT)
+
+
+@SOURCES.register("text")
+class TextReader(PathReader, TextsReader):
+    """``text:PATH``: JSON lines with ``text`` and ``label``, or a folder of files for each class.
+
+    ``PATH.jsonl`` (or ``.jsonl.xz``) is one set, of which the split's ``test`` is held out;
+    ``PATH/train.jsonl`` with ``PATH/test.jsonl`` are a training and a test set. A label is the
+    number of a class or its name; ``classes.json`` beside them, ``{"classes": [NAME, ...]}``, says
+    the order of the numbers, which else is that of the sorted names. Folders are laid out as those
+    of ``folder:PATH``; hidden files are passed over. Everything is UTF-8. All texts are held in
+    memory at once while they are prepared. A relative path starts at the working directory.
+    """
+
+
+def _check_present(classes: tuple[str, ...], train: LabelledTexts, path: Path) -> None:
+    """Refuse a class that has no training text."""
+    absent = np.flatnonzero(np.bincount(train.labels, minlength=len(classes)) == 0)
+    if len(absent):
+        raise InputError(f"{path}: class {classes[absent[0]]!r} has no training text")
