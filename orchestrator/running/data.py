@@ -13,6 +13,7 @@ from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from trainables.common.errors import InputError
 from trainables.data import PreparedData, find_prepared, missing_download, prepare
 from trainables.data.suites import find_suite, prepare_suite
+from trainables.models import check_takes
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def _prepare_task(task: TaskSpec, spec: SweepSpec, console: Console | None) -> P
         notice=notice(task.dataset),
         settings=task.inputs,
     )
+    check_takes(task.model, data.info.inputs.shape)
     for name in task.suites:
         find_suite(name, root).check(data.info)
     for name in task.suites:

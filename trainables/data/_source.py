@@ -13,7 +13,8 @@ from trainables.common.errors import InputError
 from trainables.common.paths import local_path
 from trainables.common.registry import Registry
 from trainables.data._guard import hand_out, require_unsealed
-from trainables.data._inputs import DatasetInfo
+from trainables.data._images import Images
+from trainables.data._inputs import DatasetInfo, Inputs
 from trainables.data._rows import Rows, fingerprint
 
 
@@ -74,11 +75,13 @@ class Reader(ABC):
         root: The folder that downloaded data sets live in.
 
     Attributes:
+        kind: What its rows are.
         placeholder: What has to follow a colon after the name, such as ``PATH``; empty if nothing.
         takes_argument: Whether anything may follow a colon.
         downloads: Whether ``read`` can fetch what is absent.
     """
 
+    kind: type[Inputs] = Images
     placeholder = ""
     takes_argument = False
     downloads = False

@@ -27,6 +27,7 @@ LAYOUT = (
 class TextsReader(Reader):
     """A data set of texts, in JSON lines or in a file each."""
 
+    kind = Texts
     inputs = Texts()
 
     @property

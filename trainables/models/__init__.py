@@ -1,13 +1,20 @@
 """Networks by name, each split into feature extractor and classifier."""
 
 from trainables.models._base import GRANULARITIES, Network, units
-from trainables.models._registry import build_model, check_model, model_names, register_model
+from trainables.models._registry import (
+    build_model,
+    check_model,
+    check_takes,
+    model_names,
+    register_model,
+)
 
 __all__ = [
     "GRANULARITIES",
     "Network",
     "build_model",
     "check_model",
+    "check_takes",
     "model_names",
     "register_model",
     "units",

@@ -44,6 +44,7 @@ WELL_KNOWN = {
     ("densenet40", 10, 32): 1019722,
     ("densenet161", 10, 32): 26482378,
 }
+IMAGES = model_names(ImageShape)
 SMALL = ["convnet", "resnet8", "resnet20", "densenet40", "preresnet56", "wrn-16-4"]
 
 
@@ -75,7 +76,7 @@ def test_every_published_count_is_tested(shared: Path) -> None:
     assert published == RELEASED
 
 
-@pytest.mark.parametrize("name", model_names(ImageShape))
+@pytest.mark.parametrize("name", IMAGES)
 def test_forward_shapes_on_meta(name: str) -> None:
     with torch.device("meta"):
         network = build_model(name, 7, ImageShape(3, 32))
@@ -85,7 +86,7 @@ def test_forward_shapes_on_meta(name: str) -> None:
     assert logits.shape == (2, 7)
 
 
-@pytest.mark.parametrize("name", model_names(ImageShape))
+@pytest.mark.parametrize("name", IMAGES)
 @pytest.mark.parametrize("size", [8, 64])
 def test_grey_images_of_other_sizes(name: str, size: int) -> None:
     with torch.device("meta"):
@@ -102,9 +103,7 @@ def test_classifier_of_features_is_forward(name: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "name", [*model_names(ImageShape), "timm:resnet18", "torchvision:resnet18"]
-)
+@pytest.mark.parametrize("name", [*IMAGES, "timm:resnet18", "torchvision:resnet18"])
 def test_logits_are_those_of_float32_weights_under_autocast(name: str) -> None:
     network, batch = build_model(name, 5, ImageShape(3, 8)).eval(), images(2, size=8)
     with torch.autocast("cpu", torch.bfloat16):

@@ -97,8 +97,8 @@ class OodSuite(Suite):
 
     @classmethod
     def names(cls, entry: str) -> list[str]:
-        """Return one name a data set; long-tailed ones have the test images of others."""
-        known = [(name, SOURCES.get(name)) for name in SOURCES.names()]
+        """Return one name a data set of images; long-tailed ones have those of others."""
+        known = [(name, SOURCES.get(name)) for name in SOURCES.names() if cls.accepts(name)]
         return [
             f"{entry}-{name}:{reader.placeholder}" if reader.placeholder else f"{entry}-{name}"
             for name, reader in known
@@ -107,8 +107,9 @@ class OodSuite(Suite):
 
     @classmethod
     def accepts(cls, argument: str) -> bool:
-        """Return whether ``argument`` names a data set."""
-        return argument.partition(":")[0] in SOURCES
+        """Return whether ``argument`` names a data set of images."""
+        name = argument.partition(":")[0]
+        return name in SOURCES and issubclass(SOURCES.get(name).kind, Images)
 
     @property
     def label(self) -> str:
