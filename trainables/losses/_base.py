@@ -47,7 +47,7 @@ class Loss(CheckedFields, nn.Module, ABC):
         """
         rows, labels = flatten(logits, targets)
         valid = labels != self.ignore_index
-        safe = torch.where(valid, labels, 0)
+        safe = labels * valid
         with torch.autocast(device_type=rows.device.type, enabled=False):
             return self.compute(full_precision(rows), safe, valid, indices)
 

@@ -56,7 +56,7 @@ def positions(order: Tensor) -> Tensor:
 
 def row_count(valid: Tensor, configured: int | None, dtype: torch.dtype) -> Tensor:
     """Return the number of valid rows, or the configured one instead, as a scalar tensor."""
-    rows = valid.sum().to(dtype)
+    rows = valid.sum(dtype=dtype)
     return rows if configured is None else torch.full_like(rows, configured)
 
 

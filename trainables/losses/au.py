@@ -79,11 +79,9 @@ class SelectiveAULoss(ReducedLoss):
         scores = self._confidence(logits)
         counts = self._counted(scores.detach(), valid)
         threshold = masked_quantile(scores, valid, self.coverage)
-        ranks = torch.where(
-            scores >= threshold,
-            self._clipped(smooth_cdf(threshold.view(1), counts, self.smoothness), valid),
-            self._clipped(smooth_cdf(scores, counts, self.smoothness), valid),
-        )
+        # Not torch.minimum, which would halve the gradient of a score that is the quantile.
+        low = torch.where(scores >= threshold, threshold, scores)
+        ranks = self._clipped(smooth_cdf(low, counts, self.smoothness), valid)
         losses = F.cross_entropy(logits, targets, reduction="none")
         return self.reduce(losses * -torch.log(1 - ranks), valid)
 
@@ -109,7 +107,8 @@ class SelectiveAULoss(ReducedLoss):
 
     def _clipped(self, ranks: Tensor, valid: Tensor) -> Tensor:
         rows = row_count(valid, self.batch_size, ranks.dtype)
-        return ranks.clamp(1 / (rows + 1), rows / (rows + 1))
+        margin = (rows + 1).reciprocal()
+        return ranks.clamp(margin, 1 - margin)
 
 
 def histogram(scores: Tensor, valid: Tensor, bins: int) -> Tensor:
@@ -119,9 +118,9 @@ def histogram(scores: Tensor, valid: Tensor, bins: int) -> Tensor:
         (bins,), float64.
     """
     edges = torch.linspace(0, 1, bins + 1, dtype=scores.dtype, device=scores.device)
-    places = (torch.bucketize(scores, edges, right=True) - 1).clamp(0, bins - 1)
+    places = torch.bucketize(scores, edges[1:-1], right=True)
     zeros = torch.zeros(bins, dtype=torch.float64, device=scores.device)
-    return zeros.index_add(0, places, valid.to(torch.float64))
+    return zeros.index_add_(0, places, valid.to(torch.float64))
 
 
 def smooth_cdf(values: Tensor, counts: Tensor, smoothness: float) -> Tensor:
@@ -132,8 +131,8 @@ def smooth_cdf(values: Tensor, counts: Tensor, smoothness: float) -> Tensor:
         counts: (bins,), of ``values``'s dtype; empty bins count 1e-12.
         smoothness: Width of the logistic step at each bin's centre.
     """
-    edges = torch.linspace(0, 1, len(counts) + 1, dtype=values.dtype, device=values.device)
-    centres = 0.5 * (edges[:-1] + edges[1:])
+    half = 0.5 / len(counts)
+    centres = torch.linspace(half, 1 - half, len(counts), dtype=values.dtype, device=values.device)
     steps = torch.sigmoid((values.unsqueeze(1) - centres) / smoothness)
     return (steps @ counts.clamp(min=TINY)) / counts.sum().clamp(min=TINY)
 
@@ -144,8 +143,9 @@ def masked_quantile(values: Tensor, valid: Tensor, share: float) -> Tensor:
     Without a valid one, the result is one of the others.
     """
     order = valid_order(values.detach(), valid)
-    place = share * (valid.sum() - 1).clamp(min=0).to(values.dtype)
+    place = share * (valid.sum(dtype=values.dtype) - 1).clamp(min=0)
     # A tensor without dimensions as an index would wait for the device; gather does not.
-    ends = torch.stack((place.floor(), place.ceil())).long()
+    floor = place.floor()
+    ends = torch.stack((floor, place.ceil())).long()
     below, above = values.gather(0, order.gather(0, ends))
-    return torch.lerp(below, above, place - place.floor())
+    return torch.lerp(below, above, place - floor)

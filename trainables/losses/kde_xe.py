@@ -1,14 +1,16 @@
 """Cross-entropy with a kernel density estimate of the calibration error."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from trainables.common.checks import check_number
 from trainables.common.fields import checked, choice, number
-from trainables.losses._base import LOSSES, VARIANTS, masked_mean, masked_sum
+from trainables.losses._base import LOSSES, VARIANTS, masked_mean
 from trainables.losses._penalised import PenalisedLoss, top_label
 
 FORMS = ("canonical", "marginal", "top_label")
@@ -22,8 +24,13 @@ _BOUNDED_CLASSES = 60
 _LOG_DENSITY_BOUND = math.log(1e-10)
 # Stands for the log of 0, finite so that a row of nothing else gives no NaN.
 _MASKED = -1e30
-# Elements of the (classes, N, N) temporary of the marginal form.
-_TEMPORARY = 1 << 22
+# Below the log of any density but that of no row at all.
+_NO_DENSITY = _MASKED / 2
+# Elements of a temporary of several bandwidths, of several classes, and of either on a GPU: few
+# enough for a processor's cache; enough for few launches.
+_BANDWIDTHS_AT_ONCE = 1 << 19
+_CLASSES_AT_ONCE = 1 << 22
+_ON_GPU = 1 << 25
 
 
 def clamp_inside(probs: Tensor) -> Tensor:
@@ -39,6 +46,7 @@ def ece_kde(
     *,
     p: float = 1.0,
     form: str = "canonical",
+    inner: Tensor | None = None,
 ) -> Tensor:
     """Return the kernel density estimate of the L_p calibration error to the power p, a scalar.
 
@@ -52,67 +60,90 @@ def ece_kde(
         p: Exponent, at least 1.
         form: One of ``FORMS``. ``canonical`` compares the whole vector and sums over the classes,
             ``marginal`` each class alone and sums, ``top_label`` the largest probability.
+        inner: What ``log_inner`` gives, if it is known; for ``canonical`` only.
     """
-    others = _other_rows(valid)
     if form == "top_label":
         probs, correct = top_label(probs, targets)
         probs, happened = probs.unsqueeze(1), correct.unsqueeze(1).to(probs.dtype)
-        ratio = _weights(_beta_kernel(probs, bandwidth)[0], others) @ happened
+        kernel = _beta_kernel(probs, bandwidth)[0].masked_fill_(_excluded(valid), _MASKED)
+        ratio = _Weights.apply(kernel, _NO_DENSITY) @ happened
     elif form == "marginal":
-        ratio = _marginal_ratio(probs, targets, others, bandwidth)
+        ratio = _marginal_ratio(probs, targets, _excluded(valid), bandwidth)
     else:
-        kernel = _dirichlet_kernel(_log_inner(probs), probs, bandwidth)
-        bound = _LOG_DENSITY_BOUND if probs.shape[1] <= _BOUNDED_CLASSES else -math.inf
-        ratio = _weights(kernel, others, bound) @ _one_hot(probs, targets)
-    return masked_mean((ratio - probs).abs().pow(p).sum(dim=1), valid)
+        inner = log_inner(probs, valid) if inner is None else inner
+        bound = _LOG_DENSITY_BOUND if probs.shape[1] <= _BOUNDED_CLASSES else _NO_DENSITY
+        kernel = _dirichlet_kernel(inner, probs, bandwidth)
+        ratio = _Weights.apply(kernel, bound) @ _one_hot(probs, targets)
+    gaps = (ratio - probs).abs()
+    return masked_mean((gaps if p == 1 else gaps.pow(p)).sum(dim=1), valid)
 
 
 @torch.no_grad()
-def leave_one_out_bandwidth(probs: Tensor, valid: Tensor, *, over_bandwidth: bool) -> Tensor:
+def leave_one_out_bandwidth(
+    probs: Tensor, valid: Tensor, *, over_bandwidth: bool, inner: Tensor | None = None
+) -> Tensor:
     """Return the bandwidth of ``BANDWIDTHS`` with the largest leave-one-out likelihood, a scalar.
 
     The released codes start their search at likelihood 0 and fail where none is above it; here the
-    largest is taken whatever its sign.
+    largest is taken whatever its sign. Several bandwidths are tried at once, as many as a few
+    temporaries of half a million elements hold (33 million on a GPU), or one after the other.
 
     Args:
         probs: (N, K), inside (0, 1).
         valid: (N,), bool, False for rows that do not count.
         over_bandwidth: Divide each density by the bandwidth, as the ece-kde package does.
+        inner: What ``log_inner`` gives, if it is known.
     """
-    inner = _log_inner(probs).masked_fill(~_other_rows(valid), _MASKED)
-    count = valid.sum().to(probs.dtype)
-    best = probs.new_ones(())
-    best_likelihood = probs.new_full((), -math.inf)
-    for bandwidth in BANDWIDTHS:
-        likelihood = masked_sum(_log_total(_dirichlet_kernel(inner, probs, bandwidth)), valid)
-        if over_bandwidth:
-            likelihood = likelihood - count * math.log(bandwidth)
-        better = likelihood > best_likelihood
-        best = torch.where(better, bandwidth, best)
-        best_likelihood = torch.where(better, likelihood, best_likelihood)
-    return best
+    inner = log_inner(probs, valid) if inner is None else inner
+    candidates = _candidates(probs)
+    limit = _BANDWIDTHS_AT_ONCE if probs.device.type == "cpu" else _ON_GPU
+    at_once = max(1, limit // max(inner.numel(), probs.numel()))
+    parts = [
+        _log_total(_dirichlet_kernel(inner, probs, some.view(-1, 1, 1)))
+        for some in candidates.split(at_once)
+    ]
+    densities = torch.cat(parts)
+    if over_bandwidth:
+        densities -= candidates.log().unsqueeze(1)
+    likelihoods = densities @ valid.to(densities.dtype)
+    return candidates.gather(0, likelihoods.argmax(dim=0, keepdim=True)).squeeze(0)
 
 
-def _other_rows(valid: Tensor) -> Tensor:
-    """Return (N, N), bool: True where column j counts and is not row i."""
+def _candidates(like: Tensor) -> Tensor:
+    """Return ``BANDWIDTHS`` in the type of ``like``, on its device without a copy from the host."""
+    zeros = like.new_zeros(len(BANDWIDTHS)).unbind()
+    return torch.stack(torch._foreach_add(zeros, BANDWIDTHS))
+
+
+def _excluded(valid: Tensor) -> Tensor:
+    """Return (N, N), bool: True where column j does not count or is row i."""
     same = torch.eye(valid.shape[0], dtype=torch.bool, device=valid.device)
-    return valid & ~same
+    return same.logical_or_(~valid)
 
 
 def _one_hot(like: Tensor, targets: Tensor) -> Tensor:
-    return torch.zeros_like(like).scatter(1, targets.unsqueeze(1), 1)
+    return torch.zeros_like(like).scatter_(1, targets.unsqueeze(1), 1)
 
 
-def _log_inner(probs: Tensor) -> Tensor:
-    """Return ``sum_k p_jk log p_ik``, (N, N), which all bandwidths share."""
-    return probs.log() @ probs.T
+def log_inner(probs: Tensor, valid: Tensor) -> Tensor:
+    """Return ``sum_k p_jk log p_ik``, (N, N), which all bandwidths share; -1e30 where no row is.
+
+    That is where column j does not count or is row i. For the arguments see ``ece_kde``.
+    """
+    inner = probs.log() @ probs.T
+    # Unseen by autograd: what is masked has weight 0, and with it a gradient of 0.
+    inner.detach().masked_fill_(~valid, _MASKED).fill_diagonal_(_MASKED)
+    return inner
 
 
 def _dirichlet_kernel(inner: Tensor, probs: Tensor, bandwidth: float | Tensor) -> Tensor:
-    """Return log Dirichlet(p_i; p_j / bandwidth + 1), (N, N), from ``_log_inner``."""
+    """Return log Dirichlet(p_i; p_j / bandwidth + 1), (N, N), from ``log_inner``.
+
+    Several bandwidths, (M, 1, 1), give (M, N, N).
+    """
     alpha = probs / bandwidth + 1
-    log_beta = torch.lgamma(alpha).sum(dim=1) - torch.lgamma(alpha.sum(dim=1))
-    return inner / bandwidth - log_beta
+    log_beta = torch.lgamma(alpha).sum(dim=-1) - torch.lgamma(alpha.sum(dim=-1))
+    return inner / bandwidth - log_beta.unsqueeze(-2)
 
 
 def _beta_kernel(probs: Tensor, bandwidth: float | Tensor) -> Tensor:
@@ -131,16 +162,29 @@ def _beta_factors(probs: Tensor, bandwidth: float | Tensor) -> tuple[Tensor, Ten
     return points.permute(2, 1, 0), centres.permute(2, 0, 1)
 
 
-def _weights(log_kernel: Tensor, others: Tensor, bound: float = -math.inf) -> Tensor:
-    """Return the share of each other row j in the density at row i, (N, N); rows add up to 1.
+class _Weights(torch.autograd.Function):
+    """The share of each other row j in the density at row i, (N, N); rows add up to 1.
 
-    They add up to less where the density is below ``exp(bound)``, and to 0 where no row is left.
+    They add up to less where the log of the density is below the bound that is given, which then
+    stands in its place: to 0 where no row is left.
     """
-    log_kernel = log_kernel.masked_fill(~others, _MASKED)
-    weights = log_kernel.softmax(dim=1).where(others, 0)
-    if bound == -math.inf:
+
+    @staticmethod
+    def forward(ctx: Any, log_kernel: Tensor, bound: float) -> Tensor:
+        # Not the kernel minus the density's log: both may be millions, and their difference small.
+        shares = log_kernel.log_softmax(dim=1)
+        largest, place = log_kernel.max(dim=1, keepdim=True)
+        short = (largest - shares.gather(1, place) - bound).clamp_(max=0)
+        weights = shares.add_(short).exp_()
+        ctx.save_for_backward(weights, short >= 0)
         return weights
-    return weights * torch.exp((_log_total(log_kernel) - bound).clamp(max=0)).unsqueeze(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        weights, dense = ctx.saved_tensors
+        mean = (grad * weights).sum(dim=1, keepdim=True).mul_(dense)
+        return (grad - mean).mul_(weights), None
 
 
 def _log_total(log_values: Tensor) -> Tensor:
@@ -154,13 +198,14 @@ def _log_total(log_values: Tensor) -> Tensor:
 
 
 def _marginal_ratio(
-    probs: Tensor, targets: Tensor, others: Tensor, bandwidth: float | Tensor
+    probs: Tensor, targets: Tensor, excluded: Tensor, bandwidth: float | Tensor
 ) -> Tensor:
     """Return the estimated frequency of each class at each row's probability for it, (N, K)."""
     points, centres = _beta_factors(probs, bandwidth)
-    classes = max(1, _TEMPORARY // others.numel())
+    limit = _CLASSES_AT_ONCE if probs.device.type == "cpu" else _ON_GPU
+    classes = max(1, limit // excluded.numel())
     totals = [
-        checkpoint(_beta_total, *part, others, use_reentrant=False, preserve_rng_state=False)
+        checkpoint(_beta_total, *part, excluded, use_reentrant=False, preserve_rng_state=False)
         for part in zip(points.split(classes), centres.split(classes), strict=True)
     ]
     # Only the kernel of a row's own class enters the numerator: (N, N), not (N, N, K).
@@ -168,12 +213,12 @@ def _marginal_ratio(
     for point, centre in zip(points.unbind(dim=2), centres.unbind(dim=1), strict=True):
         of_own_class = centre.T.gather(1, targets.unsqueeze(1)).squeeze(1)
         own = own + point.T.index_select(1, targets) * of_own_class
-    return torch.exp(own.where(others, -math.inf)) @ _one_hot(probs, targets)
+    return torch.exp(own.masked_fill(excluded, -math.inf)) @ _one_hot(probs, targets)
 
 
-def _beta_total(points: Tensor, centres: Tensor, others: Tensor) -> Tensor:
+def _beta_total(points: Tensor, centres: Tensor, excluded: Tensor) -> Tensor:
     """Return the log of the summed kernel over the other rows, (K, N)."""
-    return _log_total(torch.bmm(points, centres).masked_fill(~others, _MASKED))
+    return _log_total(torch.bmm(points, centres).masked_fill(excluded, _MASKED))
 
 
 def _check_bandwidth(name: str, value: float | str) -> float | str:
@@ -220,8 +265,12 @@ class KDEXELoss(PenalisedLoss):
         released = self.variant == "released"
         probs = clamp_inside(probs.detach() if released else probs)
         bandwidth: float | Tensor
+        inner = None
         if isinstance(self.bandwidth, str):
-            bandwidth = leave_one_out_bandwidth(probs, valid, over_bandwidth=not released)
+            inner = log_inner(probs, valid)
+            bandwidth = leave_one_out_bandwidth(
+                probs, valid, over_bandwidth=not released, inner=inner
+            )
         else:
             bandwidth = self.bandwidth
-        return ece_kde(probs, targets, valid, bandwidth, p=self.p, form=self.form)
+        return ece_kde(probs, targets, valid, bandwidth, p=self.p, form=self.form, inner=inner)

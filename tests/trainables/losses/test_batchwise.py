@@ -15,7 +15,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.losses import build_loss
-from trainables.losses.cpc import binary_discrimination, binary_exclusion, split_logits
+from trainables.losses.cpc import (
+    binary_discrimination,
+    binary_exclusion,
+    pairs_at_once,
+    pairs_in_blocks,
+    split_logits,
+)
 from trainables.losses.esd import esd
 from trainables.losses.kde_xe import (
     BANDWIDTHS,
@@ -399,6 +405,31 @@ def test_searched_bandwidth_is_the_best_of_all() -> None:
 
     chosen = leave_one_out_bandwidth(probs, valid, over_bandwidth=False).item()
     assert chosen == pytest.approx(max(BANDWIDTHS, key=likelihood))
+
+
+@pytest.mark.parametrize("limit", [1, 7 * 900, 1 << 25])
+def test_bandwidths_are_searched_alike_however_many_at_once(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for scale in (0.3, 1.0, 5.0):
+        logits, targets = batch(30, 4, scale=scale)
+        probs, valid = clamp_inside(logits.softmax(dim=1)), everything(targets)
+        for change in ({}, {"_BANDWIDTHS_AT_ONCE": limit}):
+            monkeypatch.undo()
+            for name, value in change.items():
+                monkeypatch.setattr(f"trainables.losses.kde_xe.{name}", value)
+            found.append(leave_one_out_bandwidth(probs, valid, over_bandwidth=True).item())
+    assert found[::2] == found[1::2]
+    assert len(set(found)) > 1
+
+
+@pytest.mark.parametrize(("rows", "classes"), [(5, 2), (40, 9), (12, 70)])
+def test_pairs_of_classes_are_summed_alike_on_both_kinds_of_device(rows: int, classes: int) -> None:
+    for scale in (0.1, 3.0, 300.0):
+        values, _ = batch(rows, classes, scale=scale)
+        for ours, theirs in zip(pairs_at_once(values), pairs_in_blocks(values), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-9)
 
 
 @pytest.mark.parametrize(
