@@ -13,15 +13,19 @@ ISSUED = {
     "cls": ("table1", "table2", "table3"),
     "acls": ("table3", "table5", "table6", "tableA", "tableB"),
     "aurc": ("table1", "table2", "table4"),
-    "mbls": ("table1", "table2", "table3", "table7", "table8"),
+    "mbls": ("table1", "table2", "table3", "table6", "table7", "table8"),
 }
 NAMES = [f"{paper}/{table}" for paper, tables in ISSUED.items() for table in tables]
+# Lost tables of which another one repeats some figures, as their notes say.
+REPEATED = {"mbls/table6": "missing Table 6"}
 METRICS = {"seconds": "train_seconds"}
 
 
 def published(layout):
     table = load_published("results")
     found = table[(table["paper"] == layout.paper) & (table["table"] == layout.table)]
+    if layout.name in REPEATED:
+        found = found[found["note"].str.contains(REPEATED[layout.name])]
     left_out = {entry.what for entry in layout.not_offered}
     for column in ("dataset", "method", "metric"):
         found = found[~found[column].isin(left_out)]
@@ -59,7 +63,7 @@ def test_every_published_column_is_one_column_of_the_layout(name):
         (row.dataset, row.model, f"bins-10/{row.metric}" if row.n_bins == "10" else row.metric)
         for row in published(layout).astype({"n_bins": str}).itertuples()
     }
-    assert ours == theirs
+    assert theirs == {place for place in ours if name not in REPEATED or place[2] == "ece"}
 
 
 @pytest.mark.parametrize("name", NAMES)
