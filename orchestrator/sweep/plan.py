@@ -119,12 +119,13 @@ def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyP
 
 def searched_parameters(spec: SweepSpec, part: str) -> dict[str, Parameter]:
     """Return the parameters of a part that its study searches, with the sweep's ranges."""
-    fixed, ranges = spec.fixed(part), spec.search.spaces.get(part, {})
-    whole = spec.search.sampler != "grid"
+    fixed, ranges, tune = spec.fixed(part), spec.search.spaces.get(part, {}), spec.search.tune
+    whole = spec.search.sampler != "grid" and tune is None
+    named = {*ranges, *(tune or {}).get(part, ())}
     return {
         name: ranges[name].applied_to(parameter) if name in ranges else parameter
         for name, parameter in parameters_of(spec.base(part)).items()
-        if name not in fixed and (name in ranges or (whole and parameter.search))
+        if name not in fixed and (name in named or (whole and parameter.search))
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -204,7 +204,7 @@ def is_calibrator(name: str) -> bool:
     return True
 
 
-def check_names(where: str, part: str, names: Mapping[str, Any]) -> None:
+def check_names(where: str, part: str, names: Collection[str]) -> None:
     """Refuse what is no parameter of a part.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -154,6 +154,8 @@ class SearchModel(_Strict):
             bounds how many run side by side, and makes suggestions the same on any machine.
         spaces: Other ranges: part, parameter, range.
         fixed: Parameters that are not searched: part, parameter, value.
+        tune: Part and the names of its parameters. If it is given, these and those of ``spaces``
+            are all that is searched, as in a paper that tuned a few by hand.
     """
 
     trials: Count = 20
@@ -164,6 +166,7 @@ class SearchModel(_Strict):
     parallel_trials: Count = 4
     spaces: dict[str, dict[str, RangeModel]] = {}
     fixed: dict[str, dict[str, Value]] = {}
+    tune: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] | None = None
 
 
 class VariantModel(_Strict):
@@ -371,8 +374,12 @@ def _check_variants(variants: Mapping[str, VariantModel]) -> None:
 
 def _check_search(spec: SweepSpec) -> None:
     parts = {part for recipe in spec.expanded() for part in recipe.parts}
-    spaces, fixed = spec.search.spaces, spec.search.fixed
-    sections: dict[str, Mapping[str, Mapping[str, Any]]] = {"spaces": spaces, "fixed": fixed}
+    spaces, fixed, tune = spec.search.spaces, spec.search.fixed, spec.search.tune or {}
+    sections: dict[str, Mapping[str, Collection[str]]] = {
+        "spaces": spaces,
+        "fixed": fixed,
+        "tune": tune,
+    }
     for section, chosen in sections.items():
         for part, values in chosen.items():
             if part not in parts:
@@ -385,7 +392,12 @@ def _check_search(spec: SweepSpec) -> None:
         _check_ranges(f"search.spaces.{part}", spec.base(part), ranges)
     for part, values in fixed.items():
         check_values(f"search.fixed.{part}", spec.base(part), values)
+    for part, names in tune.items():
+        for name in sorted({*names} & {*spec.fixed(part)}):
+            raise InputError(f"search.tune.{part}: {name!r} is fixed here; tune it or fix it")
     if spec.search.sampler == "grid":
+        if tune:
+            raise InputError("search.tune: the grid sampler searches what `spaces` names alone")
         for part, ranges in spaces.items():
             for name, change in ranges.items():
                 if not change.choices:

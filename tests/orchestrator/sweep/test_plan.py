@@ -140,6 +140,15 @@ def test_a_grid_has_as_many_trials_as_points() -> None:
     assert set(mbls.searched["mbls"]) == {"margin", "weight"}
 
 
+def test_what_a_paper_tuned_is_all_that_is_searched() -> None:
+    spaces = {"macal": {"q0": {"choices": [0.3, 0.5]}}}
+    tune = {"macal": ["gamma"], "mbls": []}
+    made = plan("fl, mbls, ce, ce+macal", tune=tune, spaces=spaces)
+    assert trials(made) == {"fl": 1, "mbls": 1, "ce": 1, "ce+macal": 5}
+    (macal,) = (study for study in made if study.recipe.name == "ce+macal")
+    assert set(macal.searched["macal"]) == {"gamma", "q0"}
+
+
 def test_trials_are_counted_by_stage_and_with_further_seeds() -> None:
     made = plan("mbls, ce, ce+macal, ce+macal+ts", seeds="[0, 1, 2]")
     assert made.stage_trials() == {"train": (5 + 2) + (1 + 2), "refine": 5 + 2, "calibrate": 1 + 2}

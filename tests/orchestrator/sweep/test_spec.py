@@ -49,6 +49,18 @@ BAD = {
         GOOD.replace("{trials: 3}", "{fixed: {fl: {gamma: 2}}}"),
         ["search.fixed", "'fl'", "ce, mbls, ts"],
     ),
+    "tuning what is fixed": (
+        GOOD.replace("{trials: 3}", "{fixed: {mbls: {margin: 6.0}}, tune: {mbls: [margin]}}"),
+        ["search.tune.mbls", "'margin' is fixed"],
+    ),
+    "tuning an unknown parameter": (
+        GOOD.replace("{trials: 3}", "{tune: {mbls: [margn]}}"),
+        ["search.tune.mbls", "margn", "margin, weight"],
+    ),
+    "tuning on a grid": (
+        GOOD.replace("{trials: 3}", "{sampler: grid, tune: {mbls: [margin]}}"),
+        ["search.tune", "`spaces`"],
+    ),
     "parameter out of range": (
         GOOD.replace("{trials: 3}", "{fixed: {mbls: {weight: -1.0}}}"),
         ["search.fixed.mbls", "weight=-1"],
