@@ -185,8 +185,7 @@ class StageTrainable(tune.Trainable):
             self._metrics, self._reused = dict(found.record["metrics"]), True
             self._history = list(found.record["history"])
             return None
-        self._run = open_together(self._request, self._together, self._store, data)
-        self._load_checkpoint(self._run)
+        self._run = self._open_run(data)
         return self._run
 
     def _take_lock(self, key: str) -> bool:
@@ -240,22 +239,26 @@ class StageTrainable(tune.Trainable):
             reason = error.__context__ if isinstance(error.__context__, OSError) else error
             raise StorageError(f"cannot write checkpoint {path}: {reason}") from error
 
-    def _load_checkpoint(self, run: StageRun) -> None:
-        """Go on from a checkpoint, if there is one; a damaged one is removed."""
-        path = self._checkpoint
+    def _open_run(self, data: TaskData) -> StageRun:
+        """Return the stage's run, which goes on from a checkpoint if there is one that fits."""
+        run, path = self._fresh_run(data), self._checkpoint
         if not path.exists():
-            return
+            return run
         try:
             state = _intact(path)
+            run.load_state_dict(state["stage"])
         except Exception as error:  # noqa: BLE001 - there is no telling how damage shows
             self._notices.append(
                 f"checkpoint {path} is damaged ({type(error).__name__}): the stage starts anew"
             )
             path.unlink(missing_ok=True)
-            return
-        run.load_state_dict(state["stage"])
+            return self._fresh_run(data)
         self._seconds, self._history = state["seconds"], state["history"]
         self._notices.append(f"{self._what} goes on from epoch {run.epoch} of {run.epochs}")
+        return run
+
+    def _fresh_run(self, data: TaskData) -> StageRun:
+        return open_together(self._request, self._together, self._store, data)
 
     def _give_up(self, error: Exception) -> None:
         """Leave the stage to another process, which goes on from the checkpoint."""

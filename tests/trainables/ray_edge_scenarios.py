@@ -426,6 +426,21 @@ def a_checkpoint_with_a_flipped_bit() -> Any:
 
 
 @scenario
+def a_checkpoint_of_something_else() -> Any:
+    storage = fresh_store()
+    first = edge(storage, every=1)
+    first.train()
+    first.stop()
+    (path,) = (storage / "checkpoints").rglob("*.pt")
+    state = torch.load(path, weights_only=True)
+    network = state["stage"]["trainer"]["network"]
+    network["classifier.weight"] = network["classifier.weight"][:, :-1]
+    torch.save(state, path)
+    found = reports(edge(storage, every=1))
+    return {"last": brief(found[-1]), "reports": len(found), "notices": found[0]["notices"]}
+
+
+@scenario
 def a_gpu_that_torch_does_not_see() -> Any:
     with patch.object(torch.cuda, "is_available", lambda: False):
         trial = edge(fresh_store(), gpus=0.5)

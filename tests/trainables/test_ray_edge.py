@@ -263,7 +263,14 @@ def test_a_resumed_trial_ends_where_an_uninterrupted_one_does(sealed: dict[str, 
     assert found["left"] == 0
 
 
-@pytest.mark.parametrize("damage", ["a_damaged_checkpoint", "a_checkpoint_with_a_flipped_bit"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "a_damaged_checkpoint",
+        "a_checkpoint_with_a_flipped_bit",
+        "a_checkpoint_of_something_else",
+    ],
+)
 def test_a_damaged_checkpoint_is_not_used(sealed: dict[str, Any], damage: str) -> None:
     found = sealed[damage]
     assert finished(found["last"])

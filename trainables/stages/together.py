@@ -100,22 +100,23 @@ class RefineTogether(StageRun):
         return super().finish(metrics, history, share)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of every head."""
+        """Return the state of every head; to the one asked for it is that of a run alone."""
         return {
-            "run": self._run.state_dict(),
+            **self._run.state_dict(),
             "others": {other.request.key(): other.state_dict() for other in self._others},
             "histories": self._histories,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with those that were there when the state was taken."""
-        self._run.load_state_dict(state["run"])
+        self._run.load_state_dict(state)
         self.epoch = self._run.epoch
-        self._histories = state["histories"]
+        carried = state.get("others", {})
+        self._histories = state.get("histories", {})
         for other in list(self._others):
             key = other.request.key()
-            if key in state["others"]:
-                other.load_state_dict(state["others"][key])
+            if key in carried:
+                other.load_state_dict(carried[key])
             else:
                 self._leave_out(other)
 

@@ -117,3 +117,21 @@ def test_it_goes_on_from_its_state(workshop: Workshop, trained: Artifact, tmp_pa
     found = workshop.store.find("refine", requests[2].key())
     assert found is not None
     assert [entry["step"] for entry in found.record["history"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_it_goes_on_where_the_others_have_come_or_gone_since(
+    workshop: Workshop, trained: Artifact, together: bool
+) -> None:
+    # Others are stored before the one asked for: an end in between leaves the state of a pass.
+    requests = wanted(workshop, trained, seed=6 + together)
+    whole, alone = open_all(workshop, requests), workshop.open(requests[0])
+    before, after = (whole, alone) if together else (alone, whole)
+    first = before.run_epoch()
+    after.load_state_dict(before.state_dict())
+    assert after.epoch == 1
+    assert after.run_epoch()["train_loss"] < first["train_loss"]
+    after.run_epoch()
+    after.finish({})
+    assert workshop.store.contains("refine", requests[0].key())
+    assert not workshop.store.contains("refine", requests[1].key())
