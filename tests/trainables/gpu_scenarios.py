@@ -1,8 +1,9 @@
-"""A script: drives the engine on a pretended GPU and prints, as JSON, what came of each scenario.
+"""A script: drives the engine on a GPU that is none and prints, as JSON, what came of it.
 
-Usage: gpu_scenarios.py FOLDER, under the pretended GPU's ``run.sh``. Its kernels compute nothing:
-what is read back are leftovers of what was copied there, so that only devices, types, shapes and
-ends can be told. No scenario replaces a function of ours.
+Usage: gpu_scenarios.py FOLDER. It takes the stand-in of ``standin_card.py``, or, under the
+``run.sh`` of the pretended GPU, that one. The latter's kernels compute nothing: what is read back
+are leftovers of what was copied there, so that only devices, types, shapes and ends can be told. No
+scenario replaces a function of ours.
 """
 
 from __future__ import annotations
@@ -11,29 +12,36 @@ import ctypes
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import nullgpu  # Makes torch see a GPU; comes with the pretended one.
 import numpy as np
 import torch
+from pretended_card import pretended_card
 from small_stages import MACAL, Workshop, request
+from standin_card import standin_card
 
 from trainables.common.devices import trial_device
-from trainables.data import PreparedData, SplitSpec, prepare
+from trainables.data import AUGMENTATIONS, PreparedData, RowArrays, SplitSpec, prepare
 from trainables.methods import build_method, method_names
+from trainables.models import model_names
 from trainables.ray_edge import StageTrainable
 from trainables.refinements import REFINEMENTS
-from trainables.stages import StageRequest, TaskData, evaluate_on_test
+from trainables.stages import RefineStage, StageRequest, TaskData, evaluate_on_test
 from trainables.stages.engine import Trainer, predict
 from trainables.stages.export import export_chain, load_chain
 from trainables.stages.protocols import protocol_from
 from trainables.stages.together import open_together
 from trainables.store.artifacts import Artifact
 
-# The pretended GPU has no cuDNN.
-torch.backends.cudnn.enabled = False
+PRETENDED = "NULLGPU" in os.environ
+if PRETENDED:
+    import nullgpu  # Makes torch see a GPU; comes with the pretended one, which has no cuDNN.
+
+    torch.backends.cudnn.enabled = False
+GIBIBYTE = 2**30
 FOLDER = Path(sys.argv[1])
 SHARE = 0.5
 SCENARIOS: dict[str, Callable[[], Any]] = {}
@@ -43,6 +51,27 @@ Parts = dict[str, dict[str, Any]]
 def scenario(function: Callable[[], Any]) -> Callable[[], Any]:
     SCENARIOS[function.__name__] = function
     return function
+
+
+def counted() -> Any:
+    return nullgpu.counted() if PRETENDED else nullcontext({})
+
+
+@contextmanager
+def almost_full() -> Iterator[None]:
+    """Have the card answer that other processes have taken all of it but a thousand bytes."""
+    if not PRETENDED:
+        with pretended_card(free=1000, total=80 * GIBIBYTE):
+            yield
+        return
+    card = ctypes.CDLL(os.path.join(os.environ["NULLGPU"], "libnullgpu.so"))
+    total, taken = (ctypes.c_longlong.in_dll(card, f"ng_{n}") for n in ("total", "device_bytes"))
+    whole = total.value
+    total.value = taken.value + 600_000_000 + 1000
+    try:
+        yield
+    finally:
+        total.value = whole
 
 
 def dark_images() -> PreparedData:
@@ -75,20 +104,32 @@ class Laboratory(Workshop):
         return StageRequest(**{**fields, "precision": "bfloat16"})
 
 
+CARD = ExitStack()  # For as long as the process lives.
+if not PRETENDED:
+    CARD.enter_context(standin_card(free=80 * GIBIBYTE, total=80 * GIBIBYTE))
 LAB = Laboratory()
 
 
-def train(parts: Parts, model: str = "convnet", device: torch.device | None = None) -> Trainer:
+def train(
+    parts: Parts,
+    model: str = "convnet",
+    device: torch.device | None = None,
+    rows: int = 90,
+    precision: str = "bfloat16",
+    **protocol: Any,
+) -> Trainer:
     """Train one epoch."""
+    settings = {"epochs": 2, "batch_size": 20, "lr": 0.1, "augmentation": "crop-flip"}
+    whole = LAB.data.search.train
     made = Trainer(
         model,
         build_method(parts),
-        LAB.data.search.train,
+        RowArrays(whole.values[:rows], whole.labels[:rows]),
         LAB.prepared.info,
-        protocol_from({"epochs": 2, "batch_size": 20, "lr": 0.1, "augmentation": "crop-flip"}),
+        protocol_from({**settings, **protocol}),
         0,
         device or LAB.data.device,
-        "bfloat16",
+        precision,
     )
     made.train_epoch()
     return made
@@ -101,7 +142,7 @@ def a_share() -> Any:
 
 @scenario
 def a_chain() -> Any:
-    with nullgpu.counted() as counts:
+    with counted() as counts:
         trained = LAB.compute(LAB.asked("train", {"ce": {}}))
         refined = LAB.compute(LAB.asked("refine", MACAL, trained))
         calibrated = LAB.compute(LAB.asked("calibrate", {"ts": {}}, refined))
@@ -113,7 +154,7 @@ def a_chain() -> Any:
         outputs = load_chain(FOLDER / artifact.stage, torch.device("cuda"))
         shape = outputs(LAB.prepared.test().values).shape
         found[artifact.stage] = {"metrics": sorted(metrics), "outputs": list(shape)}
-    return {"stages": found, "launches": counts["launches"], "convolutions": counts["convs"]}
+    return {"stages": found, **counts}
 
 
 @scenario
@@ -122,9 +163,18 @@ def every_method() -> Any:
 
 
 @scenario
-def several_models() -> Any:
-    models = ("resnet110-sd", "densenet40", "preresnet56", "wrn-16-4")
-    return {name: train({"ce": {}}, name).epoch for name in models}
+def every_model() -> Any:
+    return {name: train({"ce": {}}, name, rows=4, batch_size=2).epoch for name in model_names()}
+
+
+@scenario
+def every_augmentation() -> Any:
+    return {name: train({"ce": {}}, augmentation=name).epoch for name in AUGMENTATIONS}
+
+
+@scenario
+def gradients_are_clipped() -> Any:
+    return train({"ce": {}}, clip_norm=1.0).epoch
 
 
 @scenario
@@ -151,18 +201,37 @@ def a_device_without_an_index() -> Any:
 
 @scenario
 def images_that_do_not_fit() -> Any:
-    """The card answers that other processes have taken all of it but a thousand bytes."""
-    card = ctypes.CDLL(os.path.join(os.environ["NULLGPU"], "libnullgpu.so"))
-    total, taken = (ctypes.c_longlong.in_dll(card, f"ng_{n}") for n in ("total", "device_bytes"))
-    whole = total.value
-    total.value = taken.value + 600_000_000 + 1000
-    try:
+    if not PRETENDED:
+        return None  # The stand-in is seen by one thread only: that which reads knows no card.
+    with almost_full():
         made = train({"ce": {}})
         data = TaskData(LAB.prepared, LAB.data.device)
         logits = predict(made.network, data.validation_batcher)
         return [made._batcher.resident, data.validation_batcher.resident, list(logits.shape)]
-    finally:
-        total.value = whole
+
+
+@scenario
+def views_that_do_not_fit() -> Any:
+    """Of eight views of features each epoch's is brought to the card."""
+    trained = LAB.compute(LAB.asked("train", {"fl": {}}))
+    found = []
+    for context in (nullcontext(), almost_full()):
+        with context:
+            run = LAB.open(LAB.asked("refine", MACAL, trained))
+            assert isinstance(run, RefineStage)
+            figures = [run.run_epoch()["train_loss"] for _ in range(2)]
+        found.append([str(run.features["views"].device), str(run.trainer.view().device), figures])
+    return found
+
+
+@scenario
+def figures_of_a_cpu() -> Any:
+    """The same training and refinement on the card and on the CPU."""
+    found = []
+    for device in (LAB.data.device, torch.device("cpu")):
+        made = train({"mbls": {}, "mixup": {}}, device=device, precision="float32")
+        found.append([made.train_epoch()["train_loss"], made.epoch])
+    return found
 
 
 class Edge(StageTrainable):

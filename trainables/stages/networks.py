@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trainables.common.devices import concrete
 from trainables.data import Batcher, DatasetInfo
 from trainables.methods import build_method
 from trainables.models import Network
@@ -63,7 +64,7 @@ def predictor(
     Raises:
         InputError: If an artifact is missing or damaged.
     """
-    outputs = _outputs(store, stage, key, info, device)
+    outputs = _outputs(store, stage, key, info, concrete(device))
     return lambda values: outputs(values).log_softmax(1).float()
 
 
