@@ -84,6 +84,14 @@ UNDER = {
     "refinements/macal/views": Under(
         "the digits are not augmented unless told", network={"augmentation": "crop-flip"}
     ),
+    **{
+        f"calibrators/pts/{key}": Under("few rows leave one temperature", {"weight_decay": 0.005})
+        for key in ("top", "nodes", "layers", "seed")
+    },
+    **{
+        place: Under("held-out rows may leave nothing of the map", {"variant": "paper"})
+        for place in ("calibrators/histogram-binning/bins", "calibrators/spline/knots")
+    },
     "calibrators/cts/variant": Under(
         "there is released code for one assignment", {"assignment": "logit"}
     ),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainables.calibrators._base import CALIBRATORS, Calibrator
-from trainables.calibrators._temperature import TemperatureCalibrator
+from trainables.calibrators._objective import ObjectiveCalibrator
 from trainables.calibrators.objectives import OBJECTIVES
 from trainables.common.errors import InputError
 
@@ -31,7 +31,7 @@ def build_calibrator(
         ValueError: If a value is out of its range.
     """
     calibrator = CALIBRATORS.build(name, **parameters)
-    if isinstance(calibrator, TemperatureCalibrator):
+    if isinstance(calibrator, ObjectiveCalibrator):
         calibrator.set_objective(objective or DEFAULT_OBJECTIVE, **(objective_parameters or {}))
     elif objective is not None or objective_parameters:
         raise InputError(f"{name} takes no fitting objective; those that do: {_with_objective()}")

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from trainables.calibrators._base import Calibrator, FitReport
 from trainables.calibrators._build import build_calibrator
-from trainables.calibrators._temperature import TemperatureCalibrator
+from trainables.calibrators._objective import ObjectiveCalibrator
 from trainables.common.errors import InputError, StorageError
 from trainables.common.files import MANIFEST, damage, seal
 from trainables.common.paths import local_path
@@ -73,7 +73,7 @@ def load_calibrator(folder: str | Path, notice: Callable[[str], None] = log.warn
             **fields["parameters"],
         )
         state = load_file(place / TENSORS)
-        if isinstance(calibrator, TemperatureCalibrator):
+        if isinstance(calibrator, ObjectiveCalibrator):
             calibrator.objective.restore(fields["learned"])
         calibrator.report = FitReport(**_with_nan(fields["report"]))
         calibrator.load_state_dict(state)
@@ -117,7 +117,7 @@ def _checked_description(place: Path, notice: Callable[[str], None]) -> dict[str
 def describe(calibrator: Calibrator) -> dict[str, Any]:
     """Return everything about a fitted calibrator but its tensors, ready for JSON."""
     report = calibrator.report
-    chosen = calibrator if isinstance(calibrator, TemperatureCalibrator) else None
+    chosen = calibrator if isinstance(calibrator, ObjectiveCalibrator) else None
     return {
         "format": FORMAT,
         "name": calibrator.name,

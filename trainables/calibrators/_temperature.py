@@ -4,16 +4,16 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import Calibrator, FitReport
+from trainables.calibrators._base import FitReport
 from trainables.calibrators._minimize import WeightedLoss, minimize
+from trainables.calibrators._objective import ObjectiveCalibrator
 from trainables.calibrators._passes import RowPass, TemperaturePasses
-from trainables.calibrators.objectives import Objective, build_objective
+from trainables.calibrators.objectives import Objective
 
 TEMPERATURE_LOW, TEMPERATURE_HIGH = 0.01, 100.0
 LOW, HIGH = math.log(TEMPERATURE_LOW), math.log(TEMPERATURE_HIGH)
@@ -24,29 +24,10 @@ PERFECT_NOTE = f"loss below {PERFECT:g}: the rows do not determine the temperatu
 MAX_PASSES = 100
 
 
-class TemperatureCalibrator(Calibrator):
-    """A calibrator that divides every row by one positive temperature, so its order stays.
+class TemperatureCalibrator(ObjectiveCalibrator):
+    """A calibrator that divides every row by one positive temperature, so its order stays."""
 
-    Attributes:
-        objective: What the fit minimises; ``ce`` unless ``build_calibrator`` gets another.
-        objective_name: Its name.
-        objective_parameters: The hyper-parameters it was made with.
-    """
-
-    objective: Objective
-    objective_name: str
-    objective_parameters: dict[str, Any]
-
-    takes_objective = True
     preserves_accuracy = True
-
-    def __init__(self) -> None:
-        self.set_objective("ce")
-
-    def set_objective(self, name: str, **parameters: Any) -> None:
-        """Choose what the fit minimises; see ``build_objective`` for arguments and errors."""
-        self.objective = build_objective(name, **parameters)
-        self.objective_name, self.objective_parameters = name, parameters
 
     @abstractmethod
     def _temperatures(self, logits: Tensor) -> Tensor:

@@ -30,12 +30,18 @@ from trainables.common.errors import InputError, StorageError
 
 NAMES = [
     *("cts", "dirichlet", "ets", "histogram-binning", "isotonic", "meta-acc", "meta-mis", "ms"),
-    *("pts", "spline", "ts", "vs"),
+    *("pts", "sms", "spline", "svs", "ts", "vs"),
 ]
-WITH_OBJECTIVE = ("cts", "ets", "pts", "ts")
-KEEPERS = [(name, objective) for name in WITH_OBJECTIVE for objective in ("ce", "ls", "fl", "cls")]
+TEMPERATURES, STRUCTURED = ("cts", "ets", "pts", "ts"), ("sms", "svs")
+WITH_OBJECTIVE = (*TEMPERATURES, *STRUCTURED)
+PUBLISHED = ("ce", "ls", "fl", "cls")
+KEEPERS = [(name, objective) for name in TEMPERATURES for objective in PUBLISHED]
 OWN = {"meta-acc": {"accuracy": 0.5}}
-RECIPES = [*KEEPERS, *((n, None) for n in NAMES if n not in WITH_OBJECTIVE)]
+RECIPES = [
+    *KEEPERS,
+    *((name, objective) for name in STRUCTURED for objective in PUBLISHED),
+    *((n, None) for n in NAMES if n not in WITH_OBJECTIVE),
+]
 
 
 def build(name: str, objective: str | None = None):
@@ -121,6 +127,8 @@ def test_build_refuses_bad_objectives(arguments, text):
         ("cts", {"variant": "released"}, "exists for assignment='logit' only"),
         ("vs", {"weight_decay": -0.1}, r"weight_decay=-0.1 is outside \[0, inf\)"),
         ("ms", {"weight_bias": -0.1}, r"weight_bias=-0.1 is outside \[0, inf\)"),
+        ("svs", {"weight_diag": -0.1}, r"weight_diag=-0.1 is outside \[0, inf\)"),
+        ("sms", {"weight_offdiag": -0.1}, r"weight_offdiag=-0.1 is outside \[0, inf\)"),
         ("histogram-binning", {"bins": 0}, r"bins=0 is outside \[1, inf\)"),
         ("spline", {"knots": 2}, r"knots=2 is outside \[3, inf\)"),
         ("meta-mis", {"alpha": 1.0}, r"alpha=1.0 is outside \(0, 1\)"),
@@ -173,7 +181,7 @@ def test_variants_that_change_accuracy_say_so():
     assert not build_calibrator("cts", assignment="logit").preserves_accuracy
     assert not build_calibrator("pts", variant="released").preserves_accuracy
     changing = {n for n in NAMES if not CALIBRATORS.get(n).preserves_accuracy}
-    assert changing == set(NAMES) - {*WITH_OBJECTIVE, "spline"}
+    assert changing == set(NAMES) - {*TEMPERATURES, "spline"}
 
 
 @pytest.mark.parametrize(("name", "objective"), RECIPES)

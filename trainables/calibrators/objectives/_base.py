@@ -35,12 +35,14 @@ class Objective(ABC):
     Attributes:
         needs_mean: Whether ``per_row`` reads ``mean_log_p``.
         needs_square: Whether ``per_row`` reads ``sum_p2``.
+        log_loss: Whether ``per_row`` is ``-log p_y``, for which derivatives have a shorter way.
         adaptive: Whether the row weights depend on the losses: the fit then solves a fixed point.
         scheduled: Whether the released fit uses the falling step sizes instead of the constant one.
     """
 
     needs_mean = False
     needs_square = False
+    log_loss = False
     adaptive = False
     scheduled = False
 

@@ -7,6 +7,8 @@ from trainables.calibrators.objectives._base import OBJECTIVES, Objective, RowTe
 class CrossEntropy(Objective):
     """Mean negative log-likelihood: what temperature scaling was proposed with."""
 
+    log_loss = True
+
     def per_row(self, terms: RowTerms) -> Tensor:
         """Return ``-log p_y``."""
         return -terms.log_p

@@ -35,6 +35,7 @@ class ClasswiseScaling(Objective):
             the number of rows. The default is ``mean``, as in the released code.
     """
 
+    log_loss = True
     adaptive = True
 
     def __init__(

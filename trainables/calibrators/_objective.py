@@ -1,0 +1,30 @@
+"""The family of calibrators whose fitting objective can be chosen."""
+
+from typing import Any
+
+from trainables.calibrators._base import Calibrator
+from trainables.calibrators.objectives import Objective, build_objective
+
+
+class ObjectiveCalibrator(Calibrator):
+    """A calibrator that is fitted with any fitting objective.
+
+    Attributes:
+        objective: What the fit minimises; ``ce`` unless ``build_calibrator`` gets another.
+        objective_name: Its name.
+        objective_parameters: The hyper-parameters it was made with.
+    """
+
+    objective: Objective
+    objective_name: str
+    objective_parameters: dict[str, Any]
+
+    takes_objective = True
+
+    def __init__(self) -> None:
+        self.set_objective("ce")
+
+    def set_objective(self, name: str, **parameters: Any) -> None:
+        """Choose what the fit minimises; see ``build_objective`` for arguments and errors."""
+        self.objective = build_objective(name, **parameters)
+        self.objective_name, self.objective_parameters = name, parameters

@@ -1,0 +1,177 @@
+"""Structured scaling: temperature scaling, then a penalised map of the log-probabilities."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainables.calibrators._base import FitReport, by_chunk, chunks
+from trainables.calibrators._minimize import WeightedLoss, minimize, row_terms
+from trainables.calibrators._objective import ObjectiveCalibrator
+from trainables.calibrators._passes import residuals_in_place, row_gradients
+from trainables.calibrators._temperature import divide, fit_temperature
+from trainables.calibrators.objectives import Objective
+
+SINGLE_PRECISION_CLASSES = 50  # From here on matrices are multiplied in single precision.
+TOLERANCE, SINGLE_TOLERANCE = 1e-9, 1e-7
+LEAST_CURVATURE = 1e-12
+
+
+class StructuredCalibrator(ObjectiveCalibrator):
+    """``softmax(f + D f + b)`` of the log-probabilities f of temperature scaling.
+
+    Berta et al., Structured Matrix Scaling for Multi-Class Calibration, arXiv 2511.03685, with the
+    defaults of its code. T is fitted first and the uniform distribution mixed in as if it were one
+    row more, so that f is bounded; D and b follow with T held. To the mean objective are added
+    K / N times the squared biases and entries of D on its diagonal, and K (K - 1) / N times those
+    off it, each kind with a weight. The penalty vanishes as the rows N grow.
+
+    Args:
+        weight_diag: Weight of the squared diagonal of D, >= 0.
+        weight_bias: Weight of the squared biases, >= 0.
+    """
+
+    state_names = ("temperature", "uniform", "change")
+    temperature: Tensor
+    uniform: Tensor
+    change: Tensor
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
+        self.temperature, scaled = fit_temperature(logits, labels, self.objective)
+        self.uniform = torch.full_like(self.temperature, 1 / (len(labels) + 1))
+        features = by_chunk(logits, lambda rows: self._features(rows.double()).to(logits.dtype))
+        loss = StructuredLoss(features, labels, self.objective, self._penalty(logits))
+        self.change, report = loss.solve()
+        notes = filter(None, (scaled.note, report.note))
+        return FitReport(
+            scaled.converged and report.converged,
+            scaled.iterations + report.iterations,
+            report.objective,
+            "; ".join(notes),
+        )
+
+    @abstractmethod
+    def _penalty(self, logits: Tensor) -> Tensor:
+        """Return the weight of the square of each entry of D and b, in the shape of ``change``."""
+
+    def _features(self, logits: Tensor) -> Tensor:
+        log_probs = divide([self.temperature.to(logits.device)], logits)
+        uniform = self.uniform.to(logits.device)
+        return torch.logaddexp(log_probs + (1 - uniform).log(), (uniform / logits.shape[1]).log())
+
+    def _transform(self, logits: Tensor) -> Tensor:
+        dtype = change_precision(self.change)
+        return F.log_softmax(
+            moved(self.change.to(logits.device, dtype), self._features(logits).to(dtype)).double(),
+            dim=1,
+        )
+
+
+def change_precision(change: Tensor) -> torch.dtype:
+    """Return the precision of a map's products, single where a large matrix takes the time."""
+    return torch.float32 if len(change) >= SINGLE_PRECISION_CLASSES else torch.float64
+
+
+def moved(change: Tensor, features: Tensor) -> Tensor:
+    """Return ``f + D f + b``, (N, K).
+
+    Args:
+        change: D and b, (K, K + 1), or the diagonal of D and b, (2, K).
+        features: f, (N, K).
+    """
+    if change.shape[1] == features.shape[1]:
+        return torch.addcmul(features + change[1], features, change[0])
+    return torch.addmm(features + change[:, -1], features, change[:, :-1].T)
+
+
+def sums(like: Tensor, values: Tensor, features: Tensor) -> Tensor:
+    """Return the sums over rows of values times features, and of values, shaped as a change."""
+    if like.shape[1] == features.shape[1]:
+        return torch.stack([(values * features).sum(0), values.sum(0)])
+    return torch.cat([values.T @ features, values.sum(0).unsqueeze(1)], 1)
+
+
+class StructuredLoss(WeightedLoss):
+    """The penalised objective of mapped rows, as a function of the change that the map makes.
+
+    The change is taken in units of the inverse root of the curvature at the start, in which all of
+    its entries bend alike.
+
+    Args:
+        features: Log-probabilities of temperature scaling, (N, K).
+        labels: (N,), int64.
+        objective: What gives a row its loss and its weight.
+        penalty: Weights of squared entries, for a mean; its shape is that of the change.
+    """
+
+    def __init__(
+        self, features: Tensor, labels: Tensor, objective: Objective, penalty: Tensor
+    ) -> None:
+        super().__init__(features, labels, objective)
+        self._penalty, self._dtype = penalty, change_precision(penalty)
+        self._unit = torch.ones_like(penalty)
+        self._unit = (2 * penalty + self._curvature()).clamp(min=LEAST_CURVATURE).rsqrt()
+
+    def solve(self) -> tuple[Tensor, FitReport]:
+        """Return the best change, float64, and how the fit went."""
+        start = torch.zeros_like(self._penalty)
+        single = self._dtype == torch.float32
+        tolerance = SINGLE_TOLERANCE if single else TOLERANCE
+        (found,), report = minimize(self, [start], tolerance=tolerance)
+        return self._unit * found, report
+
+    def row_losses(self, parameters: Sequence[Tensor]) -> Tensor:
+        """Return the loss of each row, (N,)."""
+        change = (self._unit * parameters[0]).to(self._dtype)
+        out = parameters[0].new_empty(len(self.labels))
+        for part in chunks(self.logits):
+            log_probs = F.log_softmax(moved(change, self.logits[part].to(self._dtype)), dim=1)
+            out[part] = self.objective.per_row(
+                row_terms(log_probs, self.labels[part], self.objective)
+            )
+        return out
+
+    def evaluate(
+        self, parameters: Sequence[Tensor], weights: Tensor
+    ) -> tuple[float, Sequence[Tensor]]:
+        """Return the penalised sum of weighted losses, and its gradient."""
+        change = self._unit * parameters[0]
+        gradient, total, single = torch.zeros_like(change), 0.0, change.to(self._dtype)
+        for part in chunks(self.logits):
+            features, counts = self.logits[part].to(self._dtype), weights[part].to(self._dtype)
+            mapped = moved(single, features)
+            losses, slopes = mapped_slopes(mapped, self.labels[part], self.objective)
+            total += float((counts * losses).sum())
+            gradient += sums(change, slopes * counts.unsqueeze(1), features)
+        pulled = weights.sum() * self._penalty * change
+        value = total + float((pulled * change).sum())
+        return value, [(gradient + 2 * pulled) * self._unit]
+
+    def _curvature(self) -> Tensor:
+        """Return the second derivative of the mean ``-log p_y`` in each entry at the start."""
+        total = torch.zeros_like(self._penalty)
+        for part in chunks(self.logits):
+            features = self.logits[part].to(self._dtype)
+            probs = features.exp()
+            total += sums(total, probs * (1 - probs), features.square())
+        return total.div_(len(self.labels))
+
+
+def mapped_slopes(mapped: Tensor, labels: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+    """Return the loss of each row, (N,), and its derivative in the mapped logits, (N, K)."""
+    if objective.log_loss:
+        slopes, losses = residuals_in_place(mapped, labels)
+        return losses, slopes
+    log_probs = F.log_softmax(mapped, dim=1)
+    terms = row_terms(log_probs, labels, objective)
+    losses, pulls = row_gradients(objective, terms)
+    to_label, to_mean, to_square = (pull.unsqueeze(1) for pull in pulls)
+    probs = log_probs.exp_()
+    slopes = probs * -(to_label + to_mean)
+    if objective.needs_mean:
+        slopes += to_mean / mapped.shape[1]
+    if objective.needs_square:
+        slopes += 2 * to_square * probs * (probs - terms.sum_p2.unsqueeze(1))
+    return losses, slopes.scatter_add_(1, labels.unsqueeze(1), to_label.contiguous())

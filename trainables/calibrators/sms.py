@@ -1,0 +1,56 @@
+import torch
+from torch import Tensor
+
+from trainables.calibrators._base import CALIBRATORS
+from trainables.calibrators._structured import StructuredCalibrator
+from trainables.common.checks import check_number
+
+
+@CALIBRATORS.register("sms")
+class StructuredMatrixScaling(StructuredCalibrator):
+    """A temperature, then a matrix and biases that are pulled towards none.
+
+    ``softmax((I + D) f + b)``. It changes accuracy. The penalty off the diagonal grows with K^2, so
+    that with many classes it is nearly ``svs``, which costs less. See ``StructuredCalibrator`` for
+    the source, the penalty and the other arguments.
+
+    Args:
+        weight_diag: Weight of the squared diagonal of D, >= 0.
+        weight_offdiag: Weight of the squares off it, >= 0.
+        weight_bias: Weight of the squared biases, >= 0.
+
+    Raises:
+        ValueError: If a weight is negative.
+    """
+
+    name = "sms"
+
+    def __init__(
+        self, *, weight_diag: float = 1.0, weight_offdiag: float = 1.0, weight_bias: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.weight_diag = check_number("weight_diag", weight_diag, 0.0)
+        self.weight_offdiag = check_number("weight_offdiag", weight_offdiag, 0.0)
+        self.weight_bias = check_number("weight_bias", weight_bias, 0.0)
+
+    def _penalty(self, logits: Tensor) -> Tensor:
+        rows, classes = logits.shape
+        outside = self.weight_offdiag * classes * (classes - 1) / rows
+        shape = classes, classes + 1
+        weights = torch.full(shape, outside, dtype=torch.float64, device=logits.device)
+        weights.diagonal().fill_(self.weight_diag * classes / rows)
+        weights[:, -1] = self.weight_bias * classes / rows
+        return weights
+
+    def _summary(self) -> dict[str, float]:
+        """Return T, mean diagonal, root mean square off the diagonal, and largest absolute bias."""
+        diagonal = self.change.diagonal()
+        outside = self.change[:, :-1] - torch.diag(diagonal)
+        pairs = self.num_classes * (self.num_classes - 1)
+        return {
+            "temperature": float(self.temperature),
+            "diagonal_mean": 1 + float(diagonal.mean()),
+            "offdiagonal_rms": float((outside.square().sum() / pairs).sqrt()),
+            "bias_max": float(self.change[:, -1].abs().max()),
+            **self.objective.state(),
+        }
