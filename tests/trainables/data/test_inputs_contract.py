@@ -1,10 +1,16 @@
-"""A second kind of data, made up here, goes the whole way through the seam alone."""
+"""Every kind of data, one made up here among them, goes the whole way through the seam alone.
+
+A further kind adds a case.
+"""
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,7 +33,10 @@ from trainables.data import (
     RowArrays,
     SourceStatus,
     SplitSpec,
+    find_prepared,
+    find_reader,
     prepare,
+    read_source,
 )
 from trainables.data.suites import find_suite
 from trainables.models import Network, build_model, register_model
@@ -115,6 +124,46 @@ def perceptron(num_classes: int, shape: VectorShape) -> Network:
     return Network(extractor, nn.Linear(16, num_classes))
 
 
+def write_images(folder: Path) -> str:
+    """Three shades with noise."""
+    generator = np.random.default_rng(5)
+    labels = np.arange(240, dtype=np.int64) % 3
+    noise = generator.integers(0, 40, (240, 8, 8, 1))
+    images = (noise + 100 * labels[:, None, None, None]).astype(np.uint8)
+    arrays = {"x_train": images, "y_train": labels, "x_test": images[:60], "y_test": labels[:60]}
+    np.savez(folder / "shades.npz", **arrays)
+    return f"npz:{folder / 'shades.npz'}"
+
+
+def write_texts(folder: Path) -> str:
+    """Three classes with words of their own among common ones."""
+    generator = np.random.default_rng(5)
+    for part, count in (("train", 240), ("test", 60)):
+        with (folder / f"{part}.jsonl").open("w") as stream:
+            for number in range(count):
+                own = [f"word{number % 3}{k}" for k in generator.integers(0, 5, 6)]
+                words = generator.permutation([*own, *["and", "the"] * 3])
+                row = {"text": " ".join(words), "label": "abc"[number % 3]}
+                stream.write(json.dumps(row) + "\n")
+    return f"text:{folder}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of data: how to make a data set of it, its network, and how that is trained."""
+
+    write: Callable[[Path], str]
+    model: str
+    protocol: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = {
+    "vectors": Case(lambda folder: "test-vectors", "test-perceptron"),
+    "images": Case(write_images, "convnet"),
+    "texts": Case(write_texts, "gpool-cnn", {"optimizer": "adam", "lr": 0.01, "batch_size": 20}),
+}
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _registered() -> Iterator[None]:
     SOURCES.register("test-vectors")(VectorReader)
@@ -126,38 +175,148 @@ def _registered() -> Iterator[None]:
     del _registry._BUILDERS["test-perceptron"]
 
 
+@pytest.fixture(scope="module", params=CASES)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory, _registered: None) -> PreparedData:
-    folder = tmp_path_factory.mktemp("vectors")
-    return prepare("test-vectors", folder, SplitSpec(), folder / "data")
+def name(kind: str, tmp_path_factory: pytest.TempPathFactory, _registered: None) -> str:
+    return CASES[kind].write(tmp_path_factory.mktemp(kind))
 
 
-def test_rows_are_stored_as_they_are(prepared: PreparedData) -> None:
-    source, _, _ = VectorReader("test-vectors", "", Path("nowhere")).read(False)
+@pytest.fixture(scope="module")
+def prepared(name: str, tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    folder = tmp_path_factory.mktemp("prepared")
+    return prepare(name, folder, SplitSpec(), folder / "data")
+
+
+def test_rows_are_stored_as_their_kind_encodes_them(
+    prepared: PreparedData, kind: str, name: str
+) -> None:
+    rows = read_source(name, "unused").train
     train = prepared.search().train
     numbers = np.load(prepared.directory / "search" / "train_indices.npy")
-    _, rows, _ = VectorReader("test-vectors", "", Path("nowhere")).read(False)
-    np.testing.assert_array_equal(train.values, rows.values[numbers])
-    assert "search/train_vectors.npy" in prepared.files
-    assert PreparedData.open(prepared.directory).info == source
+    inputs = prepared.info.inputs
+    np.testing.assert_array_equal(train.values, inputs.encode(rows.take(numbers).read(0, 240)))
+    assert (train.values.dtype, train.values.shape[1:]) == (inputs.dtype, inputs.row)
+    assert f"search/train_{kind}.npy" in prepared.files
+    assert PreparedData.open(prepared.directory).info == prepared.info
     manifest = json.loads((prepared.directory / "split.json").read_text())
-    assert manifest["info"]["kind"] == "vectors"
+    assert manifest["info"].get("kind", "images") == kind
+    blank = inputs.shape.blank(torch.device("cpu"))
+    plain = inputs.batcher(train.values[:1]).plain(
+        next(inputs.batcher(train.values[:1]).batches(torch.tensor([0]), 1))
+    )
+    assert (blank.shape, blank.dtype) == (plain.shape, plain.dtype)
 
 
 @pytest.mark.parametrize("resident", [True, False])
 def test_batches_come_in_order(
     prepared: PreparedData, resident: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainables.data._batches.fits", lambda *_: resident)
     values = prepared.search().train.values
-    batcher = prepared.info.inputs.batcher(values)
+    inputs = prepared.info.inputs
+    (whole,) = inputs.batcher(values).batches(torch.arange(len(values)), len(values))
+    expected = inputs.batcher(values).plain(whole)
+    monkeypatch.setattr("trainables.data._batches.fits", lambda *_: resident)
+    batcher = inputs.batcher(values)
     order = torch.randperm(len(values))
     found = torch.cat([batcher.plain(batch) for batch in batcher.batches(order, 16)])
-    torch.testing.assert_close(found, torch.from_numpy(np.array(values))[order] * 0.25)
+    assert torch.equal(found, expected[order])
+
+
+def test_the_key_is_of_rows_and_split(
+    prepared: PreparedData, kind: str, name: str, tmp_path: Path
+) -> None:
+    again = prepare(name, tmp_path, SplitSpec(), tmp_path / "data")
+    assert again.key == prepared.key
+    assert again.files == prepared.files
+    assert prepare(name, tmp_path, SplitSpec(seed=1), tmp_path / "data").key != again.key
+
+
+def test_rows_of_another_form_are_refused(prepared: PreparedData) -> None:
+    values = prepared.search().train.values
+    for wrong in (values.astype(np.float64), values[:, 1:] if values.ndim == 2 else values[..., 0]):
+        with pytest.raises(ValueError, match=f"{prepared.info.inputs.kind} are|images"):
+            prepared.info.inputs.check(wrong)
+
+
+def test_a_damaged_file_is_made_again(kind: str, name: str, tmp_path: Path) -> None:
+    def find() -> PreparedData | None:
+        return find_prepared(name, tmp_path, SplitSpec(), tmp_path / "data")
+
+    made = prepare(name, tmp_path, SplitSpec(), tmp_path / "data")
+    assert find() == made
+    path = made.directory / "search" / f"train_{kind}.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert find() is None
+    prepare(name, tmp_path, SplitSpec(), tmp_path / "data")
+    assert path.read_bytes() == content
+    path.write_bytes(content[:-1])
+    with pytest.raises(InputError, match=f"train_{kind}.npy has {len(content) - 1} bytes"):
+        PreparedData.open(made.directory)
+
+
+SEALED = """
+import sys
+from trainables.data import PreparedData, TestDataSealedError, seal_test_data
+data = PreparedData.open(sys.argv[1])
+seal_test_data(data.directory)
+tried = [data.test, *(lambda path=path: open(path, "rb") for path in sys.argv[2:])]
+for attempt in tried:
+    try:
+        attempt()
+        print("open")
+    except TestDataSealedError:
+        print("sealed")
+print(len(data.search().train))
+"""
+
+
+@pytest.mark.parametrize("kind", ["images", "texts"], scope="module", indirect=True)
+def test_a_sealed_process_reaches_no_test_row(prepared: PreparedData, name: str) -> None:
+    stored = (prepared.directory / "test").glob("*.npy")
+    paths = [*map(str, stored), *map(str, find_reader(name, "unused").test_paths())]
+    command = [sys.executable, "-c", SEALED, str(prepared.directory), *paths]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert lines == ["sealed"] * (len(paths) + 1) + [str(prepared.counts["train"])]
+    assert len(paths) == 4
+
+
+def wanted(prepared: PreparedData, kind: str, **changes: Any) -> StageRequest:
+    protocol = protocol_from({**PROTOCOL, **CASES[kind].protocol}).to_dict()
+    fields = {"stage": "train", "parts": {"ce": {}}, "seed": 0, **changes}
+    return StageRequest(
+        data=str(prepared.directory), model=CASES[kind].model, protocol=protocol, **fields
+    )
+
+
+def test_an_interrupted_training_ends_as_it_would_have(
+    prepared: PreparedData, kind: str, tmp_path: Path
+) -> None:
+    store, data = ArtifactStore(tmp_path / "store"), TaskData(prepared, torch.device("cpu"))
+    request = wanted(prepared, kind, parts={"mixup": {}})
+    whole, resumed = (open_stage(request, store, data) for _ in range(2))
+    figures: dict[str, float] = {}
+    while whole.epoch < whole.epochs:
+        figures = whole.run_epoch()
+        if whole.epoch == 2:
+            checkpoint = io.BytesIO()
+            torch.save(whole.state_dict(), checkpoint)
+    resumed.load_state_dict(torch.load(io.BytesIO(checkpoint.getvalue()), weights_only=True))
+    again: dict[str, float] = {}
+    while resumed.epoch < resumed.epochs:
+        again = resumed.run_epoch()
+    assert again == figures
+    for file, tensors in whole.outcome()[0].items():
+        for key, values in tensors.items():
+            assert torch.equal(values, resumed.outcome()[0][file][key])
 
 
 def test_the_whole_chain_is_computed_evaluated_and_exported(
-    prepared: PreparedData, tmp_path: Path
+    prepared: PreparedData, kind: str, tmp_path: Path
 ) -> None:
     store, data = ArtifactStore(tmp_path / "store"), TaskData(prepared, torch.device("cpu"))
     found: Artifact | None = None
@@ -166,14 +325,12 @@ def test_the_whole_chain_is_computed_evaluated_and_exported(
         "refine": MACAL,
         "calibrate": {"ts": {}},
     }
-    for stage, wanted in parts.items():
-        request = StageRequest(
+    for stage, its in parts.items():
+        request = wanted(
+            prepared,
+            kind,
             stage=stage,
-            parts=wanted,
-            data=str(prepared.directory),
-            model="test-perceptron",
-            protocol=protocol_from(PROTOCOL).to_dict(),
-            seed=0,
+            parts=its,
             upstream=found and found.key,
             upstream_stage=found and found.stage,
         )
@@ -190,6 +347,25 @@ def test_the_whole_chain_is_computed_evaluated_and_exported(
         assert torch.equal(outputs, evaluated.tensors("test")["log_probs"])
 
 
+def test_an_exported_chain_takes_texts(tmp_path: Path) -> None:
+    prepared = prepare(write_texts(tmp_path), tmp_path, SplitSpec(), tmp_path / "data")
+    store, data = ArtifactStore(tmp_path / "store"), TaskData(prepared, torch.device("cpu"))
+    run = open_stage(wanted(prepared, "texts"), store, data)
+    found = run.finish(run.run_epoch())
+    export_chain(store, found.stage, found.key, prepared.info, tmp_path / "chain")
+    chain, texts = load_chain(tmp_path / "chain"), read_source(f"text:{tmp_path}", "unused").test
+    assert texts is not None
+    assert torch.equal(chain(texts.read(0, 60)), chain(prepared.test().values))
+
+
+def test_boxes_are_pasted_into_images_only(tmp_path: Path) -> None:
+    prepared = prepare(write_texts(tmp_path), tmp_path, SplitSpec(), tmp_path / "data")
+    store, data = ArtifactStore(tmp_path / "store"), TaskData(prepared, torch.device("cpu"))
+    run = open_stage(wanted(prepared, "texts", parts={"cutmix": {}}), store, data)
+    with pytest.raises(InputError, match="cutmix pastes boxes of images"):
+        run.run_epoch()
+
+
 def test_a_network_of_another_kind_is_refused() -> None:
     with pytest.raises(InputError, match="'convnet' takes images, the data are vectors"):
         build_model("convnet", 3, VectorShape(WIDTH))
@@ -197,7 +373,8 @@ def test_a_network_of_another_kind_is_refused() -> None:
         build_model("test-perceptron", 3, ImageShape(1, 8))
 
 
-@pytest.mark.parametrize("name", ["cifar10-c", "ood-digits", "generated-c"])
-def test_a_suite_of_images_is_refused(prepared: PreparedData, name: str) -> None:
+@pytest.mark.parametrize("suite", ["cifar10-c", "ood-digits", "generated-c"])
+def test_a_suite_of_images_is_refused(suite: str) -> None:
+    info, _, _ = VectorReader("test-vectors", "", Path("nowhere")).read(False)
     with pytest.raises(InputError, match="is of images, 'test-vectors' holds vectors"):
-        find_suite(name, Path("nowhere")).check(prepared.info)
+        find_suite(suite, Path("nowhere")).check(info)
