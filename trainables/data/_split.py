@@ -1,4 +1,4 @@
-"""Which images train, which choose, which judge: seeded and stratified."""
+"""Which rows train, which choose, which judge: seeded and stratified."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,15 +12,15 @@ MAX_SEED = 2**63 - 1
 
 @dataclass(frozen=True)
 class SplitSpec:
-    """How a data set is split. A fraction is of the images at hand; a whole number counts images.
+    """How a data set is split. A fraction is of the rows at hand; a whole number counts rows.
 
     Attributes:
-        validation: Share of the training images held out for the search, fraction in (0, 1) or
+        validation: Share of the training rows held out for the search, fraction in (0, 1) or
             count of at least 1.
         test: The same for the test set; used only where the data set has no official one.
-        train_limit: How many training images to keep, after validation was taken; None for all.
-        test_limit: How many test images to keep; None for all.
-        seed: Chooses the images, in [0, 2^63).
+        train_limit: How many training rows to keep, after validation was taken; None for all.
+        test_limit: How many test rows to keep; None for all.
+        seed: Chooses the rows, in [0, 2^63).
 
     Raises:
         ValueError: If a value is out of its range.
@@ -52,9 +52,9 @@ class Split:
     """Sorted row numbers, int64.
 
     Attributes:
-        train: Rows of the source's training images, (N,).
+        train: Rows of the source's training part, (N,).
         validation: Others of them, (V,).
-        test: Rows of the source's test images, (T,), or of its training images if it has none.
+        test: Rows of the source's test part, (T,), or of its training part if it has none.
     """
 
     train: np.ndarray
@@ -87,7 +87,7 @@ def allot(counts: np.ndarray, size: int, least: int, spare: int) -> np.ndarray:
     """Share ``size`` out over classes in proportion to their ``counts``, by largest remainder.
 
     Args:
-        counts: Images a class, (K,).
+        counts: Rows a class, (K,).
         size: How many to take in all.
         least: Take at least so many of every class that has them.
         spare: Leave at least so many of every class that has them.
@@ -136,11 +136,11 @@ def _hold_out(
     share = getattr(spec, key)
     size = share if _is_whole(share) else max(1, round(share * len(rows)))
     if size >= len(rows):
-        raise ValueError(f"{key}={share} leaves nothing of {len(rows)} images")
+        raise ValueError(f"{key}={share} leaves nothing of {len(rows)} rows")
     try:
         held = draw(labels[rows], size, spec.seed, key, spare=1)
     except ValueError as error:
-        raise ValueError(f"{key}={share}: {error} of {len(rows)} images") from error
+        raise ValueError(f"{key}={share}: {error} of {len(rows)} rows") from error
     return np.delete(rows, held), rows[held]
 
 
@@ -151,7 +151,7 @@ def _limit(
     if limit is None:
         return rows
     if limit > len(rows):
-        raise ValueError(f"{key}={limit} is more than the {len(rows)} images there are")
+        raise ValueError(f"{key}={limit} is more than the {len(rows)} rows there are")
     try:
         return rows[draw(labels[rows], limit, spec.seed, key, least=least)]
     except ValueError as error:
@@ -172,10 +172,10 @@ def limit_rows(labels: np.ndarray, spec: SplitSpec) -> np.ndarray:
 def make_split(train: np.ndarray, test: np.ndarray | None, spec: SplitSpec) -> Split:
     """Split by labels: ``train`` (N,) and ``test`` (M,), or None where there is no official test.
 
-    Every class keeps its share in every part, to one image, and at least one training image.
+    Every class keeps its share in every part, to one row, and at least one training row.
 
     Raises:
-        ValueError: If there are too few images for ``spec``; the text names its field.
+        ValueError: If there are too few rows for ``spec``; the text names its field.
     """
     rows = np.arange(len(train))
     if test is None:

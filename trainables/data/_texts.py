@@ -3,8 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
@@ -15,6 +16,7 @@ from trainables.common.checks import check_choice, check_count
 from trainables.data._batches import Batcher
 from trainables.data._inputs import Inputs, InputShape
 from trainables.data._rows import Rows, check_labels
+from trainables.data._vectors import packed, read_vectors, unpacked
 
 PADDING = 0  # The number that stands before a text; words are numbered from 1.
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
@@ -33,6 +35,7 @@ class TextShape(InputShape):
     Attributes:
         tokens: Different numbers that there are, that of the padding among them.
         length: Numbers of a text, L.
+        packed: Vectors of the words, see ``vectors``; empty where networks are to learn them.
 
     Raises:
         ValueError: If one is below 1.
@@ -42,6 +45,7 @@ class TextShape(InputShape):
 
     tokens: int
     length: int
+    packed: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         check_count("tokens", self.tokens)
@@ -49,6 +53,14 @@ class TextShape(InputShape):
 
     def blank(self, device: torch.device) -> Tensor:
         return torch.zeros(1, self.length, dtype=torch.int32, device=device)
+
+    @property
+    def vectors(self) -> Tensor | None:
+        """The vectors (tokens, D), float32, that of the padding zero; None if there are none."""
+        if not self.packed:
+            return None
+        read = torch.from_numpy(unpacked(self.packed, self.tokens - 1))
+        return torch.cat((torch.zeros(1, read.shape[1]), read))
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,8 @@ class Texts(Inputs, kind="texts"):
         vocabulary: How many words have a number, at most.
         length: Words of a text, L, at most; with ``words``, the longest training text's.
         words: The words, in the order of their numbers, from 1; none before ``fitted``.
+        embeddings: SHA-256 (hex) of the file that their vectors are read from; empty for none.
+        packed: The vectors, as text.
         augmentation: ``none``.
 
     Raises:
@@ -74,6 +88,8 @@ class Texts(Inputs, kind="texts"):
     vocabulary: int = 20_000
     length: int = 500
     words: tuple[str, ...] = ()
+    embeddings: str = ""
+    packed: str = field(default="", repr=False)
     augmentation: str = "none"
 
     def __post_init__(self) -> None:
@@ -92,14 +108,14 @@ class Texts(Inputs, kind="texts"):
 
     @property
     def shape(self) -> TextShape:
-        return TextShape(len(self.words) + 1, self.length)
+        return TextShape(len(self.words) + 1, self.length, self.packed)
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
         return {word: number for number, word in enumerate(self.words, PADDING + 1)}
 
     def fitted(self, train: Rows) -> Self:
-        """Return the inputs with the words and the length of training texts.
+        """Return the inputs with the words and the length of training texts, and words' vectors.
 
         Words that are equally frequent are taken in alphabetical order.
         """
@@ -110,7 +126,10 @@ class Texts(Inputs, kind="texts"):
         ranked = sorted(counts, key=lambda word: (-counts[word], word))[: self.vocabulary]
         known = set(ranked)
         longest = max(sum(text[word] for word in text.keys() & known) for text in texts)
-        return replace(self, words=tuple(ranked), length=max(1, min(self.length, longest)))
+        length = max(1, min(self.length, longest))
+        path = train.vectors if isinstance(train, LabelledTexts) else None
+        vectors = "" if path is None else packed(read_vectors(path, ranked))
+        return replace(self, words=tuple(ranked), length=length, packed=vectors)
 
     def encode(self, values: np.ndarray) -> np.ndarray:
         """Return texts (N,) as numbers (N, L)."""
@@ -158,6 +177,7 @@ class LabelledTexts(Rows):
     Attributes:
         texts: One a row, N of them.
         labels: (N,), int64, every entry at least 0.
+        vectors: The file that has vectors of words, if they are not to be learnt.
 
     Raises:
         ValueError: If the lengths differ or a label is negative.
@@ -165,6 +185,7 @@ class LabelledTexts(Rows):
 
     texts: Sequence[str]
     labels: np.ndarray
+    vectors: Path | None = None
 
     def __post_init__(self) -> None:
         check_labels("labels", self.labels)

@@ -1,11 +1,14 @@
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trainables.common.errors import InputError
+from trainables.common.files import file_hash
+from trainables.common.paths import local_path
 from trainables.data._files import Kept, Listed
 from trainables.data._inputs import DatasetInfo
 from trainables.data._source import SOURCES, PathReader, Reader, SourceStatus
@@ -16,7 +19,7 @@ from trainables.data.folder import PARTS, is_parted, list_folders
 TEXT_FILES = Kept("text", lambda path: path.is_file() and not path.name.startswith("."))
 ENDINGS = (".jsonl", ".jsonl.xz")
 CLASSES = "classes.json"
-SETTINGS = ("vocabulary", "length")
+SETTINGS = ("vocabulary", "length", "embeddings")
 LAYOUT = (
     "give JSON lines with `text` and `label`, PATH.jsonl or PATH/train.jsonl and PATH/test.jsonl "
     "(also .jsonl.xz), or a folder of UTF-8 files for each class, PATH/<class>/<file> or "
@@ -29,6 +32,7 @@ class TextsReader(Reader):
 
     kind = Texts
     inputs = Texts()
+    vectors: Path | None = None
 
     @property
     @abstractmethod
@@ -36,17 +40,23 @@ class TextsReader(Reader):
         """The file or folder that holds it."""
 
     def adjust(self, settings: Mapping[str, Any]) -> None:
-        """Take the size of the vocabulary and the length of texts."""
+        """Take the size of the vocabulary, the length of texts and a file of words' vectors."""
         for key in settings:
             if key not in SETTINGS:
                 allowed = ", ".join(SETTINGS)
                 raise InputError(
                     f"dataset {self.name!r}: inputs.{key} is unknown, allowed are {allowed}"
                 )
+        where = f"dataset {self.name!r}: inputs."
+        if "embeddings" in settings:
+            self.vectors = local_path(settings["embeddings"], f"{where}embeddings")
+            if not self.vectors.is_file():
+                raise InputError(f"{where}embeddings: {self.vectors} does not exist")
+        numbers = {key: value for key, value in settings.items() if key != "embeddings"}
         try:
-            self.inputs = Texts(**settings)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"dataset {self.name!r}: inputs.{error}") from error
+            self.inputs = Texts(**numbers)
+        except ValueError as error:
+            raise InputError(f"{where}{error}") from error
         self.settings = settings
 
     def used(self, text: str) -> str:
@@ -61,7 +71,11 @@ class TextsReader(Reader):
             if test is None
             else "test is the part named so; validation is a stratified draw from train"
         )
-        return DatasetInfo(self.name, classes, self.inputs, split_rule, self.source), train, test
+        inputs = self.inputs
+        if self.vectors is not None:
+            inputs = replace(inputs, embeddings=file_hash(self.vectors))
+            train = replace(train, vectors=self.vectors)
+        return DatasetInfo(self.name, classes, inputs, split_rule, self.source), train, test
 
     @property
     def source(self) -> str:
@@ -74,15 +88,15 @@ class TextsReader(Reader):
         return train.labels, None if test is None else test.labels
 
     def files(self) -> list[Path]:
-        """Return the files of lines and of class names, or those of the texts."""
-        lines = self._lines()
+        """Return the files of lines and class names or those of the texts, and that of vectors."""
+        vectors, lines = [self.vectors] if self.vectors else [], self._lines()
         if lines:
-            return [*lines, self._class_file()]
+            return [*lines, self._class_file(), *vectors]
         try:
             _, train, test = self._folders()
         except InputError:
-            return []
-        return [path for path, _ in (*train, *(test or ()))]
+            return vectors
+        return [path for path, _ in (*train, *(test or ()))] + vectors
 
     def test_paths(self) -> list[Path]:
         """Return what is named ``test``, or everything: any text may be a test text."""

@@ -1,4 +1,5 @@
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from trainables.data import TextShape
 from trainables.models._base import Network
@@ -8,12 +9,34 @@ EMBEDDING, WIDTH, KERNEL, POOLED = 100, 128, 5, 5
 SPREAD = 0.05  # As Keras has it: from torch's unit deviation, learning takes several times as long.
 
 
-class Embedding(nn.Embedding):
-    """Vectors of words, with the axes in the order of convolutions."""
+class Embedding(nn.Module):
+    """Vectors of words, with the axes in the order of convolutions.
+
+    Args:
+        shape: What the texts are. Vectors that it has stay as they are; others are learnt.
+
+    Attributes:
+        width: Length of a vector, D.
+    """
+
+    weight: Tensor
+
+    def __init__(self, shape: TextShape) -> None:
+        super().__init__()
+        vectors = shape.vectors
+        if vectors is None:
+            learnt = nn.Embedding(shape.tokens, EMBEDDING, padding_idx=0).weight
+            nn.init.uniform_(learnt.data[1:], -SPREAD, SPREAD)
+            self.weight = learnt
+        else:
+            self.register_buffer("weight", vectors)
+        self.width = self.weight.shape[1]
 
     def forward(self, texts: Tensor) -> Tensor:
         """Map texts, integers (N, L), to vectors (N, D, L), and such vectors to themselves."""
-        return texts if texts.is_floating_point() else super().forward(texts).transpose(1, 2)
+        if texts.is_floating_point():
+            return texts
+        return F.embedding(texts, self.weight, padding_idx=0).transpose(1, 2)
 
 
 def _convolution(inputs: int, pooling: nn.Module) -> nn.Sequential:
@@ -25,17 +48,16 @@ def _convolution(inputs: int, pooling: nn.Module) -> nn.Sequential:
 def gpool_cnn(num_classes: int, shape: TextShape) -> Network:
     """Return the global-pooling CNN of Mukhoti et al. (2020) and MbLS (2022) for texts.
 
-    Embeddings of 100 dimensions, three convolutions of 128 filters and width 5 with max pooling
-    between them, the global maximum and a hidden layer of 128. The papers name it without a word
-    on its layers, which are those of MbLS's released code, but for three: it pools with stride 1,
-    here five positions become one, which costs a fifth; ends are padded, so that texts of any
-    length pass; embeddings are learnt, there they are GloVe's and fixed.
+    Embeddings, given ones or learnt ones of 100 dimensions, three convolutions of 128 filters and
+    width 5 with max pooling between them, the global maximum and a hidden layer of 128. The papers
+    name it without a word on its layers, which are those of MbLS's released code, but for two: it
+    pools with stride 1, here five positions become one, which costs a fifth; and ends are padded,
+    so that texts of any length pass.
     """
-    embedding = Embedding(shape.tokens, EMBEDDING, padding_idx=0)
-    nn.init.uniform_(embedding.weight.data[1:], -SPREAD, SPREAD)
+    embedding = Embedding(shape)
     layers = [
         embedding,
-        _convolution(EMBEDDING, nn.MaxPool1d(POOLED, ceil_mode=True)),
+        _convolution(embedding.width, nn.MaxPool1d(POOLED, ceil_mode=True)),
         _convolution(WIDTH, nn.MaxPool1d(POOLED, ceil_mode=True)),
         _convolution(WIDTH, nn.Sequential(nn.AdaptiveMaxPool1d(1), nn.Flatten())),
         nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True)),

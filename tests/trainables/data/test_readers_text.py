@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sklearn.datasets
+import torch
 from sklearn.utils import Bunch
 
 from trainables.common.errors import InputError
 from trainables.data import PreparedData, SplitSpec, find_reader, prepare, read_source
 from trainables.data._texts import words_of
+from trainables.models import build_model
 
 Row = dict[str, object]
 Write = Callable[..., Path]
@@ -48,7 +50,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def prepared(
-    path: Path, folder: Path, split: SplitSpec | None = None, **inputs: int
+    path: Path, folder: Path, split: SplitSpec | None = None, **inputs: int | str
 ) -> PreparedData:
     return prepare(f"text:{path}", "unused", split or SplitSpec(), folder / "p", settings=inputs)
 
@@ -276,7 +278,7 @@ def test_a_folder_without_texts_says_what_is_needed(tmp_path: Path) -> None:
     [
         ({"length": 0}, r"inputs.length=0 is outside \[1, inf\)"),
         ({"vocabulary": "many"}, r"inputs.vocabulary='many' is not a number"),
-        ({"size": 3}, "inputs.size is unknown, allowed are vocabulary, length"),
+        ({"size": 3}, "inputs.size is unknown, allowed are vocabulary, length, embeddings"),
     ],
 )
 def test_a_wrong_setting_is_named(inputs: dict[str, object], text: str) -> None:
@@ -284,3 +286,48 @@ def test_a_wrong_setting_is_named(inputs: dict[str, object], text: str) -> None:
         find_reader("text:own.jsonl", "unused", inputs)
     with pytest.raises(InputError, match=r"'digits': inputs.length is unknown; it takes none"):
         find_reader("digits", "unused", {"length": 3})
+
+
+GLOVE = ("cats 1 2 3", "dogs -1 0.5 0", "of 4 5 6", ". . . 7 8 9", "unseen 1 1 1")
+
+
+def test_vectors_are_read_from_a_text_file(write: Write, tmp_path: Path) -> None:
+    path = tmp_path / "glove.txt"
+    path.write_text("\n".join(GLOVE) + "\n", encoding="utf-8")
+    data = prepared(write(train=rows(40)), tmp_path, embeddings=str(path))
+    for inputs in (data.info.inputs, PreparedData.open(data.directory).info.inputs):
+        vectors = inputs.shape.vectors
+        assert vectors.shape == (len(inputs.words) + 1, 3)
+        expected = {"cats": [1, 2, 3], "dogs": [-1, 0.5, 0], "of": [4, 5, 6]}
+        for number, word in enumerate(("", *inputs.words)):
+            assert vectors[number].tolist() == expected.get(word, [0, 0, 0])
+    network = build_model("gpool-cnn", 2, data.info.inputs.shape)
+    assert torch.equal(network.state_dict()["extractor.0.weight"], vectors)
+    assert "extractor.0.weight" not in dict(network.named_parameters())
+    again = prepared(write(train=rows(40)), tmp_path, embeddings=str(path))
+    assert again.key == data.key != prepared(write(train=rows(40)), tmp_path).key
+    path.write_text("\n".join(GLOVE[1:]) + "\n", encoding="utf-8")
+    assert prepared(write(train=rows(40)), tmp_path, embeddings=str(path)).key != data.key
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (("cats 1 2 3", "dogs 1 2"), "line 2: needed is a word and its vector"),
+        (("cats 1 2 x",), "line 1: could not convert string to float"),
+        (("cats 1 2 nan",), "line 1: a value is not finite"),
+        (("cats",), "line 1: needed is a word and its vector"),
+        (("cows 1 2 3",), "has a vector of none of the"),
+        ((), "has a vector of none of the"),
+    ],
+)
+def test_bad_vectors_are_named_in_one_line(
+    write: Write, tmp_path: Path, lines: tuple[str, ...], text: str
+) -> None:
+    path = tmp_path / "glove.txt"
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    with pytest.raises(InputError, match=text) as caught:
+        prepared(write(train=rows(40)), tmp_path, embeddings=str(path))
+    assert str(path) in str(caught.value)
+    with pytest.raises(InputError, match=r"inputs.embeddings: .*none.txt does not exist"):
+        find_reader("text:own.jsonl", "unused", {"embeddings": str(tmp_path / "none.txt")})
