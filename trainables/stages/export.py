@@ -66,7 +66,7 @@ def load_chain(
 ) -> Callable[[np.ndarray], Tensor]:
     """Return a function from rows as the data set stores them to log-probabilities (N, K), float32.
 
-    Of images that is from (N, H, W, C), uint8.
+    Of images that is from (N, H, W, C), uint8; of texts from stored rows or strings, (N,).
 
     Args:
         folder: What ``export_chain`` wrote, such as a model version downloaded from a registry.

@@ -20,6 +20,8 @@ import torch
 from small_stages import MACAL, PROTOCOL
 from torch import Generator, Tensor, nn
 
+from trainables.augmentations import AUGMENTATIONS
+from trainables.augmentations._mixing import Pairs
 from trainables.common.errors import InputError
 from trainables.data import (
     SOURCES,
@@ -33,12 +35,15 @@ from trainables.data import (
     RowArrays,
     SourceStatus,
     SplitSpec,
+    TextShape,
     find_prepared,
     find_reader,
     prepare,
     read_source,
 )
 from trainables.data.suites import find_suite
+from trainables.losses import build_loss
+from trainables.methods import method_names
 from trainables.models import Network, build_model, register_model
 from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_stage
 from trainables.stages.export import export_chain, load_chain
@@ -358,12 +363,39 @@ def test_an_exported_chain_takes_texts(tmp_path: Path) -> None:
     assert torch.equal(chain(texts.read(0, 60)), chain(prepared.test().values))
 
 
-def test_boxes_are_pasted_into_images_only(tmp_path: Path) -> None:
-    prepared = prepare(write_texts(tmp_path), tmp_path, SplitSpec(), tmp_path / "data")
-    store, data = ArtifactStore(tmp_path / "store"), TaskData(prepared, torch.device("cpu"))
-    run = open_stage(wanted(prepared, "texts", parts={"cutmix": {}}), store, data)
-    with pytest.raises(InputError, match="cutmix pastes boxes of images"):
-        run.run_epoch()
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    folder = tmp_path_factory.mktemp("texts")
+    return prepare(write_texts(folder), folder, SplitSpec(train_limit=60), folder / "data")
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_every_method_but_one_for_images_trains_on_texts(
+    method: str, texts: PreparedData, tmp_path: Path
+) -> None:
+    store, data = ArtifactStore(tmp_path / "store"), TaskData(texts, torch.device("cpu"))
+    run = open_stage(wanted(texts, "texts", parts={method: {}}), store, data)
+    before = run.outcome()[0]["weights"]["extractor.0.weight"].clone()
+    if method == "cutmix":
+        with pytest.raises(InputError, match="cutmix pastes boxes of images"):
+            run.run_epoch()
+        return
+    run.run_epoch()
+    assert not torch.equal(run.outcome()[0]["weights"]["extractor.0.weight"], before)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("variant", ["l", "a"])
+def test_mixtures_of_embeddings_are_decoupled_at_the_end(variant: str) -> None:
+    """Where pairs are of a text with itself, both sides have the outputs of that text."""
+    torch.manual_seed(0)
+    network = build_model("gpool-cnn", 3, TextShape(9, 30)).eval()
+    rows = torch.randint(0, 9, (4, 30), dtype=torch.int32)
+    values, labels, order = network.embed(rows), torch.zeros(4, dtype=torch.int64), torch.arange(4)
+    method = AUGMENTATIONS.build("mit", variant=variant)
+    pairs = Pairs(values, values, labels, labels, order, order)
+    _, logits = method.loss_of_pairs(network, build_loss("ce"), pairs, np.random.default_rng(0))
+    torch.testing.assert_close(logits, network(rows), rtol=1e-4, atol=1e-5)
 
 
 def test_a_network_of_another_kind_is_refused() -> None:
