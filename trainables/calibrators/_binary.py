@@ -11,7 +11,7 @@ from trainables.calibrators._base import FitReport, by_chunk, chunks
 from trainables.calibrators._mixing import MixedCalibrator
 
 FLOOR = 1e-9
-Curve = tuple[list[float], ...]
+Curve = tuple[Sequence[float], ...]
 
 
 class OneVersusRestCalibrator(MixedCalibrator):

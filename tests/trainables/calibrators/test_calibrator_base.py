@@ -29,8 +29,9 @@ from trainables.calibrators._base import first_argmax, keep_argmax
 from trainables.common.errors import InputError, StorageError
 
 NAMES = [
-    *("cts", "dirichlet", "ets", "histogram-binning", "isotonic", "meta-acc", "meta-mis", "ms"),
-    *("pts", "sms", "spline", "svs", "ts", "vs"),
+    *("beta", "cir", "cts", "dirichlet", "ets", "histogram-binning", "isotonic", "kernel"),
+    *("meta-acc", "meta-mis", "ms", "platt", "pts", "quadratic", "sms", "spline", "svs", "ts"),
+    *("venn-abers", "vs"),
 ]
 TEMPERATURES, STRUCTURED = ("cts", "ets", "pts", "ts"), ("sms", "svs")
 WITH_OBJECTIVE = (*TEMPERATURES, *STRUCTURED)
@@ -131,6 +132,7 @@ def test_build_refuses_bad_objectives(arguments, text):
         ("sms", {"weight_offdiag": -0.1}, r"weight_offdiag=-0.1 is outside \[0, inf\)"),
         ("histogram-binning", {"bins": 0}, r"bins=0 is outside \[1, inf\)"),
         ("spline", {"knots": 2}, r"knots=2 is outside \[3, inf\)"),
+        ("platt", {"variant": "released"}, "variant='released' is not one of shrunk, paper"),
         ("meta-mis", {"alpha": 1.0}, r"alpha=1.0 is outside \(0, 1\)"),
         ("meta-acc", {"accuracy": 0.0}, r"accuracy=0.0 is outside \(0, 1\)"),
     ],

@@ -1,0 +1,147 @@
+"""One-versus-rest calibrators and the kernel against their definitions and other libraries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+from trainables.calibrators import build_calibrator
+from trainables.calibrators._logistic import logistic_fit
+from trainables.calibrators.venn_abers import added_values
+
+Rows = tuple[Tensor, Tensor]
+
+
+@pytest.fixture
+def two_classes(synthetic) -> Rows:
+    return synthetic(rows=200, classes=2)
+
+
+def features(name: str, probs: np.ndarray) -> np.ndarray:
+    log_p, log_rest = np.log(probs), np.log1p(-probs)
+    odds = log_p - log_rest
+    columns = {"platt": [odds], "quadratic": [odds, odds**2], "beta": [log_p, -log_rest]}[name]
+    return np.stack(columns, 1)
+
+
+@pytest.mark.parametrize("name", ["platt", "quadratic", "beta"])
+def test_two_classes_are_a_logistic_regression_on_platts_targets(two_classes, name) -> None:
+    logits, labels = two_classes
+    found = build_calibrator(name, variant="paper").fit(logits, labels)(logits).exp()[:, 1].numpy()
+    x, hit = features(name, logits.softmax(1)[:, 1].numpy()), labels.numpy() == 1
+    targets = np.where(hit, (hit.sum() + 1) / (hit.sum() + 2), 1 / ((~hit).sum() + 2))
+    peer = LogisticRegression(C=np.inf, tol=1e-12, max_iter=10_000, solver="newton-cholesky")
+    # Each row counts as a hit and as a miss, by its target.
+    both = np.repeat([1, 0], len(x))
+    peer.fit(np.concatenate([x, x]), both, np.concatenate([targets, 1 - targets]))
+    np.testing.assert_allclose(found, peer.predict_proba(x)[:, 1], atol=1e-5)
+
+
+def test_a_beta_curve_that_would_fall_is_fitted_without_the_feature_that_bends_it() -> None:
+    draw = torch.Generator().manual_seed(0)
+    probs = 0.02 + 0.96 * torch.rand(4000, 1, generator=draw, dtype=torch.float64)
+    odds = 2.0 * probs.log() + 0.7 * (1 - probs).log() + 2.0
+    labels = torch.bernoulli(torch.sigmoid(odds), generator=draw).squeeze(1).long()
+    logits = torch.cat([1 - probs, probs], 1).log()
+    fitted = build_calibrator("beta", variant="paper").fit(logits, labels)
+    slopes = fitted.coefficients[:, :2]
+    free = logistic_fit(
+        np.column_stack([features("beta", probs[:, 0].numpy()), np.ones(4000)]),
+        labels.numpy().astype(float),
+    )
+    assert free[:2].min() < -0.01
+    assert float(slopes.min()) == 0.0
+    assert float(slopes.max()) > 0.0
+
+
+def test_logistic_fits_settle_on_rows_that_a_curve_separates() -> None:
+    x = np.column_stack([np.linspace(-300, 300, 40), np.ones(40)])
+    found = logistic_fit(x, np.where(x[:, 0] > 0, 21 / 22, 1 / 22))
+    gradient = x.T @ (1 / (1 + np.exp(-x @ found)) - np.where(x[:, 0] > 0, 21 / 22, 1 / 22))
+    np.testing.assert_allclose(gradient, 0, atol=1e-3)
+
+
+def test_centred_isotonic_draws_each_stretch_to_its_mean_score() -> None:
+    probs = torch.tensor([0.1, 0.2, 0.3, 0.5, 0.6, 0.9], dtype=torch.float64)
+    labels = torch.tensor([0, 1, 0, 1, 0, 1])
+    logits = torch.stack([1 - probs, probs], 1).log()
+    fitted = build_calibrator("cir", variant="paper").fit(logits, labels)
+    of_one = slice(*fitted.offsets[1:].tolist())
+    np.testing.assert_allclose(fitted.points[of_one], [0.1, 0.4, 0.9])
+    np.testing.assert_allclose(fitted.values[of_one], [0.0, 0.5, 1.0])
+
+
+def brute_force(scores: np.ndarray, hits: np.ndarray, wanted: float) -> tuple[float, float]:
+    """Isotonic regression with the row added, as a hit and as a miss."""
+
+    def value(hit: float) -> float:
+        x, y = np.append(scores, wanted), np.append(hits, hit)
+        return float(IsotonicRegression().fit(x, y).predict([wanted])[0])
+
+    return value(1.0), value(0.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_venn_abers_is_isotonic_regression_with_the_row_added(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    probs = draw.integers(1, 20, 60) / 20 if seed % 2 else draw.uniform(0.01, 0.99, 60)
+    labels = (draw.uniform(size=60) < probs * 0.8).astype(int)
+    logits = torch.from_numpy(np.log(np.stack([1 - probs, probs], 1)))
+    probs = logits.softmax(1)[:, 1].numpy()
+    fitted = build_calibrator("venn-abers", variant="paper").fit(logits, torch.from_numpy(labels))
+    wanted = torch.from_numpy(draw.normal(0, 2, (40, 2)))
+    found = fitted(wanted).exp()[:, 1].numpy()
+    for score, calibrated in zip(wanted.softmax(1)[:, 1].numpy(), found, strict=True):
+        hit, miss = brute_force(probs, labels, score)
+        expected = hit / (1 - miss + hit)
+        assert calibrated == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("hits", [[], [True], [False], [False] * 5, [True] * 5])
+def test_rows_of_one_kind_are_added_to(hits: list[bool]) -> None:
+    as_hit, as_miss = added_values(np.array(hits, dtype=bool))
+    count, total = len(hits), sum(hits)
+    assert len(as_hit) == len(as_miss) == count + 1
+    if total == count:
+        assert as_hit.tolist() == [1.0] * (count + 1)
+        assert as_miss[-1] == pytest.approx(count / (count + 1))
+    else:
+        assert as_hit.tolist() == pytest.approx([1 / (count + 1 - k) for k in range(count + 1)])
+        assert as_miss.tolist() == [0.0] * (count + 1)
+
+
+def test_kernel_calibration_is_the_ratio_of_dirichlet_densities(rows: Rows) -> None:
+    logits, labels = rows[0][:80], rows[1][:80]
+    fitted = build_calibrator("kernel", variant="paper").fit(logits, labels)
+    probs, bandwidth = logits.softmax(1).numpy(), float(fitted.bandwidth)
+    others = rows[0][80:100]
+    densities = np.array(
+        [
+            [stats.dirichlet.pdf(point / point.sum(), centre / bandwidth + 1) for centre in probs]
+            for point in others.softmax(1).numpy()
+        ]
+    )
+    shares = densities @ np.eye(5)[labels.numpy()] / densities.sum(1, keepdims=True)
+    np.testing.assert_allclose(fitted(others).exp().numpy(), shares, atol=1e-6)
+
+
+def test_kernel_calibration_finds_what_no_temperature_can(synthetic) -> None:
+    logits, _ = synthetic(rows=3000, classes=3)
+    draw = torch.Generator().manual_seed(1)
+    labels = torch.multinomial(logits.roll(1, 1).softmax(1), 1, generator=draw).squeeze(1)
+    found = {
+        name: float(
+            -build_calibrator(name)
+            .fit(logits[:2000], labels[:2000])(logits[2000:])
+            .gather(1, labels[2000:, None])
+            .mean()
+        )
+        for name in ("ts", "kernel")
+    }
+    best = float(-logits.roll(1, 1).log_softmax(1)[2000:].gather(1, labels[2000:, None]).mean())
+    assert found["kernel"] < best + 0.05 < found["ts"]

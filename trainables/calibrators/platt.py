@@ -1,0 +1,22 @@
+from torch import Tensor
+
+from trainables.calibrators._base import CALIBRATORS
+from trainables.calibrators._logistic import LogisticCalibrator
+from trainables.calibrators._mixing import MIXING_STATE
+
+
+@CALIBRATORS.register("platt")
+class PlattScaling(LogisticCalibrator):
+    """``sigmoid(w l + b)`` of the log odds l of a class (Platt 1999), each class against the rest.
+
+    It changes accuracy. With two classes it is a slope and a bias; with more, ``svs`` fits such
+    curves together and is the better choice. See ``LogisticCalibrator`` for the targets and
+    ``MixedCalibrator`` for the argument.
+    """
+
+    name = "platt"
+    state_names = ("coefficients", *MIXING_STATE)
+
+    @staticmethod
+    def _features(log_p: Tensor, log_rest: Tensor) -> list[Tensor]:
+        return [log_p - log_rest]

@@ -1,0 +1,23 @@
+from torch import Tensor
+
+from trainables.calibrators._base import CALIBRATORS
+from trainables.calibrators._logistic import LogisticCalibrator
+from trainables.calibrators._mixing import MIXING_STATE
+
+
+@CALIBRATORS.register("quadratic")
+class QuadraticScaling(LogisticCalibrator):
+    """``sigmoid(w l + v l^2 + b)`` of the log odds l of a class, each class against the rest.
+
+    Berta et al., arXiv 2511.03685, who propose it for two classes. The curve need not be monotone:
+    with v far from 0 the order of scores turns around at one end. It changes accuracy. See
+    ``LogisticCalibrator`` for the targets and ``MixedCalibrator`` for the argument.
+    """
+
+    name = "quadratic"
+    state_names = ("coefficients", *MIXING_STATE)
+
+    @staticmethod
+    def _features(log_p: Tensor, log_rest: Tensor) -> list[Tensor]:
+        odds = log_p - log_rest
+        return [odds, odds.square()]

@@ -1,0 +1,106 @@
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainables.calibrators._base import CALIBRATORS
+from trainables.calibrators._binary import Curve, OneVersusRestCalibrator
+from trainables.calibrators._mixing import MIXING_STATE
+
+STARTS_AT_ONCE = 256
+
+
+@CALIBRATORS.register("venn-abers")
+class VennAbersCalibration(OneVersusRestCalibrator):
+    """The isotonic curve with the row itself added, once as a hit and once as a miss.
+
+    Inductive Venn-Abers predictors: Vovk et al., Large-scale probabilistic predictors with and
+    without guarantees of validity, NeurIPS 2015. Each class stands against the rest; the two values
+    p1 and p0 become p1 / (1 - p0 + p1). No curve reaches 0 or 1. It changes accuracy. It keeps
+    three numbers for each fitting row and class: do not use it with many of both. See
+    ``MixedCalibrator`` for the argument.
+    """
+
+    name = "venn-abers"
+    state_names = ("scores", "as_hit", "as_miss", *MIXING_STATE)
+    scores: Tensor
+    as_hit: Tensor
+    as_miss: Tensor
+
+    def _curve(self, scores: Tensor, hits: Tensor) -> Curve:
+        values, right = scores.double().cpu().numpy(), hits.cpu().numpy()
+        # Of equal scores the hits come first, so that they always share a stretch.
+        order = np.lexsort((~right, values))
+        columns = values[order], *added_values(right[order])
+        return tuple(array("d", column.tobytes()) for column in columns)
+
+    def _keep(self, curves: Sequence[Curve]) -> None:
+        self.scores, self.as_hit, self.as_miss = (
+            torch.from_numpy(np.array(column)) for column in zip(*curves, strict=True)
+        )
+
+    def _map(self, probabilities: Tensor) -> Tensor:
+        wanted = probabilities.T.cpu().contiguous()
+        before, behind = (torch.searchsorted(self.scores, wanted, right=r) for r in (False, True))
+        # Left of equal scores a hit falls in with them, right of them a miss does.
+        hit, miss = self.as_hit.gather(1, before), self.as_miss.gather(1, behind)
+        return (hit / (1 - miss + hit)).T.to(probabilities.device)
+
+    def _summary(self) -> dict[str, float]:
+        """Return the mean distance between the two values over fitting rows and classes."""
+        return {"width_mean": float((self.as_hit - self.as_miss).mean())}
+
+
+def added_values(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the isotonic value of a row that is added at each place of others.
+
+    By the max-min formula the value is ``max_a min_b`` of the share of hits from a to b around the
+    place. Only stretches that begin at a hit, or at the added row, and end before a hit, or at the
+    last row, can be chosen; so all places between two hits share most of the work.
+
+    Args:
+        hits: Whether each row is a hit, in the order of the scores, (N,).
+
+    Returns:
+        The value as a hit and as a miss, (N + 1,) each, before each row and after the last.
+    """
+    places = np.flatnonzero(hits)
+    total, count = len(places), len(hits)
+    ends, ended = np.append(places, count), np.arange(total + 1)
+    from_hit, from_miss = _from_a_hit(places, ends, ended)
+    group = np.concatenate([[0], np.cumsum(hits)])
+    as_hit = np.empty(count + 1)
+    first = 0
+    for before in range(total + 1):
+        last = int(ends[before])
+        own = np.arange(first, last + 1)[:, None]
+        shares = (ended[before:] - before + 1) / (ends[before:] - own + 1)
+        as_hit[first : last + 1] = np.maximum(from_hit[before], shares.min(1))
+        first = last + 1
+    return as_hit, from_miss[group]
+
+
+def _from_a_hit(
+    places: np.ndarray, ends: np.ndarray, ended: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the max-min over stretches that begin at a hit, (M + 1,), by hits before the place.
+
+    First with the added row as a hit, then as a miss; with no hit before, it is 0.
+
+    Args:
+        places: Where the M hits are.
+        ends: Where stretches may end, (M + 1,).
+        ended: Hits before each end.
+    """
+    best = np.zeros((2, len(ends)))
+    for start in range(0, len(places), STARTS_AT_ONCE):
+        some = np.arange(start, min(start + STARTS_AT_ONCE, len(places)))[:, None]
+        inside, length = ended - some, ends - places[some] + 1
+        for row, added in zip(best, (1, 0), strict=True):
+            shares = np.where(length > 1, (inside + added) / np.maximum(length, 1), np.inf)
+            least = np.minimum.accumulate(shares[:, ::-1], axis=1)[:, ::-1]
+            allowed = np.where(some < np.arange(len(ends)), least, 0.0)
+            np.maximum(row, allowed.max(0), out=row)
+    return best[0], best[1]
