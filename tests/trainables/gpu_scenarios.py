@@ -25,6 +25,7 @@ from standin_card import standin_card
 
 from trainables.common.devices import trial_device
 from trainables.data import AUGMENTATIONS, PreparedData, RowArrays, SplitSpec, prepare
+from trainables.losses import LOSSES
 from trainables.methods import build_method, method_names
 from trainables.models import model_names
 from trainables.ray_edge import StageTrainable
@@ -232,6 +233,23 @@ def figures_of_a_cpu() -> Any:
         made = train({"mbls": {}, "mixup": {}}, device=device, precision="float32")
         found.append([made.train_epoch()["train_loss"], made.epoch])
     return found
+
+
+@scenario
+def launches() -> Any:
+    """Launches and waits of a step, as the benchmark counts them."""
+    if not PRETENDED:
+        return None
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    from gpu_launches import loss_step, step
+
+    counts = {(name, k): loss_step(name, k) for name in LOSSES.names() for k in (10, 1000)}
+    return {
+        "losses": {f"{name} {k}": found["launches"] for (name, k), found in counts.items()},
+        "waits of losses": sum(c["syncs"] + c["h2d_pageable"] for c in counts.values()),
+        "resnet50": step("resnet50", {"ce": {}}),
+        "mixup": step("convnet", {"mixup": {}}),
+    }
 
 
 class Edge(StageTrainable):

@@ -132,6 +132,18 @@ def test_a_card_gives_the_figures_of_a_cpu(found: dict[str, Any]) -> None:
     assert on_card[1] == 2
 
 
+def test_steps_are_few_launches_and_no_waits(found: dict[str, Any]) -> None:
+    if found["card"] != "pretended":
+        pytest.skip("the stand-in counts nothing")
+    launches = found["launches"]
+    assert max(launches["losses"].values()) <= 120
+    assert launches["waits of losses"] == 0
+    assert launches["resnet50"][0] < 700
+    for model in ("resnet50", "mixup"):
+        assert launches[model][0] > 50
+        assert launches[model][1:] == [0, 0, 0]
+
+
 def test_a_trial_of_tune_ends_well(found: dict[str, Any]) -> None:
     # Of the stand-in's memory torch counts nothing.
     counts = found["card"] == "pretended"

@@ -7,6 +7,7 @@ from torch import Generator, Tensor
 
 from trainables.augmentations._base import Augmentation
 from trainables.common.checks import check_number
+from trainables.data import move
 from trainables.losses import Loss, loss_aside
 from trainables.models import Network
 
@@ -70,7 +71,7 @@ class PairAugmentation(Augmentation):
 
 def draw_pairs(inputs: Tensor, targets: Tensor, indices: Tensor, generator: Generator) -> Pairs:
     """Pair every sample of a batch with another one, or by chance with itself."""
-    order = torch.randperm(len(inputs), generator=generator).to(inputs.device, non_blocking=True)
+    order = move(torch.randperm(len(inputs), generator=generator), inputs.device)
     return Pairs(inputs, inputs[order], targets, targets[order], indices, indices[order])
 
 

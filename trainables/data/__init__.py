@@ -1,6 +1,6 @@
 """Data sets: read, split, prepared once, and kept out of reach where they must be."""
 
-from trainables.data._batches import Batcher
+from trainables.data._batches import Batcher, move
 from trainables.data._guard import TestDataSealedError, inherit_seal, require_unsealed
 from trainables.data._images import AUGMENTATIONS, Images, ImageShape
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape
@@ -43,6 +43,7 @@ __all__ = [
     "find_prepared",
     "find_reader",
     "missing_download",
+    "move",
     "prepare",
     "read_source",
     "require_unsealed",

@@ -110,6 +110,9 @@ class ImageBatcher(Batcher):
         std = torch.tensor(images.std, dtype=torch.float64)
         mean = torch.tensor(images.mean, dtype=torch.float64)
         self._scale = (1 / (255 * std)).float().view(1, -1, 1, 1).to(self.device)
+        # As convolutions take them on a GPU; converted together with the type.
+        on_cpu = self.device.type == "cpu"
+        self._format = torch.preserve_format if on_cpu else torch.channels_last
         self._shift = (-mean / std).float().view(1, -1, 1, 1).to(self.device)
 
     def arrange(self, batch: Tensor) -> Tensor:
@@ -118,7 +121,9 @@ class ImageBatcher(Batcher):
 
     def plain(self, batch: Tensor) -> Tensor:
         """Return ``(images / 255 - mean) / std`` as float32 for uint8 (B, C, H, W)."""
-        return batch.float().mul_(self._scale).add_(self._shift)
+        return (
+            batch.to(torch.float32, memory_format=self._format).mul_(self._scale).add_(self._shift)
+        )
 
     def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
         """Return images as ``plain`` does, perhaps cropped and flipped at random.
@@ -134,7 +139,7 @@ class ImageBatcher(Batcher):
             crops = draw_resized_crops(len(batch), height, width, generator)
             return self.plain(resized_crop_flip(batch, move(crops, self.device)))
         views = draw_crop_flip(len(batch), generator)
-        return self.plain(crop_flip(batch, move(views, self.device)))
+        return self.plain(crop_flip(batch, views))
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,7 @@ class _MarginBatcher(ImageBatcher):
             return super().view(batch, augmentation, generator)
         margin = min(size - shown for size, shown in zip(batch.shape[2:], self._shown, strict=True))
         views = draw_crop_flip(len(batch), generator, margin + 1)
-        return self.plain(cut_flip(batch, move(views, self.device), *self._shown))
+        return self.plain(cut_flip(batch, views, *self._shown))
 
 
 def draw_crop_flip(count: int, generator: Generator, places: int = 2 * PADDING + 1) -> Tensor:
@@ -202,7 +207,7 @@ def crop_flip(images: Tensor, views: Tensor) -> Tensor:
 
     Args:
         images: (B, C, H, W), uint8, as what is returned.
-        views: (3, B), as ``draw_crop_flip`` gives them, on the same device.
+        views: (3, B), as ``draw_crop_flip`` gives them.
     """
     return cut_flip(F.pad(images, (PADDING,) * 4), views, *images.shape[2:])
 
@@ -211,10 +216,13 @@ def cut_flip(images: Tensor, views: Tensor, height: int, width: int) -> Tensor:
     """Return the part (B, C, height, width) of each image that its view begins, perhaps flipped."""
     count, channels = images.shape[:2]
     top, left, flip = views.unsqueeze(2)
-    column = torch.arange(width, device=images.device)
+    column = torch.arange(width, device=views.device)
     columns = left + torch.where(flip == 1, width - 1 - column, column)
-    rows = top + torch.arange(height, device=images.device)
-    pixels = rows.unsqueeze(2) * images.shape[3] + columns.unsqueeze(1)
+    rows = (top + torch.arange(height, device=views.device)) * images.shape[3]
+    # The little that there is to compute is computed where the views were drawn: on a GPU each of
+    # these steps would be a launch.
+    rows, columns = move(torch.cat((rows, columns), dim=1), images.device).split((height, width), 1)
+    pixels = rows.unsqueeze(2) + columns.unsqueeze(1)
     flat = pixels.view(count, 1, -1).expand(-1, channels, -1)
     return images.flatten(2).gather(2, flat).view(count, channels, height, width)
 

@@ -1,14 +1,25 @@
 """Cross-entropy."""
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.losses._base import LOSSES, RowLoss
 
+_LEFT_OUT = -100
+
 
 @LOSSES.register("ce")
 class CrossEntropyLoss(RowLoss):
     """Cross-entropy, ``-log p_y``: the baseline that every other method is compared with."""
+
+    def compute(
+        self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
+    ) -> Tensor:
+        """Reduce ``per_row`` as the base class does, in fewer launches."""
+        marked = torch.where(valid, targets, _LEFT_OUT)
+        total = F.cross_entropy(logits, marked, ignore_index=_LEFT_OUT, reduction="sum")
+        return total if self.reduction == "sum" else total / valid.sum().clamp(min=1)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return ``-log p_y`` of each row."""

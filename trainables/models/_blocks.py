@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from trainables.common.errors import InputError
 from trainables.data import ImageShape
-from trainables.models._base import Network
+from trainables.models._base import GlobalAverage, Network
 
 EXPANSION = 4  # Output channels of a bottleneck over its width.
 
@@ -136,9 +136,9 @@ def stages(
     return nn.Sequential(*parts)
 
 
-def pooled() -> nn.Sequential:
+def pooled() -> nn.Module:
     """Return average pooling over the whole image, to (N, C)."""
-    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return GlobalAverage()
 
 
 def assemble(layers: Sequence[nn.Module], feature_dim: int, num_classes: int) -> Network:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from trainables.common.errors import TrainingDivergedError
 from trainables.data import Batcher, DatasetInfo, RowArrays
 from trainables.methods import TrainingMethod
 from trainables.models import Network, build_model
+from trainables.stages.casts import CastWeights
 from trainables.stages.protocols import Protocol, learning_rate
 
 EVALUATION_BATCH = 1024
@@ -35,7 +36,16 @@ def place(network: Network, device: torch.device, precision: str = "float32") ->
     # Else convolutions on a GPU round what is called float32 to the ten bits of TF32.
     torch.backends.cudnn.allow_tf32 = False
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return network.to(device)
+    network.to(device)
+    _keep_counters_on_host(network)
+    return network
+
+
+def _keep_counters_on_host(network: Network) -> None:
+    """Count batches on the CPU: nothing computes with the counts, and a launch each is wasted."""
+    for module in network.modules():
+        if isinstance(counter := getattr(module, "num_batches_tracked", None), Tensor):
+            module.num_batches_tracked = counter.cpu()
 
 
 def in_precision(network: Network) -> torch.autocast:
@@ -102,8 +112,11 @@ class Trainer:
             self.network.extractor.compile()
         self.method.loss.to(device)
         self._batcher = info.inputs.batcher(data.values, device)
+        self._one = torch.ones((), device=device)  # Made once, not once a step.
         self._labels = torch.from_numpy(data.labels.copy()).to(device)
         self._augmentation = protocol.augmentation or info.inputs.augmentation
+        lowers = precision == "bfloat16"
+        self._casts = CastWeights(self.network.extractor).cast if lowers else nullcontext
         self._optimizer = _optimizer(self.network, protocol)
         _start_velocities(self._optimizer)
 
@@ -136,21 +149,22 @@ class Trainer:
     def _run_batches(self) -> float:
         total = torch.zeros((), device=self.device)
         order, size = self._order(), self.protocol.batch_size
-        rows = order.to(self.device).split(size)
-        for indices, raw in zip(rows, self._batcher.batches(order, size), strict=True):
+        rows = order.to(self.device)
+        parts = zip(self._labels[rows].split(size), rows.split(size), strict=True)
+        for raw, (targets, indices) in zip(self._batcher.batches(order, size), parts, strict=True):
             inputs = self._batcher.view(raw, self._augmentation, self._generator)
-            loss = self._step(inputs, indices)
+            loss = self._step(inputs, targets, indices)
             total.add_(loss.detach(), alpha=len(indices))
         return float(total) / len(order)
 
-    def _step(self, inputs: Tensor, indices: Tensor) -> Tensor:
+    def _step(self, inputs: Tensor, targets: Tensor, indices: Tensor) -> Tensor:
         """Change the weights by one batch; return its mean loss."""
-        with in_precision(self.network):
+        with in_precision(self.network), self._casts():
             loss, _ = self.method.training_loss(
-                self.network, inputs, self._labels[indices], indices, self._generator
+                self.network, inputs, targets, indices, self._generator
             )
         self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward(self._one)
         if self.protocol.clip_norm is not None:
             clip_grad_norm_(self.network.parameters(), self.protocol.clip_norm)
         self._optimizer.step()

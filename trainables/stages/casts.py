@@ -1,0 +1,76 @@
+"""The casts of a step's weights to bfloat16, and of their gradients back, in a few launches."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+# What autocast computes in bfloat16, with weights of its own module.
+_LOWERED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+
+
+class CastWeights:
+    """Casts the weights of convolutions and linear layers together, instead of one by one.
+
+    Autocast casts each weight where it is used and each gradient where it arises: the same values,
+    with two launches a weight and step. It leaves alone what is cast already.
+
+    Args:
+        module: What computes under autocast to bfloat16; its parameters stay the same objects.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._places = [
+            (layer._parameters, name)
+            for layer in module.modules()
+            if isinstance(layer, _LOWERED)
+            for name in ("weight", "bias")
+            # What is reparametrised is no parameter of its layer.
+            if isinstance(layer._parameters.get(name), nn.Parameter)
+        ]
+
+    @contextmanager
+    def cast(self) -> Iterator[None]:
+        """Have the layers use cast weights; gradients still arrive at the parameters."""
+        kept = [parameters[name] for parameters, name in self._places]
+        unique = list(dict.fromkeys(weight for weight in kept if weight is not None))
+        try:
+            lowered = dict(zip(unique, _cast(unique), strict=True))
+            for (parameters, name), weight in zip(self._places, kept, strict=True):
+                parameters[name] = lowered[weight]
+            yield
+        finally:
+            for (parameters, name), weight in zip(self._places, kept, strict=True):
+                parameters[name] = weight
+
+
+def _cast(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Return the weights in bfloat16; those that are frozen have no part in the gradient."""
+    learning = [weight for weight in weights if weight.requires_grad]
+    moving = iter(_Cast.apply(*learning) if learning else ())
+    frozen = iter(_copied([w for w in weights if not w.requires_grad], torch.bfloat16))
+    return [next(moving if weight.requires_grad else frozen) for weight in weights]
+
+
+class _Cast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        return tuple(_copied(weights, torch.bfloat16))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
+        full = iter(_copied([slope for slope in slopes if slope is not None], torch.float32))
+        return tuple(None if slope is None else next(full) for slope in slopes)
+
+
+@torch.no_grad()
+def _copied(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+    if copies:
+        torch._foreach_copy_(copies, list(tensors))
+    return copies
