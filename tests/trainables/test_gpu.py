@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainables.data import AUGMENTATIONS
+from trainables.data import AUGMENTATIONS, ImageShape
 from trainables.methods import method_names
 from trainables.models import model_names
 from trainables.stages import STAGES
@@ -88,7 +88,7 @@ def test_every_method_trains(found: dict[str, Any]) -> None:
 
 
 def test_every_model_trains(found: dict[str, Any]) -> None:
-    assert found["every_model"] == dict.fromkeys(model_names(), 1)
+    assert found["every_model"] == dict.fromkeys(model_names(ImageShape), 1)
 
 
 def test_every_augmentation_of_images_trains_and_gradients_are_clipped(
