@@ -23,27 +23,26 @@ class CastWeights:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._places = [
-            (layer._parameters, name)
+        self._places: list[tuple[dict[str, Any], str, nn.Parameter]] = [
+            (layer._parameters, name, weight)
             for layer in module.modules()
             if isinstance(layer, _LOWERED)
             for name in ("weight", "bias")
             # What is reparametrised is no parameter of its layer.
-            if isinstance(layer._parameters.get(name), nn.Parameter)
+            if (weight := layer._parameters.get(name)) is not None
         ]
+        self._weights = list(dict.fromkeys(weight for *_, weight in self._places))
 
     @contextmanager
     def cast(self) -> Iterator[None]:
         """Have the layers use cast weights; gradients still arrive at the parameters."""
-        kept = [parameters[name] for parameters, name in self._places]
-        unique = list(dict.fromkeys(weight for weight in kept if weight is not None))
+        lowered = dict(zip(self._weights, _cast(self._weights), strict=True))
         try:
-            lowered = dict(zip(unique, _cast(unique), strict=True))
-            for (parameters, name), weight in zip(self._places, kept, strict=True):
+            for parameters, name, weight in self._places:
                 parameters[name] = lowered[weight]
             yield
         finally:
-            for (parameters, name), weight in zip(self._places, kept, strict=True):
+            for parameters, name, weight in self._places:
                 parameters[name] = weight
 
 
