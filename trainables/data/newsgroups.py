@@ -61,8 +61,14 @@ class NewsgroupsReader(TextsReader):
             return SourceStatus(False, self._absent(), self.instruction())
         return super().check()
 
+    def _lines(self) -> list[Path]:
+        """Return both files of lines, or none: without the test set the split would be another."""
+        found = super()._lines()
+        return found if len(found) == len(LINES) else []
+
     def _absent(self) -> str:
-        return f"{self.path / LINES['train']} is absent"
+        files = (self.path / name for name in LINES.values())
+        return f"{next(path for path in files if not path.is_file())} is absent"
 
     def _download(self) -> None:
         # A trial that reads no data set should not wait for its import.

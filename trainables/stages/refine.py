@@ -94,8 +94,8 @@ class RefineStage(StageRun, stage="refine"):
 def _head_penalties(protocol: Protocol) -> dict[str, float]:
     """Return the momentum and weight decay of a head, which is always trained by SGD.
 
-    Those of the training, except that AdamW's decoupled decay is no L2 penalty: then the values of
-    the MaC-Cal paper hold.
+    Those of the training if that is by SGD too; what suits Adam, or AdamW's decoupled decay, says
+    nothing of it: then the values of the MaC-Cal paper hold.
     """
     if protocol.optimizer == "sgd":
         return {"momentum": protocol.momentum, "weight_decay": protocol.weight_decay}

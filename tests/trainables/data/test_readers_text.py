@@ -172,9 +172,11 @@ def test_twenty_newsgroups_is_downloaded_once_and_kept_as_lines(
         f"body of 20news-bydate-train/{name}\n\nend" for name in ("a/3", "a/20", "b/3", "b/20")
     ]
     assert find_reader("20newsgroups", tmp_path).check().present
-    assert [path.name for path in find_reader("20newsgroups", tmp_path).test_paths()] == [
-        "test.jsonl.xz"
-    ]
+    (tested,) = find_reader("20newsgroups", tmp_path).test_paths()
+    assert tested.name == "test.jsonl.xz"
+    tested.unlink()
+    with pytest.raises(InputError, match=r"test.jsonl.xz is absent"):
+        read_source("20newsgroups", tmp_path, download=False)
 
 
 @pytest.mark.shared
