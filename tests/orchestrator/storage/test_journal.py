@@ -41,6 +41,26 @@ def test_what_is_written_is_read_back_with_the_time_added(path):
     assert before <= first["time"] <= time.time_ns() // 1_000_000
 
 
+@pytest.mark.parametrize(
+    ("event", "durable", "synced"),
+    [(END, True, 1), (END, False, 0), (epoch(1), True, 0)],
+)
+def test_decisions_alone_reach_the_disk_before_the_sweep_goes_on(
+    path, monkeypatch, event, durable, synced
+):
+    calls, real = [], os.fsync
+
+    def counted(handle):
+        calls.append(handle)
+        real(handle)
+
+    with Journal(path) as journal:
+        monkeypatch.setattr(os, "fsync", counted)
+        journal.append(from_fields(event), durable=durable)
+        assert len(calls) == synced
+        monkeypatch.undo()
+
+
 def test_reading_goes_on_where_it_stopped(path):
     with Journal(path) as journal:
         journal.append(from_fields(epoch(0)))

@@ -305,6 +305,15 @@ def test_only_a_remainder_of_one_row_is_left_out(rows: int, batch: int, sizes: l
     assert figures["train_loss"] == pytest.approx(expected, rel=1e-5)
 
 
+def test_every_epoch_draws_its_own_dropout() -> None:
+    made, draws = trainer({"mcdrop": {}}), []
+    made.network.register_forward_pre_hook(lambda *_: draws.append(float(torch.rand(1))))
+    for _ in range(2):
+        made.train_epoch()
+    steps = len(draws) // 2
+    assert draws[0] != draws[steps]
+
+
 def test_every_epoch_has_an_order_of_its_own() -> None:
     watched = Watched()
     run(trainer(watched), 2)

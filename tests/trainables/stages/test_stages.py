@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from small_stages import MACAL, Workshop, few_digits, request
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators import Calibrator, FitReport, build_calibrator
+from trainables.calibrators import Calibrator, FitReport, build_calibrator, cross_fit
 from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.data import ImageShape, SplitSpec
 from trainables.models import Network, build_model
@@ -31,6 +32,7 @@ from trainables.stages import (
     refine,
     train,
 )
+from trainables.stages.calibrate import calibrator_of
 from trainables.stages.export import export_chain, load_chain
 from trainables.stages.refine import FEATURE_VIEWS, load_features
 from trainables.store.artifacts import Artifact, ArtifactStore
@@ -201,6 +203,55 @@ def test_the_best_epoch_after_the_warm_up_is_kept(
     with torch.no_grad():
         live = network_of(kept)(normalised(workshop.data.search.validation.values))
     torch.testing.assert_close(live, logits[best], rtol=1e-4, atol=1e-4)
+
+
+def wild_nll(workshop: Workshop) -> list[float]:
+    """Return the validation NLL of every epoch at so high a rate; the best is not the last."""
+    plain = workshop.open(request(workshop.prepared, protocol=WILD))
+    values = [plain.run_epoch()["val_nll"] for _ in range(plain.epochs)]
+    assert int(np.argmin(values)) < len(values) - 1
+    return values
+
+
+def test_the_last_epoch_of_the_warm_up_is_not_kept_though_it_is_the_best(
+    workshop: Workshop,
+) -> None:
+    values = wild_nll(workshop)
+    after = int(np.argmin(values)) + 1
+    rule = {**WILD, "keep": "best_val_nll", "keep_after": after}
+    kept = workshop.compute(request(workshop.prepared, protocol=rule))
+    assert kept.record["kept_epoch"] == after + int(np.argmin(values[after:])) + 1
+
+
+def test_a_training_resumed_after_its_best_epoch_remembers_it(workshop: Workshop) -> None:
+    best = int(np.argmin(wild_nll(workshop))) + 1
+    wanted = request(workshop.prepared, protocol={**WILD, "keep": "best_val_nll"})
+    first, second = workshop.open(wanted), workshop.open(wanted)
+    for _ in range(best):
+        first.run_epoch()
+    second.load_state_dict(first.state_dict())
+    while second.epoch < second.epochs:
+        second.run_epoch()
+    assert second.outcome()[1]["kept_epoch"] == best
+
+
+# -- calibration
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_seed_of_a_calibration_decides_its_folds(
+    workshop: Workshop, trained: Artifact, seed: int
+) -> None:
+    parts = {"isotonic": {}}
+    fitted = workshop.compute(request(workshop.prepared, "calibrate", parts, trained, seed))
+    rows = trained.tensors("validation")
+    held_out = [
+        cross_fit(partial(calibrator_of, parts), rows["logits"], rows["labels"], 5, folds).float()
+        for folds in (seed, 1 - seed)
+    ]
+    found = fitted.tensors("validation")["logits"]
+    assert torch.equal(found, held_out[0])
+    assert not torch.equal(found, held_out[1])
 
 
 # -- features

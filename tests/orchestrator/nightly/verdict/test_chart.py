@@ -66,6 +66,20 @@ def test_a_missing_night_changes_nothing() -> None:
     assert chart.judge(last).spread == pytest.approx(other.judge(last).spread)
 
 
+@pytest.mark.parametrize(("first", "second", "alarm"), [(0.0, 0.08, False), (0.08, 0.08, True)])
+def test_two_nights_out_are_an_alarm_on_the_same_side_only(
+    first: float, second: float, alarm: bool
+) -> None:
+    chart = Chart(("ece",), Limits())
+    usual = np.random.default_rng(4).normal(0.04, 0.0005, 20)
+    for value in (*usual, first):
+        chart.advance(np.array([value]))
+    judged = chart.advance(np.array([second]))
+    assert judged.worse[0]
+    assert chart.alarmed[0] == alarm
+    assert not chart.improved[0]
+
+
 def test_noise_alone_seldom_alarms_and_a_change_nearly_always() -> None:
     metrics = ("ece",) * 20 + ("images_per_second",) * 20
     usual = np.repeat([0.02, 5000.0], 20)

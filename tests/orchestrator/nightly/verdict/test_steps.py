@@ -5,10 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator.nightly.verdict.series import find_steps, worse_step
+from orchestrator.nightly.verdict.series import find_steps, pooled, worse_step
 
 RNG = np.random.default_rng(0)
 NOISE = RNG.normal(size=60)
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"), [("ece", 3.0), ("wall_seconds", 1.0), ("images_per_second", 6.0)]
+)
+def test_a_night_counts_by_its_mean_or_by_its_best_time(metric: str, expected: float) -> None:
+    assert pooled(metric, (6.0, 1.0, 2.0)) == expected
 
 
 def test_steps_are_found_where_they_are() -> None:
