@@ -2,6 +2,7 @@
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ from trainables.calibrators import (
     CALIBRATORS,
     OBJECTIVES,
     Calibrator,
+    FitWarning,
     build_calibrator,
     fold_calibrators,
     save_calibrator,
@@ -267,19 +269,21 @@ def _fitted_cell(
     fitted: list[Calibrator] = []
     build = partial(build_calibrator, name, objective or None)
     try:
-        figures = score_pieces(_calibrated(task, build, fitted), bins)
-        whole = None if out is None else fitted[0]
-        if whole is not None and task.fit is None:
-            whole = build().fit(task.judge.logits, task.judge.labels)
+        with warnings.catch_warnings():  # The table says it.
+            warnings.simplefilter("ignore", FitWarning)
+            figures = score_pieces(_calibrated(task, build, fitted), bins)
+            whole = None if out is None else fitted[0]
+            if whole is not None and task.fit is None:
+                whole = build().fit(task.judge.logits, task.judge.labels)
     except InputError as error:
         nan = float("nan")
         return CalibrationCell(nan, nan, nan, note=str(error))
     if out is not None and whole is not None:
         save_calibrator(whole, out / task.name / _join(name, objective))
     reports = (calibrator.report for calibrator in fitted)
-    notes = (f"not converged: {r.note}" for r in reports if r is not None and not r.converged)
+    doubts = (report.doubt for report in reports if report is not None and report.doubt)
     seconds = time.perf_counter() - start
-    return CalibrationCell(*figures, seconds=seconds, note=next(notes, ""))
+    return CalibrationCell(*figures, seconds=seconds, note=next(doubts, ""))
 
 
 def _calibrated(

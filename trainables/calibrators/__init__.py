@@ -1,6 +1,12 @@
 """Post-hoc calibrators, one file each: logits to log-probabilities, fitted on held-out rows."""
 
-from trainables.calibrators._base import CALIBRATORS, Calibrator, FitReport, check_rows
+from trainables.calibrators._base import (
+    CALIBRATORS,
+    Calibrator,
+    FitReport,
+    FitWarning,
+    check_rows,
+)
 from trainables.calibrators._build import (
     build_calibrator,
     calibrator_from_recipe,
@@ -15,6 +21,7 @@ __all__ = [
     "OBJECTIVES",
     "Calibrator",
     "FitReport",
+    "FitWarning",
     "Objective",
     "build_calibrator",
     "build_objective",

@@ -1,9 +1,10 @@
 """What all calibrators share: checks, chunks of rows, the kept argmax, the report and the state."""
 
 import inspect
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +17,8 @@ from trainables.common.registry import Registry
 ROWS_AT_ONCE = 4096
 CHUNK_VALUES = {"cpu": 1 << 19, "cuda": 1 << 24}
 TIE_GAP = 4.0
+UNMOVED = 1e-6
+UNMOVED_DOUBT = "the fit did not move: probabilities of fitting rows stay what they were"
 
 
 def check_logits(logits: Any) -> Tensor:
@@ -81,12 +84,19 @@ class FitReport:
         iterations: Passes over the fitting rows, or iterations of the solver.
         objective: Final value of the fitting objective; nan where the fit minimises none.
         note: What a reader should know, such as a parameter that ended on its bound.
+        doubt: Why the fit should not be trusted; empty where nothing speaks against it. ``fit``
+            gives it as a ``FitWarning`` too.
     """
 
     converged: bool
     iterations: int
     objective: float
     note: str = ""
+    doubt: str = ""
+
+
+class FitWarning(UserWarning):
+    """A fit that did not converge, did not move, or ended on a bound."""
 
 
 class Calibrator(ABC):
@@ -118,6 +128,9 @@ class Calibrator(ABC):
     def fit(self, logits: Any, labels: Any) -> Self:
         """Fit on held-out rows and return the calibrator; the same rows give the same parameters.
 
+        A fit that did not converge, did not move or ended on a bound gives a ``FitWarning``; the
+        ``report`` has its text as ``doubt``.
+
         Args:
             logits: (N, K), torch or NumPy, any floating dtype, finite; N >= 1, K >= 2.
             labels: (N,), whole numbers in [0, K).
@@ -128,8 +141,20 @@ class Calibrator(ABC):
         rows, targets = check_rows(logits, labels)
         self.num_classes = rows.shape[1]
         with torch.no_grad():
-            self.report = self._fit(rows, targets)
+            report = self._fit(rows, targets)
+        doubt = self._doubt(report, rows)
+        self.report = replace(report, doubt=doubt)
+        if doubt:
+            warnings.warn(f"{self.name}: {doubt}", FitWarning, stacklevel=2)
         return self
+
+    def _doubt(self, report: FitReport, rows: Tensor) -> str:
+        if not report.converged:
+            return f"not converged: {report.note}"
+        some = next(chunks(rows))
+        before = rows[some].double().log_softmax(1)
+        moved = float((self(rows[some].double()) - before).exp_().sub_(1).abs().amax())
+        return "; ".join(filter(None, (report.doubt, UNMOVED_DOUBT if moved < UNMOVED else "")))
 
     def __call__(self, logits: Any) -> Tensor:
         """Return calibrated log-probabilities, (N, K), in the dtype of the logits.

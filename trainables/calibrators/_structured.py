@@ -50,6 +50,7 @@ class StructuredCalibrator(ObjectiveCalibrator):
             scaled.iterations + report.iterations,
             report.objective,
             "; ".join(notes),
+            scaled.doubt,
         )
 
     @abstractmethod

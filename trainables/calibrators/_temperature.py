@@ -153,12 +153,13 @@ def find_roots(
             low = torch.where(found.slope < 0, theta, low)
             high = torch.where(found.slope > 0, theta, high)
         if found.value < PERFECT:
-            return theta, FitReport(True, passes, found.value, PERFECT_NOTE)
+            return theta, FitReport(True, passes, found.value, PERFECT_NOTE, PERFECT_NOTE)
         proposal = _propose(theta, found, before, (low, high), trust=0.1 if coupled else 0.0)
         moved = float((proposal - theta).abs().amax())
         before, theta = (theta, found.slope), proposal
         if moved < TOLERANCE:
-            return theta, FitReport(True, passes, found.value, _bound_note(theta))
+            note = _bound_note(theta)
+            return theta, FitReport(True, passes, found.value, note, note)
     note = f"last change {moved:.1e} in log T"
     return theta, FitReport(False, MAX_PASSES, found.value, note)
 

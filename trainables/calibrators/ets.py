@@ -58,6 +58,7 @@ class EnsembleTemperatureScaling(TemperatureCalibrator):
             scaled.iterations + report.iterations,
             report.objective,
             "; ".join(filter(None, (scaled.note, report.note))),
+            scaled.doubt,
         )
 
     def _temperatures(self, logits: Tensor) -> Tensor:

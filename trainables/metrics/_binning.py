@@ -96,6 +96,11 @@ class Binned:
         """Return ``sum_b n_b / N |hit rate - mean score|`` of each row, (C,): ECE and its like."""
         return self.gaps.sum(dim=1) / self._scores.shape[1]
 
+    def excess(self) -> Tensor:
+        """Return the part of the error, (C,), from bins whose mean score exceeds the hit rate."""
+        over = self._sums(self._scores - self._hits).clamp(min=0)
+        return over.sum(dim=1) / self._scores.shape[1]
+
     def largest_gap(self) -> Tensor:
         """Return ``max_b |hit rate - mean score|`` of each row, (C,): MCE."""
         return (self.gaps / self.counts.clamp(min=1)).amax(dim=1)

@@ -19,6 +19,7 @@ def calibration_report(
     probs: ArrayLike | None = None,
     labels: ArrayLike | None = None,
     bins: int = 15,
+    direction: bool = False,
 ) -> dict[str, float]:
     """Return accuracy, proper scores and calibration errors of one set of predictions.
 
@@ -51,6 +52,9 @@ def calibration_report(
         probs: (N, K), rows summing to 1. Exactly one of ``logits`` and ``probs``.
         labels: (N,), integers in [0, K).
         bins: Number of bins of every binned metric, at least 1.
+        direction: Also split ``ece`` into ``ece_over``, what bins contribute whose mean confidence
+            exceeds their accuracy (overconfidence), and ``ece_under``, what the others do; both in
+            [0, 1].
 
     Returns:
         The metrics by name, all as fractions; in the order of ``REPORTED``.
@@ -59,7 +63,8 @@ def calibration_report(
         ValueError: If both or none of ``logits`` and ``probs`` are given, shapes do not fit, a
             label is out of range, a score is NaN or infinite, or ``probs`` are no probabilities.
     """
-    return _compute(_REPORT, _Predictions(Scores(logits, probs, labels), bins))
+    metrics = {**_REPORT, **_DIRECTION} if direction else _REPORT
+    return _compute(metrics, _Predictions(Scores(logits, probs, labels), bins))
 
 
 def evaluation_report(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> dict[str, float]:
@@ -123,6 +128,10 @@ _REPORT: Mapping[str, Callable[[_Predictions], Tensor | float]] = {
     "cwece": lambda found: found.by_class[1],
     "cwaece": lambda found: found.by_class[2],
     "mce": lambda found: found.width.largest_gap(),
+}
+_DIRECTION: Mapping[str, Callable[[_Predictions], Tensor | float]] = {
+    "ece_over": lambda found: found.width.excess(),
+    "ece_under": lambda found: found.width.error() - found.width.excess(),
 }
 _EVALUATION: Mapping[str, Callable[[_Predictions], Tensor | float]] = {
     **_REPORT,

@@ -276,7 +276,9 @@ def test_a_fit_that_the_rows_do_not_allow_leaves_the_rest_standing(npz):
     hopeless = LogitRows(-task.fit.logits, task.fit.logits.argmax(1))
     table = calibrate_table([Task("net", task.judge, hopeless)], ["ts", "meta-mis"], ["ce"])
     assert np.isnan(table.cell("net", "meta-mis").ece)
-    assert "no fitting row is classified right" in table.notes()[0]
+    bound, refused = table.notes()
+    assert "temperatures on the bound" in bound
+    assert "no fitting row is classified right" in refused
     assert table.cell("net", "ts", "ce").ece >= 0
     assert [e["ece"] for e in json.loads(table.to_json()) if e["calibrator"] == "meta-mis"] == [
         None
@@ -286,7 +288,7 @@ def test_a_fit_that_the_rows_do_not_allow_leaves_the_rest_standing(npz):
 @pytest.mark.parametrize(
     ("calibrators", "objectives", "text"),
     [
-        (["tss"], ["ce"], "unknown calibrator 'tss'; there are: cts, dirichlet"),
+        (["tss"], ["ce"], "unknown calibrator 'tss'; there are: beta, cir, cts"),
         (["ts"], ["xe"], "unknown objective 'xe'; there are: ce, cls"),
         (["ts", "ts"], ["ce"], "calibrator 'ts' is given twice"),
         ([], ["ce"], "no calibrator given"),

@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import signal
+import warnings
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from search_spaces import load_space, space_names
 from trainables.calibrators import (
     CALIBRATORS,
     OBJECTIVES,
+    FitWarning,
     build_calibrator,
     build_objective,
     load_calibrator,
@@ -404,6 +406,38 @@ def test_degenerate_rows_give_finite_log_probabilities(name, objective, rows_of)
     out = build(name, objective).fit(logits, labels)(logits)
     assert bool(torch.isfinite(out).all())
     torch.testing.assert_close(out.exp().sum(1), torch.ones(len(out)))
+
+
+@pytest.mark.parametrize(
+    ("name", "logits", "labels", "text"),
+    [
+        ("ts", torch.ones(6, 3), torch.arange(6) % 3, "ts: the fit did not move"),
+        (
+            "ets",
+            5 * torch.eye(3),
+            torch.tensor([1, 2, 0]),
+            r"ets: 1 of 1 temperatures on the bound",
+        ),
+        ("svs", 8 * torch.eye(3), torch.arange(3), "svs: loss below 1e-05: the rows do not"),
+    ],
+)
+def test_a_fit_that_is_not_to_be_trusted_warns(name, logits, labels, text):
+    with pytest.warns(FitWarning, match=text) as warned:
+        report = build(name).fit(logits, labels).report
+    assert str(warned[0].message) == f"{name}: {report.doubt}"
+
+
+def test_a_fit_that_did_not_converge_warns(rows, monkeypatch):
+    monkeypatch.setattr("trainables.calibrators._temperature.MAX_PASSES", 1)
+    with pytest.warns(FitWarning, match="ts: not converged: last change"):
+        build("ts").fit(*rows)
+
+
+@pytest.mark.parametrize(("name", "objective"), RECIPES)
+def test_fits_on_good_rows_give_no_warning(rows, name, objective):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FitWarning)
+        assert build(name, objective).fit(*rows).report.doubt == ""
 
 
 def test_half_precision_logits_are_answered_in_float32(rows):

@@ -335,3 +335,19 @@ def test_bad_input_gives_one_line(inputs, text):
     with pytest.raises(ValueError, match=text) as error:
         calibration_report(**inputs)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("scale", "larger"), [(3.0, "ece_over"), (0.3, "ece_under")])
+def test_the_direction_splits_the_ece(scale, larger):
+    draw = torch.Generator().manual_seed(0)
+    honest = 2 * torch.randn(4000, 5, generator=draw, dtype=torch.float64)
+    labels = torch.multinomial(honest.softmax(1), 1, generator=draw).squeeze(1)
+    report = calibration_report(logits=scale * honest, labels=labels, direction=True)
+    assert list(report)[-2:] == ["ece_over", "ece_under"]
+    assert report["ece_over"] + report["ece_under"] == pytest.approx(report["ece"], abs=1e-12)
+    assert report[larger] > 0.95 * report["ece"] > 0.05
+    probs = (scale * honest).softmax(1).numpy()
+    confidence, correct = probs.max(1), probs.argmax(1) == labels.numpy()
+    index = width_bins(confidence, 15)
+    over = sum(max((confidence - correct)[index == b].sum(), 0) for b in range(15)) / 4000
+    assert report["ece_over"] == pytest.approx(over, abs=1e-12)
