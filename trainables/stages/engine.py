@@ -17,6 +17,7 @@ from trainables.data import Batcher, DatasetInfo, RowArrays
 from trainables.methods import TrainingMethod
 from trainables.models import Network, build_model
 from trainables.stages.casts import CastWeights
+from trainables.stages.compiled import CompiledFeatures
 from trainables.stages.protocols import Protocol, learning_rate
 
 EVALUATION_BATCH = 1024
@@ -107,9 +108,9 @@ class Trainer:
             network = method.attach(network, len(data.labels), info.num_classes)
         self.network = place(network, device, precision)
         if protocol.compile:
-            # In place, so that the names of the weights stay; whatever is put behind the extractor
-            # (a scheme's classifier, a loss) runs as it is.
-            self.network.extractor.compile()
+            # In the method's place, so that the names of the weights stay.
+            compiled = CompiledFeatures(self.network, protocol.batch_size)
+            self.network.features = compiled  # type: ignore[method-assign]
         self.method.loss.to(device)
         self._batcher = info.inputs.batcher(data.values, device)
         self._one = torch.ones((), device=device)  # Made once, not once a step.
@@ -139,6 +140,11 @@ class Trainer:
         figures = self.method.end_epoch(self.network, self.epoch)
         self.epoch += 1
         return {"train_loss": loss, "lr": rate, **figures}
+
+    def remarks(self) -> list[str]:
+        """Return what a person should know of how the network was computed, a line each."""
+        refused = getattr(self.network.features, "refused", "")
+        return [f"compile: the network runs as it is written: {refused}"] if refused else []
 
     def _epoch_seed(self) -> int:
         return int(np.random.SeedSequence((self._seed, self.epoch)).generate_state(1)[0])

@@ -56,9 +56,10 @@ class Protocol:
             (``best_val_nll``) or highest validation accuracy (``best_val_acc``).
         keep_after: First epochs that are too early to be kept, in [0, epochs); 0 unless ``keep`` is
             one of the best.
-        compile: Whether ``torch.compile`` makes kernels for the feature extractor: faster after a
-            minute or more, and the same up to rounding. It needs a C++ compiler, or Triton on a
-            GPU.
+        compile: Whether ``torch.compile`` makes kernels for the whole feature extractor: faster
+            after a minute or more, and the same up to rounding. It needs a C++ compiler, or Triton
+            on a GPU. A short last batch runs as the network is written, and so does a network that
+            is no one graph (``resnet110-sd``): a line says so.
         source: Paper and place, or how the values were found.
         note: What the source leaves open, and how it was closed here.
 

@@ -69,6 +69,10 @@ class TrainStage(StageRun, stage="train"):
             }
         return {**figures, **self._best["metrics"]}
 
+    def remarks(self) -> list[str]:
+        """Return those of the trainer."""
+        return self._trainer.remarks()
+
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return the weights that are kept and their validation logits."""
         weights, logits, kept = self._trainer.network.state_dict(), self._logits, self.epoch
