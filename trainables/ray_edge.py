@@ -41,6 +41,7 @@ class StageTrainable(tune.Trainable):
     and ``traceback`` (empty unless it failed or broke), ``host``, ``metrics``, ``history`` (the
     epochs since the last report), ``epoch``, ``score`` (infinite before there is a metric),
     ``reused``, ``storage_failed`` (the storage cannot be written: no trial can end well),
+    ``memory_failed`` (a GPU's memory did not suffice: it may where no other trial shares it),
     ``seconds`` (of all steps, those before an interruption included), ``epoch_seconds`` and
     ``peak_memory`` (see ``Meter``).
 
@@ -123,11 +124,10 @@ class StageTrainable(tune.Trainable):
                 self._save_checkpoint()
         except Exception as caught:  # noqa: BLE001 - the trial's boundary: the reason is reported
             error, status = caught, BROKEN if is_machines_fault(caught) else "failed"
-        storage_failed = isinstance(error, StorageError)
         if error is not None and status == BROKEN:
             self._give_up(error)
         elif status in ENDED:
-            self._drop_checkpoint(storage_failed)
+            self._drop_checkpoint(isinstance(error, StorageError | torch.OutOfMemoryError))
             self.cleanup()
         elif self._lock is not None:
             os.utime(self._lock.lock_file)
@@ -143,6 +143,7 @@ class StageTrainable(tune.Trainable):
             "traceback": "" if error is None else where_raised(error),
             "host": HOST,
             "storage_failed": isinstance(error, StorageError),
+            "memory_failed": isinstance(error, torch.OutOfMemoryError),
             "reused": self._reused,
             "metrics": self._metrics,
             "history": history,
@@ -203,6 +204,8 @@ class StageTrainable(tune.Trainable):
     def _task(self, directory: str) -> TaskData:
         place = directory, self._device
         if place not in self._tasks:
+            if self._device.type != "cpu":
+                self._tasks.clear()  # The memory of a GPU is for the task at hand.
             prepared = PreparedData.open(directory)
             # Stored evaluations hold the test labels too.
             evaluations = self._store.root / "evaluate"

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from orchestrator.search.state import SweepState
@@ -16,6 +18,7 @@ from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec
 from trainables.common.devices import trial_device
 from trainables.common.errors import InputError
+from trainables.common.faults import is_machines_fault
 from trainables.data import PreparedData
 from trainables.data.suites import SuiteData, find_suite, suite_directory
 from trainables.metrics import reliability_curve, reliability_diagram
@@ -74,22 +77,44 @@ def evaluate_all(
 ) -> None:
     """Measure chosen configurations on test data, each in a process of its own.
 
+    What a machine fails is measured again, as often as a trial is started again; what runs out of
+    the memory of its share of a GPU, once more on a whole one.
+
     Raises:
         InputError: See ``evaluate``.
     """
-    gpus = spec.resources.train.gpu
-    remote = ray.remote(num_cpus=1, num_gpus=gpus)(evaluate)
-    folder = str(SweepFolder.of(spec).chosen)
-    pending = [remote.remote(str(store.root), folder, job, gpus) for job in jobs]
-    while pending:
-        done, pending = ray.wait(pending)
+    folder, given = str(SweepFolder.of(spec).chosen), spec.resources.train.gpu
+
+    @cache
+    def remote(gpus: float) -> Any:
+        # Declared, not an option of each call: only then Ray ends a process that has used a GPU.
+        return ray.remote(num_cpus=1, num_gpus=gpus)(evaluate)
+
+    def start(job: Evaluation, gpus: float) -> Any:
+        return remote(gpus).remote(str(store.root), folder, job, gpus)
+
+    tries = {start(job, given): (job, given, 0) for job in jobs}
+    while tries:
+        (done,), _ = ray.wait(list(tries))
+        job, gpus, failures = tries.pop(done)
         try:
-            events = ray.get(done)
-        except InputError as error:
+            event = ray.get(done)
+        except Exception as error:  # noqa: BLE001 - raised again, unless it may pass
             # Ray adds the worker's whole traceback to the text.
-            raise getattr(error, "cause", error) from error
-        for event in events:
+            cause = getattr(error, "cause", error)
+            gpus = _gpus_of_another_try(cause, gpus, failures, spec.resources.max_failures)
+            tries[start(job, gpus)] = (job, gpus, failures + 1)
+        else:
             emit(event)
+
+
+def _gpus_of_another_try(error: Exception, gpus: float, failures: int, most: int) -> float:
+    """Return the share of a GPU on which to measure again; raises what another try cannot mend."""
+    if isinstance(error, torch.OutOfMemoryError) and 0 < gpus < 1:
+        return 1.0
+    if is_machines_fault(error) and failures < most:
+        return gpus
+    raise error
 
 
 def evaluate(storage: str, folder: str, job: Evaluation, gpus: float = 0.0) -> Evaluated:

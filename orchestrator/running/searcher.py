@@ -57,6 +57,9 @@ class SweepSearcher(Searcher):
         self._running: dict[str, TrialSpec] = {}
         self._last: dict[str, dict[str, Any]] = {}
         self._failure: InputError | None = None
+        self._crowded: list[TrialSpec] = []  # To be tried again, each alone on a GPU.
+        self._tried_alone: set[str] = set()
+        self._making_room = ""  # The trial that waits for a GPU of its own.
 
     def suggest(self, trial_id: str) -> Any:
         """Return a trial's configuration, None if all must wait, FINISHED at the very end.
@@ -67,12 +70,14 @@ class SweepSearcher(Searcher):
         """
         if self._failure is not None:
             raise self._failure
-        if len(self._running) >= self._limit():
+        if self._making_room or len(self._running) >= self._limit():
             return None
-        trial = self._next_to_compute()
+        alone = bool(self._crowded)
+        trial = self._crowded.pop() if alone else self._next_to_compute()
         if trial is None:
             return Searcher.FINISHED if self._state.finished else None
         self._running[trial_id] = trial
+        self._making_room = trial_id if alone else ""
         resources = getattr(self._state.plan.spec.resources, trial.request.stage)
         return {
             "study": trial.study,
@@ -81,7 +86,7 @@ class SweepSearcher(Searcher):
             "request": trial.request.plain(),
             "together": [request.plain() for request in trial.together],
             "cpus": resources.cpu,
-            "gpus": resources.gpu,
+            "gpus": 1.0 if alone else resources.gpu,
             "score": self._state.studies[trial.study].rule.objective,
         }
 
@@ -114,6 +119,7 @@ class SweepSearcher(Searcher):
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Write the epochs of a report into the journal and pass its notices on."""
         self._last[trial_id] = result
+        self._room_is_made(trial_id)
         with self._keep_failure():
             self._take_report(self._running[trial_id], result)
         self._changed()
@@ -124,6 +130,7 @@ class SweepSearcher(Searcher):
         """Tell the state how a trial ended. Tune hands over the last report flattened."""
         trial = self._running.pop(trial_id)
         last = self._last.pop(trial_id, None)
+        self._room_is_made(trial_id)
         with self._keep_failure():
             if result:
                 last = unflatten_dict(result)
@@ -131,8 +138,26 @@ class SweepSearcher(Searcher):
             if last and last["storage_failed"]:
                 # No trial can end well: the sweep stops, and a resumed one computes this trial.
                 raise StorageError(last["reason"])
-            self._state.record(trial, _ending(trial, last, error))
+            if not (last and last.get("memory_failed") and self._try_alone(trial)):
+                self._state.record(trial, _ending(trial, last, error))
         self._changed()
+
+    def _try_alone(self, trial: TrialSpec) -> bool:
+        """Have a trial that ran out of its share of a GPU tried once more, if not done already."""
+        share = getattr(self._state.plan.spec.resources, trial.request.stage).gpu
+        if not 0 < share < 1 or trial.key in self._tried_alone:
+            return False
+        self._tried_alone.add(trial.key)
+        self._crowded.append(trial)
+        self._notice(
+            f"{trial.study}: trial {trial.number} ran out of memory on {share:g} of a GPU; "
+            "it is tried once more, alone on one"
+        )
+        return True
+
+    def _room_is_made(self, trial_id: str) -> None:
+        if trial_id == self._making_room:
+            self._making_room = ""
 
     @contextmanager
     def _keep_failure(self) -> Iterator[None]:

@@ -15,7 +15,6 @@ from orchestrator.storage.journal import Journal
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.spec import SweepSpec
 from trainables.ray_edge import StageTrainable
-from trainables.stages import STAGES
 from trainables.store.artifacts import Artifact, ArtifactStore
 
 REPORT_SECONDS = 2.0
@@ -55,7 +54,7 @@ def search(
             checkpoint_every=spec.resources.checkpoint_every,
         )
         tune.Tuner(
-            tune.with_resources(trainable, _resources(spec)),
+            tune.with_resources(trainable, _resources()),
             tune_config=tune.TuneConfig(
                 num_samples=-1,
                 search_alg=searcher,
@@ -86,13 +85,11 @@ def _run_config(spec: SweepSpec) -> tune.RunConfig:
     )
 
 
-def _resources(spec: SweepSpec) -> Callable[[dict[str, Any]], Any]:
-    # It goes to the workers with the trainable: plain values have none of them import this package.
-    wanted = {stage: getattr(spec.resources, stage) for stage in STAGES}
-    bundles = {stage: {"CPU": each.cpu, "GPU": each.gpu} for stage, each in wanted.items()}
-
+def _resources() -> Callable[[dict[str, Any]], Any]:
+    # It goes to the workers with the trainable: within a function it goes by value, so that none of
+    # them imports this package.
     def resources(config: dict[str, Any]) -> Any:
-        return tune.PlacementGroupFactory([bundles[config["request"]["stage"]]])
+        return tune.PlacementGroupFactory([{"CPU": config["cpus"], "GPU": config["gpus"]}])
 
     return resources
 

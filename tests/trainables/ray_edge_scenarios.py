@@ -87,8 +87,8 @@ def reports(trial: Edge) -> list[dict[str, Any]]:
 
 
 def brief(report: dict[str, Any]) -> dict[str, Any]:
-    names = ("status", "reason", "reused", "epoch", "done", "metrics", "storage_failed")
-    return {name: report[name] for name in names}
+    names = ("status", "reason", "reused", "epoch", "done", "metrics")
+    return {name: report[name] for name in (*names, "storage_failed", "memory_failed")}
 
 
 def lock_of(storage: Path, **changes: Any) -> Any:

@@ -183,6 +183,7 @@ def test_a_stage_that_raises_is_a_failed_trial_and_the_actor_goes_on(
     found = sealed[name]
     assert found["failed"]["status"] == "failed"
     assert found["failed"]["reason"] == reason
+    assert found["failed"]["memory_failed"] is (name == "a_stage_without_device_memory")
     assert found["failed"]["done"] is True
     assert found["next"] == ["running"] * 2 + ["finished"]
 

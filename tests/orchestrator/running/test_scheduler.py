@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -300,6 +302,61 @@ def test_a_configuration_that_failed_says_where(searcher: SweepSearcher, pages: 
     assert (end.fault, end.host, end.traceback) == ("", "node7", "File a.py")
 
 
+OUT_OF_MEMORY = {"status": "failed", "reason": "OutOfMemoryError: x", "memory_failed": True}
+
+
+@pytest.fixture
+def sharing(data: dict[str, PreparedData], pages: Pages) -> SweepSearcher:
+    """Return the searcher of a sweep whose trainings take half a GPU each."""
+    spec = make_spec("mbls")
+    half = spec.resources.train.model_copy(update={"gpu": 0.5})
+    resources = spec.resources.model_copy(update={"train": half})
+    plan = make_plan(spec.model_copy(update={"resources": resources}))
+    notices: list[str] = []
+    searcher = SweepSearcher(
+        SweepState(plan, "sweep", data, pages.append),
+        pages,  # type: ignore[arg-type]
+        notice=notices.append,
+    )
+    searcher.told = notices  # type: ignore[attr-defined]
+    return searcher
+
+
+def test_what_runs_out_of_its_share_of_a_gpu_is_tried_once_more_alone(
+    sharing: SweepSearcher, pages: Pages
+) -> None:
+    crowded = sharing.suggest("one")
+    sharing.suggest("beside")
+    assert crowded["gpus"] == 0.5
+    sharing.on_trial_complete("one", flat(**OUT_OF_MEMORY))
+    assert ends(pages) == []
+    alone = sharing.suggest("again")
+    assert alone == {**crowded, "gpus": 1.0}
+    assert sharing.told == [  # type: ignore[attr-defined]
+        f"{TASK}|mbls: trial 0 ran out of memory on 0.5 of a GPU; "
+        "it is tried once more, alone on one"
+    ]
+    # Nothing new takes the GPU that it waits for.
+    assert sharing.suggest("later") is None
+    sharing.on_trial_complete("beside", flat())
+    assert sharing.suggest("later") is None
+    sharing.on_trial_result("again", flat(status="running"))
+    assert sharing.suggest("later")["gpus"] == 0.5
+    sharing.on_trial_complete("again", flat(**OUT_OF_MEMORY))
+    assert [(status, reason) for status, reason, _ in ends(pages)] == [
+        ("finished", ""),
+        ("failed", "OutOfMemoryError: x"),
+    ]
+
+
+def test_what_had_a_gpu_for_itself_or_none_is_not_tried_again(
+    searcher: SweepSearcher, pages: Pages
+) -> None:
+    searcher.suggest("one")
+    searcher.on_trial_complete("one", flat(**OUT_OF_MEMORY))
+    assert [status for status, _, _ in ends(pages)] == ["failed"]
+
+
 def test_asha_does_not_stop_a_trial_that_has_to_end_its_process() -> None:
     schedulers = StudySchedulers({"a": 9})
     good, broken = trial_of("a", 0), trial_of("a", 1)
@@ -412,14 +469,23 @@ def test_a_sweep_under_asha_runs_to_its_end(tmp_path: Path) -> None:
     assert all(len(result.test) == 2 for result in outcome.results)
 
 
-def test_what_goes_to_the_workers_does_not_import_the_orchestrator() -> None:
+WORKER = """
+import sys
+
+sys.modules["orchestrator"] = None
+from ray import cloudpickle
+
+wanted = cloudpickle.loads(open(sys.argv[1], "rb").read())
+print(wanted({"cpus": 1, "gpus": 0.0}).bundles, wanted({"cpus": 2, "gpus": 0.5}).bundles)
+"""
+
+
+def test_what_goes_to_the_workers_does_not_import_the_orchestrator(tmp_path: Path) -> None:
     from ray import cloudpickle
 
     from orchestrator.running.tune import _resources
 
-    spec = make_spec()
-    sent = cloudpickle.dumps(_resources(spec))
-    assert b"orchestrator.sweep.spec" in cloudpickle.dumps(spec)
-    assert b"orchestrator.sweep.spec" not in sent
-    (bundle,) = cloudpickle.loads(sent)({"request": {"stage": "refine"}}).bundles
-    assert bundle == {"CPU": 1.0}
+    (tmp_path / "sent").write_bytes(cloudpickle.dumps(_resources()))
+    command = [sys.executable, "-c", WORKER, tmp_path / "sent"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert told.strip() == "[{'CPU': 1.0}] [{'CPU': 2.0, 'GPU': 0.5}]"
