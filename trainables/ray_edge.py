@@ -36,14 +36,14 @@ class StageTrainable(tune.Trainable):
     The configuration holds ``request`` (the fields of a ``StageRequest``), ``together`` (those of
     stages that come next and may be computed in the same pass; may be missing), ``cpus`` (threads
     of the trial), ``gpus`` (0 for a trial that computes on the CPU; a fraction also bounds its
-    memory) and ``score`` (name of the validation metric that a scheduler compares). Every report
-    holds ``status`` (``running``, ``waiting``, ``finished``, ``failed`` or ``broken``), ``reason``
-    and ``traceback`` (empty unless it failed or broke), ``host``, ``metrics``, ``history`` (the
-    epochs since the last report), ``epoch``, ``score`` (infinite before there is a metric),
-    ``reused``, ``storage_failed`` (the storage cannot be written: no trial can end well),
-    ``memory_failed`` (a GPU's memory did not suffice: it may where no other trial shares it),
-    ``seconds`` (of all steps, those before an interruption included), ``epoch_seconds`` and
-    ``peak_memory`` (see ``Meter``).
+    memory), ``deterministic`` (see ``trial_device``; may be missing) and ``score`` (name of the
+    validation metric that a scheduler compares). Every report holds ``status`` (``running``,
+    ``waiting``, ``finished``, ``failed`` or ``broken``), ``reason`` and ``traceback`` (empty unless
+    it failed or broke), ``host``, ``metrics``, ``history`` (the epochs since the last report),
+    ``epoch``, ``score`` (infinite before there is a metric), ``reused``, ``storage_failed`` (the
+    storage cannot be written: no trial can end well), ``memory_failed`` (a GPU's memory did not
+    suffice: it may where no other trial shares it), ``seconds`` (of all steps, those before an
+    interruption included), ``epoch_seconds`` and ``peak_memory`` (see ``Meter``).
 
     A stage that raises ends as ``failed`` with its reason, not as an error of the actor: to try
     the same computation again would fail again. Where the machine is at fault (see
@@ -99,13 +99,13 @@ class StageTrainable(tune.Trainable):
         self._seconds = 0.0
         self._epoch = 0
         self._fault: Exception | None = None
-        self._place(config["gpus"])
+        self._place(config["gpus"], config.get("deterministic", False))
 
-    def _place(self, gpus: float) -> None:
+    def _place(self, gpus: float, deterministic: bool) -> None:
         """Take the device; where that fails, the first step tells."""
         self._refusal: Exception | None = None
         try:
-            self._device = trial_device(gpus)
+            self._device = trial_device(gpus, deterministic)
             self._meter = Meter(self._device)
         except Exception as error:  # noqa: BLE001 - raised again where it can be reported
             self._refusal, self._device = error, torch.device("cpu")

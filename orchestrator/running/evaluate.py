@@ -91,7 +91,7 @@ def evaluate_all(
         return ray.remote(num_cpus=1, num_gpus=gpus)(evaluate)
 
     def start(job: Evaluation, gpus: float) -> Any:
-        return remote(gpus).remote(str(store.root), folder, job, gpus)
+        return remote(gpus).remote(str(store.root), folder, job, gpus, spec.resources.deterministic)
 
     tries = {start(job, given): (job, given, 0) for job in jobs}
     while tries:
@@ -117,11 +117,14 @@ def _gpus_of_another_try(error: Exception, gpus: float, failures: int, most: int
     raise error
 
 
-def evaluate(storage: str, folder: str, job: Evaluation, gpus: float = 0.0) -> Evaluated:
+def evaluate(
+    storage: str, folder: str, job: Evaluation, gpus: float = 0.0, deterministic: bool = False
+) -> Evaluated:
     """Measure one configuration and return the event for the journal.
 
     The reliability diagram and the configuration are written below ``folder``. Without any of
-    ``gpus``, those that this process was given, it computes on the CPU.
+    ``gpus``, those that this process was given, it computes on the CPU; for ``deterministic`` see
+    ``trial_device``.
 
     Raises:
         InputError: If an artifact or a suite is missing or damaged, or the folder cannot be
@@ -130,7 +133,7 @@ def evaluate(storage: str, folder: str, job: Evaluation, gpus: float = 0.0) -> E
     trial, key = job.chosen.trial, job.chosen.outcome.artifact
     stage, seed = trial.request.stage, trial.request.seed
     store, data = ArtifactStore(Path(storage)), PreparedData.open(trial.request.data)
-    device = trial_device(gpus)
+    device = trial_device(gpus, deterministic)
     metrics, artifact = evaluate_on_test(store, stage, key, data, device)
     for directory in job.suites.values():
         metrics |= evaluate_suite(store, stage, key, data, directory, device)[0]

@@ -97,7 +97,7 @@ def reproduce(
     data = _same_data(run, data_root, root)
     store = ArtifactStore(root / "artifacts")
     for request in _requests(run, data):
-        device = _prepare_process(run.study.origin["resources"][request.stage])
+        device = _prepare_process(run.study.origin, request.stage)
         metrics = _compute(request, store, TaskData(data, device), progress)
     now = {name: value for name, value in metrics.items() if name.startswith("val_")}
     if run.trial.test:
@@ -137,10 +137,11 @@ def _requests(run: TrackedTrial, data: PreparedData) -> Iterator[StageRequest]:
         yield before
 
 
-def _prepare_process(resources: Mapping[str, Any]) -> torch.device:
+def _prepare_process(origin: Mapping[str, Any], stage: str) -> torch.device:
     """Give this process what the trial had: the number of threads decides the order of sums."""
+    resources = origin["resources"][stage]
     torch.set_num_threads(max(1, int(resources["cpu"])))
-    return trial_device(resources["gpu"])
+    return trial_device(resources["gpu"], origin.get("deterministic", False))
 
 
 def _compute(

@@ -87,6 +87,7 @@ class SweepSearcher(Searcher):
             "together": [request.plain() for request in trial.together],
             "cpus": resources.cpu,
             "gpus": 1.0 if alone else resources.gpu,
+            "deterministic": self._state.plan.spec.resources.deterministic,
             "score": self._state.studies[trial.study].rule.objective,
         }
 

@@ -161,4 +161,5 @@ def _origin(plan: StudyPlan, spec: SweepSpec) -> dict[str, Any]:
         "protocol": task.resolved_protocol.to_dict(),
         "variants": {p: spec.base(p) for p in plan.recipe.parts if spec.base(p) != p},
         "resources": {s: getattr(spec.resources, s).model_dump() for s in STAGES},
+        "deterministic": spec.resources.deterministic,
     }

@@ -200,6 +200,7 @@ class ResourcesModel(_Strict):
         concurrent: Most trials at once; null for as many as fit.
         checkpoint_every: Reports (of about two seconds) between checkpoints; 0 for none.
         max_failures: How often a trial whose process died or machine failed is started again.
+        deterministic: Whether GPUs are to give the same bits every time; slower.
     """
 
     train: StageResources = StageResources()
@@ -208,6 +209,7 @@ class ResourcesModel(_Strict):
     concurrent: Count | None = None
     checkpoint_every: CountOrZero = 10
     max_failures: CountOrZero = 3
+    deterministic: bool = False
 
 
 class TrackingModel(_Strict):

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,17 @@ from small_stages import MACAL, Workshop, request
 from standin_card import standin_card
 
 from trainables.common.devices import trial_device
-from trainables.data import AUGMENTATIONS, ImageShape, PreparedData, RowArrays, SplitSpec, prepare
+from trainables.data import (
+    AUGMENTATIONS,
+    DatasetInfo,
+    ImageShape,
+    PreparedData,
+    RowArrays,
+    SplitSpec,
+    Texts,
+    TextShape,
+    prepare,
+)
 from trainables.losses import LOSSES
 from trainables.methods import build_method, method_names
 from trainables.models import model_names
@@ -47,6 +58,8 @@ PRECISION = "bfloat16" if PRETENDED else "float32"
 GIBIBYTE = 2**30
 FOLDER = Path(sys.argv[1])
 SHARE = 0.5
+
+
 SCENARIOS: dict[str, Callable[[], Any]] = {}
 Parts = dict[str, dict[str, Any]]
 
@@ -117,18 +130,18 @@ def train(
     parts: Parts,
     model: str = "convnet",
     device: torch.device | None = None,
-    rows: int = 90,
+    data: tuple[RowArrays, DatasetInfo] | None = None,
     precision: str = PRECISION,
     **protocol: Any,
 ) -> Trainer:
-    """Train one epoch."""
+    """Train one epoch, on images unless told otherwise."""
     settings = {"epochs": 2, "batch_size": 20, "lr": 0.1, "augmentation": "crop-flip"}
-    whole = LAB.data.search.train
+    rows, info = data or (LAB.data.search.train, LAB.prepared.info)
     made = Trainer(
         model,
         build_method(parts),
-        RowArrays(whole.values[:rows], whole.labels[:rows]),
-        LAB.prepared.info,
+        rows,
+        info,
         protocol_from({**settings, **protocol}),
         0,
         device or LAB.data.device,
@@ -152,11 +165,15 @@ def a_chain() -> Any:
     found = {}
     for artifact in (trained, refined, calibrated):
         where = artifact.stage, artifact.key
-        metrics, _ = evaluate_on_test(LAB.store, *where, LAB.prepared, LAB.data.device)
+        metrics, tested = evaluate_on_test(LAB.store, *where, LAB.prepared, LAB.data.device)
         export_chain(LAB.store, *where, LAB.prepared.info, FOLDER / artifact.stage)
         outputs = load_chain(FOLDER / artifact.stage, torch.device("cuda"))
         shape = outputs(LAB.prepared.test().values).shape
-        found[artifact.stage] = {"metrics": sorted(metrics), "outputs": list(shape)}
+        found[artifact.stage] = {
+            "metrics": sorted(metrics),
+            "outputs": list(shape),
+            "computed": [artifact.record["computed"], tested.record["computed"]],
+        }
     return {"stages": found, **counts}
 
 
@@ -166,9 +183,38 @@ def every_method() -> Any:
 
 
 @scenario
+def every_method_deterministically() -> Any:
+    """Torch refuses kernels that may sum in any order."""
+    device = trial_device(SHARE, deterministic=True)
+    trained = {name: train({name: {}}).epoch for name in method_names()}
+    trained |= {name: train({"ce": {}}, augmentation=name).epoch for name in AUGMENTATIONS}
+    try:
+        torch.zeros(3, device=device).histc()
+        refused = ""
+    except RuntimeError as error:
+        refused = str(error)
+    trial_device(SHARE)
+    return [trained, refused, torch.are_deterministic_algorithms_enabled()]
+
+
+@scenario
 def every_model() -> Any:
-    names = model_names(ImageShape)
-    return {name: train({"ce": {}}, name, rows=4, batch_size=2).epoch for name in names}
+    images = LAB.data.search.train
+    few = RowArrays(images.values[:4], images.labels[:4])
+    texts = Texts(vocabulary=5, length=8, words=tuple("abcde"))
+    given = {
+        ImageShape: (few, LAB.prepared.info),
+        TextShape: (
+            RowArrays(np.arange(32, dtype=np.int32).reshape(4, 8) % 6, few.labels),
+            replace(LAB.prepared.info, inputs=texts),
+        ),
+    }
+    quick = {"batch_size": 2, "augmentation": "none"}
+    return {
+        name: train({"ce": {}}, name, data=data, **quick).epoch
+        for kind, data in given.items()
+        for name in model_names(kind)
+    }
 
 
 @scenario

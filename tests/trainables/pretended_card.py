@@ -39,6 +39,7 @@ def pretended_card(
             _lazy_init=lambda: None,
             is_available=lambda: True,
             is_bf16_supported=lambda: True,
+            get_device_name=lambda device: "pretended card",
             cudart=lambda: runtime,
             memory_reserved=lambda device: reserved,
         ),

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainables.data import AUGMENTATIONS, ImageShape
+from trainables.data import AUGMENTATIONS
 from trainables.methods import method_names
 from trainables.models import model_names
 from trainables.stages import STAGES
@@ -76,9 +76,14 @@ def test_a_trial_is_held_to_its_share_of_its_own_gpu(found: dict[str, Any]) -> N
 def test_a_chain_of_stages_is_computed_measured_and_exported(found: dict[str, Any]) -> None:
     chain = found["a_chain"]
     assert list(chain["stages"]) == list(STAGES)
+    precision = "bfloat16" if found["card"] == "pretended" else "float32"
     for stage in chain["stages"].values():
         assert {"acc", "ece", "nll"} <= set(stage["metrics"])
         assert stage["outputs"] == [30, 3]
+        for computed in stage["computed"]:
+            assert computed["device"] not in ("", "cpu", "cuda")
+            assert computed["deterministic"] is False
+            assert computed["precision"] == precision
     if found["card"] == "pretended":
         assert chain["launches"] > chain["convs"] > 0
 
@@ -87,8 +92,16 @@ def test_every_method_trains(found: dict[str, Any]) -> None:
     assert found["every_method"] == dict.fromkeys(method_names(), 1)
 
 
+def test_every_method_trains_where_kernels_must_be_deterministic(found: dict[str, Any]) -> None:
+    trained, refused, still = found["every_method_deterministically"]
+    assert trained == dict.fromkeys([*method_names(), *AUGMENTATIONS], 1)
+    assert not still
+    if found["card"] == "pretended":  # The stand-in's kernels are a CPU's.
+        assert "does not have a deterministic implementation" in refused
+
+
 def test_every_model_trains(found: dict[str, Any]) -> None:
-    assert found["every_model"] == dict.fromkeys(model_names(ImageShape), 1)
+    assert found["every_model"] == dict.fromkeys(model_names(), 1)
 
 
 def test_every_augmentation_of_images_trains_and_gradients_are_clipped(

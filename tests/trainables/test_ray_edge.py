@@ -134,6 +134,7 @@ def test_a_trial_waits_for_another_that_computes_the_same(sealed: dict[str, Any]
         "done": False,
         "metrics": {},
         "storage_failed": False,
+        "memory_failed": False,
     }
     assert found["infinite"]
     assert finished(found["other"])

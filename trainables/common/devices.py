@@ -1,9 +1,14 @@
 """Where a process computes: on the CPU or on one GPU, always named by its index, and its share."""
 
+import os
+from typing import Any
+
 import torch
 
 # What a process takes of a GPU beside the tensors that torch counts: the CUDA context and kernels.
 CONTEXT_BYTES = 768 * 2**20
+# What cuBLAS wants to be told before its first product, if its sums are to have one order.
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 RESIDENT_SHARE = 0.5  # Of the free memory, for data: the rest is for weights and activations.
 
 
@@ -23,7 +28,7 @@ def default_device() -> torch.device:
     return concrete("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def trial_device(gpus: float) -> torch.device:
+def trial_device(gpus: float, deterministic: bool = False) -> torch.device:
     """Return where a trial computes that was given ``gpus`` GPUs, and hold it to its share.
 
     A process with a fraction of a GPU that wants more than this fraction of its memory runs out of
@@ -32,9 +37,15 @@ def trial_device(gpus: float) -> torch.device:
 
     Args:
         gpus: Number or fraction of GPUs; 0 means the CPU.
+        deterministic: Whether this process is to use only those kernels of a GPU that give the same
+            bits every time. An operation that has none raises ``RuntimeError`` then. On a CPU all
+            do, with the same number of threads.
     """
     device = default_device() if gpus else torch.device("cpu")
     if device.type == "cuda":
+        if deterministic:
+            os.environ.setdefault(*CUBLAS_WORKSPACE)
+        torch.use_deterministic_algorithms(deterministic)
         torch.cuda.set_per_process_memory_fraction(_tensors_share(min(1.0, gpus), device), device)
     return device
 
@@ -64,3 +75,13 @@ def free_memory(device: torch.device) -> int:
 def device_kind(device: torch.device) -> str:
     """Return what results may depend on of a device: ``cpu``, or the name of the GPU's model."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def computed_on(device: torch.device, precision: str = "float32") -> dict[str, Any]:
+    """Return what an artifact's record says of how it was computed, plain values.
+
+    ``device`` as ``device_kind`` has it, ``precision`` as given, and ``deterministic``: whether the
+    same computation on the same kind of device gives the same bits.
+    """
+    bitwise = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
+    return {"device": device_kind(device), "precision": precision, "deterministic": bitwise}

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.data import Batcher, PreparedData, SearchData
 from trainables.metrics import calibration_report
@@ -109,6 +110,7 @@ class StageRun(ABC):
             "request": self.request.plain(),
             "metrics": dict(metrics),
             "history": list(history),
+            "computed": computed_on(self.data.device, self.request.precision),
             **facts,
         }
         return self.store.write(self.request.stage, self.request.key(), tensors, record)

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from trainables.common.devices import default_device
+from trainables.common.devices import computed_on, concrete, default_device
 from trainables.data import PreparedData, require_unsealed
 from trainables.data.suites import SuiteData, find_suite
 from trainables.metrics import evaluation_report, metrics_digest
-from trainables.stages.networks import predictor
+from trainables.stages.networks import network_precision, predictor
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
 # What the keys of evaluations say of their metrics: their digest, except for the two sets of which
@@ -56,7 +56,8 @@ def evaluate_on_test(
     evaluation_key = stage_key("evaluate", upstream=key, data=prepared.key, **determinants)
     found = store.find("evaluate", evaluation_key)
     if found is None:
-        outputs = predictor(store, stage, key, prepared.info, device or default_device())
+        device = concrete(device or default_device())
+        outputs = predictor(store, stage, key, prepared.info, device)
         log_probs = outputs(test.values)
         labels = torch.from_numpy(test.labels.copy())
         metrics = evaluation_report(log_probs, labels)
@@ -64,7 +65,11 @@ def evaluate_on_test(
             "evaluate",
             evaluation_key,
             {"test": {"log_probs": log_probs, "labels": labels}},
-            {"metrics": metrics, "upstream": key},
+            {
+                "metrics": metrics,
+                "upstream": key,
+                "computed": computed_on(device, network_precision(store, stage, key)),
+            },
         )
     return dict(found.record["metrics"]), found
 
@@ -104,12 +109,17 @@ def evaluate_suite(
     )
     found = store.find("evaluate", evaluation_key)
     if found is None:
-        device = device or default_device()
+        device = concrete(device or default_device())
         _, tested = evaluate_on_test(store, stage, key, prepared, device)
         outputs = predictor(store, stage, key, prepared.info, device)
         metrics, tensors = suite.judge(data, outputs, tested.tensors("test")["log_probs"])
         named = {f"{label}/{name}": value for name, value in metrics.items()}
-        record = {"metrics": named, "upstream": key, "suite": label}
+        record = {
+            "metrics": named,
+            "upstream": key,
+            "suite": label,
+            "computed": computed_on(device, network_precision(store, stage, key)),
+        }
         found = store.write("evaluate", evaluation_key, {"suite": tensors}, record)
     return dict(found.record["metrics"]), found
 

@@ -68,6 +68,18 @@ def predictor(
     return lambda values: outputs(values).log_softmax(1).float()
 
 
+def network_precision(store: ArtifactStore, stage: str, key: str) -> str:
+    """Return the precision in which the network of a chain of stages computes.
+
+    Raises:
+        InputError: If an artifact is missing or damaged.
+    """
+    request = find_artifact(store, stage, key).record["request"]
+    if request["upstream"] is not None:
+        return network_precision(store, request["upstream_stage"], request["upstream"])
+    return str(request.get("precision", "float32"))
+
+
 def _outputs(
     store: ArtifactStore, stage: str, key: str, info: DatasetInfo, device: torch.device
 ) -> Callable[[np.ndarray], Tensor]:

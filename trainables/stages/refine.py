@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainables.common.devices import fits
+from trainables.common.devices import computed_on, fits
 from trainables.refinements import HeadTrainer, requested_refinement
 from trainables.stages.base import StageRun, TaskData
 from trainables.stages.networks import extract_features, restore_network
@@ -136,7 +136,12 @@ def load_features(
             if found is None:
                 started = time.monotonic()
                 files = {"features": _compute_features(trained, data, "none" if own else kind)}
-                facts = {"upstream": trained.key, "seconds": time.monotonic() - started}
+                precision = trained.record["request"].get("precision", "float32")
+                facts = {
+                    "upstream": trained.key,
+                    "seconds": time.monotonic() - started,
+                    "computed": computed_on(data.device, precision),
+                }
                 return store.write("features", key, files, facts).tensors("features"), 0.0
     return found.tensors("features"), found.record.get("seconds", 0.0)
 

@@ -31,8 +31,8 @@ class OneNode:
         self.jobs: list[Any] = []
 
     def remote(self, num_cpus: float, num_gpus: float) -> Callable[..., Any]:
-        def start(storage: str, folder: str, job: Any, gpus: float) -> int:
-            assert gpus == num_gpus
+        def start(storage: str, folder: str, job: Any, gpus: float, deterministic: bool) -> int:
+            assert (gpus, deterministic) == (num_gpus, False)
             self.shares.append(gpus)
             self.jobs.append(job)
             return len(self.jobs) - 1

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from pretended_card import pretended_card
 
 from trainables.common.devices import (
     CONTEXT_BYTES,
+    computed_on,
     concrete,
     default_device,
     device_kind,
@@ -63,5 +66,22 @@ def test_free_memory_is_what_the_card_and_the_own_share_leave() -> None:
         assert free_memory(device) == 40 * GIBIBYTE - CONTEXT_BYTES - GIBIBYTE
 
 
-def test_the_kind_of_a_cpu_is_cpu() -> None:
+def test_what_is_computed_on_is_told_by_its_kind() -> None:
     assert device_kind(CPU) == "cpu"
+    told = {"device": "cpu", "precision": "float32", "deterministic": True}
+    assert computed_on(CPU) == told
+    with pretended_card():
+        told = {"device": "pretended card", "precision": "bfloat16", "deterministic": False}
+        assert computed_on(torch.device("cuda:0"), "bfloat16") == told
+
+
+def test_determinism_is_switched_on_and_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # So that it is put back.
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    with pretended_card():
+        device = trial_device(1.0, deterministic=True)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert computed_on(device)["deterministic"]
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        trial_device(1.0)
+    assert not torch.are_deterministic_algorithms_enabled()
