@@ -94,6 +94,12 @@ def test_images_are_pinned_and_not_root(name: str) -> None:
         assert all((ROOT / source).exists() for source in line.split())
 
 
+def test_the_clusters_image_can_compile() -> None:
+    text = (DEPLOY / "cluster.Dockerfile").read_text(encoding="utf-8")
+    assert re.search(r"apt-get install --yes --no-install-recommends .*\bg\+\+", text)
+    assert text.index("apt-get install") < text.index("USER ray")
+
+
 def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
     return list(pod["spec"]["containers"])
 

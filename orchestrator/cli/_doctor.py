@@ -2,6 +2,8 @@
 
 import os
 import platform
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,8 @@ import typer
 from orchestrator.cli._console import echo
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
+
+STEP_SECONDS = 180  # A first start from a slow disk takes most of it.
 
 
 class Finding(NamedTuple):
@@ -28,7 +32,7 @@ def doctor(
     storage: Annotated[str, typer.Option(help="Storage folder.")] = DEFAULT_STORAGE,
     data_root: Annotated[str, typer.Option(help="Folder for downloaded data sets.")] = "data",
 ) -> int:
-    """Check versions, GPUs, Ray, tracking, storage and data sets, each with its remedy."""
+    """Check versions, GPUs (by a training step), Ray, tracking, storage and data; tell remedies."""
     faults = 0
     for finding in _findings(tracking_uri, storage, data_root):
         mark = "ok  " if not finding.remedy else ("info" if finding.optional else "FAIL")
@@ -39,7 +43,7 @@ def doctor(
 
 
 def _findings(tracking_uri: str | None, storage: str, data_root: str) -> Iterator[Finding]:
-    yield from (check() for check in (_versions, _gpus, _ray, _token))
+    yield from (_versions(), _gpus(), *_steps(), _ray(), _token())
     yield _tracking(tracking_uri, storage)
     yield _storage(storage)
     yield from _datasets(data_root)
@@ -63,6 +67,30 @@ def _gpus() -> Finding:
         return Finding("GPUs", "none: trials run on the CPU", remedy, optional=True)
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return Finding("GPUs", ", ".join(names))
+
+
+def _steps() -> Iterator[Finding]:
+    """Have every GPU do one training step."""
+    import torch
+
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        fault = _step(f"cuda:{index}")
+        remedy = "leave it out (CUDA_VISIBLE_DEVICES) and have it reset or replaced"
+        yield Finding(f"GPU {index}", fault or "does a training step", remedy if fault else "")
+
+
+def _step(device: str) -> str:
+    """Return what is wrong with a device that cannot do a training step; empty if it can."""
+    # In a process of its own: a GPU that is bad may never answer, or spoil the process that asks.
+    command = [sys.executable, "-m", "trainables.stages.probe", device]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=STEP_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"did no training step within {STEP_SECONDS} seconds"
+    if done.returncode == 0:
+        return ""
+    told = done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"]
+    return told[-1]
 
 
 def _ray() -> Finding:

@@ -44,6 +44,7 @@ from trainables.refinements import REFINEMENTS
 from trainables.stages import RefineStage, StageRequest, TaskData, evaluate_on_test
 from trainables.stages.engine import Trainer, predict
 from trainables.stages.export import export_chain, load_chain
+from trainables.stages.probe import training_step
 from trainables.stages.protocols import protocol_from
 from trainables.stages.together import open_together
 from trainables.store.artifacts import Artifact
@@ -299,6 +300,13 @@ def launches() -> Any:
         "resnet50": step("resnet50", {"ce": {}}),
         "mixup": step("convnet", {"mixup": {}}),
     }
+
+
+@scenario
+def a_step_as_doctor_asks_for() -> Any:
+    if PRETENDED:
+        return None  # Its figures need not be finite.
+    return [training_step(torch.device(kind), "float32") for kind in ("cuda", "cpu")]
 
 
 class Edge(StageTrainable):

@@ -157,6 +157,12 @@ def test_steps_are_few_launches_and_no_waits(found: dict[str, Any]) -> None:
         assert launches[model][1:] == [0, 0, 0]
 
 
+def test_doctor_has_a_card_do_a_training_step(found: dict[str, Any]) -> None:
+    if found["card"] == "stand-in":
+        on_card, on_cpu = found["a_step_as_doctor_asks_for"]
+        assert on_card == on_cpu
+
+
 def test_a_trial_of_tune_ends_well(found: dict[str, Any]) -> None:
     # Of the stand-in's memory torch counts nothing.
     counts = found["card"] == "pretended"

@@ -48,6 +48,24 @@ def test_what_is_wrong_comes_with_its_remedy(calsweep, no_ray, empty_folder):
         assert text.endswith(f"-> give another {remedy}")
 
 
+def test_a_gpu_that_does_no_training_step(calsweep, no_ray, monkeypatch):
+    """Torch sees it here; the process that is to use it does not."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda index: "a card")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, out, _ = calsweep("doctor")
+    found = findings(out)
+    assert (code, found["GPUs"][0], found["GPU 0"][0]) == (1, "ok", "FAIL")
+    assert re.search(r"(CUDA|NVIDIA).* -> leave it out \(CUDA_VISIBLE_DEVICES\)", found["GPU 0"][1])
+
+
+def test_a_device_that_does_a_training_step_and_one_that_never_answers(monkeypatch):
+    assert _doctor._step("cpu") == ""
+    monkeypatch.setattr(_doctor, "STEP_SECONDS", 0.01)
+    assert _doctor._step("cpu") == "did no training step within 0.01 seconds"
+
+
 def test_a_server_that_is_away(calsweep, no_ray):
     code, out, _ = calsweep("doctor", "--tracking-uri", "http://127.0.0.1:9")
     mark, text = findings(out)["tracking"]
