@@ -51,6 +51,16 @@ def test_a_small_difference_is_inside_the_floor_and_acc_has_none(artifacts, eval
     assert (accuracy.floors, accuracy.inside_floor("ce+ts")) == ({}, False)
 
 
+@pytest.mark.parametrize("wider", ["ce", "ls"])
+def test_a_difference_is_held_against_the_larger_floor(artifacts, evaluated, made_up, wider):
+    results = [evaluated("ce", [made_up(LABELS, 0)], LABELS)]
+    results.append(evaluated("ls", [made_up(LABELS, 0, 0.3)], LABELS))
+    found = compare(results, artifacts, draws=10)
+    difference = abs(found.bootstrap.differences["ls"].value)
+    floors = {"ce": difference / 2, "ls": difference / 2, wider: difference * 2}
+    assert replace(found, floors=floors).inside_floor("ls")
+
+
 def test_what_has_no_predictions_is_named(artifacts, evaluated, made_up):
     fine = evaluated("ce", [made_up(LABELS, 0)], LABELS)
     others = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.storage.ledger import Study
 from orchestrator.tracking import Where, best_trials, open_tracker, sync
 from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
@@ -145,6 +146,13 @@ def test_of_several_versions_the_latest_counts_and_the_others_are_named(sweeps, 
     assert [(run.trial.objective, run.note) for run in ask(code="a")] == [(0.1, "")]
     assert [run.trial.objective for run in ask(top=3)] == [0.2, 0.3]
     assert [run.trial.objective for run in ask(top=3, code="any")] == [0.1, 0.2, 0.3]
+
+
+def test_since_includes_its_moment_and_until_does_not():
+    opened = Study(index=0, study="t|ce", task="t", recipe="ce", trials=1, row=True, time=5000)
+    assert Where(since=5.0).holds(opened, {})
+    assert not Where(until=5.0).holds(opened, {})
+    assert Where(until=5.001).holds(opened, {})
 
 
 def test_studies_are_found_by_time_and_by_the_tags_of_their_sweep(sweeps, ask, store):

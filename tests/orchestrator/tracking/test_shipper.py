@@ -12,6 +12,8 @@ import time
 import pytest
 from mlflow import MlflowClient
 
+from orchestrator.storage.events import to_line
+from orchestrator.storage.journal import read_events
 from orchestrator.tracking import RefusedError, UnreachableError, start_shipper, sync
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking._process import URI_VARIABLE
@@ -216,6 +218,15 @@ def test_a_restart_takes_up_where_the_last_one_stopped(writer, store, tmp_path, 
     assert sync(other, store).events == len(lines) - 12
     other.write_bytes(b"".join(lines[:1] + lines[3:]))
     assert sync(other, store).events == len(lines) - 2
+
+
+def test_what_was_delivered_of_another_sweep_counts_for_nothing(writer, store, tmp_path):
+    small_sweep(writer, tmp_path)
+    sync(writer.path, store)
+    events = read_events(writer.path)[0]
+    events[0].sweep_id = events[0].sweep_id[::-1]
+    writer.path.write_bytes(b"".join(map(to_line, events)))
+    assert sync(writer.path, store).events == len(events)
 
 
 def test_a_trial_costs_three_requests(writer, store, monkeypatch):

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from trainables.metrics import calibration_report, evaluation_report, noise_floor, noise_floors
+from trainables.metrics import (
+    FLOORED,
+    calibration_report,
+    evaluation_report,
+    noise_floor,
+    noise_floors,
+)
 
 
 def predictions(rows, classes, seed=0):
@@ -97,3 +103,11 @@ def test_the_evaluation_adds_to_the_report_and_changes_nothing_in_it():
     assert {name: found.pop(name) for name in report} == report
     assert found.pop("ece_floor") == noise_floor(log_probs).mean
     assert set(found) == {"debiased_ece", "smooth_ece", "aece_floor", "cwece_floor"}
+
+
+@pytest.mark.parametrize("bins", [5, 15])
+def test_floors_are_of_the_bins_that_errors_are_of(bins):
+    logits = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
+    found = evaluation_report(logits, logits.argmax(1), bins=bins)
+    for metric, floor in noise_floors(logits.log_softmax(1), FLOORED, bins=bins).items():
+        assert found[f"{metric}_floor"] == pytest.approx(floor.mean, rel=1e-6), metric
