@@ -18,6 +18,7 @@ from orchestrator.storage.events import MACHINE, Epoch, TrialFinished
 from orchestrator.storage.journal import Journal
 from orchestrator.sweep.plan import Plan, StudyPlan
 from trainables.common.errors import InputError, StorageError
+from trainables.common.faults import is_final
 from trainables.ray_edge import BROKEN
 from trainables.store.artifacts import Artifact
 
@@ -192,7 +193,8 @@ def _ending(trial: TrialSpec, last: dict[str, Any] | None, error: bool) -> Trial
     """Translate Tune's last word on a trial; one that it stopped early counts as pruned."""
     if error or last is None or last["status"] == BROKEN:
         reason = last["reason"] if last is not None and last["status"] == BROKEN else REAPED
-        return trial.ending("failed", {}, reason=reason, fault=MACHINE, **_facts("failed", last))
+        fault = "" if is_final(reason) else MACHINE
+        return trial.ending("failed", {}, reason=reason, fault=fault, **_facts("failed", last))
     status, facts = last["status"], _facts(last["status"], last)
     if status == "failed":
         return trial.ending(status, last.get("metrics", {}), reason=last["reason"], **facts)

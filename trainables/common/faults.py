@@ -16,6 +16,9 @@ DEVICE = (
     "NCCL",
     "HIP error",
 )
+# An index out of its range, say. The process can do nothing more with the device, but another one
+# will come to the same.
+ASSERTED = "device-side assert"
 FRAMES, LENGTH = 20, 4000
 
 
@@ -30,6 +33,11 @@ def is_machines_fault(error: Exception) -> bool:
     if isinstance(error, OSError | ImportError | torch.AcceleratorError):
         return True
     return isinstance(error, RuntimeError) and any(name in str(error) for name in DEVICE)
+
+
+def is_final(reason: str) -> bool:
+    """Tell whether what looks like a machine's fault, and came again elsewhere, is none."""
+    return ASSERTED in reason
 
 
 def reason_of(error: Exception) -> str:

@@ -21,6 +21,7 @@ from trainables.stages.compiled import CompiledFeatures
 from trainables.stages.protocols import Protocol, learning_rate
 
 EVALUATION_BATCH = 1024
+HELD_BYTES = 2**30  # Of outputs on the device, before they are brought to the host.
 PRECISIONS = ("float32", "bfloat16")
 
 
@@ -250,9 +251,15 @@ def in_batches(network: Network, compute: Callable[[Tensor], Tensor], batcher: B
         All that ``compute`` returned, in order, float32 on the CPU.
     """
     network.eval()
-    rows = []
+    rows: list[Tensor] = []
+    brought: list[Tensor] = []
     with torch.compiler.set_stance("force_eager"):
         for batch in batcher.batches(torch.arange(len(batcher)), EVALUATION_BATCH):
             with in_precision(network):
                 rows.append(compute(batch).float())
-    return torch.cat(rows).cpu()
+            if len(rows) * rows[-1].nbytes >= HELD_BYTES:
+                brought.append(torch.cat(rows).cpu())
+                rows = []
+    if rows:
+        brought.append(torch.cat(rows).cpu())
+    return brought[0] if len(brought) == 1 else torch.cat(brought)

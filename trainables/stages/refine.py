@@ -1,12 +1,18 @@
 """The second stage: a classifier retrained on the features of a frozen network."""
 
+import math
+import os
+import tempfile
 import time
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from trainables.common.devices import computed_on, fits
+from trainables.common.errors import StorageError
 from trainables.refinements import HeadTrainer, requested_refinement
 from trainables.stages.base import StageRun, TaskData
 from trainables.stages.networks import extract_features, restore_network
@@ -134,8 +140,8 @@ def load_features(
         with store.lock("features", key):
             found = store.find("features", key)
             if found is None:
-                started = time.monotonic()
-                files = {"features": _compute_features(trained, data, "none" if own else kind)}
+                started, views_kind = time.monotonic(), "none" if own else kind
+                files = {"features": _compute_features(trained, data, views_kind, store.root)}
                 precision = trained.record["request"].get("precision", "float32")
                 facts = {
                     "upstream": trained.key,
@@ -152,15 +158,45 @@ def _augmentation(trained: Artifact, data: TaskData) -> str:
     return protocol.augmentation or data.prepared.info.inputs.augmentation
 
 
-def _compute_features(trained: Artifact, data: TaskData, kind: str) -> dict[str, Tensor]:
+def _compute_features(
+    trained: Artifact, data: TaskData, kind: str, scratch: Path
+) -> dict[str, Tensor]:
     network, _ = restore_network(trained, data.prepared.info, data.device)
     inputs = data.prepared.info.inputs
     train = inputs.batcher(data.search.train.values, data.device)
     count = 1 if kind == "none" else FEATURE_VIEWS
-    views = [_lossless(extract_features(network, train, kind, seed)) for seed in range(count)]
+    views = (extract_features(network, train, kind, seed) for seed in range(count))
+    stacked = _stacked(views, count, scratch)
     validation = _lossless(extract_features(network, data.validation_batcher))
-    whole = torch.float32 if any(view.dtype == torch.float32 for view in views) else torch.bfloat16
-    return {"views": torch.stack([view.to(whole) for view in views]), "validation": validation}
+    return {"views": stacked, "validation": validation}
+
+
+def _stacked(views: Iterable[Tensor], count: int, scratch: Path) -> Tensor:
+    """Return ``count`` views (N, D) as one tensor (V, N, D), bfloat16 if that loses nothing.
+
+    It lies in a file, so that the memory need not hold more than one of them.
+    """
+    stacked = torch.empty(0)
+    for position, view in enumerate(map(_lossless, views)):
+        if position == 0:
+            stacked = _in_file((count, *view.shape), view.dtype, scratch)
+        elif view.dtype == torch.float32 != stacked.dtype:
+            stacked = _in_file(stacked.shape, view.dtype, scratch).copy_(stacked)
+        stacked[position] = view
+    return stacked
+
+
+def _in_file(shape: tuple[int, ...], dtype: torch.dtype, scratch: Path) -> Tensor:
+    """Return a tensor that is mapped to a file without a name, gone when nobody uses it."""
+    count = math.prod(shape)
+    try:
+        with tempfile.NamedTemporaryFile(dir=scratch) as file:
+            # Reserved as a whole: a disk that fills up later would end the process.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)
+            return torch.from_file(file.name, shared=True, size=count, dtype=dtype).view(shape)
+    except OSError as error:
+        raise StorageError(f"cannot write features below {scratch}: {error}") from error
 
 
 def _lossless(values: Tensor) -> Tensor:

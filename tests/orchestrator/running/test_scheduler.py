@@ -285,6 +285,17 @@ def test_a_trial_that_the_machine_failed_says_where(searcher: SweepSearcher, pag
     assert (end.fault, end.host, end.traceback) == ("machine", "node7", "File a.py")
 
 
+def test_what_fails_on_every_device_is_the_configurations(
+    searcher: SweepSearcher, pages: Pages
+) -> None:
+    searcher.suggest("one")
+    reason = "AcceleratorError: CUDA error: device-side assert triggered"
+    searcher.on_trial_result("one", flat(status="broken", reason=reason, host="node7"))
+    searcher.on_trial_complete("one", None, error=True)
+    end = next(event for event in pages.events if event.event == "trial_finished")
+    assert (end.status, end.fault, end.reason) == ("failed", "", reason)
+
+
 def test_a_trial_that_broke_once_may_finish(searcher: SweepSearcher, pages: Pages) -> None:
     searcher.suggest("one")
     searcher.on_trial_result("one", flat(status="broken", reason="OSError: x", host="node7"))

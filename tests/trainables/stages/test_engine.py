@@ -457,6 +457,7 @@ def test_predictions_are_in_order_whatever_the_batches(monkeypatch: pytest.Monke
         expected = made.network(normalised(batcher, torch.arange(50)))
     torch.testing.assert_close(whole, expected)
     monkeypatch.setattr(engine, "EVALUATION_BATCH", 7)
+    monkeypatch.setattr(engine, "HELD_BYTES", 2 * 7 * CLASSES * 4)  # Two batches.
     torch.testing.assert_close(predict(made.network, batcher), whole, rtol=1e-5, atol=1e-5)
 
 

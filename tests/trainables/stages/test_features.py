@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +16,7 @@ from small_stages import MACAL, Workshop, request
 from torch import Tensor
 
 from trainables import stages
+from trainables.common.errors import StorageError
 from trainables.stages import RefineStage, networks, refine
 from trainables.stages.networks import restore_network
 from trainables.stages.refine import FEATURE_VIEWS, load_features
@@ -72,6 +75,10 @@ def refinement(workshop: Workshop, trained: Artifact, **features: Any) -> Refine
     return RefineStage(wanted, workshop.store, workshop.data, **features)
 
 
+def computed_features(workshop: Workshop, trained: Artifact) -> dict[str, Tensor]:
+    return refine._compute_features(trained, workshop.data, "crop-flip", workshop.store.root)
+
+
 def outcome(run: RefineStage) -> Iterator[Any]:
     for _ in range(EPOCHS):
         yield run.run_epoch()
@@ -94,9 +101,7 @@ def test_a_refinement_is_the_same_from_stored_and_from_live_features(
     stored, _ = load_features(trained, workshop.store, workshop.data)
     assert len({float(view.double().sum()) for view in stored["views"]}) == FEATURE_VIEWS
     live = LiveViews(workshop, trained)
-    computed = refinement(
-        workshop, trained, features=refine._compute_features(trained, workshop.data, "crop-flip")
-    )
+    computed = refinement(workshop, trained, features=computed_features(workshop, trained))
     computed.trainer._views = live
     assert_equal(refinement(workshop, trained), computed)
     assert live.drawn == EPOCHS
@@ -117,11 +122,11 @@ def test_stored_features_are_mapped_not_copied(workshop: Workshop, trained: Arti
 def test_what_a_network_computes_in_bfloat16_is_stored_so_and_loses_nothing(
     workshop: Workshop, trained: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exact = refine._compute_features(trained, workshop.data, "crop-flip")
+    exact = computed_features(workshop, trained)
     assert {tensor.dtype for tensor in exact.values()} == {torch.float32}
     compute = networks.extract_features
     monkeypatch.setattr(refine, "extract_features", lambda *a: compute(*a).bfloat16().float())
-    narrow = refine._compute_features(trained, workshop.data, "crop-flip")
+    narrow = computed_features(workshop, trained)
     assert {tensor.dtype for tensor in narrow.values()} == {torch.bfloat16}
     wide = {name: tensor.float() for name, tensor in narrow.items()}
     assert_equal(
@@ -162,3 +167,32 @@ def test_without_augmentation_all_views_are_one(workshop: Workshop) -> None:
     assert torch.equal(first, second)
     records = (workshop.store.root / "features").glob("*/*/record.json")
     assert sum(trained.key in record.read_text() for record in records) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
+def test_views_are_put_together_in_a_file(tmp_path: Path) -> None:
+    exact = [torch.randn(5, 3), torch.randn(5, 3)]
+    narrow = [view.bfloat16().float() for view in exact]
+    for views, dtype in (
+        (narrow, torch.bfloat16),
+        (exact, torch.float32),
+        ([narrow[0], exact[0]], torch.float32),
+        ([exact[0], narrow[0]], torch.float32),
+    ):
+        stacked = refine._stacked(iter(views), 2, tmp_path)
+        assert stacked.dtype == dtype
+        assert torch.equal(stacked.float(), torch.stack(views))
+        assert str(tmp_path) in Path("/proc/self/maps").read_text()
+        del stacked
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_without_room_for_features_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
+    with pytest.raises(StorageError, match=r"^cannot write features below .*: .*No space left"):
+        refine._in_file((2, 3), torch.float32, tmp_path)
