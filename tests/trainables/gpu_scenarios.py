@@ -309,6 +309,20 @@ def a_step_as_doctor_asks_for() -> Any:
     return [training_step(torch.device(kind), "float32") for kind in ("cuda", "cpu")]
 
 
+@scenario
+def where_batches_are_counted() -> Any:
+    """On the host, or, where that would be compiled for the host, on the card."""
+    found = []
+    for compiled in (False, True):
+        protocol = protocol_from({"epochs": 1, "batch_size": 20, "lr": 0.1, "compile": compiled})
+        arguments = build_method({"ce": {}}), LAB.data.search.train, LAB.prepared.info, protocol
+        made = Trainer("convnet", *arguments, 0, LAB.data.device)
+        buffers = made.network.named_buffers()
+        places = {str(b.device) for name, b in buffers if name.endswith("num_batches_tracked")}
+        found.append(sorted(places))
+    return found
+
+
 class Edge(StageTrainable):
     """The trainable, which Tune would hand the storage."""
 

@@ -163,6 +163,10 @@ def test_doctor_has_a_card_do_a_training_step(found: dict[str, Any]) -> None:
         assert on_card == on_cpu
 
 
+def test_batches_are_counted_where_that_costs_nothing(found: dict[str, Any]) -> None:
+    assert found["where_batches_are_counted"] == [["cpu"], ["cuda:0"]]
+
+
 def test_a_trial_of_tune_ends_well(found: dict[str, Any]) -> None:
     # Of the stand-in's memory torch counts nothing.
     counts = found["card"] == "pretended"

@@ -13,6 +13,8 @@ from torch.func import functional_call, vmap
 from trainables.refinements._base import Refinement
 from trainables.refinements._trainer import EVALUATION_BATCH, HeadTrainer, hits_and_confidence
 
+# Rows of all heads: a GPU has memory for more, and each pass costs it launches.
+EVALUATION_BATCH_ON_GPU = 65536
 # Filling heads up to the largest of a stack costs at most so much more than they need.
 WIDEST_TO_NARROWEST = 1.5
 
@@ -134,7 +136,9 @@ class _HeadStack:
     @property
     def _rows(self) -> int:
         """Return how many rows are evaluated at once, so that hidden layers need little memory."""
-        return max(1, EVALUATION_BATCH // len(self.trainers))
+        on_cpu = self._first.labels.device.type == "cpu"
+        limit = EVALUATION_BATCH if on_cpu else EVALUATION_BATCH_ON_GPU
+        return max(1, limit // len(self.trainers))
 
     @torch.no_grad()
     def _evaluate(

@@ -109,6 +109,8 @@ class Trainer:
             network = method.attach(network, len(data.labels), info.num_classes)
         self.network = place(network, device, precision)
         if protocol.compile:
+            # Counters of batches, too: what counts on the host would be compiled for the host.
+            self.network.to(device)
             # In the method's place, so that the names of the weights stay.
             compiled = CompiledFeatures(self.network, protocol.batch_size)
             self.network.features = compiled  # type: ignore[method-assign]
