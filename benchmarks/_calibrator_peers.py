@@ -96,7 +96,7 @@ UNCERTAINTY = {
     "MatrixScaler": "ms",
     "DirichletScaler": "dirichlet",
 }
-PROBMETRICS = {"temp-scaling": "ts", "isotonic": "isotonic"}
+PROBMETRICS = {"temp-scaling": "ts", "svs": "svs", "sms": "sms", "isotonic": "isotonic"}
 PEERS = {
     **{f"netcal {n}": Peer("netcal", f, partial(netcal_fit, n)) for n, f in NETCAL.items()},
     **{

@@ -4,7 +4,8 @@ Fits on the first half of each file of real network outputs, scores the second. 
 environment of their own:
 
     python -m venv peers
-    peers/bin/pip install torch==2.11.0 netcal torch-uncertainty lightning rich probmetrics numba
+    peers/bin/pip install torch==2.11.0 netcal torch-uncertainty lightning rich probmetrics numba \
+        pytorch-minimize
     python benchmarks/calibrators.py ../shared/data/logits --peers peers/bin/python \
         --out benchmarks/results/calibrators.md
 
@@ -12,10 +13,11 @@ With ``--large`` it measures time and memory on made-up logits of 50,000 rows an
 instead: of ``calsweep calibrate`` with everything in one process, then of each recipe and of each
 peer in a process of its own.
 
-With ``--few 300 1000 5000`` it fits on so many rows, ``ms`` and ``dirichlet`` by either variant:
+With ``--few 300 1000 5000`` it fits every calibrator on so many rows, and probmetrics' SVS and SMS
+on the same ones:
 
-    OMP_NUM_THREADS=1 python benchmarks/calibrators.py ../shared/data/logits \
-        --few 300 1000 5000 --out benchmarks/results/ms-dirichlet.md
+    OMP_NUM_THREADS=1 python benchmarks/calibrators.py ../shared/data/logits --few 300 1000 5000 \
+        --peers peers/bin/python --out benchmarks/results/calibrators-few.md
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ import json
 import os
 import platform
 import resource
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import _calibrator_peers
 import numpy as np
@@ -44,7 +46,7 @@ from orchestrator.logits.files import read_logits
 from orchestrator.logits.scoring import score
 from trainables.calibrators import CALIBRATORS, build_calibrator, parse_calibrator
 
-FAMILIES = ("ts", "vs", "dirichlet")
+FAMILIES = ("ts", "vs", "svs", "sms", "dirichlet")
 RESAMPLES = 2000
 FITTED = ("ts", "ets", "pts", "cts")
 PUBLISHED = ("ce", "ls", "fl", "cls")
@@ -53,8 +55,9 @@ LOGITS_KIB = 4 * ROWS * CLASSES / 1024
 REACHABLE_ACCURACY = 0.5
 LIMIT = 600
 POLL_SECONDS = 0.05
-SPLITS, SCORED = 5, 5000
-FEW = ("ts", "vs", "ms paper", "ms", "dirichlet paper", "dirichlet")
+SPLITS, SCORED = 2, 5000
+VARIANTS = ("svs-cls", "sms-cls", "vs paper", "ms paper", "isotonic paper")
+FEW_PEERS = ("probmetrics svs", "probmetrics sms")
 IMPORTS = (
     "import orchestrator.cli, orchestrator.logits.calibrate\n"
     "print(open('/proc/self/status').read())"
@@ -86,8 +89,10 @@ def ours(recipe: str) -> Fit:
     """Return a fit of one of our recipes, behind the peers' signature."""
 
     def fit(logits: np.ndarray, labels: np.ndarray) -> Map:
-        name, objective = parse_calibrator(recipe)
-        own = {"accuracy": REACHABLE_ACCURACY} if name == "meta-acc" else {}
+        text, *variant = recipe.split()
+        name, objective = parse_calibrator(text)
+        own: dict[str, Any] = {"accuracy": REACHABLE_ACCURACY} if name == "meta-acc" else {}
+        own |= {"variant": variant[0]} if variant else {}
         calibrator = build_calibrator(name, objective, **own).fit(logits, labels)
         return lambda rows: calibrator(rows).numpy()
 
@@ -306,45 +311,50 @@ def made_up() -> tuple[np.ndarray, np.ndarray]:
     return logits.numpy(), labels.numpy()
 
 
-def few(folder: Path, counts: Sequence[int]) -> Iterator[str]:
-    """Yield a line for each file and number of fitting rows: NLL and CPU seconds of a fit."""
-    yield f"`python {shlex.join(sys.argv)}`"
-    yield ""
+def few(folder: Path, counts: Sequence[int], peers: str | None) -> Iterator[str]:
+    """Yield a table for each file: every calibrator on every number of fitting rows."""
     yield (
-        f"NLL of {SCORED} rows that no fit has seen, then CPU seconds of the fit: means over "
-        f"{SPLITS} splits. `paper` has the penalty alone, which was the default before; `- ts` is "
-        "the largest excess over `ts` on one split."
+        f"NLL and ECE (%, 15 bins) of {SCORED} rows that no fit has seen, and CPU seconds of the "
+        f"fit: means over {SPLITS} splits. `paper` is the published form where it is not the "
+        "default. A peer is fitted once before it is timed."
     )
-    yield ""
-    yield f"| file | rows | none | {' | '.join(FEW)} | ms - ts | dirichlet - ts |"
-    yield "|---" * (len(FEW) + 5) + "|"
     for path in sorted(folder.glob("*.npz")):
         rows = read_logits(path, "probs").rows
-        for count in counts:
-            yield few_line(path.stem, rows.logits.double(), rows.labels, count)
+        columns = [few_column(rows.logits, rows.labels, count, peers) for count in counts]
+        yield ""
+        yield f"## {path.stem}"
+        yield ""
+        heads = [f"{count}: NLL | ECE | s" for count in counts]
+        yield f"| calibrator | {' | '.join(heads)} |"
+        yield "|---" * (3 * len(counts) + 1) + "|"
+        for name in columns[0]:
+            cells = [f"{n:.4f} | {100 * e:.2f} | {s:.2f}" for n, e, s in (c[name] for c in columns)]
+            yield f"| {name} | {' | '.join(cells)} |"
 
 
-def few_line(name: str, logits: torch.Tensor, labels: torch.Tensor, count: int) -> str:
-    """Fit every calibrator of ``FEW`` on some rows of each split, and return the line of it."""
-    losses, seconds = np.zeros((SPLITS, len(FEW) + 1)), np.zeros((SPLITS, len(FEW)))
+def few_column(
+    logits: torch.Tensor, labels: torch.Tensor, count: int, peers: str | None
+) -> dict[str, np.ndarray]:
+    """Return mean NLL, ECE and seconds of every calibrator fitted on some rows of each split."""
+    names = [n for n in CALIBRATORS.names() if not n.startswith("meta-")]
+    fits: dict[str, Fit] = {"none": lambda *_: lambda z: z}
+    fits |= {name: ours(name) for name in (*names, *VARIANTS)}
+    found: dict[str, list[tuple[float, float, float]]] = {}
     for split in range(SPLITS):
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(split))
-        fitted, scored = order[:count], order[-SCORED:]
-        maps = [logits[scored].log_softmax(1)]
-        for index, entry in enumerate(FEW):
-            calibrator, *variant = entry.split()
-            own = {"variant": variant[0]} if variant else {}
-            start = time.process_time()
-            built = build_calibrator(calibrator, **own).fit(logits[fitted], labels[fitted])
-            seconds[split, index] = time.process_time() - start
-            maps.append(built(logits[scored]))
-        losses[split] = [torch.nn.functional.nll_loss(m, labels[scored]).item() for m in maps]
-    plain, *means = losses.mean(0)
-    cells = [f"{m:.4f}, {s:.2f} s" for m, s in zip(means, seconds.mean(0), strict=True)]
-    ts = 1 + FEW.index("ts")
-    over = [(losses[:, 1 + FEW.index(n)] - losses[:, ts]).max() for n in ("ms", "dirichlet")]
-    shown = [name, str(count), f"{plain:.4f}", *cells, *(f"{value:+.4f}" for value in over)]
-    return f"| {' | '.join(shown)} |"
+        chosen = torch.cat([order[:count], order[-SCORED:]])
+        with tempfile.TemporaryDirectory() as folder:
+            out, file = Path(folder), Path(folder, "logits.npz")
+            np.savez(file, logits=logits[chosen].numpy(), labels=labels[chosen].numpy())
+            done = [measure(name, fit, file, count, out) for name, fit in fits.items()]
+            if peers:
+                command = [peers, _calibrator_peers.__file__, "fit", str(file), str(count)]
+                twice = list(costs([*command, *FEW_PEERS, *FEW_PEERS, "--out", folder]))
+                done += twice[len(FEW_PEERS) :]
+            judged = [judge(cost, "", out, labels[chosen[count:]].numpy()) for cost in done]
+        for o in judged:
+            found.setdefault(o.name, []).append((float(o.losses.mean()), o.ece, o.cost.fit))
+    return {name: np.mean(values, axis=0) for name, values in found.items()}
 
 
 def heading(found: dict[str, str]) -> list[str]:
@@ -374,7 +384,7 @@ def lines_of(wanted: argparse.Namespace) -> Iterator[str]:
         yield from large(wanted.large, wanted.peers, wanted.only or peer_names(found))
         return
     if wanted.few:
-        yield from few(wanted.folder, wanted.few)
+        yield from few(wanted.folder, wanted.few, wanted.peers)
         return
     yield "NLL in nats, ECE over 15 bins. netcal and probmetrics are given float64 probabilities."
     yield f"Intervals: paired bootstrap over the scored rows, {RESAMPLES} draws."
@@ -393,9 +403,7 @@ def main() -> None:
     )
     parser.add_argument("--only", action="append", metavar="PEER", help="of the peers, only these")
     parser.add_argument("--large", nargs="*", metavar="RECIPE", help="measure on large logits")
-    parser.add_argument(
-        "--few", nargs="+", type=int, metavar="ROWS", help="fit on so many rows, by either variant"
-    )
+    parser.add_argument("--few", nargs="+", type=int, metavar="ROWS", help="fit on so many rows")
     parser.add_argument("--one", nargs=2, metavar=("RECIPE", "LOGITS"), help=argparse.SUPPRESS)
     wanted = parser.parse_args()
     if wanted.one:
