@@ -220,3 +220,25 @@ def test_cutmix_weighs_by_the_area_that_was_replaced() -> None:
         expected = (1 - share) * value(logits, targets) + share * value(logits, targets[order])
         torch.testing.assert_close(loss, expected)
     assert min(shares) < 0.2 < 0.5 < max(shares)
+
+
+def test_mixup_goes_between_the_two_inputs_and_nearer_to_the_own() -> None:
+    seen: list[Tensor] = []
+
+    class Watching(nn.Module):
+        def forward(self, inputs: Tensor) -> Tensor:
+            seen.append(inputs)
+            return inputs
+
+    network = Network(Watching(), nn.Linear(2, 2, dtype=torch.float64))
+    own = torch.tensor([[0.0, 1.0]] * 6, dtype=torch.float64)
+    own[::2] = torch.tensor([1.0, 1.0], dtype=torch.float64)
+    pairs = draw_pairs(own, torch.zeros(6).long(), torch.arange(6), torch.Generator())
+    method = AUGMENTATIONS.build("mixup", alpha=1.0)
+    method.loss_of_pairs(network, build_loss("ce"), pairs, np.random.default_rng(0))
+    (mixed,) = seen
+    torch.testing.assert_close(mixed[:, 1], torch.ones(6, dtype=torch.float64))
+    ratios = mixed[pairs.inputs[:, 0] != pairs.other_inputs[:, 0], 0]
+    assert len(ratios.unique()) == 2
+    assert ratios.unique().sum() == pytest.approx(1)
+    assert torch.equal(mixed[:, 0].round(), pairs.inputs[:, 0])

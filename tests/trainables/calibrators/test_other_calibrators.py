@@ -152,6 +152,14 @@ def test_histogram_binning_returns_the_share_of_each_bin():
     np.testing.assert_allclose(fitted(probs.log()).exp().numpy()[0], [2 / 3, 1 / 3], atol=1e-8)
 
 
+def test_a_probability_at_an_edge_belongs_to_the_bin_below():
+    # Half of the rows lie at the edge and are all right, half above it and all wrong.
+    logits = torch.tensor([[0.0, 0.0]] * 10 + [[2.0, 0.0]] * 10)
+    labels = torch.tensor([0] * 10 + [1] * 10)
+    fitted = build_calibrator("histogram-binning", bins=2).fit(logits, labels)
+    assert fitted.shares.tolist() == [[1.0, 0.0], [0.5, 0.75]]  # The last is empty: its middle.
+
+
 def test_spline_brings_the_confidence_to_the_accuracy(synthetic):
     logits, labels = synthetic(rows=20_000, classes=4, temperature=3.0)
     fitted = build_calibrator("spline").fit(logits[:10_000], labels[:10_000])

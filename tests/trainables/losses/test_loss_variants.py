@@ -29,6 +29,37 @@ def others(row: Tensor, place: int) -> list[Tensor]:
     return [value for j, value in enumerate(row) if j != place]
 
 
+def smoothed(spread: str) -> Callable[[Tensor, int], Tensor]:
+    def loss(row: Tensor, target: int) -> Tensor:
+        touched = others(row, target) if spread == "others" else list(row)
+        spread_out = sum(row.logsumexp(0) - value for value in touched) / len(touched)
+        return 0.9 * cross_entropy(row, target) + 0.1 * spread_out
+
+    return loss
+
+
+def focal(row: Tensor, target: int) -> Tensor:
+    return (1 - row.softmax(0)[target]) ** 2.5 * cross_entropy(row, target)
+
+
+def inverse_focal(row: Tensor, target: int) -> Tensor:
+    return (1 + row.softmax(0)[target]) ** 2.5 * cross_entropy(row, target)
+
+
+def brier(row: Tensor, target: int) -> Tensor:
+    return sum((p - float(k == target)) ** 2 for k, p in enumerate(row.softmax(0)))
+
+
+def released_ecp(row: Tensor, target: int) -> Tensor:
+    p = row.softmax(0)
+    return cross_entropy(row, target) + 0.3 * (p * p.log()).mean()
+
+
+def released_mbls(row: Tensor, target: int) -> Tensor:
+    beyond = [(row.max() - z - 3.0).relu() for z in row]
+    return cross_entropy(row, target) + 0.2 * sum(beyond) / len(beyond)
+
+
 def paper_ecp(row: Tensor, target: int) -> Tensor:
     p = row.softmax(0)
     return cross_entropy(row, target) + 0.3 * (p * p.log()).sum()
@@ -81,7 +112,19 @@ def flsd(schedule: str) -> Callable[[Tensor, int], Tensor]:
 
 
 ACLS = {"margin": 3.0, "weight_pos": 0.3, "weight_neg": 0.05}
+# Of these the gradient is that of the formula, too.
+SMOOTH: list[tuple[str, dict[str, Any], Callable[[Tensor, int], Tensor]]] = [
+    ("ce", {}, cross_entropy),
+    ("ls", {"smoothing": 0.1}, smoothed("all")),
+    ("ls", {"smoothing": 0.1, "spread": "others"}, smoothed("others")),
+    ("fl", {"gamma": 2.5}, focal),
+    ("ifl", {"gamma": 2.5}, inverse_focal),
+    ("brier", {}, brier),
+    ("ecp", {"weight": 0.3}, released_ecp),
+    ("mbls", {"margin": 3.0, "weight": 0.2}, released_mbls),
+]
 FORMULAS: list[tuple[str, dict[str, Any], Callable[[Tensor, int], Tensor]]] = [
+    *SMOOTH,
     ("ecp", {"weight": 0.3, "variant": "paper"}, paper_ecp),
     ("mbls", {"margin": 3.0, "weight": 0.2, "variant": "paper"}, paper_mbls),
     ("acls", {**ACLS, "variant": "paper"}, acls(2, 3.0, True)),
@@ -109,6 +152,46 @@ def test_rows_follow_their_formula(
     logits, targets = batch(scale)
     expected = sum(formula(row, int(y)) for row, y in zip(logits, targets, strict=True)) / ROWS
     torch.testing.assert_close(build_loss(name, **parameters)(logits, targets), expected)
+
+
+@pytest.mark.parametrize(("name", "parameters", "formula"), SMOOTH)
+def test_gradients_are_those_of_the_formula(
+    name: str, parameters: dict[str, Any], formula: Callable[[Tensor, int], Tensor]
+) -> None:
+    logits, targets = batch()
+    found, expected = (logits.clone().requires_grad_() for _ in range(2))
+    build_loss(name, **parameters)(found, targets).backward()
+    total = sum(formula(row, int(y)) for row, y in zip(expected, targets, strict=True))
+    (total / ROWS).backward()
+    torch.testing.assert_close(found.grad, expected.grad)
+
+
+def mean_gap(probs: Tensor, targets: Tensor) -> Tensor:
+    right = [float(p.argmax() == y) for p, y in zip(probs, targets, strict=True)]
+    return abs(sum(p.max() for p in probs) / ROWS - sum(right) / ROWS)
+
+
+def mean_class_gap(probs: Tensor, targets: Tensor) -> Tensor:
+    gaps = [
+        abs(sum(p[k] for p in probs) - sum(int(y) == k for y in targets)) / ROWS
+        for k in range(CLASSES)
+    ]
+    return sum(gaps) / CLASSES
+
+
+@pytest.mark.parametrize(("name", "gap"), [("dca", mean_gap), ("mdca", mean_class_gap)])
+def test_gaps_of_confidence_and_accuracy_follow_their_formula(
+    name: str, gap: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    logits, targets = batch()
+    found, given = (logits.clone().requires_grad_() for _ in range(2))
+    value = build_loss(name, weight=0.7)(found, targets)
+    rows = sum(cross_entropy(row, int(y)) for row, y in zip(given, targets, strict=True)) / ROWS
+    expected = rows + 0.7 * gap(given.softmax(1), targets)
+    torch.testing.assert_close(value, expected)
+    value.backward()
+    expected.backward()
+    torch.testing.assert_close(found.grad, given.grad)
 
 
 def test_the_released_acls_keeps_the_maximum_of_the_others_constant() -> None:
