@@ -142,7 +142,7 @@ class Calibrator(ABC):
         self.num_classes = rows.shape[1]
         with torch.no_grad():
             report = self._fit(rows, targets)
-        doubt = self._doubt(report, rows)
+            doubt = self._doubt(report, rows)
         self.report = replace(report, doubt=doubt)
         if doubt:
             warnings.warn(f"{self.name}: {doubt}", FitWarning, stacklevel=2)
@@ -151,9 +151,9 @@ class Calibrator(ABC):
     def _doubt(self, report: FitReport, rows: Tensor) -> str:
         if not report.converged:
             return f"not converged: {report.note}"
-        some = next(chunks(rows))
-        before = rows[some].double().log_softmax(1)
-        moved = float((self(rows[some].double()) - before).exp_().sub_(1).abs().amax())
+        some = rows[next(chunks(rows))].double()
+        ratios = (self._transform(some) - some.log_softmax(1)).exp()
+        moved = float((ratios - 1).abs().amax())
         return "; ".join(filter(None, (report.doubt, UNMOVED_DOUBT if moved < UNMOVED else "")))
 
     def __call__(self, logits: Any) -> Tensor:
