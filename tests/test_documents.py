@@ -154,7 +154,7 @@ def test_values_called_defaults_are_the_defaults() -> None:
     for name, field in SweepSpec.model_fields.items():
         assert name in chosen or getattr(spec, name) == field.default, name
     for name, field in SearchModel.model_fields.items():
-        chosen = {"trials", "fixed", "spaces"}
+        chosen = {"trials", "fixed", "spaces", "tune"}
         assert name in chosen or getattr(spec.search, name) == field.default, name
 
 

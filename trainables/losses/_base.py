@@ -134,8 +134,8 @@ def loss_aside(
 
 
 def masked_sum(values: Tensor, valid: Tensor) -> Tensor:
-    """Sum finite ``values`` (N,) where ``valid`` (N,); gradients of the other rows are 0."""
-    return (values * valid).sum()
+    """Sum ``values`` (N,) where ``valid`` (N,); gradients of the other rows are exactly 0."""
+    return torch.where(valid, values, 0).sum()
 
 
 def masked_mean(values: Tensor, valid: Tensor) -> Tensor:

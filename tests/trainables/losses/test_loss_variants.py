@@ -194,6 +194,13 @@ def test_gaps_of_confidence_and_accuracy_follow_their_formula(
     torch.testing.assert_close(found.grad, given.grad)
 
 
+def test_an_ignored_row_counts_for_nothing_whatever_its_logits() -> None:
+    logits, targets = batch()
+    whole = build_loss("ce")(logits[1:], targets[1:])
+    logits[0], targets[0] = math.inf, -100
+    torch.testing.assert_close(build_loss("ce")(logits, targets), whole)
+
+
 def test_the_released_acls_keeps_the_maximum_of_the_others_constant() -> None:
     logits = torch.tensor([[9.0, 1.0, 0.0]], dtype=torch.float64, requires_grad=True)
     loss = build_loss("acls", margin=2.0, weight_pos=0.0, weight_neg=1.0)
