@@ -3,7 +3,8 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class SweepSearcher(Searcher):
         notice: Receives what a person should know of, such as a damaged artifact.
         limit: Returns how many trials may be given out now.
         find: Returns the stored outcome of a stage and key, if there is one.
+        failures: How often processes of each of Tune's trials that it gave up have failed.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class SweepSearcher(Searcher):
         notice: Callable[[str], None] = lambda text: None,
         limit: Callable[[], int] = lambda: sys.maxsize,
         find: Callable[[str, str], Artifact | None] = lambda stage, key: None,
+        failures: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(metric="score", mode="min")
         self._state = state
@@ -58,6 +61,9 @@ class SweepSearcher(Searcher):
         self._running: dict[str, TrialSpec] = {}
         self._last: dict[str, dict[str, Any]] = {}
         self._failure: InputError | None = None
+        self._failures = {} if failures is None else failures
+        self._failed: Counter[str] = Counter()  # Processes, by key of the trial.
+        self._lost: list[TrialSpec] = []  # To be handed out again.
         self._crowded: list[TrialSpec] = []  # To be tried again, each alone on a GPU.
         self._tried_alone: set[str] = set()
         self._making_room = ""  # The trial that waits for a GPU of its own.
@@ -74,7 +80,7 @@ class SweepSearcher(Searcher):
         if self._making_room or len(self._running) >= self._limit():
             return None
         alone = bool(self._crowded)
-        trial = self._crowded.pop() if alone else self._next_to_compute()
+        trial = self._crowded.pop() if alone else self._next_trial()
         if trial is None:
             return Searcher.FINISHED if self._state.finished else None
         self._running[trial_id] = trial
@@ -91,6 +97,9 @@ class SweepSearcher(Searcher):
             "deterministic": self._state.plan.spec.resources.deterministic,
             "score": self._state.studies[trial.study].rule.objective,
         }
+
+    def _next_trial(self) -> TrialSpec | None:
+        return self._lost.pop() if self._lost else self._next_to_compute()
 
     def _next_to_compute(self) -> TrialSpec | None:
         """Return a trial whose outcome is not there yet; those before it need no process.
@@ -140,9 +149,22 @@ class SweepSearcher(Searcher):
             if last and last["storage_failed"]:
                 # No trial can end well: the sweep stops, and a resumed one computes this trial.
                 raise StorageError(last["reason"])
-            if not (last and last.get("memory_failed") and self._try_alone(trial)):
+            crowded = last and last.get("memory_failed") and self._try_alone(trial)
+            if not (crowded or (error and self._hand_out_again(trial, trial_id))):
                 self._state.record(trial, _ending(trial, last, error))
         self._changed()
+
+    def _hand_out_again(self, trial: TrialSpec, trial_id: str) -> bool:
+        """Have a trial started again that Tune gave up too early.
+
+        It does so with one whose process dies while it is changed over from an earlier trial.
+        """
+        most = self._state.plan.spec.resources.max_failures
+        self._failed[trial.key] += self._failures.get(trial_id, most + 1)
+        if self._failed[trial.key] > most:
+            return False
+        self._lost.append(trial)
+        return True
 
     def _try_alone(self, trial: TrialSpec) -> bool:
         """Have a trial that ran out of its share of a GPU tried once more, if not done already."""
@@ -215,7 +237,23 @@ def _facts(status: str, last: dict[str, Any] | None) -> dict[str, Any]:
     return facts
 
 
-class StudySchedulers(FIFOScheduler):
+class CountingScheduler(FIFOScheduler):
+    """Runs trials in the order in which they come.
+
+    Attributes:
+        failures: How often processes of each trial that was given up have failed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: dict[str, int] = {}
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        """Count; Tune asks the searcher what comes of the trial right after."""
+        self.failures[trial.trial_id] = max(1, trial.run_metadata.num_failures)
+
+
+class StudySchedulers(CountingScheduler):
     """One ASHA for each study, so that studies never stop each other's trials.
 
     Trials run in the order in which they come: the state decides it. ``epochs`` are those of each
@@ -262,10 +300,10 @@ class StudySchedulers(FIFOScheduler):
         self._of(trial).on_trial_remove(tune_controller, trial)
 
 
-def make_scheduler(plan: Plan) -> TrialScheduler:
+def make_scheduler(plan: Plan) -> CountingScheduler:
     """Return the scheduler that a sweep asks for."""
     if plan.spec.search.scheduler == "none":
-        return FIFOScheduler()
+        return CountingScheduler()
     return StudySchedulers({study.id: _epochs(study) for study in plan})
 
 

@@ -38,6 +38,7 @@ def search(
     started = time.monotonic()
     with show_progress(console) as show:
         show(lambda: snapshot(state, started))
+        scheduler = make_scheduler(state.plan)
         searcher = SweepSearcher(
             state,
             journal,
@@ -45,6 +46,7 @@ def search(
             notice=lambda text: say(console, text),
             limit=_Limit(spec, ray, growing),
             find=lambda stage, key: _find_local(store, stage, key),
+            failures=scheduler.failures,
         )
         trainable = tune.with_parameters(
             StageTrainable,
@@ -58,7 +60,7 @@ def search(
             tune_config=tune.TuneConfig(
                 num_samples=-1,
                 search_alg=searcher,
-                scheduler=make_scheduler(state.plan),
+                scheduler=scheduler,
                 # As many as the samplers can have running at once.
                 max_concurrent_trials=sum(min(study.trials, lag) for study in state.plan),
                 reuse_actors=True,

@@ -10,12 +10,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from orchestrator import run_sweep
 from orchestrator.running.cluster.local import require_room, slots
-from orchestrator.running.searcher import REAPED, StudySchedulers, SweepSearcher, make_scheduler
+from orchestrator.running.searcher import (
+    REAPED,
+    CountingScheduler,
+    StudySchedulers,
+    SweepSearcher,
+    make_scheduler,
+)
 from orchestrator.search.state import SweepState
 from orchestrator.storage.journal import read_events
 from orchestrator.sweep.plan import make_plan
@@ -49,7 +55,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PreparedData]:
 
 def trial_of(study: str, number: int, role: str = "search") -> Any:
     config = {"study": study, "role": role}
-    return SimpleNamespace(trial_id=f"{study}-{number}", config=config)
+    metadata = SimpleNamespace(num_failures=2)
+    return SimpleNamespace(trial_id=f"{study}-{number}", config=config, run_metadata=metadata)
 
 
 def report(schedulers: StudySchedulers, trial: Any, epoch: int, score: float) -> str:
@@ -124,10 +131,11 @@ def test_waiting_and_failed_trials_count_for_nothing() -> None:
     schedulers.on_trial_complete(None, lost, {"epoch": 0, "score": float("inf")})
     assert report(schedulers, good, 1, 0.9) == CONTINUE
     schedulers.on_trial_error(None, good)
+    assert schedulers.failures == {good.trial_id: 2}
 
 
 def test_the_sweep_file_chooses_the_scheduler() -> None:
-    for name, kind in (("none", FIFOScheduler), ("asha", StudySchedulers)):
+    for name, kind in (("none", CountingScheduler), ("asha", StudySchedulers)):
         spec = make_spec("mbls, mbls+macal, mbls+ts", scheduler=name)
         made = make_scheduler(make_plan(spec))
         assert type(made) is kind
@@ -273,6 +281,22 @@ def test_a_trial_whose_process_died_keeps_its_time(searcher: SweepSearcher, page
     searcher.on_trial_result("one", flat(status="running"))
     searcher.on_trial_complete("one", None, error=True)
     assert ends(pages) == [("failed", REAPED, 1.25)]
+
+
+def test_a_trial_that_tune_gave_up_early_is_handed_out_until_its_failures_are_spent(
+    data: dict[str, PreparedData], pages: Pages
+) -> None:
+    spec, failures = make_spec("mbls"), {}
+    state = SweepState(make_plan(spec), "sweep", data, pages.append)
+    searcher = SweepSearcher(state, pages, failures=failures)  # type: ignore[arg-type]
+    first = searcher.suggest("one")
+    failures |= {"one": spec.resources.max_failures - 1, "two": 1, "three": 1}
+    for number in ("one", "two"):
+        searcher.on_trial_complete(number, None, error=True)
+        assert searcher.suggest({"one": "two", "two": "three"}[number]) == first
+    assert ends(pages) == []
+    searcher.on_trial_complete("three", None, error=True)
+    assert [end[:2] for end in ends(pages)] == [("failed", REAPED)]
 
 
 def test_a_trial_that_the_machine_failed_says_where(searcher: SweepSearcher, pages: Pages) -> None:
