@@ -46,6 +46,8 @@ def reproduce(
             progress=_shown(Console(stderr=True, highlight=False)),
         )
     output().print(_table(found))
+    for remark in found.remarks:
+        echo(f"figures need not agree: {remark}")
     echo(_verdict(found))
     return EQUAL if found.equal else DIFFERENT
 

@@ -17,8 +17,8 @@ from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec
 from trainables.common.devices import trial_device
-from trainables.common.errors import InputError
-from trainables.common.faults import is_machines_fault
+from trainables.common.errors import StorageError
+from trainables.common.faults import is_machines_fault, reason_of
 from trainables.data import PreparedData
 from trainables.data.suites import SuiteData, find_suite, suite_directory
 from trainables.metrics import reliability_curve, reliability_diagram
@@ -74,14 +74,16 @@ def evaluate_all(
     store: ArtifactStore,
     ray: Any,
     emit: Callable[[Evaluated], None],
+    give_up: Callable[[str, str], None],
 ) -> None:
     """Measure chosen configurations on test data, each in a process of its own.
 
     What a machine fails is measured again, as often as a trial is started again; what runs out of
-    the memory of its share of a GPU, once more on a whole one.
+    the memory of its share of a GPU, once more on a whole one. Of what still cannot be measured
+    ``give_up`` is told the study and the reason, and the others go on.
 
     Raises:
-        InputError: See ``evaluate``.
+        StorageError: If the storage cannot be written, which no other evaluation could do either.
     """
     folder, given = str(SweepFolder.of(spec).chosen), spec.resources.train.gpu
 
@@ -99,22 +101,27 @@ def evaluate_all(
         job, gpus, failures = tries.pop(done)
         try:
             event = ray.get(done)
-        except Exception as error:  # noqa: BLE001 - raised again, unless it may pass
+        except Exception as error:  # noqa: BLE001 - what may pass is tried again, the rest told
             # Ray adds the worker's whole traceback to the text.
             cause = getattr(error, "cause", error)
-            gpus = _gpus_of_another_try(cause, gpus, failures, spec.resources.max_failures)
-            tries[start(job, gpus)] = (job, gpus, failures + 1)
+            if isinstance(cause, StorageError):
+                raise cause from None
+            again = _gpus_of_another_try(cause, gpus, failures, spec.resources.max_failures)
+            if again is None:
+                give_up(job.chosen.trial.study, f"not measured on test data: {reason_of(cause)}")
+            else:
+                tries[start(job, again)] = (job, again, failures + 1)
         else:
             emit(event)
 
 
-def _gpus_of_another_try(error: Exception, gpus: float, failures: int, most: int) -> float:
-    """Return the share of a GPU on which to measure again; raises what another try cannot mend."""
+def _gpus_of_another_try(error: Exception, gpus: float, failures: int, most: int) -> float | None:
+    """Return the share of a GPU on which to measure again; None if that cannot mend the error."""
     if isinstance(error, torch.OutOfMemoryError) and 0 < gpus < 1:
         return 1.0
     if is_machines_fault(error) and failures < most:
         return gpus
-    raise error
+    return None
 
 
 def evaluate(
@@ -127,8 +134,8 @@ def evaluate(
     ``trial_device``.
 
     Raises:
-        InputError: If an artifact or a suite is missing or damaged, or the folder cannot be
-            written.
+        StorageError: If the folder cannot be written.
+        InputError: If an artifact or a suite is missing or damaged.
     """
     trial, key = job.chosen.trial, job.chosen.outcome.artifact
     stage, seed = trial.request.stage, trial.request.seed
@@ -140,33 +147,41 @@ def evaluate(
     stored = {label: SuiteData.open(place) for label, place in job.suites.items()}
     pools = {label: find_suite(suite.name, suite.root).pool for label, suite in stored.items()}
     metrics |= pooled(metrics, pools)
+    chain = chain_of(store, stage, key)
     target = Path(folder) / job.task / job.recipe / f"seed-{seed}"
     try:
         written = _write_reports(target, job, artifact)
     except OSError as error:
-        raise InputError(f"{target} cannot be written: {error}") from error
+        raise StorageError(f"{target} cannot be written: {error}") from error
     return Evaluated(
         key=trial.key,
         study=trial.study,
         seed=seed,
         metrics={f"{TEST_PREFIX}{name}": value for name, value in metrics.items()},
         predictions=artifact.key,
-        seconds=chain_seconds(store, stage, key),
+        seconds=chain_seconds(chain),
+        computed={
+            link.stage: link.record["computed"] for link in chain if "computed" in link.record
+        },
         artifacts={path.name: str(path) for path in written},
     )
 
 
-def chain_seconds(store: ArtifactStore, stage: str | None, key: str | None) -> float | None:
-    """Return what the chain that ends with a stage's outcome cost; None if a link does not know."""
-    total = 0.0
-    while stage is not None and key is not None:
-        found = store.find(stage, key)
-        if found is None or found.record.get("seconds") is None:
-            return None
-        total += found.record["seconds"]
+def chain_of(store: ArtifactStore, stage: str | None, key: str | None) -> list[Artifact]:
+    """Return a stage's outcome and what it builds on, as far down as artifacts are there."""
+    chain: list[Artifact] = []
+    while stage is not None and key is not None and (found := store.find(stage, key)):
+        chain.append(found)
         request = found.record["request"]
         stage, key = request["upstream_stage"], request["upstream"]
-    return round(total, 3)
+    return chain
+
+
+def chain_seconds(chain: Sequence[Artifact]) -> float | None:
+    """Return what a chain of stages cost; None if a link is missing or does not know."""
+    costs = [link.record["seconds"] for link in chain if link.record.get("seconds") is not None]
+    whole = bool(chain) and chain[-1].record["request"]["upstream"] is None
+    return round(sum(costs), 3) if whole and len(costs) == len(chain) else None
 
 
 def _write_reports(target: Path, job: Evaluation, artifact: Artifact) -> tuple[Path, ...]:

@@ -10,7 +10,7 @@ import torch
 from orchestrator.sweep.recipes import parse_recipe
 from orchestrator.sweep.tracking_uri import default_tracking_uri
 from orchestrator.tracking import TrackedTrial, tracked_trial
-from trainables.common.devices import trial_device
+from trainables.common.devices import computed_on, trial_device
 from trainables.common.errors import InputError
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_stage, stage_precision
@@ -44,12 +44,15 @@ class Reproduction:
         figures: Every metric that both have.
         tolerance: Largest difference of figures that count as equal.
         artifact: Key of the outcome now; the same content, if all went well.
+        remarks: Why figures need not be the same, a line for each stage that was recorded on
+            another kind of device, in another precision, or on a device whose sums have no order.
     """
 
     run: TrackedTrial
     figures: tuple[Comparison, ...]
     tolerance: float
     artifact: str
+    remarks: tuple[str, ...] = ()
 
     @property
     def worst(self) -> Comparison:
@@ -95,15 +98,17 @@ def reproduce(
     if (root / "artifacts").exists():
         raise InputError(f"{root} holds artifacts already; name a fresh folder")
     data = _same_data(run, data_root, root)
-    store = ArtifactStore(root / "artifacts")
+    store, remarks = ArtifactStore(root / "artifacts"), []
     for request in _requests(run, data):
         device = _prepare_process(run.study.origin, request.stage)
+        remarks.append(_remark(run, request.stage, computed_on(device, request.precision)))
         metrics = _compute(request, store, TaskData(data, device), progress)
     now = {name: value for name, value in metrics.items() if name.startswith("val_")}
     if run.trial.test:
         tested, _ = evaluate_on_test(store, request.stage, request.key(), data, device)
         now |= {f"test_{name}": value for name, value in tested.items()}
-    return Reproduction(run, _compared(run, now), tolerance, request.key())
+    figures = _compared(run, now)
+    return Reproduction(run, figures, tolerance, request.key(), tuple(filter(None, remarks)))
 
 
 def _same_data(run: TrackedTrial, data_root: str, folder: Path) -> PreparedData:
@@ -142,6 +147,24 @@ def _prepare_process(origin: Mapping[str, Any], stage: str) -> torch.device:
     resources = origin["resources"][stage]
     torch.set_num_threads(max(1, int(resources["cpu"])))
     return trial_device(resources["gpu"], origin.get("deterministic", False))
+
+
+def _remark(run: TrackedTrial, stage: str, now: Mapping[str, Any]) -> str:
+    """Return why a stage's figures need not be those recorded, or an empty string."""
+    then = run.trial.computed.get(stage)
+    if then is None:
+        asked = run.study.origin["resources"][stage]["gpu"] > 0
+        recorded = "on a GPU" if asked and now["device"] == "cpu" else ""
+    else:
+        recorded = _described(then) if then != now else ""
+    if not recorded and now["deterministic"]:
+        return ""
+    return f"{stage}: recorded {recorded or _described(now)}, computed now {_described(now)}"
+
+
+def _described(computed: Mapping[str, Any]) -> str:
+    order = "" if computed["deterministic"] else ", sums in any order"
+    return f"on {computed['device']} in {computed['precision']}{order}"
 
 
 def _compute(

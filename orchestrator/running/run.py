@@ -204,7 +204,12 @@ def _compute(
             return False
         jobs = pending_evaluations(state, past)
         say(console, f"measuring {len(jobs)} chosen configurations on test data")
-        evaluate_all(jobs, spec, store, ray, journal.append)
+
+        def give_up(study: str, reason: str) -> None:
+            say(console, f"{study} failed: {reason}")
+            state.give_up(study, reason)
+
+        evaluate_all(jobs, spec, store, ray, journal.append, give_up)
     return True
 
 

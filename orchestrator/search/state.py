@@ -240,6 +240,12 @@ class SweepState:
         study.closed = True
         self._emit_once(study.closing(reason))
 
+    def give_up(self, study: str, reason: str) -> None:
+        """Take back what a study has chosen: it has failed, until a resumed sweep tries again."""
+        found = self.studies[study]
+        found.seeds[0] = None
+        self._emit(found.closing(reason))
+
     def _emit_once(self, event: StudyOpened | TrialScored | StudyClosed) -> None:
         if not self._past.holds(event):
             self._emit(event)

@@ -126,7 +126,7 @@ class Past:
     def can_do_without(self, trial: TrialSpec) -> bool:
         """Tell whether a closed study has chosen another trial than this one, for good."""
         study = self._studies.get(trial.study)
-        if self._tries_again or study is None or study.closed is None:
+        if self._tries_again or study is None or study.chosen is None:
             return False
         return trial.role == SEARCH and study.chosen != trial.key
 

@@ -196,6 +196,7 @@ class Evaluated(Event):
         metrics: ``test_*``.
         predictions: Key of the ``evaluate`` artifact.
         seconds: What the chain of stages cost to compute, if that is known.
+        computed: On what each stage of the chain was computed: by stage, see ``computed_on``.
         artifacts: File name to absolute path.
     """
 
@@ -206,6 +207,7 @@ class Evaluated(Event):
     metrics: Mapping[str, float]
     predictions: str = ""
     seconds: float | None = None
+    computed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     artifacts: Mapping[str, str] = field(default_factory=dict)
 
 

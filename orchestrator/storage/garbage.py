@@ -110,7 +110,7 @@ class _Needs:
 
     def __init__(self, ledger: Ledger) -> None:
         self.open = ledger.status in ("running", "interrupted")
-        chosen = {study.name: study.chosen for study in ledger.studies.values() if study.closed}
+        chosen = {study.name: study.chosen for study in ledger.studies.values() if study.chosen}
         if any(trial.fault == MACHINE for trial in ledger.trials.values()):
             # When these trials run again, another one may be chosen.
             self.open, chosen = True, {}

@@ -43,6 +43,7 @@ class Trial(TrialStarted):
         test: Metrics on test data without their prefix, if it was measured there.
         predictions: Key of the ``evaluate`` artifact.
         chain_seconds: What its chain of stages cost to compute, if that is known.
+        computed: On what each stage of the chain was computed, if that is known.
         run_id: Its run on the tracking store, if that was asked.
     """
 
@@ -64,6 +65,7 @@ class Trial(TrialStarted):
     test: Mapping[str, float] = field(default_factory=dict)
     predictions: str = ""
     chain_seconds: float | None = None
+    computed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     run_id: str = ""
 
     @property
@@ -253,7 +255,7 @@ class Ledger:
             return
         found = {name.removeprefix(TEST_PREFIX): v for name, v in event.metrics.items()}
         trial.test = {**trial.test, **found}
-        trial.predictions = event.predictions
+        trial.predictions, trial.computed = event.predictions, event.computed
         if event.seconds is not None:
             trial.chain_seconds = event.seconds
 

@@ -6,6 +6,7 @@ times, so whatever is delivered again is recognised as already there.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -140,6 +141,8 @@ class Changes:
             news[names.CHAIN_SECONDS] = event.seconds
         points = self._points(trial.key, news, event.time, max(trial.last_step, 0))
         tags = {names.EVALUATED: names.yes(True), names.PREDICTIONS: event.predictions or ""}
+        if event.computed:
+            tags[names.COMPUTED] = json.dumps(event.computed)
         return Change(trial.key, points, tags=tags, artifacts=dict(event.artifacts or {}))
 
     def _closed(self, study: Study, event: StudyClosed) -> list[Change]:

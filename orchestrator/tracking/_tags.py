@@ -131,6 +131,7 @@ def trial_of(run: Run) -> Trial:
         artifact=tags.get(names.ARTIFACT, ""),
         predictions=tags.get(names.PREDICTIONS, ""),
         chain_seconds=metrics.get(names.CHAIN_SECONDS),
+        computed=json.loads(tags.get(names.COMPUTED, "{}")),
     )
 
 

@@ -1,4 +1,4 @@
-"""Evaluations that a machine fails are started again, those of a configuration are final."""
+"""Evaluations that a machine fails are started again; what cannot be measured is a failed study."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import torch
 
 from orchestrator.running.evaluate import Evaluation, evaluate_all
 from orchestrator.sweep.spec import parse_sweep
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, StorageError
 from trainables.store.artifacts import ArtifactStore
 
 MEMORY = torch.OutOfMemoryError("CUDA out of memory")
+RECIPES = ["ce", "ls"]
 LAUNCH = torch.AcceleratorError("CUDA error: unspecified launch failure")
 
 
@@ -51,41 +52,52 @@ class OneNode:
         return self.jobs[task]
 
 
-def measured(ray: OneNode, folder: Path, gpu: float = 0.0) -> list[Any]:
+def measured(ray: OneNode, folder: Path, gpu: float = 0.0) -> tuple[list[str], dict[str, str]]:
+    """Return the recipes that were measured, and the reasons of the others."""
     spec = parse_sweep(
         "name: e\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\nrecipes: [ce]\n"
         f"storage: {folder}\nresources: {{max_failures: 2, train: {{gpu: {gpu}}}}}\n",
         "e",
     )
-    jobs = [Evaluation(None, "task", name) for name in ("ce", "ls")]  # type: ignore[arg-type]
+    chosen: Any = {name: SimpleNamespace(trial=SimpleNamespace(study=name)) for name in RECIPES}
+    jobs = [Evaluation(chosen[name], "task", name) for name in RECIPES]
     found: list[Any] = []
-    evaluate_all(jobs, spec, ArtifactStore(folder), ray, found.append)
-    return sorted(job.recipe for job in found)
+    lost: dict[str, str] = {}
+    evaluate_all(jobs, spec, ArtifactStore(folder), ray, found.append, lost.__setitem__)
+    return sorted(job.recipe for job in found), lost
 
 
 def test_what_a_machine_fails_is_measured_again(tmp_path: Path) -> None:
     ray = OneNode(LAUNCH, OSError(5, "Input/output error"), LAUNCH)
-    assert measured(ray, tmp_path) == ["ce", "ls"]
+    assert measured(ray, tmp_path) == (RECIPES, {})
     assert ray.shares == [0.0] * 5
-
-
-def test_a_machine_that_fails_too_often_ends_the_sweep(tmp_path: Path) -> None:
-    with pytest.raises(torch.AcceleratorError, match=r"^CUDA error: unspecified launch failure"):
-        measured(OneNode(*[LAUNCH] * 6), tmp_path)
 
 
 def test_what_runs_out_of_its_share_is_measured_alone_once(tmp_path: Path) -> None:
     ray = OneNode(MEMORY)
-    assert measured(ray, tmp_path, gpu=0.25) == ["ce", "ls"]
+    assert measured(ray, tmp_path, gpu=0.25) == (RECIPES, {})
     assert ray.shares == [0.25, 0.25, 1.0]
-    with pytest.raises(torch.OutOfMemoryError):
-        measured(OneNode(*[MEMORY] * 3), tmp_path, gpu=0.25)
 
 
-@pytest.mark.parametrize("error", [InputError("suite is damaged"), ValueError("x"), MEMORY])
-def test_what_another_try_cannot_mend_is_final(tmp_path: Path, error: Exception) -> None:
-    ray = OneNode(error)
-    with pytest.raises(type(error)) as caught:
-        measured(ray, tmp_path)
+@pytest.mark.parametrize(
+    ("errors", "gpu", "reason"),
+    [
+        ([LAUNCH] * 5, 0.0, "AcceleratorError: CUDA error: unspecified launch failure"),
+        ([MEMORY] * 3, 0.25, "OutOfMemoryError: CUDA out of memory"),
+        ([MEMORY], 0.0, "OutOfMemoryError: CUDA out of memory"),
+        ([InputError("suite is damaged")], 0.0, "InputError: suite is damaged"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_and_the_others_go_on(
+    tmp_path: Path, errors: list[Exception], gpu: float, reason: str
+) -> None:
+    found, lost = measured(OneNode(*errors), tmp_path, gpu)
+    assert sorted([*found, *lost]) == RECIPES
+    assert list(lost.values()) == [f"not measured on test data: {reason}"]
+
+
+def test_a_storage_that_cannot_be_written_ends_the_sweep(tmp_path: Path) -> None:
+    error = StorageError("no space")
+    with pytest.raises(StorageError) as caught:
+        measured(OneNode(error), tmp_path)
     assert caught.value is error
-    assert ray.shares == [0.0, 0.0]

@@ -78,9 +78,13 @@ def test_a_training_for_a_gpu_is_computed_again_in_its_precision(
     spec = tiny_sweep(tmp_path / "gpu", "gpu", gpus=0.5)
     (result,) = (r for r in study_results(spec.tracking_uri, "gpu") if r.recipe == "ce+macal+ts")
     run_id = result.run_ids[0]
+    uri = spec.tracking_uri.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(uri)) as database, database:  # As earlier runs were tracked.
+        database.execute("DELETE FROM tags WHERE key = 'calsweep.computed'")
     found = reproduce(run_id, tracking_uri=spec.tracking_uri, folder=tmp_path / "again")
     assert found.worst.difference == 0.0
     assert found.artifact == found.run.trial.artifact
+    assert found.remarks == ("train: recorded on a GPU, computed now on cpu in bfloat16",)
     records = (tmp_path / "again" / "artifacts").glob("*/*/*/record.json")
     requests = [json.loads(path.read_text()).get("request", {}) for path in records]
     assert {r["stage"]: r["precision"] for r in requests if r} == {
@@ -98,7 +102,9 @@ def test_the_command_tells_equal_from_different(
 ) -> None:
     run_id, uri = results["ce"].run_ids[0], spec.tracking_uri
     assert main(["reproduce", run_id, "--tracking-uri", uri]) == 0
-    assert "equal: no figure differs by more than 1e-06" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "equal: no figure differs by more than 1e-06" in printed
+    assert "need not agree" not in printed
     copy = tmp_path / "changed.db"
     copy.write_bytes(Path(uri.removeprefix("sqlite:///")).read_bytes())
     with closing(sqlite3.connect(copy)) as database, database:
@@ -106,8 +112,15 @@ def test_the_command_tells_equal_from_different(
             "UPDATE latest_metrics SET value = value + 0.25 WHERE run_uuid = ? AND key = 'val_ece'",
             (run_id,),
         )
+        database.execute(
+            "UPDATE tags SET value = replace(value, 'cpu', 'Some GPU') WHERE key = ?",
+            ("calsweep.computed",),
+        )
     assert main(["reproduce", run_id, "--tracking-uri", f"sqlite:///{copy}"]) == 1
-    assert "different: val_ece by -2.50e-01, more than 1e-06" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "different: val_ece by -2.50e-01, more than 1e-06" in printed
+    recorded = "train: recorded on Some GPU in float32, computed now on cpu in float32"
+    assert f"figures need not agree: {recorded}\n" in printed
 
 
 def test_other_data_or_a_used_folder_are_refused(

@@ -341,6 +341,24 @@ def test_a_closed_study_needs_only_what_it_chose(data: dict[str, PreparedData]) 
     assert choices(again) == choices(whole)
 
 
+def test_a_choice_that_is_given_up_is_chosen_again_when_resumed(
+    data: dict[str, PreparedData],
+) -> None:
+    state, events = make_state(make_spec("ce, mbls"), data)
+    drive(state, 2, random.Random(0))
+    before, journal = choices(state), []
+    for _ in range(2):
+        state.give_up(f"{TASK}|mbls", "not measured")
+        assert not state.succeeded
+        journal += events
+        study = Ledger(journal).studies[f"{TASK}|mbls"]
+        assert (study.status, study.chosen, study.reason) == ("failed", None, "not measured")
+        state, events = make_state(make_spec("ce, mbls"), data, past=Ledger(journal))
+        assert state.take_over()
+        assert (choices(state), state.succeeded) == (before, True)
+    assert Ledger([*journal, *events]).studies[f"{TASK}|mbls"].status == "finished"
+
+
 def test_refinements_come_in_blocks_that_the_first_one_computes(
     data: dict[str, PreparedData],
 ) -> None:
