@@ -17,7 +17,7 @@ from trainables.common.faults import is_machines_fault, reason_of, where_raised
 from trainables.common.files import drafted
 from trainables.common.meter import Meter
 from trainables.data import PreparedData, seal_test_data
-from trainables.stages import StageRequest, StageRun, TaskData
+from trainables.stages import StageRequest, StageRun, TaskData, with_objective
 from trainables.stages.together import open_together
 from trainables.store.artifacts import ArtifactStore
 
@@ -183,7 +183,8 @@ class StageTrainable(tune.Trainable):
             return None
         found = self._store.find(self._request.stage, key)
         if found is not None:
-            self._metrics, self._reused = dict(found.record["metrics"]), True
+            self._metrics = with_objective(found.record["metrics"], self._score, found)
+            self._reused = True
             self._history = list(found.record["history"])
             return None
         self._run = self._open_run(data)
@@ -261,7 +262,9 @@ class StageTrainable(tune.Trainable):
         return run
 
     def _fresh_run(self, data: TaskData) -> StageRun:
-        return open_together(self._request, self._together, self._store, data)
+        run = open_together(self._request, self._together, self._store, data)
+        run.ask_for(self._score)
+        return run
 
     def _give_up(self, error: Exception) -> None:
         """Leave the stage to another process, which goes on from the checkpoint."""

@@ -21,6 +21,7 @@ from orchestrator.sweep.plan import Plan, StudyPlan
 from trainables.common.errors import InputError, StorageError
 from trainables.common.faults import is_final
 from trainables.ray_edge import BROKEN
+from trainables.stages import with_objective
 from trainables.store.artifacts import Artifact
 
 TAKE_OVER_SECONDS = 0.5
@@ -122,7 +123,8 @@ class SweepSearcher(Searcher):
     def _take_over(self, trial: TrialSpec, found: Artifact) -> None:
         for epoch in found.record["history"]:
             self._journal.append(Epoch(key=trial.key, **epoch))
-        metrics = dict(found.record["metrics"])
+        rule = self._state.studies[trial.study].rule
+        metrics = with_objective(found.record["metrics"], rule.objective, found)
         ending = trial.ending("finished", metrics, artifact=found.key, reused=True, seconds=0.0)
         self._state.record(trial, ending)
         self._changed()

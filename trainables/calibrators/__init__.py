@@ -13,6 +13,7 @@ from trainables.calibrators._build import (
     parse_calibrator,
 )
 from trainables.calibrators._crossfit import cross_fit, fold_calibrators
+from trainables.calibrators._refinement import refinement_terms
 from trainables.calibrators._storage import load_calibrator, save_calibrator
 from trainables.calibrators.objectives import OBJECTIVES, Objective, build_objective
 
@@ -31,5 +32,6 @@ __all__ = [
     "fold_calibrators",
     "load_calibrator",
     "parse_calibrator",
+    "refinement_terms",
     "save_calibrator",
 ]

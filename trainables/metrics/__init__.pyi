@@ -9,6 +9,7 @@ from ._curves import (
 from ._floor import NoiseFloor, noise_floor, noise_floors
 from ._metrics import FLOORED, METRICS, REPORTED, Metric, metrics_digest
 from ._report import calibration_report, evaluation_report
+from ._row_terms import row_terms
 from ._stacked import calibration_reports
 
 __all__ = [
@@ -30,5 +31,6 @@ __all__ = [
     "reliability_curve",
     "reliability_diagram",
     "risk_coverage_curve",
+    "row_terms",
     "width_edges",
 ]

@@ -103,7 +103,7 @@ class Binned:
 
     def largest_gap(self) -> Tensor:
         """Return ``max_b |hit rate - mean score|`` of each row, (C,): MCE."""
-        return (self.gaps / self.counts.clamp(min=1)).amax(dim=1)
+        return self._mean_gaps.amax(dim=1)
 
     def debiased_error(self) -> Tensor:
         """Return the error of each row, (C,), without what of it is expected by chance.
@@ -113,11 +113,35 @@ class Binned:
         that amount is subtracted. The mean absolute value of a normal variable has a closed form,
         so nothing is drawn.
         """
-        filled = self.counts.clamp(min=1)
-        gaps, rate = self.gaps / filled, self.hits / filled
-        deviation = (rate * (1 - rate) / filled).clamp(min=0).sqrt()
-        debiased = 2 * gaps - _mean_absolute(gaps, deviation)
+        debiased = self._mean_gaps - self._chance
         return (self.counts * debiased).sum(dim=1) / self._scores.shape[1]
+
+    def error_terms(self) -> Tensor:
+        """Return what each score adds to ``error``, (C, N), with mean ``error`` in each row."""
+        signs = self._sums(self._scores - self._hits).sign()
+        return (self._scores - self._hits) * signs.gather(1, self._index)
+
+    def largest_gap_terms(self) -> Tensor:
+        """Return what each score adds to ``largest_gap``, (C, N): 0 outside of its bin."""
+        largest = self._mean_gaps.argmax(dim=1, keepdim=True)
+        weight = self._scores.shape[1] / self.counts.gather(1, largest).clamp(min=1)
+        return self.error_terms() * (self._index == largest) * weight
+
+    def debiased_terms(self) -> Tensor:
+        """Return what each score adds to ``debiased_error``, (C, N): its share of the bin's."""
+        return self.error_terms() - self._chance.gather(1, self._index)
+
+    @cached_property
+    def _mean_gaps(self) -> Tensor:
+        return self.gaps / self.counts.clamp(min=1)
+
+    @cached_property
+    def _chance(self) -> Tensor:
+        """What of each bin's mean gap is expected by chance, (C, bins)."""
+        filled = self.counts.clamp(min=1)
+        rate = self.hits / filled
+        deviation = (rate * (1 - rate) / filled).clamp(min=0).sqrt()
+        return _mean_absolute(self._mean_gaps, deviation) - self._mean_gaps
 
     def _sums(self, weights: Tensor) -> Tensor:
         return bin_sums(self._index, weights, self._bins)

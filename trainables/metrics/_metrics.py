@@ -16,7 +16,8 @@ class Metric:
         name: What reports, journals and tables call it.
         label: What headings call it.
         source: Which report has it: ``report`` for ``calibration_report``, ``test`` for
-            ``evaluation_report`` alone, ``suite`` for a suite, which computes it itself.
+            ``evaluation_report`` alone, ``suite`` for a suite, which computes it itself, ``search``
+            for validation rows alone, where it is asked for.
         better: ``higher``, ``lower``, or ``neither``, of which none is marked as best.
         percent: Whether it is a fraction of something and shown as a percentage.
         digits: Decimals that are shown.
@@ -33,7 +34,7 @@ class Metric:
 
     name: str
     label: str
-    source: Literal["report", "test", "suite"] = "report"
+    source: Literal["report", "test", "suite", "search"] = "report"
     better: Literal["higher", "lower", "neither"] = "lower"
     percent: bool = True
     digits: int = 2
@@ -47,7 +48,7 @@ class Metric:
     @property
     def is_objective(self) -> bool:
         """Whether a search may minimise it on validation data."""
-        return self.source == "report" and self.better == "lower"
+        return self.source != "suite" and self.better == "lower"
 
     @property
     def is_judged(self) -> bool:
@@ -89,6 +90,15 @@ _ALL = (
     Metric("debiased_ece", "debiased ECE", source="test", bounds=(-1.0, 1.0), binned=True),
     Metric("smooth_ece", "smooth ECE", source="test"),
     *(metric.floor() for metric in _REPORTED if metric.floored),
+    # The NLL that a temperature would leave: see ``trainables.calibrators.refinement_terms``.
+    Metric(
+        "refinement",
+        "Refinement",
+        source="search",
+        percent=False,
+        digits=4,
+        bounds=(0.0, math.inf),
+    ),
     Metric("auroc", "AUROC", source="suite", better="higher", absolute=0.005),
     Metric("fpr95", "FPR95", source="suite", absolute=0.01),
 )

@@ -1,7 +1,10 @@
 from collections.abc import Callable
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from scipy import fft, optimize
+from torch import Tensor
 
 from trainables.metrics._scores import Scores
 
@@ -18,9 +21,19 @@ def smooth_error(scores: Scores) -> float:
     chosen, so there is nothing to tune, and close confidences never fall apart by a bin's edge.
     """
     error_at = smoothed(scores)
-    if error_at(1 / GRID) <= 1 / GRID:  # Below what the cells can tell, as of no gap at all.
-        return error_at(1 / GRID)
-    return float(optimize.brentq(lambda width: error_at(width) - width, 1 / GRID, 1.0))
+    width = _bandwidth(error_at)
+    return width if width > 1 / GRID else error_at(width)
+
+
+def smooth_terms(scores: Scores) -> Tensor:
+    """Return what each row adds to the smooth error at its bandwidth, (N,); their mean is it."""
+    cells, gaps = _cells(scores)
+    damping = _damping(_bandwidth(smoothed(scores)))
+    waves = fft.dct(np.bincount(cells, gaps, minlength=GRID), norm="ortho")
+    signs = np.sign(fft.idct(waves * damping, norm="ortho"))
+    # The smoothing is its own transpose: what a row adds is the smoothed sign at its place.
+    smoothed_signs = fft.idct(fft.dct(signs, norm="ortho") * damping, norm="ortho")
+    return torch.from_numpy(gaps * smoothed_signs[cells])
 
 
 def smoothed(scores: Scores) -> Callable[[float], float]:
@@ -29,13 +42,26 @@ def smoothed(scores: Scores) -> Callable[[float], float]:
     Confidences are rounded to 8192 cells and the Gaussian is applied in the cosine transform, where
     reflection comes by itself: O(N) and 8192 log 8192 a bandwidth.
     """
-    confidence, correct = scores.confidence.cpu().numpy(), scores.correct.cpu().numpy()
-    cells = np.minimum((confidence * GRID).astype(np.int64), GRID - 1)
-    sums = np.bincount(cells, confidence - correct, minlength=GRID) / scores.num_rows
-    waves = fft.dct(sums, norm="ortho")
+    cells, gaps = _cells(scores)
+    waves = fft.dct(np.bincount(cells, gaps, minlength=GRID) / scores.num_rows, norm="ortho")
 
     def error_at(bandwidth: float) -> float:
-        damping = np.exp(-((np.pi * np.arange(GRID) * bandwidth) ** 2) / 2)
-        return float(np.abs(fft.idct(waves * damping, norm="ortho")).sum())
+        return float(np.abs(fft.idct(waves * _damping(bandwidth), norm="ortho")).sum())
 
     return error_at
+
+
+def _bandwidth(error_at: Callable[[float], float]) -> float:
+    if error_at(1 / GRID) <= 1 / GRID:  # Below what the cells can tell, as of no gap at all.
+        return 1 / GRID
+    return float(optimize.brentq(lambda width: error_at(width) - width, 1 / GRID, 1.0))
+
+
+def _cells(scores: Scores) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the cell of each confidence and its gap to correctness, (N,)."""
+    confidence, correct = scores.confidence.cpu().numpy(), scores.correct.cpu().numpy()
+    return np.minimum((confidence * GRID).astype(np.int64), GRID - 1), confidence - correct
+
+
+def _damping(bandwidth: float) -> NDArray[np.float64]:
+    return np.asarray(np.exp(-((np.pi * np.arange(GRID) * bandwidth) ** 2) / 2))

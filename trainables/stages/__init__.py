@@ -8,6 +8,7 @@ from trainables.stages.base import StageRun, TaskData, open_stage
 from trainables.stages.calibrate import CalibrateStage
 from trainables.stages.evaluate import evaluate_on_test, evaluate_suite, pooled
 from trainables.stages.networks import predictor
+from trainables.stages.objective import objective_terms, with_objective
 from trainables.stages.refine import RefineStage
 from trainables.stages.request import STAGES, StageRequest, stage_precision
 from trainables.stages.train import TrainStage
@@ -22,8 +23,10 @@ __all__ = [
     "TrainStage",
     "evaluate_on_test",
     "evaluate_suite",
+    "objective_terms",
     "open_stage",
     "pooled",
     "predictor",
     "stage_precision",
+    "with_objective",
 ]

@@ -13,7 +13,8 @@ from torch import Tensor
 from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.data import Batcher, PreparedData, SearchData
-from trainables.metrics import calibration_report
+from trainables.metrics import REPORTED, calibration_report
+from trainables.stages.objective import VALIDATION, objective_terms
 from trainables.stages.request import STAGES, StageRequest
 from trainables.store.artifacts import Artifact, ArtifactStore
 
@@ -62,6 +63,7 @@ class StageRun(ABC):
         self.data = data
         self.epoch = 0
         self.shared_seconds = 0.0  # Spent by another trial on something that both need.
+        self.also: tuple[str, ...] = ()  # Validation metrics asked for beyond the report.
 
     @property
     @abstractmethod
@@ -75,6 +77,12 @@ class StageRun(ABC):
     @abstractmethod
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return the tensors, by file, and the facts to be stored."""
+
+    def ask_for(self, metric: str) -> None:
+        """Have a validation metric, ``val_*``, among those of every epoch."""
+        name = metric.removeprefix(VALIDATION)
+        if name != metric and name not in (*REPORTED, *self.also):
+            self.also += (name,)
 
     def remarks(self) -> list[str]:
         """Return what a person should know of the outcome, a line each."""
@@ -157,7 +165,16 @@ class StageRun(ABC):
         """Add the validation metrics to an epoch's figures; raises as ``check_finite`` does."""
         self.check_finite(figures, logits)
         report = calibration_report(logits=logits, labels=self.data.validation_labels)
-        return {**figures, **{f"val_{name}": value for name, value in report.items()}}
+        return self._with_validation(figures, report, logits)
+
+    def _with_validation(
+        self, figures: Mapping[str, float], report: Mapping[str, float], logits: Tensor
+    ) -> dict[str, float]:
+        """Return an epoch's figures with its report, and what is asked for beyond it."""
+        labels = self.data.validation_labels
+        asked = {name: objective_terms(name, logits, labels).mean().item() for name in self.also}
+        found = {**report, **asked}
+        return {**figures, **{f"{VALIDATION}{name}": value for name, value in found.items()}}
 
     def _validation_tensors(self, logits: Tensor) -> dict[str, Tensor]:
         return {"logits": logits, "labels": self.data.validation_labels}

@@ -19,7 +19,7 @@ from trainables.data import AUGMENTATIONS
 CUSTOM = "custom"
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("constant", "step", "cosine")
-KEEP = ("last", "best_val_nll", "best_val_acc")
+KEEP = ("last", "best_val_nll", "best_val_acc", "best_val_refinement")
 # What the weights do not depend on: two protocols that differ here only are the same training.
 LABELS = ("name", "source", "note")
 # Fields that stand in a key only where they are not at their default, so that what was computed
@@ -53,7 +53,9 @@ class Protocol:
         clip_norm: Longest gradient that is not shortened, L2 norm over all parameters of the mean
             loss, in (0, inf); None for no limit.
         keep: Whose weights the training ends with: ``last``, or the epoch of lowest validation NLL
-            (``best_val_nll``) or highest validation accuracy (``best_val_acc``).
+            (``best_val_nll``), of lowest NLL after a temperature (``best_val_refinement``, for
+            recipes that end in a calibrator; see ``refinement_terms``), or of highest validation
+            accuracy (``best_val_acc``).
         keep_after: First epochs that are too early to be kept, in [0, epochs); 0 unless ``keep`` is
             one of the best.
         compile: Whether ``torch.compile`` makes kernels for the whole feature extractor: faster
@@ -110,7 +112,7 @@ class Protocol:
         check_choice("keep", self.keep, KEEP)
         if self.keep == "last" and self.keep_after:
             raise ValueError(
-                f"keep_after={self.keep_after} needs keep=best_val_nll or best_val_acc"
+                f"keep_after={self.keep_after} needs keep={', '.join(KEEP[1:-1])} or {KEEP[-1]}"
             )
 
     def _set(self, key: str, value: object) -> None:

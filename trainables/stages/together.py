@@ -52,8 +52,7 @@ class RefineTogether(StageRun):
                 del figures[position], logits[position]
         reports = calibration_reports(torch.stack(logits), self.data.validation_labels)
         found = [
-            {**own, **{f"val_{name}": value for name, value in report.items()}}
-            for own, report in zip(figures, reports, strict=True)
+            self._with_validation(*each) for each in zip(figures, reports, logits, strict=True)
         ]
         for other, metrics in zip(self._others, found[1:], strict=True):
             self._histories[other.request.key()].append({"step": self.epoch, "metrics": metrics})

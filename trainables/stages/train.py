@@ -34,6 +34,8 @@ class TrainStage(StageRun, stage="train"):
             data.device,
             request.precision,
         )
+        if self._protocol.keep == "best_val_refinement":
+            self.also = ("refinement",)
         self._logits = torch.empty(0)
         self._best: dict[str, Any] | None = None
 
@@ -55,8 +57,8 @@ class TrainStage(StageRun, stage="train"):
 
         As long as every epoch is too early to be kept, the newest counts as the best.
         """
-        nll = self._protocol.keep == "best_val_nll"
-        value = figures["val_nll"] if nll else -figures["val_acc"]
+        metric = self._protocol.keep.removeprefix("best_")
+        value = -figures[metric] if metric == "val_acc" else figures[metric]
         early = self.epoch <= self._protocol.keep_after + 1
         if self._best is None or early or value < self._best["value"]:
             weights = self._trainer.network.state_dict()

@@ -188,9 +188,15 @@ def test_unknown_names_list_near_ones() -> None:
         ({"validation": 0}, r"validation=0 is outside \(0, inf\)"),
         ({"validation": 2.5}, r"validation=2.5 is neither a fraction in \(0, 1\) nor a whole"),
         ({"clip_norm": 0}, r"clip_norm=0 is outside \(0, inf\)"),
-        ({"keep": "best"}, r"keep='best' is not one of last, best_val_nll, best_val_acc"),
+        (
+            {"keep": "best"},
+            r"keep='best' is not one of last, best_val_nll, best_val_acc, best_val_refinement",
+        ),
         ({"keep": "best_val_nll", "keep_after": 10}, r"keep_after=10 is outside \[0, 10\)"),
-        ({"keep_after": 3}, r"keep_after=3 needs keep=best_val_nll or best_val_acc"),
+        (
+            {"keep_after": 3},
+            r"keep_after=3 needs keep=best_val_nll, best_val_acc or best_val_refinement",
+        ),
         ({"compile": "yes"}, r"compile='yes' is not one of True, False"),
         ({"name": 3}, r"name=3 is not a text"),
     ],

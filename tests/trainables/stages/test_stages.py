@@ -31,6 +31,7 @@ from trainables.stages import (
     open_stage,
     refine,
     train,
+    with_objective,
 )
 from trainables.stages.calibrate import calibrator_of
 from trainables.stages.export import export_chain, load_chain
@@ -183,12 +184,18 @@ WILD = {"lr": 1.0, "schedule": "constant", "epochs": 6}
 
 @pytest.mark.parametrize(
     ("keep", "after", "metric"),
-    [("best_val_nll", 0, "nll"), ("best_val_acc", 0, "acc"), ("best_val_nll", 3, "nll")],
+    [
+        ("best_val_nll", 0, "nll"),
+        ("best_val_acc", 0, "acc"),
+        ("best_val_nll", 3, "nll"),
+        ("best_val_refinement", 0, "refinement"),
+    ],
 )
 def test_the_best_epoch_after_the_warm_up_is_kept(
     workshop: Workshop, keep: str, after: int, metric: str
 ) -> None:
     plain = workshop.open(request(workshop.prepared, protocol=WILD))
+    plain.ask_for(f"val_{metric}")
     values, logits = [], []
     while plain.epoch < plain.epochs:
         figures = plain.run_epoch()
@@ -603,3 +610,23 @@ def test_validation_logits_that_are_not_finite_are_noticed(
     monkeypatch.setattr(train, "predict", lambda *_: torch.full((300, 10), math.inf))
     with pytest.raises(TrainingDivergedError, match="validation logits became NaN or infinite"):
         run.run_epoch()
+
+
+# -- objectives beyond the report
+
+
+@pytest.mark.parametrize("name", ["refinement", "smooth_ece"])
+def test_an_objective_beyond_the_report_is_told_every_epoch_and_of_stored_outcomes(
+    workshop: Workshop, name: str
+) -> None:
+    wanted = request(workshop.prepared, protocol={"epochs": 2})
+    plain, asked = workshop.open(wanted), workshop.open(wanted)
+    asked.ask_for(f"val_{name}")
+    asked.ask_for("val_nll")  # Is there already.
+    figures = [(plain.run_epoch(), asked.run_epoch()) for _ in range(2)]
+    for one, other in figures:
+        assert other.keys() - one.keys() == {f"val_{name}"}
+    stored = plain.finish(figures[-1][0])
+    assert with_objective(stored.record["metrics"], f"val_{name}", stored) == pytest.approx(
+        figures[-1][1]
+    )

@@ -1,0 +1,52 @@
+"""Terms of rows: their mean is the metric, their spread its standard error."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from trainables.metrics import METRICS, evaluation_report, row_terms
+
+NAMES = ["acc", *(m.name for m in METRICS.values() if m.is_objective and m.source != "search")]
+
+
+def predictions(seed: int, rows: int = 800, classes: int = 5) -> tuple[Tensor, Tensor]:
+    """Logits of an over-confident network, and labels drawn from tamer ones."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(rows, classes, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial(logits.mul(0.6).softmax(1), 1, generator=generator).squeeze(1)
+    return logits, labels
+
+
+@pytest.mark.parametrize("metric", NAMES)
+def test_the_mean_of_the_terms_is_the_metric(metric: str) -> None:
+    logits, labels = predictions(0)
+    terms = row_terms(metric, logits, labels)
+    assert terms.shape == labels.shape
+    assert float(terms.mean()) == pytest.approx(evaluation_report(logits, labels)[metric], abs=1e-9)
+
+
+def test_rows_without_a_gap_have_no_error() -> None:
+    sure = torch.eye(3).repeat(4, 1) * 1e6
+    for metric in NAMES:
+        expected = 1.0 if metric == "acc" else 0.0
+        assert float(row_terms(metric, sure, sure.argmax(1)).mean()) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("metric", ["acc", "nll", "brier", "ece", "debiased_ece", "smooth_ece"])
+def test_the_spread_of_the_terms_is_the_standard_error(metric: str) -> None:
+    values, errors = [], []
+    for seed in range(60):
+        terms = row_terms(metric, *predictions(seed))
+        values.append(float(terms.mean()))
+        errors.append(float(terms.std()) / math.sqrt(len(terms)))
+    spread = float(torch.tensor(values).std())
+    assert sum(errors) / len(errors) == pytest.approx(spread, rel=0.3)
+
+
+def test_what_has_no_terms_is_refused() -> None:
+    with pytest.raises(ValueError, match="metric='auroc' is not one of acc, nll"):
+        row_terms("auroc", *predictions(0))
