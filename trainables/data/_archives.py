@@ -9,8 +9,6 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchvision.datasets.utils import check_integrity
-
 from trainables.common.files import scratch_folder
 
 # What libraries let through when a download fails or a file is not what it should be.
@@ -39,6 +37,8 @@ class Checked:
 
     def fault(self) -> str:
         """Return what is wrong with the file, or nothing."""
+        from torchvision.datasets.utils import check_integrity  # Importing it takes a second.
+
         if not self.path.is_file():
             return f"{self.path} is absent"
         if not check_integrity(self.path, self.md5):

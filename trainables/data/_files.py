@@ -11,7 +11,6 @@ from typing import NamedTuple, Self
 
 import numpy as np
 from PIL import Image
-from torchvision.transforms.functional import center_crop, resize
 
 from trainables.common.errors import InputError
 from trainables.data._images import Images
@@ -119,6 +118,9 @@ def subfolders(folder: Path) -> list[str]:
 
 
 def _decoded(path: Path, size: tuple[int, int], resized: tuple[int, ...]) -> np.ndarray:
+    # Importing it takes a second.
+    from torchvision.transforms.functional import center_crop, resize
+
     with opened(path) as image:
         pixels = image.convert("RGB")
         if resized:

@@ -1,7 +1,9 @@
 """Readers of data sets whose constants are published."""
 
+import importlib
 from abc import abstractmethod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,11 +45,19 @@ class TorchvisionReader(PublishedReader):
     """A data set that torchvision downloads, unpacks and checks.
 
     Attributes:
+        dataset: The name of its class in ``torchvision.datasets``.
         classes: The classes' names, in the order of their labels.
     """
 
     downloads = True
+    dataset = ""
     classes: tuple[str, ...]
+
+    @property
+    def published(self) -> Any:
+        """Return torchvision's class."""
+        # Imported here because torchvision takes more than a second, of every command there is.
+        return getattr(importlib.import_module("torchvision.datasets"), self.dataset)
 
     @abstractmethod
     def unpacked(self) -> list[Checked]:

@@ -2,7 +2,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from torchvision.datasets import CIFAR10, CIFAR100
 
 from trainables.common.errors import InputError
 from trainables.data._archives import Checked
@@ -47,26 +46,27 @@ class Cifar10Reader(TorchvisionReader):
     inputs = Images((32, 32), 3, MEAN, STD, augmentation="crop-flip")
     address = "https://www.cs.toronto.edu/~kriz/cifar.html"
     citation = f"Krizhevsky (2009), {address}; normalised as Mukhoti et al. (2020)"
-    dataset: type[CIFAR10] = CIFAR10
+    dataset = "CIFAR10"
     classes: tuple[str, ...] = CLASSES
 
     def unpacked(self) -> list[Checked]:
         """Return the pickled batches and their list of names."""
-        data = self.dataset
+        data = self.published
         listed = [*data.train_list, *data.test_list, (data.meta["filename"], data.meta["md5"])]
         return [Checked(self.root / data.base_folder / name, md5) for name, md5 in listed]
 
     def archives(self) -> list[Checked]:
         """Return the one archive."""
-        return [Checked(self.root / self.dataset.filename, self.dataset.tgz_md5)]
+        return [Checked(self.root / self.published.filename, self.published.tgz_md5)]
 
     def holds_test(self, path: Path) -> bool:
         """Tell the test batch and the archive from the rest."""
-        return path.name in {self.dataset.filename, *(name for name, _ in self.dataset.test_list)}
+        data = self.published
+        return path.name in {data.filename, *(name for name, _ in data.test_list)}
 
     def load(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return one part."""
-        part = self.dataset(str(self.root), train=train, download=True)
+        part = self.published(str(self.root), train=train, download=True)
         return part.data, np.asarray(part.targets)
 
 
@@ -74,7 +74,7 @@ class Cifar10Reader(TorchvisionReader):
 class Cifar100Reader(Cifar10Reader):
     """CIFAR-100 (Krizhevsky, 2009), the 100 fine labels: 50,000 and 10,000 images, RGB, 32 x 32."""
 
-    dataset = CIFAR100
+    dataset = "CIFAR100"
     classes = FINE_CLASSES
 
 

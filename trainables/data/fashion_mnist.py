@@ -1,5 +1,4 @@
 import numpy as np
-from torchvision.datasets import FashionMNIST
 
 from trainables.data._archives import Checked
 from trainables.data._images import Images
@@ -15,7 +14,11 @@ class FashionMnistReader(TorchvisionReader):
     """
 
     inputs = Images((28, 28), 1, mean=(0.2860,), std=(0.3530,), augmentation="crop-flip")
-    classes = tuple(FashionMNIST.classes)
+    dataset = "FashionMNIST"
+    classes = (
+        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+    )
     address = "https://github.com/zalandoresearch/fashion-mnist"
     citation = (
         f"Xiao et al. (2017), {address}; channel statistics of the training set as commonly "
@@ -29,9 +32,9 @@ class FashionMnistReader(TorchvisionReader):
     def archives(self) -> list[Checked]:
         """Return the four downloaded files."""
         folder = self.root / "FashionMNIST" / "raw"
-        return [Checked(folder / name, md5) for name, md5 in FashionMNIST.resources]
+        return [Checked(folder / name, md5) for name, md5 in self.published.resources]
 
     def load(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return one part."""
-        part = FashionMNIST(str(self.root), train=train, download=True)
+        part = self.published(str(self.root), train=train, download=True)
         return part.data.numpy(), part.targets.numpy()

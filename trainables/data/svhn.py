@@ -1,5 +1,4 @@
 import numpy as np
-from torchvision.datasets import SVHN
 
 from trainables.data._archives import Checked
 from trainables.data._images import Images
@@ -20,6 +19,7 @@ class SvhnReader(TorchvisionReader):
     split_rule = (
         "official test set, extra set unused; validation is a stratified draw from the training set"
     )
+    dataset = "SVHN"
     classes = tuple("0123456789")
     address = "http://ufldl.stanford.edu/housenumbers/"
     citation = (
@@ -29,10 +29,10 @@ class SvhnReader(TorchvisionReader):
 
     def unpacked(self) -> list[Checked]:
         """Return the two files."""
-        listed = (SVHN.split_list[part] for part in ("train", "test"))
+        listed = (self.published.split_list[part] for part in ("train", "test"))
         return [Checked(self.root / name, md5) for _, name, md5 in listed]
 
     def load(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return one part; torchvision turns the label 10 of the digit 0 into 0."""
-        part = SVHN(str(self.root), split="train" if train else "test", download=True)
+        part = self.published(str(self.root), split="train" if train else "test", download=True)
         return part.data.transpose(0, 2, 3, 1), part.labels

@@ -239,10 +239,10 @@ def test_densenet_names_the_smallest_image() -> None:
 
 def test_libraries_are_imported_only_when_asked_for() -> None:
     code = (
-        "import sys; from trainables.data import ImageShape; "
+        "import sys; from trainables.data import ImageShape, source_names; source_names(); "
         "from trainables.models import build_model, model_names; model_names(); "
-        "build_model('resnet8', 10, ImageShape(3, 32)); print('timm' in sys.modules, "
-        "'torchvision' in sys.modules)"
+        "import orchestrator.cli; build_model('resnet8', 10, ImageShape(3, 32)); "
+        "print('timm' in sys.modules, 'torchvision' in sys.modules)"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -2,7 +2,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from torchvision.datasets.utils import download_url
 
 from trainables.common.errors import InputError
 from trainables.data import DatasetInfo, PreparedData
@@ -134,6 +133,8 @@ class OfficialCorruptions(CorruptionSuite):
             raise self.refuse(f"{packed.fault()}; {by_hand}")
         if not packed.path.is_file() and not download:
             raise self.refuse(f"{self.root / self.folder} is absent; {by_hand}")
+        from torchvision.datasets.utils import download_url  # Importing it takes a second.
+
         try:
             if not packed.path.is_file():
                 url = f"{self.address}/files/{self.archive}"

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision.transforms.v2.functional import grayscale_to_rgb, resize, rgb_to_grayscale
 
 from trainables.common.checks import check_number
 from trainables.data import (
@@ -167,6 +166,9 @@ class OodSuite(Suite):
 
 def fitted(images: np.ndarray, form: Images) -> np.ndarray:
     """Return images (N, H, W, C), uint8, in the size and the 1 or 3 channels of ``form``."""
+    # Importing it takes a second.
+    from torchvision.transforms.v2.functional import grayscale_to_rgb, resize, rgb_to_grayscale
+
     planes = torch.from_numpy(np.array(images)).permute(0, 3, 1, 2)
     if planes.shape[1] in (2, 4):
         planes = planes[:, :-1]  # The last one is transparency.
