@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import random
 import resource
@@ -16,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from search_spaces import load_space, space_names
 from trainables.calibrators import (
     CALIBRATORS,
     OBJECTIVES,
@@ -60,17 +58,6 @@ def fitted_keepers(synthetic):
 def test_the_catalogue():
     assert CALIBRATORS.names() == NAMES
     assert OBJECTIVES.names() == ["ce", "cls", "fl", "ls", "mse"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "registry"), [("calibrators", CALIBRATORS), ("objectives", OBJECTIVES)]
-)
-def test_every_entry_has_a_search_space_with_the_same_defaults(kind, registry):
-    assert space_names(kind) == registry.names()
-    for name in registry.names():
-        signature = inspect.signature(registry.get(name)).parameters
-        defaults = {key: parameter.default for key, parameter in signature.items()}
-        assert load_space(kind, name).default_point() == defaults
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from no_waiting import NoWaiting
 from torch import Tensor
 
-from search_spaces import Parameter, load_space, space_names
+from search_spaces import Parameter, load_space
 from trainables.common.errors import InputError
 from trainables.losses import LOSSES, Loss, build_loss
 
@@ -255,34 +254,6 @@ def test_the_sum_is_the_mean_times_the_rows(name: str, make_seasoned: Make) -> N
     mean = make_seasoned(name)(logits, targets, indices)
     total = make_seasoned(name, reduction="sum")(logits, targets, indices)
     torch.testing.assert_close(total, mean * (targets != -100).sum())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_search_space_names_every_hyper_parameter(name: str) -> None:
-    assert name in space_names("methods")
-    signature = inspect.signature(LOSSES.get(name)).parameters
-    space = load_space("methods", name).parameters
-    assert set(space) == set(signature) - OF_THE_TASK
-    for key, parameter in space.items():
-        assert parameter.default == signature[key].default
-        assert isinstance(parameter.default, bool) == isinstance(signature[key].default, bool)
-
-
-@pytest.mark.parametrize(("name", "parameter"), list(parameters()))
-def test_every_parameter_matters(name: str, parameter: str, make_seasoned: Make) -> None:
-    def outcome(setting: dict[str, Any]) -> Tensor:
-        loss = make_seasoned(name, **setting).train()
-        outcomes = [value_and_gradient(loss, *batch(scale)) for scale in (0.3, 3.0, 15.0)]
-        return torch.cat([part.flatten() for pair in outcomes for part in pair])
-
-    # Some parameters do nothing unless another one has a certain value.
-    given = [*settings(name), *TOGETHER.get(name, [])]
-    contexts = [setting for setting in given if parameter not in setting]
-    for value in alternatives(load_space("methods", name).parameters[parameter]):
-        assert any(
-            not torch.equal(outcome(context), outcome(context | {parameter: value}))
-            for context in contexts
-        ), value
 
 
 @pytest.mark.parametrize(("name", "parameter"), list(parameters()))

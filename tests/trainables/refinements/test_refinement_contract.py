@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from search_spaces import Parameter, load_space, space_names
 from trainables.common.errors import InputError
 from trainables.refinements import REFINEMENTS, HeadTrainer, Refinement, build_refinement
 
 NAMES = REFINEMENTS.names()
 MakeTrainer = Callable[..., HeadTrainer]
 Problem = tuple[list[Tensor], Tensor]
-# Under what a parameter acts that does not act at the defaults in so few epochs.
-UNDER: dict[tuple[str, str], dict[str, Any]] = {
-    # Both gaps exceed the bound, which then is the change.
-    ("macal", "feedback"): {"eta_init": 0.5},
-}
 
 
 def run(trainer: HeadTrainer) -> HeadTrainer:
@@ -34,50 +27,6 @@ def run(trainer: HeadTrainer) -> HeadTrainer:
 @torch.no_grad()
 def outputs(trainer: HeadTrainer, problem: Problem) -> Tensor:
     return trainer.head(problem[0][0])
-
-
-def alternatives(parameter: Parameter) -> list[Any]:
-    """Return values that a sweep may choose, other than the default."""
-    if parameter.type == "categorical":
-        return [choice for choice in parameter.choices if choice != parameter.default]
-    if parameter.type == "int":
-        assert isinstance(parameter.default, int)
-        return [3 if parameter.name == "epochs" else parameter.default + 5]
-    assert parameter.low is not None
-    assert parameter.high is not None
-    assert isinstance(parameter.default, float)
-    default = parameter.default
-    farther = max(parameter.low, parameter.high, key=lambda end: abs(end - default))
-    return [(default + farther) / 2]
-
-
-def changes() -> Iterator[tuple[str, str, Any]]:
-    for name in NAMES:
-        for key, parameter in load_space("refinements", name).parameters.items():
-            for value in alternatives(parameter):
-                if key != "views":  # The stage reads it: see test_features.
-                    yield name, key, value
-
-
-def test_every_refinement_has_a_search_space_and_the_other_way_round() -> None:
-    assert space_names("refinements") == NAMES
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_space_and_constructor_agree(name: str) -> None:
-    signature = inspect.signature(REFINEMENTS.get(name))
-    defaults = {key: p.default for key, p in signature.parameters.items()}
-    assert load_space("refinements", name).default_point() == defaults
-
-
-@pytest.mark.parametrize(("name", "key", "value"), list(changes()))
-def test_every_parameter_changes_the_outcome(
-    name: str, key: str, value: Any, make_trainer: MakeTrainer, problem: Problem
-) -> None:
-    setting = UNDER.get((name, key), {})
-    default = outputs(run(make_trainer(name, **setting)), problem)
-    changed = outputs(run(make_trainer(name, **{**setting, key: value})), problem)
-    assert not torch.allclose(default, changed, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from search_spaces import Parameter, load_space, space_names
 from trainables.augmentations import AUGMENTATIONS
 from trainables.common.errors import InputError
 from trainables.common.registry import Registry
 from trainables.data import ImageShape
 from trainables.losses import LOSSES
-from trainables.methods import build_method, method_names
+from trainables.methods import build_method
 from trainables.models import Network, build_model
 from trainables.schemes import SCHEMES
 
@@ -29,45 +27,9 @@ TrainShortly = Callable[..., Network]
 Problem = tuple[Tensor, Tensor]
 
 
-def alternatives(parameter: Parameter) -> list[Any]:
-    """Return values that a sweep may choose, other than the default."""
-    if parameter.type == "categorical":
-        return [choice for choice in parameter.choices if choice != parameter.default]
-    assert parameter.low is not None
-    value = parameter.low + 0.17 * (float(parameter.default) - parameter.low)
-    return [parameter.check(int(value) if parameter.type == "int" else value)]
-
-
-def changes() -> Iterator[tuple[str, str, Any]]:
-    for name in NAMES:
-        for key, parameter in load_space("methods", name).parameters.items():
-            for value in alternatives(parameter):
-                yield name, key, value
-
-
 @torch.no_grad()
 def outputs(network: Network, problem: Problem) -> Tensor:
     return network(problem[0])
-
-
-def test_every_method_has_a_search_space_and_the_other_way_round() -> None:
-    assert space_names("methods") == method_names()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_space_and_constructor_agree(name: str) -> None:
-    signature = inspect.signature(REGISTRIES[name].get(name))
-    defaults = {key: p.default for key, p in signature.parameters.items()}
-    assert load_space("methods", name).default_point() == defaults
-
-
-@pytest.mark.parametrize(("name", "key", "value"), list(changes()))
-def test_every_parameter_changes_the_outcome(
-    name: str, key: str, value: Any, train_shortly: TrainShortly, image_problem: Problem
-) -> None:
-    default = outputs(train_shortly({name: {}}), image_problem)
-    changed = outputs(train_shortly({name: {key: value}}), image_problem)
-    assert not torch.allclose(default, changed, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
