@@ -1,12 +1,20 @@
 """``calsweep table``."""
 
-from typing import Annotated, Literal
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from orchestrator.cli._console import echo, output
+from orchestrator.cli._console import echo, output, progress_bar
 from orchestrator.cli._options import StorageFolder, TrackingUri, split_names, tracked_results
+from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
+
+if TYPE_CHECKING:
+    from orchestrator.tables.table import ComparisonTable
 
 Format = Literal["terminal", "markdown", "csv", "latex", "html"]
 Rows = Annotated[
@@ -46,6 +54,10 @@ def table(
     floor: Annotated[
         bool, typer.Option("--floor", help="Show each figure's noise floor, mark what is in it.")
     ] = False,
+    gain: Annotated[
+        bool,
+        typer.Option("--gain", help="Show what each search brought over its published default."),
+    ] = False,
     runs: Annotated[
         bool, typer.Option("--runs", help="List the runs that the figures come from.")
     ] = False,
@@ -65,6 +77,8 @@ def table(
     from orchestrator.tables.make import TableOptions, make_table, render
     from orchestrator.tables.renderers import to_rich
 
+    if gain and baseline is not None:
+        raise InputError("--gain and --baseline exclude each other: both stand after a figure")
     found = tracked_results(sweeps or ["demo"], tracking_uri, storage)
     options = TableOptions(
         metrics=metrics if metrics is None else split_names(metrics),
@@ -80,7 +94,35 @@ def table(
         sort=sort,
     )
     built = make_table(combine(found, prefer, mixed), options)
+    built = _with_gains(built, storage) if gain else built
     if format == "terminal":
         output().print(to_rich(built))
     else:
         echo(render(built, format).rstrip("\n"))
+
+
+def _with_gains(table: ComparisonTable, storage: str) -> ComparisonTable:
+    from orchestrator.statistics import BOOTSTRAPPED, search_gains
+    from orchestrator.storage.storage import Storage
+    from orchestrator.tables.table import Gain
+
+    metrics = [metric for metric in table.metrics if metric in BOOTSTRAPPED]
+    if not metrics:
+        raise InputError(f"--gain: no column of the table is one of {', '.join(BOOTSTRAPPED)}")
+    store, count = Storage(storage).store(), itertools.count(1)
+    pairs = itertools.product(table.recipes, table.tasks)
+    results = {pair: table.results[pair] for pair in pairs if pair in table.results}
+    gains: dict[tuple[str, str, str], Gain] = {}
+    with progress_bar("resampling") as show:
+        for task, metric in itertools.product(table.tasks, metrics):
+            found = search_gains(
+                [result for result in results.values() if result.task == task],
+                store,
+                metric,
+                done=lambda recipe: show(next(count), len(metrics) * len(results)),
+            )
+            for recipe, change in found.bootstrap.differences.items():
+                kept, similar = results[recipe, task].kept_default, found.inside_floor(recipe)
+                ends = (change.value, change.low, change.high)
+                gains[recipe, task, metric] = Gain(*ends, kept, similar)
+    return replace(table, gains=gains)

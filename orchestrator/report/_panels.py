@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from orchestrator.report._chart import Axis, Chart, thinned
-from orchestrator.statistics import Difference, StoredPredictions, TaskComparison, compare
+from orchestrator.statistics import (
+    Difference,
+    StoredPredictions,
+    TaskComparison,
+    compare,
+    search_gains,
+)
 from orchestrator.storage.results import StudyResult
 from trainables.common.errors import InputError
 from trainables.metrics import (
@@ -49,12 +55,14 @@ class Measured:
     Attributes:
         curves: Recipe to its curves.
         comparisons: Metric to the differences from the baseline; empty without a baseline.
+        gains: Metric to what the searches brought; empty where none did, or it is not known.
         absent: Recipe to the reason why it has no curves.
         problem: Why there is nothing at all; else empty.
     """
 
     curves: dict[str, Curves] = field(default_factory=dict)
     comparisons: dict[str, TaskComparison] = field(default_factory=dict)
+    gains: dict[str, TaskComparison] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     problem: str = ""
 
@@ -81,9 +89,11 @@ def measure(
             metric: compare(results, store, metric, baseline=baseline, done=lambda recipe: done())
             for metric in (COMPARED if baseline in curves else ())
         }
+        gains = {metric: search_gains(results, store, metric) for metric in COMPARED}
     except InputError as error:
         return Measured(problem=str(error))
-    return Measured(curves, comparisons, predictions.absent)
+    known = {metric: found for metric, found in gains.items() if found.bootstrap.differences}
+    return Measured(curves, comparisons, known, predictions.absent)
 
 
 def _curves(seeds: tuple[Tensor, ...], labels: Tensor) -> Curves:
@@ -170,8 +180,9 @@ def _mean_risk(curves: Sequence[RiskCoverageCurve], highest: float) -> list[tupl
 def widest(comparison: TaskComparison) -> float:
     """Return the difference at the edges of the intervals of one column."""
     differences = comparison.bootstrap.differences.values()
-    ends = [max(abs(found.low), abs(found.high)) for found in differences]
-    return min(max(ends), FAR * median(ends)) * 1.05 or 1.0 if ends else 1.0
+    found = (max(abs(difference.low), abs(difference.high)) for difference in differences)
+    ends = [end for end in found if end]  # A default that was kept has no interval.
+    return min(max(ends), FAR * median(ends)) * 1.05 if ends else 1.0
 
 
 def interval_chart(found: Difference, limit: float) -> Chart:

@@ -39,8 +39,12 @@ class ReportSource:
         return [self._at_hand(result) for result in self.results if result.task == task]
 
     def _at_hand(self, result: StudyResult) -> StudyResult:
-        there = all(self.store.contains("evaluate", key) for key in result.predictions)
-        return result if there else replace(result, predictions=())
+        def there(*keys: str) -> bool:
+            return all(self.store.contains("evaluate", key) for key in keys)
+
+        if not there(result.searched_predictions, result.default_predictions):
+            result = replace(result, default_predictions="")
+        return result if there(*result.predictions) else replace(result, predictions=())
 
     def study(self, result: StudyResult) -> Study | None:
         """Return what the journal tells of a result's study, or None if it tells nothing."""

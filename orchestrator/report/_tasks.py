@@ -27,14 +27,17 @@ class Shift(NamedTuple):
     Attributes:
         text, value: The difference, as text and as a fraction.
         tone: ``better``, ``worse`` or, where chance can explain it, ``similar``.
-        ends, chart: Its interval, as text and drawn.
+        ends, chart: Its interval, as text and drawn, if it has one.
     """
 
     text: str
     value: float
     tone: str
     ends: str
-    chart: Chart
+    chart: Chart | None
+
+
+KEPT = Shift("the default was chosen", 0.0, "similar", "", None)
 
 
 def task_part(source: ReportSource, task: str, measured: Measured, baseline: str) -> dict[str, Any]:
@@ -48,12 +51,16 @@ def task_part(source: ReportSource, task: str, measured: Measured, baseline: str
         "Other measures of the same configurations": [n for n in FURTHER if n in there],
         "The same configurations on other test sets": suites[:MOST],
     }
-    compared = measured.comparisons.get("ece")
+    compared, gains = measured.comparisons.get("ece"), measured.gains.get("ece")
+    kept = {r.recipe: KEPT for r in results if r.kept_default}
+    gained = [r for r in results if gains and r.recipe in gains.bootstrap.differences]
     return {
         "name": task,
         "lead": list(_lead(table, measured, baseline)),
         "table": table,
         "shifts": {metric: _shifts(found) for metric, found in measured.comparisons.items()},
+        "gains": {metric: {**_shifts(g), **kept} for metric, g in measured.gains.items()},
+        "gained": build_table(gained, COMPARED) if gained else None,
         "bootstrap": compared.bootstrap if compared else None,
         "further": [(name, build_table(results, own)) for name, own in further.items() if own],
         "scatter": _scatters(source, table, baseline),

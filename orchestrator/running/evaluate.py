@@ -10,11 +10,11 @@ import torch
 import yaml
 
 from orchestrator.search.state import SweepState
+from orchestrator.search.study_state import StudyState
 from orchestrator.search.trials import Chosen
 from orchestrator.storage.events import TEST_PREFIX, Evaluated
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import SweepFolder
-from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec
 from trainables.common.devices import trial_device
 from trainables.common.errors import StorageError
@@ -28,21 +28,30 @@ from trainables.store.artifacts import Artifact, ArtifactStore
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One chosen configuration and seed to be measured on test data and suites, by directory."""
+    """One chosen configuration and seed to be measured on test data and suites, by directory.
+
+    The ``default`` is the artifact of the published default that it was chosen over, if any.
+    """
 
     chosen: Chosen
     task: str
     recipe: str
     suites: Mapping[str, str] = field(default_factory=dict)
+    default: str = ""
 
 
-def pending_evaluations(state: SweepState, past: Ledger) -> list[Evaluation]:
+def pending_evaluations(
+    state: SweepState,
+    past: Ledger,
+    available: Callable[[str, str], bool] = lambda stage, key: True,
+) -> list[Evaluation]:
     """Return what is to be measured on test data; to be called once every study has chosen.
 
-    What has been measured by an earlier run is not measured again.
+    What has been measured by an earlier run is not measured again, and of published defaults only
+    those whose artifacts are ``available``, by stage and key.
     """
     jobs = [
-        _evaluation(study.plan, chosen, state.plan.spec.data_root)
+        _evaluation(study, chosen, state.plan.spec.data_root, available)
         for study in state.studies.values()
         for chosen in study.seeds.values()
         if study.plan.row and chosen is not None
@@ -51,21 +60,24 @@ def pending_evaluations(state: SweepState, past: Ledger) -> list[Evaluation]:
 
 
 def _is_complete(job: Evaluation, past: Ledger) -> bool:
-    """Tell whether all test metrics of a configuration are known, suites included."""
-    key = job.chosen.trial.key
-    names = past.trials[key].test if key in past.trials else {}
-    return bool(names) and all(
-        any(name.startswith(f"{label}/") for name in names) for label in job.suites
-    )
+    """Tell whether all test metrics of a configuration are known, suites and default included."""
+    trial = past.trials.get(job.chosen.trial.key)
+    if trial is None or not trial.test or (job.default and not trial.default_predictions):
+        return False
+    return all(any(name.startswith(f"{label}/") for name in trial.test) for label in job.suites)
 
 
-def _evaluation(study: StudyPlan, chosen: Chosen, root: str) -> Evaluation:
-    data = chosen.trial.request.data
+def _evaluation(
+    study: StudyState, chosen: Chosen, root: str, available: Callable[[str, str], bool]
+) -> Evaluation:
+    data, plan = chosen.trial.request.data, study.plan
     suites = {
         suite.label: str(suite_directory(suite, PreparedData.open(data)))
-        for suite in (find_suite(name, root) for name in study.task.suites)
+        for suite in (find_suite(name, root) for name in plan.task.suites)
     }
-    return Evaluation(chosen, study.task.id, study.recipe.name, suites)
+    default = study.default_artifact if chosen is study.chosen else ""
+    default = default if default and available(plan.stage, default) else ""
+    return Evaluation(chosen, plan.task.id, plan.recipe.name, suites, default)
 
 
 def evaluate_all(
@@ -148,6 +160,9 @@ def evaluate(
     pools = {label: find_suite(suite.name, suite.root).pool for label, suite in stored.items()}
     metrics |= pooled(metrics, pools)
     chain = chain_of(store, stage, key)
+    default = None
+    if job.default and store.find(stage, job.default) is not None:
+        default = evaluate_on_test(store, stage, job.default, data, device)[1].key
     target = Path(folder) / job.task / job.recipe / f"seed-{seed}"
     try:
         written = _write_reports(target, job, artifact)
@@ -163,6 +178,7 @@ def evaluate(
         computed={
             link.stage: link.record["computed"] for link in chain if "computed" in link.record
         },
+        default_predictions=default,
         artifacts={path.name: str(path) for path in written},
     )
 

@@ -187,7 +187,11 @@ def _compute(
     console: Console | None,
 ) -> bool:
     """Search and evaluate as far as an earlier run did not; return whether all is done."""
-    if state.take_over() and state.finished and not pending_evaluations(state, past):
+    if (
+        state.take_over()
+        and state.finished
+        and not pending_evaluations(state, past, store.contains)
+    ):
         return True
     spec = state.plan.spec
     say(console, "starting Ray" if address is None else f"joining Ray at {address}")
@@ -202,7 +206,7 @@ def _compute(
             search(state, journal, store, ray, console, growing=address is not None)
         if not state.finished:
             return False
-        jobs = pending_evaluations(state, past)
+        jobs = pending_evaluations(state, past, store.contains)
         say(console, f"measuring {len(jobs)} chosen configurations on test data")
 
         def give_up(study: str, reason: str) -> None:

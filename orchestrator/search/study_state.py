@@ -50,6 +50,12 @@ class StudyState:
         return self.seeds.get(0)
 
     @property
+    def default_artifact(self) -> str:
+        """Return the artifact of the published default, the first trial; empty without a search."""
+        first = self.outcomes.get(0)
+        return first.artifact if first is not None and self.plan.trials > 1 else ""
+
+    @property
     def running(self) -> int:
         """Return how many trials were given out and have not ended."""
         return len(self.trials) - len(self.outcomes) - len(self.queue)

@@ -1,7 +1,8 @@
 """Which differences in a table are more than chance.
 
 ``compare`` puts the recipes of one task beside a baseline: differences with paired bootstrap
-intervals over test rows, and noise floors. ``rank_comparison`` asks for differences that hold over
+intervals over test rows, and noise floors; ``search_gains`` compares each with the published
+default that its search began with. ``rank_comparison`` asks for differences that hold over
 (dataset, model) blocks. Both need no training: they read what evaluations have stored.
 """
 
@@ -9,6 +10,7 @@ from orchestrator.statistics._bootstrap import Difference, PairedBootstrap, pair
 from orchestrator.statistics._claims import ClaimVerdict, PairVerdict, judge_claim
 from orchestrator.statistics._compare import StoredPredictions, TaskComparison, compare
 from orchestrator.statistics._diagram import critical_difference_diagram
+from orchestrator.statistics._gain import search_gains
 from orchestrator.statistics._ranks import (
     BlockScores,
     PairTest,
@@ -37,4 +39,5 @@ __all__ = [
     "judge_claim",
     "paired_bootstrap",
     "rank_comparison",
+    "search_gains",
 ]

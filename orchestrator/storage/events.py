@@ -31,7 +31,7 @@ UNCHECKED = b'{"time":'  # Begins the lines of journals from before there were c
 NAMED = b'{"event":"'
 
 # Left out of a line where they are not known.
-SPARSE = frozenset(("epoch_seconds", "peak_memory", "host", "traceback"))
+SPARSE = frozenset(("epoch_seconds", "peak_memory", "host", "traceback", "default_predictions"))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -195,6 +195,8 @@ class Evaluated(Event):
     Attributes:
         metrics: ``test_*``.
         predictions: Key of the ``evaluate`` artifact.
+        default_predictions: That of the published default, the study's first trial, measured beside
+            the trial that was chosen; None where nothing was searched.
         seconds: What the chain of stages cost to compute, if that is known.
         computed: On what each stage of the chain was computed: by stage, see ``computed_on``.
         artifacts: File name to absolute path.
@@ -206,6 +208,7 @@ class Evaluated(Event):
     seed: int
     metrics: Mapping[str, float]
     predictions: str = ""
+    default_predictions: str | None = None
     seconds: float | None = None
     computed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     artifacts: Mapping[str, str] = field(default_factory=dict)

@@ -37,9 +37,9 @@ def collect_garbage(
     """Remove artifacts that no kept sweep needs, and tell how many and how large.
 
     Needed are the outcomes that closed studies chose, for every seed, what these build on, and
-    their test predictions; of a study that is not closed yet everything, so that it can go on. A
-    sweep that was cut short can be resumed afterwards, a finished one needs nothing computed again
-    but what the machine failed.
+    their test predictions and those of the published defaults that they were chosen over; of a
+    study that is not closed yet everything, so that it can go on. A sweep that was cut short can be
+    resumed afterwards, a finished one needs nothing computed again but what the machine failed.
 
     While a kept sweep is open (it was interrupted, its journal was cut short, or the machine failed
     trials of it), what no journal names is kept too: it may be what that sweep computed last. Of
@@ -121,6 +121,7 @@ class _Needs:
             for trial in stored
             if trial.role != "search" or chosen.get(trial.study, trial.key) == trial.key
         }
+        self.predictions = {trial.default_predictions for trial in ledger.trials.values()}
 
 
 def _clear(kind: str, entries: list[Entry], dry_run: bool) -> Removal:
@@ -140,13 +141,15 @@ def _entries(root: Path, needs: list[_Needs], given_up: list[_Needs]) -> dict[st
         stored = {(stage, path.name) for stage in STAGES for path in _artifacts(root / stage)}
         needed |= stored.difference(*(sweep.named for sweep in [*needs, *given_up]))
     kept = _with_upstream(root, needed)
+    predictions = {key for need in needs for key in need.predictions}
     found: dict[str, list[Entry]] = {}
     for folder in sorted(path for path in root.glob("*") if path.is_dir()):
         if folder.name == "checkpoints":
             found[folder.name] = [(path, any_open) for path in sorted(folder.rglob("*.pt"))]
         else:
             found[folder.name] = [
-                (path, _is_kept(path, folder.name, kept, any_open)) for path in _artifacts(folder)
+                (path, path.name in predictions or _is_kept(path, folder.name, kept, any_open))
+                for path in _artifacts(folder)
             ]
     old = time.time() - DRAFT_SECONDS
     found["drafts"] = [(path, path.stat().st_mtime > old) for path in sorted(root.rglob("*.tmp"))]

@@ -42,6 +42,7 @@ class Trial(TrialStarted):
         objective: What the search minimises, once it is scored.
         test: Metrics on test data without their prefix, if it was measured there.
         predictions: Key of the ``evaluate`` artifact.
+        default_predictions: That of its study's published default, if it was chosen over that.
         chain_seconds: What its chain of stages cost to compute, if that is known.
         computed: On what each stage of the chain was computed, if that is known.
         run_id: Its run on the tracking store, if that was asked.
@@ -64,6 +65,7 @@ class Trial(TrialStarted):
     objective: float | None = None
     test: Mapping[str, float] = field(default_factory=dict)
     predictions: str = ""
+    default_predictions: str = ""
     chain_seconds: float | None = None
     computed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     run_id: str = ""
@@ -256,6 +258,7 @@ class Ledger:
         found = {name.removeprefix(TEST_PREFIX): v for name, v in event.metrics.items()}
         trial.test = {**trial.test, **found}
         trial.predictions, trial.computed = event.predictions, event.computed
+        trial.default_predictions = event.default_predictions or trial.default_predictions
         if event.seconds is not None:
             trial.chain_seconds = event.seconds
 

@@ -31,6 +31,9 @@ class StudyResult:
         code: Git commit that the chosen trial ran with, with ``-dirty`` for local changes.
         started: When the study was opened, seconds since 1970.
         predictions: Keys of the ``evaluate`` artifacts, one a seed, aligned with ``test``.
+        searched_predictions: Key of the ``evaluate`` artifact of the chosen trial itself.
+        default_predictions: That of the study's published default, its first trial; empty where it
+            was not measured.
         seconds: What the chosen chain of stages cost to compute, one a seed, aligned with ``test``;
             stages that were reused count what they cost at first. Empty where that is not known.
         rule: How the choice was made: ``objective``, ``accuracy_tolerance``, ``epoch``, ``tie``.
@@ -62,6 +65,8 @@ class StudyResult:
     code: str = ""
     started: float = 0.0
     predictions: tuple[str, ...] = ()
+    searched_predictions: str = ""
+    default_predictions: str = ""
     seconds: tuple[float, ...] = ()
     rule: dict[str, str] = field(default_factory=dict)
     subset: str = ""
@@ -72,6 +77,18 @@ class StudyResult:
         for name in ("trials_finished", "trials_failed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} is outside [0, inf)")
+
+    @property
+    def kept_default(self) -> bool:
+        """Tell whether the search chose the published default that it began with."""
+        return bool(self.default_predictions) and (
+            self.default_predictions == self.searched_predictions
+        )
+
+    @property
+    def searched(self) -> bool:
+        """Tell whether there was more than one trial to choose from."""
+        return self.trials_finished + self.trials_failed > 1
 
 
 def as_text(value: Any) -> str:
@@ -128,6 +145,8 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
         code=chosen.code if chosen else study.code,
         started=study.time / 1000,
         predictions=_known([trial.predictions or None for trial in ours]),
+        searched_predictions=chosen.predictions if chosen else "",
+        default_predictions=chosen.default_predictions if chosen else "",
         seconds=_known([trial.chain_seconds for trial in ours]),
         rule={name: as_text(value) for name, value in study.rule.items()},
         subset=_subset(study),

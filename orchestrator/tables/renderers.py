@@ -221,9 +221,11 @@ def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
     suites = {name for result in results for seed in result.test for name in seed if "/" in name}
     metrics = [*COLUMNS, *sorted(suites)]
     figures = [f"{metric}_{part}" for metric in metrics for part in ("mean", "std")]
+    gained = list(dict.fromkeys(metric for _, _, metric in table.gains or ()))
+    gains = [f"{metric}_gain{part}" for metric in gained for part in ("", "_low", "_high")]
     head = ["sweep", "task", "recipe", "status", "trials_finished", "trials_failed", "reason"]
     head += ["seeds", *figures, *(f"validation_{metric}" for metric in COLUMNS)]
-    yield [*head, "configuration", "run_ids"]
+    yield [*head, "configuration", "run_ids", *gains]
     for result in results:
         line: list[object] = list(map(_harmless, (result.sweep, result.task, result.recipe)))
         line += [result.status, result.trials_finished, result.trials_failed]
@@ -232,7 +234,11 @@ def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
             line += table.summary(result.recipe, result.task, metric) or (None, None)
         line += [result.validation.get(metric) for metric in COLUMNS]
         configuration = json.dumps(result.configuration, sort_keys=True, default=str)
-        yield [*line, configuration, " ".join(result.run_ids)]
+        line += [configuration, " ".join(result.run_ids)]
+        for metric in gained:
+            gain = (table.gains or {}).get((result.recipe, result.task, metric))
+            line += (gain.value, gain.low, gain.high) if gain else (None, None, None)
+        yield line
 
 
 CELL_HEAD = ("layout", "row", "recipes", "column", "tasks", "metrics", "status", "mean", "std")
@@ -240,7 +246,8 @@ CELL_HEAD = ("layout", "row", "recipes", "column", "tasks", "metrics", "status",
 
 def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
     """Yield a head, then one line a row and column."""
-    yield [*CELL_HEAD, "noise_floor", "published", "run_ids"]
+    gained = [] if table.gains is None else ["gain", "gain_low", "gain_high"]
+    yield [*CELL_HEAD, "noise_floor", "published", "run_ids", *gained]
     for row in table.rows:
         for position, entry in enumerate(table.columns):
             notice, found = table.notice(row, entry), table.figure(row, entry)
@@ -250,7 +257,9 @@ def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
             line: list[object] = [_harmless(text) for text in words]
             line += found or (None, None)
             line += [table.noise_floor(row, entry), table.published.get((row.label, position))]
-            yield [*line, " ".join(table.run_ids(row, entry))]
+            gain = table.gain(row, entry)
+            ends = (gain.value, gain.low, gain.high) if gain else [None] * len(gained)
+            yield [*line, " ".join(table.run_ids(row, entry)), *ends]
 
 
 def _harmless(text: str) -> str:

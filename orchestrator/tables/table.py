@@ -16,6 +16,7 @@ from trainables.common.errors import InputError
 
 INSIDE = "†"  # a figure that is not above its noise floor
 SIMILAR = "≈"  # a difference that is not above the noise floor
+KEPT = "default"  # the published default was chosen
 
 
 class Summary(NamedTuple):
@@ -41,6 +42,28 @@ class Cell(NamedTuple):
     tone: str = ""
     asides: tuple[str, ...] = ()
     span: int = 1
+
+
+class Gain(NamedTuple):
+    """What the search brought in one cell, over the published default that it began with.
+
+    Attributes:
+        value: The chosen trial's metric minus the default's; fractions (nats for NLL).
+        low, high: Ends of its 95% interval.
+        kept: Whether the default was chosen itself.
+        similar: Whether the difference is not above the noise floor.
+    """
+
+    value: float
+    low: float
+    high: float
+    kept: bool
+    similar: bool
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is more than other test rows explain."""
+        return (self.low > 0 or self.high < 0) and not self.similar
 
 
 class Notice(NamedTuple):
@@ -100,6 +123,7 @@ class ComparisonTable:
         floor: Whether each figure's noise floor is shown.
         runs: Whether the runs that the figures come from are listed below the table.
         layout: Name of the layout that it follows, or nothing.
+        gains: By recipe, task and metric, what the search brought; None if that was not asked for.
     """
 
     rows: tuple[Row, ...]
@@ -110,6 +134,7 @@ class ComparisonTable:
     floor: bool = False
     runs: bool = False
     layout: str = ""
+    gains: Mapping[tuple[str, str, str], Gain] | None = None
 
     @property
     def recipes(self) -> tuple[str, ...]:
@@ -259,8 +284,18 @@ class ComparisonTable:
         mark = {best: "best", second: "second"}.get(text, "") if math.isfinite(found.mean) else ""
         inside = INSIDE if floor is not None and found.mean <= floor else ""
         whole = text if found.std is None else f"{text} ± {show(found.std)}"
+        gain = self.gain(row, entry)
+        if gain is not None:
+            return Cell(whole + inside, mark, *_shown_gain(gain, entry.shown, asides))
         change, tone = self._change(row, entry, found.mean, floor)
         return Cell(whole + inside, mark, change, tone, asides)
+
+    def gain(self, row: Row, entry: TableColumn) -> Gain | None:
+        """Return what the search brought in a cell, or None if unknown or of several studies."""
+        sources = self.sources(row, entry.tasks)
+        if self.gains is None or len(sources) != 1 or len(entry.metrics) != 1:
+            return None
+        return self.gains.get((*sources[0], entry.metrics[0]))
 
     def _change(
         self, row: Row, entry: TableColumn, mean: float, floor: float | None
@@ -312,11 +347,32 @@ class ComparisonTable:
         if baselines:
             other = next(iter(baselines)) if len(baselines) == 1 else "that it varies"
             yield f"after a figure, its difference from the row {other}"
+        if self.gains is not None:
+            yield from self._of_gains()
         if self.floor:
             yield (
                 "floor: what a perfectly calibrated network with the same confidences would show "
                 f"on average on these test rows; {INSIDE} a figure not above it, {SIMILAR} a "
                 "difference not above it"
+            )
+
+    def _of_gains(self) -> Iterator[str]:
+        """Yield what the gains of a search say, and of which rows none is known."""
+        yield (
+            "after a figure, what the search of the recipe's last stage brought over the published "
+            f"default, on its own seed, with the 95 % interval over test rows; {KEPT}: that was "
+            f"chosen; {SIMILAR} not above the noise floor"
+        )
+        known = {pair[:2] for pair in self.gains or ()}
+        lacking = [r for r in self._used if (r.recipe, r.task) not in known and r.test]
+        unsearched = [result for result in lacking if not result.searched]
+        if unsearched:
+            yield f"nothing was searched for {_named(unsearched)}"
+        unknown = [result for result in lacking if result not in unsearched]
+        if unknown:
+            yield (
+                "the published default failed, or was not measured (running the sweep again does) "
+                f"for {_named(unknown)}"
             )
 
     def _sweeps(self) -> Iterator[str]:
@@ -341,6 +397,18 @@ class ComparisonTable:
             yield f"runs of {result.recipe} on {result.task} (sweep {result.sweep}): {listing}"
 
 
+def _shown_gain(
+    gain: Gain, shown: Column, asides: tuple[str, ...]
+) -> tuple[str, str, tuple[str, ...]]:
+    """Return a gain, whether it is better or worse, and what stands beside it."""
+    if gain.kept:
+        return KEPT, "", asides
+    ends = f"[{shown.show_change(gain.low)}, {shown.show_change(gain.high)}]"
+    change = f"{SIMILAR} " * gain.similar + shown.show_change(gain.value)
+    side = "better" if (gain.value > 0) == shown.higher else "worse"
+    return change, side if gain.tells else "", (ends, *asides)
+
+
 def _summary(values: Sequence[float]) -> Summary | None:
     """Return mean and sample standard deviation, or None without values."""
     if not values:
@@ -362,6 +430,11 @@ def _outcome(result: StudyResult | None) -> Notice | None:
         counts = f"{result.trials_finished} trials finished, {result.trials_failed} failed"
         return Notice("running", f"running ({counts})")
     return None if result.test else Notice("no figures", "finished, without test figures")
+
+
+def _named(results: Sequence[StudyResult]) -> str:
+    several = len({result.task for result in results}) > 1
+    return ", ".join(f"{r.recipe} on {r.task}" if several else r.recipe for r in results)
 
 
 def _failed_trials(result: StudyResult) -> str:

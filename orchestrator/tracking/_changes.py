@@ -143,6 +143,8 @@ class Changes:
         tags = {names.EVALUATED: names.yes(True), names.PREDICTIONS: event.predictions or ""}
         if event.computed:
             tags[names.COMPUTED] = json.dumps(event.computed)
+        if event.default_predictions:
+            tags[names.DEFAULT_PREDICTIONS] = event.default_predictions
         return Change(trial.key, points, tags=tags, artifacts=dict(event.artifacts or {}))
 
     def _closed(self, study: Study, event: StudyClosed) -> list[Change]:

@@ -130,6 +130,7 @@ def trial_of(run: Run) -> Trial:
         code=tags.get(names.GIT_COMMIT, ""),
         artifact=tags.get(names.ARTIFACT, ""),
         predictions=tags.get(names.PREDICTIONS, ""),
+        default_predictions=tags.get(names.DEFAULT_PREDICTIONS, ""),
         chain_seconds=metrics.get(names.CHAIN_SECONDS),
         computed=json.loads(tags.get(names.COMPUTED, "{}")),
     )

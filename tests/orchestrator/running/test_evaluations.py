@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.running.evaluate import Evaluation, evaluate_all
+from orchestrator.running.evaluate import Evaluation, evaluate_all, pending_evaluations
+from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.spec import parse_sweep
 from trainables.common.errors import InputError, StorageError
 from trainables.store.artifacts import ArtifactStore
@@ -101,3 +102,28 @@ def test_a_storage_that_cannot_be_written_ends_the_sweep(tmp_path: Path) -> None
     with pytest.raises(StorageError) as caught:
         measured(OneNode(error), tmp_path)
     assert caught.value is error
+
+
+def test_a_published_default_that_is_there_is_measured_beside_the_chosen_trial_once() -> None:
+    request = SimpleNamespace(data="")
+    chosen, again = (SimpleNamespace(trial=SimpleNamespace(key=k, request=request)) for k in "ab")
+    plan = SimpleNamespace(
+        row=True,
+        stage="train",
+        task=SimpleNamespace(id="t", suites=()),
+        recipe=SimpleNamespace(name="mbls"),
+    )
+    study = SimpleNamespace(
+        plan=plan, chosen=chosen, seeds={0: chosen, 1: again}, default_artifact="d"
+    )
+    spec = SimpleNamespace(data_root="")
+    state: Any = SimpleNamespace(plan=SimpleNamespace(spec=spec), studies={"t|mbls": study})
+    assert [job.default for job in pending_evaluations(state, Ledger())] == ["d", ""]
+
+    past: Any = SimpleNamespace(trials={})
+    for key in "ab":
+        past.trials[key] = SimpleNamespace(test={"ece": 0.1}, default_predictions="")
+    assert [job.default for job in pending_evaluations(state, past)] == ["d"]
+    assert pending_evaluations(state, past, lambda stage, key: False) == []
+    past.trials["a"].default_predictions = "p"
+    assert pending_evaluations(state, past) == []

@@ -21,6 +21,7 @@ from mlflow.entities import Run
 from orchestrator import best_config, comparison_table, run_sweep
 from orchestrator.cli import main
 from orchestrator.running.run import SweepOutcome
+from orchestrator.statistics import search_gains
 from orchestrator.storage.journal import read_events
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.plan import searched_parameters, starting_values
@@ -189,6 +190,21 @@ def test_only_chosen_configurations_have_test_metrics(runs: list[Run], events: l
         if run.data.tags["calsweep.kind"] == "trial":
             tested = any(name.startswith("test_") for name in run.data.metrics)
             assert tested == (run.data.tags["calsweep.key"] in chosen)
+
+
+def test_what_each_search_brought_can_be_told(outcome: SweepOutcome) -> None:
+    """The first trial, that of the published values, is measured beside the chosen one."""
+    store = Storage.of(outcome.spec).store()
+    searched = [result for result in outcome.results if result.searched]
+    assert sorted(result.recipe for result in searched) == ["ce+macal", "mbls", "mbls+macal"]
+    found = search_gains(outcome.results, store, "nll", draws=1)
+    assert found.bootstrap.differences.keys() == {result.recipe for result in searched}
+    for result in searched:
+        default = store.find("evaluate", result.default_predictions)
+        assert default is not None
+        gap = result.test[0]["nll"] - default.record["metrics"]["nll"]
+        assert found.bootstrap.differences[result.recipe].value == pytest.approx(gap, abs=1e-6)
+    assert found.absent == dict.fromkeys(["ce", "ce+ts", "mbls+ts"], "nothing was searched")
 
 
 def test_test_data_are_read_after_the_last_search_trial(events: list[Any]) -> None:

@@ -94,6 +94,18 @@ def test_what_was_not_chosen_goes_and_the_whole_chain_of_the_chosen_stays(
     assert all(kind.bytes_removed > 400 for kind in told if kind.removed)
 
 
+def test_the_predictions_of_a_published_default_stay_though_its_network_goes(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    default = "de" * 32
+    write(store, "evaluate", default, upstream=TRAIN_B)
+    both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", TRAIN_B))
+    measured = {"event": "evaluated", "key": "k0", "study": "t|ce", "seed": 0, "metrics": {}}
+    sweep("one", *both, CLOSED, {**measured, "default_predictions": default})
+    collect_garbage(Storage(tmp_path))
+    assert left(store) == {TRAIN_A, default}
+
+
 EVERYTHING = {TRAIN_A, TRAIN_B, FEATURES_A, FEATURES_B, REFINE, EVALUATED}
 
 

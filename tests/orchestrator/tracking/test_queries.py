@@ -284,6 +284,7 @@ def test_where_a_result_comes_from_travels_with_it(writer, store):
     writer.close(study, key)
     for seed, trial in enumerate((key, other)):
         facts = {"predictions": f"p{seed}", "seconds": 10.5 + seed}
+        facts |= {"default_predictions": "d0"} if seed == 0 else {}
         writer.evaluate(trial, study, seed=seed, test_ece=0.1, facts=facts)
     writer.end()
     ours, theirs = both(writer, store)
@@ -294,6 +295,7 @@ def test_where_a_result_comes_from_travels_with_it(writer, store):
     assert result.fingerprint == "f2"
     assert result.started == 1_800_000_000.01
     assert result.predictions == ("p0", "p1")
+    assert (result.searched_predictions, result.default_predictions) == ("p0", "d0")
     assert result.seconds == (10.5, 11.5)
     assert result.rule == {**RULE, "accuracy_tolerance": "0.01"}
     assert result.test == ({"ece": 0.1}, {"ece": 0.1})

@@ -1,0 +1,130 @@
+"""What searches brought over their published defaults, and how the table shows it."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+import torch
+
+import orchestrator.tracking
+from orchestrator.cli import main
+from orchestrator.statistics import paired_bootstrap, search_gains
+
+LABELS = torch.arange(300) % 4
+FIELDS = {"dataset": "digits", "model": "convnet"}
+
+
+@pytest.fixture
+def searched(evaluated, made_up):
+    """Return a function giving the result of a search, with the predictions of its default."""
+
+    def make(recipe, chosen, default, trials=4, **fields):
+        test = {"test": ({"ece": 0.1, "smooth_ece": 0.2},), "trials_finished": trials}
+        tables = {"chosen": chosen, "default": default}
+        keys = {
+            name: evaluated(f"{recipe}-{name}", [table], LABELS).predictions[0]
+            for name, table in tables.items()
+            if table is not None
+        }
+        known = {"searched_predictions": keys["chosen"]}
+        known["default_predictions"] = keys.get("default", "")
+        return evaluated(recipe, [chosen], LABELS, **{**FIELDS, **test, **known, **fields})
+
+    return make
+
+
+def test_a_gain_is_the_paired_difference_from_the_default(searched, made_up, artifacts):
+    chosen, default = made_up(LABELS, 0), made_up(LABELS, 1, sharpness=3.0)
+    found = search_gains([searched("mbls", chosen, default)], artifacts, "nll", draws=50)
+    tables = {"mbls": [chosen], "default": [default]}
+    expected = paired_bootstrap(tables, LABELS, "nll", baseline="default", draws=50)
+    assert found.bootstrap.differences == expected.differences
+    assert found.side("mbls") == "better"
+
+
+def test_a_default_that_was_chosen_brought_nothing(searched, made_up, artifacts):
+    result = searched("mbls", made_up(LABELS, 0), None)
+    (key,) = result.predictions
+    kept = searched(
+        "ls", made_up(LABELS, 0), None, searched_predictions=key, default_predictions=key
+    )
+    assert kept.kept_default
+    assert not result.kept_default
+    change = search_gains([kept], artifacts, "ece").bootstrap.differences["ls"]
+    assert (change.value, change.low, change.high) == (0, 0, 0)
+
+
+def test_why_no_gain_is_known_is_told(searched, made_up, artifacts):
+    table = made_up(LABELS, 0)
+    results = [
+        searched("ce", table, None, trials=1),
+        searched("mbls", table, None),
+        searched("ls", table, table, status="failed"),
+    ]
+    assert search_gains(results, artifacts).absent == {
+        "ce": "nothing was searched",
+        "mbls": "its published default failed, or was not measured",
+        "ls": "failed",
+    }
+
+
+@pytest.fixture
+def table(monkeypatch, capsys, tmp_path, searched, made_up):
+    """Return a function that shows the table of four recipes, one a kind of gain."""
+    near, far = made_up(LABELS, 0), made_up(LABELS, 0, sharpness=4.0)
+    kept = searched("fl", near, None)
+    same = dict.fromkeys(("searched_predictions", "default_predictions"), kept.predictions[0])
+    results = [
+        searched("ce", near, None, trials=1),
+        searched("ls", near, far),
+        searched("mbls", near, None, **same),
+        searched("acls", near, None),
+    ]
+    monkeypatch.setattr(
+        orchestrator.tracking, "study_results", lambda uri, sweep: results, raising=False
+    )
+
+    def call(*arguments):
+        code = main(["table", "s", "--gain", *arguments, "--storage", str(tmp_path)])
+        found = capsys.readouterr()
+        return code, found.out, found.err
+
+    return call
+
+
+def test_the_table_tells_what_each_search_brought(table):
+    code, out, err = table("--metrics", "ece,smooth_ece", "--format", "markdown")
+    assert (code, err) == (0, "")
+    rows = {line.split("|")[1].strip(): line for line in out.splitlines() if line.startswith("|")}
+    assert rows["ls"].count("(-") == 1
+    assert "\\[-" in rows["ls"]
+    assert "(default)" in rows["mbls"]
+    assert "(" not in rows["ce"] + rows["acls"]
+    assert "nothing was searched for ce\n" in out
+    assert "the published default failed, or was not measured" in out
+    assert out.rstrip().endswith("for acls")
+
+
+def test_gains_as_csv_are_fractions(table):
+    _, out, _ = table("--metrics", "ece", "--format", "csv")
+    rows = {row["recipe"]: row for row in csv.DictReader(io.StringIO(out))}
+    value, low, high = (float(rows["ls"][f"ece_gain{end}"]) for end in ("", "_low", "_high"))
+    assert -0.5 < low < value < high < 0
+    assert float(rows["mbls"]["ece_gain"]) == 0
+    assert rows["acls"]["ece_gain"] == rows["ce"]["ece_gain"] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--baseline", "ce"), "--gain and --baseline exclude each other"),
+        (("--metrics", "smooth_ece"), "--gain: no column of the table is one of acc, nll"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(table, arguments, message):
+    code, _, err = table(*arguments)
+    assert code == 2
+    assert message in err
+    assert len(err.splitlines()) == 1
