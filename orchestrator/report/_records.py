@@ -168,6 +168,8 @@ def _rule(result: StudyResult) -> str:
         f"lowest {rule.get('objective', '?')}, accuracy tolerance "
         f"{rule.get('accuracy_tolerance', '?')}, epoch: {rule.get('epoch', '?')}, "
         f"of equals the {rule.get('tie', '?')}"
+        + (f", plus {rule['accuracy_errors']} standard errors" if "accuracy_errors" in rule else "")
+        + (", the published default unless clearly beaten" if "keep_default" in rule else "")
     )
 
 

@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import ShipperProcess, check_login, listens, start_shipper
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
+from trainables.stages import validation_rows
 from trainables.store.artifacts import ArtifactStore
 
 STALLED_SECONDS = 45.0  # A tracking server that takes nothing for so long counts as away.
@@ -128,7 +130,15 @@ def _run(
         status = "interrupted"
         try:
             usable = _usable(store, past)
-            state = SweepState(plan, begun.sweep_id, data, journal.append, past, usable)
+            state = SweepState(
+                plan,
+                begun.sweep_id,
+                data,
+                journal.append,
+                past,
+                usable,
+                partial(validation_rows, store),
+            )
             if _compute(state, past, journal, store, address, console):
                 status = "finished" if state.succeeded else "failed"
         except KeyboardInterrupt:

@@ -3,9 +3,20 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from orchestrator.search.choice import FINISHED, SEARCH, ChoiceRule, Rank, stands_for_choice
+from torch import Tensor
+
+from orchestrator.search.choice import (
+    FINISHED,
+    SEARCH,
+    ChoiceRule,
+    Margin,
+    Rank,
+    stands_for_choice,
+)
+from orchestrator.search.paired import Predictions, standard_error
 from orchestrator.search.study import StudySearch
 from orchestrator.search.study_state import Past, StudyState
 from orchestrator.search.trials import Chosen, TrialMaker, TrialSpec
@@ -13,10 +24,14 @@ from orchestrator.storage.events import Event, StudyClosed, StudyOpened, TrialFi
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import BASELINE, Plan, StudyPlan
 from trainables.data import PreparedData
-from trainables.stages import STAGES
+from trainables.stages import STAGES, objective_terms
 
 # Trials of one pass: enough to fill a device, few enough that a block spreads over several.
 PASS = 32
+
+
+def _no_predictions(stage: str, key: str) -> tuple[Tensor, Tensor]:
+    raise LookupError(f"no predictions are known of {stage} {key}")
 
 
 class SweepState:
@@ -24,7 +39,8 @@ class SweepState:
 
     Trials that ended in the ``past``, an interrupted run of the same sweep, are taken over, not
     computed again, unless the machine failed them, or their artifacts are no longer ``available``,
-    by stage and key. The ``studies`` stand by name, each after those it builds on.
+    by stage and key. ``predictions`` are asked for by rules that compare configurations row by row.
+    The ``studies`` stand by name, each after those it builds on.
     """
 
     def __init__(
@@ -35,12 +51,14 @@ class SweepState:
         emit: Callable[[Event], None],
         past: Ledger | None = None,
         available: Callable[[str, str], bool] = lambda stage, key: True,
+        predictions: Predictions = _no_predictions,
     ) -> None:
         self.plan = plan
         self.sweep_id = sweep_id
         self._trials = TrialMaker(sweep_id, plan.spec, data)
         self._emit = emit
         self._available = available
+        self._predictions = predictions
         self._held: TrialSpec | None = None
         self.taken_over = 0
         self._past = Past(past or Ledger())
@@ -184,10 +202,10 @@ class SweepState:
             study.unscored.add(trial.number)
         else:
             position = self.plan.spec.seeds.index(trial.request.seed)
-            value = self._objective(study, outcome) if outcome.status == FINISHED else None
-            study.seeds[position] = None if value is None else Chosen(trial, outcome, value)
-            if value is not None:
-                self._emit_once(TrialScored(key=trial.key, objective=value))
+            scored = self._scored(study, trial, outcome) if outcome.status == FINISHED else None
+            study.seeds[position] = Chosen(trial, outcome, scored.objective) if scored else None
+            if scored is not None:
+                self._emit_once(scored)
         self._settle()
 
     def _settle(self) -> None:
@@ -204,35 +222,82 @@ class SweepState:
         """Hand scores to the study's search; return whether the study closed."""
         for number in sorted(study.unscored):
             outcome = study.outcomes[number]
-            value = self._objective(study, outcome)
+            scored = self._scored(study, study.trials[number], outcome)
+            value = None if scored is None else scored.objective
             study.objectives[number] = math.inf if value is None else value
             study.search.score(number, value, outcome.status)
-            if value is not None:
-                self._emit_once(TrialScored(key=study.trials[number].key, objective=value))
+            if scored is not None:
+                self._emit_once(scored)
         study.unscored.clear()
         if len(study.objectives) < study.plan.trials:
             return False
         self._choose(study)
         return True
 
-    def _objective(self, study: StudyState, outcome: TrialFinished) -> float | None:
+    def _scored(
+        self, study: StudyState, trial: TrialSpec, outcome: TrialFinished
+    ) -> TrialScored | None:
         """Return what is minimised; None for a failed trial."""
         if outcome.status == "failed":
             return None
-        reference = self.studies[study.plan.reference].chosen if study.plan.reference else None
-        return study.rule.score(outcome.metrics, reference.outcome.metrics if reference else None)
+        reference = self._reference(study)
+        if reference is None:
+            return TrialScored(key=trial.key, objective=study.rule.score(outcome.metrics))
+        error = None
+        if study.rule.pairs_accuracy and outcome.status == FINISHED:
+            error = self._accuracy_error(trial, outcome, reference)
+        value = study.rule.score(outcome.metrics, reference.outcome.metrics, error or 0.0)
+        return TrialScored(key=trial.key, objective=value, error=error)
 
-    def _choose(self, study: StudyState) -> None:
+    def _reference(self, study: StudyState) -> Chosen | None:
+        """Return the configuration of plain cross-entropy that guards a study, if one does."""
+        return self.studies[study.plan.reference].chosen if study.plan.reference else None
+
+    def _accuracy_error(self, trial: TrialSpec, outcome: TrialFinished, plain: Chosen) -> float:
+        known = self._past.accuracy_error(trial)
+        if known is not None:
+            return known
+        lost = self._terms("acc", plain.trial, plain.outcome) - self._terms("acc", trial, outcome)
+        return standard_error(lost)
+
+    def _terms(self, metric: str, trial: TrialSpec, outcome: TrialFinished) -> Tensor:
+        return objective_terms(metric, *self._predictions(trial.request.stage, outcome.artifact))
+
+    def choice(self, study: StudyState, trials: int) -> tuple[Chosen | None, Margin | None]:
+        """Return what a study chooses from its first trials, all of which are scored."""
         ranked = [
             Rank(objective, number)
             for number, objective in study.objectives.items()
-            if stands_for_choice(study.trials[number].role, study.outcomes[number].status)
+            if number < trials
+            and stands_for_choice(study.trials[number].role, study.outcomes[number].status)
         ]
-        if ranked:
-            best = min(ranked)
-            trial, outcome = study.trials[best.number], study.outcomes[best.number]
-            study.seeds[0] = Chosen(trial, outcome, best.objective)
-        self._close(study, _reason(study.failures(), bool(ranked)))
+        if not ranked:
+            return None, None
+        best, margin = study.rule.choose(ranked, partial(self._margin, study))
+        trial, outcome = study.trials[best.number], study.outcomes[best.number]
+        return Chosen(trial, outcome, best.objective), margin
+
+    def _margin(self, study: StudyState, best: Rank, default: Rank) -> Margin:
+        known = self._past.margin(study.plan.id)
+        if known is not None:
+            return known
+        change = self._guarded_terms(study, default) - self._guarded_terms(study, best)
+        return Margin(default.objective - best.objective, standard_error(change))
+
+    def _guarded_terms(self, study: StudyState, rank: Rank) -> Tensor:
+        """Return what each row adds to the guarded objective of a trial, up to a constant."""
+        trial, outcome = study.trials[rank.number], study.outcomes[rank.number]
+        terms, reference = self._terms(study.rule.metric, trial, outcome), self._reference(study)
+        if reference is None or rank.objective == outcome.metrics[study.rule.objective]:
+            return terms
+        plain = self._terms("acc", reference.trial, reference.outcome)
+        return terms + plain - self._terms("acc", trial, outcome)
+
+    def _choose(self, study: StudyState) -> None:
+        chosen, study.margin = self.choice(study, study.plan.trials)
+        if chosen is not None:
+            study.seeds[0] = chosen
+        self._close(study, _reason(study.failures(), chosen is not None))
 
     def _close(self, study: StudyState, reason: str) -> None:
         if study.closed:

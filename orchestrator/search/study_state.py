@@ -1,13 +1,13 @@
 """What is known of one study while its sweep runs, and what journals tell and are told of it."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.search.choice import FINISHED, SEARCH, ChoiceRule
+from orchestrator.search.choice import FINISHED, SEARCH, ChoiceRule, Margin
 from orchestrator.search.study import StudySearch
 from orchestrator.search.trials import Chosen, TrialSpec
 from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished, TrialScored
-from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.ledger import Ledger, Study
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from trainables.data import PreparedData
@@ -28,6 +28,7 @@ class StudyState:
         leaders: Trial to the one whose pass computes it, perhaps itself.
         seeds: Position of a seed to what was chosen for it, None where that failed.
         seeds_asked: Seeds that were given out, the first included.
+        margin: Of the best trial over the published default, if that decided.
         closed: Whether its search is over.
     """
 
@@ -42,6 +43,7 @@ class StudyState:
     leaders: dict[int, int] = field(default_factory=dict)
     seeds: dict[int, Chosen | None] = field(default_factory=dict)
     seeds_asked: int = 1
+    margin: Margin | None = None
     closed: bool = False
 
     @property
@@ -92,7 +94,7 @@ class StudyState:
             model=task.model,
             protocol=task.protocol_name,
             setting=setting_of(task, data),
-            rule=asdict(self.rule),
+            rule=self.rule.plain(),
             origin=_origin(plan, spec),
         )
 
@@ -104,6 +106,7 @@ class StudyState:
             finished=sum(outcome.status == FINISHED for outcome in self.outcomes.values()),
             failed=len(self.failures()),
             reason=reason,
+            margin=self.margin._asdict() if self.margin else None,
         )
 
 
@@ -118,7 +121,8 @@ class Past:
         """Tell whether the same was written last; a study is opened but once, whatever it says."""
         if isinstance(event, TrialScored):
             trial = self._trials.get(event.key)
-            return trial is not None and trial.objective == event.objective
+            told = None if trial is None else (trial.objective, trial.accuracy_error)
+            return told == (event.objective, event.error)
         study = self._studies.get(event.study)
         return study is not None and (isinstance(event, StudyOpened) or study.closed == event)
 
@@ -131,10 +135,23 @@ class Past:
 
     def can_do_without(self, trial: TrialSpec) -> bool:
         """Tell whether a closed study has chosen another trial than this one, for good."""
-        study = self._studies.get(trial.study)
-        if self._tries_again or study is None or study.chosen is None:
-            return False
-        return trial.role == SEARCH and study.chosen != trial.key
+        study = self._settled(trial.study)
+        return study is not None and trial.role == SEARCH and study.chosen != trial.key
+
+    def _settled(self, name: str) -> Study | None:
+        """Return a study that has chosen for good."""
+        study = self._studies.get(name)
+        return None if self._tries_again or study is None or study.chosen is None else study
+
+    def margin(self, name: str) -> Margin | None:
+        """Return the margin that settled a study for good: the artifacts of it may be gone."""
+        study = self._settled(name)
+        told = study.closed.margin if study is not None and study.closed is not None else None
+        return None if told is None else Margin(told["difference"], told["error"])
+
+    def accuracy_error(self, trial: TrialSpec) -> float | None:
+        """Return the standard error with which a trial that can be done without was guarded."""
+        return self._trials[trial.key].accuracy_error if self.can_do_without(trial) else None
 
     def outcome(self, key: str) -> TrialFinished | None:
         """Return how a trial ended; None also if the machine failed it, so that it runs again."""

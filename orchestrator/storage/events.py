@@ -31,7 +31,9 @@ UNCHECKED = b'{"time":'  # Begins the lines of journals from before there were c
 NAMED = b'{"event":"'
 
 # Left out of a line where they are not known.
-SPARSE = frozenset(("epoch_seconds", "peak_memory", "host", "traceback", "default_predictions"))
+SPARSE = frozenset(
+    ("epoch_seconds", "peak_memory", "host", "traceback", "error", "margin", "default_predictions")
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,11 +165,17 @@ class TrialFinished(Event):
 
 @dataclass(slots=True, kw_only=True)
 class TrialScored(Event):
-    """A trial got its guarded validation objective, lower is better, perhaps after its end."""
+    """A trial got its guarded validation objective, lower is better, perhaps after its end.
+
+    Attributes:
+        error: Paired standard error of its accuracy's difference from plain cross-entropy's, if the
+            guard asks for it.
+    """
 
     event: ClassVar[str] = "trial_scored"
     key: str
     objective: float
+    error: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,6 +186,8 @@ class StudyClosed(Event):
         chosen: Key of the trial, or None.
         finished, failed: How many of its search trials did.
         reason: Of the first failed trial, or why nothing could run; else empty.
+        margin: By how much the best trial beats the published default, and its paired standard
+            error, ``difference`` and ``error``, if that decided.
     """
 
     event: ClassVar[str] = "study_closed"
@@ -186,6 +196,7 @@ class StudyClosed(Event):
     finished: int
     failed: int
     reason: str = ""
+    margin: Mapping[str, float] | None = None
 
 
 @dataclass(slots=True, kw_only=True)

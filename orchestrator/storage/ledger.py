@@ -40,6 +40,7 @@ class Trial(TrialStarted):
         last_step, epochs: Of its epochs the last and the number, where these were read; else -1, 0.
         curves: Steps and values of those figures that the ledger was asked for.
         objective: What the search minimises, once it is scored.
+        accuracy_error: See ``TrialScored.error``.
         test: Metrics on test data without their prefix, if it was measured there.
         predictions: Key of the ``evaluate`` artifact.
         default_predictions: That of its study's published default, if it was chosen over that.
@@ -63,6 +64,7 @@ class Trial(TrialStarted):
     epochs: int = 0
     curves: dict[str, tuple[array[int], array[float]]] = field(default_factory=dict)
     objective: float | None = None
+    accuracy_error: float | None = None
     test: Mapping[str, float] = field(default_factory=dict)
     predictions: str = ""
     default_predictions: str = ""
@@ -249,7 +251,8 @@ class Ledger:
 
     def _score(self, event: TrialScored) -> None:
         if event.key in self.trials:
-            self.trials[event.key].objective = event.objective
+            trial = self.trials[event.key]
+            trial.objective, trial.accuracy_error = event.objective, event.error
 
     def _evaluate(self, event: Evaluated) -> None:
         trial = self.trials.get(event.key)

@@ -36,7 +36,8 @@ class StudyResult:
             was not measured.
         seconds: What the chosen chain of stages cost to compute, one a seed, aligned with ``test``;
             stages that were reused count what they cost at first. Empty where that is not known.
-        rule: How the choice was made: ``objective``, ``accuracy_tolerance``, ``epoch``, ``tie``.
+        rule: How the choice was made: ``objective``, ``accuracy_tolerance``, ``epoch``, ``tie``,
+            and where they are used ``accuracy_errors`` and ``keep_default``.
         subset: Limits on the images, such as ``train_limit 5000, test_limit 1000``; empty where the
             whole data set took part.
 

@@ -150,6 +150,10 @@ class SearchModel(_Strict):
         objective: The validation metric to minimise.
         accuracy_tolerance: How far, as a fraction, validation accuracy may fall below plain
             cross-entropy before the shortfall is added to the objective; null for no guard.
+        accuracy_errors: How many standard errors of that difference, paired by validation row, it
+            may fall beside the tolerance.
+        keep_default: Whether the published default is chosen unless the best trial's objective is
+            lower by more than one standard error of the difference, paired by validation row.
         parallel_trials: Trials of one study that are suggested without knowing each other. It
             bounds how many run side by side, and makes suggestions the same on any machine.
         spaces: Other ranges: part, parameter, range.
@@ -163,6 +167,8 @@ class SearchModel(_Strict):
     scheduler: Literal["none", "asha"] = "none"
     objective: Objective = "ece"
     accuracy_tolerance: Annotated[float, Field(ge=0, le=1)] | None = 0.01
+    accuracy_errors: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    keep_default: bool = False
     parallel_trials: Count = 4
     spaces: dict[str, dict[str, RangeModel]] = {}
     fixed: dict[str, dict[str, Value]] = {}

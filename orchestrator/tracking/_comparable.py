@@ -175,11 +175,16 @@ def _data(found: TrackedStudy) -> str:
     return f"fingerprint {_short(study.fingerprint)}, {study.model} by {study.protocol}"
 
 
+# What rules may ask for beside it, and how that is said.
+_LATER = {"accuracy_errors": "accuracy errors", "keep_default": "default kept:"}
+
+
 def _rule(found: TrackedStudy) -> str:
     rule = found.study.rule
     if not rule:
         return "rule unknown"
-    return f"{rule['objective']} with accuracy tolerance {rule['accuracy_tolerance']}"
+    text = f"{rule['objective']} with accuracy tolerance {rule['accuracy_tolerance']}"
+    return text + "".join(f", {words} {rule[key]}" for key, words in _LATER.items() if key in rule)
 
 
 def _version(found: TrackedStudy) -> str:

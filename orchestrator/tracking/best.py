@@ -41,6 +41,11 @@ class TrackedTrial:
             raise ValueError(f"trial {self.trial.key} has not been scored")
         return Rank(self.trial.objective, self.trial.number, self.study.time)
 
+    @property
+    def kept(self) -> bool:
+        """Tell whether it was chosen by a rule under which a lower objective may not suffice."""
+        return "keep_default" in self.study.rule and self.trial.key == self.study.chosen
+
 
 @dataclass(frozen=True)
 class BestConfig:
@@ -113,10 +118,11 @@ def best_config(
     """Ask the tracking server for the best configurations of a recipe on a task.
 
     "Best" is the lowest validation objective among finished search trials; the earlier trial wins
-    a tie. Test metrics take no part. Studies on other data, with another model or protocol under
-    the same name, or that chose by another rule are never ranked together: the call is refused
-    until the filters leave one kind. Of several versions of the code the one that ran last counts,
-    and ``BestConfig.note`` says what was left out.
+    a tie. What a study chose by a rule that keeps the published default comes first, though another
+    trial's objective may be lower. Test metrics take no part. Studies on other data, with another
+    model or protocol under the same name, or that chose by another rule are never ranked together:
+    the call is refused until the filters leave one kind. Of several versions of the code the one
+    that ran last counts, and ``BestConfig.note`` says what was left out.
 
     Args:
         task: ``dataset/model/protocol``, or the task's name in the sweep file.
@@ -212,11 +218,12 @@ def _ranked(
     tracker: Tracker, chosen: Sequence[TrackedStudy], top: int, note: str
 ) -> list[TrackedTrial]:
     sweeps = {found.study.sweep_id: found for found in chosen}
-    runs = _winners(tracker, sweeps) if top == 1 else None
-    if runs is None:
-        runs = _search(tracker, sweeps, top)
-    best = [_tracked(run, sweeps[run.tags[names.SWEEP_ID]], note) for run in runs]
-    return sorted(best, key=lambda found: found.rank)[:top]
+    winners = _winners(tracker, sweeps)
+    runs = {run.id: run for run in winners or ()}
+    if winners is None or top > 1:
+        runs |= {run.id: run for run in _search(tracker, sweeps, top)}
+    best = [_tracked(run, sweeps[run.tags[names.SWEEP_ID]], note) for run in runs.values()]
+    return sorted(best, key=lambda found: (not found.kept, found.rank))[:top]
 
 
 def _winners(tracker: Tracker, sweeps: Mapping[str, TrackedStudy]) -> list[Run] | None:

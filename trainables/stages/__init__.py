@@ -4,7 +4,7 @@ Every stage is a ``StageRun``: it advances epoch by epoch, can be interrupted an
 in an artifact that other stages build on. Nothing here knows Ray, MLflow or Optuna.
 """
 
-from trainables.stages.base import StageRun, TaskData, open_stage
+from trainables.stages.base import StageRun, TaskData, open_stage, validation_rows
 from trainables.stages.calibrate import CalibrateStage
 from trainables.stages.evaluate import evaluate_on_test, evaluate_suite, pooled
 from trainables.stages.networks import predictor
@@ -28,5 +28,6 @@ __all__ = [
     "pooled",
     "predictor",
     "stage_precision",
+    "validation_rows",
     "with_objective",
 ]

@@ -194,6 +194,18 @@ def find_artifact(store: ArtifactStore, stage: str | None, key: str | None) -> A
     return found
 
 
+def validation_rows(store: ArtifactStore, stage: str, key: str) -> tuple[Tensor, Tensor]:
+    """Return the logits (N, K) and labels (N,) of the validation rows of a stored outcome.
+
+    Of a calibrator they are the cross-fitted log-probabilities.
+
+    Raises:
+        InputError: If it is missing or damaged.
+    """
+    rows = find_artifact(store, stage, key).tensors("validation")
+    return rows["logits"], rows["labels"]
+
+
 def open_stage(request: StageRequest, store: ArtifactStore, data: TaskData) -> StageRun:
     """Make ready to compute a stage.
 

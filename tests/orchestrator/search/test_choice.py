@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 
 import pytest
 
-from orchestrator.search.choice import ChoiceRule, Rank, stands_for_choice
+from orchestrator.search.choice import ChoiceRule, Margin, Rank, stands_for_choice
 from orchestrator.sweep.spec import SearchModel, TaskSpec
 
 TASK = TaskSpec(dataset="digits", model="convnet", protocol="digits")
@@ -50,9 +50,36 @@ def test_only_finished_search_trials_stand_for_choice() -> None:
 
 
 def test_the_rule_is_written_down_in_plain_values() -> None:
-    assert list(asdict(rule()).items()) == [
+    assert list(rule().plain().items()) == [
         ("objective", "val_nll"),
         ("accuracy_tolerance", 0.01),
         ("epoch", TASK.resolved_protocol.keep),
         ("tie", "earlier trial"),
     ]
+    asked = replace(rule(), accuracy_errors=1.0, keep_default=True).plain()
+    assert list(asked.items())[4:] == [("accuracy_errors", 1.0), ("keep_default", True)]
+
+
+def test_accuracy_may_also_fall_by_standard_errors_of_the_paired_difference() -> None:
+    paired = replace(rule(), accuracy_errors=2.0)
+    metrics = {"val_nll": 0.4, "val_acc": 0.86}
+    assert paired.score(metrics, REFERENCE, 0.005) == pytest.approx(0.42)
+    assert paired.score(metrics, REFERENCE, 0.015) == 0.4
+
+
+@pytest.mark.parametrize(
+    ("difference", "error", "chosen"), [(0.1, 0.09, 3), (0.1, 0.1, 0), (0.1, 0.2, 0)]
+)
+def test_the_published_default_stays_unless_it_is_clearly_beaten(
+    difference: float, error: float, chosen: int
+) -> None:
+    default, best = Rank(0.5, 0), Rank(0.4, 3)
+    found = Margin(difference, error)
+    keeping = replace(rule(), keep_default=True)
+    best_of, margin = keeping.choose([default, Rank(0.45, 1), best], lambda *_: found)
+    assert (best_of.number, margin) == (chosen, found)
+    assert rule().choose([default, best], lambda *_: pytest.fail("asked")) == (best, None)
+    # Nothing to compare with: the default failed, or is the best itself.
+    assert keeping.choose([Rank(0.6, 2), best], lambda *_: pytest.fail("asked")) == (best, None)
+    first = Rank(0.1, 0)
+    assert keeping.choose([first, best], lambda *_: pytest.fail("asked")) == (first, None)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from orchestrator.search.state import SweepState
 from orchestrator.search.trials import TrialSpec
@@ -16,6 +17,7 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from trainables.data import PreparedData, SplitSpec, prepare
+from trainables.metrics import calibration_report
 
 TASK = "digits/convnet/digits"
 
@@ -455,3 +457,64 @@ def test_a_resumed_study_keeps_the_blocks_that_it_was_begun_with(
     assert not before & after
     assert again.taken_over == 7
     assert choices(again) == choices(whole)
+
+
+def predict(trial: TrialSpec) -> torch.Tensor:
+    """Stand in for validation logits, of 100 rows of class 0: some wrong, the others so sure."""
+    noise = random.Random(trial.request.key())
+    logits = torch.zeros(100, 2)
+    logits[:, 0] = 1 + noise.random() / 5
+    logits[: 3 if trial.study.endswith("|ce") else 8, 0] *= -1
+    return logits
+
+
+def told(trial: TrialSpec) -> TrialFinished:
+    labels = torch.zeros(100, dtype=torch.long)
+    report = calibration_report(logits=predict(trial), labels=labels)
+    metrics = {f"val_{name}": value for name, value in report.items()}
+    return trial.ending("finished", metrics, artifact=trial.request.key())
+
+
+RULES = {"objective": "nll", "accuracy_errors": 1.0, "keep_default": True}
+
+
+def test_configurations_are_compared_row_by_row(data: dict[str, PreparedData]) -> None:
+    known: dict[str, torch.Tensor] = {}
+
+    def predictions(_: str, key: str) -> tuple[torch.Tensor, torch.Tensor]:
+        return known[key], torch.zeros(100, dtype=torch.long)
+
+    spec = make_spec("ce, mbls", **RULES)
+    state, events = make_state(spec, data, predictions=predictions)
+
+    def measured(trial: TrialSpec) -> TrialFinished:
+        known[trial.request.key()] = predict(trial)
+        return told(trial)
+
+    drive(state, 2, random.Random(0), measured)
+    study = state.studies[f"{TASK}|mbls"]
+    plain = state.studies[f"{TASK}|ce"].chosen
+    assert plain is not None
+    rows = {number: known[outcome.artifact] for number, outcome in study.outcomes.items()}
+    right = {number: (logits.argmax(1) == 0).double() for number, logits in rows.items()}
+    lost = (known[plain.outcome.artifact].argmax(1) == 0).double()
+    nll = {n: -logits.double().log_softmax(1)[:, 0] for n, logits in rows.items()}
+    for number, objective in study.objectives.items():
+        # Five rows of a hundred are lost; the tolerance and one standard error are not charged.
+        error = float((lost - right[number]).std()) / 10
+        assert objective == pytest.approx(float(nll[number].mean()) + 0.05 - 0.01 - error)
+    best = min(study.objectives, key=lambda number: study.objectives[number])
+    change = nll[0] - nll[best]
+    assert study.margin == pytest.approx((float(change.mean()), float(change.std()) / 10))
+    assert study.chosen is not None
+    assert study.chosen.trial.number == (best if study.margin.clear else 0)
+
+    # Resumed after the artifacts of what was not chosen are gone, it decides nothing anew.
+    for number in study.outcomes:
+        if study.trials[number].role == "search" and number != study.chosen.trial.number:
+            del known[study.outcomes[number].artifact]
+    again, later = make_state(spec, data, past=Ledger(events), predictions=predictions)
+    assert again.next_trial() is None
+    assert again.finished
+    assert later == []
+    assert choices(again) == choices(state)
