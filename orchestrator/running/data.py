@@ -13,7 +13,7 @@ from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from trainables.common.errors import InputError
 from trainables.data import PreparedData, find_prepared, missing_download, prepare
 from trainables.data.suites import find_suite, prepare_suite
-from trainables.models import check_takes
+from trainables.models import PRETRAINED, build_model, check_takes
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,9 @@ def _prepare_task(task: TaskSpec, spec: SweepSpec, console: Console | None) -> P
         settings=task.inputs,
     )
     check_takes(task.model, data.info.inputs.shape)
+    if task.model.endswith(PRETRAINED):
+        # Weights that are absent are told of now, and not by every trial.
+        build_model(task.model, data.info.num_classes, data.info.inputs.shape)
     for name in task.suites:
         find_suite(name, root).check(data.info)
     for name in task.suites:

@@ -63,8 +63,9 @@ def paired_bootstrap(
     draws: int = DRAWS,
     seed: int = 0,
     done: Callable[[str], None] = lambda recipe: None,
+    groups: Tensor | None = None,
 ) -> PairedBootstrap:
-    """Compare recipes with a baseline by resampling test rows.
+    """Compare recipes with a baseline by resampling test rows, or whole groups of them.
 
     Each resample draws N rows with replacement and every recipe, and every seed of it, is measured
     on the same ones; a recipe with several seeds counts with their mean. The interval tells what
@@ -87,6 +88,9 @@ def paired_bootstrap(
         draws: Resamples, at least 1; 2000 give the ends of an interval to about 3% of its width.
         seed: Decides the resamples.
         done: Called with each recipe when it has been resampled.
+        groups: Number of the group of each row, (N,), int64, such as the image of a pixel: pixels
+            of one image are no evidence independent of each other. Groups are drawn as a whole,
+            and should be about equally large. None where rows are drawn.
 
     Raises:
         ValueError: If the metric or the baseline is unknown, a recipe has no seed, shapes do not
@@ -98,7 +102,11 @@ def paired_bootstrap(
         raise ValueError(f"baseline={baseline!r} is not one of {', '.join(predictions)}")
     if draws < 1:
         raise ValueError(f"draws={draws!r} is outside [1, inf)")
-    counts = _resample_counts(len(labels), draws, seed)
+    if groups is None:
+        counts = _resample_counts(len(labels), draws, seed)
+    else:
+        units, place = groups.unique(return_inverse=True)
+        counts = _resample_counts(len(units), draws, seed)[:, place]
     found, seeds = {}, {}
     for recipe, tables in predictions.items():
         found[recipe] = _mean_over_seeds(recipe, tables, labels, metric, counts)

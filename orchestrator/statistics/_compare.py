@@ -28,6 +28,7 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
     Attributes:
         absent: Recipe to the reason why it has no predictions.
         labels: (N,), which all recipes and seeds share.
+        images: Image of each row where the rows are pixels, (N,); else None.
 
     Raises:
         InputError: If a recipe occurs twice, an artifact is missing or damaged, or the recipes were
@@ -49,6 +50,7 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
                 self.absent[recipe] = reason
             else:
                 self._results[recipe] = result
+        self.images: Tensor | None = None
         self.labels = self._common_labels()
 
     def __getitem__(self, recipe: str) -> tuple[Tensor, ...]:
@@ -73,10 +75,11 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
 
     def _common_labels(self) -> Tensor:
         """Return the labels (N,) that all recipes and seeds share."""
-        tested = ((recipe, rows["labels"]) for recipe in self for rows in self._rows(recipe))
-        first, common = next(tested, ("", torch.empty(0, dtype=torch.int64)))
-        for recipe, labels in tested:
-            if not torch.equal(labels, common):
+        tested = ((recipe, rows) for recipe in self for rows in self._rows(recipe))
+        first, found = next(tested, ("", {"labels": torch.empty(0, dtype=torch.int64)}))
+        common, self.images = found["labels"], found.get("images")
+        for recipe, rows in tested:
+            if not torch.equal(rows["labels"], common):
                 raise InputError(
                     f"{first} and {recipe} were not tested on the same rows of "
                     f"{self._results[recipe].task}: their labels differ"
@@ -162,6 +165,7 @@ def compare(
         draws=draws,
         seed=seed,
         done=done,
+        groups=predictions.images,
     )
     floors = {
         recipe: fmean(noise_floor(table, metric).mean for table in tables)

@@ -31,10 +31,11 @@ from search_spaces import Parameter, SpaceError
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE, local_path, storage_folder
-from trainables.data import SplitSpec, find_reader
+from trainables.data import SOURCES, SplitSpec, find_reader
 from trainables.data.suites import check_suites
 from trainables.metrics import METRICS
 from trainables.models import check_model
+from trainables.stages import check_part
 from trainables.stages.protocols import Protocol, protocol_from
 from trainables.store.mirror import Mirror
 
@@ -103,7 +104,9 @@ class TaskSpec(_Strict):
     def dataset_name(self) -> str:
         """Return the data set's name, or the stem of its file or folder."""
         kind, _, place = self.dataset.partition(":")
-        return Path(place).stem if place and kind in ("npz", "folder", "text") else self.dataset
+        return (
+            Path(place).stem if place and kind in ("npz", "folder", "text", "voc") else self.dataset
+        )
 
     @property
     def protocol_name(self) -> str:
@@ -119,9 +122,10 @@ class TaskSpec(_Strict):
     def split_spec(self) -> SplitSpec:
         """Return the split, with the protocol's validation share where the task names none."""
         fields = self.split.model_dump(exclude_none=True)
-        validation = self.resolved_protocol.validation
-        if self.split.validation is None and validation is not None:
-            fields["validation"] = validation
+        if self.split.validation is None:
+            own = SOURCES.get(self.dataset.partition(":")[0]).validation
+            share = self.resolved_protocol.validation
+            fields["validation"] = own if share is None else share
         return SplitSpec(**fields)
 
 
@@ -314,6 +318,7 @@ class SweepSpec(_Strict):
     def _check_all(self) -> SweepSpec:
         _check_tasks(self.tasks, self.data_root)
         _check_variants(self.variants)
+        _check_kinds(self)
         _check_search(self)
         if self.mirror is not None:
             Mirror(self.mirror)
@@ -366,6 +371,18 @@ def _check_tasks(tasks: tuple[TaskSpec, ...], root: str) -> None:
         if task.id in seen:
             raise InputError(f"{where}: task {task.id!r} stands twice; give one of them a `name`")
         seen.add(task.id)
+
+
+def _check_kinds(spec: SweepSpec) -> None:
+    """Refuse parts of recipes that are not for the data of a task."""
+    parts = dict.fromkeys(spec.base(part) for recipe in spec.expanded() for part in recipe.parts)
+    for number, task in enumerate(spec.tasks):
+        kind = find_reader(task.dataset, spec.data_root, task.inputs).kind
+        for part in parts:
+            try:
+                check_part(part, kind)
+            except InputError as error:
+                raise InputError(f"recipes: tasks[{number}] ({task.id}): {error}") from error
 
 
 def _check_variants(variants: Mapping[str, VariantModel]) -> None:

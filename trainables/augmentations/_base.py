@@ -1,4 +1,5 @@
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from torch import Generator, Tensor
 
@@ -13,7 +14,12 @@ class Augmentation(ABC):
     A subclass checks its arguments in its constructor and keeps no state between batches. Random
     numbers are drawn from the generator given, which lives on the CPU, so that a trial that
     resumes draws what it would have drawn.
+
+    Attributes:
+        not_for_masks: Why it cannot be used with a class a pixel; empty if it can.
     """
+
+    not_for_masks: ClassVar[str] = ""
 
     @abstractmethod
     def training_loss(

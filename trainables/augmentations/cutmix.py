@@ -43,6 +43,8 @@ class CutMix(PairAugmentation):
         ValueError: If ``alpha`` is out of its range.
     """
 
+    not_for_masks = "it weighs the labels of whole images by area, and a pasted pixel has one class"
+
     def loss_of_pairs(
         self, network: Network, loss: Loss, pairs: Pairs, source: np.random.Generator
     ) -> tuple[Tensor, Tensor]:

@@ -65,6 +65,8 @@ class MixupInferenceInTraining(PairAugmentation):
             ``alpha`` that drawing them would not end.
     """
 
+    not_for_masks = "it decouples what a network says of whole images"
+
     def __init__(self, *, alpha: float = 1.0, margin: float = 0.5, variant: str = "l") -> None:
         super().__init__(alpha=alpha)
         self.margin = check_number("margin", margin, 0.0, 1.0, open_high=True)

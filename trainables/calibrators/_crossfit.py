@@ -12,7 +12,12 @@ from trainables.common.errors import InputError
 
 
 def cross_fit(
-    build: Callable[[], Calibrator], logits: Any, labels: Any, folds: int = 5, seed: int = 0
+    build: Callable[[], Calibrator],
+    logits: Any,
+    labels: Any,
+    folds: int = 5,
+    seed: int = 0,
+    groups: Tensor | None = None,
 ) -> Tensor:
     """Calibrate each row with a calibrator fitted on the other folds.
 
@@ -22,6 +27,8 @@ def cross_fit(
         labels: (N,), whole numbers in [0, K).
         folds: Number of folds, in [2, N].
         seed: Decides which rows share a fold.
+        groups: Number of the group that each row belongs to, (N,), int64, such as the image of a
+            pixel: a group is in one fold as a whole. None where rows are drawn alone.
 
     Returns:
         Log-probabilities (N, K), in the order of the rows.
@@ -31,13 +38,18 @@ def cross_fit(
     """
     rows, targets = check_rows(logits, labels)
     out = torch.empty_like(rows)
-    for calibrator, held_out in fold_calibrators(build, rows, targets, folds, seed):
+    for calibrator, held_out in fold_calibrators(build, rows, targets, folds, seed, groups):
         out[held_out] = calibrator(rows[held_out])
     return out
 
 
 def fold_calibrators(
-    build: Callable[[], Calibrator], logits: Any, labels: Any, folds: int = 5, seed: int = 0
+    build: Callable[[], Calibrator],
+    logits: Any,
+    labels: Any,
+    folds: int = 5,
+    seed: int = 0,
+    groups: Tensor | None = None,
 ) -> Iterator[tuple[Calibrator, Tensor]]:
     """Yield a calibrator for each fold, fitted on the others, and the positions of its rows.
 
@@ -46,9 +58,12 @@ def fold_calibrators(
     """
     rows, targets = check_rows(logits, labels)
     parts = check_count("folds", folds, 2)
-    if len(rows) < parts:
-        raise InputError(f"folds={parts} needs at least as many rows, got {len(rows)}")
-    fold = stratified_folds(targets, parts, seed)
+    units, place = (targets, None) if groups is None else groups.unique(return_inverse=True)
+    if len(units) < parts:
+        what = "rows" if groups is None else "groups of rows"
+        raise InputError(f"folds={parts} needs at least as many {what}, got {len(units)}")
+    fold = stratified_folds(units if place is None else torch.zeros_like(units), parts, seed)
+    fold = fold if place is None else fold[place].to(targets.device)
     for index in range(parts):
         others = fold != index
         yield build().fit(rows[others], targets[others]), (~others).nonzero().squeeze(1)

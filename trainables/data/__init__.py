@@ -3,7 +3,8 @@
 from trainables.data._batches import Batcher, move
 from trainables.data._guard import TestDataSealedError, inherit_seal, require_unsealed
 from trainables.data._images import AUGMENTATIONS, Images, ImageShape
-from trainables.data._inputs import DatasetInfo, Inputs, InputShape
+from trainables.data._inputs import DatasetInfo, Inputs, InputShape, Pixels
+from trainables.data._masked import MASK_AUGMENTATIONS, MaskedBatcher, MaskedImages, MaskedShape
 from trainables.data._prepare import find_prepared, missing_download, prepare
 from trainables.data._prepared import PreparedData, SearchData
 from trainables.data._rows import RowArrays, Rows
@@ -22,6 +23,7 @@ from trainables.data._texts import Texts, TextShape
 
 __all__ = [
     "AUGMENTATIONS",
+    "MASK_AUGMENTATIONS",
     "SOURCES",
     "Batcher",
     "DatasetInfo",
@@ -29,6 +31,10 @@ __all__ = [
     "Images",
     "InputShape",
     "Inputs",
+    "MaskedBatcher",
+    "MaskedImages",
+    "MaskedShape",
+    "Pixels",
     "PreparedData",
     "Reader",
     "RowArrays",

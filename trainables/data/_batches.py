@@ -80,6 +80,19 @@ class Batcher(ABC):
             ValueError: If the augmentation is unknown.
         """
 
+    def example(
+        self, batch: Tensor, labels: Tensor, augmentation: str, generator: Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return random views of a batch and what networks are to say of them; see ``view``.
+
+        Args:
+            batch: The rows.
+            labels: Their labels, (B,), which are just that unless a kind of data has others.
+            augmentation: See ``view``.
+            generator: See ``view``.
+        """
+        return self.view(batch, augmentation, generator), labels
+
     def _gathered(self, order: Tensor, size: int) -> Iterator[Tensor]:
         for indices in move(order, self.device).split(size):
             batch = self._rows.index_select(0, indices)

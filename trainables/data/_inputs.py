@@ -3,14 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from trainables.data._batches import Batcher
-from trainables.data._rows import Rows
+from trainables.data._rows import RowArrays, Rows
 
 
 class InputShape(ABC):
@@ -25,6 +25,20 @@ class InputShape(ABC):
     @abstractmethod
     def blank(self, device: torch.device) -> Tensor:
         """Return one blank input, with a batch axis of one, as networks take it."""
+
+
+class Pixels(NamedTuple):
+    """Some labelled pixels of rows, spread over them.
+
+    Attributes:
+        labels: (S,), int64, in [0, K).
+        rows: Row of each, (S,), int64, ascending.
+        places: Its place in the row as stored, counted line by line, (S,), int64.
+    """
+
+    labels: Tensor
+    rows: Tensor
+    places: Tensor
 
 
 class Inputs(ABC):
@@ -88,6 +102,10 @@ class Inputs(ABC):
         Raises:
             ValueError: See ``check``.
         """
+
+    def pixels(self, rows: RowArrays) -> Pixels | None:
+        """Return the pixels of which predictions are stored; None where these are of whole rows."""
+        return None
 
 
 UNNAMED = "images"  # Manifests of this kind do not name it: they are older than the choice.

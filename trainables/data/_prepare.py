@@ -141,7 +141,7 @@ def _make(
     source = read_source(reader.name, reader.root, download, reader.settings)
     directory = destination / _key(source.fingerprint, source.info, split)
     test = None if source.test is None else source.test.labels
-    rows = _split(source.info.name, source.train.labels, test, split)
+    rows = _split(source.info.name, source.train.labels, test, split, source.train.validation)
     fitted = replace(source, info=source.info.fitted(source.train.take(rows.train)))
     make_folder(
         directory, lambda scratch: _write(scratch, fitted, split, rows, directory.name, notice)
@@ -150,9 +150,15 @@ def _make(
     return PreparedData.open(directory)
 
 
-def _split(name: str, train: np.ndarray, test: np.ndarray | None, split: SplitSpec) -> Split:
+def _split(
+    name: str,
+    train: np.ndarray,
+    test: np.ndarray | None,
+    split: SplitSpec,
+    own: np.ndarray | None = None,
+) -> Split:
     try:
-        return make_split(train, test, split)
+        return make_split(train, test, split, own)
     except ValueError as error:
         raise InputError(f"dataset {name!r}: split {error}") from error
 

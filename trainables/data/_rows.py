@@ -19,9 +19,11 @@ class Rows(ABC):
 
     Attributes:
         labels: (N,), int64, every entry at least 0.
+        validation: Rows of the data set's own validation list, sorted, (V,); None if it has none.
     """
 
     labels: np.ndarray
+    validation: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)

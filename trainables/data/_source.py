@@ -16,6 +16,7 @@ from trainables.data._guard import hand_out, require_unsealed
 from trainables.data._images import Images
 from trainables.data._inputs import DatasetInfo, Inputs
 from trainables.data._rows import Rows, fingerprint
+from trainables.data._split import TENTH
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +80,11 @@ class Reader(ABC):
         placeholder: What has to follow a colon after the name, such as ``PATH``; empty if nothing.
         takes_argument: Whether anything may follow a colon.
         downloads: Whether ``read`` can fetch what is absent.
+        validation: What a split holds out for validation where nobody says.
     """
 
     kind: type[Inputs] = Images
+    validation: float | str = TENTH
     placeholder = ""
     takes_argument = False
     downloads = False

@@ -1,6 +1,6 @@
 """Which rows train, which choose, which judge: seeded and stratified."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 # One stream of random numbers a decision, so that changing one size leaves the other draws alone.
 STREAMS = {"test": 0, "validation": 1, "train_limit": 2, "test_limit": 3, "long_tail": 4}
 MAX_SEED = 2**63 - 1
+OWN, TENTH = "own", 0.1
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,8 @@ class SplitSpec:
 
     Attributes:
         validation: Share of the training rows held out for the search, fraction in (0, 1) or
-            count of at least 1.
+            count of at least 1; ``own`` for the data set's own validation list, or a tenth where it
+            has none.
         test: The same for the test set; used only where the data set has no official one.
         train_limit: How many training rows to keep, after validation was taken; None for all.
         test_limit: How many test rows to keep; None for all.
@@ -26,7 +28,7 @@ class SplitSpec:
         ValueError: If a value is out of its range.
     """
 
-    validation: float | int = 0.1
+    validation: float | int | str = TENTH
     test: float | int = 0.25
     train_limit: int | None = None
     test_limit: int | None = None
@@ -34,7 +36,8 @@ class SplitSpec:
 
     def __post_init__(self) -> None:
         for key in ("validation", "test"):
-            _check_share(key, getattr(self, key))
+            if (key, getattr(self, key)) != ("validation", OWN):
+                _check_share(key, getattr(self, key))
         for key in ("train_limit", "test_limit"):
             value = getattr(self, key)
             if value is not None and not (_is_whole(value) and value >= 1):
@@ -169,10 +172,13 @@ def limit_rows(labels: np.ndarray, spec: SplitSpec) -> np.ndarray:
     return draw(labels, limit, spec.seed, "test_limit")
 
 
-def make_split(train: np.ndarray, test: np.ndarray | None, spec: SplitSpec) -> Split:
+def make_split(
+    train: np.ndarray, test: np.ndarray | None, spec: SplitSpec, own: np.ndarray | None = None
+) -> Split:
     """Split by labels: ``train`` (N,) and ``test`` (M,), or None where there is no official test.
 
-    Every class keeps its share in every part, to one row, and at least one training row.
+    Every class keeps its share in every part, to one row, and at least one training row. ``own``
+    are the rows of the data set's own validation list, sorted.
 
     Raises:
         ValueError: If there are too few rows for ``spec``; the text names its field.
@@ -183,7 +189,11 @@ def make_split(train: np.ndarray, test: np.ndarray | None, spec: SplitSpec) -> S
         test = train
     else:
         judged = np.arange(len(test))
-    rows, validation = _hold_out(train, rows, "validation", spec)
+    if spec.validation == OWN and own is not None:
+        rows, validation = np.setdiff1d(rows, own), own
+    else:
+        share = TENTH if spec.validation == OWN else spec.validation
+        rows, validation = _hold_out(train, rows, "validation", replace(spec, validation=share))
     return Split(
         train=_limit(train, rows, "train_limit", spec, least=1),
         validation=validation,

@@ -1,6 +1,7 @@
 """What the batch-wise calibration losses share: the mean of a row loss plus a weighted penalty."""
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,13 +15,21 @@ class PenalisedLoss(Loss):
     """A classification loss plus ``weight`` times a calibration penalty of the whole batch.
 
     A subclass implements ``penalty``; the classification loss is cross-entropy unless it overrides
-    ``row_loss``.
+    ``row_loss``. Of logits (N, K, H, W) the penalty is of ``most_pixels`` pixels, drawn by torch's
+    global generator evenly over the batch, where it is not for more.
 
     Args:
         weight: Factor of the penalty, at least 0.
     """
 
+    most_pixels: ClassVar[int | None] = None
+    _of_pixels: ClassVar[bool] = False
     weight: float = number(low=0.0)
+
+    def forward(self, logits: Tensor, targets: Tensor, indices: Tensor | None = None) -> Tensor:
+        """See ``Loss.forward``."""
+        self._of_pixels = logits.ndim > 2  # type: ignore[misc]
+        return super().forward(logits, targets, indices)
 
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
@@ -30,6 +39,9 @@ class PenalisedLoss(Loss):
         # Not the exponential of a log-softmax: rows whose confidences tie in the released codes
         # must tie here, and rounding decides that.
         probs = F.softmax(logits, dim=1)
+        if self._of_pixels and self.most_pixels and len(logits) > self.most_pixels:
+            some = _drawn(len(logits), self.most_pixels, logits.device)
+            logits, probs, targets, valid = (v[some] for v in (logits, probs, targets, valid))
         return base + self.weight * self.penalty(logits, probs, targets, valid)
 
     def row_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -46,6 +58,12 @@ class PenalisedLoss(Loss):
             targets: (N,), int64, every entry in [0, K).
             valid: (N,), bool, False for rows that must change neither value nor gradient.
         """
+
+
+def _drawn(count: int, wanted: int, device: torch.device) -> Tensor:
+    """Return ``wanted`` of ``count`` places, one of each of as many equal runs."""
+    starts = torch.arange(wanted, device=device) + torch.rand(wanted, device=device)
+    return (starts * (count / wanted)).long().clamp(max=count - 1)
 
 
 def top_label(scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,6 +40,8 @@ class ESDLoss(PenalisedLoss):
     The estimate has no bins, kernel or other parameter. Where it is negative, or a batch has fewer
     than three rows, the penalty and its gradient are 0. Not for small batches, where that is often.
 
+    Of pixels, 4096 of a batch are drawn.
+
     Source: Yoon et al., ESD: Expected Squared Difference as a Tuning-Free Trainable Calibration
     Measure, ICLR 2023.
 
@@ -50,6 +52,7 @@ class ESDLoss(PenalisedLoss):
             correctness of 0 or 1 measures no calibration.
     """
 
+    most_pixels = 4096
     weight: float = number(default=0.5, low=0.0)
     variant: str = choice(default="paper", choices=VARIANTS)
 

@@ -234,8 +234,8 @@ class KDEXELoss(PenalisedLoss):
     """Cross-entropy plus a kernel density estimate of the calibration error (KDE-XE).
 
     Each row's outcome frequency is estimated from the other rows of the batch, weighted by a
-    Dirichlet kernel (a beta kernel for single classes) around their probabilities. Not for dense
-    prediction or other batches of many thousand rows: memory grows with their square. Not for
+    Dirichlet kernel (a beta kernel for single classes) around their probabilities. Not for
+    batches of many thousand rows: memory grows with their square; of pixels, 512 are drawn. Nor for
     batches with fewer rows than classes, where most frequencies are estimated as 0.
 
     Source: Popordanoska et al., A Consistent and Differentiable Lp Canonical Calibration Error
@@ -254,6 +254,7 @@ class KDEXELoss(PenalisedLoss):
             other is not a method.
     """
 
+    most_pixels = 512
     weight: float = number(default=0.3, low=0.0)
     bandwidth: float | str = checked(default="loo", check=_check_bandwidth)
     p: float = number(default=1.0, low=1.0)

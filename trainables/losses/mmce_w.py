@@ -23,6 +23,8 @@ class WeightedMMCELoss(PenalisedLoss):
     networks so accurate, that this is the rule. Takes O(N log N) time and O(N) memory for
     N rows.
 
+    Of pixels, 4096 of a batch are drawn.
+
     Source: Kumar et al., Trainable Calibration Measures for Neural Networks from Kernel Mean
     Embeddings, ICML 2018.
 
@@ -34,6 +36,7 @@ class WeightedMMCELoss(PenalisedLoss):
             weight was found.
     """
 
+    most_pixels = 4096
     weight: float = number(default=2.0, low=0.0)
     variant: str = choice(default="released", choices=VARIANTS)
 

@@ -11,6 +11,7 @@ from ._metrics import FLOORED, METRICS, REPORTED, Metric, metrics_digest
 from ._report import calibration_report, evaluation_report
 from ._row_terms import row_terms
 from ._stacked import calibration_reports
+from ._streamed import StreamedReport
 
 __all__ = [
     "FLOORED",
@@ -21,6 +22,7 @@ __all__ = [
     "NoiseFloor",
     "ReliabilityCurve",
     "RiskCoverageCurve",
+    "StreamedReport",
     "bin_index",
     "calibration_report",
     "calibration_reports",

@@ -16,8 +16,9 @@ class Metric:
         name: What reports, journals and tables call it.
         label: What headings call it.
         source: Which report has it: ``report`` for ``calibration_report``, ``test`` for
-            ``evaluation_report`` alone, ``suite`` for a suite, which computes it itself, ``search``
-            for validation rows alone, where it is asked for.
+            ``evaluation_report`` alone, ``pixels`` for ``StreamedReport`` alone, ``suite`` for a
+            suite, which computes it itself, ``search`` for validation rows alone, where it is asked
+            for.
         better: ``higher``, ``lower``, or ``neither``, of which none is marked as best.
         percent: Whether it is a fraction of something and shown as a percentage.
         digits: Decimals that are shown.
@@ -34,7 +35,7 @@ class Metric:
 
     name: str
     label: str
-    source: Literal["report", "test", "suite", "search"] = "report"
+    source: Literal["report", "test", "pixels", "suite", "search"] = "report"
     better: Literal["higher", "lower", "neither"] = "lower"
     percent: bool = True
     digits: int = 2
@@ -90,6 +91,9 @@ _ALL = (
     Metric("debiased_ece", "debiased ECE", source="test", bounds=(-1.0, 1.0), binned=True),
     Metric("smooth_ece", "smooth ECE", source="test"),
     *(metric.floor() for metric in _REPORTED if metric.floored),
+    Metric("miou", "mIoU", source="pixels", better="higher", absolute=0.005),
+    # Of one class, as CLASS/iou.
+    Metric("iou", "IoU", source="pixels", better="higher"),
     # The NLL that a temperature would leave: see ``trainables.calibrators.refinement_terms``.
     Metric(
         "refinement",
@@ -117,7 +121,7 @@ def metrics_digest(*sources: str) -> str:
     """Return what stands for all metrics of some sources: a SHA-256 of their names and versions.
 
     Args:
-        *sources: Some of ``report``, ``test`` and ``suite``.
+        *sources: Some of ``report``, ``test``, ``pixels`` and ``suite``.
     """
     versions = {name: found.version for name, found in METRICS.items() if found.source in sources}
     return hashlib.sha256(json.dumps(versions, sort_keys=True).encode()).hexdigest()

@@ -48,8 +48,8 @@ class Scores:
             given = "neither" if logits is None else "both"
             raise ValueError(f"give exactly one of logits and probs, got {given}")
         self._name = "probs" if logits is None else "logits"
-        self.values = _read_values(probs if logits is None else logits, self._name)
-        self.labels = _read_labels(labels, self.values)
+        self.values = read_values(probs if logits is None else logits, self._name)
+        self.labels = read_labels(labels, self.values)
         self.num_rows, self.num_classes = self.values.shape
         self.edge_dtype = torch.float64 if logits is not None else self.values.dtype
         self._summarise()
@@ -84,7 +84,7 @@ class Scores:
     def _rows(self, block: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return maximum, sum (of exponentials), true class's score and prediction of each row."""
         largest, predicted = block.max(dim=1)
-        _check_values(block, largest, self._name)
+        check_values(block, largest, self._name)
         true = block.gather(1, labels[:, None]).squeeze(1)
         if self._name == "logits":
             block = block.sub(largest[:, None]).exp_()
@@ -114,7 +114,7 @@ def _tensor(values: ArrayLike) -> Tensor:
     )
 
 
-def _read_values(values: ArrayLike | None, name: str) -> Tensor:
+def read_values(values: ArrayLike | None, name: str) -> Tensor:
     assert values is not None
     tensor = _tensor(values)
     if tensor.ndim != 2 or tensor.shape[0] < 1 or tensor.shape[1] < 2:
@@ -126,7 +126,7 @@ def _read_values(values: ArrayLike | None, name: str) -> Tensor:
     return tensor if tensor.is_floating_point() else tensor.double()
 
 
-def _read_labels(labels: ArrayLike | None, values: Tensor) -> Tensor:
+def read_labels(labels: ArrayLike | None, values: Tensor) -> Tensor:
     if labels is None:
         raise ValueError("labels are missing")
     tensor = _tensor(labels)
@@ -142,7 +142,7 @@ def _read_labels(labels: ArrayLike | None, values: Tensor) -> Tensor:
     return tensor
 
 
-def _check_values(block: Tensor, largest: Tensor, name: str) -> None:
+def check_values(block: Tensor, largest: Tensor, name: str) -> None:
     # max propagates NaN, so one test a row finds NaN, plus infinity and rows of minus infinity
     if not largest.isfinite().all():
         raise ValueError(f"{name} hold NaN or infinity, or a row of nothing but -inf")

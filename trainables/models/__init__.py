@@ -2,6 +2,7 @@
 
 from trainables.models._base import GRANULARITIES, Network, units
 from trainables.models._registry import (
+    PRETRAINED,
     build_model,
     check_model,
     check_takes,
@@ -11,6 +12,7 @@ from trainables.models._registry import (
 
 __all__ = [
     "GRANULARITIES",
+    "PRETRAINED",
     "Network",
     "build_model",
     "check_model",

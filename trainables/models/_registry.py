@@ -15,6 +15,7 @@ from trainables.models._base import Network
 
 PACKAGE = "trainables.models"
 SHOWN = 24
+PRETRAINED = "@pretrained"  # Ends names of networks that do not begin with random weights.
 
 Builder = Callable[..., Network]
 _BUILDERS: dict[str, tuple[Builder, type[InputShape]]] = {}

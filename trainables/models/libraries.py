@@ -9,9 +9,7 @@ from torch import nn
 from trainables.data import ImageShape
 from trainables.models._base import Network
 from trainables.models._blocks import cannot_take, split_at_classifier
-from trainables.models._registry import register_model, unknown_model
-
-PRETRAINED = "@pretrained"
+from trainables.models._registry import PRETRAINED, register_model, unknown_model
 
 
 @register_model("timm:")

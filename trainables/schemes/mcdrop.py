@@ -59,6 +59,8 @@ class MonteCarloDropout(Scheme):
         ValueError: If an argument is out of its range.
     """
 
+    not_for_masks = "it drops entries of one feature vector an image"
+
     def __init__(self, *, rate: float = 0.5, samples: int = 50) -> None:
         self.rate = check_number("rate", rate, 0.0, 1.0, open_low=True, open_high=True)
         self.samples = check_count("samples", samples)

@@ -10,7 +10,7 @@ from trainables.stages.evaluate import evaluate_on_test, evaluate_suite, pooled
 from trainables.stages.networks import predictor
 from trainables.stages.objective import objective_terms, with_objective
 from trainables.stages.refine import RefineStage
-from trainables.stages.request import STAGES, StageRequest, stage_precision
+from trainables.stages.request import STAGES, StageRequest, check_part, stage_precision
 from trainables.stages.train import TrainStage
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "StageRun",
     "TaskData",
     "TrainStage",
+    "check_part",
     "evaluate_on_test",
     "evaluate_suite",
     "objective_terms",

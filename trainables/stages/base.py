@@ -12,10 +12,10 @@ from torch import Tensor
 
 from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
-from trainables.data import Batcher, PreparedData, SearchData
+from trainables.data import Batcher, Pixels, PreparedData, SearchData
 from trainables.metrics import REPORTED, calibration_report
 from trainables.stages.objective import VALIDATION, objective_terms
-from trainables.stages.request import STAGES, StageRequest
+from trainables.stages.request import STAGES, StageRequest, check_part
 from trainables.store.artifacts import Artifact, ArtifactStore
 
 
@@ -37,9 +37,16 @@ class TaskData:
         return self.prepared.search()
 
     @cached_property
+    def validation_pixels(self) -> Pixels | None:
+        """Return the pixels of which validation logits are stored; None where it is whole rows."""
+        return self.prepared.info.inputs.pixels(self.search.validation)
+
+    @cached_property
     def validation_labels(self) -> Tensor:
-        """Return the labels (N,) of the validation rows."""
-        return torch.from_numpy(self.search.validation.labels.copy())
+        """Return the labels (N,) of what validation logits are stored of: rows, or pixels."""
+        pixels = self.validation_pixels
+        own = torch.from_numpy(self.search.validation.labels.copy())
+        return own if pixels is None else pixels.labels
 
     @cached_property
     def validation_batcher(self) -> Batcher:
@@ -161,10 +168,19 @@ class StageRun(ABC):
         if not bool(logits.isfinite().all()):
             raise TrainingDivergedError(f"validation logits became NaN or infinite in {epoch}")
 
-    def _figures(self, figures: Mapping[str, float], logits: Tensor) -> dict[str, float]:
-        """Add the validation metrics to an epoch's figures; raises as ``check_finite`` does."""
+    def _figures(
+        self,
+        figures: Mapping[str, float],
+        logits: Tensor,
+        report: Mapping[str, float] | None = None,
+    ) -> dict[str, float]:
+        """Add the validation metrics to an epoch's figures; raises as ``check_finite`` does.
+
+        They are the ``report`` where more than the rows of ``logits`` was looked at.
+        """
         self.check_finite(figures, logits)
-        report = calibration_report(logits=logits, labels=self.data.validation_labels)
+        if report is None:
+            report = calibration_report(logits=logits, labels=self.data.validation_labels)
         return self._with_validation(figures, report, logits)
 
     def _with_validation(
@@ -215,4 +231,6 @@ def open_stage(request: StageRequest, store: ArtifactStore, data: TaskData) -> S
     """
     if request.stage not in StageRun.runs:
         raise InputError(f"unknown stage {request.stage!r}; there are: {', '.join(STAGES)}")
+    for part in request.parts:
+        check_part(part, type(data.prepared.info.inputs))
     return StageRun.runs[request.stage](request, store, data)

@@ -161,8 +161,8 @@ class Trainer:
         rows = order.to(self.device)
         parts = zip(self._labels[rows].split(size), rows.split(size), strict=True)
         for raw, (targets, indices) in zip(self._batcher.batches(order, size), parts, strict=True):
-            inputs = self._batcher.view(raw, self._augmentation, self._generator)
-            loss = self._step(inputs, targets, indices)
+            shown = self._batcher.example(raw, targets, self._augmentation, self._generator)
+            loss = self._step(*shown, indices)
             total.add_(loss.detach(), alpha=len(indices))
         return float(total) / len(order)
 

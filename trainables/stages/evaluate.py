@@ -1,16 +1,27 @@
 """The one look at test data, and at suites."""
 
+import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from trainables.common.devices import computed_on, concrete, default_device
-from trainables.data import PreparedData, require_unsealed
+from trainables.data import (
+    DatasetInfo,
+    MaskedBatcher,
+    Pixels,
+    PreparedData,
+    RowArrays,
+    require_unsealed,
+)
 from trainables.data.suites import SuiteData, find_suite
 from trainables.metrics import evaluation_report, metrics_digest
-from trainables.stages.networks import network_precision, predictor
+from trainables.stages.networks import network_precision, pixel_outputs, predictor
+from trainables.stages.pixels import PixelOutputs, score_pixels, shown_maps
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
 # What the keys of evaluations say of their metrics: their digest, except for the two sets of which
@@ -45,26 +56,34 @@ def evaluate_on_test(
 
     Returns:
         The metrics, fractions, as ``trainables.metrics.evaluation_report`` names them, and the
-        artifact with the log-probabilities and labels of every test row.
+        artifact with the log-probabilities and labels of every test row. Of images with masks, the
+        metrics are those of ``StreamedReport`` of every pixel, with ``CLASS/iou`` for each class,
+        and the artifact has a sample of the pixels, and their ``images``; see ``shown_maps`` for
+        its file ``maps``.
 
     Raises:
         TestDataSealedError: If this process runs search trials.
         InputError: If an artifact is missing or damaged.
     """
     test = prepared.test()
-    determinants = metrics_in_key("report", "test")
+    pixels = prepared.info.inputs.pixels(test)
+    determinants = metrics_in_key("report", *(["test"] if pixels is None else ["pixels"]))
     evaluation_key = stage_key("evaluate", upstream=key, data=prepared.key, **determinants)
     found = store.find("evaluate", evaluation_key)
     if found is None:
         device = concrete(device or default_device())
-        outputs = predictor(store, stage, key, prepared.info, device)
-        log_probs = outputs(test.values)
-        labels = torch.from_numpy(test.labels.copy())
-        metrics = evaluation_report(log_probs, labels)
+        if pixels is None:
+            log_probs = predictor(store, stage, key, prepared.info, device)(test.values)
+            labels = torch.from_numpy(test.labels.copy())
+            metrics = evaluation_report(log_probs, labels)
+            tensors = {"test": {"log_probs": log_probs, "labels": labels}}
+        else:
+            outputs = pixel_outputs(store, stage, key, prepared.info, device)
+            metrics, tensors = _judge_pixels(outputs, test, pixels, prepared.info, device)
         found = store.write(
             "evaluate",
             evaluation_key,
-            {"test": {"log_probs": log_probs, "labels": labels}},
+            tensors,
             {
                 "metrics": metrics,
                 "upstream": key,
@@ -72,6 +91,29 @@ def evaluate_on_test(
             },
         )
     return dict(found.record["metrics"]), found
+
+
+def _judge_pixels(
+    outputs: PixelOutputs,
+    test: RowArrays,
+    pixels: Pixels,
+    info: DatasetInfo,
+    device: torch.device,
+) -> tuple[dict[str, float], dict[str, dict[str, Tensor]]]:
+    """Return the metrics of all pixels, and what is stored."""
+    batcher = info.inputs.batcher(test.values, device)
+    assert isinstance(batcher, MaskedBatcher)
+    logits, report = score_pixels(outputs, batcher, pixels, info.num_classes)
+    by_class = dict(zip(map(slug, info.classes), report.class_iou().tolist(), strict=True))
+    known = {f"{name}/iou": value for name, value in by_class.items() if math.isfinite(value)}
+    rows = {"log_probs": logits.log_softmax(1), "labels": pixels.labels, "images": pixels.rows}
+    maps = shown_maps(outputs, batcher, info.num_classes)
+    return {**report.report(), **known}, {"test": rows, "maps": maps}
+
+
+def slug(name: str) -> str:
+    """Return a class's name as metrics have it: small letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "class"
 
 
 def evaluate_suite(

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from trainables.common.devices import concrete
-from trainables.data import Batcher, DatasetInfo
+from trainables.data import Batcher, DatasetInfo, MaskedImages
 from trainables.methods import build_method
-from trainables.models import Network
+from trainables.models import PRETRAINED, Network
 from trainables.refinements import requested_refinement
 from trainables.stages.base import find_artifact
 from trainables.stages.calibrate import calibrator_of
@@ -19,6 +19,7 @@ from trainables.stages.engine import (
     predict,
     seeded_network,
 )
+from trainables.stages.pixels import PixelOutputs, calibrated, outputs_of, predict_pixels
 from trainables.stages.protocols import Protocol, protocol_from
 from trainables.store.artifacts import Artifact, ArtifactStore
 
@@ -39,7 +40,9 @@ def restore_network(
     """Return the network of a ``train`` artifact as it was trained, and its protocol."""
     request = trained.record["request"]
     method = build_method(request["parts"])
-    network = seeded_network(request["model"], info, request["seed"])
+    # Its weights are those of the training, whatever it began with.
+    model = request["model"].removesuffix(PRETRAINED)
+    network = seeded_network(model, info, request["seed"])
     network = method.scheme.attach(network, info.num_classes)
     network.load_state_dict(trained.tensors("weights"))
     # Records of before there was a choice do not name the precision.
@@ -59,13 +62,38 @@ def predictor(
 ) -> Callable[[np.ndarray], Tensor]:
     """Return a function from rows as stored, (N, ...), to log-probabilities (N, K), float32.
 
+    Of images with masks, which need not have them, it is to those of pixels, (N, K, H, W).
+
     It goes down the chain of stages that ends in an artifact; nothing but the rows is read by it.
 
     Raises:
         InputError: If an artifact is missing or damaged.
     """
-    outputs = _outputs(store, stage, key, info, concrete(device))
+    inputs, device = info.inputs, concrete(device)
+    if isinstance(inputs, MaskedImages):
+        of_pixels = pixel_outputs(store, stage, key, info, device)
+        return lambda values: predict_pixels(
+            of_pixels, inputs.batcher(values, device), info.num_classes
+        )
+    outputs = _outputs(store, stage, key, info, device)
     return lambda values: outputs(values).log_softmax(1).float()
+
+
+def pixel_outputs(
+    store: ArtifactStore, stage: str, key: str, info: DatasetInfo, device: torch.device
+) -> PixelOutputs:
+    """Return a function from images on a device, (N, 3, H, W), to logits of their pixels.
+
+    For the rest see ``predictor``.
+    """
+    artifact = find_artifact(store, stage, key)
+    if stage != "calibrate":
+        return outputs_of(restore_network(artifact, info, device)[0])
+    request = artifact.record["request"]
+    before = request["upstream_stage"], request["upstream"]
+    calibrator = calibrator_of(request["parts"])
+    calibrator.load_state_dict(artifact.tensors("calibrator"))
+    return calibrated(pixel_outputs(store, *before, info, device), calibrator)
 
 
 def network_precision(store: ArtifactStore, stage: str, key: str) -> str:

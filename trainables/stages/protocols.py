@@ -14,11 +14,12 @@ from typing import Any, Self
 from search_spaces import load_protocol, protocol_names
 from trainables.common.checks import check_choice, check_count, check_flag, check_number
 from trainables.common.errors import InputError
-from trainables.data import AUGMENTATIONS
+from trainables.data import AUGMENTATIONS, MASK_AUGMENTATIONS
 
 CUSTOM = "custom"
 OPTIMIZERS = ("sgd", "adam", "adamw")
-SCHEDULES = ("constant", "step", "cosine")
+SCHEDULES = ("constant", "step", "cosine", "poly")
+POWER = 0.9  # Of the poly schedule (Chen et al. 2017, section 4.1).
 KEEP = ("last", "best_val_nll", "best_val_acc", "best_val_refinement")
 # What the weights do not depend on: two protocols that differ here only are the same training.
 LABELS = ("name", "source", "note")
@@ -39,15 +40,17 @@ class Protocol:
         lr: Initial learning rate, in (0, inf).
         momentum: Of SGD, in [0, 1). Adam and AdamW ignore it: their betas are 0.9 and 0.999.
         weight_decay: In [0, inf); decoupled for AdamW, coupled for the others.
-        schedule: ``constant``, ``step`` (times ``decay`` at each milestone) or ``cosine`` (towards
-            0 after the last epoch). The rate is constant within an epoch.
+        schedule: ``constant``, ``step`` (times ``decay`` at each milestone), ``cosine`` or ``poly``
+            (both towards 0 after the last epoch, the latter by ``(1 - progress) ** 0.9``). The rate
+            is constant within an epoch.
         milestones: Epochs, counted from 0, at whose start a step schedule falls: sorted, each in
             [1, epochs]. Equal ones fall together; one at ``epochs`` is never reached.
         decay: Factor at each milestone, in (0, 1]; 1 unless the schedule is ``step``.
         nesterov: Whether SGD looks ahead; needs a momentum.
         warmup: Epochs in which the rate rises linearly to ``lr``, in [0, epochs).
-        augmentation: ``none``, ``crop-flip``, ``resized-crop-flip``, or None for the data set's
-            own.
+        augmentation: ``none``, ``crop-flip``, ``resized-crop-flip``, with masks ``none``,
+            ``crop-flip``, ``scale-crop-flip`` or ``crop-flip-light``, or None for the data
+            set's own.
         validation: Share of the training rows held out: a fraction in (0, 1), a count of at
             least 1, or None for the data set's own rule.
         clip_norm: Longest gradient that is not shortened, L2 norm over all parameters of the mean
@@ -106,7 +109,8 @@ class Protocol:
         self._check_optimizer()
         self._check_schedule()
         if self.augmentation is not None:
-            check_choice("augmentation", self.augmentation, AUGMENTATIONS)
+            known = tuple(dict.fromkeys((*AUGMENTATIONS, *MASK_AUGMENTATIONS)))
+            check_choice("augmentation", self.augmentation, known)
         if self.validation is not None:
             self._set("validation", _share("validation", self.validation))
         check_choice("keep", self.keep, KEEP)
@@ -200,9 +204,11 @@ def learning_rate(protocol: Protocol, epoch: int) -> float:
     if protocol.schedule == "step":
         passed = sum(epoch >= milestone for milestone in protocol.milestones)
         return protocol.lr * protocol.decay**passed
+    progress = (epoch - protocol.warmup) / (protocol.epochs - protocol.warmup)
     if protocol.schedule == "cosine":
-        progress = (epoch - protocol.warmup) / (protocol.epochs - protocol.warmup)
         return protocol.lr * (1 + math.cos(math.pi * progress)) / 2
+    if protocol.schedule == "poly":
+        return protocol.lr * (1 - progress) ** POWER
     return protocol.lr
 
 

@@ -6,8 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trainables.data import PreparedData
-from trainables.refinements import refinement_determinants
+from trainables.augmentations import AUGMENTATIONS
+from trainables.common.errors import InputError
+from trainables.data import Inputs, MaskedImages, PreparedData
+from trainables.refinements import REFINEMENTS, refinement_determinants
+from trainables.schemes import SCHEMES
 from trainables.store.artifacts import stage_key
 
 STAGES = ("train", "refine", "calibrate")  # In the order in which they build on each other.
@@ -64,6 +67,19 @@ class StageRequest:
             determinants["parts"] = refinement_determinants(self.parts)
         determinants["data"] = PreparedData.open(Path(self.data)).key
         return stage_key(determinants.pop("stage"), **determinants)
+
+
+def check_part(part: str, kind: type[Inputs]) -> None:
+    """Make sure that a part of a recipe can be used with a kind of data.
+
+    Raises:
+        InputError: If not; the text says why.
+    """
+    for registry in (AUGMENTATIONS, SCHEMES, REFINEMENTS):
+        if issubclass(kind, MaskedImages) and part in registry:
+            reason = registry.get(part).not_for_masks
+            if reason:
+                raise InputError(f"{part!r} is not for {kind.kind}: {reason}")
 
 
 def stage_precision(stage: str, gpus: float) -> str:

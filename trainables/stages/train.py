@@ -3,12 +3,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainables.data import MaskedBatcher
 from trainables.methods import build_method
 from trainables.stages.base import StageRun, TaskData
 from trainables.stages.engine import (
     Trainer,
     predict,
 )
+from trainables.stages.pixels import outputs_of, score_pixels
 from trainables.stages.protocols import protocol_from
 from trainables.stages.request import StageRequest
 from trainables.store.artifacts import ArtifactStore
@@ -37,6 +39,7 @@ class TrainStage(StageRun, stage="train"):
         if self._protocol.keep == "best_val_refinement":
             self.also = ("refinement",)
         self._logits = torch.empty(0)
+        self._report: dict[str, float] | None = None
         self._best: dict[str, Any] | None = None
 
     @property
@@ -49,7 +52,7 @@ class TrainStage(StageRun, stage="train"):
         figures = self._trainer.train_epoch()
         self.epoch = self._trainer.epoch
         self._validate()
-        figures = self._figures(figures, self._logits)
+        figures = self._figures(figures, self._logits, self._report)
         return figures if self._protocol.keep == "last" else self._with_best(figures)
 
     def _with_best(self, figures: dict[str, float]) -> dict[str, float]:
@@ -95,4 +98,11 @@ class TrainStage(StageRun, stage="train"):
         self._validate()
 
     def _validate(self) -> None:
-        self._logits = predict(self._trainer.network, self.data.validation_batcher)
+        network, batcher = self._trainer.network, self.data.validation_batcher
+        pixels, classes = self.data.validation_pixels, self.data.prepared.info.num_classes
+        if pixels is None or not isinstance(batcher, MaskedBatcher):
+            self._logits = predict(network, batcher)
+            return
+        outputs = outputs_of(network)
+        self._logits, found = score_pixels(outputs, batcher, pixels, classes)
+        self._report = found.report()

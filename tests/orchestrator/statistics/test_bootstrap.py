@@ -49,6 +49,21 @@ def test_it_is_what_copying_rows_gives(made_up, metric):
     assert (found.rows, found.draws, found.seeds) == (ROWS, 50, {"ce": 2, "ls": 3})
 
 
+def test_groups_are_drawn_as_a_whole(made_up):
+    """Copies of a row in one group say no more than the row."""
+    tables = {"ce": [made_up(LABELS, 0)], "ls": [made_up(LABELS, 2, 0.4)]}
+    alone = paired_bootstrap(tables, LABELS, baseline="ce", draws=50)
+    copied = {
+        recipe: [table.repeat_interleave(5, 0) for table in tables[recipe]] for recipe in tables
+    }
+    groups, labels = torch.arange(ROWS).repeat_interleave(5), LABELS.repeat_interleave(5)
+    found = paired_bootstrap(copied, labels, baseline="ce", draws=50, groups=groups)
+    ours, expected = found.differences["ls"], alone.differences["ls"]
+    assert (ours.low, ours.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
+    rows = paired_bootstrap(copied, labels, baseline="ce", draws=50).differences["ls"]
+    assert rows.high - rows.low < 0.6 * (ours.high - ours.low)
+
+
 def test_equal_confidences_share_a_bin_of_equal_mass():
     coarse = torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.6, 0.4]]).log()[torch.arange(ROWS) % 3]
     fine = torch.tensor([[0.8, 0.2]]).log().expand(ROWS, 2)

@@ -37,6 +37,18 @@ BAD = {
     "wildcard without methods": (GOOD.replace('[ce, mbls, "*+ts"]', '["*+ts"]'), ["*+ts"]),
     "unknown dataset": (GOOD.replace("digits,", "digist,", 1), ["digist", "digits"]),
     "unknown model": (GOOD.replace("convnet", "convent"), ["tasks[0].model", "convent", "convnet"]),
+    "a refinement with masks": (
+        GOOD.replace("digits, model: convnet", '"voc:streets", model: deeplabv3-small').replace(
+            "mbls", "mbls+macal"
+        ),
+        ["tasks[0]", "'macal' is not for images-with-masks", "one feature vector an image"],
+    ),
+    "an augmentation of whole images with masks": (
+        GOOD.replace("digits, model: convnet", '"voc:streets", model: deeplabv3-small').replace(
+            "mbls", "cutmix"
+        ),
+        ["'cutmix' is not for images-with-masks", "one class"],
+    ),
     "unknown protocol": (GOOD.replace("protocol: digits", "protocol: diggits"), ["diggits"]),
     "unknown key": (GOOD + "serch: {}\n", ["serch", "unknown key", "search"]),
     "unknown search key": (GOOD.replace("trials", "trails"), ["search.trails", "trials"]),

@@ -29,6 +29,15 @@ def test_no_row_is_scored_by_a_calibrator_that_saw_it():
     assert not bool(cross_fit(Memory, logits, labels, folds=4, seed=3).any())
 
 
+def test_a_group_is_in_one_fold():
+    logits = torch.arange(60.0).reshape(30, 2)
+    labels, groups = torch.arange(30) % 2, torch.arange(30) % 7
+    logits[:, 0] = groups.float()  # What the calibrator knows a row by.
+    assert not bool(cross_fit(Memory, logits, labels, folds=4, groups=groups).any())
+    with pytest.raises(InputError, match="folds=8 needs at least as many groups of rows, got 7"):
+        cross_fit(Memory, logits, labels, folds=8, groups=groups)
+
+
 def test_each_row_gets_the_calibrator_of_the_other_folds(rows):
     logits, labels = rows
     out = cross_fit(lambda: build_calibrator("ts"), logits, labels, folds=3, seed=5)

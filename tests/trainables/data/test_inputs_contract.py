@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from small_stages import MACAL, PROTOCOL
 from torch import Generator, Tensor, nn
 
@@ -153,6 +154,28 @@ def write_texts(folder: Path) -> str:
     return f"text:{folder}"
 
 
+def write_masks(folder: Path, val: int = 0, test: int = 12) -> str:
+    """Dark and light halves with noise, the right half of another class in every other row."""
+    generator = np.random.default_rng(5)
+    parts = {"train": 72, "val": val, "test": test}
+    for place in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+    for part, count in parts.items():
+        names = [f"{part}{number}" for number in range(count)]
+        for number, name in enumerate(names):
+            mask = np.zeros((24, 32 - 8 * (number % 3 == 2)), np.uint8)
+            mask[:, 16:] = 1 + number % 2
+            noise = generator.integers(0, 40, (*mask.shape, 3))
+            image = Image.fromarray((noise + 100 * mask[..., None]).astype(np.uint8))
+            mask[0] = 255
+            image.save(folder / "JPEGImages" / f"{name}.jpg", quality=95)
+            Image.fromarray(mask).save(folder / "SegmentationClass" / f"{name}.png")
+        if names:
+            path = folder / "ImageSets/Segmentation" / f"{part}.txt"
+            path.write_text("\n".join(names) + "\n")
+    return f"voc:{folder}"
+
+
 @dataclass(frozen=True)
 class Case:
     """A kind of data: how to make a data set of it, its network, and how that is trained."""
@@ -166,6 +189,9 @@ CASES = {
     "vectors": Case(lambda folder: "test-vectors", "test-perceptron"),
     "images": Case(write_images, "convnet"),
     "texts": Case(write_texts, "gpool-cnn", {"optimizer": "adam", "lr": 0.01, "batch_size": 20}),
+    "images-with-masks": Case(
+        write_masks, "deeplabv3-small", {"batch_size": 8, "augmentation": "scale-crop-flip"}
+    ),
 }
 
 
@@ -280,14 +306,14 @@ print(len(data.search().train))
 """
 
 
-@pytest.mark.parametrize("kind", ["images", "texts"], scope="module", indirect=True)
+@pytest.mark.parametrize("kind", sorted({*CASES} - {"vectors"}), scope="module", indirect=True)
 def test_a_sealed_process_reaches_no_test_row(prepared: PreparedData, name: str) -> None:
     stored = (prepared.directory / "test").glob("*.npy")
     paths = [*map(str, stored), *map(str, find_reader(name, "unused").test_paths())]
     command = [sys.executable, "-c", SEALED, str(prepared.directory), *paths]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert lines == ["sealed"] * (len(paths) + 1) + [str(prepared.counts["train"])]
-    assert len(paths) == 4
+    assert len(paths) == (27 if "masks" in prepared.info.inputs.kind else 4)
 
 
 def wanted(prepared: PreparedData, kind: str, **changes: Any) -> StageRequest:
@@ -331,6 +357,8 @@ def test_the_whole_chain_is_computed_evaluated_and_exported(
         "calibrate": {"ts": {}},
     }
     for stage, its in parts.items():
+        if stage == "refine" and kind == "images-with-masks":
+            continue
         request = wanted(
             prepared,
             kind,
@@ -348,8 +376,11 @@ def test_the_whole_chain_is_computed_evaluated_and_exported(
         assert tested["acc"] > 0.9
         folder = tmp_path / stage
         export_chain(store, found.stage, found.key, prepared.info, folder)
-        outputs = load_chain(folder)(prepared.test().values)
-        assert torch.equal(outputs, evaluated.tensors("test")["log_probs"])
+        test = prepared.test()
+        outputs = load_chain(folder)(test.values)
+        if (pixels := prepared.info.inputs.pixels(test)) is not None:
+            outputs = outputs.movedim(1, 3).flatten(1, 2)[pixels.rows, pixels.places]
+        torch.testing.assert_close(outputs, evaluated.tensors("test")["log_probs"])
 
 
 def test_an_exported_chain_takes_texts(tmp_path: Path) -> None:

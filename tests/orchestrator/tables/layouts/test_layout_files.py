@@ -11,9 +11,9 @@ from trainables.common.errors import InputError
 ISSUED = {
     "macal": ("table1", "table2", "table3", "table4", "table5"),
     "cls": ("table1", "table2", "table3"),
-    "acls": ("table3", "table5", "table6", "tableA", "tableB"),
+    "acls": ("table3", "table4", "table5", "table6", "tableA", "tableB"),
     "aurc": ("table1", "table2", "table4"),
-    "mbls": ("table1", "table2", "table3", "table6", "table7", "table8"),
+    "mbls": ("table1", "table2", "table3", "table5", "table6", "table7", "table8"),
 }
 NAMES = [f"{paper}/{table}" for paper, tables in ISSUED.items() for table in tables]
 # Lost tables of which another one repeats some figures, as their notes say.

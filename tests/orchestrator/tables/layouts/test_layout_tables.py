@@ -197,6 +197,7 @@ def test_every_layout_fits_a_sweep_of_other_tasks(name):
     layout = load_layout(name)
     recipes = dict.fromkeys(recipe for row in layout.rows for recipe in row.recipes)
     extra = {"aece": 0.01, "cwece": 0.01, "mce": 0.1, "auroc": 0.9, "fpr95": 0.1, "seconds": 3.0}
+    extra |= {"miou": 0.5}
     suites = {"ood-noise/auroc": 0.9, "ood-noise/fpr95": 0.2}
     suites |= {"bins-10/ece": 0.02, "bins-10/aece": 0.02}
     runs = [study(recipe, "digits", "convnet", **extra, **suites) for recipe in recipes]

@@ -1,0 +1,71 @@
+"""Metrics added up in parts are those of all rows at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainables.metrics import REPORTED, StreamedReport, calibration_report
+
+
+def predictions(rows: int, classes: int, spread: float) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(rows)
+    logits = spread * torch.randn(rows, classes, generator=generator)
+    labels = torch.multinomial((0.6 * logits).softmax(1), 1, generator=generator).squeeze(1)
+    return logits, labels
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "spread"), [(40_000, 11, 3.0), (20_000, 21, 8.0), (20_000, 2, 0.5)]
+)
+def test_parts_add_up_to_the_report(rows: int, classes: int, spread: float) -> None:
+    logits, labels = predictions(rows, classes, spread)
+    report = StreamedReport(classes)
+    for some, its in zip(logits.split(7001), labels.split(7001), strict=True):
+        report.add(some, its)
+    expected, found = calibration_report(logits=logits, labels=labels), report.report()
+    assert list(found) == [*REPORTED, "miou"]
+    for name, value in expected.items():
+        close = 1e-4 if name in ("aece", "cwaece") else 1e-10
+        assert found[name] == pytest.approx(value, abs=close), name
+    assert abs(found["aece"] - expected["aece"]) <= report.aece_error + 1e-10
+    assert report.aece_error < 1e-3
+
+
+def test_probabilities_on_the_edges_of_bins_belong_to_the_lower() -> None:
+    probs = torch.tensor([[k / 15, 1 - k / 15] for k in range(1, 15)], dtype=torch.float64)
+    labels = torch.zeros(14, dtype=torch.int64)
+    report = StreamedReport(2)
+    report.add(probs.log(), labels)
+    expected = calibration_report(logits=probs.log(), labels=labels)
+    assert report.report()["cwece"] == pytest.approx(expected["cwece"], abs=1e-12)
+
+
+def test_the_bound_holds_where_no_cell_can_tell_confidences_apart() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 1e-7 * torch.randn(3000, 3, generator=generator, dtype=torch.float64)
+    labels = torch.randint(3, (3000,), generator=generator)
+    report = StreamedReport(3)
+    report.add(logits, labels)
+    error = abs(report.report()["aece"] - calibration_report(logits=logits, labels=labels)["aece"])
+    assert 1e-3 < error <= report.aece_error
+
+
+def test_iou_is_of_pixels_that_are_labelled_or_predicted_as_a_class() -> None:
+    predicted, labels = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([0, 1, 1, 1, 0])
+    report = StreamedReport(3)
+    report.add(torch.nn.functional.one_hot(predicted, 3).float(), labels)
+    iou = report.class_iou()
+    assert iou[:2].tolist() == pytest.approx([1 / 3, 2 / 4])
+    assert iou[2].isnan()
+    assert report.report()["miou"] == pytest.approx((1 / 3 + 1 / 2) / 2)
+
+
+def test_wrong_rows_are_refused() -> None:
+    report = StreamedReport(3)
+    with pytest.raises(ValueError, match="nothing to report"):
+        report.report()
+    with pytest.raises(ValueError, match="label 3 is outside"):
+        report.add(torch.zeros(1, 3), torch.tensor([3]))
+    with pytest.raises(ValueError, match="logits have 4 classes, expected 3"):
+        report.add(torch.zeros(1, 4), torch.tensor([3]))

@@ -1,0 +1,257 @@
+"""Images with a mask of classes: stored as uint8 (N, H, W, 4), the mask as the last channel."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from trainables.common.checks import check_choice, check_count
+from trainables.data._batches import Batcher, move
+from trainables.data._inputs import Inputs, InputShape, Pixels
+from trainables.data._rows import RowArrays
+
+MASK_AUGMENTATIONS = ("none", "crop-flip", "scale-crop-flip", "crop-flip-light")
+VOID = 255  # Of a mask: counts nowhere.
+OUTSIDE = 254  # Of a mask: beyond the image, which is smaller than what it is stored in.
+IGNORED = -100  # What losses pass over.
+SAMPLED = 2**16  # Pixels, of all rows together, of which predictions are stored.
+HELD_PIXELS = 2**19  # Of a batch that is not trained on.
+SCALES = (0.5, 2.0)
+LIGHT = 0.2  # Largest change of contrast, as a share, and of brightness, in standard deviations.
+
+
+@dataclass(frozen=True)
+class MaskedShape(InputShape):
+    """What a network has to know of images with masks.
+
+    Attributes:
+        size: Height and width that images are stored in; networks are shown crops of them too.
+
+    Raises:
+        ValueError: If one is below 1.
+    """
+
+    kind: ClassVar[str] = "images with masks"
+
+    size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        for side in self.size:
+            check_count("size", side)
+
+    def blank(self, device: torch.device) -> Tensor:
+        return torch.zeros(1, 3, *self.size, device=device)
+
+
+@dataclass(frozen=True)
+class MaskedImages(Inputs, kind="images-with-masks"):
+    """RGB images, each with a mask of one class a pixel.
+
+    Smaller images lie in the upper left corner; the rest of their mask is ``OUTSIDE``, and networks
+    that are not in training see them at their own size. A mask's 255 is void.
+
+    Attributes:
+        size: Height and width that images are stored in, in pixels: the largest of each.
+        mean: Mean of each channel on the scale 0..1, subtracted before training.
+        std: What each channel is then divided by.
+        crop: Side of the square that training is shown of an image, in pixels; 0 for ``size``.
+        augmentation: What training uses unless told otherwise, of ``MASK_AUGMENTATIONS``.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
+
+    size: tuple[int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    crop: int = 0
+    augmentation: str = "scale-crop-flip"
+
+    def __post_init__(self) -> None:
+        check_count("crop", self.crop, 0)
+        check_choice("augmentation", self.augmentation, MASK_AUGMENTATIONS)
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise ValueError(f"mean={self.mean}, std={self.std} must be three numbers, std above 0")
+
+    @property
+    def row(self) -> tuple[int, int, int]:
+        return (*self.size, 4)
+
+    @property
+    def shape(self) -> MaskedShape:
+        return MaskedShape(self.size)
+
+    def check(self, values: np.ndarray) -> None:
+        """Refuse what is not uint8 (N, H, W, 4), or (N, H, W, 3) without masks; of any size."""
+        if values.dtype != self.dtype or values.ndim != 4 or values.shape[3] not in (3, 4):
+            raise ValueError(
+                f"{self.kind} are {values.dtype} {values.shape}, allowed is {self.dtype} "
+                "(N, H, W, 4), or (N, H, W, 3) for images alone"
+            )
+
+    def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> "MaskedBatcher":
+        self.check(values)
+        if values.shape[3] == 3:
+            blank = np.full((*values.shape[:3], 1), VOID, self.dtype)
+            values = np.concatenate((values, blank), axis=3)
+        return MaskedBatcher(values, self, device)
+
+    def pixels(self, rows: RowArrays) -> Pixels:
+        return sample_pixels(rows.values[..., 3])
+
+
+def sample_pixels(masks: np.ndarray) -> Pixels:
+    """Return equally many labelled pixels of each mask, ``SAMPLED`` in all; the same every time.
+
+    A mask's labelled pixels are cut, line by line, into as many runs as are wanted, and one is
+    drawn of each: so they are spread over the image. A mask with fewer gives all of them.
+
+    Args:
+        masks: (N, H, W), uint8.
+    """
+    wanted = max(1, SAMPLED // max(len(masks), 1))
+    found = [_spread(mask.ravel(), wanted, seed) for seed, mask in enumerate(masks)]
+    rows = np.repeat(np.arange(len(masks)), [len(places) for places in found])
+    places = np.concatenate(found) if found else np.empty(0, np.int64)
+    labels = masks.reshape(len(masks), -1)[rows, places].astype(np.int64)
+    return Pixels(*map(torch.from_numpy, (labels, rows, places)))
+
+
+def _spread(mask: np.ndarray, wanted: int, seed: int) -> np.ndarray:
+    labelled = np.flatnonzero(mask < OUTSIDE)
+    ends = np.arange(min(wanted, len(labelled)) + 1) * len(labelled) // max(wanted, 1)
+    if wanted > len(labelled):
+        return labelled
+    draws = np.random.Philox(key=seed).random_raw(wanted) >> np.uint64(11)
+    offsets = (draws / 2.0**53 * np.diff(ends)).astype(np.int64)
+    return labelled[ends[:-1] + offsets]
+
+
+class MaskedBatcher(Batcher):
+    """Gives batches of images with masks, uint8 (B, 4, H, W), and views of both together."""
+
+    def __init__(
+        self, values: np.ndarray, inputs: MaskedImages, device: torch.device | str
+    ) -> None:
+        super().__init__(values, device)
+        std = torch.tensor(inputs.std, dtype=torch.float64)
+        mean = torch.tensor(inputs.mean, dtype=torch.float64)
+        self._scale = (1 / (255 * std)).float().view(1, -1, 1, 1).to(self.device)
+        self._shift = (-mean / std).float().view(1, -1, 1, 1).to(self.device)
+        self._crop = (inputs.crop, inputs.crop) if inputs.crop else inputs.size
+        self.at_once = max(1, HELD_PIXELS // int(np.prod(values.shape[1:3])))
+
+    def arrange(self, batch: Tensor) -> Tensor:
+        """Return rows (B, H, W, 4) as (B, 4, H, W), contiguous."""
+        return batch.permute(0, 3, 1, 2).contiguous()
+
+    def plain(self, batch: Tensor) -> Tensor:
+        """Return ``(images / 255 - mean) / std`` as float32, (B, 3, H, W), without the masks."""
+        return batch[:, :3].float().mul_(self._scale).add_(self._shift)
+
+    def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
+        """Return the images of ``example``, (B, 3, h, w)."""
+        return self._views(batch, augmentation, generator)[0]
+
+    def example(
+        self, batch: Tensor, labels: Tensor, augmentation: str, generator: Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return random views of images, (B, 3, h, w), and of their masks, int64 (B, h, w).
+
+        ``crop-flip`` shows a crop, mirrored or not; ``scale-crop-flip`` one of the image enlarged
+        by 0.5 to 2 first; ``crop-flip-light`` changes contrast and brightness too. Pixels that
+        count nowhere are ``IGNORED``: void ones, and those of a crop that reaches beyond the image.
+        """
+        return self._views(batch, augmentation, generator)
+
+    def whole(self, batch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images at their own size, (b, 3, h, w), and masks, int64 (b, h, w).
+
+        Neighbours of one size come together. For the masks see ``example``.
+        """
+        images, masks = self.plain(batch), batch[:, 3]
+        sizes = image_sizes(masks).tolist()
+        first = 0
+        for last in range(1, len(sizes) + 1):
+            if last == len(sizes) or sizes[last] != sizes[first]:
+                height, width = sizes[first]
+                yield (
+                    images[first:last, :, :height, :width],
+                    _targets(masks[first:last, :height, :width]),
+                )
+                first = last
+
+    def _views(
+        self, batch: Tensor, augmentation: str, generator: Generator
+    ) -> tuple[Tensor, Tensor]:
+        check_choice("augmentation", augmentation, MASK_AUGMENTATIONS)
+        images, masks = self.plain(batch), batch[:, 3:]
+        if augmentation == "none":
+            return images, _targets(masks.squeeze(1))
+        scaled = augmentation.startswith("scale")
+        windows = draw_windows(image_sizes(masks.squeeze(1)), self._crop, scaled, generator)
+        grid = _grid(move(windows, self.device), self._crop, batch.shape[2:])
+        images = F.grid_sample(images, grid, align_corners=False)
+        # Shifted by one, so that the zeros beyond the image are no class.
+        shifted = (masks.float() + 1) * (masks < OUTSIDE)
+        found = F.grid_sample(shifted, grid, mode="nearest", align_corners=False).long().squeeze(1)
+        if augmentation.endswith("light"):
+            images = _relit(images, generator)
+        return images, torch.where(found > 0, found - 1, IGNORED)
+
+
+def _targets(masks: Tensor) -> Tensor:
+    return torch.where(masks < OUTSIDE, masks.long(), IGNORED)
+
+
+def image_sizes(masks: Tensor) -> Tensor:
+    """Return height and width of each image, (B, 2), int64, on the CPU, from masks (B, H, W)."""
+    inside = masks != OUTSIDE
+    return torch.stack((inside.any(2).sum(1), inside.any(1).sum(1)), dim=1).cpu()
+
+
+def draw_windows(
+    sizes: Tensor, crop: tuple[int, int], scaled: bool, generator: Generator
+) -> Tensor:
+    """Draw what a crop shows of each image: (5, B), top, left, height, width, flip (0 or 1).
+
+    Numbers are in pixels of the image; a window may reach beyond it. Logarithms of scales are
+    uniform in those of 0.5 and 2, places uniform among those that show as much as possible, and
+    whole pixels where nothing is scaled.
+
+    Args:
+        sizes: Height and width of each image, (B, 2).
+        crop: Height and width of the crops.
+        scaled: Whether images are scaled first.
+        generator: Draws.
+    """
+    scale, *places, flip = torch.rand(4, len(sizes), generator=generator)
+    low, high = np.log(SCALES)
+    scale = (low + (high - low) * scale).exp() if scaled else torch.ones_like(scale)
+    sides = torch.tensor(crop).unsqueeze(1) / scale
+    room = sizes.T - sides
+    offsets = room.clamp(max=0) + (room.abs() + (0 if scaled else 1)) * torch.stack(places)
+    offsets = offsets if scaled else torch.minimum(offsets.floor(), room.clamp(min=0))
+    return torch.cat((offsets, sides, (flip < 0.5).float().unsqueeze(0)))
+
+
+def _grid(windows: Tensor, crop: tuple[int, int], size: torch.Size) -> Tensor:
+    """Return where a crop's pixels lie in rows of a size, as ``grid_sample`` has it."""
+    whole = torch.tensor(size, device=windows.device).flip(0)
+    start, sides = windows[:2].T.flip(1), windows[2:4].T.flip(1)
+    scale, shift = sides / whole, (2 * start + sides) / whole - 1
+    signs = torch.stack((1 - 2 * windows[4], torch.ones_like(windows[4])), dim=1)
+    theta = torch.cat((torch.diag_embed(scale * signs), shift.unsqueeze(2)), dim=2)
+    return F.affine_grid(theta, [len(theta), 1, *crop], align_corners=False)
+
+
+def _relit(images: Tensor, generator: Generator) -> Tensor:
+    draws = (2 * torch.rand(2, len(images), 1, 1, 1, generator=generator) - 1) * LIGHT
+    contrast, brightness = move(draws, images.device)
+    return images * (1 + contrast) + brightness

@@ -1,0 +1,270 @@
+"""Images with masks in their files, in the layout of PASCAL VOC."""
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from trainables.common.errors import InputError
+from trainables.data._files import opened
+from trainables.data._inputs import DatasetInfo
+from trainables.data._masked import OUTSIDE, VOID, MaskedImages
+from trainables.data._published import IMAGENET_MEAN, IMAGENET_STD
+from trainables.data._rows import Rows
+from trainables.data._source import Reader, SourceStatus
+from trainables.data._split import OWN
+
+IMAGES, MASKS, LISTS = "JPEGImages", "SegmentationClass", "ImageSets/Segmentation"
+CLASSES = "classes.json"
+MASK_MODES = ("1", "L", "P")
+LAYOUT = (
+    f"lay it out as PATH/{IMAGES}/<name>.jpg, PATH/{MASKS}/<name>.png (a class a pixel, 255 void) "
+    f"and PATH/{LISTS}/train.txt, perhaps val.txt and test.txt, a name a line"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedFiles(Rows):
+    """Images and masks in their files, decoded by several threads when they are read.
+
+    Attributes:
+        pairs: Image and mask of each row.
+        size: Height and width that rows are stored in.
+        num_classes: K; a mask that holds another class is refused.
+        validation: Rows of the data set's own validation list, if there is one.
+    """
+
+    pairs: Sequence[tuple[Path, Path]]
+    size: tuple[int, int]
+    num_classes: int
+    validation: np.ndarray | None = None
+
+    @property
+    def labels(self) -> np.ndarray:  # type: ignore[override]
+        """Return one label for all rows, (N,): whole images have none."""
+        return np.zeros(len(self.pairs), np.int64)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return MaskedImages.dtype
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (*self.size, 4)
+
+    def take(self, indices: np.ndarray) -> Self:
+        """Return the rows ``indices`` (M,), in that order; nothing is read."""
+        return replace(self, pairs=[self.pairs[index] for index in indices], validation=None)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        with ThreadPoolExecutor() as pool:
+            rows = list(pool.map(self._row, self.pairs[start:stop]))
+        return np.stack(rows) if rows else np.empty((0, *self.shape), self.dtype)
+
+    def content(self) -> Iterator[bytes | memoryview]:
+        """Yield the size and the bytes of every file."""
+        yield f"{self.size}{len(self)}".encode()
+        for path in (path for pair in self.pairs for path in pair):
+            try:
+                content = path.read_bytes()
+            except OSError as error:
+                raise InputError(f"{path} cannot be read: {error.strerror}") from error
+            yield f"{len(content)}".encode()
+            yield content
+
+    def _row(self, files: tuple[Path, Path]) -> np.ndarray:
+        image, mask = files
+        with opened(image) as picture:
+            pixels = np.asarray(picture.convert("RGB"))
+        classes = read_mask(mask)
+        if classes.shape != pixels.shape[:2]:
+            raise InputError(
+                f"{mask} is {classes.shape[1]} x {classes.shape[0]} pixels, but {image} is "
+                f"{pixels.shape[1]} x {pixels.shape[0]}"
+            )
+        wrong = classes[(classes >= self.num_classes) & (classes != VOID)]
+        if len(wrong):
+            raise InputError(
+                f"{mask} holds class {wrong[0]}, allowed are 0 to {self.num_classes - 1}, and "
+                f"{VOID} for void"
+            )
+        row = np.zeros(self.shape, self.dtype)
+        row[..., 3] = OUTSIDE
+        row[: classes.shape[0], : classes.shape[1]] = np.dstack((pixels, classes))
+        return row
+
+
+def read_mask(path: Path) -> np.ndarray:
+    """Return a mask's classes (H, W), uint8.
+
+    Raises:
+        InputError: If it cannot be read, or its pixels are colours.
+    """
+    with opened(path) as image:
+        if image.mode not in MASK_MODES:
+            raise InputError(
+                f"{path} has image mode {image.mode}, allowed is a palette or grey PNG whose "
+                "values are classes"
+            )
+        return np.asarray(image, np.uint8)
+
+
+class MaskedReader(Reader):
+    """A data set of images with masks in the layout of PASCAL VOC.
+
+    Attributes:
+        crop: Side of what training is shown of an image; 0 for all.
+        names: Of the classes; none where a file, or the masks, tell them.
+    """
+
+    kind = MaskedImages
+    validation = OWN
+    crop = 0
+    names: tuple[str, ...] = ()
+
+    @property
+    @abstractmethod
+    def path(self) -> Path:
+        """The folder that holds it."""
+
+    @property
+    def masks(self) -> str:
+        """The folder of the masks."""
+        return MASKS
+
+    def adjust(self, settings: Any) -> None:
+        """Take ``crop``, the side of what training is shown of an image, in pixels."""
+        others = {key: value for key, value in settings.items() if key != "crop"}
+        for key in others:
+            raise InputError(f"dataset {self.name!r}: inputs.{key} is unknown, allowed is crop")
+        self.crop = settings.get("crop", 0)
+        try:
+            MaskedImages((1, 1), IMAGENET_MEAN, IMAGENET_STD, self.crop)
+        except ValueError as error:
+            raise InputError(f"dataset {self.name!r}: inputs.{error}") from error
+        self.settings = settings
+
+    def lists(self) -> dict[str, Path]:
+        """Return the lists that there are, by the part that they are of."""
+        found = {part: self.path / LISTS / f"{part}.txt" for part in ("train", "val", "test")}
+        return {part: path for part, path in found.items() if path.is_file()}
+
+    def parts(self) -> dict[str, list[tuple[Path, Path]]]:
+        """Return the files of each part.
+
+        Raises:
+            InputError: If a list is absent, empty, or names a file that is absent.
+        """
+        lists = self.lists()
+        if "train" not in lists:
+            raise InputError(f"{self.path / LISTS / 'train.txt'} does not exist; {LAYOUT}")
+        return {part: self._listed(path) for part, path in lists.items()}
+
+    def _listed(self, path: Path) -> list[tuple[Path, Path]]:
+        try:
+            names = path.read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} cannot be read: {error}") from error
+        if not names:
+            raise InputError(f"{path} is empty; needed is a name a line")
+        pairs = [
+            (self.path / IMAGES / f"{name}.jpg", self.path / self.masks / f"{name}.png")
+            for name in names
+        ]
+        for file in (file for pair in pairs for file in pair):
+            if not file.is_file():
+                raise InputError(f"{file} does not exist, but {path} names it")
+        return pairs
+
+    def read(self, download: bool) -> tuple[DatasetInfo, MaskedFiles, MaskedFiles | None]:
+        """Return images and masks as lists of files, after a look at every size."""
+        train, test, own = self._rows()
+        sizes = [_glance(image) for image, _ in (*train, *(test or ()))]
+        size = (max(height for height, _ in sizes), max(width for _, width in sizes))
+        classes = self._classes(train)
+        rows = MaskedFiles(train, size, len(classes), own)
+        info = DatasetInfo(
+            name=self.name,
+            classes=classes,
+            inputs=MaskedImages(size, IMAGENET_MEAN, IMAGENET_STD, self.crop),
+            split_rule=self._split_rule(test is not None, own is not None),
+            source=f"{self.path}; mean and standard deviation of ImageNet's training images",
+        )
+        return info, rows, None if test is None else replace(rows, pairs=test, validation=None)
+
+    def _rows(
+        self,
+    ) -> tuple[list[tuple[Path, Path]], list[tuple[Path, Path]] | None, np.ndarray | None]:
+        """Return training files, those of the validation list behind, test files, and those rows.
+
+        Without a test list the validation list is the test set, as in papers.
+        """
+        parts = self.parts()
+        train, val, test = (parts.get(part) for part in ("train", "val", "test"))
+        assert train is not None
+        if test is None or val is None:
+            return train, test or val, None
+        return [*train, *val], test, np.arange(len(train), len(train) + len(val))
+
+    @staticmethod
+    def _split_rule(tested: bool, own: bool) -> str:
+        if own:
+            return "the data set's own lists train, val and test"
+        test = "test is a list of the data set" if tested else "no list of test images: test"
+        return f"{test}; validation is a draw from train" if tested else f"{test} and validation"
+
+    def _classes(self, train: Sequence[tuple[Path, Path]]) -> tuple[str, ...]:
+        path = self.path / CLASSES
+        if self.names:
+            return self.names
+        if not path.exists():
+            highest = max(_highest(mask) for _, mask in train)
+            return tuple(str(number) for number in range(max(highest, 1) + 1))
+        try:
+            return tuple(json.loads(path.read_text(encoding="utf-8"))["classes"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f'{path} is no {{"classes": [NAME, ...]}}: {error!r}') from error
+
+    def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
+        train, test, _ = self._rows()
+        ones = [None if part is None else np.zeros(len(part), np.int64) for part in (train, test)]
+        assert ones[0] is not None
+        return ones[0], ones[1]
+
+    def files(self) -> list[Path]:
+        """Return the lists, class names and every image and mask; only lists if one is wrong."""
+        found = [*self.lists().values(), self.path / CLASSES]
+        try:
+            pairs = [pair for part in self.parts().values() for pair in part]
+        except InputError:
+            return found
+        return found + [file for pair in pairs for file in pair]
+
+    def test_paths(self) -> list[Path]:
+        """Return images and masks of the test list; of all lists where there is none."""
+        train, test, _ = self._rows()
+        return [file for pair in (test or train) for file in pair]
+
+    def check(self) -> SourceStatus:
+        """Look for every file that a list names, without opening it."""
+        try:
+            found = ", ".join(f"{len(part):,} {name}" for name, part in self.parts().items())
+        except InputError as error:
+            return SourceStatus(False, str(error), LAYOUT)
+        return SourceStatus(True, f"{self.path}: images with masks: {found}")
+
+
+def _glance(path: Path) -> tuple[int, int]:
+    """Return height and width of an image without decoding it."""
+    with opened(path) as image:
+        return image.height, image.width
+
+
+def _highest(path: Path) -> int:
+    classes = read_mask(path)
+    return int(classes.max(initial=0, where=classes != VOID))

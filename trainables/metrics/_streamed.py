@@ -1,0 +1,215 @@
+"""The metrics of more predictions than memory holds, added up in one pass."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainables.common.checks import check_count
+from trainables.metrics._binning import width_edges
+from trainables.metrics._scores import (
+    BLOCK_ELEMENTS,
+    ArrayLike,
+    check_bins,
+    check_values,
+    read_labels,
+    read_values,
+)
+
+OCTAVES, STEPS = 40, 1 << 15  # Of the histogram of confidences, between a half and 0, or 1.
+CLASS_STEPS = 1 << 10  # Cells in a bin of equal width, of the histograms of classes.
+CACHED_ELEMENTS = 1 << 19
+
+
+class StreamedReport:
+    """``calibration_report`` of rows that come in parts, and how well classes are segmented.
+
+    Memory is that of one part, whatever the number of rows. All figures are those of the report up
+    to the rounding of sums, but for ``aece`` and ``cwaece``, whose edges are found to a cell of a
+    histogram: scores in the cell of an edge share a bin. For ``aece`` a cell is the 2^-15th part of
+    the distance to 0 or 1, and ``aece_error`` bounds what that changes: below 1e-4, unless many
+    confidences that are not equal lie within such a cell, as those of a network that has not been
+    trained. For ``cwaece`` a cell is the 1024th part of a bin of equal width.
+
+    Args:
+        num_classes: K, at least 2.
+        bins: Number of bins of every binned metric, at least 1.
+
+    Raises:
+        ValueError: If a number is below that.
+    """
+
+    def __init__(self, num_classes: int, bins: int = 15) -> None:
+        check_count("num_classes", num_classes, 2)
+        check_bins(bins)
+        self._bins = bins
+        self._top, self._top_cells = _Sums(1, bins), _Sums(1, CELLS)
+        self._classes = _Sums(num_classes, bins * CLASS_STEPS)
+        self._proper = torch.zeros(2, dtype=torch.float64)  # NLL and Brier score.
+        self._confusion = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+
+    def add(self, logits: ArrayLike, labels: ArrayLike) -> None:
+        """Add rows: logits (N, K) and labels (N,), both as ``calibration_report`` takes them."""
+        rows = read_values(logits, "logits")
+        if rows.shape[1] != len(self._confusion):
+            raise ValueError(
+                f"logits have {rows.shape[1]} classes, expected {len(self._confusion)}"
+            )
+        truth = read_labels(labels, rows)
+        # On a CPU few enough for its cache: most time is spent on reading and writing otherwise.
+        elements = CACHED_ELEMENTS if rows.device.type == "cpu" else BLOCK_ELEMENTS
+        step = max(1, elements // len(self._confusion))
+        self._proper, self._confusion = (
+            sums.to(rows.device) for sums in (self._proper, self._confusion)
+        )
+        for some, its in zip(rows.split(step), truth.split(step), strict=True):
+            self._add(some.double(), its)
+
+    def _add(self, block: Tensor, labels: Tensor) -> None:
+        """Add some rows, float64 (M, K), and their labels (M,)."""
+        largest, predicted = block.max(dim=1)
+        check_values(block, largest, "logits")
+        logs = block.gather(1, labels[:, None]).squeeze(1) - largest
+        probs = block.sub(largest[:, None]).exp_()
+        scale = probs.sum(dim=1)
+        probs.div_(scale[:, None])
+        confidence, correct = scale.reciprocal(), (predicted == labels).double()
+        edges = width_edges(self._bins, torch.float64, block.device)
+        self._top.add(torch.searchsorted(edges[1:-1], confidence), confidence, correct)
+        self._top_cells.add(_cell(confidence), confidence, correct)
+        true = probs.gather(1, labels[:, None]).squeeze(1)
+        self._proper[0] += (scale.log() - logs).sum()
+        self._proper[1] += probs.square().sum() + (1 - 2 * true).sum()
+        self._add_classes(probs, labels)
+        classes = len(self._confusion)
+        pairs = (labels * classes + predicted).bincount(minlength=classes**2)
+        self._confusion += pairs.view(classes, classes)
+
+    def _add_classes(self, probs: Tensor, labels: Tensor) -> None:
+        cells = self._bins * CLASS_STEPS
+        # As rounding is, exactly the cells that end at the edges of bins of equal width.
+        index = (probs * cells).ceil_().long().sub_(1).clamp_(min=0)
+        index += torch.arange(0, cells * probs.shape[1], cells, device=probs.device)
+        hit = index.gather(1, labels[:, None]).squeeze(1)
+        self._classes.add(index.flatten(), probs.flatten())
+        self._classes.add_hits(hit)
+
+    def report(self) -> dict[str, float]:
+        """Return the metrics, in the order of ``REPORTED``, and ``miou``, all as fractions.
+
+        Raises:
+            ValueError: If no row was added.
+        """
+        rows = int(self._confusion.sum())
+        if rows == 0:
+            raise ValueError("no row was added, so there is nothing to report")
+        top, classes = self._top, self._classes
+        by_width = classes.gaps.view(len(classes.counts), self._bins, -1).sum(2)
+        return {
+            "acc": float(self._confusion.trace()) / rows,
+            "nll": float(self._proper[0]) / rows,
+            "brier": float(self._proper[1]) / rows,
+            "ece": float(top.gaps.abs().sum()) / rows,
+            "aece": float(_mass_gaps(self._top_cells, self._bins).abs().sum()) / rows,
+            "cwece": float(by_width.abs().sum(1).mean()) / rows,
+            "cwaece": float(_mass_gaps(classes, self._bins).abs().sum(1).mean()) / rows,
+            "mce": float((top.gaps.abs() / top.counts.clamp(min=1)).max()),
+            "miou": float(self.class_iou().nanmean()),
+        }
+
+    def class_iou(self) -> Tensor:
+        """Return the intersection over union of each class, (K,), in [0, 1].
+
+        NaN for a class that neither a label nor a prediction names.
+        """
+        both = self._confusion.diagonal().double()
+        return both / (self._confusion.sum(0) + self._confusion.sum(1) - both)
+
+    @property
+    def aece_error(self) -> float:
+        """Most by which ``aece`` may differ from that of ``calibration_report``.
+
+        Rows in the cell of an edge may belong to the bin above or below. Moved, they change the
+        gaps of both by no more than the wrong rows of the cell or what the right ones lack of
+        certainty, and the sum of both only where the gaps do not have one sign for certain.
+        """
+        sums = self._top_cells
+        cells, gaps = _edge_cells(sums.counts, self._bins), _mass_gaps(sums, self._bins)
+        wrong, excess = (sums.counts - sums.hits).gather(1, cells), sums.gaps.gather(1, cells)
+        most = torch.maximum(wrong, wrong - excess)
+        certain = (gaps[:, :-1] * gaps[:, 1:] > 0) & (
+            torch.minimum(gaps[:, :-1].abs(), gaps[:, 1:].abs()) > 2 * most
+        )
+        return float(2 * most[~certain].sum() / sums.counts.sum())
+
+
+class _Sums:
+    """Sums by class and bin, each (C, bins), float64, on the device of what is added.
+
+    Attributes:
+        counts: Of the scores.
+        scores: Of them.
+        hits: Of what came true.
+    """
+
+    def __init__(self, classes: int, bins: int) -> None:
+        self.counts = torch.zeros(classes, bins, dtype=torch.float64)
+        self.scores, self.hits = torch.zeros_like(self.counts), torch.zeros_like(self.counts)
+
+    @property
+    def gaps(self) -> Tensor:
+        """Scores minus hits."""
+        return self.scores - self.hits
+
+    def add(self, index: Tensor, scores: Tensor, hits: Tensor | None = None) -> None:
+        """Add scores (N,), float64, to the places ``index`` (N,) of all classes in a row."""
+        self.counts = _add_at(self.counts, index)
+        self.scores = _add_at(self.scores, index, scores)
+        if hits is not None:
+            self.hits = _add_at(self.hits, index, hits)
+
+    def add_hits(self, index: Tensor) -> None:
+        """Add one hit at each place ``index`` (N,)."""
+        self.hits = _add_at(self.hits, index)
+
+
+def _add_at(sums: Tensor, index: Tensor, values: Tensor | None = None) -> Tensor:
+    """Return sums (C, bins) with values (N,), or ones, added at the places ``index`` (N,)."""
+    sums = sums.to(index.device)
+    if index.device.type == "cpu" and sums.numel() < len(index):
+        # Several times as fast, where there are few enough sums to add all.
+        weights = None if values is None else values.numpy()
+        sums += torch.from_numpy(np.bincount(index.numpy(), weights, sums.numel())).view(sums.shape)
+        return sums
+    added = sums.new_ones(1) if values is None else values
+    sums.view(-1).index_add_(0, index, added.expand(len(index)))
+    return sums
+
+
+CELLS = 2 * ((OCTAVES - 1) * STEPS + 1)
+
+
+def _cell(scores: Tensor) -> Tensor:
+    """Return the cell of each score in [0, 1]; a larger score never has a lower one.
+
+    The leading bits of a float32 are its logarithm, cut into even cells within an octave.
+    """
+    near_zero = scores <= 0.5
+    distance = torch.where(near_zero, scores, 1 - scores).float()
+    bits = (distance.view(torch.int32) >> (24 - STEPS.bit_length())).long()
+    cell = (bits - (127 - OCTAVES) * STEPS).clamp(min=0)
+    return torch.where(near_zero, cell, CELLS - 1 - cell)
+
+
+def _edge_cells(counts: Tensor, bins: int) -> Tensor:
+    """Return the cells (C, bins - 1) in which the inner edges of bins of equal mass lie."""
+    rows = counts.sum(1, keepdim=True)
+    ranks = (torch.arange(1, bins, device=counts.device) * rows / bins).floor()
+    return torch.searchsorted(counts.cumsum(1), ranks, right=True).clamp(max=counts.shape[1] - 1)
+
+
+def _mass_gaps(sums: _Sums, bins: int) -> Tensor:
+    """Return scores minus hits of each bin of equal mass, (C, bins)."""
+    running = sums.gaps.cumsum(1)
+    inner = running.gather(1, _edge_cells(sums.counts, bins))
+    until = torch.cat((inner, running[:, -1:]), dim=1)
+    return until.diff(dim=1, prepend=until.new_zeros(len(until), 1))

@@ -1,0 +1,108 @@
+"""Predictions of every pixel: read once, added up, and kept of a sample."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from trainables.common.errors import TrainingDivergedError
+from trainables.data import MaskedBatcher, Pixels
+from trainables.metrics import StreamedReport
+from trainables.models import Network
+from trainables.stages.engine import in_precision
+
+SHOWN = 4  # Images of which the evaluation keeps whole maps.
+CERTAIN = 255  # What a confidence of 1 is stored as.
+
+PixelOutputs: TypeAlias = Callable[[Tensor], Tensor]
+"""Maps images (N, 3, H, W) to logits or log-probabilities (N, K, H, W)."""
+
+
+def outputs_of(network: Network) -> PixelOutputs:
+    """Return the network as it is used where it does not train; see ``in_batches``."""
+
+    def compute(images: Tensor) -> Tensor:
+        network.eval()
+        with torch.compiler.set_stance("force_eager"), in_precision(network):
+            return network(images).float()
+
+    return compute
+
+
+def calibrated(outputs: PixelOutputs, calibrator: Callable[[Tensor], Tensor]) -> PixelOutputs:
+    """Return outputs whose pixels went through a calibrator of rows (N, K)."""
+
+    def compute(images: Tensor) -> Tensor:
+        rows = outputs(images).movedim(1, -1)
+        return calibrator(rows.reshape(-1, rows.shape[-1])).view(rows.shape).movedim(-1, 1)
+
+    return compute
+
+
+@torch.inference_mode()
+def score_pixels(
+    outputs: PixelOutputs, batcher: MaskedBatcher, pixels: Pixels, num_classes: int
+) -> tuple[Tensor, StreamedReport]:
+    """Go once through all pixels, images at their own size.
+
+    Returns:
+        What ``outputs`` gives for ``pixels``, (S, K), float32 on the CPU, and the metrics of all
+        labelled pixels.
+
+    Raises:
+        TrainingDivergedError: If an output is not finite.
+    """
+    report, table = StreamedReport(num_classes), torch.empty(len(pixels.labels), num_classes)
+    row = 0
+    for batch in batcher.batches(torch.arange(len(batcher)), batcher.at_once):
+        for images, targets in batcher.whole(batch):
+            found = outputs(images).movedim(1, -1)
+            if not bool(found.isfinite().all()):
+                raise TrainingDivergedError("logits of pixels became NaN or infinite")
+            labelled = targets >= 0
+            report.add(found[labelled], targets[labelled])
+            ends = torch.tensor([row, row := row + len(images)])
+            taken = slice(*torch.searchsorted(pixels.rows, ends).tolist())
+            places, width = pixels.places[taken], batch.shape[3]
+            own = pixels.rows[taken] - int(ends[0])
+            table[taken] = found[own, places // width, places % width].cpu()
+    return table, report
+
+
+@torch.inference_mode()
+def predict_pixels(outputs: PixelOutputs, batcher: MaskedBatcher, num_classes: int) -> Tensor:
+    """Return log-probabilities (N, K, H, W), float32 on the CPU; uniform beyond smaller images."""
+    parts = batcher.batches(torch.arange(len(batcher)), batcher.at_once)
+    return torch.cat([_whole_batch(outputs, batcher, batch, num_classes) for batch in parts])
+
+
+def _whole_batch(
+    outputs: PixelOutputs, batcher: MaskedBatcher, batch: Tensor, num_classes: int
+) -> Tensor:
+    parts = []
+    for images, _ in batcher.whole(batch):
+        found = torch.zeros(len(images), num_classes, *batch.shape[2:])
+        found[..., : images.shape[2], : images.shape[3]] = outputs(images).cpu()
+        parts.append(found.log_softmax(1))
+    return torch.cat(parts)
+
+
+@torch.inference_mode()
+def shown_maps(
+    outputs: PixelOutputs, batcher: MaskedBatcher, num_classes: int
+) -> dict[str, Tensor]:
+    """Return what the report draws of a few images, spread over all of them, all uint8.
+
+    Returns:
+        ``rows`` (M, H, W, 4), images and masks as stored; ``predicted`` (M, H, W), classes;
+        ``confidence`` (M, H, W), 255 for 1.
+    """
+    order = torch.arange(len(batcher))[:: -(-len(batcher) // SHOWN)]
+    (batch,) = batcher.batches(order, SHOWN)
+    confidence, predicted = _whole_batch(outputs, batcher, batch, num_classes).exp().max(1)
+    return {
+        "rows": batch.permute(0, 2, 3, 1).contiguous().cpu(),
+        "predicted": predicted.to(torch.uint8),
+        "confidence": (CERTAIN * confidence).round().to(torch.uint8),
+    }
