@@ -1,6 +1,13 @@
-"""Both kinds of trackers, for tests of what must hold for either."""
+"""Trackers of every kind, for tests of what must hold for each."""
 
 from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -9,3 +16,36 @@ import pytest
 def either_store(request, database, tmp_path):
     """Return the address of a tracker, once of each kind."""
     return database if request.param == "database" else f"folder:{tmp_path}/tracked"
+
+
+@pytest.fixture(scope="session")
+def postgresql():
+    """Return the address of a PostgreSQL of our own, where there is one to start."""
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    found = shutil.which("initdb") or (str(installed[-1]) if installed else "")
+    if not found:
+        pytest.skip("there is no PostgreSQL here")
+    # It refuses to be root's, and its user cannot look into root's folders of tests.
+    user = "postgres" if os.getuid() == 0 else None
+    programs, folder = Path(found).resolve().parent, Path(tempfile.mkdtemp(prefix="postgresql"))
+    if user is not None:
+        shutil.chown(folder, user)
+
+    def run(program, *words):
+        command = [programs / program, "-D", folder / "data", *words]
+        done = subprocess.run(
+            command, user=user, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        assert done.returncode == 0, done.stderr.decode()
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    run("initdb", "--username=calsweep", "--auth=trust", "--no-sync")
+    settings = f"-c listen_addresses=127.0.0.1 -p {port} -c unix_socket_directories='' -c fsync=off"
+    run("pg_ctl", "--wait", "--timeout=300", "-l", folder / "log", "-o", settings, "start")
+    try:
+        yield f"postgresql+psycopg2://calsweep@127.0.0.1:{port}/postgres"
+    finally:
+        run("pg_ctl", "--wait", "-m", "immediate", "stop")
+        shutil.rmtree(folder)

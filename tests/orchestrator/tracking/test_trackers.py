@@ -10,9 +10,12 @@ from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
 
 
-@pytest.fixture
-def tracker(either_store):
-    return open_tracker(either_store, create=True)
+@pytest.fixture(params=["sqlite", "folder", "postgresql"])
+def tracker(request, tmp_path):
+    if request.param == "folder":
+        return open_tracker(f"folder:{tmp_path}/tracked", create=True)
+    kept = {"sqlite": "database"}.get(request.param, request.param)
+    return open_tracker(request.getfixturevalue(kept), create=True)
 
 
 @pytest.fixture
