@@ -42,9 +42,9 @@ import numpy as np
 import torch
 from _calibrator_peers import PEERS, Cost, Fit, Map, measure, memory
 
-from orchestrator.logits.files import read_logits
 from orchestrator.logits.scoring import score
 from trainables.calibrators import CALIBRATORS, build_calibrator, parse_calibrator
+from trainables.data import read_logits
 
 FAMILIES = ("ts", "vs", "svs", "sms", "dirichlet")
 RESAMPLES = 2000

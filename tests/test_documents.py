@@ -88,7 +88,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("docs/tables.md", 8),
         ("docs/statistics.md", 3),
         ("docs/nightly.md", 4),
-        ("docs/data.md", 7),
+        ("docs/data.md", 8),
     ],
 )
 def test_every_command_runs(

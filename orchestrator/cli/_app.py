@@ -6,6 +6,7 @@ from importlib.metadata import version
 import typer
 
 from orchestrator.cli._apply import apply
+from orchestrator.cli._arena import arena
 from orchestrator.cli._best import best
 from orchestrator.cli._calibrate import calibrate
 from orchestrator.cli._claims import claims
@@ -76,6 +77,7 @@ for command in (
 app.command()(sync)
 app.command()(calibrate)
 app.command()(apply)
+app.command()(arena)
 app.command("list")(list_names)
 app.command()(doctor)
 app.add_typer(nightly, name="nightly")

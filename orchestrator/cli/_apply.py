@@ -22,9 +22,10 @@ def apply(
 
     The figures are honest only for rows that the calibrator was not fitted on.
     """
-    from orchestrator.logits.files import make_folder, read_logits, save_log_probs
+    from orchestrator.logits.files import make_folder, save_log_probs
     from orchestrator.logits.scoring import score
     from trainables.calibrators import load_calibrator
+    from trainables.data import read_logits
 
     if out.suffix != ".npz":
         raise InputError(f"{out}: ending {out.suffix!r}, allowed is .npz")

@@ -38,7 +38,7 @@ def calibrate(
     from rich.console import Console
 
     from orchestrator.logits.calibrate import calibrate_table, check_names, plan_task, save_table
-    from orchestrator.logits.files import read_logits
+    from trainables.data import read_logits
 
     names, chosen = split_names(with_), split_names(objectives)
     check_names(names, chosen)

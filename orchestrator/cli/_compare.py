@@ -36,7 +36,9 @@ FIELDS = ("task", "metric", "recipe", "value", "floor", "difference", "low", "hi
 def compare(
     sweep: SweepName = "demo",
     task: Annotated[str | None, typer.Option(help="Only this task; default: each.")] = None,
-    baseline: Annotated[str, typer.Option(help="The recipe to compare with.")] = "ce",
+    baseline: Annotated[
+        str | None, typer.Option(help="The recipe to compare with; default: ce, or given.")
+    ] = None,
     metric: Metric = "ece",
     draws: Draws = 2000,
     seed: ResampleSeed = 0,

@@ -31,12 +31,18 @@ def show_plan(spec: SweepSpec) -> None:
     console, data = output(), preview_data(spec)
     console.print(_studies(plan))
     stages = plan.stage_trials()
-    console.print(
-        f"{len(plan.studies)} studies, {plan.trials} trials: at most {stages['train']} trainings, "
-        f"{stages['refine']} refinements on stored features, "
-        f"{stages['calibrate']} calibrations of stored logits"
-    )
-    console.print(f"with a training of its own for every trial it would be {plan.trials} trainings")
+    size = f"{len(plan.studies)} studies, {plan.trials} trials"
+    if spec.given:
+        console.print(f"{size}: {stages['calibrate']} calibrations of given logits")
+    else:
+        console.print(
+            f"{size}: at most {stages['train']} trainings, "
+            f"{stages['refine']} refinements on stored features, "
+            f"{stages['calibrate']} calibrations of stored logits"
+        )
+        console.print(
+            f"with a training of its own for every trial it would be {plan.trials} trainings"
+        )
     console.print(_preview(plan, data))
     for missing in data.missing:
         console.print(missing)

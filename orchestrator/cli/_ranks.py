@@ -34,8 +34,7 @@ def ranks(
     from orchestrator.statistics import block_scores, rank_comparison
     from orchestrator.tables.columns import column
 
-    if out is not None and out.suffix not in (".pdf", ".png", ".svg"):
-        raise InputError(f"--out {out}: ending {out.suffix!r}, allowed are .pdf, .png, .svg")
+    check_diagram(out)
     shown = column(metric)
     results = chain.from_iterable(tracked_results(sweeps, tracking_uri, storage))
     found = block_scores(list(results), metric)
@@ -48,15 +47,14 @@ def ranks(
     if out is not None:
         # Bars join recipes of which no two differ, so that takes the tests of all pairs.
         pairwise = rank_comparison(found.scores, higher=shown.higher)
-        _save_diagram(pairwise, shown.heading, out)
+        save_diagram(pairwise, shown.heading, out)
 
 
 def _rank_lines(comparison: RankComparison, found: BlockScores, heading: str) -> Iterator[str]:
     low, high = found.seeds
     seeds = str(low) if low == high else f"{low} to {high}"
     yield (
-        f"average rank by {heading} over {comparison.blocks} (dataset, model) blocks, "
-        f"mean over seeds: {seeds}"
+        f"average rank by {heading} over {comparison.blocks} {found.unit}, mean over seeds: {seeds}"
     )
     for recipe, rank in comparison.ranks.items():
         yield f"  {rank:5.2f}  {recipe}"
@@ -83,12 +81,19 @@ def _pair_lines(comparison: RankComparison) -> Iterator[str]:
         yield f"  {pair.first} before {pair.second}: {p}"
 
 
-def _save_diagram(comparison: RankComparison, title: str, out: Path) -> None:
+def check_diagram(out: Path | None, option: str = "--out") -> None:
+    """Refuse a file that the diagram cannot be written to."""
+    if out is not None and out.suffix not in (".pdf", ".png", ".svg"):
+        raise InputError(f"{option} {out}: ending {out.suffix!r}, allowed are .pdf, .png, .svg")
+
+
+def save_diagram(comparison: RankComparison, title: str, out: Path, option: str = "--out") -> None:
+    """Write the critical-difference diagram."""
     from orchestrator.statistics import critical_difference_diagram
 
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         critical_difference_diagram(comparison, title).savefig(out, dpi=150)
     except OSError as error:
-        raise InputError(f"--out {out}: cannot be written: {error}") from error
+        raise InputError(f"{option} {out}: cannot be written: {error}") from error
     echo(f"wrote {out}")

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from orchestrator.logits.files import LogitFile, LogitRows, make_folder, parse_rows, write_whole
+from orchestrator.logits.files import make_folder, parse_rows, write_whole
 from orchestrator.logits.progress import shown_recipes
 from orchestrator.logits.scoring import pieces, score, score_pieces
 from trainables.calibrators import (
@@ -26,6 +26,7 @@ from trainables.calibrators import (
     save_calibrator,
 )
 from trainables.common.errors import InputError
+from trainables.data import LogitFile, LogitRows
 
 BASE = "ce"
 UNCALIBRATED = "uncalibrated"

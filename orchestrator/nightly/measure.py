@@ -92,7 +92,7 @@ def _figures(trial: Trial, counts: Mapping[str, int]) -> dict[str, float]:
     if trial.chain_seconds:
         figures["wall_seconds"] = trial.chain_seconds
     if trial.epoch_seconds:
-        rows = counts["validation" if trial.stage == "calibrate" else "train"]
+        rows = counts["train" if trial.stage in ("train", "refine") else "validation"]
         figures["images_per_second"] = rows / trial.epoch_seconds
         figures["peak_memory"] = trial.peak_memory or 0.0
     return figures

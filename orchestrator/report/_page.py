@@ -16,11 +16,12 @@ from orchestrator.report._panels import COMPARED, Measured, measure
 from orchestrator.report._source import ReportSource
 from orchestrator.report._studies import ENOUGH, MOST_CURVES, retention_figures, study_parts
 from orchestrator.report._tasks import task_part
+from orchestrator.storage.results import usual_baseline
 from orchestrator.tables.arrange import build_table
+from orchestrator.tables.columns import column
 from trainables.common.errors import InputError
 from trainables.common.files import write_whole
 
-BASELINE = "ce"
 PLACES = ("tracking", "storage", "data_root", "mirror")
 
 
@@ -31,8 +32,8 @@ def render_report(
 ) -> str:
     """Return the page as text.
 
-    The baseline, with which other recipes are compared, is ``ce`` where none is named and there is
-    one. ``progress`` is called with the steps that are done and their total.
+    The baseline, with which other recipes are compared, is ``usual_baseline`` where none is named
+    and there is one. ``progress`` is called with the steps that are done and their total.
 
     Raises:
         InputError: If there is no result, or the baseline is no recipe of the sweep.
@@ -42,7 +43,7 @@ def render_report(
     recipes = list(dict.fromkeys(result.recipe for result in source.results))
     if baseline is not None and baseline not in recipes:
         raise InputError(f"baseline {baseline!r} is no recipe; there are: {', '.join(recipes)}")
-    name, count = baseline or BASELINE, itertools.count(1)
+    name, count = baseline or usual_baseline(source.results), itertools.count(1)
     total = (1 + len(COMPARED)) * len(source.results)
 
     def done() -> None:
@@ -58,6 +59,7 @@ def _content(source: ReportSource, baseline: str, measured: dict[str, Measured])
     history, several = source.history, len(source.tasks) > 1
     diagram, no_ranks = _records.ranks(source) if several else ("", "")
     metrics = ("ece", "acc") if several else ()
+    arena, no_arena = _records.arena_of(source) if several else (None, "")
     return {
         "name": source.name,
         "baseline": baseline,
@@ -66,6 +68,9 @@ def _content(source: ReportSource, baseline: str, measured: dict[str, Measured])
         "overviews": [build_table(source.results, (metric,)) for metric in metrics],
         "diagram": diagram,
         "no_ranks": no_ranks,
+        "rank_label": column(_records.ranked_by(source)).label,
+        "arena": arena,
+        "no_arena": no_arena,
         "tasks": [task_part(source, task, measured[task], baseline) for task in source.tasks],
         "studies": study_parts(history) if history else [],
         "most_curves": MOST_CURVES,

@@ -96,9 +96,11 @@ def measure(
     return Measured(curves, comparisons, known, predictions.absent)
 
 
-def _curves(seeds: tuple[Tensor, ...], labels: Tensor) -> Curves:
-    together = reliability_curve(logits=torch.cat(seeds), labels=labels.repeat(len(seeds)))
-    risk = tuple(risk_coverage_curve(logits=seed, labels=labels) for seed in seeds)
+def _curves(seeds: tuple[Tensor, ...], labels: Sequence[Tensor]) -> Curves:
+    own = labels[: len(seeds)]
+    together = reliability_curve(logits=torch.cat(seeds), labels=torch.cat(list(own)))
+    each = zip(seeds, own, strict=True)
+    risk = tuple(risk_coverage_curve(logits=seed, labels=truth) for seed, truth in each)
     return Curves(together, risk)
 
 

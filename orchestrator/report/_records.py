@@ -8,9 +8,17 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from orchestrator.report._source import ReportSource, many
-from orchestrator.statistics import block_scores, critical_difference_diagram, rank_comparison
+from orchestrator.statistics import (
+    Arena,
+    arena,
+    block_scores,
+    critical_difference_diagram,
+    rank_comparison,
+)
 from orchestrator.storage.ledger import Ledger, Trial
-from orchestrator.storage.results import StudyResult
+from orchestrator.storage.results import StudyResult, usual_baseline
+from orchestrator.sweep.names import GIVEN
+from orchestrator.tables.columns import column
 from trainables.common.errors import InputError
 
 SHORT = 12  # Letters of a key that are shown.
@@ -50,17 +58,34 @@ def summary(source: ReportSource) -> str:
     return ", ".join(parts)
 
 
+def ranked_by(source: ReportSource) -> str:
+    """Return the metric of the ranks: of calibrators of given logits a proper score."""
+    return "nll" if usual_baseline(source.results) == GIVEN else "ece"
+
+
 def ranks(source: ReportSource) -> tuple[str, str]:
     """Return the critical-difference diagram as a data URI, or why there is none."""
     try:
-        comparison = rank_comparison(block_scores(source.results, "ece").scores)
+        comparison = rank_comparison(block_scores(source.results, ranked_by(source)).scores)
     except (InputError, ValueError) as error:
         return "", f"No ranks over data sets and models: {error}."
     stream = io.BytesIO()
-    critical_difference_diagram(comparison, "Average rank by ECE").savefig(
+    title = f"Average rank by {column(ranked_by(source)).label}"
+    critical_difference_diagram(comparison, title).savefig(
         stream, format="svg", bbox_inches="tight"
     )
     return f"data:image/svg+xml;base64,{base64.b64encode(stream.getvalue()).decode()}", ""
+
+
+def arena_of(source: ReportSource) -> tuple[Arena | None, str]:
+    """Return how calibrators of several sets of logits do against each other, or why not."""
+    baseline = usual_baseline(source.results)
+    if baseline != GIVEN:
+        return None, ""
+    try:
+        return arena(source.results, baseline), ""
+    except (InputError, ImportError) as error:
+        return None, f"No arena: {error}."
 
 
 def costs(source: ReportSource) -> dict[tuple[str, str], float]:

@@ -52,9 +52,10 @@ class ReportSource:
         return studies.get(study_id(result.task, result.recipe))
 
     def stage(self, result: StudyResult) -> str:
-        """Return the stage that a recipe ends with, ``train`` if that is not known."""
+        """Return the stage that a recipe ends with, ``train`` if nothing else is known."""
         study = self.study(result)
-        return next((t.stage for t in study.begun.values()), "train") if study else "train"
+        stage = next((t.stage for t in study.begun.values()), "train") if study else "train"
+        return "train" if stage == "given" else stage
 
 
 def from_folder(folder: SweepFolder, results: Sequence[StudyResult] | None = None) -> ReportSource:

@@ -9,23 +9,26 @@ from rich.console import Console
 
 from orchestrator.running.progress import say
 from orchestrator.storage.storage import Storage
+from orchestrator.sweep.plan import searches
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from trainables.common.errors import InputError
-from trainables.data import PreparedData, find_prepared, missing_download, prepare
+from trainables.data import PreparedData, SplitSpec, find_prepared, missing_download, prepare
 from trainables.data.suites import find_suite, prepare_suite
 from trainables.models import PRETRAINED, build_model, check_takes
 
 
 @dataclass(frozen=True)
 class DataPreview:
-    """What is stored already, by task, and what a run would download first, a line each."""
+    """What is stored already, by ``TaskSpec.data_name``, and what would be downloaded first."""
 
     prepared: Mapping[str, PreparedData]
     missing: tuple[str, ...] = ()
 
 
 def prepare_data(spec: SweepSpec, console: Console | None = None) -> dict[str, PreparedData]:
-    """Read, split and store the data of every task, suites beside them; return them by task.
+    """Read, split and store the data of every task, suites beside them; return them by name.
+
+    The names are those of ``TaskSpec.data_name``.
 
     Raises:
         InputError: If a data set or a suite is absent or damaged, or a suite does not fit its task;
@@ -33,9 +36,16 @@ def prepare_data(spec: SweepSpec, console: Console | None = None) -> dict[str, P
     """
     prepared = {}
     for number, task in enumerate(spec.tasks):
-        with _naming(number, task):
-            prepared[task.id] = _prepare_task(task, spec, console)
+        for name, split in _splits(task, spec).items():
+            with _naming(number, task):
+                prepared[name] = _prepare_task(task, split, spec, console)
     return prepared
+
+
+def _splits(task: TaskSpec, spec: SweepSpec) -> dict[str, SplitSpec]:
+    """Return the splits of a task's data by name: one, or one a seed where seeds choose rows."""
+    whole = not searches(spec)
+    return {task.data_name(seed): task.split_on(seed, whole) for seed in spec.seeds}
 
 
 def preview_data(spec: SweepSpec) -> DataPreview:
@@ -48,11 +58,12 @@ def preview_data(spec: SweepSpec) -> DataPreview:
     prepared: dict[str, PreparedData] = {}
     missing: dict[str, None] = {}  # In order, each once: tasks may share their data.
     for number, task in enumerate(spec.tasks):
-        with _naming(number, task):
-            found = find_prepared(task.dataset, root, task.split_spec, place, task.inputs)
-            missing |= dict.fromkeys(_missing_downloads(task, root, found))
-        if found is not None:
-            prepared[task.id] = found
+        for name, split in _splits(task, spec).items():
+            with _naming(number, task):
+                found = find_prepared(task.dataset, root, split, place, task.inputs)
+                missing |= dict.fromkeys(_missing_downloads(task, split, root, found))
+            if found is not None:
+                prepared[name] = found
     return DataPreview(prepared, tuple(missing))
 
 
@@ -64,7 +75,9 @@ def _naming(number: int, task: TaskSpec) -> Iterator[None]:
         raise InputError(f"tasks[{number}] ({task.id}): {error}") from error
 
 
-def _prepare_task(task: TaskSpec, spec: SweepSpec, console: Console | None) -> PreparedData:
+def _prepare_task(
+    task: TaskSpec, split: SplitSpec, spec: SweepSpec, console: Console | None
+) -> PreparedData:
     root, place = Path(spec.data_root), Storage.of(spec).data
 
     def notice(name: str) -> Callable[[str], None]:
@@ -73,12 +86,13 @@ def _prepare_task(task: TaskSpec, spec: SweepSpec, console: Console | None) -> P
     data = prepare(
         task.dataset,
         root,
-        task.split_spec,
+        split,
         place,
         notice=notice(task.dataset),
         settings=task.inputs,
     )
-    check_takes(task.model, data.info.inputs.shape)
+    if not task.given:
+        check_takes(task.model, data.info.inputs.shape)
     if task.model.endswith(PRETRAINED):
         # Weights that are absent are told of now, and not by every trial.
         build_model(task.model, data.info.num_classes, data.info.inputs.shape)
@@ -89,10 +103,12 @@ def _prepare_task(task: TaskSpec, spec: SweepSpec, console: Console | None) -> P
     return data
 
 
-def _missing_downloads(task: TaskSpec, root: Path, found: PreparedData | None) -> Iterator[str]:
+def _missing_downloads(
+    task: TaskSpec, split: SplitSpec, root: Path, found: PreparedData | None
+) -> Iterator[str]:
     """Yield what a task would download first; what is stored already needs no source."""
     if found is None:
-        yield from filter(None, [missing_download(task.dataset, root, task.split_spec)])
+        yield from filter(None, [missing_download(task.dataset, root, split, task.inputs)])
     for suite in (find_suite(name, root) for name in task.suites):
         if found is not None:
             suite.check(found.info)

@@ -73,14 +73,17 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
 def _seconds(
     spec: SweepSpec, name: str, stage: str, data: Mapping[str, PreparedData]
 ) -> float | None:
-    if name not in data:
-        return None
     task = next(task for task in spec.tasks if task.id == name)
-    return stage_seconds(spec.tracking_uri, name, setting_of(task, data[name]), stage)
+    found = data.get(task.data_name(spec.seeds[0]))
+    if found is None:
+        return None
+    return stage_seconds(spec.tracking_uri, name, setting_of(task, found), stage)
 
 
 def _reused(plan: Plan, data: Mapping[str, PreparedData]) -> Counter[tuple[str, str]]:
-    known = Plan(plan.spec, tuple(study for study in plan if study.task.id in data))
+    seeds = plan.spec.seeds
+    there = {t.id for t in plan.spec.tasks if all(t.data_name(seed) in data for seed in seeds)}
+    known = Plan(plan.spec, tuple(study for study in plan if study.task.id in there))
     store = Storage.of(plan.spec).store()
     past = read_ledger(SweepFolder.of(plan.spec).journal)
     state = SweepState(known, past.sweep_id, data, lambda event: None, past, store.contains)

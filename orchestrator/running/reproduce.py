@@ -120,7 +120,10 @@ def _same_data(run: TrackedTrial, data_root: str, folder: Path) -> PreparedData:
             f"run {run.trial.run_id}: it was computed on data {run.study.fingerprint[:12]}, but "
             f"{dataset!r} is now {data.key[:12]}; only the same data can reproduce it"
         )
-    return data
+    own = run.study.origin.get("splits", {}).get(str(run.trial.seed))
+    if own is None:
+        return data
+    return prepare(dataset, Path(data_root), SplitSpec(**own), folder / "data", settings=settings)
 
 
 def _requests(run: TrackedTrial, data: PreparedData) -> Iterator[StageRequest]:

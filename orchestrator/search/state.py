@@ -22,7 +22,7 @@ from orchestrator.search.study_state import Past, StudyState
 from orchestrator.search.trials import Chosen, TrialMaker, TrialSpec
 from orchestrator.storage.events import Event, StudyClosed, StudyOpened, TrialFinished, TrialScored
 from orchestrator.storage.ledger import Ledger
-from orchestrator.sweep.plan import BASELINE, Plan, StudyPlan
+from orchestrator.sweep.plan import BASELINES, Plan, StudyPlan
 from trainables.data import PreparedData
 from trainables.stages import STAGES, objective_terms
 
@@ -72,7 +72,8 @@ class SweepState:
             for study in plan
         }
         for study in self.studies.values():
-            self._emit_once(study.opening(data[study.plan.task.id], plan.spec))
+            first = study.plan.task.data_name(seed)
+            self._emit_once(study.opening(data[first], plan.spec))
 
     @property
     def finished(self) -> bool:
@@ -326,4 +327,4 @@ def _reason(failures: Sequence[TrialFinished], any_finished: bool) -> str:
 
 
 def _urgency(plan: StudyPlan) -> tuple[int, bool]:
-    return -STAGES.index(plan.stage), plan.recipe.name != BASELINE
+    return -STAGES.index(plan.stage), plan.recipe.name not in BASELINES

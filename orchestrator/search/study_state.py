@@ -8,7 +8,7 @@ from orchestrator.search.study import StudySearch
 from orchestrator.search.trials import Chosen, TrialSpec
 from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished, TrialScored
 from orchestrator.storage.ledger import Ledger, Study
-from orchestrator.sweep.plan import StudyPlan
+from orchestrator.sweep.plan import StudyPlan, searches
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from trainables.data import PreparedData
 from trainables.stages import STAGES
@@ -176,10 +176,12 @@ def setting_of(task: TaskSpec, data: PreparedData) -> str:
 
 def _origin(plan: StudyPlan, spec: SweepSpec) -> dict[str, Any]:
     """Return what must be known, beside a trial's own configuration, to compute it again."""
-    task = plan.task
+    task, whole = plan.task, not searches(spec)
+    splits = {str(seed): task.split_on(seed, whole).to_dict() for seed in spec.seeds}
     return {
         "dataset": task.dataset,
-        "split": task.split_spec.to_dict(),
+        "split": splits[str(spec.seeds[0])],
+        **({"splits": splits} if task.given else {}),
         "inputs": dict(task.inputs),
         "protocol": task.resolved_protocol.to_dict(),
         "variants": {p: spec.base(p) for p in plan.recipe.parts if spec.base(p) != p},

@@ -60,14 +60,14 @@ class TrialMaker:
 
         ``base`` is what the trial builds on, None for a training.
         """
-        parts = _configured(plan, parameters)
+        parts, seed = _configured(plan, parameters), self._spec.seeds[position]
         request = StageRequest(
             stage=plan.stage,
             parts={self._spec.base(part): values for part, values in parts.items()},
-            data=str(self._data[plan.task.id].directory),
+            data=str(self._data[plan.task.data_name(seed)].directory),
             model=plan.task.model,
             protocol=plan.task.resolved_protocol.to_dict(),
-            seed=self._spec.seeds[position],
+            seed=seed,
             upstream=base.outcome.artifact if base else None,
             upstream_stage=base.trial.request.stage if base else None,
             upstream_request=base.trial.request.plain() if base else None,

@@ -6,6 +6,7 @@ default that its search began with. ``rank_comparison`` asks for differences tha
 (dataset, model) blocks. Both need no training: they read what evaluations have stored.
 """
 
+from orchestrator.statistics._arena import Arena, Interval, Standing, arena
 from orchestrator.statistics._bootstrap import Difference, PairedBootstrap, paired_bootstrap
 from orchestrator.statistics._claims import ClaimVerdict, PairVerdict, judge_claim
 from orchestrator.statistics._compare import StoredPredictions, TaskComparison, compare
@@ -23,15 +24,19 @@ from orchestrator.statistics._resampled import BOOTSTRAPPED
 
 __all__ = [
     "BOOTSTRAPPED",
+    "Arena",
     "BlockScores",
     "ClaimVerdict",
     "Difference",
+    "Interval",
     "PairTest",
     "PairVerdict",
     "PairedBootstrap",
     "RankComparison",
+    "Standing",
     "StoredPredictions",
     "TaskComparison",
+    "arena",
     "block_scores",
     "compare",
     "critical_difference_diagram",

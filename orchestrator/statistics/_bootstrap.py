@@ -55,7 +55,7 @@ class PairedBootstrap:
 
 def paired_bootstrap(
     predictions: Mapping[str, Sequence[Tensor]],
-    labels: Tensor,
+    labels: Tensor | Sequence[Tensor],
     metric: str = "ece",
     *,
     baseline: str,
@@ -64,11 +64,14 @@ def paired_bootstrap(
     seed: int = 0,
     done: Callable[[str], None] = lambda recipe: None,
     groups: Tensor | None = None,
+    numbers: Sequence[Tensor] | None = None,
 ) -> PairedBootstrap:
     """Compare recipes with a baseline by resampling test rows, or whole groups of them.
 
     Each resample draws N rows with replacement and every recipe, and every seed of it, is measured
-    on the same ones; a recipe with several seeds counts with their mean. The interval tells what
+    on the same ones; a recipe with several seeds counts with their mean. Where seeds were tested on
+    different rows of one file, rows of the file are drawn, and each seed is measured on those of
+    them that it was tested on. The interval tells what
     other test rows of the same kind might show for these trained networks. It does not hold what
     other seeds or another search might: see the standard deviation over seeds for that.
 
@@ -81,7 +84,7 @@ def paired_bootstrap(
 
     Args:
         predictions: Recipe to log-probabilities (N, K), one a seed.
-        labels: (N,), integers in [0, K).
+        labels: (N,), integers in [0, K); or one such a seed.
         metric: One of ``acc, nll, brier, ece, aece, cwece``, of 15 bins.
         baseline: A key of ``predictions``.
         level: Share of resamples that an interval holds, in (0, 1).
@@ -91,6 +94,8 @@ def paired_bootstrap(
         groups: Number of the group of each row, (N,), int64, such as the image of a pixel: pixels
             of one image are no evidence independent of each other. Groups are drawn as a whole,
             and should be about equally large. None where rows are drawn.
+        numbers: Of each seed which rows of the file it was tested on, (N,); None if they are the
+            same for all.
 
     Raises:
         ValueError: If the metric or the baseline is unknown, a recipe has no seed, shapes do not
@@ -102,20 +107,33 @@ def paired_bootstrap(
         raise ValueError(f"baseline={baseline!r} is not one of {', '.join(predictions)}")
     if draws < 1:
         raise ValueError(f"draws={draws!r} is outside [1, inf)")
+    several = max(1, *map(len, predictions.values()))
+    each = [labels] * several if isinstance(labels, Tensor) else list(labels)
     if groups is None:
-        counts = _resample_counts(len(labels), draws, seed)
+        counts = _counts(each, numbers, draws, seed)
     else:
         units, place = groups.unique(return_inverse=True)
-        counts = _resample_counts(len(units), draws, seed)[:, place]
+        counts = [_resample_counts(len(units), draws, seed)[:, place]] * several
     found, seeds = {}, {}
     for recipe, tables in predictions.items():
-        found[recipe] = _mean_over_seeds(recipe, tables, labels, metric, counts)
+        found[recipe] = _mean_over_seeds(recipe, tables, each, metric, counts)
         seeds[recipe] = len(tables)
         done(recipe)
     values = {recipe: own.value for recipe, own in found.items()}
     reference = found.pop(baseline)
     differences = {recipe: _difference(own, reference, level) for recipe, own in found.items()}
-    return PairedBootstrap(metric, baseline, values, differences, seeds, len(labels), draws)
+    return PairedBootstrap(metric, baseline, values, differences, seeds, len(each[0]), draws)
+
+
+def _counts(
+    labels: Sequence[Tensor], numbers: Sequence[Tensor] | None, draws: int, seed: int
+) -> list[Tensor]:
+    """Return how often each row of each seed occurs in each resample, (draws, N), int16."""
+    if numbers is None:
+        return [_resample_counts(len(labels[0]), draws, seed)] * len(labels)
+    whole, place = torch.cat(list(numbers)).unique(return_inverse=True)
+    counts = _resample_counts(len(whole), draws, seed)
+    return [counts[:, own] for own in place.split([len(own) for own in numbers])]
 
 
 def _resample_counts(rows: int, draws: int, seed: int) -> Tensor:
@@ -129,17 +147,21 @@ def _resample_counts(rows: int, draws: int, seed: int) -> Tensor:
 
 
 def _mean_over_seeds(
-    recipe: str, tables: Sequence[Tensor], labels: Tensor, metric: str, counts: Tensor
+    recipe: str,
+    tables: Sequence[Tensor],
+    labels: Sequence[Tensor],
+    metric: str,
+    counts: Sequence[Tensor],
 ) -> Resampled:
-    for table in tables:
-        if table.ndim != 2 or len(table) != len(labels):
+    for table, own in zip(tables, labels, strict=False):
+        if table.ndim != 2 or len(table) != len(own):
             raise ValueError(
-                f"predictions of {recipe} have shape {tuple(table.shape)}; expected "
-                f"({len(labels)}, K)"
+                f"predictions of {recipe} have shape {tuple(table.shape)}; expected ({len(own)}, K)"
             )
     if not tables:
         raise ValueError(f"there are no predictions of {recipe}")
-    parts = [resampled(metric, table, labels, counts) for table in tables]
+    each = zip(tables, labels, counts, strict=False)  # One may have fewer seeds than others.
+    parts = [resampled(metric, table, own, drawn) for table, own, drawn in each]
     value = sum(part.value for part in parts) / len(parts)
     return Resampled(value, torch.stack([part.draws for part in parts]).mean(0))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from orchestrator.statistics._bootstrap import DRAWS, LEVEL, PairedBootstrap, paired_bootstrap
 from orchestrator.statistics._resampled import BOOTSTRAPPED
-from orchestrator.storage.results import StudyResult
+from orchestrator.storage.results import StudyResult, usual_baseline
 from trainables.common.errors import InputError
 from trainables.metrics import FLOORED, METRICS, noise_floor
 from trainables.store.artifacts import ArtifactStore
@@ -27,8 +27,10 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
 
     Attributes:
         absent: Recipe to the reason why it has no predictions.
-        labels: (N,), which all recipes and seeds share.
+        labels: (N,) of each seed, which all recipes share.
         images: Image of each row where the rows are pixels, (N,); else None.
+        numbers: (N,) of each seed, its rows' numbers in a file of logits; None where all seeds
+            were tested on the same rows.
 
     Raises:
         InputError: If a recipe occurs twice, an artifact is missing or damaged, or the recipes were
@@ -51,7 +53,7 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
             else:
                 self._results[recipe] = result
         self.images: Tensor | None = None
-        self.labels = self._common_labels()
+        self.labels, self.numbers = self._common_rows()
 
     def __getitem__(self, recipe: str) -> tuple[Tensor, ...]:
         return tuple(rows["log_probs"] for rows in self._rows(recipe))
@@ -73,18 +75,29 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
                 )
             yield found.tensors("test")
 
-    def _common_labels(self) -> Tensor:
-        """Return the labels (N,) that all recipes and seeds share."""
-        tested = ((recipe, rows) for recipe in self for rows in self._rows(recipe))
-        first, found = next(tested, ("", {"labels": torch.empty(0, dtype=torch.int64)}))
-        common, self.images = found["labels"], found.get("images")
-        for recipe, rows in tested:
-            if not torch.equal(rows["labels"], common):
-                raise InputError(
-                    f"{first} and {recipe} were not tested on the same rows of "
-                    f"{self._results[recipe].task}: their labels differ"
-                )
-        return common
+    def _common_rows(self) -> tuple[list[Tensor], list[Tensor] | None]:
+        """Return labels and numbers of the rows of each seed, which all recipes share."""
+        labels: list[Tensor] = []
+        numbers: list[Tensor] = []
+        for recipe in self:
+            for seed, rows in enumerate(self._rows(recipe)):
+                own = rows.get("rows", torch.arange(len(rows["labels"])))
+                self.images = rows.get("images")
+                if seed == len(labels):
+                    labels.append(rows["labels"])
+                    numbers.append(own)
+                elif not torch.equal(rows["labels"], labels[seed]) or len(own) != len(
+                    numbers[seed]
+                ):
+                    raise InputError(
+                        f"{next(iter(self))} and {recipe} were not tested on the same rows of "
+                        f"{self._results[recipe].task}: their labels differ"
+                    )
+        alike = all(torch.equal(own, numbers[0]) for own in numbers)
+        if alike and any(not torch.equal(own, labels[0]) for own in labels):
+            task = next(iter(self._results.values())).task
+            raise InputError(f"seeds were not tested on the same rows of {task}: labels differ")
+        return labels, None if alike else numbers
 
 
 def _reason(result: StudyResult) -> str:
@@ -132,13 +145,15 @@ def compare(
     store: ArtifactStore,
     metric: str = "ece",
     *,
-    baseline: str = "ce",
+    baseline: str | None = None,
     level: float = LEVEL,
     draws: int = DRAWS,
     seed: int = 0,
     done: Callable[[str], None] = lambda recipe: None,
 ) -> TaskComparison:
     """Compare the recipes of one task: ``paired_bootstrap`` on their ``StoredPredictions``.
+
+    The baseline is ``usual_baseline`` unless one is named.
 
     Raises:
         InputError: If the metric is unknown, the baseline has no predictions, or see
@@ -148,6 +163,7 @@ def compare(
         allowed = ", ".join(BOOTSTRAPPED)
         raise InputError(f"metric {metric!r} cannot be resampled; allowed are: {allowed}")
     results = list(results)
+    baseline = baseline or usual_baseline(results)
     predictions = StoredPredictions(results, store)
     if baseline not in predictions:
         task = results[0].task if results else ""
@@ -166,6 +182,7 @@ def compare(
         seed=seed,
         done=done,
         groups=predictions.images,
+        numbers=predictions.numbers,
     )
     floors = {
         recipe: fmean(noise_floor(table, metric).mean for table in tables)

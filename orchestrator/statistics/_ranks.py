@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from orchestrator.storage.results import StudyResult
+from orchestrator.sweep.names import GIVEN
 from trainables.common.errors import InputError
 
 LEVEL = 0.05
@@ -36,6 +37,12 @@ class BlockScores:
     incomplete: dict[str, tuple[Place, ...]]
     seeds: tuple[int, int]
 
+    @property
+    def unit(self) -> str:
+        """Return what a block is, for people."""
+        given = all(model == GIVEN for _, model in self.blocks)
+        return "tasks of logits" if given else "(dataset, model) blocks"
+
 
 def block_scores(results: Iterable[StudyResult], metric: str) -> BlockScores:
     """Arrange test metrics of finished studies by recipe and block.
@@ -54,6 +61,8 @@ def block_scores(results: Iterable[StudyResult], metric: str) -> BlockScores:
     blocks: dict[Place, None] = {}
     for result in results:
         block = (result.dataset or result.task, result.model)
+        if result.model == GIVEN:  # Fitting sizes of one network are tasks of their own.
+            block = (result.task, GIVEN)
         own = found.setdefault(result.recipe, {})
         blocks[block] = None
         other = origins.setdefault((result.recipe, block), result)

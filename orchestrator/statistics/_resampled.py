@@ -30,7 +30,7 @@ def resampled(metric: str, log_probs: Tensor, labels: Tensor, counts: Tensor) ->
         metric: One of ``BOOTSTRAPPED``.
         log_probs: (N, K).
         labels: (N,), integers in [0, K).
-        counts: (draws, N), how often each row occurs in each resample; each sums to N.
+        counts: (draws, N), how often each row occurs in each resample.
     """
     whole = torch.ones(1, counts.shape[1], dtype=torch.float64)
     measure = BOOTSTRAPPED[metric](log_probs.double(), labels)
@@ -49,7 +49,7 @@ def _mean(values: Tensor) -> Measure:
     varying = values - centre
 
     def measure(counts: Tensor) -> Tensor:
-        return centre + (counts @ varying.to(counts.dtype)).double() / len(values)
+        return centre + (counts @ varying.to(counts.dtype)).double() / counts.sum(1)
 
     return measure
 
@@ -77,7 +77,7 @@ def _top_label(log_probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def _ece(log_probs: Tensor, labels: Tensor) -> Measure:
     confidence, gaps = _top_label(log_probs, labels)
     cells = _cells(confidence[:, None], gaps[:, None])
-    return lambda counts: _sum_of_gaps(counts, cells) / len(labels)
+    return lambda counts: _sum_of_gaps(counts, cells) / counts.sum(1)
 
 
 def _cwece(log_probs: Tensor, labels: Tensor) -> Measure:
@@ -92,7 +92,7 @@ def _cwece(log_probs: Tensor, labels: Tensor) -> Measure:
         for first in range(0, classes, step):
             block = slice(first, first + step)
             total += _sum_of_gaps(counts, _cells(probs[:, block], gaps[:, block]))
-        return total / (rows * classes)
+        return total / (counts.sum(1) * classes)
 
     return measure
 
@@ -117,13 +117,13 @@ def _aece(log_probs: Tensor, labels: Tensor) -> Measure:
     """
     confidence, gaps = _top_label(log_probs, labels)
     ordered, order = confidence.sort()
-    gaps, rows = gaps[order], len(labels)
+    gaps, parts = gaps[order], torch.arange(1, BINS)
     ends = torch.searchsorted(ordered, ordered, right=True) - 1  # Last row of equal confidence.
-    ranks = (torch.arange(1, BINS) * rows // BINS).int()
 
     def measure(counts: Tensor) -> Tensor:
         drawn = counts.index_select(1, order)
-        wanted = ranks.expand(len(drawn), -1).contiguous()
+        rows = drawn.sum(1)
+        wanted = (parts * rows.long()[:, None] // BINS).int()
         places = torch.searchsorted(drawn.cumsum(1, dtype=torch.int32), wanted, right=True)
         sums = drawn.mul_(gaps.to(drawn.dtype)).cumsum(1, dtype=torch.float64)
         until = torch.cat([sums.gather(1, ends[places]), sums[:, -1:]], dim=1)

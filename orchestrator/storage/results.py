@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.sweep.names import GIVEN
 
 T = TypeVar("T")
 STATUSES = ("finished", "failed", "running")
@@ -90,6 +91,11 @@ class StudyResult:
     def searched(self) -> bool:
         """Tell whether there was more than one trial to choose from."""
         return self.trials_finished + self.trials_failed > 1
+
+
+def usual_baseline(results: Iterable[StudyResult]) -> str:
+    """Return what recipes are compared with: plain cross-entropy, or the logits as given."""
+    return GIVEN if any(result.model == GIVEN for result in results) else "ce"
 
 
 def as_text(value: Any) -> str:

@@ -4,3 +4,7 @@
 def study_id(task: str, recipe: str) -> str:
     """Return the name of the study of a recipe on a task."""
     return f"{task}|{recipe}"
+
+
+GIVEN = "given"
+"""The model of tasks with logits, and the recipe of nothing; ``trainables.stages.GIVEN``."""

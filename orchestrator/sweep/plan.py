@@ -11,8 +11,9 @@ from orchestrator.sweep.recipes import Recipe, parameters_of, parse_recipe, part
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from search_spaces import Parameter
 from trainables.calibrators import parse_calibrator
+from trainables.stages import GIVEN
 
-BASELINE = "ce"  # The model that the accuracy guard compares with.
+BASELINES = ("ce", GIVEN)  # What the accuracy guard compares with: trainings, and given logits.
 MANY = 10**9  # More configurations than any budget.
 # Calibrators whose sampler hears of a block of trials at a time, so that a sweep file gives the
 # trials that it has always given.
@@ -30,7 +31,8 @@ class StudyPlan:
         searched: Part to the parameters that are searched.
         defaults: Part to every parameter's starting value.
         upstream: Study whose chosen configuration this one builds on.
-        reference: Study of plain cross-entropy that the accuracy guard compares with.
+        reference: Study of plain cross-entropy, or of the logits as they were given, that the
+            accuracy guard compares with.
         blockwise: Whether its trials are suggested a block at a time.
     """
 
@@ -88,7 +90,8 @@ def make_plan(spec: SweepSpec) -> Plan:
     """
     asked = spec.expanded()
     names = {recipe.name for recipe in asked}
-    guard = [parse_recipe(BASELINE)] if spec.search.accuracy_tolerance is not None else []
+    baseline = _baseline(spec)
+    guard = [parse_recipe(baseline)] if spec.search.accuracy_tolerance is not None else []
     recipes = {link.name: link for recipe in [*guard, *asked] for link in recipe.chain}
     studies = [
         _study(spec, task, recipe, recipe.name in names)
@@ -98,11 +101,21 @@ def make_plan(spec: SweepSpec) -> Plan:
     return Plan(spec, tuple(studies))
 
 
+def _baseline(spec: SweepSpec) -> str:
+    return BASELINES[spec.given]
+
+
+def searches(spec: SweepSpec) -> bool:
+    """Tell whether any study of a sweep has something to choose from."""
+    return any(study.trials > 1 for study in make_plan(spec))
+
+
 def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyPlan:
     searched = {part: searched_parameters(spec, part) for part in recipe.own_parts}
     sizes = [_size(p) for parameters in searched.values() for p in parameters.values()]
     points = min(math.prod(sizes), MANY)
-    guarded = spec.search.accuracy_tolerance is not None and recipe.name != BASELINE
+    baseline = _baseline(spec)
+    guarded = spec.search.accuracy_tolerance is not None and recipe.name != baseline
     return StudyPlan(
         task=task,
         recipe=recipe,
@@ -112,7 +125,7 @@ def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyP
         searched=searched,
         defaults={part: starting_values(spec, part, task) for part in recipe.own_parts},
         upstream=study_id(task.id, recipe.upstream.name) if recipe.upstream else None,
-        reference=study_id(task.id, BASELINE) if guarded else None,
+        reference=study_id(task.id, baseline) if guarded else None,
         blockwise=_is_blockwise(spec, recipe),
     )
 

@@ -19,16 +19,18 @@ from trainables.calibrators import (
 from trainables.common.errors import InputError
 from trainables.methods import build_method, method_kind, method_names
 from trainables.refinements import REFINEMENTS, build_refinement
+from trainables.stages.request import GIVEN
 
 NO_VARIANTS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method, perhaps refined, perhaps calibrated.
+    """A method, perhaps refined, perhaps calibrated; or given logits, perhaps calibrated.
 
     Attributes:
-        method: The parts of the method, such as ``("mbls",)`` or ``("mbls", "mixup")``.
+        method: The parts of the method, such as ``("mbls",)`` or ``("mbls", "mixup")``, or
+            ``("given",)``.
         refinement: Such as ``macal``, or None.
         calibrator: With its fitting objective, such as ``ts-cls``, or None.
     """
@@ -39,8 +41,13 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """Return the recipe as it is written, such as ``mbls+macal+ts``."""
-        return "+".join(self.parts)
+        """Return the recipe as it is written, such as ``mbls+macal+ts``, or ``ts`` on logits."""
+        return "+".join(self.parts[1:] if self.given and self.calibrator else self.parts)
+
+    @property
+    def given(self) -> bool:
+        """Tell whether it starts from logits, not from a training."""
+        return self.method == (GIVEN,)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -52,7 +59,7 @@ class Recipe:
         """Return the stage that this recipe's own study computes."""
         if self.calibrator:
             return "calibrate"
-        return "refine" if self.refinement else "train"
+        return "refine" if self.refinement else GIVEN if self.given else "train"
 
     @property
     def own_parts(self) -> tuple[str, ...]:
@@ -75,13 +82,15 @@ class Recipe:
 
 
 def parse_recipe(text: str, variants: Mapping[str, str] = NO_VARIANTS) -> Recipe:
-    """Read a recipe such as ``mbls+macal+ts``.
+    """Read a recipe such as ``mbls+macal+ts``; a calibrator alone is for given logits.
 
     ``variants`` are a sweep's own names for parts, to the parts that they are variants of.
 
     Raises:
         InputError: If a part is unknown, or the parts are in no order that makes sense.
     """
+    if text == GIVEN or is_calibrator(variants.get(text, text)):
+        return Recipe((GIVEN,), None, None if text == GIVEN else text)
     method: list[str] = []
     refinement = calibrator = None
     for part in text.split("+"):
@@ -176,6 +185,8 @@ def part_spaces(part: str) -> list[SearchSpace]:
     Raises:
         InputError: If there is no such part.
     """
+    if part == GIVEN:
+        return []
     if method_kind(part):
         return [load_space("methods", part)]
     if part in REFINEMENTS:
@@ -192,7 +203,7 @@ def parameters_of(part: str) -> dict[str, Parameter]:
 
 def is_part(name: str) -> bool:
     """Tell whether there is a method, refinement or calibrator of that name."""
-    return bool(method_kind(name)) or name in REFINEMENTS or is_calibrator(name)
+    return bool(method_kind(name)) or name in (*REFINEMENTS.names(), GIVEN) or is_calibrator(name)
 
 
 def is_calibrator(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -31,11 +32,11 @@ from search_spaces import Parameter, SpaceError
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE, local_path, storage_folder
-from trainables.data import SOURCES, SplitSpec, find_reader
+from trainables.data import SOURCES, SplitSpec, find_reader, logit_sets, split_address
 from trainables.data.suites import check_suites
 from trainables.metrics import METRICS
 from trainables.models import check_model
-from trainables.stages import check_part
+from trainables.stages import GIVEN, check_part
 from trainables.stages.protocols import Protocol, protocol_from
 from trainables.store.mirror import Mirror
 
@@ -46,7 +47,8 @@ RESERVED = ("calsweep", "mlflow")  # What tags of the tracking store's own and o
 PART = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 Value = bool | int | float | str
-Seed = Annotated[int, Field(ge=0, lt=2**31)]
+SEED_BITS = 31
+Seed = Annotated[int, Field(ge=0, lt=2**SEED_BITS)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
 if TYPE_CHECKING:
@@ -61,8 +63,16 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+# What stands where a training's protocol would: nothing of it is used.
+NO_TRAINING = Protocol(name=GIVEN, epochs=1, batch_size=1, lr=1.0)
+
+
 class SplitModel(_Strict):
-    """How a data set's training part is divided; see ``trainables.data.SplitSpec``."""
+    """How a data set's training part is divided; see ``trainables.data.SplitSpec``.
+
+    Of logits, ``validation`` are the rows that calibrators are fitted on; by default all but those
+    of the test.
+    """
 
     validation: float | int | None = None
     test: float | int = 0.25
@@ -72,7 +82,10 @@ class SplitModel(_Strict):
 
 
 class TaskSpec(_Strict):
-    """One task: data set x model x protocol.
+    """One task: data set x model x protocol, or logits that were computed elsewhere.
+
+    ``logits: PATH`` stands for ``dataset: logits:PATH`` with model and protocol ``given``. In a
+    sweep file, a folder or an HDF5 file of several sets stands for one task each.
 
     Attributes:
         dataset: A name from ``calsweep list datasets``, ``npz:PATH`` or ``folder:PATH``.
@@ -93,17 +106,41 @@ class TaskSpec(_Strict):
     inputs: dict[str, Value] = {}
     suites: tuple[str, ...] = Field(default=(), strict=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _spell_out(cls, task: Any) -> Any:
+        """Write out what ``logits`` stands for."""
+        if not isinstance(task, dict) or "logits" not in task:
+            return task
+        for key in ("dataset", "model", "protocol"):
+            if key in task:
+                raise ValueError(f"give either logits or {key}, not both")
+        rest = {key: value for key, value in task.items() if key != "logits"}
+        if not isinstance(task["logits"], str) or not task["logits"]:
+            raise ValueError(f"logits={task['logits']!r} is not a path")
+        return {**rest, "dataset": f"logits:{task['logits']}", "model": GIVEN, "protocol": GIVEN}
+
+    @property
+    def given(self) -> bool:
+        """Tell whether its logits were computed elsewhere."""
+        return self.dataset.partition(":")[0] == "logits"
+
     @property
     def id(self) -> str:
         """Return what tables, MLflow and ``calsweep best`` call this task."""
         if self.name:
             return self.name
+        if self.given:
+            return self.dataset_name
         return f"{self.dataset_name}/{self.model}/{self.protocol_name}"
 
     @property
     def dataset_name(self) -> str:
         """Return the data set's name, or the stem of its file or folder."""
         kind, _, place = self.dataset.partition(":")
+        if kind == "logits":
+            path, chosen = split_address(place)
+            return chosen or path.stem
         return (
             Path(place).stem if place and kind in ("npz", "folder", "text", "voc") else self.dataset
         )
@@ -116,7 +153,7 @@ class TaskSpec(_Strict):
     @property
     def resolved_protocol(self) -> Protocol:
         """Return the protocol with all its fields."""
-        return protocol_from(self.protocol)
+        return NO_TRAINING if self.given else protocol_from(self.protocol)
 
     @property
     def split_spec(self) -> SplitSpec:
@@ -127,6 +164,22 @@ class TaskSpec(_Strict):
             share = self.resolved_protocol.validation
             fields["validation"] = own if share is None else share
         return SplitSpec(**fields)
+
+    def split_on(self, seed: int, whole: bool) -> SplitSpec:
+        """Return the split for a seed of the sweep.
+
+        Of given logits seeds choose the rows: all of them if ``whole``, else those to fit on alone.
+        """
+        split = self.split_spec
+        if not self.given:
+            return split
+        if whole:
+            return replace(split, seed=(split.seed << SEED_BITS) + seed)
+        return replace(split, validation_seed=seed)
+
+    def data_name(self, seed: int) -> str:
+        """Return what the task's data for a seed are called within a sweep."""
+        return f"{self.id} {seed}" if self.given else self.id  # No task has a space in its name.
 
 
 class RangeModel(_Strict):
@@ -221,6 +274,11 @@ class ResourcesModel(_Strict):
     max_failures: CountOrZero = 3
     deterministic: bool = False
 
+    @property
+    def given(self) -> StageResources:
+        """Return what the reading of given logits takes: as much as a calibration."""
+        return self.calibrate
+
 
 class TrackingModel(_Strict):
     """Where runs are tracked: an MLflow URI, or null for SQLite inside the storage.
@@ -274,6 +332,14 @@ class SweepSpec(_Strict):
     data_root: str = "data"
     mirror: str | None = None
 
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _one_a_set(cls, tasks: Any) -> Any:
+        """Put a task for each set of logits in place of one for a folder of them."""
+        if not isinstance(tasks, list | tuple):
+            return tasks
+        return [own for number, task in enumerate(tasks) for own in _sets_of(number, task)]
+
     @field_validator("name")
     @classmethod
     def _check_name(cls, value: str) -> str:
@@ -318,6 +384,7 @@ class SweepSpec(_Strict):
     def _check_all(self) -> SweepSpec:
         _check_tasks(self.tasks, self.data_root)
         _check_variants(self.variants)
+        _check_given(self)
         _check_kinds(self)
         _check_search(self)
         if self.mirror is not None:
@@ -327,6 +394,11 @@ class SweepSpec(_Strict):
     def expanded(self) -> list[Recipe]:
         """Return the recipes without wildcards, in table order."""
         return expand_recipes(self.recipes, {name: v.of for name, v in self.variants.items()})
+
+    @property
+    def given(self) -> bool:
+        """Tell whether the tasks are logits that were computed elsewhere."""
+        return self.tasks[0].given
 
     def base(self, part: str) -> str:
         """Return the method, refinement or calibrator that a part is, or is a variant of."""
@@ -348,6 +420,43 @@ def is_sweep_name(name: str) -> bool:
     return bool(NAME.fullmatch(name)) and len(name) <= LONGEST_NAME
 
 
+def _sets_of(number: int, task: Any) -> list[Any]:
+    if not isinstance(task, dict) or not isinstance(path := task.get("logits"), str) or not path:
+        return [task]
+    if not split_address(path)[0].exists():  # Told once the data are looked at.
+        return [task]
+    try:
+        sets = logit_sets(path)
+    except InputError as error:
+        raise InputError(f"tasks[{number}].logits: {error}") from error
+    if list(sets.values()) == [path]:
+        return [task]
+    prefix = f"{task['name']}/" if task.get("name") else ""
+    return [
+        {**task, "logits": address, "name": f"{prefix}{name}"} for name, address in sets.items()
+    ]
+
+
+def _check_given(spec: SweepSpec) -> None:
+    """Refuse recipes that are not for the kind of tasks, and tasks of both kinds."""
+    for number, task in enumerate(spec.tasks):
+        if task.given != spec.given:
+            raise InputError(
+                f"tasks[{number}]: a sweep has tasks of logits or of data sets, not both"
+            )
+    for recipe in spec.expanded():
+        if recipe.given and not spec.given:
+            raise InputError(
+                f"recipe {recipe.name!r}: {recipe.name!r} is misplaced; write "
+                "method[+refinement][+calibrator], or give the tasks logits"
+            )
+        if spec.given and not recipe.given:
+            raise InputError(
+                f"recipe {recipe.name!r}: tasks with logits take 'given' and calibrators alone, "
+                "such as 'ts' or 'ets-cls'"
+            )
+
+
 def _check_tasks(tasks: tuple[TaskSpec, ...], root: str) -> None:
     seen: set[str] = set()
     for number, task in enumerate(tasks):
@@ -356,7 +465,7 @@ def _check_tasks(tasks: tuple[TaskSpec, ...], root: str) -> None:
             ("dataset", lambda task=task: find_reader(task.dataset, root, task.inputs).full_name()),
             ("protocol", lambda task=task: task.resolved_protocol),
             ("split", lambda task=task: task.split_spec),
-            ("model", lambda task=task: check_model(task.model)),
+            ("model", lambda task=task: _check_model(task)),
             ("suites", lambda task=task: check_suites(task.suites, root)),
         ):
             try:
@@ -383,6 +492,15 @@ def _check_kinds(spec: SweepSpec) -> None:
                 check_part(part, kind)
             except InputError as error:
                 raise InputError(f"recipes: tasks[{number}] ({task.id}): {error}") from error
+
+
+def _check_model(task: TaskSpec) -> None:
+    if task.given and (task.model, task.protocol) != (GIVEN, GIVEN):
+        raise InputError(f"logits take model and protocol {GIVEN!r}; write logits: PATH alone")
+    if task.given and task.suites:
+        raise InputError("logits have no network that suites could be shown to")
+    if not task.given:
+        check_model(task.model)
 
 
 def _check_variants(variants: Mapping[str, VariantModel]) -> None:

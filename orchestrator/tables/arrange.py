@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import accumulate, product
+from itertools import accumulate, chain, product
 
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.columns import DEFAULT_METRICS, column
@@ -10,6 +10,7 @@ from orchestrator.tables.table import ComparisonTable, Row, TableColumn
 from trainables.common.errors import InputError
 
 DIMENSIONS = ("recipe", "dataset", "model", "protocol", "task")  # What rows may stand for.
+MOST_TASKS = 8  # Groups of columns that can be read side by side; more are shown as their mean.
 
 Results = Mapping[tuple[str, str], StudyResult]
 
@@ -23,7 +24,8 @@ def build_table(
 
     Recipes stand in the order of first appearance, each method followed by its refined and
     calibrated variants; tasks in the order of first appearance. No result is dropped: failed and
-    running studies keep their row.
+    running studies keep their row. Where there are more groups of columns than ``MOST_TASKS``,
+    their mean stands in place of them.
 
     Args:
         results: One a recipe and task.
@@ -45,9 +47,10 @@ def build_table(
     recipes = _in_families(dict.fromkeys(recipe for recipe, _ in found))
     tasks = _task_places(found)
     beside = _levels(tasks, [name for name in rows if name != "recipe"])
+    groups, remarks = _folded(_levels(tasks, _heading(tasks, rows)))
     columns = tuple(
         TableColumn(group, members, (metric,), column(metric))
-        for group, members in _levels(tasks, _heading(tasks, rows)).items()
+        for group, members in groups.items()
         for metric in metrics
     )
     lines = tuple(
@@ -55,7 +58,18 @@ def build_table(
         for recipe, (group, members) in product(recipes, beside.items())
         if any((recipe, task) in found for task in members)
     )
-    return ComparisonTable(lines, columns, found)
+    return ComparisonTable(lines, columns, found, remarks=remarks)
+
+
+def _folded(
+    groups: dict[tuple[str, ...], tuple[str, ...]],
+) -> tuple[dict[tuple[str, ...], tuple[str, ...]], tuple[str, ...]]:
+    """Put one group in place of more than fit, and a line that says so."""
+    if len(groups) <= MOST_TASKS:
+        return groups, ()
+    tasks = tuple(chain.from_iterable(groups.values()))
+    text = f"mean over {len(tasks)} tasks; --tasks NAME,... shows {MOST_TASKS} or fewer one by one"
+    return {(f"mean over {len(tasks)} tasks",): tasks}, (text,)
 
 
 def by_pair(results: Iterable[StudyResult]) -> dict[tuple[str, str], StudyResult]:

@@ -48,8 +48,12 @@ def tiny_sweep(
     torch.set_num_threads(1)
     text = SWEEP.format(name=name, task=TASK, storage=storage, gpus=gpus)
     text += f'tracking: {{uri: "{uri}"}}\n' if uri else ""
-    spec = parse_sweep(text, name)
-    storage, folder = Storage.of(spec), SweepFolder.of(spec)
+    return run_within(parse_sweep(text, name))
+
+
+def run_within(spec: SweepSpec) -> SweepSpec:
+    """Run any sweep within this process."""
+    name, storage, folder = spec.name, Storage.of(spec), SweepFolder.of(spec)
     data, store = prepare_data(spec), storage.store()
     with Journal(folder.journal) as journal:
         journal.append(
@@ -62,7 +66,7 @@ def tiny_sweep(
         )
         state = SweepState(make_plan(spec), f"{name}-id", data, journal.append)
         while (trial := state.next_trial()) is not None:
-            state.record(trial, compute(trial, store, data[TASK]))
+            state.record(trial, compute(trial, store, PreparedData.open(trial.request.data)))
         for job in pending_evaluations(state, Ledger()):
             journal.append(evaluate(str(store.root), str(folder.chosen), job))
         journal.append(SweepEnded(status="finished"))

@@ -1,9 +1,12 @@
 """Data sets: read, split, prepared once, and kept out of reach where they must be."""
 
 from trainables.data._batches import Batcher, move
+from trainables.data._given import GivenLogits, LogitShape
 from trainables.data._guard import TestDataSealedError, inherit_seal, require_unsealed
 from trainables.data._images import AUGMENTATIONS, Images, ImageShape
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape, Pixels
+from trainables.data._logit_archives import split_address
+from trainables.data._logit_files import LogitFile, LogitRows, logit_sets, read_logits
 from trainables.data._masked import MASK_AUGMENTATIONS, MaskedBatcher, MaskedImages, MaskedShape
 from trainables.data._prepare import find_prepared, missing_download, prepare
 from trainables.data._prepared import PreparedData, SearchData
@@ -27,10 +30,14 @@ __all__ = [
     "SOURCES",
     "Batcher",
     "DatasetInfo",
+    "GivenLogits",
     "ImageShape",
     "Images",
     "InputShape",
     "Inputs",
+    "LogitFile",
+    "LogitRows",
+    "LogitShape",
     "MaskedBatcher",
     "MaskedImages",
     "MaskedShape",
@@ -48,13 +55,16 @@ __all__ = [
     "Texts",
     "find_prepared",
     "find_reader",
+    "logit_sets",
     "missing_download",
     "move",
     "prepare",
+    "read_logits",
     "read_source",
     "require_unsealed",
     "seal_test_data",
     "source_names",
+    "split_address",
 ]
 
 inherit_seal()

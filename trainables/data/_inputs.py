@@ -51,12 +51,14 @@ class Inputs(ABC):
         kinds: Every kind by its name.
         kind: The name, also that of the files that hold rows.
         dtype: Of the values, as stored.
+        trains: Whether networks are trained on the rows; else all of them may be held out.
         augmentation: What training uses unless told otherwise; ``none`` for nothing.
     """
 
     kinds: ClassVar[dict[str, type["Inputs"]]] = {}
     kind: ClassVar[str]
     dtype: ClassVar[np.dtype]
+    trains: ClassVar[bool] = True
     augmentation: str
 
     def __init_subclass__(cls, kind: str) -> None:

@@ -80,7 +80,12 @@ def find_prepared(
     return _find(find_reader(name, root, settings), split, Path(destination).absolute())
 
 
-def missing_download(name: str, root: Path | str, split: SplitSpec | None = None) -> str:
+def missing_download(
+    name: str,
+    root: Path | str,
+    split: SplitSpec | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> str:
     """Return what ``prepare`` would have to download first, in one line; empty if nothing.
 
     What ``prepare`` would refuse is refused here, as far as it shows without a look at images, and
@@ -89,11 +94,11 @@ def missing_download(name: str, root: Path | str, split: SplitSpec | None = None
     Raises:
         InputError: See ``prepare``.
     """
-    reader = find_reader(name, root)
+    reader = find_reader(name, root, settings)
     labels = reader.labels()
     if labels is not None:
         if split is not None:
-            _split(name, *labels, split)
+            _split(name, *labels, split, trains=reader.kind.trains)
         return ""
     status = reader.check()
     if not status.present and not reader.downloads:
@@ -141,7 +146,8 @@ def _make(
     source = read_source(reader.name, reader.root, download, reader.settings)
     directory = destination / _key(source.fingerprint, source.info, split)
     test = None if source.test is None else source.test.labels
-    rows = _split(source.info.name, source.train.labels, test, split, source.train.validation)
+    own, trains = source.train.validation, source.info.inputs.trains
+    rows = _split(source.info.name, source.train.labels, test, split, own, trains)
     fitted = replace(source, info=source.info.fitted(source.train.take(rows.train)))
     make_folder(
         directory, lambda scratch: _write(scratch, fitted, split, rows, directory.name, notice)
@@ -156,9 +162,10 @@ def _split(
     test: np.ndarray | None,
     split: SplitSpec,
     own: np.ndarray | None = None,
+    trains: bool = True,
 ) -> Split:
     try:
-        return make_split(train, test, split, own)
+        return make_split(train, test, split, own, trains)
     except ValueError as error:
         raise InputError(f"dataset {name!r}: split {error}") from error
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from trainables.common.errors import InputError
 from trainables.data._guard import hand_out, is_sealed, require_unsealed
 from trainables.data._inputs import DatasetInfo
@@ -97,6 +99,16 @@ class PreparedData:
         arrays = self._load(TEST, "")
         hand_out(arrays.arrays)
         return arrays
+
+    def test_numbers(self) -> np.ndarray:
+        """Return which rows of the source the test rows are, (N,), int64.
+
+        Raises:
+            TestDataSealedError: If this process is sealed.
+            InputError: If the file is absent or damaged.
+        """
+        require_unsealed("PreparedData.test_numbers()")
+        return read_array(self.directory / TEST / "indices.npy")
 
     def verify(self) -> None:
         """Hash every file that this process may open and compare with the manifest.

@@ -8,7 +8,7 @@ import numpy as np
 # One stream of random numbers a decision, so that changing one size leaves the other draws alone.
 STREAMS = {"test": 0, "validation": 1, "train_limit": 2, "test_limit": 3, "long_tail": 4}
 MAX_SEED = 2**63 - 1
-OWN, TENTH = "own", 0.1
+OWN, ALL, TENTH = "own", "all", 0.1
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,12 @@ class SplitSpec:
     Attributes:
         validation: Share of the training rows held out for the search, fraction in (0, 1) or
             count of at least 1; ``own`` for the data set's own validation list, or a tenth where it
-            has none.
+            has none; ``all`` for every row but those of the test, where no network is trained.
         test: The same for the test set; used only where the data set has no official one.
         train_limit: How many training rows to keep, after validation was taken; None for all.
         test_limit: How many test rows to keep; None for all.
         seed: Chooses the rows, in [0, 2^63).
+        validation_seed: Chooses the validation rows in place of ``seed``; None for ``seed``.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -33,21 +34,31 @@ class SplitSpec:
     train_limit: int | None = None
     test_limit: int | None = None
     seed: int = 0
+    validation_seed: int | None = None
 
     def __post_init__(self) -> None:
         for key in ("validation", "test"):
-            if (key, getattr(self, key)) != ("validation", OWN):
+            if key == "test" or self.validation not in (OWN, ALL):
                 _check_share(key, getattr(self, key))
         for key in ("train_limit", "test_limit"):
             value = getattr(self, key)
             if value is not None and not (_is_whole(value) and value >= 1):
                 raise ValueError(f"{key}={value!r} is not a whole number of at least 1")
-        if not (_is_whole(self.seed) and 0 <= self.seed <= MAX_SEED):
-            raise ValueError(f"seed={self.seed!r} is outside [0, 2^63)")
+        for key, seed in (("seed", self.seed), ("validation_seed", self.seed_of("validation"))):
+            if not (_is_whole(seed) and 0 <= seed <= MAX_SEED):
+                raise ValueError(f"{key}={seed!r} is outside [0, 2^63)")
+
+    def seed_of(self, part: str) -> int:
+        """Return the seed that chooses the rows of a part."""
+        own = self.validation_seed if part == "validation" else None
+        return self.seed if own is None else own
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields, ready for JSON."""
-        return asdict(self)
+        """Return all fields, ready for JSON; one that came later only if it is set."""
+        fields = asdict(self)
+        if self.validation_seed is None:
+            del fields["validation_seed"]
+        return fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,15 +144,16 @@ def take_counts(labels: np.ndarray, counts: np.ndarray, seed: int, stream: str) 
 
 
 def _hold_out(
-    labels: np.ndarray, rows: np.ndarray, key: str, spec: SplitSpec
+    labels: np.ndarray, rows: np.ndarray, key: str, spec: SplitSpec, spare: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``rows`` without a stratified draw, and the draw."""
+    """Return ``rows`` without a stratified draw, and the draw; ``spare`` rows a class are left."""
     share = getattr(spec, key)
     size = share if _is_whole(share) else max(1, round(share * len(rows)))
-    if size >= len(rows):
-        raise ValueError(f"{key}={share} leaves nothing of {len(rows)} rows")
+    if size > len(rows) - spare:
+        wrong = "leaves nothing of" if spare else "is more than"
+        raise ValueError(f"{key}={share} {wrong} {len(rows)} rows")
     try:
-        held = draw(labels[rows], size, spec.seed, key, spare=1)
+        held = draw(labels[rows], size, spec.seed_of(key), key, spare=spare)
     except ValueError as error:
         raise ValueError(f"{key}={share}: {error} of {len(rows)} rows") from error
     return np.delete(rows, held), rows[held]
@@ -173,12 +185,17 @@ def limit_rows(labels: np.ndarray, spec: SplitSpec) -> np.ndarray:
 
 
 def make_split(
-    train: np.ndarray, test: np.ndarray | None, spec: SplitSpec, own: np.ndarray | None = None
+    train: np.ndarray,
+    test: np.ndarray | None,
+    spec: SplitSpec,
+    own: np.ndarray | None = None,
+    trains: bool = True,
 ) -> Split:
     """Split by labels: ``train`` (N,) and ``test`` (M,), or None where there is no official test.
 
-    Every class keeps its share in every part, to one row, and at least one training row. ``own``
-    are the rows of the data set's own validation list, sorted.
+    Every class keeps its share in every part, to one row, and at least one training row where a
+    network ``trains``; else all rows but those of the test may be for validation. ``own`` are the
+    rows of the data set's own validation list, sorted.
 
     Raises:
         ValueError: If there are too few rows for ``spec``; the text names its field.
@@ -189,11 +206,14 @@ def make_split(
         test = train
     else:
         judged = np.arange(len(test))
-    if spec.validation == OWN and own is not None:
+    if spec.validation == ALL and not trains:
+        rows, validation = rows[:0], rows
+    elif spec.validation == OWN and own is not None:
         rows, validation = np.setdiff1d(rows, own), own
     else:
-        share = TENTH if spec.validation == OWN else spec.validation
-        rows, validation = _hold_out(train, rows, "validation", replace(spec, validation=share))
+        share = TENTH if spec.validation in (OWN, ALL) else spec.validation
+        held = replace(spec, validation=share)
+        rows, validation = _hold_out(train, rows, "validation", held, spare=int(trains))
     return Split(
         train=_limit(train, rows, "train_limit", spec, least=1),
         validation=validation,

@@ -1,4 +1,4 @@
-"""The stages that a trial computes: train, refine, calibrate; and the one look at test data.
+"""The stages of a trial: train or given, refine, calibrate; and the one look at test data.
 
 Every stage is a ``StageRun``: it advances epoch by epoch, can be interrupted and resumed, and ends
 in an artifact that other stages build on. Nothing here knows Ray, MLflow or Optuna.
@@ -7,15 +7,18 @@ in an artifact that other stages build on. Nothing here knows Ray, MLflow or Opt
 from trainables.stages.base import StageRun, TaskData, open_stage, validation_rows
 from trainables.stages.calibrate import CalibrateStage
 from trainables.stages.evaluate import evaluate_on_test, evaluate_suite, pooled
+from trainables.stages.given import GivenStage
 from trainables.stages.networks import predictor
 from trainables.stages.objective import objective_terms, with_objective
 from trainables.stages.refine import RefineStage
-from trainables.stages.request import STAGES, StageRequest, check_part, stage_precision
+from trainables.stages.request import GIVEN, STAGES, StageRequest, check_part, stage_precision
 from trainables.stages.train import TrainStage
 
 __all__ = [
+    "GIVEN",
     "STAGES",
     "CalibrateStage",
+    "GivenStage",
     "RefineStage",
     "StageRequest",
     "StageRun",

@@ -56,10 +56,10 @@ def evaluate_on_test(
 
     Returns:
         The metrics, fractions, as ``trainables.metrics.evaluation_report`` names them, and the
-        artifact with the log-probabilities and labels of every test row. Of images with masks, the
-        metrics are those of ``StreamedReport`` of every pixel, with ``CLASS/iou`` for each class,
-        and the artifact has a sample of the pixels, and their ``images``; see ``shown_maps`` for
-        its file ``maps``.
+        artifact with the log-probabilities and labels of every test row, of given logits also
+        their numbers in the file. Of images with masks, the metrics are those of
+        ``StreamedReport`` of every pixel, with ``CLASS/iou`` for each class, and the artifact has a
+        sample of the pixels, and their ``images``; see ``shown_maps`` for its file ``maps``.
 
     Raises:
         TestDataSealedError: If this process runs search trials.
@@ -77,6 +77,8 @@ def evaluate_on_test(
             labels = torch.from_numpy(test.labels.copy())
             metrics = evaluation_report(log_probs, labels)
             tensors = {"test": {"log_probs": log_probs, "labels": labels}}
+            if not prepared.info.inputs.trains:  # Then seeds may have been tested on other rows.
+                tensors["test"]["rows"] = torch.from_numpy(prepared.test_numbers().copy())
         else:
             outputs = pixel_outputs(store, stage, key, prepared.info, device)
             metrics, tensors = _judge_pixels(outputs, test, pixels, prepared.info, device)

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from trainables.common.errors import InputError
 from trainables.data import DatasetInfo
-from trainables.stages import STAGES, predictor
+from trainables.stages import predictor
 from trainables.stages.base import find_artifact
 from trainables.store.artifacts import ArtifactStore
 
 FORMAT = 1
 DESCRIPTION = "chain.json"
-WEIGHTS = dict(zip(STAGES, ("weights", "head", "calibrator"), strict=True))
+WEIGHTS = {"train": "weights", "refine": "head", "calibrate": "calibrator"}
 BUILD = ("stage", "parts", "model", "protocol", "seed", "upstream", "upstream_stage", "precision")
 
 
@@ -55,9 +55,9 @@ def _copy(
     found = find_artifact(store, stage, key)
     # The request also names folders of the machine that computed it.
     request = {name: value for name, value in found.record["request"].items() if name in BUILD}
-    name = WEIGHTS[stage]
+    tensors = {name: found.tensors(name) for name in filter(None, [WEIGHTS.get(stage)])}
     record = {"request": request, "metrics": found.record["metrics"]}
-    copy.write(stage, key, {name: found.tensors(name)}, record)
+    copy.write(stage, key, tensors, record)
     return request["upstream_stage"], request["upstream"]
 
 
@@ -66,7 +66,8 @@ def load_chain(
 ) -> Callable[[np.ndarray], Tensor]:
     """Return a function from rows as the data set stores them to log-probabilities (N, K), float32.
 
-    Of images that is from (N, H, W, C), uint8; of texts from stored rows or strings, (N,).
+    Of images that is from (N, H, W, C), uint8; of texts from stored rows or strings, (N,); of given
+    logits from (N, K).
 
     Args:
         folder: What ``export_chain`` wrote, such as a model version downloaded from a registry.

@@ -21,6 +21,7 @@ from trainables.stages.engine import (
 )
 from trainables.stages.pixels import PixelOutputs, calibrated, outputs_of, predict_pixels
 from trainables.stages.protocols import Protocol, protocol_from
+from trainables.stages.request import GIVEN
 from trainables.store.artifacts import Artifact, ArtifactStore
 
 
@@ -120,6 +121,8 @@ def _outputs(
         calibrator = calibrator_of(request["parts"])
         calibrator.load_state_dict(artifact.tensors("calibrator"))
         return torch.inference_mode()(lambda values: calibrator(inner(values)))
+    if stage == GIVEN:
+        return lambda values: torch.from_numpy(np.array(values, dtype=info.inputs.dtype))
     trained = artifact if stage == "train" else find_artifact(store, "train", request["upstream"])
     network, _ = restore_network(trained, info, device)
     if stage == "train":

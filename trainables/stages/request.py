@@ -13,7 +13,8 @@ from trainables.refinements import REFINEMENTS, refinement_determinants
 from trainables.schemes import SCHEMES
 from trainables.store.artifacts import stage_key
 
-STAGES = ("train", "refine", "calibrate")  # In the order in which they build on each other.
+GIVEN = "given"  # The stage, and what a recipe calls it, whose logits need no training.
+STAGES = (GIVEN, "train", "refine", "calibrate")  # In the order in which they build on each other.
 Parts = Mapping[str, Mapping[str, Any]]
 
 

@@ -26,6 +26,7 @@ COMMANDS = [
     "sync",
     "calibrate",
     "apply",
+    "arena",
     "list",
     "doctor",
     "gc",

@@ -21,11 +21,12 @@ from orchestrator.cli import main
 from orchestrator.cli._apply import apply
 from orchestrator.cli._calibrate import calibrate
 from orchestrator.logits.calibrate import Task, calibrate_table, plan_task
-from orchestrator.logits.files import LogitRows, parse_rows, read_logits, save_log_probs
+from orchestrator.logits.files import parse_rows, save_log_probs
 from orchestrator.logits.progress import shown_recipes
 from orchestrator.logits.scoring import score
 from trainables.calibrators import build_calibrator, cross_fit, load_calibrator
 from trainables.common.errors import InputError
+from trainables.data import LogitRows, read_logits
 from trainables.metrics import calibration_report
 
 
@@ -174,7 +175,7 @@ def test_the_unpickler_builds_arrays_and_nothing_else(tmp_path, monkeypatch, pay
         (((np.zeros((2, 2)), [0, 1]),) * 2, "labels: expected an array of whole numbers"),
         (
             ((np.zeros((2, 2)), np.zeros(2, int)), (np.zeros((2, 3)), np.zeros(2, int))),
-            "2 classes for validation, 3 for test",
+            "2 classes to fit on, 3 to test on",
         ),
         (((np.array([[None, 1]]), np.zeros(1, int)),) * 2, "scores: expected an array of numbers"),
     ],

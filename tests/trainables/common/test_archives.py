@@ -14,10 +14,9 @@ import numpy as np
 import psutil
 import pytest
 
-from orchestrator.logits.files import read_logits
 from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
-from trainables.data import find_reader, read_source
+from trainables.data import find_reader, read_logits, read_source
 
 ROWS = 6
 DATA = {

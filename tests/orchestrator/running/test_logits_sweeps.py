@@ -1,0 +1,296 @@
+"""Logits as tasks: what every task has, on rows that no network was trained for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.running.arena import run_arena
+from orchestrator.running.data import prepare_data, preview_data
+from orchestrator.running.reproduce import reproduce
+from orchestrator.statistics import compare
+from orchestrator.storage.results import StudyResult
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from orchestrator.tracking import study_results
+from tests.orchestrator.tiny_sweep import run_within
+from trainables.calibrators import build_calibrator
+from trainables.common.errors import InputError
+from trainables.metrics import calibration_report
+
+SWEEP = """
+name: logits
+tasks: [{{logits: {files}, split: {{test: 0.5, validation: {fit}}}}}]
+recipes: [given, ts, ets-cls]
+search: {{trials: {trials}}}
+seeds: [0, 1]
+storage: {storage}
+"""
+
+
+def write_logits(path: Path, rows: int = 400, seed: int = 0) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, rows)
+    logits = 3 * (rng.normal(size=(rows, 3)) + 1.5 * np.eye(3)[labels])
+    np.savez(path, logits=logits.astype(np.float32), labels=labels)
+
+
+def make_spec(folder: Path, trials: int = 1, fit: object = 100, files: str = "files") -> SweepSpec:
+    text = SWEEP.format(
+        files=folder / files, fit=fit, trials=trials, storage=folder / f"storage-{trials}"
+    )
+    return parse_sweep(text, "logits")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("logits")
+    (folder / "files").mkdir()
+    for seed, name in enumerate(("one", "two")):
+        write_logits(folder / "files" / f"{name}.npz", seed=seed)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def spec(folder: Path) -> SweepSpec:
+    return run_within(make_spec(folder))
+
+
+@pytest.fixture(scope="module")
+def results(spec: SweepSpec) -> dict[tuple[str, str], StudyResult]:
+    found = study_results(spec.tracking_uri, "logits")
+    return {(result.task, result.recipe): result for result in found}
+
+
+def test_every_file_is_a_task_with_every_recipe(
+    results: dict[tuple[str, str], StudyResult],
+) -> None:
+    recipes = ("given", "ts", "ets-cls")
+    assert list(results) == [(task, recipe) for task in ("one", "two") for recipe in recipes]
+    assert all(len(result.test) == 2 for result in results.values())
+    for task in ("one", "two"):
+        given, ts = results[task, "given"], results[task, "ts"]
+        for before, after in zip(given.test, ts.test, strict=True):
+            assert after["nll"] < before["nll"] - 0.02
+            assert after["acc"] == before["acc"]
+
+
+def test_figures_are_those_of_a_calibrator_fitted_and_judged_by_hand(
+    folder: Path, spec: SweepSpec, results: dict[tuple[str, str], StudyResult]
+) -> None:
+    rows = np.load(folder / "files" / "one.npz")
+    place = Storage.of(spec).data / results["one", "ts"].fingerprint
+    fit, test = (
+        np.load(place / part) for part in ("search/validation_indices.npy", "test/indices.npy")
+    )
+    assert (len(fit), len(test), len(set(fit) & set(test))) == (100, 200, 0)
+    ts = build_calibrator("ts").fit(rows["logits"][fit], rows["labels"][fit])
+    report = calibration_report(logits=ts(rows["logits"][test]), labels=rows["labels"][test])
+    for name, value in report.items():
+        assert results["one", "ts"].test[0][name] == pytest.approx(value, abs=1e-6)
+
+
+def drawn(spec: SweepSpec) -> list[tuple[list[int], list[int]]]:
+    """Return the rows to fit on and to test on, for each seed."""
+    data = prepare_data(spec)
+    places = [data[spec.tasks[0].data_name(seed)].directory for seed in spec.seeds]
+    parts = ("search/validation_indices.npy", "test/indices.npy")
+    found = [[np.load(place / part).tolist() for part in parts] for place in places]
+    return [(fit, test) for fit, test in found]
+
+
+def test_seeds_redraw_all_rows_but_spare_those_of_the_test_where_something_is_searched(
+    folder: Path,
+) -> None:
+    (fit, test), (other_fit, other_test) = drawn(make_spec(folder))
+    assert fit != other_fit
+    assert test != other_test
+    (fit, test), (other_fit, other_test) = drawn(make_spec(folder, trials=3))
+    assert fit != other_fit
+    assert test == other_test
+    assert not {*fit, *other_fit} & {*test}
+
+
+def test_recipes_are_compared_seed_by_seed_on_the_rows_of_each_seed(
+    spec: SweepSpec, results: dict[tuple[str, str], StudyResult]
+) -> None:
+    ours = [result for (task, _), result in results.items() if task == "one"]
+    found = compare(ours, Storage.of(spec).store(), "nll", draws=200).bootstrap
+    assert (found.baseline, found.seeds["ts"], found.rows) == ("given", 2, 200)
+    gain = [
+        after["nll"] - before["nll"]
+        for before, after in zip(
+            results["one", "given"].test, results["one", "ts"].test, strict=True
+        )
+    ]
+    assert found.differences["ts"].value == pytest.approx(sum(gain) / 2, abs=1e-6)
+    assert found.differences["ts"].high < 0
+
+
+SEALED = """
+import sys
+from trainables.data import PreparedData, read_logits, seal_test_data
+data = PreparedData.open(sys.argv[1])
+seal_test_data(data.directory)
+assert len(data.search().validation) == 100
+for read in (data.test, data.test_numbers, lambda: read_logits(sys.argv[2])):
+    try:
+        read()
+    except Exception as error:
+        if "sealed in this process" in str(error):
+            continue
+        raise
+    sys.exit(f"{read} gave test rows")
+"""
+
+
+def test_a_trial_cannot_read_test_rows_nor_the_file_that_holds_them(
+    folder: Path, spec: SweepSpec, results: dict[tuple[str, str], StudyResult]
+) -> None:
+    place = Storage.of(spec).data / results["one", "ts"].fingerprint
+    words = [sys.executable, "-c", SEALED, str(place), str(folder / "files" / "one.npz")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_changed_file_is_other_data(tmp_path: Path) -> None:
+    write_logits(tmp_path / "rows.npz")
+    spec = make_spec(tmp_path, files="rows.npz")
+    (before,) = {data.fingerprint for data in prepare_data(spec).values()}
+    write_logits(tmp_path / "rows.npz", seed=1)
+    (after,) = {data.fingerprint for data in prepare_data(spec).values()}
+    assert before != after
+
+
+def test_parts_of_a_file_are_taken_as_they_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels, logits = np.arange(60) % 3, rng.normal(size=(60, 3))
+    parts = {"fit": slice(0, 40), "test": slice(40, 60)}
+    arrays = {
+        f"{name}_{part}": values[rows]
+        for part, rows in parts.items()
+        for name, values in (("logits", logits), ("labels", labels))
+    }
+    np.savez(tmp_path / "parts.npz", **arrays)
+    spec = make_spec(tmp_path, files="parts.npz", fit="40")
+    for data in prepare_data(spec).values():
+        assert data.counts == {"train": 0, "validation": 40, "test": 20}
+        fit, test = data.search().validation, data.test()
+        np.testing.assert_array_equal(fit.values, logits[:40].astype(np.float32))
+        np.testing.assert_array_equal(test.labels, labels[40:])
+
+
+def test_every_set_of_an_hdf5_file_is_a_task(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    rng, pairs = np.random.default_rng(0), [("cifar", "resnet"), ("cifar", "vit"), ("svhn", "vit")]
+    with h5py.File(tmp_path / "arena.h5", "w") as file:
+        for dataset, model in pairs:
+            group = file.create_group(f"{dataset}/{model}")
+            for part, rows in (("cal", 30), ("test", 20)):
+                group[f"probas_{part}"] = rng.dirichlet(np.ones(4), rows).astype(np.float32)
+                group[f"labels_{part}"] = rng.integers(0, 4, rows)
+        file["svhn/other"] = h5py.ExternalLink("elsewhere.h5", "svhn/vit")
+        expected = np.log(file["cifar/vit/probas_test"][()])
+    spec = make_spec(tmp_path, files="arena.h5", fit=20)
+    assert [task.id for task in spec.tasks] == ["/".join(pair) for pair in pairs]
+    data = prepare_data(spec)["cifar/vit 0"]
+    np.testing.assert_array_equal(data.test().values, expected)
+    assert data.counts["validation"] == 20
+    with pytest.raises(InputError, match="no set 'svhn/other'; there are: cifar/resnet, cifar/vit"):
+        prepare_data(make_spec(tmp_path, files="arena.h5:svhn/other"))
+
+
+WRONG = {
+    "an empty folder": ("tasks: [{logits: empty}]", "tasks[0].logits: empty: no logits in it"),
+    "both kinds": (
+        "tasks: [{logits: a.npz}, {dataset: digits, model: convnet, protocol: digits}]",
+        "logits or of data sets, not both",
+    ),
+    "a model": ("tasks: [{logits: a.npz, model: convnet}]", "either logits or model, not both"),
+    "a network": ("tasks: [{logits: a.npz}]\nrecipes: [ce]", "recipe 'ce': tasks with logits"),
+    "a data set": (
+        "tasks: [{dataset: digits, model: convnet, protocol: digits}]",
+        "recipe 'ts': 'ts' is misplaced; write method[+refinement][+calibrator], or",
+    ),
+    "suites": ("tasks: [{logits: a.npz, suites: [cifar10-c]}]", "tasks[0].model: logits have no"),
+    "a setting": ("tasks: [{logits: a.npz, inputs: {kind: x}}]", "inputs.kind='x' is not one of"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_mistakes_get_a_line(mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_logits(tmp_path / "a.npz")
+    (tmp_path / "empty").mkdir()
+    text, expected = WRONG[mistake]
+    recipes = "" if "recipes" in text else "\nrecipes: [ts]"
+    with pytest.raises(InputError) as caught:
+        parse_sweep(f"name: wrong\n{text}{recipes}", "wrong.yaml")
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "expected"),
+    [
+        ({"logits": np.zeros((4, 2))}, "expected exactly one array named labels"),
+        ({"logits": np.full((4, 2), np.nan), "labels": [0, 1, 0, 1]}, "are not finite"),
+        ({"logits": np.full((4, 2), 1e200), "labels": [0, 1, 0, 1]}, "does not fit into float32"),
+        ({"predictions": np.ones((4, 2)), "labels": [0, 1, 0, 1]}, "inputs.kind"),
+        ({"logits_fit": np.zeros((4, 2)), "labels_fit": [0, 1, 0, 1]}, "logits_test"),
+    ],
+)
+def test_a_wrong_file_names_task_and_file(
+    arrays: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "wrong.npz", **arrays)
+    with pytest.raises(InputError, match=r"tasks\[0\] \(wrong\): .*wrong.npz: .*") as caught:
+        preview_data(make_spec(tmp_path, files="wrong.npz"))
+    assert expected in str(caught.value)
+
+
+def test_an_absent_file_is_told_when_the_data_are_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"tasks\[0\] \(absent\): .*absent.npz: no such file"):
+        preview_data(make_spec(tmp_path, files="absent.npz"))
+
+
+def test_an_arena_has_the_figures_of_the_sweep(
+    folder: Path,
+    results: dict[tuple[str, str], StudyResult],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Threads: fresh processes would import everything once more.
+    monkeypatch.setattr(
+        "orchestrator.running.arena.ProcessPoolExecutor",
+        lambda count, mp_context: ThreadPoolExecutor(count),
+    )
+    told: list[tuple[int, int]] = []
+    found = run_arena(make_spec(folder), 1, lambda done, total: told.append((done, total)))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert [(r.task, r.recipe) for r in found] == list(results)
+    for result in found:
+        tracked = results[result.task, result.recipe]
+        for ours, theirs in zip(result.test, tracked.test, strict=True):
+            for name in ("acc", "ece", "nll", "brier"):
+                assert ours[name] == pytest.approx(theirs[name], abs=1e-6)
+
+
+def test_an_arena_searches_nothing(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"set search\.trials to 1"):
+        run_arena(make_spec(folder, trials=3))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_run_is_reproduced_on_the_rows_of_its_seed(
+    seed: int, spec: SweepSpec, results: dict[tuple[str, str], StudyResult], tmp_path: Path
+) -> None:
+    run = results["two", "ets-cls"].run_ids[seed]
+    again = reproduce(run, tracking_uri=spec.tracking_uri, folder=tmp_path)
+    assert again.equal
+    assert {figure.metric for figure in again.figures} >= {"val_ece", "test_ece", "test_nll"}

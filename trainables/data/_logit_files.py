@@ -1,0 +1,302 @@
+"""Reads files of logits that somebody else wrote, trusting nothing in them."""
+
+from __future__ import annotations
+
+import codecs
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from trainables.common.archives import ArrayArchive
+from trainables.common.errors import InputError
+from trainables.common.logit_rows import check_rows
+from trainables.common.paths import local_path
+from trainables.data._logit_archives import HDF5, find_sets, read_set, split_address
+
+KINDS = ("logits", "probs")
+SCORE_ARRAYS = {"logits": "logits", "probs": "probs", "predictions": None}
+LABEL_ARRAYS = ("labels", "ground_truth")
+PARTS = ("fit", "test")
+PICKLES = (".p", ".pkl", ".pickle")
+ENDINGS = (".npz", *PICKLES, *HDF5)
+SUM_TOLERANCE = 1e-3
+ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class LogitRows:
+    """Logits (N, K), float32 or float64, and labels (N,), int64, of some rows."""
+
+    logits: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.labels)
+
+    def take(self, rows: slice) -> LogitRows:
+        """Return a view of some rows."""
+        return LogitRows(self.logits[rows], self.labels[rows])
+
+
+@dataclass(frozen=True)
+class LogitFile:
+    """What one file, or one set of a file of several, holds.
+
+    Attributes:
+        name: The file's name without its ending, or the set's name.
+        rows: All rows; those to judge on (test) where the file has two parts.
+        fit: The rows to fit on (validation) where the file has two parts; else None.
+    """
+
+    name: str
+    rows: LogitRows
+    fit: LogitRows | None = None
+
+
+def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
+    """Read a file of logits or probabilities.
+
+    A ``.npz`` holds ``logits`` or ``probs`` with ``labels``, or netcal's ``predictions`` with
+    ``ground_truth``; or two parts of them, as ``logits_fit``, ``labels_fit``, ``logits_test`` and
+    ``labels_test``. A ``.p``, ``.pkl`` or ``.pickle`` holds the pair of pairs
+    ``((validation scores, labels), (test scores, labels))`` of the NN_calibration collection and is
+    read by an unpickler that knows NumPy arrays and nothing else. A ``.h5`` or ``.hdf5`` in the
+    format of CalArena, ``{dataset}/{model}/{probas_cal, labels_cal, probas_test, labels_test}``, is
+    written ``PATH:dataset/model``, which may be left out where there is one. Probabilities become
+    logarithms; a probability of 0 counts as the smallest normal number of its precision.
+
+    Args:
+        path: The file.
+        kind: ``logits`` or ``probs``; needed unless the array is named so. It is never guessed.
+
+    Raises:
+        InputError: If the file cannot be read, does not say what it holds, contradicts ``kind``, or
+            holds wrong shapes, values or labels.
+    """
+    place, chosen = split_address(path)
+    if kind is not None and kind not in KINDS:
+        raise InputError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
+    if not local_path(place, "logits").is_file():
+        raise InputError(f"{place}: no such file")
+    if place.suffix == ".npz":
+        return _read_npz(place, kind)
+    if place.suffix in PICKLES:
+        return _read_pair(place, kind)
+    if place.suffix in HDF5:
+        return _read_set(place, chosen, kind)
+    raise InputError(f"{place}: ending {place.suffix!r}, allowed are {', '.join(ENDINGS)}")
+
+
+def logit_sets(path: str | Path) -> dict[str, str]:
+    """Return the sets of logits at a path by name, each as ``read_logits`` takes it.
+
+    A folder has one for each of its files, an HDF5 file one a dataset and model, any other file
+    one.
+
+    Raises:
+        InputError: If there is nothing, an HDF5 file cannot be read, or two have the same name.
+    """
+    place, chosen = split_address(path)
+    if not local_path(place, "logits").exists():
+        raise InputError(f"{place}: no such file or folder")
+    files = [place]
+    if place.is_dir():
+        files = sorted(file for file in place.iterdir() if file.suffix in ENDINGS)
+    found: dict[str, str] = {}
+    for file in files:
+        sets = {file.stem: str(file)}
+        if file.suffix in HDF5:
+            names = [chosen] if chosen else find_sets(file)
+            sets = {name: f"{file}:{name}" for name in names}
+        for name, address in sets.items():
+            if name in found:
+                raise InputError(f"{place}: {found[name]} and {address} have the same name")
+            found[name] = address
+    if not found:
+        raise InputError(f"{place}: no logits in it; allowed endings are {', '.join(ENDINGS)}")
+    return found
+
+
+def _read_npz(path: Path, kind: str | None) -> LogitFile:
+    archive = ArrayArchive(path)
+    if not any(_in_part(name, part) for name in archive.names for part in PARTS):
+        return LogitFile(path.stem, _read_part(archive, kind, ""))
+    fit, test = (_read_part(archive, kind, part) for part in PARTS)
+    _check_alike(path, fit, test)
+    return LogitFile(path.stem, test, fit)
+
+
+def _in_part(name: str, part: str) -> bool:
+    return name.endswith(f"_{part}") or name.startswith(f"{part}_")
+
+
+def _read_part(archive: ArrayArchive, kind: str | None, part: str) -> LogitRows:
+    """Return the rows of one part of an archive, or of the whole where ``part`` is empty."""
+    path = archive.path
+    score_arrays = {name: given for base, given in SCORE_ARRAYS.items() for name in _of(base, part)}
+    label_arrays = [name for base in LABEL_ARRAYS for name in _of(base, part)]
+    scores_name = _only(path, archive.names, tuple(score_arrays), "scores")
+    labels_name = _only(path, archive.names, tuple(label_arrays), "labels")
+    scores, labels = archive.read(scores_name), archive.read(labels_name)
+    named = score_arrays[scores_name]
+    if named is not None and kind not in (None, named):
+        raise InputError(f"{path}: its array is named {scores_name!r}, but kind={kind!r} was given")
+    return _rows(path, scores, labels, _need_kind(path, named or kind))
+
+
+def _of(base: str, part: str) -> tuple[str, ...]:
+    """Return the names that an array may have in a part."""
+    return (f"{base}_{part}", f"{part}_{base}") if part else (base,)
+
+
+def _read_set(path: Path, chosen: str, kind: str | None) -> LogitFile:
+    if kind == "logits":
+        raise InputError(f"{path}: holds probabilities (probas_cal), but kind='logits' was given")
+    name, arrays = read_set(path, chosen)
+    fit, test = (
+        _rows(path, arrays[f"probas_{part}"], arrays[f"labels_{part}"], "probs")
+        for part in ("cal", "test")
+    )
+    _check_alike(path, fit, test)
+    return LogitFile(name, test, fit)
+
+
+def _check_alike(path: Path, fit: LogitRows, test: LogitRows) -> None:
+    ours, others = fit.logits.shape[1], test.logits.shape[1]
+    if ours != others:
+        raise InputError(f"{path}: {ours} classes to fit on, {others} to test on; they must agree")
+
+
+def _only(path: Path, names: list[str], wanted: tuple[str, ...], what: str) -> str:
+    found = [name for name in wanted if name in names]
+    if len(found) != 1:
+        raise InputError(
+            f"{path}: {what}: expected exactly one array named {' or '.join(wanted)}; "
+            f"the file has {', '.join(names) or 'none'}"
+        )
+    return found[0]
+
+
+def _need_kind(path: Path, kind: str | None) -> str:
+    if kind is None:
+        raise InputError(
+            f"{path}: does not say what it holds; give the kind (in a task: inputs.kind): "
+            f"{', '.join(KINDS)}"
+        )
+    return kind
+
+
+def _rows(path: Path, scores: Any, labels: Any, kind: str) -> LogitRows:
+    values = _numbers(path, scores, "scores", "fiu")
+    targets = _numbers(path, labels, "labels", "iu")
+    if targets.ndim == 2 and targets.shape[1] == 1:
+        targets = targets[:, 0]
+    if kind == "probs":
+        values = _log(path, values)
+    try:
+        logits, checked = check_rows(values, targets.astype(np.int64))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    return LogitRows(logits, checked)
+
+
+def _numbers(path: Path, values: Any, what: str, kinds: str) -> np.ndarray:
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in kinds:
+        found = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        wanted = "an array of whole numbers" if kinds == "iu" else "an array of numbers"
+        raise InputError(f"{path}: {what}: expected {wanted}, found {found}")
+    if values.dtype.kind == "f" and values.dtype.itemsize not in (4, 8):
+        values = values.astype(np.float32 if values.dtype.itemsize < 4 else np.float64)
+    return np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))
+
+
+def _log(path: Path, probs: np.ndarray) -> np.ndarray:
+    """Return the logarithms of probabilities (N, K), a few thousand rows at a time."""
+    if probs.ndim != 2 or probs.dtype.kind != "f":
+        raise InputError(
+            f"{path}: probabilities: expected floating values of shape (N, K), found "
+            f"{probs.dtype} of shape {probs.shape}"
+        )
+    floor, out = np.finfo(probs.dtype).tiny, np.empty_like(probs)
+    for start in range(0, len(probs), ROWS_AT_ONCE):
+        part = probs[start : start + ROWS_AT_ONCE]
+        off = np.abs(part.sum(axis=1, dtype=np.float64) - 1)
+        wrong = ~(off <= SUM_TOLERANCE) | (part < 0).any(axis=1)
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise InputError(
+                f"{path}: row {start + row} is no set of probabilities: sum "
+                f"{part[row].sum():.6g}, smallest {part[row].min():.6g}; a sum of 1 and no "
+                "negative value are allowed (or give kind=logits)"
+            )
+        np.log(np.maximum(part, floor), out=out[start : start + ROWS_AT_ONCE])
+    return out
+
+
+def _read_pair(path: Path, kind: str | None) -> LogitFile:
+    try:
+        with path.open("rb") as file:
+            content = ArrayUnpickler(file).load()
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except Exception as error:
+        # a damaged pickle may raise anything at all, and all of it means the same
+        raise InputError(f"{path}: cannot be read as a pickled pair ({error})") from error
+    needed = _need_kind(path, kind)
+    pairs = [_pair(path, pair) for pair in _pair(path, content)]
+    first, second = (_rows(path, scores, labels, needed) for scores, labels in pairs)
+    _check_alike(path, first, second)
+    return LogitFile(path.stem, second, first)
+
+
+def _pair(path: Path, content: Any) -> tuple[Any, Any]:
+    if not isinstance(content, tuple | list) or len(content) != 2:
+        raise InputError(
+            f"{path}: expected ((validation scores, labels), (test scores, labels)), "
+            f"found {type(content).__name__}"
+        )
+    return content[0], content[1]
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """Stand in for ``codecs.encode``, with which old pickles spell bytes."""
+    if codecs.lookup(encoding).name != "iso8859-1":
+        raise InputError(f"pickle asks for the codec {encoding!r}, only latin1 is allowed")
+    return text.encode("latin1")
+
+
+def _array_parts() -> dict[tuple[str, str], Any]:
+    reconstruct = np.zeros(0).__reduce__()[0]
+    buffers = np.zeros(1).__reduce_ex__(5)[0]
+    homes = ("numpy.core", "numpy._core")
+    return {
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+        ("_codecs", "encode"): _latin1,
+        **{(f"{home}.multiarray", "_reconstruct"): reconstruct for home in homes},
+        **{(f"{home}.numeric", "_frombuffer"): buffers for home in homes},
+    }
+
+
+class ArrayUnpickler(pickle.Unpickler):
+    """An unpickler for NumPy arrays in tuples and lists; any other name is an error."""
+
+    _known = _array_parts()
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file, encoding="latin1")
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return one of the few callables that build an array; refuse anything else."""
+        if (module, name) not in self._known:
+            raise InputError(f"pickle asks for {module}.{name}; only NumPy arrays are allowed")
+        return self._known[module, name]
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Refuse references to anything outside the file."""
+        raise InputError(f"pickle refers to {pid!r} outside the file; only arrays are allowed")

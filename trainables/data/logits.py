@@ -1,0 +1,85 @@
+"""Logits that were computed elsewhere, as the rows of a data set."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainables.common.errors import InputError
+from trainables.data._given import GivenLogits
+from trainables.data._inputs import DatasetInfo
+from trainables.data._logit_archives import split_address
+from trainables.data._logit_files import KINDS, LogitRows, read_logits
+from trainables.data._rows import RowArrays
+from trainables.data._source import SOURCES, PathReader, SourceStatus
+from trainables.data._split import ALL
+
+
+@SOURCES.register("logits")
+class LogitsReader(PathReader):
+    """``logits:PATH``: a file of logits or probabilities; see ``read_logits`` for the formats.
+
+    Rows of a part ``fit`` are for calibrators, those of ``test`` judge them; without parts the
+    split decides. A setting ``kind`` says whether scores are ``logits`` or ``probs`` where their
+    name does not.
+    """
+
+    kind = GivenLogits
+    validation = ALL
+
+    def adjust(self, settings: Mapping[str, Any]) -> None:
+        """Take ``kind``; see ``Reader.adjust``."""
+        for key in settings:
+            if key != "kind":
+                raise InputError(f"dataset {self.name!r}: inputs.{key} is unknown; it takes kind")
+        if settings.get("kind", KINDS[0]) not in KINDS:
+            raise InputError(
+                f"dataset {self.name!r}: inputs.kind={settings['kind']!r} is not one of "
+                f"{', '.join(KINDS)}"
+            )
+        self.settings = dict(settings)
+
+    def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
+        """Return the rows to fit on and those to test on, or all and None."""
+        file = read_logits(self.path, self.settings.get("kind"))
+        test = None if file.fit is None else self._rows(file.rows)
+        train = self._rows(file.rows if file.fit is None else file.fit)
+        (classes,) = train.shape
+        info = DatasetInfo(
+            name=self.name,
+            classes=tuple(map(str, range(classes))),
+            inputs=GivenLogits(classes),
+            split_rule="the file's own test rows, else a stratified draw",
+            source=str(self.path),
+        )
+        return info, train, test
+
+    def _rows(self, rows: LogitRows) -> RowArrays:
+        with np.errstate(over="ignore"):  # Told below.
+            values = rows.logits.numpy().astype(np.float32)
+        if not np.isfinite(values).all():
+            raise InputError(f"{self.path}: a logit does not fit into float32")
+        return RowArrays(values, rows.labels.numpy())
+
+    def labels(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the labels, after checking everything."""
+        _, train, test = self.read(download=False)
+        return train.labels, None if test is None else test.labels
+
+    def files(self) -> list[Path]:
+        """Return the file."""
+        return [split_address(self.path)[0]]
+
+    def test_paths(self) -> list[Path]:
+        """Return the file: rows to fit on and to test on share it."""
+        return self.files()
+
+    def check(self) -> SourceStatus:
+        """Read everything."""
+        try:
+            info, train, test = self.read(download=False)
+        except InputError as error:
+            return SourceStatus(False, str(error), "give the path of a file of logits")
+        count = len(train) + (0 if test is None else len(test))
+        return SourceStatus(True, f"{self.path}: {count} rows, {info.num_classes} classes")

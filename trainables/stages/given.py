@@ -1,0 +1,23 @@
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainables.stages.base import StageRun
+from trainables.stages.request import GIVEN
+
+
+class GivenStage(StageRun, stage=GIVEN):
+    """Takes logits that were computed elsewhere for the outcome of a training."""
+
+    epochs = 1
+
+    def run_epoch(self) -> dict[str, float]:
+        """Judge the logits of the validation rows, which calibrators are fitted on."""
+        self._logits = torch.from_numpy(self.data.search.validation.values.copy())
+        self.epoch = 1
+        return self._figures({}, self._logits)
+
+    def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Return the logits of the validation rows."""
+        return {"validation": self._validation_tensors(self._logits)}, {}
