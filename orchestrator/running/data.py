@@ -34,17 +34,16 @@ def prepare_data(spec: SweepSpec, console: Console | None = None) -> dict[str, P
         InputError: If a data set or a suite is absent or damaged, or a suite does not fit its task;
             the text names the task.
     """
-    prepared = {}
+    prepared, whole = {}, not searches(spec)
     for number, task in enumerate(spec.tasks):
-        for name, split in _splits(task, spec).items():
+        for name, split in _splits(task, spec, whole).items():
             with _naming(number, task):
                 prepared[name] = _prepare_task(task, split, spec, console)
     return prepared
 
 
-def _splits(task: TaskSpec, spec: SweepSpec) -> dict[str, SplitSpec]:
+def _splits(task: TaskSpec, spec: SweepSpec, whole: bool) -> dict[str, SplitSpec]:
     """Return the splits of a task's data by name: one, or one a seed where seeds choose rows."""
-    whole = not searches(spec)
     return {task.data_name(seed): task.split_on(seed, whole) for seed in spec.seeds}
 
 
@@ -57,8 +56,9 @@ def preview_data(spec: SweepSpec) -> DataPreview:
     place, root = Storage.of(spec).data, Path(spec.data_root)
     prepared: dict[str, PreparedData] = {}
     missing: dict[str, None] = {}  # In order, each once: tasks may share their data.
+    whole = not searches(spec)
     for number, task in enumerate(spec.tasks):
-        for name, split in _splits(task, spec).items():
+        for name, split in _splits(task, spec, whole).items():
             with _naming(number, task):
                 found = find_prepared(task.dataset, root, split, place, task.inputs)
                 missing |= dict.fromkeys(_missing_downloads(task, split, root, found))

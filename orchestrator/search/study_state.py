@@ -8,7 +8,7 @@ from orchestrator.search.study import StudySearch
 from orchestrator.search.trials import Chosen, TrialSpec
 from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished, TrialScored
 from orchestrator.storage.ledger import Ledger, Study
-from orchestrator.sweep.plan import StudyPlan, searches
+from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from trainables.data import PreparedData
 from trainables.stages import STAGES
@@ -95,7 +95,7 @@ class StudyState:
             protocol=task.protocol_name,
             setting=setting_of(task, data),
             rule=self.rule.plain(),
-            origin=_origin(plan, spec),
+            origin=_origin(plan, spec, data),
         )
 
     def closing(self, reason: str) -> StudyClosed:
@@ -174,9 +174,9 @@ def setting_of(task: TaskSpec, data: PreparedData) -> str:
     )
 
 
-def _origin(plan: StudyPlan, spec: SweepSpec) -> dict[str, Any]:
+def _origin(plan: StudyPlan, spec: SweepSpec, data: PreparedData) -> dict[str, Any]:
     """Return what must be known, beside a trial's own configuration, to compute it again."""
-    task, whole = plan.task, not searches(spec)
+    task, whole = plan.task, data.split.validation_seed is None
     splits = {str(seed): task.split_on(seed, whole).to_dict() for seed in spec.seeds}
     return {
         "dataset": task.dataset,
