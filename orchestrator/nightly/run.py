@@ -24,7 +24,7 @@ from orchestrator.sweep.spec import SweepSpec, TrackingModel
 from orchestrator.tracking import sync
 from trainables.common.errors import InputError, StorageError
 from trainables.data import PreparedData
-from trainables.stages import STAGES
+from trainables.stages import EVERY_STAGE
 
 LEAST_ROOM = 100 * 2**20  # Asked for before the first night has told.
 SPARE = 1.2  # Room asked for, as a multiple of what the last night took.
@@ -189,7 +189,7 @@ def _size(folder: Path) -> int:
 def _forget_uncosted(spec: SweepSpec) -> None:
     """Have every outcome computed again whose cost was lost in a crash."""
     known = artifacts_with_costs(read_ledger(SweepFolder.of(spec).journal))
-    for stage in STAGES:
+    for stage in EVERY_STAGE:
         for artifact in (Storage.of(spec).artifacts / stage).glob("*/*"):
             if artifact.is_dir() and artifact.name not in known:
                 shutil.rmtree(artifact)

@@ -13,7 +13,7 @@ from orchestrator.sweep.plan import Plan
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import stage_seconds
 from trainables.data import PreparedData
-from trainables.stages import STAGES
+from trainables.stages import EVERY_STAGE
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
             _seconds(plan.spec, task, stage, prepared),
         )
         for (task, stage), count in sorted(
-            planned.items(), key=lambda entry: (entry[0][0], STAGES.index(entry[0][1]))
+            planned.items(), key=lambda entry: (entry[0][0], EVERY_STAGE.index(entry[0][1]))
         )
     ]
 

@@ -24,7 +24,7 @@ from orchestrator.storage.events import Event, StudyClosed, StudyOpened, TrialFi
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import BASELINES, Plan, StudyPlan
 from trainables.data import PreparedData
-from trainables.stages import STAGES, objective_terms
+from trainables.stages import EVERY_STAGE, objective_terms
 
 # Trials of one pass: enough to fill a device, few enough that a block spreads over several.
 PASS = 32
@@ -327,4 +327,4 @@ def _reason(failures: Sequence[TrialFinished], any_finished: bool) -> str:
 
 
 def _urgency(plan: StudyPlan) -> tuple[int, bool]:
-    return -STAGES.index(plan.stage), plan.recipe.name not in BASELINES
+    return -EVERY_STAGE.index(plan.stage), plan.recipe.name not in BASELINES

@@ -11,7 +11,7 @@ from orchestrator.storage.ledger import Ledger, Study
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from trainables.data import PreparedData
-from trainables.stages import STAGES
+from trainables.stages import EVERY_STAGE
 from trainables.store.artifacts import stage_key
 
 
@@ -185,6 +185,6 @@ def _origin(plan: StudyPlan, spec: SweepSpec, data: PreparedData) -> dict[str, A
         "inputs": dict(task.inputs),
         "protocol": task.resolved_protocol.to_dict(),
         "variants": {p: spec.base(p) for p in plan.recipe.parts if spec.base(p) != p},
-        "resources": {s: getattr(spec.resources, s).model_dump() for s in STAGES},
+        "resources": {s: getattr(spec.resources, s).model_dump() for s in EVERY_STAGE},
         "deterministic": spec.resources.deterministic,
     }

@@ -11,7 +11,7 @@ from orchestrator.storage.events import MACHINE
 from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from trainables.common.errors import InputError
-from trainables.stages import STAGES
+from trainables.stages import EVERY_STAGE
 from trainables.store.artifacts import RECORD
 
 DRAFT_SECONDS = 3600.0  # A draft so old was left by a process that died.
@@ -138,7 +138,7 @@ def _entries(root: Path, needs: list[_Needs], given_up: list[_Needs]) -> dict[st
     any_open = any(need.open for need in needs)
     needed = {name for need in needs for name in need.artifacts}
     if any_open:
-        stored = {(stage, path.name) for stage in STAGES for path in _artifacts(root / stage)}
+        stored = {(stage, path.name) for stage in EVERY_STAGE for path in _artifacts(root / stage)}
         needed |= stored.difference(*(sweep.named for sweep in [*needs, *given_up]))
     kept = _with_upstream(root, needed)
     predictions = {key for need in needs for key in need.predictions}
@@ -157,7 +157,7 @@ def _entries(root: Path, needs: list[_Needs], given_up: list[_Needs]) -> dict[st
 
 
 def _is_kept(directory: Path, stage: str, kept: set[Name], any_open: bool) -> bool:
-    if stage in STAGES:
+    if stage in EVERY_STAGE:
         return (stage, directory.name) in kept
     if stage == "features" and not any_open:
         return False  # They serve further refinements only.

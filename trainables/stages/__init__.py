@@ -11,10 +11,18 @@ from trainables.stages.given import GivenStage
 from trainables.stages.networks import predictor
 from trainables.stages.objective import objective_terms, with_objective
 from trainables.stages.refine import RefineStage
-from trainables.stages.request import GIVEN, STAGES, StageRequest, check_part, stage_precision
+from trainables.stages.request import (
+    EVERY_STAGE,
+    GIVEN,
+    STAGES,
+    StageRequest,
+    check_part,
+    stage_precision,
+)
 from trainables.stages.train import TrainStage
 
 __all__ = [
+    "EVERY_STAGE",
     "GIVEN",
     "STAGES",
     "CalibrateStage",

@@ -15,7 +15,7 @@ from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.data import Batcher, Pixels, PreparedData, SearchData
 from trainables.metrics import REPORTED, calibration_report
 from trainables.stages.objective import VALIDATION, objective_terms
-from trainables.stages.request import STAGES, StageRequest, check_part
+from trainables.stages.request import EVERY_STAGE, StageRequest, check_part
 from trainables.store.artifacts import Artifact, ArtifactStore
 
 
@@ -230,7 +230,7 @@ def open_stage(request: StageRequest, store: ArtifactStore, data: TaskData) -> S
         ValueError: If a hyper-parameter is out of its range.
     """
     if request.stage not in StageRun.runs:
-        raise InputError(f"unknown stage {request.stage!r}; there are: {', '.join(STAGES)}")
+        raise InputError(f"unknown stage {request.stage!r}; there are: {', '.join(EVERY_STAGE)}")
     for part in request.parts:
         check_part(part, type(data.prepared.info.inputs))
     return StageRun.runs[request.stage](request, store, data)

@@ -14,7 +14,8 @@ from trainables.schemes import SCHEMES
 from trainables.store.artifacts import stage_key
 
 GIVEN = "given"  # The stage, and what a recipe calls it, whose logits need no training.
-STAGES = (GIVEN, "train", "refine", "calibrate")  # In the order in which they build on each other.
+STAGES = ("train", "refine", "calibrate")  # In the order in which they build on each other.
+EVERY_STAGE = (GIVEN, *STAGES)
 Parts = Mapping[str, Mapping[str, Any]]
 
 
@@ -23,7 +24,7 @@ class StageRequest:
     """All that determines the outcome of one stage, in plain JSON values.
 
     Attributes:
-        stage: One of ``STAGES``.
+        stage: One of ``EVERY_STAGE``.
         parts: Name to hyper-parameters of what this stage builds: the parts of a method, one
             refinement, or one calibrator (with its fitting objective in the name).
         data: Directory of the prepared data.
