@@ -83,7 +83,7 @@ def measure(
         predictions = StoredPredictions(results, store)
         curves = {}
         for recipe, seeds in predictions.items():
-            curves[recipe] = _curves(seeds, predictions.labels)
+            curves[recipe] = _curves(seeds, predictions.truths)
             done()
         comparisons = {
             metric: compare(results, store, metric, baseline=baseline, done=lambda recipe: done())

@@ -27,7 +27,8 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
 
     Attributes:
         absent: Recipe to the reason why it has no predictions.
-        labels: (N,) of each seed, which all recipes share.
+        labels: (N,) of the first seed, which all recipes share.
+        truths: (N,) of each seed; the same for all seeds unless there are ``numbers``.
         images: Image of each row where the rows are pixels, (N,); else None.
         numbers: (N,) of each seed, its rows' numbers in a file of logits; None where all seeds
             were tested on the same rows.
@@ -53,7 +54,8 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
             else:
                 self._results[recipe] = result
         self.images: Tensor | None = None
-        self.labels, self.numbers = self._common_rows()
+        self.truths, self.numbers = self._common_rows()
+        self.labels = next(iter(self.truths), torch.empty(0, dtype=torch.int64))
 
     def __getitem__(self, recipe: str) -> tuple[Tensor, ...]:
         return tuple(rows["log_probs"] for rows in self._rows(recipe))
@@ -174,7 +176,7 @@ def compare(
         )
     bootstrap = paired_bootstrap(
         predictions,
-        predictions.labels,
+        predictions.truths,
         metric,
         baseline=baseline,
         level=level,

@@ -118,8 +118,8 @@ def test_what_a_user_gets_wrong_is_one_line(artifacts, evaluated, made_up, wrong
 def test_predictions_are_read_as_they_were_stored(artifacts, evaluated, made_up):
     tables = [made_up(LABELS, 0), made_up(LABELS, 1)]
     found = StoredPredictions([evaluated("ce", tables, LABELS)], artifacts)
-    assert all(torch.equal(labels, LABELS) for labels in found.labels)
+    assert torch.equal(found.labels, LABELS)
     assert found.numbers is None
     for read, table in zip(found["ce"], tables, strict=True):
-        report = calibration_report(logits=read, labels=found.labels[0])
+        report = calibration_report(logits=read, labels=found.labels)
         assert report == calibration_report(logits=table.float(), labels=LABELS)
