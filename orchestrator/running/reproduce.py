@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from orchestrator.sweep.names import GIVEN
 from orchestrator.sweep.recipes import parse_recipe
 from orchestrator.sweep.tracking_uri import default_tracking_uri
 from orchestrator.tracking import TrackedTrial, tracked_trial
@@ -130,7 +131,8 @@ def _requests(run: TrackedTrial, data: PreparedData) -> Iterator[StageRequest]:
     """Yield what to compute, each stage after the one it builds on."""
     variants: Mapping[str, str] = run.study.origin["variants"]
     before: StageRequest | None = None
-    for link in parse_recipe(run.study.recipe, variants).chain:
+    recipe = parse_recipe(run.study.recipe, variants, given=run.study.model == GIVEN)
+    for link in recipe.chain:
         before = StageRequest(
             stage=link.stage,
             parts={variants.get(p, p): run.trial.configuration[p] for p in link.own_parts},

@@ -91,7 +91,11 @@ def make_plan(spec: SweepSpec) -> Plan:
     asked = spec.expanded()
     names = {recipe.name for recipe in asked}
     baseline = _baseline(spec)
-    guard = [parse_recipe(baseline)] if spec.search.accuracy_tolerance is not None else []
+    guard = (
+        [parse_recipe(baseline, given=spec.given)]
+        if spec.search.accuracy_tolerance is not None
+        else []
+    )
     recipes = {link.name: link for recipe in [*guard, *asked] for link in recipe.chain}
     studies = [
         _study(spec, task, recipe, recipe.name in names)

@@ -81,16 +81,18 @@ class Recipe:
         return (*(self.upstream.chain if self.upstream else ()), self)
 
 
-def parse_recipe(text: str, variants: Mapping[str, str] = NO_VARIANTS) -> Recipe:
-    """Read a recipe such as ``mbls+macal+ts``; a calibrator alone is for given logits.
+def parse_recipe(
+    text: str, variants: Mapping[str, str] = NO_VARIANTS, given: bool = False
+) -> Recipe:
+    """Read a recipe such as ``mbls+macal+ts``; on ``given`` logits ``given`` or a calibrator alone.
 
     ``variants`` are a sweep's own names for parts, to the parts that they are variants of.
 
     Raises:
         InputError: If a part is unknown, or the parts are in no order that makes sense.
     """
-    if text == GIVEN or is_calibrator(variants.get(text, text)):
-        return Recipe((GIVEN,), None, None if text == GIVEN else text)
+    if given:
+        return _parse_given(text, variants)
     method: list[str] = []
     refinement = calibrator = None
     for part in text.split("+"):
@@ -106,6 +108,17 @@ def parse_recipe(text: str, variants: Mapping[str, str] = NO_VARIANTS) -> Recipe
     recipe = Recipe(tuple(method), refinement, calibrator)
     _check_composition(recipe, variants)
     return recipe
+
+
+def _parse_given(text: str, variants: Mapping[str, str]) -> Recipe:
+    if text == GIVEN:
+        return Recipe((GIVEN,))
+    if not is_calibrator(variants.get(text, text)):
+        raise InputError(
+            f"recipe {text!r}: tasks with logits take {GIVEN!r} and calibrators alone, such as "
+            f"'ts' or 'ets-cls'; calibrators: {', '.join(CALIBRATORS.names())}"
+        )
+    return Recipe((GIVEN,), None, text)
 
 
 def _check_composition(recipe: Recipe, variants: Mapping[str, str]) -> None:
@@ -140,7 +153,7 @@ def _complaint(text: str, part: str, variants: Mapping[str, str]) -> str:
 
 
 def expand_recipes(
-    patterns: Iterable[str], variants: Mapping[str, str] = NO_VARIANTS
+    patterns: Iterable[str], variants: Mapping[str, str] = NO_VARIANTS, given: bool = False
 ) -> list[Recipe]:
     """Turn recipes with wildcards into recipes, in the order of first mention.
 
@@ -155,7 +168,7 @@ def expand_recipes(
     recipes: dict[str, Recipe] = {}
     for pattern in patterns:
         for text in _expand(pattern, plain):
-            recipe = parse_recipe(text, variants)
+            recipe = parse_recipe(text, variants, given)
             if recipe.name in recipes:
                 raise InputError(f"recipe {recipe.name!r} stands twice")
             recipes[recipe.name] = recipe

@@ -393,7 +393,8 @@ class SweepSpec(_Strict):
 
     def expanded(self) -> list[Recipe]:
         """Return the recipes without wildcards, in table order."""
-        return expand_recipes(self.recipes, {name: v.of for name, v in self.variants.items()})
+        variants = {name: v.of for name, v in self.variants.items()}
+        return expand_recipes(self.recipes, variants, self.given)
 
     @property
     def given(self) -> bool:
@@ -438,22 +439,11 @@ def _sets_of(number: int, task: Any) -> list[Any]:
 
 
 def _check_given(spec: SweepSpec) -> None:
-    """Refuse recipes that are not for the kind of tasks, and tasks of both kinds."""
+    """Refuse tasks of both kinds: their recipes have nothing in common."""
     for number, task in enumerate(spec.tasks):
         if task.given != spec.given:
             raise InputError(
                 f"tasks[{number}]: a sweep has tasks of logits or of data sets, not both"
-            )
-    for recipe in spec.expanded():
-        if recipe.given and not spec.given:
-            raise InputError(
-                f"recipe {recipe.name!r}: {recipe.name!r} is misplaced; write "
-                "method[+refinement][+calibrator], or give the tasks logits"
-            )
-        if spec.given and not recipe.given:
-            raise InputError(
-                f"recipe {recipe.name!r}: tasks with logits take 'given' and calibrators alone, "
-                "such as 'ts' or 'ets-cls'"
             )
 
 

@@ -216,7 +216,7 @@ WRONG = {
     "a network": ("tasks: [{logits: a.npz}]\nrecipes: [ce]", "recipe 'ce': tasks with logits"),
     "a data set": (
         "tasks: [{dataset: digits, model: convnet, protocol: digits}]",
-        "recipe 'ts': 'ts' is misplaced; write method[+refinement][+calibrator], or",
+        "recipe 'ts': 'ts' is misplaced; write method[+refinement][+calibrator]",
     ),
     "suites": ("tasks: [{logits: a.npz, suites: [cifar10-c]}]", "tasks[0].model: logits have no"),
     "a setting": ("tasks: [{logits: a.npz, inputs: {kind: x}}]", "inputs.kind='x' is not one of"),

@@ -56,7 +56,7 @@ WRONG = {
     "an unknown objective": ("ce+ts-xyz", ["ts-xyz"]),
     "an objective where there is none": ("ce+isotonic-ls", ["isotonic-ls"]),
     "an empty part": ("ce++ts", ["''"]),
-    "a calibrator before a method": ("ts+ce", ["'ts' is misplaced", "method[+refinement]"]),
+    "a calibrator alone": ("ts", ["'ts' is misplaced", "method[+refinement][+calibrator]"]),
     "a refinement alone": ("macal", ["'macal' is misplaced"]),
     "a refinement first": ("macal+ce", ["'macal' is misplaced"]),
     "a method after a refinement": ("ce+macal+mixup", ["'mixup' is misplaced"]),
