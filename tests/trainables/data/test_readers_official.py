@@ -29,7 +29,8 @@ def test_names_are_those_of_the_files():
     assert source_names() == [
         *("20newsgroups", "cifar10", "cifar10-lt", "cifar100", "cifar100-lt", "cub200", "digits"),
         *("digits-noisy", "fashion-mnist"),
-        *("folder:PATH", "imagenet", "npz:PATH", "svhn", "text:PATH", "tiny-imagenet"),
+        *("folder:PATH", "imagenet", "logits:PATH", "npz:PATH", "svhn", "text:PATH"),
+        *("tiny-imagenet", "voc:PATH", "voc2012"),
     ]
 
 
