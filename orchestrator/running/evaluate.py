@@ -1,5 +1,6 @@
 """The one look at test data, in a process that no search trial ever ran in."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -88,7 +89,7 @@ def evaluate_all(
     emit: Callable[[Evaluated], None],
     give_up: Callable[[str, str], None],
 ) -> None:
-    """Measure chosen configurations on test data, each in a process of its own.
+    """Measure chosen configurations on test data, as many at once as trials may be.
 
     What a machine fails is measured again, as often as a trial is started again; what runs out of
     the memory of its share of a GPU, once more on a whole one. Of what still cannot be measured
@@ -107,8 +108,13 @@ def evaluate_all(
     def start(job: Evaluation, gpus: float) -> Any:
         return remote(gpus).remote(str(store.root), folder, job, gpus, spec.resources.deterministic)
 
-    tries = {start(job, given): (job, given, 0) for job in jobs}
-    while tries:
+    most = spec.resources.concurrent or len(jobs)
+    waiting = deque((job, given, 0) for job in jobs)
+    tries: dict[Any, tuple[Evaluation, float, int]] = {}
+    while waiting or tries:
+        while waiting and len(tries) < most:
+            job, gpus, failures = waiting.popleft()
+            tries[start(job, gpus)] = (job, gpus, failures)
         (done,), _ = ray.wait(list(tries))
         job, gpus, failures = tries.pop(done)
         try:
@@ -122,7 +128,7 @@ def evaluate_all(
             if again is None:
                 give_up(job.chosen.trial.study, f"not measured on test data: {reason_of(cause)}")
             else:
-                tries[start(job, again)] = (job, again, failures + 1)
+                waiting.append((job, again, failures + 1))
         else:
             emit(event)
 

@@ -260,7 +260,7 @@ class ResourcesModel(_Strict):
     """What the trials of each stage take, and how many may run at once.
 
     Attributes:
-        concurrent: Most trials at once; null for as many as fit.
+        concurrent: Most trials, and then evaluations, at once; null for as many as fit.
         checkpoint_every: Reports (of about two seconds) between checkpoints; 0 for none.
         max_failures: How often a trial whose process died or machine failed is started again.
         deterministic: Whether GPUs are to give the same bits every time; slower.

@@ -31,6 +31,7 @@ class OneNode:
         self.errors = list(errors)
         self.shares: list[float] = []
         self.jobs: list[Any] = []
+        self.most = 0
 
     def remote(self, num_cpus: float, num_gpus: float) -> Callable[..., Any]:
         def start(storage: str, folder: str, job: Any, gpus: float, deterministic: bool) -> int:
@@ -42,6 +43,7 @@ class OneNode:
         return lambda function: SimpleNamespace(remote=start)
 
     def wait(self, tasks: list[int]) -> tuple[list[int], list[int]]:
+        self.most = max(self.most, len(tasks))
         return tasks[:1], tasks[1:]
 
     def get(self, task: int) -> Any:
@@ -53,11 +55,14 @@ class OneNode:
         return self.jobs[task]
 
 
-def measured(ray: OneNode, folder: Path, gpu: float = 0.0) -> tuple[list[str], dict[str, str]]:
+def measured(
+    ray: OneNode, folder: Path, gpu: float = 0.0, concurrent: str = "null"
+) -> tuple[list[str], dict[str, str]]:
     """Return the recipes that were measured, and the reasons of the others."""
     spec = parse_sweep(
         "name: e\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\nrecipes: [ce]\n"
-        f"storage: {folder}\nresources: {{max_failures: 2, train: {{gpu: {gpu}}}}}\n",
+        f"storage: {folder}\n"
+        f"resources: {{max_failures: 2, train: {{gpu: {gpu}}}, concurrent: {concurrent}}}\n",
         "e",
     )
     chosen: Any = {name: SimpleNamespace(trial=SimpleNamespace(study=name)) for name in RECIPES}
@@ -72,6 +77,15 @@ def test_what_a_machine_fails_is_measured_again(tmp_path: Path) -> None:
     ray = OneNode(LAUNCH, OSError(5, "Input/output error"), LAUNCH)
     assert measured(ray, tmp_path) == (RECIPES, {})
     assert ray.shares == [0.0] * 5
+
+
+@pytest.mark.parametrize(("concurrent", "most"), [("null", 2), ("1", 1), ("5", 2)])
+def test_no_more_are_measured_at_once_than_trials_may_run(
+    tmp_path: Path, concurrent: str, most: int
+) -> None:
+    ray = OneNode(LAUNCH)
+    assert measured(ray, tmp_path, concurrent=concurrent) == (RECIPES, {})
+    assert ray.most == most
 
 
 def test_what_runs_out_of_its_share_is_measured_alone_once(tmp_path: Path) -> None:
