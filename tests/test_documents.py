@@ -170,7 +170,7 @@ def test_a_method_is_one_file_one_yaml_and_one_test(tmp_path: Path) -> None:
 
     def run(*arguments: str) -> str:
         command = [sys.executable, "-m", *arguments]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 

@@ -19,7 +19,7 @@ def measured(*options: str) -> dict[str, Any]:
         [sys.executable, str(SCRIPT), "--megabytes", "200", *options],
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1500,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -42,7 +42,7 @@ def run(command: list[str | Path], **environment: str) -> str:
         env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[2]), **environment},
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1500,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

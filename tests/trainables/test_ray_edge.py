@@ -32,7 +32,7 @@ def outcomes_in(mode: str, folder: Path) -> dict[str, Any]:
         cwd=SCRIPT.parents[2],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1500,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

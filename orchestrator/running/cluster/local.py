@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REASON_LENGTH = 200
+SLOW_START = "timed out during startup"
 
 # Read by Ray when it is imported or started: no files a trial of its own, enough pending trials
 # for a searcher to fill the machine, workers as urgent as other programs; Ctrl-C is ours to handle;
@@ -57,13 +58,7 @@ def join_cluster(address: str | None) -> Iterator[Any]:
     logging.getLogger("ray.tune.execution.experiment_state").setLevel(logging.CRITICAL)
     try:
         with restore_signals(signal.SIGTERM):
-            ray.init(
-                address=address or "local",
-                include_dashboard=False if address is None else None,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                configure_logging=False,
-            )
+            _init(ray, address)
     except SystemExit as error:
         # So does Ray end when SIGTERM comes meanwhile.
         raise KeyboardInterrupt from error
@@ -73,6 +68,25 @@ def join_cluster(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _init(ray: Any, address: str | None) -> None:
+    """Start or join Ray; what Ray itself finds slow to start here is started once more."""
+    for tries_left in (1, 0):
+        try:
+            ray.init(
+                address=address or "local",
+                include_dashboard=False if address is None else None,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=False,
+            )
+            return
+        except Exception as error:
+            # It waits half a minute, which a busy machine may need for the first files alone.
+            if not tries_left or address is not None or SLOW_START not in str(error):
+                raise
+            ray.shutdown()
 
 
 def short_reason(error: Exception) -> str:

@@ -432,7 +432,7 @@ def test_progress_is_shown_of_what_takes_long_and_of_nothing_else(npz, monkeypat
     with shown_recipes(Console(file=shown[1]), 2) as begin:
         begin("ts-ce on net")
         begin("ts-cls on net")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while not shown[1].getvalue() and time.monotonic() < deadline:
             time.sleep(0.01)
     assert "recipe 2 of 2: ts-cls on net" in shown[1].getvalue()

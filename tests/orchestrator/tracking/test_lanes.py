@@ -58,7 +58,7 @@ def server(monkeypatch, writer):
 
 
 def test_trials_are_delivered_several_at_once_after_their_study(server, writer):
-    together = threading.Barrier(server.lanes, timeout=20)
+    together = threading.Barrier(server.lanes, timeout=300)
     server.on_log = together.wait
     assert sync(writer.path, URI).runs == TRIALS + 1
     study, *trials = server.created
@@ -108,7 +108,7 @@ def test_progress_is_seen_within_a_piece(server, writer, monkeypatch):
     seen = []
 
     def log():
-        end = time.monotonic() + 20
+        end = time.monotonic() + 300
         while len(delivered_runs(writer.path)) < len(seen) and time.monotonic() < end:
             time.sleep(0.001)
         seen.append((delivered(writer.path)[0], len(delivered_runs(writer.path))))

@@ -24,7 +24,7 @@ NAMES = re.findall(r"@attempt\ndef (\w+)", SCRIPT.read_text(encoding="utf-8"))
 
 def run_python(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -254,7 +254,7 @@ store.write("train", "cd" * 32, {{"weights": {{"w": torch.zeros(100)}}}}, {{}})
 print(store.find("train", "cd" * 32) is not None)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=900
     )
     message, left, fits = done.stdout.splitlines()
     assert message.startswith(f"cannot write artifact {tmp_path}/train/ab/abab")
@@ -306,7 +306,7 @@ def test_of_two_processes_one_computes_and_both_see_it(tmp_path: Path) -> None:
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    outputs = [process.communicate("go\n", timeout=60)[0].split() for process in processes]
+    outputs = [process.communicate("go\n", timeout=600)[0].split() for process in processes]
     assert sorted(computed for computed, _, _ in outputs) == ["False", "True"]
     (winner,) = {by for _, by, _ in outputs}
     assert {

@@ -43,13 +43,17 @@ def test_a_token_of_the_environment_is_in_no_file(token, monkeypatch):
 
 
 def test_ray_that_is_too_slow_to_start(monkeypatch):
+    tried = []
+
     def time_out(**options):
+        tried.append(options["address"])
         raise Exception("The current node timed out during startup. This could happen because\n...")
 
     monkeypatch.setattr("ray.init", time_out)
     match = "^Ray does not start on this machine: The current node timed out during startup"
     with pytest.raises(InputError, match=match), join_cluster(None):
         pass
+    assert tried == ["local", "local"]
 
 
 def test_a_cluster_without_a_token_is_named(monkeypatch, caplog):

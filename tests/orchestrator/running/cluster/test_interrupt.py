@@ -67,11 +67,12 @@ def test_what_tune_does_not_end_in_time_is_cut_short(monkeypatch: pytest.MonkeyP
         Tune()
         signal.raise_signal(signal.SIGINT)
         time.sleep(60)
+        ended.append(True)
 
+    ended: list[bool] = []
     monkeypatch.setattr(interrupt, "GRACE_SECONDS", 1)
-    started = time.monotonic()
     assert interrupted(search)
-    assert time.monotonic() - started < 30
+    assert ended == []
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])

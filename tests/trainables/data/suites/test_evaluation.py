@@ -170,7 +170,7 @@ def test_a_sealed_process_does_not_reach_a_suite(
         [sys.executable, "-c", SCRIPT, *places, str(workshop.store.root)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1500,
         check=False,
     )
     assert done.returncode == 0, done.stderr
