@@ -373,7 +373,8 @@ def test_the_whole_chain_is_computed_evaluated_and_exported(
             metrics = run.run_epoch()
         found = run.finish(metrics)
         tested, evaluated = evaluate_on_test(store, found.stage, found.key, prepared)
-        assert tested["acc"] > 0.9
+        # Half of all pixels are of one class.
+        assert tested["acc"] > (0.75 if kind == "images-with-masks" else 0.9)
         folder = tmp_path / stage
         export_chain(store, found.stage, found.key, prepared.info, folder)
         test = prepared.test()
