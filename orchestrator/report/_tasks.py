@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.report import _panels
 from orchestrator.report._chart import Chart, Figure
+from orchestrator.report._maps import confidence_maps
 from orchestrator.report._panels import COMPARED, Measured
 from orchestrator.report._scatter import Place, scatter
 from orchestrator.report._source import ReportSource, many
@@ -66,6 +67,7 @@ def task_part(source: ReportSource, task: str, measured: Measured, baseline: str
         "scatter": _scatters(source, table, baseline),
         "reliability": _reliability(table, measured),
         "risk": _risk(table, measured, baseline),
+        "maps": confidence_maps(source.of_task(task), source.store),
         "left": len(suites[MOST:]),
         "problem": measured.problem,
         "absent": measured.absent,

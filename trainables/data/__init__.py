@@ -7,7 +7,13 @@ from trainables.data._images import AUGMENTATIONS, Images, ImageShape
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape, Pixels
 from trainables.data._logit_archives import split_address
 from trainables.data._logit_files import LogitFile, LogitRows, logit_sets, read_logits
-from trainables.data._masked import MASK_AUGMENTATIONS, MaskedBatcher, MaskedImages, MaskedShape
+from trainables.data._masked import (
+    MASK_AUGMENTATIONS,
+    MASK_OUTSIDE,
+    MaskedBatcher,
+    MaskedImages,
+    MaskedShape,
+)
 from trainables.data._prepare import find_prepared, missing_download, prepare
 from trainables.data._prepared import PreparedData, SearchData
 from trainables.data._rows import RowArrays, Rows
@@ -27,6 +33,7 @@ from trainables.data._texts import Texts, TextShape
 __all__ = [
     "AUGMENTATIONS",
     "MASK_AUGMENTATIONS",
+    "MASK_OUTSIDE",
     "SOURCES",
     "Batcher",
     "DatasetInfo",

@@ -16,7 +16,7 @@ from trainables.data._rows import RowArrays
 
 MASK_AUGMENTATIONS = ("none", "crop-flip", "scale-crop-flip", "crop-flip-light")
 VOID = 255  # Of a mask: counts nowhere.
-OUTSIDE = 254  # Of a mask: beyond the image, which is smaller than what it is stored in.
+MASK_OUTSIDE = 254  # Of a mask: beyond the image, which is smaller than what it is stored in.
 IGNORED = -100  # What losses pass over.
 SAMPLED = 2**16  # Pixels, of all rows together, of which predictions are stored.
 HELD_PIXELS = 2**19  # Of a batch that is not trained on.
@@ -51,8 +51,8 @@ class MaskedShape(InputShape):
 class MaskedImages(Inputs, kind="images-with-masks"):
     """RGB images, each with a mask of one class a pixel.
 
-    Smaller images lie in the upper left corner; the rest of their mask is ``OUTSIDE``, and networks
-    that are not in training see them at their own size. A mask's 255 is void.
+    Smaller images lie in the upper left corner; the rest of their mask is ``MASK_OUTSIDE``, and
+    networks that are not in training see them at their own size. A mask's 255 is void.
 
     Attributes:
         size: Height and width that images are stored in, in pixels: the largest of each.
@@ -124,7 +124,7 @@ def sample_pixels(masks: np.ndarray) -> Pixels:
 
 
 def _spread(mask: np.ndarray, wanted: int, seed: int) -> np.ndarray:
-    labelled = np.flatnonzero(mask < OUTSIDE)
+    labelled = np.flatnonzero(mask < MASK_OUTSIDE)
     ends = np.arange(min(wanted, len(labelled)) + 1) * len(labelled) // max(wanted, 1)
     if wanted > len(labelled):
         return labelled
@@ -199,7 +199,7 @@ class MaskedBatcher(Batcher):
         grid = _grid(move(windows, self.device), self._crop, batch.shape[2:])
         images = F.grid_sample(images, grid, align_corners=False)
         # Shifted by one, so that the zeros beyond the image are no class.
-        shifted = (masks.float() + 1) * (masks < OUTSIDE)
+        shifted = (masks.float() + 1) * (masks < MASK_OUTSIDE)
         found = F.grid_sample(shifted, grid, mode="nearest", align_corners=False).long().squeeze(1)
         if augmentation.endswith("light"):
             images = _relit(images, generator)
@@ -207,12 +207,12 @@ class MaskedBatcher(Batcher):
 
 
 def _targets(masks: Tensor) -> Tensor:
-    return torch.where(masks < OUTSIDE, masks.long(), IGNORED)
+    return torch.where(masks < MASK_OUTSIDE, masks.long(), IGNORED)
 
 
 def image_sizes(masks: Tensor) -> Tensor:
     """Return height and width of each image, (B, 2), int64, on the CPU, from masks (B, H, W)."""
-    inside = masks != OUTSIDE
+    inside = masks != MASK_OUTSIDE
     return torch.stack((inside.any(2).sum(1), inside.any(1).sum(1)), dim=1).cpu()
 
 

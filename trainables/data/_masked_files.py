@@ -13,7 +13,7 @@ import numpy as np
 from trainables.common.errors import InputError
 from trainables.data._files import opened
 from trainables.data._inputs import DatasetInfo
-from trainables.data._masked import OUTSIDE, VOID, MaskedImages
+from trainables.data._masked import MASK_OUTSIDE, VOID, MaskedImages
 from trainables.data._published import IMAGENET_MEAN, IMAGENET_STD
 from trainables.data._rows import Rows
 from trainables.data._source import Reader, SourceStatus
@@ -94,7 +94,7 @@ class MaskedFiles(Rows):
                 f"{VOID} for void"
             )
         row = np.zeros(self.shape, self.dtype)
-        row[..., 3] = OUTSIDE
+        row[..., 3] = MASK_OUTSIDE
         row[: classes.shape[0], : classes.shape[1]] = np.dstack((pixels, classes))
         return row
 

@@ -416,6 +416,39 @@ def test_every_method_but_one_for_images_trains_on_texts(
     assert not torch.equal(run.outcome()[0]["weights"]["extractor.0.weight"], before)
 
 
+@pytest.fixture(scope="module")
+def masks(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    folder = tmp_path_factory.mktemp("masks")
+    split = SplitSpec(validation=5, train_limit=16)
+    return prepare(write_masks(folder), folder, split, folder / "data")
+
+
+OF_WHOLE_IMAGES = {"mit", "cutmix", "balcal", "mcdrop"}
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_every_method_trains_on_masks_or_is_refused(
+    method: str, masks: PreparedData, tmp_path: Path
+) -> None:
+    store, data = ArtifactStore(tmp_path / "store"), TaskData(masks, torch.device("cpu"))
+    request = wanted(masks, "images-with-masks", parts={method: {}})
+    if method in OF_WHOLE_IMAGES:
+        with pytest.raises(InputError, match=f"'{method}' is not for images-with-masks: "):
+            open_stage(request, store, data)
+        return
+    run = open_stage(request, store, data)
+    before = run.outcome()[0]["weights"]["extractor.0.0.weight"].clone()
+    figures = run.run_epoch()
+    assert 0 <= figures["val_miou"] <= 1
+    assert not torch.equal(run.outcome()[0]["weights"]["extractor.0.0.weight"], before)
+
+
+def test_a_refinement_of_masks_is_refused(masks: PreparedData, tmp_path: Path) -> None:
+    request = wanted(masks, "images-with-masks", stage="refine", parts=MACAL)
+    with pytest.raises(InputError, match="'macal' is not for images-with-masks: its classifier"):
+        open_stage(request, ArtifactStore(tmp_path), TaskData(masks, torch.device("cpu")))
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("variant", ["l", "a"])
 def test_mixtures_of_embeddings_are_decoupled_at_the_end(variant: str) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from trainables.common.errors import InputError
 from trainables.data import MaskedBatcher, PreparedData, SplitSpec, find_reader, prepare
-from trainables.data._masked import IGNORED, OUTSIDE, SAMPLED, draw_windows, sample_pixels
+from trainables.data._masked import IGNORED, MASK_OUTSIDE, SAMPLED, draw_windows, sample_pixels
 
 OWN = SplitSpec(validation="own")
 LISTS = "ImageSets/Segmentation"
@@ -61,8 +61,8 @@ def test_small_images_are_seen_at_their_own_size(tmp_path: Path) -> None:
     data = prepared(write(tmp_path, train=4, val=2, test=2))
     values = data.search().train.values
     assert values.shape == (4, 11, 14, 4)
-    assert (values[0, 10, :, 3] == OUTSIDE).all()
-    assert (values[1, :, 13, 3] == OUTSIDE).all()
+    assert (values[0, 10, :, 3] == MASK_OUTSIDE).all()
+    assert (values[1, :, 13, 3] == MASK_OUTSIDE).all()
     batcher = data.info.inputs.batcher(values)
     assert isinstance(batcher, MaskedBatcher)
     (batch,) = batcher.batches(torch.arange(4), 4)
@@ -116,12 +116,12 @@ def test_the_sample_is_spread_over_images_and_skips_void() -> None:
     masks = np.random.default_rng(0).integers(0, 4, (300, 20, 30)).astype(np.uint8)
     masks[masks == 3] = 255
     masks[7] = 255
-    masks[8, 3:] = OUTSIDE
+    masks[8, 3:] = MASK_OUTSIDE
     pixels = sample_pixels(masks)
     counts = pixels.rows.bincount(minlength=300)
     each = SAMPLED // 300
     assert counts[7] == 0
-    assert counts[8] == (masks[8] < OUTSIDE).sum()
+    assert counts[8] == (masks[8] < MASK_OUTSIDE).sum()
     assert (counts[9:] == each).all()
     assert pixels.labels.max() == 2
     assert len(set(zip(pixels.rows.tolist(), pixels.places.tolist(), strict=True))) == len(

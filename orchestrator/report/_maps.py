@@ -1,0 +1,67 @@
+"""What recipes say of some test images, pixel by pixel: their confidence, and where it is wrong."""
+
+import base64
+import io
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from orchestrator.storage.results import StudyResult
+from trainables.data import MASK_OUTSIDE
+from trainables.store.artifacts import Artifact, ArtifactStore
+
+IMAGES, WIDTH = 2, 168  # Of each recipe, and of each of their three columns in pixels.
+QUALITY = 80
+WHITE = 255
+
+
+class Maps(NamedTuple):
+    """The images of one recipe, as a picture that a page can hold."""
+
+    recipe: str
+    address: str
+
+
+def confidence_maps(results: Sequence[StudyResult], store: ArtifactStore) -> list[Maps]:
+    """Return the maps of each recipe's first seed; none where predictions are not of pixels."""
+    return list(_drawn(results, store))
+
+
+def _drawn(results: Sequence[StudyResult], store: ArtifactStore) -> Iterator[Maps]:
+    for result in results:
+        found = store.find("evaluate", result.predictions[0]) if result.predictions else None
+        if found is not None and (found.directory / "maps.safetensors").is_file():
+            yield Maps(result.recipe, _address(_picture(found)))
+
+
+def _picture(found: Artifact) -> Image.Image:
+    """Return a line an image: the image, its confidence, and its errors."""
+    maps = {name: values.numpy() for name, values in found.tensors("maps").items()}
+    lines = [
+        _line(maps["rows"][row], maps["confidence"][row], maps["predicted"][row])
+        for row in range(min(IMAGES, len(maps["rows"])))
+    ]
+    return Image.fromarray(np.vstack(lines))
+
+
+def _line(row: np.ndarray, confidence: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Return three pictures beside each other, (h, 3 w, 3), of one image as stored, (H, W, 4)."""
+    mask = row[..., 3]
+    inside = mask != MASK_OUTSIDE
+    height, width = inside.any(1).sum(), inside.any(0).sum()
+    labelled = mask < MASK_OUTSIDE
+    wrong = labelled & (mask != predicted)
+    errors = np.stack([np.where(wrong, confidence, 0), *[np.zeros_like(mask)] * 2], axis=2)
+    errors[~labelled] = WHITE
+    tiles = (row[..., :3], np.repeat(confidence[..., None], 3, axis=2), errors)
+    size = WIDTH, max(1, round(WIDTH * int(height) / int(width)))
+    shown = (Image.fromarray(tile[:height, :width]).resize(size) for tile in tiles)
+    return np.hstack([np.asarray(tile) for tile in shown])
+
+
+def _address(picture: Image.Image) -> str:
+    stream = io.BytesIO()
+    picture.save(stream, "JPEG", quality=QUALITY)
+    return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
