@@ -12,7 +12,14 @@ import torch
 from PIL import Image
 
 from trainables.common.errors import InputError
-from trainables.data import MaskedBatcher, PreparedData, SplitSpec, find_reader, prepare
+from trainables.data import (
+    MaskedBatcher,
+    PreparedData,
+    SplitSpec,
+    find_reader,
+    missing_download,
+    prepare,
+)
 from trainables.data._masked import IGNORED, MASK_OUTSIDE, SAMPLED, draw_windows, sample_pixels
 
 OWN = SplitSpec(validation="own")
@@ -173,3 +180,30 @@ def test_a_setting_is_checked(tmp_path: Path) -> None:
     for settings, said in (({"length": 3}, "inputs.length is unknown"), ({"crop": -1}, "crop=-1")):
         with pytest.raises(InputError, match=said):
             find_reader(f"voc:{tmp_path}", "unused", settings)
+
+
+def test_voc2012_tests_on_its_validation_list_and_trains_on_more_where_that_is(
+    tmp_path: Path,
+) -> None:
+    place = write(tmp_path / "VOCdevkit" / "VOC2012", train=20, val=3)
+    data = prepare("voc2012", tmp_path, OWN, tmp_path / "p", download=False)
+    assert data.counts == {"train": 18, "validation": 2, "test": 3}
+    assert len(data.info.classes) == 21
+    assert data.info.classes[15] == "person"
+    masks = place / "SegmentationClassAug"
+    masks.mkdir()
+    names = ["val2", *(f"train{k}" for k in range(20))]
+    for name in [*names, "val0", "val1"]:
+        mask = (place / "SegmentationClass" / f"{name}.png").read_bytes()
+        (masks / f"{name}.png").write_bytes(mask)
+    (place / LISTS / "trainaug.txt").write_text("\n".join(names))
+    more = prepare("voc2012", tmp_path, OWN, tmp_path / "p", download=False)
+    assert more.counts == {"train": 19, "validation": 2, "test": 3}
+    sealed = find_reader("voc2012", tmp_path).test_paths()
+    assert masks / "val0.png" in sealed
+
+
+def test_voc2012_says_what_has_to_be_downloaded(tmp_path: Path) -> None:
+    assert "voc2012" in missing_download("voc2012", tmp_path)
+    with pytest.raises(InputError, match=r"train\.txt does not exist"):
+        prepare("voc2012", tmp_path, OWN, tmp_path / "p", download=False)

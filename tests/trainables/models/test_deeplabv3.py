@@ -1,0 +1,46 @@
+"""DeepLabV3: features at an eighth of the resolution, logits of every pixel, pretrained weights."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainables.common.errors import InputError
+from trainables.data import ImageShape, MaskedShape
+from trainables.models import build_model
+
+SHAPE = MaskedShape((72, 88))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("name", "millions"), [("small", 0.7), ("resnet34", 26.0)])
+def test_logits_are_of_pixels_and_features_of_eighths(name: str, millions: float) -> None:
+    network = build_model(f"deeplabv3-{name}", 11, SHAPE).eval()
+    images = torch.randn(1, 3, *SHAPE.size)
+    assert network.features(images).shape == (1, network.feature_dim, 9, 11)
+    assert network(images).shape == (1, 11, 72, 88)
+    assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(millions, rel=0.06)
+
+
+@pytest.mark.parametrize("content", [None, b"no weights"])
+def test_pretrained_weights_are_read_from_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    said = "does not exist; download https://download.pytorch.org/models/resnet34"
+    if content is not None:
+        path = tmp_path / "checkpoints" / "resnet34-b627a593.pth"
+        path.parent.mkdir()
+        path.write_bytes(content)
+        said = f"{re.escape(str(path))} cannot be read: "
+    with pytest.raises(InputError, match=said) as error:
+        build_model("deeplabv3-resnet34@pretrained", 3, SHAPE)
+    assert "\n" not in str(error.value)
+
+
+def test_whole_images_are_refused() -> None:
+    with pytest.raises(InputError, match="takes images with masks, the data are images"):
+        build_model("deeplabv3-small", 3, ImageShape(3, 32))
