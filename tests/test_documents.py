@@ -84,7 +84,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("README.md", 3),
         ("docs/index.md", 10),
         ("docs/run.md", 12),
-        ("docs/search.md", 2),
+        ("docs/search.md", 5),
         ("docs/tables.md", 8),
         ("docs/statistics.md", 3),
         ("docs/nightly.md", 4),

@@ -19,6 +19,7 @@ from orchestrator.cli._list import list_names
 from orchestrator.cli._plan import plan
 from orchestrator.cli._plot import plot
 from orchestrator.cli._ranks import ranks
+from orchestrator.cli._replay import replay
 from orchestrator.cli._report import report
 from orchestrator.cli._reproduce import reproduce
 from orchestrator.cli._run import run
@@ -71,6 +72,7 @@ for command in (
     ranks,
     claims,
     report,
+    replay,
     plot,
 ):
     app.command()(command)

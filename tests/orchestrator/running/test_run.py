@@ -32,6 +32,7 @@ from orchestrator.tables.make import render
 pytestmark = pytest.mark.slow
 
 TASK = "digits/convnet/quick"
+MACAL = ("ce+macal", "mbls+macal")
 SWEEP = """
 name: {name}
 tasks:
@@ -356,3 +357,21 @@ def _wait_for_finished_trials(journal: Path, count: int) -> None:
             return
         time.sleep(0.1)
     raise AssertionError(f"{journal} has no {count} finished trials after two minutes")
+
+
+def test_a_replay_makes_every_choice_again_and_searches_without_training(
+    outcome: SweepOutcome, storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stages = [storage / "artifacts" / stage for stage in ("train", "refine", "calibrate")]
+    before = sorted(path for stage in stages for path in stage.glob("*/*"))
+    out = tmp_path / "replay"
+    command = ["replay", str(storage), "--sweep", "quick", "--searches", "2", "--out", str(out)]
+    assert main(command) == 0
+    assert "6 of 6 choices are made again" in capsys.readouterr().out
+    assert sorted(path for stage in stages for path in stage.glob("*/*")) == before
+    searches = list(csv.DictReader((out / "searches.csv").open()))
+    assert {row["study"] for row in searches} == {f"{TASK}|{r}" for r in ("mbls", *MACAL)}
+    assert {row["strategy"] for row in searches} == {"as run", "random", "nll", "default kept"}
+    epochs = list(csv.DictReader((out / "outcomes.csv").open()))
+    assert len(epochs) == sum(event.event == "epoch" for event in read_events(outcome.journal)[0])
+    assert (out / "replay.png").stat().st_size > 1000

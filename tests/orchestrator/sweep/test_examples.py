@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.replay import load_replay
 from orchestrator.sweep.plan import make_plan, starting_values
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tables.published import load_published
 
 FOLDER = files("orchestrator") / "examples"
-NAMES = sorted(entry.name for entry in FOLDER.iterdir() if entry.name.endswith(".yaml"))
+REPLAY = "replay.yaml"  # Strategies, no sweep.
+NAMES = sorted({e.name for e in FOLDER.iterdir() if e.name.endswith(".yaml")} - {REPLAY})
 # What each row of the published ablation adds: the setting of the switch before and after.
 SWITCHES = {
     "Masked Retraining": ("masked", None, True),
@@ -32,6 +35,12 @@ def test_an_example_is_a_valid_sweep_of_its_own_name(name: str) -> None:
     spec = load(name)
     assert spec.name == name.removesuffix(".yaml")
     assert make_plan(spec).trials > 0
+
+
+def test_the_replay_file_compares_strategies_with_the_sweep_as_it_ran() -> None:
+    settings = load_replay(Path(str(FOLDER / REPLAY)))
+    assert settings.strategies["as run"] == {}
+    assert len(settings.strategies) > 5
 
 
 def test_the_ablation_has_the_published_rows_each_adding_one_component() -> None:

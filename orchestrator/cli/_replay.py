@@ -1,0 +1,85 @@
+"""``calsweep replay``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli._console import echo, output, progress_bar
+
+if TYPE_CHECKING:
+    from orchestrator.replay import ReplayOutcome, ReplaySettings
+
+
+def replay(
+    storage: Annotated[
+        str,
+        typer.Argument(help="The storage folder of sweeps that have ended.", show_default=False),
+    ],
+    settings: Annotated[
+        Path | None, typer.Argument(help="The replay file: strategies to compare.")
+    ] = None,
+    sweep: Annotated[
+        list[str] | None, typer.Option(help="Only this sweep; may be given again.")
+    ] = None,
+    searches: Annotated[
+        int | None, typer.Option(min=1, help="Searches of each study, instead of the file's.")
+    ] = None,
+    judge: Annotated[
+        str | None, typer.Option(help="Test metric of the choices, instead of the file's.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where tables and plot go; default: STORAGE/replay.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Searches at once; default: one a core.")
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the table for a page.")
+    ] = False,
+) -> None:
+    """Search stored trials once more, by other strategies, without training.
+
+    Measures every stored trial on test data, after all choices were made.
+    """
+    from orchestrator.replay import replay as run
+    from orchestrator.replay.output import write_replay
+    from orchestrator.storage.storage import Storage
+
+    place, wanted = Storage(storage), _settings(settings, searches, judge)
+    with progress_bar("replaying") as show:
+        outcome = run(
+            place, wanted, sweep or (), processes=processes, measuring=show, searching=show
+        )
+    _show(outcome, markdown)
+    for path in write_replay(outcome, out or place.folder / "replay"):
+        echo(f"wrote {path}")
+
+
+def _settings(path: Path | None, searches: int | None, judge: str | None) -> ReplaySettings:
+    from orchestrator.replay import ReplaySettings, load_replay
+    from orchestrator.sweep.documents import validate
+
+    found = ReplaySettings() if path is None else load_replay(path)
+    given = {"searches": searches, "judge": judge}
+    changes = {name: value for name, value in given.items() if value is not None}
+    return validate(ReplaySettings, {**found.model_dump(), **changes}, "replay")
+
+
+def _show(outcome: ReplayOutcome, markdown: bool) -> None:
+    from rich.box import MARKDOWN, SIMPLE_HEAD
+    from rich.table import Table
+
+    from orchestrator.replay.output import cells, headings, notes
+
+    table = Table(box=MARKDOWN if markdown else SIMPLE_HEAD, padding=(0, 1))
+    for heading in headings(outcome):
+        table.add_column(heading, justify="left" if heading == "strategy" else "right")
+    for summary in outcome.finals():
+        table.add_row(*cells(summary, outcome))
+    console = output()
+    console.print(table)
+    for note in notes(outcome):
+        console.print(note)

@@ -1,0 +1,142 @@
+"""What a replay leaves behind: two tables as CSV, and a plot."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.replay.run import Judged, ReplayOutcome, Summary
+from orchestrator.tables.columns import Column, column
+from trainables.common.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KEYS = ("sweep", "study", "number", "role", "seed", "epoch", "status", "configuration")
+
+
+def write_replay(outcome: ReplayOutcome, folder: Path) -> list[Path]:
+    """Write what a replay came to.
+
+    ``outcomes.csv`` has a line for each configuration, epoch and seed of the sweeps, with its
+    validation metrics; ``searches.csv`` one for each simulated search and budget; ``replay.png``
+    shows the test metric against the budget.
+
+    Returns:
+        The three files.
+
+    Raises:
+        InputError: If the folder cannot be written.
+    """
+    files = [folder / name for name in ("outcomes.csv", "searches.csv", "replay.png")]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_outcomes(outcome, files[0])
+        _write(files[1], [f.name for f in fields(Judged)], (asdict(j) for j in outcome.judged))
+        draw(outcome).savefig(files[2], dpi=150)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}") from error
+    return files
+
+
+def _write_outcomes(outcome: ReplayOutcome, path: Path) -> None:
+    rows = [
+        {
+            **{"sweep": sweep.folder.name, "study": trial.study, "number": trial.number},
+            **{"role": trial.role, "seed": trial.seed, "epoch": epoch, "status": trial.status},
+            "configuration": json.dumps(trial.configuration, sort_keys=True),
+            **{name: value for name, value in metrics.items() if name.startswith("val_")},
+        }
+        for sweep in outcome.sweeps
+        for trial, epoch, metrics in sweep.epochs()
+    ]
+    names = dict.fromkeys(name for row in rows for name in row if name not in KEYS)
+    _write(path, [*KEYS, *names], rows)
+
+
+def _write(path: Path, names: Sequence[str], rows: Iterable[dict[str, object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def draw(outcome: ReplayOutcome) -> Figure:
+    """Draw each strategy's test metric against the budget, with its interval.
+
+    The dashed line is the published default. No global state of matplotlib is touched.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = column(outcome.settings.judge)
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    summaries = outcome.summaries()
+    for name in outcome.settings.strategies:
+        own = [s for s in summaries if s.strategy == name]
+        budgets = [s.budget for s in own]
+        (line,) = axes.plot(budgets, [shown.factor * s.loss for s in own], "o-", ms=3, label=name)
+        low, high = ([shown.factor * getattr(s, end) for s in own] for end in ("low", "high"))
+        axes.fill_between(budgets, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+    default = shown.factor * outcome.finals()[0].default
+    axes.axhline(default, color="0.4", linestyle="--", linewidth=1, label="published default")
+    axes.set_xscale("log")
+    axes.set_xticks(budgets := sorted({s.budget for s in summaries}), labels=map(str, budgets))
+    axes.minorticks_off()
+    axes.set(xlabel="trials of a study", ylabel=f"test {shown.heading}")
+    axes.legend(frameon=False, fontsize="small")
+    return figure
+
+
+HEADINGS = ("95% interval", "regret", "worse than default", "default kept", "distance")
+
+
+def headings(outcome: ReplayOutcome) -> list[str]:
+    """Return the headings of the table of strategies."""
+    return ["strategy", f"test {column(outcome.settings.judge).heading}", *HEADINGS]
+
+
+def cells(summary: Summary, outcome: ReplayOutcome) -> list[str]:
+    """Return a strategy's line of the table, aligned with ``headings``."""
+    shown = column(outcome.settings.judge)
+    return [
+        summary.strategy,
+        shown.show(summary.loss),
+        f"[{shown.show(summary.low)}, {shown.show(summary.high)}]",
+        shown.show(summary.regret),
+        _percent(summary.worse),
+        _percent(summary.kept),
+        _percent(summary.distance),
+    ]
+
+
+def notes(outcome: ReplayOutcome) -> list[str]:
+    """Return what is to be read beside the table, a line each."""
+    shown: Column = column(outcome.settings.judge)
+    first = outcome.finals()[0]
+    studies = len({(judged.sweep, judged.study) for judged in outcome.judged})
+    rows = "resampled" if outcome.settings.resample else "the same"
+    return [
+        *(_agreement(name, found) for name, found in outcome.repeated.items()),
+        f"{studies} studies, {outcome.settings.searches} searches of each by every strategy, "
+        f"validation rows {rows}; the published default tests {shown.show(first.default)}",
+        "regret: to the best recorded trial, which no search knows; distance: of a configuration "
+        "from the recorded one that answered for it, the largest of its parameters', in % of the "
+        "range",
+        *(f"{study}: not replayed: {reason}" for study, reason in outcome.skipped.items()),
+    ]
+
+
+def _agreement(name: str, repeated: Sequence[object]) -> str:
+    same = sum(getattr(choice, "same", False) for choice in repeated)
+    return f"sweep {name}: {same} of {len(repeated)} choices are made again by its own settings"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

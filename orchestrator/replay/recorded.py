@@ -1,0 +1,260 @@
+"""What a storage knows of a sweep: configuration, epoch and seed to outcome."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from orchestrator.storage.events import Epoch
+from orchestrator.storage.journal import iterate_events
+from orchestrator.storage.ledger import Ledger, Study, Trial, read_ledger
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.plan import Plan, StudyPlan, make_plan
+from orchestrator.sweep.spec import SweepSpec
+from search_spaces import Parameter
+from trainables.common.errors import InputError
+from trainables.data import PreparedData
+from trainables.stages import evaluate_on_test, validation_rows
+from trainables.store.artifacts import ArtifactStore
+
+ENDED = ("finished", "failed")
+
+
+@dataclass(frozen=True)
+class RecordedTrial:
+    """A finished search trial.
+
+    Attributes:
+        trial: What the journal tells.
+        logits: Of the validation rows, (N, K).
+        test: Metrics on test data, as ``evaluation_report`` names them.
+    """
+
+    trial: Trial
+    logits: Tensor
+    test: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class RecordedStudy:
+    """The finished search trials of one study, by which another search is answered.
+
+    Attributes:
+        plan: As it ran.
+        trials: By number; the published default is the first if it finished.
+        labels: Of the validation rows, (N,).
+        plain: The plain cross-entropy that guarded it, if one did.
+        data: What it was computed on.
+    """
+
+    plan: StudyPlan
+    trials: tuple[RecordedTrial, ...]
+    labels: Tensor
+    plain: RecordedTrial | None
+    data: PreparedData
+
+    @cached_property
+    def by_artifact(self) -> dict[str, RecordedTrial]:
+        """The trials by the keys of their artifacts, the guarding one among them."""
+        every = [*self.trials, *([self.plain] if self.plain else [])]
+        return {found.trial.artifact: found for found in every}
+
+    def losses(self, metric: str) -> dict[int, float]:
+        """Return a test metric of every trial, by number."""
+        return {found.trial.number: found.test[metric] for found in self.trials}
+
+    def nearest(self, configuration: Mapping[str, Mapping[str, Any]]) -> tuple[int, float]:
+        """Return the position of the trial whose configuration is nearest, and how far it is.
+
+        The distance is the largest of any searched parameter's, as a share of its range, on its
+        scale; two values of a categorical one are 1 apart. It is 0 for what was tried exactly.
+        """
+        distances = [
+            self._distance(found.trial.configuration, configuration) for found in self.trials
+        ]
+        best = min(range(len(distances)), key=distances.__getitem__)
+        return best, distances[best]
+
+    def _distance(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+        return max(
+            _apart(parameter, one[part][name], other[part][name])
+            for part, parameters in self.plan.searched.items()
+            for name, parameter in parameters.items()
+        )
+
+
+@dataclass(frozen=True)
+class RecordedSweep:
+    """A sweep that has ended, and what it left behind.
+
+    Attributes:
+        skipped: Studies that cannot be replayed, with the reason.
+    """
+
+    folder: SweepFolder
+    spec: SweepSpec
+    ledger: Ledger
+    plan: Plan
+    data: Mapping[str, PreparedData]
+    studies: tuple[RecordedStudy, ...]
+    skipped: Mapping[str, str]
+
+    def epochs(self) -> Iterator[tuple[Trial, int, Mapping[str, float]]]:
+        """Yield every trial's epochs, further seeds included, with the metrics of each."""
+        for event in iterate_events(self.folder.journal, kinds=(Epoch,)):
+            if isinstance(event, Epoch) and event.key in self.ledger.trials:
+                yield self.ledger.trials[event.key], event.step, event.metrics
+
+
+def read_sweeps(
+    storage: Storage,
+    names: Sequence[str] = (),
+    recipes: Sequence[str] = (),
+    done: Callable[[int, int], None] = lambda count, total: None,
+) -> list[RecordedSweep]:
+    """Return the sweeps of a storage that have ended, with every trial measured on test data.
+
+    What was not chosen has never seen test data before: so this is for a replay alone, after every
+    choice was made. The measurements stay in the storage as artifacts, until ``gc``.
+
+    Args:
+        storage: The storage.
+        names: Which sweeps; all that have ended if empty.
+        recipes: Which studies; all with something to search if empty.
+        done: Told how many trials were measured, and of how many, sweep by sweep.
+
+    Raises:
+        InputError: If there is no such sweep or recipe, one that is named has not ended, the data
+            are gone, or nothing can be replayed.
+    """
+    known = {folder.name: folder for folder in storage.sweeps() if folder.journal.is_file()}
+    for name in names:
+        if name not in known:
+            raise InputError(f"no sweep {name!r} in {storage.folder}; there are: {_list(known)}")
+    ledgers = {name: read_ledger(known[name].journal) for name in names or known}
+    ended = {name: found for name, found in ledgers.items() if found.status in ENDED}
+    for name in names or (() if ended else known):
+        if name not in ended:
+            raise InputError(
+                f"sweep {name!r} has not ended, and its choices come first; "
+                f"go on with `calsweep run --resume {name}`"
+            )
+    found = [_read(storage, known[name], ended[name], recipes, done) for name in ended]
+    if not any(sweep.studies for sweep in found):
+        reasons = {f"{study}: {why}" for sweep in found for study, why in sweep.skipped.items()}
+        listing = "; ".join(sorted(reasons)) or "it has no sweep"
+        raise InputError(f"nothing in {storage.folder} can be replayed: {listing}")
+    return found
+
+
+def _read(
+    storage: Storage,
+    folder: SweepFolder,
+    ledger: Ledger,
+    recipes: Sequence[str],
+    done: Callable[[int, int], None],
+) -> RecordedSweep:
+    spec = storage.load_spec(folder.name)
+    plan, data = make_plan(spec), _data(storage, ledger)
+    every = {study.recipe.name for study in plan}
+    for recipe in recipes:
+        if recipe not in every:
+            listing = _list(every)
+            raise InputError(f"no recipe {recipe!r} in sweep {folder.name!r}; there are: {listing}")
+    skipped: dict[str, str] = {}
+    studies = []
+    wanted = [study for study in plan if study.recipe.name in (recipes or every)]
+    reader = _Reader(storage.store(), ledger, data, done, _trials(wanted, ledger))
+    for study in wanted:
+        try:
+            studies.append(reader.study(study))
+        except _NotReplayableError as reason:
+            skipped[study.id] = str(reason)
+    return RecordedSweep(folder, spec, ledger, plan, data, tuple(studies), skipped)
+
+
+def _trials(wanted: Sequence[StudyPlan], ledger: Ledger) -> int:
+    return sum(len(ledger.studies[s.id].searched) for s in wanted if s.id in ledger.studies)
+
+
+class _NotReplayableError(Exception):
+    """A study that cannot be replayed; the text says why."""
+
+
+class _Reader:
+    """Reads the studies of one sweep and measures their trials."""
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        ledger: Ledger,
+        data: Mapping[str, PreparedData],
+        done: Callable[[int, int], None],
+        total: int,
+    ) -> None:
+        self._store, self._ledger, self._data = store, ledger, data
+        self._done, self._total, self._count = done, total, 0
+
+    def study(self, plan: StudyPlan) -> RecordedStudy:
+        """Return a study; raises ``_NotReplayableError`` with the reason if it cannot be."""
+        known = self._ledger.studies.get(plan.id)
+        self._count += len(known.searched) if known else 0
+        if plan.points == 1:
+            raise _NotReplayableError("nothing to search")
+        finished = [t for t in known.searched if t.status == "finished"] if known else []
+        if not finished:
+            raise _NotReplayableError("no finished trial")
+        data = self._data[plan.task.id]
+        trials = tuple(self._trial(trial, data) for trial in finished)
+        labels = validation_rows(self._store, finished[0].stage, finished[0].artifact)[1]
+        self._done(self._count, self._total)
+        return RecordedStudy(plan, trials, labels, self._plain(plan, data), data)
+
+    def _plain(self, plan: StudyPlan, data: PreparedData) -> RecordedTrial | None:
+        study: Study | None = self._ledger.studies.get(plan.reference or "")
+        chosen = study.chosen_trial if study is not None else None
+        return None if chosen is None else self._trial(chosen, data)
+
+    def _trial(self, trial: Trial, data: PreparedData) -> RecordedTrial:
+        if self._store.find(trial.stage, trial.artifact) is None:
+            raise _NotReplayableError(f"the artifact of trial {trial.number} is gone")
+        logits, _ = validation_rows(self._store, trial.stage, trial.artifact)
+        test, _ = evaluate_on_test(self._store, trial.stage, trial.artifact, data)
+        return RecordedTrial(trial, logits, test)
+
+
+def _data(storage: Storage, ledger: Ledger) -> dict[str, PreparedData]:
+    """Return the prepared data of every task, by their fingerprint."""
+    prepared = {
+        found.key: found
+        for found in map(
+            PreparedData.open, sorted(p.parent for p in storage.data.glob("*/split.json"))
+        )
+    }
+    for study in ledger.studies.values():
+        if study.fingerprint not in prepared:
+            raise InputError(
+                f"the data of {study.task} (fingerprint {study.fingerprint[:12]}) are not in "
+                f"{storage.data}; run the sweep there again to prepare them"
+            )
+    return {study.task: prepared[study.fingerprint] for study in ledger.studies.values()}
+
+
+def _apart(parameter: Parameter, one: Any, other: Any) -> float:
+    if parameter.type == "categorical":
+        return float(one != other)
+    assert parameter.low is not None
+    assert parameter.high is not None
+    low, high, one, other = parameter.low, parameter.high, one, other
+    if parameter.scale == "log":
+        low, high, one, other = map(math.log, (low, high, one, other))
+    return float(abs(one - other) / (high - low)) if high > low else 0.0
+
+
+def _list(names: Any) -> str:
+    return ", ".join(sorted(names)) or "none"

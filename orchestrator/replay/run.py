@@ -1,0 +1,265 @@
+"""Strategies of search compared over all that a storage holds."""
+
+import math
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+
+from orchestrator.replay.recorded import RecordedStudy, RecordedSweep, read_sweeps
+from orchestrator.replay.settings import ReplaySettings, changed
+from orchestrator.replay.simulate import Repeated, Search, Table, repeat, resampled, simulate
+from orchestrator.search.choice import DEFAULT
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.spec import SweepSpec
+
+CHUNK = 5  # Searches of a study, each by all strategies, that a process is given at once.
+ALONE = 100  # Up to so many searches, starting processes takes longer than searching.
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What one simulated search would have chosen at a budget, measured on test data.
+
+    Attributes:
+        search: Its number; searches of one number have the same validation rows in each study.
+        number: Of the chosen trial, as it was recorded; -1 if no trial finished.
+        distance: Mean distance of all trials of the search, see ``RecordedStudy.nearest``.
+        loss: Test metric of the choice; NaN if no trial finished.
+        default: That of the published default; NaN if it failed.
+        best: The lowest of any recorded trial.
+    """
+
+    strategy: str
+    sweep: str
+    study: str
+    search: int
+    budget: int
+    number: int
+    distance: float
+    loss: float = math.nan
+    default: float = math.nan
+    best: float = math.nan
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A strategy at a budget, over all studies and searches.
+
+    Attributes:
+        budget: Trials; 0 stands for all that the strategy has.
+        loss: Mean test metric of the choices.
+        low, high: Where 95 % of its means over the studies lie, one mean a search: what other
+            validation rows and another sampler's seed would make of it.
+        default: Mean test metric of the published defaults.
+        regret: Mean distance of a choice from the best recorded trial of its study.
+        worse: Share of the searches whose choice tests worse than the published default.
+        kept: Share of the searches that chose the published default.
+        distance: Mean over all trials, see ``RecordedStudy.nearest``.
+        searches: How many.
+    """
+
+    strategy: str
+    budget: int
+    loss: float
+    low: float
+    high: float
+    default: float
+    regret: float
+    worse: float
+    kept: float
+    distance: float
+    searches: int
+
+
+@dataclass(frozen=True)
+class ReplayOutcome:
+    """What a replay came to.
+
+    Attributes:
+        repeated: Every choice of each sweep, by its name, made again with its own settings.
+        judged: Every simulated search, budget by budget.
+        skipped: Studies that cannot be replayed, with the reason.
+    """
+
+    settings: ReplaySettings
+    sweeps: tuple[RecordedSweep, ...]
+    repeated: Mapping[str, Sequence[Repeated]]
+    judged: Sequence[Judged]
+    skipped: Mapping[str, str]
+
+    def judged_by(self, metric: str) -> Self:
+        """Return the same searches, judged by another test metric."""
+        losses = {
+            (sweep.folder.name, study.plan.id): study.losses(metric)
+            for sweep in self.sweeps
+            for study in sweep.studies
+        }
+        judged = [_with_losses(row, losses[row.sweep, row.study]) for row in self.judged]
+        settings = self.settings.model_copy(update={"judge": metric})
+        return replace(self, settings=settings, judged=judged)
+
+    def summaries(self) -> list[Summary]:
+        """Return every strategy at each of its budgets."""
+        found: dict[tuple[str, int], list[Judged]] = {}
+        for judged in self.judged:
+            found.setdefault((judged.strategy, judged.budget), []).append(judged)
+        return [_summary(*key, group) for key, group in found.items()]
+
+    def finals(self) -> list[Summary]:
+        """Return every strategy after all its trials, whatever these are in each study."""
+        last: dict[tuple[str, str, int], Judged] = {}
+        for judged in self.judged:
+            last[judged.strategy, judged.study, judged.search] = judged
+        return [
+            _summary(name, 0, [j for j in last.values() if j.strategy == name])
+            for name in self.settings.strategies
+        ]
+
+
+def replay(
+    storage: str | Storage,
+    settings: ReplaySettings | None = None,
+    sweeps: Sequence[str] = (),
+    *,
+    processes: int | None = None,
+    measuring: Progress = lambda done, total: None,
+    searching: Progress = lambda done, total: None,
+) -> ReplayOutcome:
+    """Search what a storage holds once more, by other strategies, without training.
+
+    Every study is searched on the network that it built on when it ran. A configuration that was
+    never tried is answered by the nearest one that was; ``Summary.distance`` says how near. So a
+    study that random search has visited densely says most.
+
+    Args:
+        storage: The folder, or what ``Storage`` makes of it.
+        settings: What is compared; the strategies of ``settings.STRATEGIES`` if left out.
+        sweeps: Names of sweeps; all if empty.
+        processes: How many search at once; one a core if left out.
+        measuring: Told how many trials were measured on test data, and of how many.
+        searching: Told how many searches have ended, and of how many.
+
+    Raises:
+        InputError: See ``read_sweeps`` and ``changed``.
+    """
+    settings = settings or ReplaySettings()
+    place = storage if isinstance(storage, Storage) else Storage(storage)
+    found = read_sweeps(place, sweeps, settings.recipes, measuring)
+    jobs = [
+        (sweep.folder.name, study, specs, settings, numbers)
+        for sweep in found
+        for specs in [{n: changed(sweep.spec, n, c) for n, c in settings.strategies.items()}]
+        for study in sweep.studies
+        for numbers in _chunks(settings.searches)
+    ]
+    each = len(settings.strategies)
+    total = each * sum(len(job[-1]) for job in jobs)
+    judged: list[Judged] = []
+    count = 0
+    for rows in _run(jobs, 1 if total <= ALONE else processes or _cores()):
+        judged += rows
+        count += len({(row.strategy, row.search) for row in rows})
+        searching(count, total)
+    order = {name: place for place, name in enumerate(settings.strategies)}
+    judged.sort(key=lambda row: (order[row.strategy], row.sweep, row.study, row.search, row.budget))
+    return ReplayOutcome(
+        settings,
+        tuple(found),
+        {sweep.folder.name: repeat(sweep) for sweep in found},
+        judged,
+        {name: reason for sweep in found for name, reason in sweep.skipped.items()},
+    )
+
+
+Job = tuple[str, RecordedStudy, Mapping[str, SweepSpec], ReplaySettings, range]
+
+
+def _run(jobs: Sequence[Job], processes: int) -> Iterator[list[Judged]]:
+    if processes == 1:
+        yield from map(_searches, jobs)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,)) as pool:
+        for future in as_completed([pool.submit(_searches, job) for job in jobs]):
+            yield future.result()
+
+
+def _searches(job: Job) -> list[Judged]:
+    """Run some searches of a study by every strategy."""
+    sweep, study, specs, settings, numbers = job
+    judged: list[Judged] = []
+    for number in numbers:
+        seed = settings.seed + number
+        rows = resampled(len(study.labels), seed) if settings.resample else None
+        table = Table(study, rows)
+        for name, spec in specs.items():
+            # Without other rows only other suggestions make another search.
+            found = simulate(table, spec, spec.seeds[0] + seed, settings.budgets)
+            judged += _judged(name, sweep, study, number, found, settings.judge)
+    return judged
+
+
+def _judged(
+    strategy: str, sweep: str, study: RecordedStudy, number: int, search: Search, judge: str
+) -> Iterator[Judged]:
+    losses = study.losses(judge)
+    for choice in search.choices:
+        chosen = -1 if choice.position is None else study.trials[choice.position].trial.number
+        row = Judged(
+            strategy=strategy,
+            sweep=sweep,
+            study=study.plan.id,
+            search=number,
+            budget=choice.budget,
+            number=chosen,
+            distance=sum(search.distances) / len(search.distances),
+        )
+        yield _with_losses(row, losses)
+
+
+def _with_losses(row: Judged, losses: Mapping[int, float]) -> Judged:
+    """Judge a choice by the test metric of each recorded trial, by number."""
+    return replace(
+        row,
+        loss=losses.get(row.number, math.nan),
+        default=losses.get(DEFAULT, math.nan),
+        best=min(losses.values()),
+    )
+
+
+def _summary(strategy: str, budget: int, group: Sequence[Judged]) -> Summary:
+    loss, default, best, search = (
+        np.array([getattr(judged, name) for judged in group])
+        for name in ("loss", "default", "best", "search")
+    )
+    means = [float(np.nanmean(loss[search == number])) for number in np.unique(search)]
+    low, high = np.quantile(means, (0.025, 0.975))
+    return Summary(
+        strategy=strategy,
+        budget=budget,
+        loss=float(np.nanmean(loss)),
+        low=float(low),
+        high=float(high),
+        default=float(np.nanmean(default)),
+        regret=float(np.nanmean(loss - best)),
+        worse=float(np.mean(loss > default)),
+        kept=float(np.mean([judged.number == DEFAULT for judged in group])),
+        distance=float(np.mean([judged.distance for judged in group])),
+        searches=len(group),
+    )
+
+
+def _chunks(searches: int) -> list[range]:
+    return [range(start, min(start + CHUNK, searches)) for start in range(0, searches, CHUNK)]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

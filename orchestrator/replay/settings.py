@@ -1,0 +1,85 @@
+"""What is to be replayed: strategies of search, by name, and how their choices are judged."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from orchestrator.sweep.documents import read_document, read_mapping, validate
+from orchestrator.sweep.spec import Count, SearchModel, SweepSpec
+from trainables.common.errors import InputError
+from trainables.metrics import METRICS
+
+if TYPE_CHECKING:
+    Judge: TypeAlias = str
+else:
+    # Of the objectives the one that test data are not measured by is left out.
+    _JUDGES = [m.name for m in METRICS.values() if m.is_objective and m.source != "search"]
+    Judge = Literal[tuple(_JUDGES)]
+AS_RUN = "as run"
+STRATEGIES: Mapping[str, Mapping[str, Any]] = {
+    AS_RUN: {},
+    "random": {"sampler": "random"},
+    "nll": {"objective": "nll"},
+    "default kept": {"keep_default": True},
+}
+"""What is replayed where no file says otherwise."""
+
+
+class ReplaySettings(BaseModel):
+    """A replay file; every key has a default.
+
+    Attributes:
+        searches: Simulated searches of each study by each strategy.
+        resample: Whether each of them draws its validation rows anew, with replacement.
+        judge: Test metric by which choices are judged.
+        budgets: Trials after which a search is asked what it would choose; those beyond its own
+            number are left out, and that number is asked in any case.
+        recipes: Which studies; every one with something to search if empty.
+        strategies: Name to the keys of ``search:`` in a sweep file that differ from the sweep's.
+        seed: Decides the resamples, and with the search's number its sampler.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    searches: Count = 20
+    resample: bool = True
+    judge: Judge = "nll"
+    budgets: Annotated[tuple[Count, ...], Field(strict=False)] = (1, 2, 5, 10, 20, 50)
+    recipes: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    strategies: Annotated[dict[str, dict[str, Any]], Field(min_length=1)] = {
+        name: dict(changes) for name, changes in STRATEGIES.items()
+    }
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+    @field_validator("strategies")
+    @classmethod
+    def _check_strategies(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name, changes in value.items():
+            found = validate(SearchModel, changes, f"strategies.{name}")
+            if found.scheduler != "none":
+                raise InputError(f"strategies.{name}: a replay stops no trial: scheduler is none")
+        return value
+
+
+def load_replay(path: str | Path) -> ReplaySettings:
+    """Return the checked settings of a replay file.
+
+    Raises:
+        InputError: If the file is missing, no valid YAML, or says something that is not allowed.
+    """
+    where = str(path)
+    text = read_document(Path(path), where)
+    return validate(ReplaySettings, read_mapping(text, where, "a replay", "strategies"), where)
+
+
+def changed(spec: SweepSpec, name: str, changes: Mapping[str, Any]) -> SweepSpec:
+    """Return a sweep that searches as a strategy does.
+
+    Raises:
+        InputError: If the strategy is none that this sweep could have: one line with its name.
+    """
+    document = spec.model_dump(mode="json", exclude_unset=True)
+    document["search"] = {**document.get("search", {}), **changes}
+    return validate(SweepSpec, document, f"strategies.{name}")

@@ -1,0 +1,193 @@
+"""One search, simulated: the live search's own state, answered by what was recorded."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orchestrator.replay.recorded import RecordedStudy, RecordedSweep, RecordedTrial
+from orchestrator.search.choice import FINISHED
+from orchestrator.search.state import SweepState
+from orchestrator.search.trials import TrialSpec
+from orchestrator.storage.events import StudyOpened, TrialFinished, TrialStarted, fields_of
+from orchestrator.storage.ledger import Ledger
+from orchestrator.sweep.plan import Plan, make_plan
+from orchestrator.sweep.spec import SweepSpec
+from trainables.stages import objective_terms, validation_rows
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a search would choose after so many trials.
+
+    Attributes:
+        budget: Trials.
+        position: The recorded trial that answered for the chosen one; None if none finished.
+        objective: What the search took for its guarded objective.
+    """
+
+    budget: int
+    position: int | None
+    objective: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """A simulated search.
+
+    Attributes:
+        choices: By budget, rising; the last is after all trials.
+        distances: Of each trial's configuration from the recorded one that answered for it.
+    """
+
+    choices: tuple[Choice, ...]
+    distances: tuple[float, ...]
+
+
+class Table:
+    """Answers the trials of one study on some of its validation rows.
+
+    What the rows say of a recorded trial is computed once, whichever search asks.
+
+    Args:
+        study: What is known.
+        rows: Positions of the validation rows, with repetitions, (N,); None for them as they are,
+            with the metrics that the journal tells.
+    """
+
+    def __init__(self, study: RecordedStudy, rows: Tensor | None = None) -> None:
+        self.study, self._rows = study, rows
+        self._known: dict[tuple[str, str], float] = {}
+
+    def predictions(self, stage: str, key: str) -> tuple[Tensor, Tensor]:
+        """Return logits and labels of the rows, as ``SweepState`` asks for them."""
+        logits, labels = self.study.by_artifact[key].logits, self.study.labels
+        return (logits, labels) if self._rows is None else (logits[self._rows], labels[self._rows])
+
+    def metrics(self, found: RecordedTrial, metrics: tuple[str, ...]) -> dict[str, float]:
+        """Return validation metrics of a recorded trial, ``val_*``."""
+        told = found.trial.metrics if self._rows is None else {}
+        names = [f"val_{metric}" for metric in metrics]
+        return {name: told[name] if name in told else self._value(found, name) for name in names}
+
+    def _value(self, found: RecordedTrial, name: str) -> float:
+        key = found.trial.artifact, name.removeprefix("val_")
+        if key not in self._known:
+            self._known[key] = float(objective_terms(key[1], *self.predictions("", key[0])).mean())
+        return self._known[key]
+
+
+def simulate(table: Table, spec: SweepSpec, seed: int, budgets: tuple[int, ...] = ()) -> Search:
+    """Search a recorded study as ``spec`` says, on the network that it built on.
+
+    Args:
+        table: The study and its validation rows.
+        spec: The sweep with the strategy's settings.
+        seed: Of the sampler, as the first of a sweep's seeds is.
+        budgets: Trials after which the choice is asked for, beside all.
+    """
+    plan = _alone(table.study, spec, seed)
+    state = SweepState(
+        plan, "replay", _data(table), lambda event: None, predictions=table.predictions
+    )
+    study = state.studies[table.study.plan.id]
+    positions: dict[int, int] = {}
+    distances: list[float] = []
+    while (trial := state.next_trial()) is not None:
+        if trial.study != study.plan.id:
+            assert table.study.plain is not None
+            found = table.study.plain
+        else:
+            position, distance = table.study.nearest(trial.configuration)
+            positions[trial.number] = position
+            distances.append(distance)
+            found = table.study.trials[position]
+        wanted = ("acc", state.studies[trial.study].rule.metric)
+        told = table.metrics(found, wanted)
+        state.record(trial, trial.ending(FINISHED, told, artifact=found.trial.artifact))
+    asked = sorted({*(b for b in budgets if b < study.plan.trials), study.plan.trials})
+    choices = tuple(_choice(state, table.study.plan.id, budget, positions) for budget in asked)
+    return Search(choices, tuple(distances))
+
+
+def _choice(state: SweepState, name: str, budget: int, positions: Mapping[int, int]) -> Choice:
+    chosen, _ = state.choice(state.studies[name], budget)
+    if chosen is None:
+        return Choice(budget, None, float("inf"))
+    return Choice(budget, positions[chosen.trial.number], chosen.objective)
+
+
+def _alone(study: RecordedStudy, spec: SweepSpec, seed: int) -> Plan:
+    """Return the plan of one study and of what guards it, on one seed."""
+    spec = spec.model_copy(update={"seeds": (seed,)})
+    plans = {found.id: found for found in make_plan(spec)}
+    own = replace(plans[study.plan.id], upstream=None)
+    if study.plain is None:
+        return Plan(spec, (replace(own, reference=None),))
+    guard = [plans[own.reference]] if own.reference else []
+    return Plan(spec, (*guard, own))
+
+
+def _data(table: Table) -> dict[str, Any]:
+    return {table.study.plan.task.id: table.study.data}
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A choice of a sweep, as it was made and as its own settings make it again: trial numbers."""
+
+    study: str
+    recorded: int | None
+    replayed: int | None
+
+    @property
+    def same(self) -> bool:
+        """Tell whether they agree."""
+        return self.recorded == self.replayed
+
+
+def repeat(sweep: RecordedSweep) -> list[Repeated]:
+    """Make every choice of a sweep again, from its recorded outcomes alone.
+
+    A trial that the sweep never ran counts as failed, so that another choice shows.
+    """
+    ledger, store = sweep.ledger, sweep.folder.storage.store()
+    opened = [StudyOpened(**fields_of(study, StudyOpened)) for study in ledger.studies.values()]
+    state = SweepState(
+        sweep.plan,
+        ledger.sweep_id,
+        sweep.data,
+        lambda event: None,
+        Ledger(opened),  # Of the past it knows how many trials were suggested at once.
+        predictions=partial(validation_rows, store),
+    )
+    while (trial := state.next_trial()) is not None:
+        state.record(trial, _recorded_ending(trial, ledger))
+    return [
+        Repeated(
+            name, _number(study.chosen_trial), _number(again.chosen.trial if again.chosen else None)
+        )
+        for name, study in ledger.studies.items()
+        if (again := state.studies.get(name)) is not None
+    ]
+
+
+def _number(trial: TrialStarted | None) -> int | None:
+    return None if trial is None else trial.number
+
+
+def _recorded_ending(trial: TrialSpec, ledger: Ledger) -> TrialFinished:
+    known = ledger.trials.get(trial.key)
+    if known is None or not known.ended:
+        return trial.ending("failed", {}, reason="never ran")
+    return trial.ending(
+        known.status, dict(known.metrics), artifact=known.artifact, reason=known.reason
+    )
+
+
+def resampled(rows: int, seed: int) -> Tensor:
+    """Return positions of as many validation rows, drawn with replacement, (N,)."""
+    return torch.randint(rows, (rows,), generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,184 @@
+"""Replayed searches on made-up outcomes: the live state's own choices, and how they are judged."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.replay.recorded import RecordedStudy, RecordedTrial
+from orchestrator.replay.run import Judged, ReplayOutcome
+from orchestrator.replay.settings import ReplaySettings, changed, load_replay
+from orchestrator.replay.simulate import Table, resampled, simulate
+from orchestrator.search.state import SweepState
+from orchestrator.storage.ledger import Trial
+from orchestrator.sweep.plan import make_plan
+from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from trainables.common.errors import InputError
+from trainables.data import PreparedData, SplitSpec, prepare
+from trainables.stages import objective_terms
+
+TASK = "digits/convnet/digits"
+LABELS = torch.zeros(60, dtype=torch.long)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    folder = tmp_path_factory.mktemp("data")
+    return prepare("digits", folder, SplitSpec(), folder / "prepared")
+
+
+@pytest.fixture(scope="module")
+def spec() -> SweepSpec:
+    return parse_sweep(
+        """
+name: told
+tasks: [{dataset: digits, model: convnet, protocol: digits}]
+recipes: [ce, mbls]
+search: {trials: 8, objective: nll, keep_default: true, accuracy_errors: 1, parallel_trials: 2}
+seeds: [3]
+""",
+        "told",
+    )
+
+
+def logits_of(name: str) -> torch.Tensor:
+    """Validation logits that depend on a name alone: sure of class 0, wrong in some rows."""
+    noise = torch.Generator().manual_seed(random.Random(name).randrange(2**31))
+    return torch.randn(60, 3, generator=noise) + torch.tensor([1.0, 0.0, 0.0])
+
+
+@pytest.fixture(scope="module")
+def live(data: PreparedData, spec: SweepSpec) -> tuple[SweepState, RecordedStudy]:
+    """A search that ran, and what is recorded of it."""
+    known: dict[str, torch.Tensor] = {}
+    state = SweepState(
+        make_plan(spec),
+        "live",
+        {TASK: data},
+        lambda event: None,
+        predictions=lambda stage, key: (known[key], LABELS),
+    )
+    while (trial := state.next_trial()) is not None:
+        logits = known[trial.request.key()] = logits_of(repr(sorted(trial.parameters.items())))
+        told = {m: objective_terms(m, logits, LABELS).mean().item() for m in ("acc", "nll")}
+        metrics = {f"val_{name}": value for name, value in told.items()}
+        state.record(trial, trial.ending("finished", metrics, artifact=trial.request.key()))
+    return state, recorded(state, data, known)
+
+
+def recorded(
+    state: SweepState, data: PreparedData, known: dict[str, torch.Tensor]
+) -> RecordedStudy:
+    def of(name: str) -> list[RecordedTrial]:
+        study = state.studies[f"{TASK}|{name}"]
+        return [
+            RecordedTrial(Trial(**told(study.trials[number], outcome)), known[outcome.artifact], {})
+            for number, outcome in sorted(study.outcomes.items())
+        ]
+
+    def told(trial: Any, outcome: Any) -> dict[str, Any]:
+        started = {k: getattr(trial, k) for k in ("study", "number", "key", "role", "seed")}
+        rest = {"stage": trial.stage, "configuration": trial.configuration}
+        return {**started, **rest, "metrics": outcome.metrics, "artifact": outcome.artifact}
+
+    plan = state.studies[f"{TASK}|mbls"].plan
+    return RecordedStudy(plan, tuple(of("mbls")), LABELS, of("ce")[0], data)
+
+
+def test_a_search_with_its_own_settings_makes_the_same_choices(
+    live: tuple[SweepState, RecordedStudy], spec: SweepSpec
+) -> None:
+    state, study = live
+    ran = state.studies[study.plan.id]
+    found = simulate(Table(study), spec, seed=3, budgets=(1, 4, 99))
+    assert set(found.distances) == {0.0}
+    assert [choice.budget for choice in found.choices] == [1, 4, 8]
+    assert found.choices[0].position == 0
+    for choice in found.choices:
+        chosen, _ = state.choice(ran, choice.budget)
+        assert chosen is not None
+        assert (choice.position, choice.objective) == (chosen.trial.number, chosen.objective)
+    # Another seed asks for other configurations.
+    assert max(simulate(Table(study), spec, seed=4).distances) > 0
+
+
+def test_other_rows_make_other_objectives(
+    live: tuple[SweepState, RecordedStudy], spec: SweepSpec
+) -> None:
+    _, study = live
+    free = changed(spec, "free", {"accuracy_tolerance": None, "keep_default": False})
+    rows = resampled(60, 1)
+    assert rows.unique().numel() < 60
+    (found,) = simulate(Table(study, rows), free, seed=3).choices
+    nll = [float(objective_terms("nll", t.logits[rows], LABELS).mean()) for t in study.trials]
+    assert found.objective == pytest.approx(min(nll))
+    assert found.position == nll.index(min(nll))
+
+
+def test_the_nearest_configuration_answers_and_says_how_near_it_is(
+    live: tuple[SweepState, RecordedStudy],
+) -> None:
+    _, study = live
+    tried = study.trials[2].trial.configuration
+    assert study.nearest(tried) == (2, 0.0)
+    margin = {**tried["mbls"], "margin": tried["mbls"]["margin"] + 0.02}
+    assert study.nearest({"mbls": margin}) == (2, pytest.approx(0.001))  # of [0, 20]
+    weight = {**tried["mbls"], "weight": tried["mbls"]["weight"] * 1.01}
+    scale = math.log(1000) if study.plan.searched["mbls"]["weight"].scale == "log" else 0.999
+    step = math.log(1.01) if scale > 1 else 0.01 * tried["mbls"]["weight"]
+    assert study.nearest({"mbls": weight}) == (2, pytest.approx(step / scale))
+
+
+def judged(search: int, number: int, loss: float, budget: int = 8) -> Judged:
+    place = {"strategy": "a", "sweep": "s", "study": "t|mbls"}
+    return Judged(
+        **place,
+        search=search,
+        budget=budget,
+        number=number,
+        loss=loss,
+        default=0.5,
+        best=0.3,
+        distance=0.1,
+    )
+
+
+def test_choices_are_judged_by_default_best_and_rows() -> None:
+    rows = [judged(0, 0, 0.5), judged(1, 4, 0.6), judged(2, 5, 0.4), judged(3, 7, 0.3)]
+    early = [replace(row, budget=1, number=0, loss=0.5) for row in rows]
+    settings = ReplaySettings(strategies={"a": {}}, searches=4)
+    outcome = ReplayOutcome(settings, (), {}, [*early, *rows], {})
+    (final,) = outcome.finals()
+    assert (final.loss, final.default) == (pytest.approx(0.45), 0.5)
+    assert (final.worse, final.kept, final.searches) == (0.25, 0.25, 4)
+    assert final.regret == pytest.approx(0.15)
+    assert 0.3 <= final.low < 0.45 < final.high <= 0.6
+    first, last = outcome.summaries()
+    assert (first.budget, first.kept, first.low, first.high) == (1, 1.0, 0.5, 0.5)
+    assert last == replace(final, budget=8)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("strategies: {}", "strategies: .*at least 1"),
+        ("strategies: {a: {objektive: nll}}", "strategies.a: objektive: unknown key; allowed are"),
+        ("strategies: {a: {scheduler: asha}}", "strategies.a: a replay stops no trial"),
+        ("judge: refinement", "judge: input should be 'nll'"),
+        ("searches: 0", "searches: .* greater than or equal to 1, got 0"),
+    ],
+)
+def test_a_wrong_replay_file_is_refused_in_one_line(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    path = tmp_path / "replay.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"replay.yaml: {complaint}") as raised:
+        load_replay(path)
+    assert "\n" not in str(raised.value)
