@@ -36,14 +36,15 @@ class StageTrainable(tune.Trainable):
     The configuration holds ``request`` (the fields of a ``StageRequest``), ``together`` (those of
     stages that come next and may be computed in the same pass; may be missing), ``cpus`` (threads
     of the trial), ``gpus`` (0 for a trial that computes on the CPU; a fraction also bounds its
-    memory), ``deterministic`` (see ``trial_device``; may be missing) and ``score`` (name of the
-    validation metric that a scheduler compares). Every report holds ``status`` (``running``,
-    ``waiting``, ``finished``, ``failed`` or ``broken``), ``reason`` and ``traceback`` (empty unless
-    it failed or broke), ``host``, ``metrics``, ``history`` (the epochs since the last report),
-    ``epoch``, ``score`` (infinite before there is a metric), ``reused``, ``storage_failed`` (the
-    storage cannot be written: no trial can end well), ``memory_failed`` (a GPU's memory did not
-    suffice: it may where no other trial shares it), ``seconds`` (of all steps, those before an
-    interruption included), ``epoch_seconds`` and ``peak_memory`` (see ``Meter``).
+    memory), ``deterministic`` (see ``trial_device``; may be missing), ``graph`` (see ``TaskData``;
+    may be missing) and ``score`` (name of the validation metric that a scheduler compares). Every
+    report holds ``status`` (``running``, ``waiting``, ``finished``, ``failed`` or ``broken``),
+    ``reason`` and ``traceback`` (empty unless it failed or broke), ``host``, ``metrics``,
+    ``history`` (the epochs since the last report), ``epoch``, ``score`` (infinite before there is a
+    metric), ``reused``, ``storage_failed`` (the storage cannot be written: no trial can end well),
+    ``memory_failed`` (a GPU's memory did not suffice: it may where no other trial shares it),
+    ``seconds`` (of all steps, those before an interruption included), ``epoch_seconds`` and
+    ``peak_memory`` (see ``Meter``).
 
     A stage that raises ends as ``failed`` with its reason, not as an error of the actor: to try
     the same computation again would fail again. Where the machine is at fault (see
@@ -99,6 +100,7 @@ class StageTrainable(tune.Trainable):
         self._seconds = 0.0
         self._epoch = 0
         self._fault: Exception | None = None
+        self._graph = config.get("graph", False)
         self._place(config["gpus"], config.get("deterministic", False))
 
     def _place(self, gpus: float, deterministic: bool) -> None:
@@ -212,7 +214,7 @@ class StageTrainable(tune.Trainable):
             evaluations = self._store.root / "evaluate"
             evaluations.mkdir(parents=True, exist_ok=True)
             seal_test_data(prepared.directory, evaluations)
-            self._tasks[place] = TaskData(prepared, self._device)
+            self._tasks[place] = TaskData(prepared, self._device, self._graph)
         return self._tasks[place]
 
     @property

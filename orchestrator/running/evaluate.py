@@ -1,5 +1,6 @@
 """The one look at test data, in a process that no search trial ever ran in."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 import yaml
 
+from orchestrator.running.cluster.local import slots
 from orchestrator.search.state import SweepState
 from orchestrator.search.study_state import StudyState
 from orchestrator.search.trials import Chosen
@@ -25,6 +27,8 @@ from trainables.data.suites import SuiteData, find_suite, suite_directory
 from trainables.metrics import reliability_curve, reliability_diagram
 from trainables.stages import evaluate_on_test, evaluate_suite, pooled
 from trainables.store.artifacts import Artifact, ArtifactStore
+
+MOST_IN_A_PROCESS = 8
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,8 @@ def evaluate_all(
 ) -> None:
     """Measure chosen configurations on test data, as many at once as trials may be.
 
+    On a GPU, where a process takes long to start, one measures up to ``MOST_IN_A_PROCESS``.
+
     What a machine fails is measured again, as often as a trial is started again; what runs out of
     the memory of its share of a GPU, once more on a whole one. Of what still cannot be measured
     ``give_up`` is told the study and the reason, and the others go on.
@@ -103,22 +109,23 @@ def evaluate_all(
     @cache
     def remote(gpus: float) -> Any:
         # Declared, not an option of each call: only then Ray ends a process that has used a GPU.
-        return ray.remote(num_cpus=1, num_gpus=gpus)(evaluate)
+        return ray.remote(num_cpus=1, num_gpus=gpus)(evaluate_each)
 
-    def start(job: Evaluation, gpus: float) -> Any:
-        return remote(gpus).remote(str(store.root), folder, job, gpus, spec.resources.deterministic)
+    def start(some: Sequence[Evaluation], gpus: float) -> Any:
+        options = gpus, spec.resources.deterministic
+        return remote(gpus).remote(str(store.root), folder, some, *options)
 
-    most = spec.resources.concurrent or len(jobs)
-    waiting = deque((job, given, 0) for job in jobs)
-    tries: dict[Any, tuple[Evaluation, float, int]] = {}
+    most, size = spec.resources.concurrent or len(jobs), _jobs_a_process(len(jobs), given, ray)
+    waiting = deque((jobs[first : first + size], given, 0) for first in range(0, len(jobs), size))
+    tries: dict[Any, tuple[Sequence[Evaluation], float, int]] = {}
     while waiting or tries:
         while waiting and len(tries) < most:
-            job, gpus, failures = waiting.popleft()
-            tries[start(job, gpus)] = (job, gpus, failures)
+            some, gpus, failures = waiting.popleft()
+            tries[start(some, gpus)] = some, gpus, failures
         (done,), _ = ray.wait(list(tries))
-        job, gpus, failures = tries.pop(done)
+        some, gpus, failures = tries.pop(done)
         try:
-            event = ray.get(done)
+            events = ray.get(done)
         except Exception as error:  # noqa: BLE001 - what may pass is tried again, the rest told
             # Ray adds the worker's whole traceback to the text.
             cause = getattr(error, "cause", error)
@@ -126,11 +133,25 @@ def evaluate_all(
                 raise cause from None
             again = _gpus_of_another_try(cause, gpus, failures, spec.resources.max_failures)
             if again is None:
-                give_up(job.chosen.trial.study, f"not measured on test data: {reason_of(cause)}")
+                study = some[0].chosen.trial.study
+                give_up(study, f"not measured on test data: {reason_of(cause)}")
             else:
-                waiting.append((job, again, failures + 1))
+                waiting.append((some[:1], again, failures + 1))
+            left = some[1:]
         else:
-            emit(event)
+            for event in events:
+                emit(event)
+            left = some[len(events) :]
+        if left:
+            waiting.append((left, given, 0))
+
+
+def _jobs_a_process(jobs: int, gpus: float, ray: Any) -> int:
+    """Return how many evaluations a process is given, so that no GPU stands idle meanwhile."""
+    if not gpus:
+        return 1
+    processes = slots(ray.cluster_resources(), 1, gpus)
+    return max(1, min(MOST_IN_A_PROCESS, math.ceil(jobs / processes)))
 
 
 def _gpus_of_another_try(error: Exception, gpus: float, failures: int, most: int) -> float | None:
@@ -140,6 +161,25 @@ def _gpus_of_another_try(error: Exception, gpus: float, failures: int, most: int
     if is_machines_fault(error) and failures < most:
         return gpus
     return None
+
+
+def evaluate_each(
+    storage: str, folder: str, jobs: Sequence[Evaluation], gpus: float, deterministic: bool
+) -> list[Evaluated]:
+    """Measure configurations in turn, up to the first that cannot be; see ``evaluate``.
+
+    Raises:
+        Exception: What the first one raised, if that is the one.
+    """
+    events: list[Evaluated] = []
+    for job in jobs:
+        try:
+            events.append(evaluate(storage, folder, job, gpus, deterministic))
+        except Exception:
+            if not events:
+                raise
+            break  # It begins the next process, which raises if this one was not the reason.
+    return events
 
 
 def evaluate(

@@ -96,6 +96,7 @@ class SweepSearcher(Searcher):
             "cpus": resources.cpu,
             "gpus": 1.0 if alone else resources.gpu,
             "deterministic": self._state.plan.spec.resources.deterministic,
+            "graph": self._state.plan.spec.resources.graph,
             "score": self._state.studies[trial.study].rule.objective,
         }
 

@@ -264,6 +264,7 @@ class ResourcesModel(_Strict):
         checkpoint_every: Reports (of about two seconds) between checkpoints; 0 for none.
         max_failures: How often a trial whose process died or machine failed is started again.
         deterministic: Whether GPUs are to give the same bits every time; slower.
+        graph: Whether GPUs are to launch whole training steps, recorded as CUDA graphs.
     """
 
     train: StageResources = StageResources()
@@ -273,6 +274,7 @@ class ResourcesModel(_Strict):
     checkpoint_every: CountOrZero = 10
     max_failures: CountOrZero = 3
     deterministic: bool = False
+    graph: bool = False
 
     @property
     def given(self) -> StageResources:

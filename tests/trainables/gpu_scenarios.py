@@ -1,9 +1,9 @@
-"""A script: drives the engine on a GPU that is none and prints, as JSON, what came of it.
+"""A script: drives the engine on a GPU, or one that is none, and prints, as JSON, what came of it.
 
-Usage: gpu_scenarios.py FOLDER. It takes the stand-in of ``standin_card.py``, or, under the
-``run.sh`` of the pretended GPU, that one. The latter's kernels compute nothing: what is read back
-are leftovers of what was copied there, so that only devices, types, shapes and ends can be told. No
-scenario replaces a function of ours.
+Usage: gpu_scenarios.py FOLDER. It takes the GPU that there is, else the stand-in of
+``standin_card.py``, or, under the ``run.sh`` of the pretended GPU, that one. The latter's kernels
+compute nothing: what is read back are leftovers of what was copied there, so that only devices,
+types, shapes and ends can be told. No scenario replaces a function of ours.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from trainables.data import (
     SplitSpec,
     Texts,
     TextShape,
+    move,
     prepare,
 )
 from trainables.losses import LOSSES
@@ -41,7 +43,13 @@ from trainables.methods import build_method, method_names
 from trainables.models import model_names
 from trainables.ray_edge import StageTrainable
 from trainables.refinements import REFINEMENTS
-from trainables.stages import RefineStage, StageRequest, TaskData, evaluate_on_test
+from trainables.stages import (
+    RefineStage,
+    StageRequest,
+    TaskData,
+    evaluate_on_test,
+    open_stage,
+)
 from trainables.stages.engine import Trainer, predict
 from trainables.stages.export import export_chain, load_chain
 from trainables.stages.probe import training_step
@@ -50,12 +58,22 @@ from trainables.stages.together import open_together
 from trainables.store.artifacts import Artifact
 
 PRETENDED = "NULLGPU" in os.environ
+STANDIN = not PRETENDED and not torch.cuda.is_available()
 if PRETENDED:
     import nullgpu  # Makes torch see a GPU; comes with the pretended one, which has no cuDNN.
 
     torch.backends.cudnn.enabled = False
+    # Whether values are finite and labels in their range: the answer is yes.
+    ANSWERS, YES, NO = (
+        torch.library.Library("aten", "IMPL"),
+        torch.tensor(True),
+        torch.tensor(False),
+    )
+    ANSWERS.impl("any", lambda x: move(NO, x.device), "CUDA")
+    ANSWERS.impl("all", lambda x: move(YES, x.device), "CUDA")
+    ANSWERS.impl("all.dim", lambda x, dim: move(YES.expand(len(x)).clone(), x.device), "CUDA")
 # The stand-in knows nothing of autocast, which is to cast what meets weights that are cast.
-PRECISION = "bfloat16" if PRETENDED else "float32"
+PRECISION = "float32" if STANDIN else "bfloat16"
 GIBIBYTE = 2**30
 FOLDER = Path(sys.argv[1])
 SHARE = 0.5
@@ -78,7 +96,7 @@ def counted() -> Any:
 def almost_full() -> Iterator[None]:
     """Have the card answer that other processes have taken all of it but a thousand bytes."""
     if not PRETENDED:
-        with pretended_card(free=1000, total=80 * GIBIBYTE):
+        with pretended_card(free=1000, total=80 * GIBIBYTE) if STANDIN else full_card():
             yield
         return
     card = ctypes.CDLL(os.path.join(os.environ["NULLGPU"], "libnullgpu.so"))
@@ -89,6 +107,13 @@ def almost_full() -> Iterator[None]:
         yield
     finally:
         total.value = whole
+
+
+@contextmanager
+def full_card() -> Iterator[None]:
+    """Have torch answer so of a real card."""
+    with patch.object(torch.cuda, "mem_get_info", lambda device: (1000, 80 * GIBIBYTE)):
+        yield
 
 
 def dark_images() -> PreparedData:
@@ -122,7 +147,7 @@ class Laboratory(Workshop):
 
 
 CARD = ExitStack()  # For as long as the process lives.
-if not PRETENDED:
+if STANDIN:
     CARD.enter_context(standin_card(free=80 * GIBIBYTE, total=80 * GIBIBYTE))
 LAB = Laboratory()
 
@@ -133,6 +158,7 @@ def train(
     device: torch.device | None = None,
     data: tuple[RowArrays, DatasetInfo] | None = None,
     precision: str = PRECISION,
+    graph: bool = False,
     **protocol: Any,
 ) -> Trainer:
     """Train one epoch, on images unless told otherwise."""
@@ -147,6 +173,7 @@ def train(
         0,
         device or LAB.data.device,
         precision,
+        graph,
     )
     made.train_epoch()
     return made
@@ -252,8 +279,8 @@ def a_device_without_an_index() -> Any:
 
 @scenario
 def images_that_do_not_fit() -> Any:
-    if not PRETENDED:
-        return None  # The stand-in is seen by one thread only: that which reads knows no card.
+    if STANDIN:
+        return None  # It is seen by one thread only: that which reads knows no card.
     with almost_full():
         made = train({"ce": {}})
         data = TaskData(LAB.prepared, LAB.data.device)
@@ -283,6 +310,36 @@ def figures_of_a_cpu() -> Any:
         made = train({"mbls": {}, "mixup": {}}, device=device, precision="float32")
         found.append([made.train_epoch()["train_loss"], made.epoch])
     return found
+
+
+@scenario
+def figures_of_an_epoch() -> Any:
+    """Training, evaluation and metrics of one epoch, on the card and on the CPU."""
+    if PRETENDED:
+        return None
+    asked = LAB.asked("train", {"acls": {}})
+    data = [LAB.data, TaskData(LAB.prepared, torch.device("cpu"))]
+    return [open_stage(asked, LAB.store, where).run_epoch() for where in data]
+
+
+@scenario
+def recorded_steps() -> Any:
+    """Losses of steps as written and of steps recorded as a CUDA graph, and what is said of it."""
+    if STANDIN:
+        return None
+    made = [train({"ls": {}}, graph=graph) for graph in (False, True)]
+    return [[each.train_epoch()["train_loss"] for each in made], made[1].remarks()]
+
+
+@scenario
+def waits_of_predictions() -> Any:
+    if not PRETENDED:
+        return None
+    network, batcher = train({"ce": {}}).network, LAB.data.validation_batcher
+    with counted() as counts:
+        logits = predict(network, batcher)
+    waits = {name: counts[name] for name in ("syncs", "d2h", "h2d_pageable")}
+    return [str(logits.device), counts["launches"] > 0, waits]
 
 
 @scenario

@@ -1,7 +1,7 @@
 """What all refinements share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Generator, Tensor, nn
@@ -76,6 +76,26 @@ class Refinement(ABC):
 
     def start_batch(self, head: nn.Module, generator: Generator) -> None:  # noqa: B027
         """Prepare a step, such as by drawing a mask."""
+
+    def start_batches_together(
+        self,
+        heads: Sequence[nn.Module],
+        buffers: Mapping[str, Tensor],
+        generators: Sequence[Generator],
+    ) -> Callable[[], dict[str, Tensor]] | None:
+        """Return what does for several heads at once what ``start_batch`` does for each of them.
+
+        Args:
+            heads: M of them, of any width.
+            buffers: Theirs, by name, one tensor (M, ...) of all heads each, filled up with zeros to
+                the largest.
+            generators: Of each head.
+
+        Returns:
+            What gives, for every batch of an epoch, the buffers that change; None, the default,
+            where ``start_batch`` has to be called.
+        """
+        return None
 
     def end_epoch(self, head: nn.Module, accuracy: float, confidence: float) -> dict[str, float]:
         """Finish an epoch and return figures worth tracking.

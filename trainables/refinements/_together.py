@@ -158,8 +158,15 @@ class _HeadStack:
         self._template.train()
         forward = vmap(_call, in_dims=(None, 0, 0, None if shared else 0))
         totals = torch.zeros(len(self.trainers), 3, dtype=torch.float64, device=view.device)
+        draw = self._first.refinement.start_batches_together(
+            [trainer.head for trainer in self.trainers], buffers, noises
+        )
+        drawn: Tensors = {}
         for rows in order.split(self._first.batch_size, dim=-1):
-            if self._first.refinement.changes_batches:
+            if draw is not None:
+                drawn = draw()
+                buffers |= drawn
+            elif self._first.refinement.changes_batches:
                 for trainer, noise in zip(self.trainers, noises, strict=True):
                     trainer.refinement.start_batch(trainer.head, noise)
                 buffers = _stack_all(self._buffers)
@@ -169,7 +176,7 @@ class _HeadStack:
             slopes, sums = _cross_entropy(logits.detach(), targets)
             step(torch.autograd.grad(logits, list(weights.values()), slopes))
             totals += sums
-        self._write_back(weights, step.velocities)
+        self._write_back(weights, step.velocities, drawn)
         return totals
 
     def _stacked(self) -> tuple[Tensors, Tensors]:
@@ -179,8 +186,11 @@ class _HeadStack:
         return weights, _stack_all(self._buffers)
 
     @torch.no_grad()
-    def _write_back(self, weights: Tensors, velocities: Tensors) -> None:
+    def _write_back(self, weights: Tensors, velocities: Tensors, drawn: Tensors) -> None:
         for position, trainer in enumerate(self.trainers):
+            for name, values in drawn.items():
+                buffer = self._buffers[position][name]
+                buffer.copy_(values[_corner(position, buffer)])
             for name, parameter in self._parameters[position].items():
                 own = _corner(position, parameter)
                 parameter.copy_(weights[name][own])

@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -311,6 +311,18 @@ class MaCCal(Refinement):
         if self.changes_batches:
             _masked(head).resample(generator)
 
+    def start_batches_together(
+        self,
+        heads: Sequence[nn.Module],
+        buffers: Mapping[str, Tensor],
+        generators: Sequence[Generator],
+    ) -> Callable[[], dict[str, Tensor]] | None:
+        """Return what draws the masks of a batch; None where the optimiser asks heads for them."""
+        if not self.changes_batches or self.movable(heads[0]):
+            return None
+        keep = buffers["q"] if self.q_role == "keep" else 1 - buffers["q"]
+        return _Masks([_masked(head).masks() for head in heads], keep, generators).draw
+
     def end_epoch(self, head: nn.Module, accuracy: float, confidence: float) -> dict[str, float]:
         """Move q; return ``q`` of the epoch that ended and of the next one, ``next_q``.
 
@@ -364,6 +376,52 @@ class MaCCal(Refinement):
             return self.eta_init
         step = updates + self.first_step
         return clip_bound(self.eta_init, self.eta_final, step, self.epochs)
+
+
+class _Masks:
+    """Draws the masks of several heads; those of one size and one seed, which are one, but once.
+
+    Args:
+        masks: Of each head, by the name of the weight.
+        keep: Each head's probability of keeping a weight, (M,).
+        generators: Of each head.
+    """
+
+    def __init__(
+        self,
+        masks: Sequence[Mapping[str, Tensor]],
+        keep: Tensor,
+        generators: Sequence[Generator],
+    ) -> None:
+        sizes = [tuple(mask.shape for mask in own.values()) for own in masks]
+        keys = [(g.initial_seed(), size) for g, size in zip(generators, sizes, strict=True)]
+        kinds = list(dict.fromkeys(keys))
+        self._names = list(masks[0])
+        self._sources = [(generators[keys.index(kind)], kind[1]) for kind in kinds]
+        self._largest = [tuple(map(max, *size, size[0])) for size in zip(*sizes, strict=True)]
+        self._kind = torch.tensor([kinds.index(key) for key in keys], device=keep.device)
+        self._keep = keep.float()[:, None, None]
+
+    def draw(self) -> dict[str, Tensor]:
+        """Return a new mask of each weight of all heads, (M, ...), False beyond a head's own."""
+        drawn = [
+            [torch.rand(size, generator=source, device=self._keep.device) for size in sizes]
+            for source, sizes in self._sources
+        ]
+        found = {}
+        for name, largest, parts in zip(
+            self._names, self._largest, zip(*drawn, strict=True), strict=True
+        ):
+            noise = torch.stack([_widened(part, largest) for part in parts])
+            noise = noise if len(parts) == 1 else noise.index_select(0, self._kind)
+            found[_mask_name(name)] = noise < self._keep
+        return found
+
+
+def _widened(noise: Tensor, largest: tuple[int, ...]) -> Tensor:
+    """Fill noise (rows, columns) up to a size, with what is above every share."""
+    rows, columns = (new - old for new, old in zip(largest, noise.shape, strict=True))
+    return F.pad(noise, (0, columns, 0, rows), value=2.0) if rows or columns else noise
 
 
 def _mask_name(weight_name: str) -> str:

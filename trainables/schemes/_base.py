@@ -17,11 +17,14 @@ class Scheme:
     Attributes:
         forms_loss: Whether ``training_loss`` is the scheme's own, so that an augmentation, which
             forms the loss too, cannot be combined with it.
+        replayable: Whether ``training_loss`` keeps nothing on the host, so that a GPU can repeat
+            what it did there without it.
         not_for_masks: Why it cannot be used with a class a pixel; empty if it can.
     """
 
     forms_loss: ClassVar[bool] = False
     not_for_masks: ClassVar[str] = ""
+    replayable: ClassVar[bool] = True
 
     def attach(self, network: Network, num_classes: int) -> Network:
         """Return the network to train, which may be a wrapped or extended one.

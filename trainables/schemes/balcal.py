@@ -153,6 +153,7 @@ class BalCAL(Scheme):
 
     forms_loss = True
     not_for_masks = "its second classifier is of one feature vector an image"
+    replayable = False
 
     def __init__(self, *, delta: float = 0.95) -> None:
         self.delta = check_number("delta", delta, 0.0, 2.0, open_low=True)

@@ -26,10 +26,12 @@ class TaskData:
     Attributes:
         prepared: The task's data.
         device: Where the trial computes.
+        graph: Whether a GPU is to launch whole training steps, see ``Trainer``.
     """
 
     prepared: PreparedData
     device: torch.device
+    graph: bool = False
 
     @cached_property
     def search(self) -> SearchData:
@@ -43,10 +45,13 @@ class TaskData:
 
     @cached_property
     def validation_labels(self) -> Tensor:
-        """Return the labels (N,) of what validation logits are stored of: rows, or pixels."""
-        pixels = self.validation_pixels
-        own = torch.from_numpy(self.search.validation.labels.copy())
-        return own if pixels is None else pixels.labels
+        """Return the labels (N,) of what validation logits are stored of: rows, or pixels.
+
+        Those of rows lie on the device.
+        """
+        if self.validation_pixels is not None:
+            return self.validation_pixels.labels
+        return torch.from_numpy(self.search.validation.labels.copy()).to(self.device)
 
     @cached_property
     def validation_batcher(self) -> Batcher:
@@ -155,17 +160,17 @@ class StageRun(ABC):
                 history.append({"step": run.epoch, "metrics": metrics})
             return run.finish(history[-1]["metrics"], history)
 
-    def check_finite(self, figures: Mapping[str, float], logits: Tensor) -> None:
+    def check_finite(self, figures: Mapping[str, float], finite: bool) -> None:
         """Refuse an epoch's outcome that is no number.
 
         Raises:
-            TrainingDivergedError: If a logit or a figure is not finite.
+            TrainingDivergedError: If a figure is not finite, or the logits are not ``finite``.
         """
         epoch = f"epoch {self.epoch}"
         for name, value in figures.items():
             if not math.isfinite(value):
                 raise TrainingDivergedError(f"{name} became {value} in {epoch}")
-        if not bool(logits.isfinite().all()):
+        if not finite:
             raise TrainingDivergedError(f"validation logits became NaN or infinite in {epoch}")
 
     def _figures(
@@ -178,7 +183,7 @@ class StageRun(ABC):
 
         They are the ``report`` where more than the rows of ``logits`` was looked at.
         """
-        self.check_finite(figures, logits)
+        self.check_finite(figures, bool(logits.isfinite().all()))
         if report is None:
             report = calibration_report(logits=logits, labels=self.data.validation_labels)
         return self._with_validation(figures, report, logits)
@@ -187,7 +192,7 @@ class StageRun(ABC):
         self, figures: Mapping[str, float], report: Mapping[str, float], logits: Tensor
     ) -> dict[str, float]:
         """Return an epoch's figures with its report, and what is asked for beyond it."""
-        labels = self.data.validation_labels
+        labels = self.data.validation_labels.to(logits.device)
         asked = {name: objective_terms(name, logits, labels).mean().item() for name in self.also}
         found = {**report, **asked}
         return {**figures, **{f"{VALIDATION}{name}": value for name, value in found.items()}}

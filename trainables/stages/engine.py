@@ -18,6 +18,7 @@ from trainables.methods import TrainingMethod
 from trainables.models import Network, build_model
 from trainables.stages.casts import CastWeights
 from trainables.stages.compiled import CompiledFeatures
+from trainables.stages.graphed import GraphedStep
 from trainables.stages.protocols import Protocol, learning_rate
 
 EVALUATION_BATCH = 1024
@@ -82,6 +83,7 @@ class Trainer:
         data: The training rows.
         seed: Decides the initial weights, the order of the batches and the augmentation.
         precision: What to train in, see ``place``.
+        graph: Whether a GPU is to launch whole steps, see ``GraphedStep``; a CPU has none.
 
     Raises:
         ValueError: If ``precision`` is neither ``float32`` nor ``bfloat16``.
@@ -97,6 +99,7 @@ class Trainer:
         seed: int,
         device: torch.device,
         precision: str = "float32",
+        graph: bool = False,
     ) -> None:
         self.method = method
         self.protocol = protocol
@@ -117,12 +120,18 @@ class Trainer:
         self.method.loss.to(device)
         self._batcher = info.inputs.batcher(data.values, device)
         self._one = torch.ones((), device=device)  # Made once, not once a step.
+        self._total = torch.zeros((), device=device)  # Of the losses of an epoch's rows.
         self._labels = torch.from_numpy(data.labels.copy()).to(device)
         self._augmentation = protocol.augmentation or info.inputs.augmentation
         lowers = precision == "bfloat16"
         self._casts = CastWeights(self.network.extractor).cast if lowers else nullcontext
-        self._optimizer = _optimizer(self.network, protocol)
+        self._optimizer = _optimizer(self.network, protocol, graph)
         _start_velocities(self._optimizer)
+        self._graphed: GraphedStep | None = None
+        if graph and device.type == "cuda":
+            self._graphed = GraphedStep(self._step, self.network, protocol.batch_size)
+            if not method.scheme.replayable:
+                self._graphed.refused = "the host keeps the outputs of every step"
 
     def train_epoch(self) -> dict[str, float]:
         """Run one epoch; return its loss (mean over the rows), its rate and the method's figures.
@@ -146,8 +155,12 @@ class Trainer:
 
     def remarks(self) -> list[str]:
         """Return what a person should know of how the network was computed, a line each."""
-        refused = getattr(self.network.features, "refused", "")
-        return [f"compile: the network runs as it is written: {refused}"] if refused else []
+        found = {
+            "compile: the network runs as it is written": self.network.features,
+            "graph: steps run as they are written": self._graphed,
+        }
+        reasons = {what: getattr(part, "refused", "") for what, part in found.items()}
+        return [f"{what}: {reason}" for what, reason in reasons.items() if reason]
 
     def _epoch_seed(self) -> int:
         return int(np.random.SeedSequence((self._seed, self.epoch)).generate_state(1)[0])
@@ -156,18 +169,20 @@ class Trainer:
         return [self.device] if self.device.type == "cuda" else []
 
     def _run_batches(self) -> float:
-        total = torch.zeros((), device=self.device)
+        self._total.zero_()
+        step = self._step if self._graphed is None else self._graphed
+        if self._graphed is not None:
+            self._graphed.start_epoch()
         order, size = self._order(), self.protocol.batch_size
         rows = order.to(self.device)
         parts = zip(self._labels[rows].split(size), rows.split(size), strict=True)
         for raw, (targets, indices) in zip(self._batcher.batches(order, size), parts, strict=True):
             shown = self._batcher.example(raw, targets, self._augmentation, self._generator)
-            loss = self._step(*shown, indices)
-            total.add_(loss.detach(), alpha=len(indices))
-        return float(total) / len(order)
+            step(*shown, indices)
+        return float(self._total) / len(order)
 
-    def _step(self, inputs: Tensor, targets: Tensor, indices: Tensor) -> Tensor:
-        """Change the weights by one batch; return its mean loss."""
+    def _step(self, inputs: Tensor, targets: Tensor, indices: Tensor) -> None:
+        """Change the weights by one batch; add its loss, summed over the rows, to the total."""
         with in_precision(self.network), self._casts():
             loss, _ = self.method.training_loss(
                 self.network, inputs, targets, indices, self._generator
@@ -177,7 +192,7 @@ class Trainer:
         if self.protocol.clip_norm is not None:
             clip_grad_norm_(self.network.parameters(), self.protocol.clip_norm)
         self._optimizer.step()
-        return loss
+        self._total.add_(loss.detach(), alpha=len(indices))
 
     def _order(self) -> Tensor:
         """Return the order of the epoch's rows (M,), on the CPU; a remainder of one is left out.
@@ -210,11 +225,17 @@ class Trainer:
         self._generator.set_state(state["generator"])
 
 
-def _optimizer(network: Network, protocol: Protocol) -> torch.optim.Optimizer:
+def _optimizer(network: Network, protocol: Protocol, graph: bool) -> torch.optim.Optimizer:
     parameters = list(network.parameters())
     if protocol.optimizer != "sgd":
         kind = torch.optim.Adam if protocol.optimizer == "adam" else torch.optim.AdamW
-        return kind(parameters, lr=protocol.lr, weight_decay=protocol.weight_decay, fused=True)
+        return kind(
+            parameters,
+            lr=protocol.lr,
+            weight_decay=protocol.weight_decay,
+            fused=True,
+            capturable=graph and parameters[0].is_cuda,
+        )
     return torch.optim.SGD(
         parameters,
         lr=protocol.lr,
@@ -238,7 +259,7 @@ def _start_velocities(optimizer: torch.optim.Optimizer) -> None:
 
 
 def predict(network: Network, batcher: Batcher) -> Tensor:
-    """Return the logits (N, K), float32 on the CPU, of all rows, unaugmented."""
+    """Return the logits (N, K) of all rows, unaugmented; see ``in_batches``."""
     return in_batches(network, lambda batch: network(batcher.plain(batch)), batcher)
 
 
@@ -250,7 +271,8 @@ def in_batches(network: Network, compute: Callable[[Tensor], Tensor], batcher: B
     whether or not a training was compiled; but in the precision that the network was trained in.
 
     Returns:
-        All that ``compute`` returned, in order, float32 on the CPU.
+        All that ``compute`` returned, in order, float32; on the device, without having waited for
+        it, or on the CPU if it is more than ``HELD_BYTES``.
     """
     network.eval()
     rows: list[Tensor] = []
@@ -262,6 +284,6 @@ def in_batches(network: Network, compute: Callable[[Tensor], Tensor], batcher: B
             if len(rows) * rows[-1].nbytes >= HELD_BYTES:
                 brought.append(torch.cat(rows).cpu())
                 rows = []
-    if rows:
+    if rows and brought:
         brought.append(torch.cat(rows).cpu())
-    return brought[0] if len(brought) == 1 else torch.cat(brought)
+    return torch.cat(brought or rows)

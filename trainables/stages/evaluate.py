@@ -75,7 +75,7 @@ def evaluate_on_test(
         if pixels is None:
             log_probs = predictor(store, stage, key, prepared.info, device)(test.values)
             labels = torch.from_numpy(test.labels.copy())
-            metrics = evaluation_report(log_probs, labels)
+            metrics = evaluation_report(log_probs.to(device), labels)
             tensors = {"test": {"log_probs": log_probs, "labels": labels}}
             if not prepared.info.inputs.trains:  # Then seeds may have been tested on other rows.
                 tensors["test"]["rows"] = torch.from_numpy(prepared.test_numbers().copy())

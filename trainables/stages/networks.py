@@ -28,7 +28,7 @@ from trainables.store.artifacts import Artifact, ArtifactStore
 def extract_features(
     network: Network, batcher: Batcher, kind: str = "none", seed: int = 0
 ) -> Tensor:
-    """Return the features (N, D) of one view of all rows, drawn from ``seed``."""
+    """Return features (N, D) of one view of all rows, drawn from ``seed``; see ``in_batches``."""
     generator = torch.Generator().manual_seed(seed)
     return in_batches(
         network, lambda batch: network.features(batcher.view(batch, kind, generator)), batcher
@@ -61,7 +61,7 @@ def _restore_head(refined: Artifact, feature_dim: int, num_classes: int) -> nn.M
 def predictor(
     store: ArtifactStore, stage: str, key: str, info: DatasetInfo, device: torch.device
 ) -> Callable[[np.ndarray], Tensor]:
-    """Return a function from rows as stored, (N, ...), to log-probabilities (N, K), float32.
+    """Return a function from rows as stored, (N, ...), to log-probabilities (N, K), float32, CPU.
 
     Of images with masks, which need not have them, it is to those of pixels, (N, K, H, W).
 
@@ -77,7 +77,7 @@ def predictor(
             of_pixels, inputs.batcher(values, device), info.num_classes
         )
     outputs = _outputs(store, stage, key, info, device)
-    return lambda values: outputs(values).log_softmax(1).float()
+    return lambda values: outputs(values).log_softmax(1).float().cpu()
 
 
 def pixel_outputs(
@@ -120,14 +120,14 @@ def _outputs(
         inner = _outputs(store, *before, info, device)
         calibrator = calibrator_of(request["parts"])
         calibrator.load_state_dict(artifact.tensors("calibrator"))
-        return torch.inference_mode()(lambda values: calibrator(inner(values)))
+        return torch.inference_mode()(lambda values: calibrator(inner(values).cpu()))
     if stage == GIVEN:
         return lambda values: torch.from_numpy(np.array(values, dtype=info.inputs.dtype))
     trained = artifact if stage == "train" else find_artifact(store, "train", request["upstream"])
     network, _ = restore_network(trained, info, device)
     if stage == "train":
         return lambda values: predict(network, info.inputs.batcher(values, device))
-    head = _restore_head(artifact, network.feature_dim, info.num_classes)
+    head = _restore_head(artifact, network.feature_dim, info.num_classes).to(device)
     return torch.inference_mode()(
         lambda values: head(extract_features(network, info.inputs.batcher(values, device)))
     )

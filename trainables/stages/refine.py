@@ -94,7 +94,7 @@ class RefineStage(StageRun, stage="refine"):
     def head_logits(self) -> Tensor:
         """Return the head's logits (M, K) of the validation rows."""
         self.trainer.head.eval()
-        return self.trainer.head(self.features["validation"].float()).cpu()
+        return self.trainer.head(self.features["validation"].float())
 
 
 def _head_penalties(protocol: Protocol) -> dict[str, float]:

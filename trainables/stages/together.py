@@ -45,12 +45,17 @@ class RefineTogether(StageRun):
         figures = self._heads.train_epoch()
         self.epoch = self._run.trainer.epoch
         members = [self._run, *self._others]
-        logits = [own.cpu() for own in self._heads.logits(self._run.features["validation"])]
-        for position in range(len(members) - 1, -1, -1):
-            members[position].epoch = self.epoch
-            if self._diverged(members[position], figures[position], logits[position]):
-                del figures[position], logits[position]
-        reports = calibration_reports(torch.stack(logits), self.data.validation_labels)
+        logits = torch.stack(self._heads.logits(self._run.features["validation"]))
+        finite = logits.isfinite().flatten(1).all(dim=1).tolist()
+        kept = []
+        for position, member in enumerate(members):
+            member.epoch = self.epoch
+            if not self._diverged(member, figures[position], finite[position]):
+                kept.append(position)
+        figures = [figures[position] for position in kept]
+        if len(kept) < len(members):
+            logits = logits[kept]
+        reports = calibration_reports(logits, self.data.validation_labels)
         found = [
             self._with_validation(*each) for each in zip(figures, reports, logits, strict=True)
         ]
@@ -58,14 +63,14 @@ class RefineTogether(StageRun):
             self._histories[other.request.key()].append({"step": self.epoch, "metrics": metrics})
         return found[0]
 
-    def _diverged(self, member: RefineStage, figures: Mapping[str, float], logits: Tensor) -> bool:
+    def _diverged(self, member: RefineStage, figures: Mapping[str, float], finite: bool) -> bool:
         """Tell whether a member diverged, and leave it out.
 
         Raises:
             TrainingDivergedError: If it is the refinement that was asked for.
         """
         try:
-            member.check_finite(figures, logits)
+            member.check_finite(figures, finite)
         except TrainingDivergedError:
             if member is self._run:
                 raise

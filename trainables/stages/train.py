@@ -35,6 +35,7 @@ class TrainStage(StageRun, stage="train"):
             request.seed,
             data.device,
             request.precision,
+            data.graph,
         )
         if self._protocol.keep == "best_val_refinement":
             self.also = ("refinement",)

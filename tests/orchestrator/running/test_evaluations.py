@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from orchestrator.running import evaluate
 from orchestrator.running.evaluate import Evaluation, evaluate_all, pending_evaluations
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.spec import parse_sweep
@@ -30,17 +31,22 @@ class OneNode:
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
         self.shares: list[float] = []
+        self.sizes: list[int] = []
         self.jobs: list[Any] = []
         self.most = 0
 
     def remote(self, num_cpus: float, num_gpus: float) -> Callable[..., Any]:
-        def start(storage: str, folder: str, job: Any, gpus: float, deterministic: bool) -> int:
+        def start(storage: str, folder: str, jobs: Any, gpus: float, deterministic: bool) -> int:
             assert (gpus, deterministic) == (num_gpus, False)
             self.shares.append(gpus)
-            self.jobs.append(job)
+            self.sizes.append(len(jobs))
+            self.jobs.append(jobs)
             return len(self.jobs) - 1
 
         return lambda function: SimpleNamespace(remote=start)
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 8.0, "GPU": 1.0}
 
     def wait(self, tasks: list[int]) -> tuple[list[int], list[int]]:
         self.most = max(self.most, len(tasks))
@@ -92,6 +98,27 @@ def test_what_runs_out_of_its_share_is_measured_alone_once(tmp_path: Path) -> No
     ray = OneNode(MEMORY)
     assert measured(ray, tmp_path, gpu=0.25) == (RECIPES, {})
     assert ray.shares == [0.25, 0.25, 1.0]
+
+
+def test_a_process_on_a_gpu_measures_several_up_to_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = OneNode()
+    assert measured(ray, tmp_path, gpu=1.0) == (RECIPES, {})
+    assert ray.sizes == [2]
+    ray = OneNode(InputError("suite is damaged"))
+    found, lost = measured(ray, tmp_path, gpu=1.0)
+    assert (found, list(lost), ray.sizes) == (["ls"], ["ce"], [2, 1])
+
+    def named(storage: str, folder: str, job: Any, gpus: float, deterministic: bool) -> Any:
+        if job == "bad":
+            raise ValueError(job)
+        return job
+
+    monkeypatch.setattr(evaluate, "evaluate", named)
+    assert evaluate.evaluate_each("", "", ["a", "b", "bad", "c"], 0.5, False) == ["a", "b"]  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="bad"):
+        evaluate.evaluate_each("", "", ["bad", "c"], 0.5, False)  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
