@@ -43,7 +43,7 @@ def doctor(
 
 
 def _findings(tracking_uri: str | None, storage: str, data_root: str) -> Iterator[Finding]:
-    yield from (_versions(), _gpus(), *_steps(), _ray(), _token())
+    yield from (_versions(), _gpus(), *_steps(), *_mps(), _ray(), _token())
     yield _tracking(tracking_uri, storage)
     yield _storage(storage)
     yield from _datasets(data_root)
@@ -91,6 +91,20 @@ def _step(device: str) -> str:
         return ""
     told = done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"]
     return told[-1]
+
+
+def _mps() -> Iterator[Finding]:
+    """Tell whether processes that share a GPU compute on it at the same time."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
+    if (pipes / "control").exists():
+        yield Finding("MPS", "on: trials that share a GPU compute side by side")
+    else:
+        remedy = "nvidia-cuda-mps-control -d, before Ray starts, if trials share GPUs"
+        yield Finding("MPS", "off: trials that share a GPU take turns", remedy, optional=True)
 
 
 def _ray() -> Finding:

@@ -60,6 +60,18 @@ def test_a_gpu_that_does_no_training_step(calsweep, no_ray, monkeypatch):
     assert re.search(r"(CUDA|NVIDIA).* -> leave it out \(CUDA_VISIBLE_DEVICES\)", found["GPU 0"][1])
 
 
+@pytest.mark.parametrize(("control", "mark"), [("control", "ok"), ("other", "info")])
+def test_whether_gpus_are_shared_side_by_side(
+    calsweep, no_ray, monkeypatch, tmp_path, control, mark
+):
+    (tmp_path / control).touch()
+    monkeypatch.setattr(_doctor, "_gpus", lambda: _doctor.Finding("GPUs", "a card"))
+    monkeypatch.setattr(_doctor, "_steps", lambda: ())
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert findings(calsweep("doctor")[1])["MPS"][0] == mark
+
+
 def test_a_device_that_does_a_training_step_and_one_that_never_answers(monkeypatch):
     assert _doctor._step("cpu") == ""
     monkeypatch.setattr(_doctor, "STEP_SECONDS", 0.01)
