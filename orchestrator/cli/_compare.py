@@ -127,8 +127,11 @@ def _notes(comparison: TaskComparison) -> Iterator[str]:
     bootstrap = comparison.bootstrap
     counts = sorted({*bootstrap.seeds.values()})
     seeds = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    rows = f"{bootstrap.rows} test rows"
+    if bootstrap.groups:
+        rows = f"{bootstrap.rows} pixels of {bootstrap.groups} test images, drawn as whole images"
     yield (
-        f"{bootstrap.rows} test rows, {bootstrap.draws} paired resamples, seeds a recipe: {seeds}; "
+        f"{rows}, {bootstrap.draws} paired resamples, seeds a recipe: {seeds}; "
         "* the interval excludes 0"
     )
     if comparison.floors:

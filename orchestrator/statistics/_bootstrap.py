@@ -42,6 +42,7 @@ class PairedBootstrap:
         differences: From the baseline, of every recipe but itself.
         seeds: How many seeds each recipe has.
         rows: Number of test rows.
+        groups: Number of the groups of rows that were drawn; 0 where rows were.
     """
 
     metric: str
@@ -51,6 +52,7 @@ class PairedBootstrap:
     seeds: dict[str, int]
     rows: int
     draws: int
+    groups: int = 0
 
 
 def paired_bootstrap(
@@ -109,11 +111,13 @@ def paired_bootstrap(
         raise ValueError(f"draws={draws!r} is outside [1, inf)")
     several = max(1, *map(len, predictions.values()))
     each = [labels] * several if isinstance(labels, Tensor) else list(labels)
+    count = 0
     if groups is None:
         counts = _counts(each, numbers, draws, seed)
     else:
         units, place = groups.unique(return_inverse=True)
-        counts = [_resample_counts(len(units), draws, seed)[:, place]] * several
+        count = len(units)
+        counts = [_resample_counts(count, draws, seed)[:, place]] * several
     found, seeds = {}, {}
     for recipe, tables in predictions.items():
         found[recipe] = _mean_over_seeds(recipe, tables, each, metric, counts)
@@ -122,7 +126,7 @@ def paired_bootstrap(
     values = {recipe: own.value for recipe, own in found.items()}
     reference = found.pop(baseline)
     differences = {recipe: _difference(own, reference, level) for recipe, own in found.items()}
-    return PairedBootstrap(metric, baseline, values, differences, seeds, len(each[0]), draws)
+    return PairedBootstrap(metric, baseline, values, differences, seeds, len(each[0]), draws, count)
 
 
 def _counts(

@@ -1,5 +1,6 @@
 """Images with a mask of classes: stored as uint8 (N, H, W, 4), the mask as the last channel."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -196,7 +197,7 @@ class MaskedBatcher(Batcher):
             return images, _targets(masks.squeeze(1))
         scaled = augmentation.startswith("scale")
         windows = draw_windows(image_sizes(masks.squeeze(1)), self._crop, scaled, generator)
-        grid = _grid(move(windows, self.device), self._crop, batch.shape[2:])
+        grid = _grid(windows, self._crop, batch.shape[2:])
         images = F.grid_sample(images, grid, align_corners=False)
         # Shifted by one, so that the zeros beyond the image are no class.
         shifted = (masks.float() + 1) * (masks < MASK_OUTSIDE)
@@ -211,15 +212,17 @@ def _targets(masks: Tensor) -> Tensor:
 
 
 def image_sizes(masks: Tensor) -> Tensor:
-    """Return height and width of each image, (B, 2), int64, on the CPU, from masks (B, H, W)."""
+    """Return height and width of each image, (B, 2), int64, from masks (B, H, W)."""
     inside = masks != MASK_OUTSIDE
-    return torch.stack((inside.any(2).sum(1), inside.any(1).sum(1)), dim=1).cpu()
+    return torch.stack((inside.any(2).sum(1), inside.any(1).sum(1)), dim=1)
 
 
 def draw_windows(
     sizes: Tensor, crop: tuple[int, int], scaled: bool, generator: Generator
 ) -> Tensor:
     """Draw what a crop shows of each image: (5, B), top, left, height, width, flip (0 or 1).
+
+    Drawn where the generator lives, and computed where the sizes are: nothing waits for a device.
 
     Numbers are in pixels of the image; a window may reach beyond it. Logarithms of scales are
     uniform in those of 0.5 and 2, places uniform among those that show as much as possible, and
@@ -231,10 +234,11 @@ def draw_windows(
         scaled: Whether images are scaled first.
         generator: Draws.
     """
-    scale, *places, flip = torch.rand(4, len(sizes), generator=generator)
-    low, high = np.log(SCALES)
+    draws = torch.rand(4, len(sizes), generator=generator, device=generator.device)
+    scale, *places, flip = move(draws, sizes.device)
+    low, high = map(math.log, SCALES)
     scale = (low + (high - low) * scale).exp() if scaled else torch.ones_like(scale)
-    sides = torch.tensor(crop).unsqueeze(1) / scale
+    sides = torch.tensor(crop, device=sizes.device).unsqueeze(1) / scale
     room = sizes.T - sides
     offsets = room.clamp(max=0) + (room.abs() + (0 if scaled else 1)) * torch.stack(places)
     offsets = offsets if scaled else torch.minimum(offsets.floor(), room.clamp(min=0))

@@ -58,6 +58,7 @@ def test_groups_are_drawn_as_a_whole(made_up):
     }
     groups, labels = torch.arange(ROWS).repeat_interleave(5), LABELS.repeat_interleave(5)
     found = paired_bootstrap(copied, labels, baseline="ce", draws=50, groups=groups)
+    assert (found.rows, found.groups, alone.groups) == (5 * ROWS, ROWS, 0)
     ours, expected = found.differences["ls"], alone.differences["ls"]
     assert (ours.low, ours.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
     rows = paired_bootstrap(copied, labels, baseline="ce", draws=50).differences["ls"]
