@@ -155,6 +155,7 @@ def _evaluated_trials(source: ReportSource, result: StudyResult) -> list[Trial]:
     study = source.study(result)
     trials = study.begun.values() if study else ()
     ours = [t for t in trials if t.test and t.configuration == result.configuration]
+    ours = [trial for trial in ours if study and study.shows(trial.seed)]
     ordered = sorted(ours, key=lambda trial: (trial.seed, trial.role, trial.number))
     return ordered if len(ordered) == len(result.test) else []
 

@@ -44,7 +44,7 @@ def prepare_data(spec: SweepSpec, console: Console | None = None) -> dict[str, P
 
 def _splits(task: TaskSpec, spec: SweepSpec, whole: bool) -> dict[str, SplitSpec]:
     """Return the splits of a task's data by name: one, or one a seed where seeds choose rows."""
-    return {task.data_name(seed): task.split_on(seed, whole) for seed in spec.seeds}
+    return {task.data_name(seed): task.split_on(seed, whole) for seed in spec.all_seeds}
 
 
 def preview_data(spec: SweepSpec) -> DataPreview:

@@ -55,7 +55,7 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
     reused = _reused(plan, prepared)
     planned: Counter[tuple[str, str]] = Counter()
     for study in plan:
-        planned[study.task.id, study.stage] += study.trials + len(plan.spec.seeds) - 1
+        planned[study.task.id, study.stage] += study.trials + len(plan.spec.all_seeds) - 1
     return [
         StagePreview(
             task,
@@ -74,14 +74,14 @@ def _seconds(
     spec: SweepSpec, name: str, stage: str, data: Mapping[str, PreparedData]
 ) -> float | None:
     task = next(task for task in spec.tasks if task.id == name)
-    found = data.get(task.data_name(spec.seeds[0]))
+    found = data.get(task.data_name(spec.all_seeds[0]))
     if found is None:
         return None
     return stage_seconds(spec.tracking_uri, name, setting_of(task, found), stage)
 
 
 def _reused(plan: Plan, data: Mapping[str, PreparedData]) -> Counter[tuple[str, str]]:
-    seeds = plan.spec.seeds
+    seeds = plan.spec.all_seeds
     there = {t.id for t in plan.spec.tasks if all(t.data_name(seed) in data for seed in seeds)}
     known = Plan(plan.spec, tuple(study for study in plan if study.task.id in there))
     store = Storage.of(plan.spec).store()

@@ -51,7 +51,7 @@ class Snapshot:
 def snapshot(state: SweepState, started: float) -> Snapshot:
     """Describe a sweep that began at ``started`` (``time.monotonic``)."""
     studies = list(state.studies.values())
-    seeds = len(state.plan.spec.seeds)
+    seeds = len(state.plan.spec.all_seeds)
     ended = sum(len(study.outcomes) for study in studies)
     computed = ended - state.taken_over
     left = state.plan.trials - ended

@@ -62,7 +62,7 @@ class SweepState:
         self._held: TrialSpec | None = None
         self.taken_over = 0
         self._past = Past(past or Ledger())
-        rules, seed = plan.spec.search, plan.spec.seeds[0]
+        rules, seed = plan.spec.search, plan.spec.all_seeds[0]
         self.studies = {
             study.id: StudyState(
                 study,
@@ -78,7 +78,7 @@ class SweepState:
     @property
     def finished(self) -> bool:
         """Tell whether every study is done."""
-        return all(study.done(len(self.plan.spec.seeds)) for study in self.studies.values())
+        return all(study.done(len(self.plan.spec.all_seeds)) for study in self.studies.values())
 
     @property
     def succeeded(self) -> bool:
@@ -134,7 +134,7 @@ class SweepState:
     def _exhausted(self, study: StudyState) -> bool:
         if not study.closed:
             return study.search.asked >= study.plan.trials and not study.queue
-        return study.seeds_asked >= len(self.plan.spec.seeds) or study.chosen is None
+        return study.seeds_asked >= len(self.plan.spec.all_seeds) or study.chosen is None
 
     def _next_of(self, study: StudyState) -> TrialSpec | None:
         upstream = self.studies.get(study.plan.upstream or "")
@@ -202,7 +202,7 @@ class SweepState:
         if trial.role == SEARCH:
             study.unscored.add(trial.number)
         else:
-            position = self.plan.spec.seeds.index(trial.request.seed)
+            position = self.plan.spec.all_seeds.index(trial.request.seed)
             scored = self._scored(study, trial, outcome) if outcome.status == FINISHED else None
             study.seeds[position] = Chosen(trial, outcome, scored.objective) if scored else None
             if scored is not None:

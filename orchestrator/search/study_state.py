@@ -177,11 +177,12 @@ def setting_of(task: TaskSpec, data: PreparedData) -> str:
 def _origin(plan: StudyPlan, spec: SweepSpec, data: PreparedData) -> dict[str, Any]:
     """Return what must be known, beside a trial's own configuration, to compute it again."""
     task, whole = plan.task, data.split.validation_seed is None
-    splits = {str(seed): task.split_on(seed, whole).to_dict() for seed in spec.seeds}
+    splits = {str(seed): task.split_on(seed, whole).to_dict() for seed in spec.all_seeds}
     return {
         "dataset": task.dataset,
-        "split": splits[str(spec.seeds[0])],
-        **({"splits": splits} if task.given else {}),
+        "split": splits[str(spec.all_seeds[0])],
+        **({"splits": splits} if task.varies else {}),
+        "seeds": list(spec.seeds),
         "inputs": dict(task.inputs),
         "protocol": task.resolved_protocol.to_dict(),
         "variants": {p: spec.base(p) for p in plan.recipe.parts if spec.base(p) != p},

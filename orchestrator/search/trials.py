@@ -60,7 +60,7 @@ class TrialMaker:
 
         ``base`` is what the trial builds on, None for a training.
         """
-        parts, seed = _configured(plan, parameters), self._spec.seeds[position]
+        parts, seed = _configured(plan, parameters), self._spec.all_seeds[position]
         request = StageRequest(
             stage=plan.stage,
             parts={self._spec.base(part): values for part, values in parts.items()},

@@ -74,7 +74,8 @@ class StudyOpened(Event):
         fingerprint: Hash of the data as split.
         setting: Hash of data, model and protocol.
         rule: How the choice is made.
-        origin: What a trial's configuration leaves open, so that it can be computed again.
+        origin: What a trial's configuration leaves open, so that it can be computed again, and the
+            ``seeds`` of the table.
     """
 
     event: ClassVar[str] = "study_opened"

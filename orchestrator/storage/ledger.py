@@ -116,6 +116,10 @@ class Study(StudyOpened):
         """Return the study's name."""
         return self.study
 
+    def shows(self, seed: int) -> bool:
+        """Tell whether runs of a seed stand in tables; older journals do not say, and all do."""
+        return seed in self.origin.get("seeds", (seed,))
+
     @property
     def searched(self) -> list[Trial]:
         """Return the trials of the search, by number."""

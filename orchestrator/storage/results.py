@@ -39,6 +39,7 @@ class StudyResult:
             stages that were reused count what they cost at first. Empty where that is not known.
         rule: How the choice was made: ``objective``, ``accuracy_tolerance``, ``epoch``, ``tie``,
             and where they are used ``accuracy_errors`` and ``keep_default``.
+        varied: Whether each seed has a split of its own.
         subset: Limits on the images, such as ``train_limit 5000, test_limit 1000``; empty where the
             whole data set took part.
 
@@ -71,6 +72,7 @@ class StudyResult:
     default_predictions: str = ""
     seconds: tuple[float, ...] = ()
     rule: dict[str, str] = field(default_factory=dict)
+    varied: bool = False
     subset: str = ""
 
     def __post_init__(self) -> None:
@@ -156,6 +158,7 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
         default_predictions=chosen.default_predictions if chosen else "",
         seconds=_known([trial.chain_seconds for trial in ours]),
         rule={name: as_text(value) for name, value in study.rule.items()},
+        varied="splits" in study.origin,
         subset=_subset(study),
     )
 
@@ -186,4 +189,4 @@ def _of_the_choice(study: Study, chosen: Trial, tests: list[Trial]) -> list[Tria
     }
     if chosen.seed in by_seed and chosen.test:
         by_seed[chosen.seed] = chosen
-    return list(by_seed.values())
+    return [trial for trial in by_seed.values() if study.shows(trial.seed)]

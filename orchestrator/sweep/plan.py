@@ -78,7 +78,7 @@ class Plan:
         """Return the number of trials by stage."""
         counts: Counter[str] = Counter()
         for study in self.studies:
-            counts[study.stage] += study.trials + len(self.spec.seeds) - 1
+            counts[study.stage] += study.trials + len(self.spec.all_seeds) - 1
         return counts
 
 

@@ -70,8 +70,9 @@ NO_TRAINING = Protocol(name=GIVEN, epochs=1, batch_size=1, lr=1.0)
 class SplitModel(_Strict):
     """How a data set's training part is divided; see ``trainables.data.SplitSpec``.
 
-    Of logits, ``validation`` are the rows that calibrators are fitted on; by default all but those
-    of the test.
+    With ``vary``, every seed of the sweep draws validation rows of its own; the test rows are the
+    same for all. Of logits, whose seeds draw rows anyway, ``validation`` are the rows that
+    calibrators are fitted on; by default all but those of the test.
     """
 
     validation: float | int | None = None
@@ -79,6 +80,7 @@ class SplitModel(_Strict):
     train_limit: int | None = None
     test_limit: int | None = None
     seed: Seed = 0
+    vary: bool = False
 
 
 class TaskSpec(_Strict):
@@ -157,13 +159,18 @@ class TaskSpec(_Strict):
 
     @property
     def split_spec(self) -> SplitSpec:
-        """Return the split, with the protocol's validation share where the task names none."""
-        fields = self.split.model_dump(exclude_none=True)
+        """Return the search's split, with the protocol's validation share where none is named."""
+        fields = self.split.model_dump(exclude_none=True, exclude={"vary"})
         if self.split.validation is None:
             own = SOURCES.get(self.dataset.partition(":")[0]).validation
             share = self.resolved_protocol.validation
             fields["validation"] = own if share is None else share
         return SplitSpec(**fields)
+
+    @property
+    def varies(self) -> bool:
+        """Tell whether every seed of the sweep has a split of its own."""
+        return self.given or self.split.vary
 
     def split_on(self, seed: int, whole: bool) -> SplitSpec:
         """Return the split for a seed of the sweep.
@@ -172,14 +179,14 @@ class TaskSpec(_Strict):
         """
         split = self.split_spec
         if not self.given:
-            return split
+            return replace(split, validation_seed=seed) if self.split.vary else split
         if whole:
             return replace(split, seed=(split.seed << SEED_BITS) + seed)
         return replace(split, validation_seed=seed)
 
     def data_name(self, seed: int) -> str:
         """Return what the task's data for a seed are called within a sweep."""
-        return f"{self.id} {seed}" if self.given else self.id  # No task has a space in its name.
+        return f"{self.id} {seed}" if self.varies else self.id  # No task has a space in its name.
 
 
 class RangeModel(_Strict):
@@ -205,6 +212,8 @@ class SearchModel(_Strict):
         scheduler: ``asha`` stops weak trials early, a study at a time; the outcome then depends on
             the order in which trials report, so that two runs need not agree.
         objective: The validation metric to minimise.
+        seed: Of all that is searched; null for the first of the sweep's ``seeds``. With one that is
+            not among them, tables hold runs only that no choice has seen.
         accuracy_tolerance: How far, as a fraction, validation accuracy may fall below plain
             cross-entropy before the shortfall is added to the objective; null for no guard.
         accuracy_errors: How many standard errors of that difference, paired by validation row, it
@@ -223,6 +232,7 @@ class SearchModel(_Strict):
     sampler: Literal["tpe", "random", "gp", "grid"] = "tpe"
     scheduler: Literal["none", "asha"] = "none"
     objective: Objective = "ece"
+    seed: Seed | None = None
     accuracy_tolerance: Annotated[float, Field(ge=0, le=1)] | None = 0.01
     accuracy_errors: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     keep_default: bool = False
@@ -311,7 +321,8 @@ class SweepSpec(_Strict):
         recipes: What to compare, with wildcards.
         variants: Parts under other names, for recipes to use.
         search: Budget and rules of the search.
-        seeds: The first is used by the search; chosen configurations run with all of them.
+        seeds: Chosen configurations run with all of them; the search uses the first, unless
+            ``search.seed`` names another.
         resources: What a trial takes.
         tags: Marks of one's own on every run of the sweep, to ask by later.
         tracking: Where runs are tracked.
@@ -402,6 +413,12 @@ class SweepSpec(_Strict):
     def given(self) -> bool:
         """Tell whether the tasks are logits that were computed elsewhere."""
         return self.tasks[0].given
+
+    @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """Return the seeds of all runs, the search's first."""
+        first = self.seeds[0] if self.search.seed is None else self.search.seed
+        return (first, *(seed for seed in self.seeds if seed != first))
 
     def base(self, part: str) -> str:
         """Return the method, refinement or calibrator that a part is, or is a variant of."""

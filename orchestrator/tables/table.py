@@ -11,6 +11,7 @@ from itertools import chain, groupby, product
 from typing import NamedTuple
 
 from orchestrator.storage.results import StudyResult
+from orchestrator.sweep.recipes import is_calibrator
 from orchestrator.tables.columns import Column, column, floor_of
 from trainables.common.errors import InputError
 
@@ -342,7 +343,9 @@ class ComparisonTable:
         counts = {len(result.test) for result in self._used if result.test}
         if max(counts, default=1) > 1:
             seeds = str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
-            yield f"mean ± sample standard deviation over {seeds} seeds"
+            yield f"mean ± sample standard deviation over {seeds} seeds{self._of_seeds()}"
+        if any(_ends_in_calibrator(recipe) for recipe in self.recipes):
+            yield "calibrators are fitted on the validation rows that choose configurations"
         baselines = dict.fromkeys(row.baseline for row in self.rows if row.baseline)
         if baselines:
             other = next(iter(baselines)) if len(baselines) == 1 else "that it varies"
@@ -355,6 +358,15 @@ class ComparisonTable:
                 f"on average on these test rows; {INSIDE} a figure not above it, {SIMILAR} a "
                 "difference not above it"
             )
+
+    def _of_seeds(self) -> str:
+        """Return what is known of the seeds: whether the search has seen one, and of splits."""
+        known = [result for result in self._used if result.searched_predictions]
+        own = {result.searched_predictions in result.predictions for result in known}
+        told = " and splits" if any(r.varied for r in self._used) else ""
+        if own == {True}:
+            return f"{told}, the search's among them"
+        return f"{told} that no search has seen" if own == {False} else told
 
     def _of_gains(self) -> Iterator[str]:
         """Yield what the gains of a search say, and of which rows none is known."""
@@ -430,6 +442,11 @@ def _outcome(result: StudyResult | None) -> Notice | None:
         counts = f"{result.trials_finished} trials finished, {result.trials_failed} failed"
         return Notice("running", f"running ({counts})")
     return None if result.test else Notice("no figures", "finished, without test figures")
+
+
+def _ends_in_calibrator(recipe: str) -> bool:
+    method, _, last = recipe.rpartition("+")
+    return bool(method) and is_calibrator(last)
 
 
 def _named(results: Sequence[StudyResult]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from orchestrator.search.trials import TrialSpec
 from orchestrator.storage.events import TrialFinished
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import make_plan
-from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from orchestrator.sweep.spec import SplitModel, SweepSpec, parse_sweep
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.metrics import calibration_report
 
@@ -152,6 +153,30 @@ def test_further_seeds_build_on_the_same_seed(data: dict[str, PreparedData]) -> 
     assert refined is not None
     assert refined.trial.request.seed == 1
     assert refined.trial.request.upstream == upstream.outcome.artifact
+
+
+def test_the_search_may_have_a_seed_and_a_split_of_its_own(tmp_path: Path) -> None:
+    spec = make_spec("mbls, mbls+ts", trials=2, seed=7, accuracy_tolerance=None)
+    task = spec.tasks[0].model_copy(update={"split": SplitModel(vary=True)})
+    spec = spec.model_copy(update={"tasks": (task,)})
+    seeds = spec.all_seeds
+    rows = {
+        task.data_name(seed): prepare("digits", tmp_path, task.split_on(seed, False), tmp_path)
+        for seed in seeds
+    }
+    assert (seeds, len({found.key for found in rows.values()})) == ((7, 0, 1), 3)
+    assert len({found.test().labels.tobytes() for found in rows.values()}) == 1
+    state, events = make_state(spec, rows)
+    asked = [(trial.role, trial.request) for trial in drive(state, 1, random.Random(0))]
+    assert state.finished
+    assert {r.seed for role, r in asked if role == "search"} == {7}
+    assert {r.data for _, r in asked if r.seed == 7} == {str(rows[f"{TASK} 7"].directory)}
+    assert {r.data for _, r in asked if r.seed == 1} == {str(rows[f"{TASK} 1"].directory)}
+    opened = [event for event in events if event.event == "study_opened"]
+    assert all(event.origin["seeds"] == [0, 1] for event in opened)
+    assert all(event.origin["splits"]["7"]["validation_seed"] == 7 for event in opened)
+    for study in state.studies.values():
+        assert [found.trial.seed for found in study.seeds.values() if found] == [7, 0, 1]
 
 
 def test_the_lowest_guarded_objective_wins(data: dict[str, PreparedData]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 import orchestrator.tracking
 from orchestrator.cli import main
 from orchestrator.statistics import paired_bootstrap, search_gains
+from orchestrator.tables.arrange import build_table
 
 LABELS = torch.arange(300) % 4
 FIELDS = {"dataset": "digits", "model": "convnet"}
@@ -128,3 +130,19 @@ def test_what_cannot_be_shown_is_one_line(table, arguments, message):
     assert code == 2
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_the_table_says_whether_the_search_has_seen_its_seeds(searched, made_up):
+    result = searched("ls+ts", made_up(LABELS, 0), None)
+    seeds = (result.searched_predictions, "other")
+    two = replace(result, test=2 * result.test, predictions=seeds)
+    fresh = replace(two, predictions=("one", "other"), varied=True)
+    notes = [build_table([found], ("ece",)).notes() for found in (two, fresh)]
+    assert [lines[0].partition("2 seeds")[2] for lines in notes] == [
+        ", the search's among them",
+        " and splits that no search has seen",
+    ]
+    told = "calibrators are fitted on the validation rows that choose configurations"
+    assert all(told in lines for lines in notes)
+    plain = replace(two, recipe="ls")
+    assert told not in build_table([plain], ("ece",)).notes()

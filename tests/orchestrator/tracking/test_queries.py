@@ -301,6 +301,28 @@ def test_where_a_result_comes_from_travels_with_it(writer, store):
     assert result.test == ({"ece": 0.1}, {"ece": 0.1})
 
 
+@pytest.mark.parametrize("seeds", [[1, 2], [0, 1, 2], None])
+def test_tables_hold_the_seeds_of_the_sweep_not_that_of_its_search(writer, store, seeds):
+    writer.start()
+    origin = {"seeds": seeds, "splits": {}} if seeds else {"split": {}}
+    study = writer.open("mbls", origin=origin)
+    key = writer.trial(study, 0, 0.2, configuration=CONFIGURATION)
+    trials = [key]
+    for seed in (1, 2):
+        again = {"role": "seed", "seed": seed, "configuration": CONFIGURATION}
+        trials.append(writer.trial(study, seed, 0.2, **again))
+    writer.close(study, key)
+    for seed, trial in enumerate(trials):
+        writer.evaluate(
+            trial, study, seed=seed, test_ece=seed / 10, facts={"predictions": f"p{seed}"}
+        )
+    for results in both(writer, store):
+        shown = seeds or [0, 1, 2]
+        assert [test["ece"] for test in results[0].test] == [seed / 10 for seed in shown]
+        assert results[0].predictions == tuple(f"p{seed}" for seed in shown)
+        assert (results[0].searched_predictions, results[0].varied) == ("p0", bool(seeds))
+
+
 def test_a_cost_that_is_not_known_for_every_seed_is_left_out(writer, store):
     writer.start()
     study = writer.open("mbls+ts")
