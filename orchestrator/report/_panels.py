@@ -21,6 +21,7 @@ from trainables.common.errors import InputError
 from trainables.metrics import (
     ReliabilityCurve,
     RiskCoverageCurve,
+    estimated_error,
     reliability_curve,
     risk_coverage_curve,
 )
@@ -37,10 +38,17 @@ FAR = 3.0  # How many times the usual reach of an interval still fits; others ar
 
 @dataclass(frozen=True)
 class Curves:
-    """One recipe's: reliability of the rows of all seeds together, and risk, one a seed."""
+    """One recipe's.
+
+    Attributes:
+        reliability: Of the rows of all seeds together.
+        risk: One a seed.
+        error: Estimated true calibration error, the mean over seeds; see ``estimated_error``.
+    """
 
     reliability: ReliabilityCurve
     risk: tuple[RiskCoverageCurve, ...]
+    error: float
 
     @property
     def area(self) -> float:
@@ -99,9 +107,10 @@ def measure(
 def _curves(seeds: tuple[Tensor, ...], labels: Sequence[Tensor]) -> Curves:
     own = labels[: len(seeds)]
     together = reliability_curve(logits=torch.cat(seeds), labels=torch.cat(list(own)))
-    each = zip(seeds, own, strict=True)
+    each = list(zip(seeds, own, strict=True))
     risk = tuple(risk_coverage_curve(logits=seed, labels=truth) for seed, truth in each)
-    return Curves(together, risk)
+    error = fmean(estimated_error(logits=seed, labels=truth) for seed, truth in each)
+    return Curves(together, risk, error)
 
 
 def reliability_panel(curve: ReliabilityCurve, recipe: str, seeds: int) -> Chart:

@@ -149,7 +149,8 @@ def _reliability(table: ComparisonTable, measured: Measured) -> list[Figure]:
         found = table.summary(row.label, table.tasks[0], "ece")
         if curves and found:
             chart = _panels.reliability_panel(curves.reliability, row.label, len(curves.risk))
-            panels.append(Figure(row.label, chart, f"ECE {column('ece').show(found.mean)} %"))
+            ece, true = (column("ece").show(value) for value in (found.mean, curves.error))
+            panels.append(Figure(row.label, chart, f"ECE {ece} %, estimated true error {true} %"))
     return panels
 
 

@@ -6,6 +6,7 @@ from ._curves import (
     reliability_diagram,
     risk_coverage_curve,
 )
+from ._estimated import estimated_error
 from ._floor import NoiseFloor, noise_floor, noise_floors
 from ._metrics import FLOORED, METRICS, REPORTED, Metric, metrics_digest
 from ._report import calibration_report, evaluation_report
@@ -26,6 +27,7 @@ __all__ = [
     "bin_index",
     "calibration_report",
     "calibration_reports",
+    "estimated_error",
     "evaluation_report",
     "metrics_digest",
     "noise_floor",

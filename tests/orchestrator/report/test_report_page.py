@@ -119,6 +119,7 @@ def test_every_part_is_there(parsed, page):
     assert sum("objective" in text for text in parsed.texts("summary")) == 6
     assert "Share of the objective's variance (fANOVA, 11 trials)." in page.replace("&#39;", "'")
     assert "3 trials are too few to tell importance; 10 are needed." in parsed.texts("p")
+    assert page.count(" %, estimated true error ") == 6
     assert "Sparsity of MaC-Cal" in parsed.texts("h2")
     costs = {row[0][0]: row[1][0] for row in parsed.rows("Seconds to compute")}
     assert costs["ce"] == "10.5"

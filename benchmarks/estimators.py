@@ -1,0 +1,235 @@
+r"""Judges estimators of calibration error where the true error is known.
+
+Takes real networks' probabilities (`.npz` files as `calsweep calibrate` reads them), fits maps of
+several families to each file on all of its rows, and takes what a map gives for the truth: labels
+are redrawn from it, so that the true error of the network's own probabilities, and of sharper and
+flatter ones, is known. Each estimator then sees some rows and one draw of labels:
+
+    OMP_NUM_THREADS=1 python benchmarks/estimators.py ../shared/data/logits --kind probs
+
+Two errors have a truth here: that of the top-label confidence, ``E|c - P(correct | c)|``, which ECE
+and its like estimate, and that of all probabilities, ``E sum_k |p_k - P(k | p)|``, the L1 error of
+V-ECE (repository probkit/V-ECE), whose variational estimate is
+``E <sign(g(p) - p), y - p>`` with g fitted on other rows: on average too low, the more so the worse
+the map g.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+from torch.nn import functional as F
+
+from orchestrator.logits.files import read_logits
+from trainables.calibrators import build_calibrator, cross_fit
+from trainables.metrics import estimated_error, row_terms
+
+TRUTHS = ("svs", "isotonic", "spline")
+TEMPERATURES = (0.7, 1.0, 1.5)
+NEIGHBOURS = 50  # Rows of equal confidence over which a true probability is averaged.
+GOAL = "The goal is an error of at most 38 % of the truth at 30 ms per 1,000 rows."
+
+
+@dataclass(frozen=True)
+class Case:
+    """Probabilities with a known truth.
+
+    Attributes:
+        log_probs: What is judged, (N, K).
+        truth: Probability of each label, (N, K).
+    """
+
+    name: str
+    log_probs: Tensor
+    truth: Tensor
+
+    @property
+    def top(self) -> float:
+        """The true error of the top-label confidence."""
+        confidence, predicted = self.log_probs.exp().max(1)
+        right = self.truth.gather(1, predicted[:, None]).squeeze(1)
+        return conditional_gap(confidence, right)
+
+    @property
+    def classwise(self) -> float:
+        """The true class-wise error, the mean over classes."""
+        pairs = zip(self.log_probs.exp().T, self.truth.T, strict=True)
+        return float(np.mean([conditional_gap(own, true) for own, true in pairs]))
+
+    @property
+    def whole(self) -> float:
+        """The true L1 error of all probabilities."""
+        return float((self.log_probs.exp() - self.truth).abs().sum(1).mean())
+
+
+def conditional_gap(scores: Tensor, chances: Tensor) -> float:
+    """Return the mean of ``|s - E[chance | s]|`` over neighbours in the order of the scores."""
+    rows = len(scores) // NEIGHBOURS * NEIGHBOURS
+    gaps = (scores - chances)[scores.argsort()][:rows]
+    return float(gaps.view(-1, NEIGHBOURS).mean(1).abs().mean())
+
+
+def reported(name: str) -> Callable[[Tensor, Tensor], float]:
+    """Return an estimator that test metrics hold."""
+    return lambda log_probs, labels: float(row_terms(name, log_probs, labels).mean())
+
+
+def variational(calibrator: str) -> Callable[[Tensor, Tensor], float]:
+    """Return V-ECE's estimate of the L1 error of all probabilities, by a cross-fitted map."""
+
+    def estimate(log_probs: Tensor, labels: Tensor) -> float:
+        probs = log_probs.exp()
+        mapped = cross_fit(lambda: build_calibrator(calibrator), log_probs, labels).exp()
+        away = F.one_hot(labels, probs.shape[1]) - probs
+        return max(0.0, float(((mapped - probs).sign() * away).sum(1).mean()))
+
+    return estimate
+
+
+def distance(calibrator: str) -> Callable[[Tensor, Tensor], float]:
+    """Return the mean distance to a map that is fitted to the same rows."""
+
+    def estimate(log_probs: Tensor, labels: Tensor) -> float:
+        mapped = build_calibrator(calibrator).fit(log_probs, labels)(log_probs).exp()
+        return float((mapped - log_probs.exp()).abs().sum(1).mean())
+
+    return estimate
+
+
+def top_variational(log_probs: Tensor, labels: Tensor) -> float:
+    """Return V-ECE's estimate of the top-label error, by cross-fitted beta calibration."""
+    confidence, predicted = log_probs.exp().max(1)
+    right = (predicted == labels).long()
+    pair = torch.stack([torch.log1p(-confidence.clamp(max=1 - 1e-12)), confidence.log()], 1)
+    mapped = cross_fit(lambda: build_calibrator("beta"), pair, right).exp()[:, 1]
+    return max(0.0, float(((mapped - confidence).sign() * (right - confidence)).mean()))
+
+
+TOP: dict[str, Callable[[Tensor, Tensor], float]] = {
+    "ECE, 15 bins": reported("ece"),
+    "AECE, 15 bins": reported("aece"),
+    "debiased ECE": reported("debiased_ece"),
+    "smooth ECE": reported("smooth_ece"),
+    "variational, beta map": top_variational,
+    "**estimated_error**": lambda log_probs, labels: estimated_error(log_probs, None, labels),
+}
+classwise = reported("cwece")
+CLASSWISE = {"cwECE, 15 bins": classwise}
+WHOLE = {
+    "variational, ts": variational("ts"),
+    "variational, svs": variational("svs"),
+    "variational, sms": variational("sms"),
+    "distance to ts": distance("ts"),
+    "distance to svs": distance("svs"),
+    "K times cwECE": lambda log_probs, labels: log_probs.shape[1] * classwise(log_probs, labels),
+}
+
+
+def cases(paths: list[Path], kind: str | None) -> Iterator[Case]:
+    """Yield every file at every temperature under every truth."""
+    for path in paths:
+        rows = read_logits(path, kind).rows
+        log_probs = torch.as_tensor(rows.logits).double().log_softmax(1)
+        labels = torch.as_tensor(rows.labels)
+        for family in TRUTHS:
+            truth = build_calibrator(family).fit(log_probs, labels)(log_probs).exp()
+            for temperature in TEMPERATURES:
+                judged = (log_probs / temperature).log_softmax(1)
+                yield Case(f"{path.stem} {family} {temperature}", judged, truth)
+
+
+def judge(
+    found: list[Case],
+    truths: NDArray[np.float64],
+    estimate: Callable[[Tensor, Tensor], float],
+    rows: int,
+    draws: int,
+) -> dict[str, float]:
+    """Return what an estimator's values on redrawn labels differ by from the truths."""
+    values = np.empty((draws, len(found)))
+    seconds = 0.0
+    for draw in range(draws):
+        for place, case in enumerate(found):
+            generator = torch.Generator().manual_seed(1000 * draw + place)
+            chosen = torch.randperm(len(case.truth), generator=generator)[:rows]
+            labels = torch.multinomial(case.truth[chosen], 1, generator=generator).squeeze(1)
+            started = time.process_time()
+            values[draw, place] = estimate(case.log_probs[chosen], labels)
+            seconds += time.process_time() - started
+    gaps = values - truths
+    return {
+        "bias": 100 * float(gaps.mean()),
+        "error": 100 * float((np.abs(gaps) / truths).mean()),
+        "pooled": 100 * float(np.abs(gaps).mean() / truths.mean()),
+        "over": 100 * float((gaps > 0).mean()),
+        "ranks": float(np.mean([stats.spearmanr(row, truths)[0] for row in values])),
+        "ms": 1e6 * seconds / values.size / rows,
+    }
+
+
+def table(
+    title: str,
+    found: list[Case],
+    truths: list[float],
+    estimators: dict[str, Callable[[Tensor, Tensor], float]],
+    arguments: argparse.Namespace,
+) -> Iterator[str]:
+    """Yield the lines of one table."""
+    yield f"## {title}\n"
+    yield f"True errors from {100 * min(truths):.2f} to {100 * max(truths):.2f} %.\n"
+    yield "| estimator | rows | bias, points | error / truth, % | pooled, % | too high, % | rank"
+    yield " correlation | CPU ms per 1,000 rows |\n|---|---|---|---|---|---|---|---|"
+    for name, estimate in estimators.items():
+        for rows in arguments.rows:
+            row = judge(found, np.array(truths), estimate, rows, arguments.draws)
+            yield (
+                f"| {name} | {rows} | {row['bias']:+.2f} | {row['error']:.0f} | "
+                f"{row['pooled']:.0f} | {row['over']:.0f} | {row['ranks']:.2f} | {row['ms']:.1f} |"
+            )
+
+
+def main() -> None:
+    """Judge every estimator and print the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("place", type=Path, help="a file of logits or probabilities, or a folder")
+    parser.add_argument("--kind", choices=("logits", "probs"))
+    parser.add_argument("--rows", type=int, nargs="+", default=[500, 1000, 5000])
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--parts", nargs="+", default=["top", "classwise", "whole"])
+    arguments = parser.parse_args()
+    place = arguments.place
+    paths = sorted(place.glob("*.np*")) if place.is_dir() else [place]
+    if not paths:
+        parser.error(f"{place} holds no .npz or .npy file")
+    torch.set_num_threads(1)
+    found = list(cases(paths, arguments.kind))
+    print(
+        f"{platform.processor() or platform.machine()}, 1 thread, torch {torch.__version__}; "
+        f"{len(found)} cases of {len(paths)} files, {arguments.draws} draws of labels each; "
+        f"load average {os.getloadavg()[0]:.1f}. {GOAL}\n"
+    )
+    parts = {
+        "top": ("The top-label confidence", [case.top for case in found], TOP),
+        "classwise": ("Class by class", [case.classwise for case in found], CLASSWISE),
+        "whole": ("All probabilities, L1", [case.whole for case in found], WHOLE),
+    }
+    for part in arguments.parts:
+        title, truths, estimators = parts[part]
+        for line in table(title, found, truths, estimators, arguments):
+            print(line, flush=True, end="" if line.endswith("rank") else "\n")
+        print()
+
+
+if __name__ == "__main__":
+    main()
