@@ -202,7 +202,7 @@ def _searches(job: Job) -> list[Judged]:
         table = Table(study, rows)
         for name, spec in specs.items():
             # Without other rows only other suggestions make another search.
-            found = simulate(table, spec, spec.seeds[0] + seed, settings.budgets)
+            found = simulate(table, spec, spec.all_seeds[0] + seed, settings.budgets)
             judged += _judged(name, sweep, study, number, found, settings.judge)
     return judged
 
