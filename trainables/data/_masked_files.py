@@ -12,7 +12,7 @@ import numpy as np
 
 from trainables.common.errors import InputError
 from trainables.data._files import opened
-from trainables.data._inputs import DatasetInfo
+from trainables.data._inputs import DatasetInfo, check_classes
 from trainables.data._masked import MASK_OUTSIDE, VOID, MaskedImages
 from trainables.data._published import IMAGENET_MEAN, IMAGENET_STD
 from trainables.data._rows import Rows
@@ -158,12 +158,23 @@ class MaskedReader(Reader):
         """Return the files of each part.
 
         Raises:
-            InputError: If a list is absent, empty, or names a file that is absent.
+            InputError: If a list is absent, empty, or names a file that is absent, or one that is
+                named already.
         """
         lists = self.lists()
         if "train" not in lists:
             raise InputError(f"{self.path / LISTS / 'train.txt'} does not exist; {LAYOUT}")
-        return {part: self._listed(path) for part, path in lists.items()}
+        found = {part: self._listed(path) for part, path in lists.items()}
+        seen: dict[Path, Path] = {}
+        for part, path in lists.items():
+            for image, _ in found[part]:
+                if image in seen:
+                    raise InputError(
+                        f"{path} names {image.stem}, and so does {seen[image]}: an image may be "
+                        "named once"
+                    )
+                seen[image] = path
+        return found
 
     def _listed(self, path: Path) -> list[tuple[Path, Path]]:
         try:
@@ -226,9 +237,11 @@ class MaskedReader(Reader):
             highest = max(_highest(mask) for _, mask in train)
             return tuple(str(number) for number in range(max(highest, 1) + 1))
         try:
-            return tuple(json.loads(path.read_text(encoding="utf-8"))["classes"])
+            classes = tuple(map(str, json.loads(path.read_text(encoding="utf-8"))["classes"]))
+            check_classes(classes)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f'{path} is no {{"classes": [NAME, ...]}}: {error!r}') from error
+            raise InputError(f'{path} is no {{"classes": [NAME, ...]}}: {error}') from error
+        return classes
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         train, test, _ = self._rows()
@@ -246,8 +259,11 @@ class MaskedReader(Reader):
         return found + [file for pair in pairs for file in pair]
 
     def test_paths(self) -> list[Path]:
-        """Return images and masks of the test list; of all lists where there is none."""
-        train, test, _ = self._rows()
+        """Return images and masks of the test list; all where there is none, or a list is wrong."""
+        try:
+            train, test, _ = self._rows()
+        except InputError:
+            return [self.path]
         return [file for pair in (test or train) for file in pair]
 
     def check(self) -> SourceStatus:

@@ -150,6 +150,8 @@ def damage(folder: Path, what: str) -> None:
         "colour": lambda: Image.fromarray(np.zeros((11, 13, 3), np.uint8)).save(mask),
         "missing": lambda: mask.unlink(),
         "empty": lambda: names.write_text(" \n"),
+        "twice": lambda: names.write_text("train0\ntest1\n"),
+        "classes": lambda: (folder / "classes.json").write_text('{"classes": ["a"]}'),
         "no list": lambda: names.unlink(),
     }
     changes[what]()
@@ -164,6 +166,8 @@ def damage(folder: Path, what: str) -> None:
         ("colour", r"train1\.png has image mode RGB, allowed is a palette or grey PNG"),
         ("missing", r"train1\.png does not exist, but .*train\.txt names it"),
         ("empty", r"train\.txt is empty; needed is a name a line"),
+        ("twice", r"test\.txt names test1, and so does .*train\.txt: an image may be named once"),
+        ("classes", r"classes\.json is no .*two or more different names"),
         ("no list", r"train\.txt does not exist; lay it out as PATH/JPEGImages"),
     ],
 )
@@ -192,15 +196,18 @@ def test_voc2012_tests_on_its_validation_list_and_trains_on_more_where_that_is(
     assert data.info.classes[15] == "person"
     masks = place / "SegmentationClassAug"
     masks.mkdir()
-    names = ["val2", *(f"train{k}" for k in range(20))]
-    for name in [*names, "val0", "val1"]:
-        mask = (place / "SegmentationClass" / f"{name}.png").read_bytes()
-        (masks / f"{name}.png").write_bytes(mask)
+    names = ["more0", *(f"train{k}" for k in range(20))]
+    write(place, more=1)
+    for mask in (place / "SegmentationClass").iterdir():
+        (masks / mask.name).write_bytes(mask.read_bytes())
     (place / LISTS / "trainaug.txt").write_text("\n".join(names))
     more = prepare("voc2012", tmp_path, OWN, tmp_path / "p", download=False)
     assert more.counts == {"train": 19, "validation": 2, "test": 3}
     sealed = find_reader("voc2012", tmp_path).test_paths()
     assert masks / "val0.png" in sealed
+    (place / LISTS / "val.txt").unlink()
+    (place / LISTS / "trainaug.txt").write_text("nobody")
+    assert place in find_reader("voc2012", tmp_path).test_paths()
 
 
 def test_voc2012_says_what_has_to_be_downloaded(tmp_path: Path) -> None:
