@@ -34,6 +34,7 @@ class _Split:
     task: str
     seed: int
     data: str
+    rows: int
     recipes: Mapping[str, tuple[str, Mapping[str, Any]] | None]
 
 
@@ -75,7 +76,8 @@ def run_arena(
             f"sweep {spec.name!r}: an arena fits published values; set search.trials to 1"
         )
     plan, data = make_plan(spec), prepare_data(spec)
-    splits = list(_splits(plan, data))
+    # The longest first, so that no process is left with one of them at the end.
+    splits = sorted(_splits(plan, data), key=lambda split: -split.rows)
     found: dict[tuple[str, int], dict[str, _Figures]] = {}
     # Fresh processes: one that is forked off a process with threads may wait for them for good.
     count = min(len(splits), workers or len(os.sched_getaffinity(0)))
@@ -96,7 +98,9 @@ def _splits(plan: Plan, data: Mapping[str, PreparedData]) -> Iterator[_Split]:
         studies = [study for study in plan if study.row and study.task.id == task.id]
         recipes = {study.recipe.name: _part(plan.spec, study) for study in studies}
         for seed in plan.spec.seeds:
-            yield _Split(task.id, seed, str(data[task.data_name(seed)].directory), recipes)
+            own = data[task.data_name(seed)]
+            rows = own.counts["validation"]
+            yield _Split(task.id, seed, str(own.directory), rows, recipes)
 
 
 def _part(spec: SweepSpec, study: StudyPlan) -> tuple[str, Mapping[str, Any]] | None:

@@ -10,19 +10,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from orchestrator import best_config
+from orchestrator.report import from_folder, render_report
 from orchestrator.running.arena import run_arena
 from orchestrator.running.data import prepare_data, preview_data
 from orchestrator.running.reproduce import reproduce
 from orchestrator.statistics import compare
 from orchestrator.storage.results import StudyResult
-from orchestrator.storage.storage import Storage
+from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking import study_results
 from tests.orchestrator.tiny_sweep import run_within
 from trainables.calibrators import build_calibrator
 from trainables.common.errors import InputError
+from trainables.data import PreparedData
 from trainables.metrics import calibration_report
+from trainables.stages.export import export_chain, load_chain
 
 SWEEP = """
 name: logits
@@ -281,9 +286,38 @@ def test_an_arena_has_the_figures_of_the_sweep(
                 assert ours[name] == pytest.approx(theirs[name], abs=1e-6)
 
 
+def test_what_is_best_can_be_fixed_in_another_sweep(folder: Path, spec: SweepSpec) -> None:
+    (best,) = best_config("one", "ets-cls", tracking_uri=spec.tracking_uri)
+    assert list(best.fixed) == ["given", "ets-cls"]
+    document = make_spec(folder).model_dump(mode="json")
+    document["search"]["fixed"] = best.fixed
+    assert SweepSpec.model_validate(document).fixed("ets-cls") == best.fixed["ets-cls"]
+
+
 def test_an_arena_searches_nothing(folder: Path) -> None:
     with pytest.raises(InputError, match=r"set search\.trials to 1"):
         run_arena(make_spec(folder, trials=3))
+
+
+def test_an_exported_calibrator_maps_logits_as_the_sweep_did(
+    folder: Path, spec: SweepSpec, results: dict[tuple[str, str], StudyResult], tmp_path: Path
+) -> None:
+    store, result = Storage.of(spec).store(), results["two", "ts"]
+    tested = store.find("evaluate", result.predictions[0])
+    data = PreparedData.open(Storage.of(spec).data / result.fingerprint)
+    assert tested is not None
+    export_chain(store, "calibrate", tested.record["upstream"], data.info, tmp_path)
+    rows = tested.tensors("test")
+    logits = np.load(folder / "files" / "two.npz")["logits"][rows["rows"].numpy()]
+    torch.testing.assert_close(load_chain(tmp_path)(logits), rows["log_probs"])
+    assert not list(tmp_path.rglob("validation*"))
+
+
+def test_the_report_of_several_sets_holds_their_arena(spec: SweepSpec) -> None:
+    pytest.importorskip("choix")
+    page = render_report(from_folder(SweepFolder.of(spec)))
+    assert "Every recipe against every other on 2 tasks of 2 networks, 2 splits each" in page
+    assert "Average rank by NLL" in page or "No ranks over data sets and models" in page
 
 
 @pytest.mark.parametrize("seed", [0, 1])
