@@ -74,7 +74,7 @@ def draw(outcome: ReplayOutcome) -> Figure:
     from matplotlib.figure import Figure
 
     shown = column(outcome.settings.judge)
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    figure = Figure(figsize=(8.5, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     summaries = outcome.summaries()
@@ -90,7 +90,7 @@ def draw(outcome: ReplayOutcome) -> Figure:
     axes.set_xticks(budgets := sorted({s.budget for s in summaries}), labels=map(str, budgets))
     axes.minorticks_off()
     axes.set(xlabel="trials of a study", ylabel=f"test {shown.heading}")
-    axes.legend(frameon=False, fontsize="small")
+    figure.legend(loc="outside right upper", frameon=False, fontsize="small")
     return figure
 
 

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from orchestrator.sweep.names import study_id
@@ -47,7 +48,7 @@ class StudyPlan:
     reference: str | None = None
     blockwise: bool = False
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Return the study's name."""
         return study_id(self.task.id, self.recipe.name)
