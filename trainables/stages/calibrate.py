@@ -14,7 +14,7 @@ class CalibrateStage(StageRun, stage="calibrate"):
     """Fits a post-hoc calibrator on validation logits, judged by cross-fitting.
 
     The metrics are those of rows that the calibrator which scored them was not fitted on (law 4);
-    the calibrator that is stored is fitted on all rows.
+    the calibrator that is stored is fitted on all rows. Pixels of one image share a fold.
     """
 
     epochs = 1
@@ -27,7 +27,8 @@ class CalibrateStage(StageRun, stage="calibrate"):
         self._calibrator = build().fit(logits, labels)
         pixels = self.data.validation_pixels
         groups = None if pixels is None else pixels.rows
-        held_out = cross_fit(build, logits, labels, CROSS_FIT_FOLDS, self.request.seed, groups)
+        folds = CROSS_FIT_FOLDS if groups is None else min(CROSS_FIT_FOLDS, len(groups.unique()))
+        held_out = cross_fit(build, logits, labels, folds, self.request.seed, groups)
         self._held_out = held_out.float()
         self.epoch = 1
         figures = {f"fit_{name}": value for name, value in self._calibrator.summary().items()}
