@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from orchestrator import comparison_table
 from orchestrator.storage.journal import read_events
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 SWEEP = """
 name: hurt
@@ -26,8 +26,8 @@ tasks:
     protocol: {{base: digits, epochs: 2}}
     split: {{train_limit: 200}}
 recipes: [ce, ls]
-search: {{trials: 2, sampler: random}}
-resources: {{concurrent: 1, max_failures: 2}}
+search: {{trials: 1}}
+resources: {{concurrent: 1, max_failures: 1}}
 storage: {storage}
 """
 
@@ -84,7 +84,7 @@ sys.meta_path.insert(0, Plant())
 class Hurt:
     """A sweep whose network raises an error so many times."""
 
-    def __init__(self, folder: Path, error: str, limit: int = 1000) -> None:
+    def __init__(self, folder: Path, error: str, limit: int) -> None:
         self.folder = folder
         models = folder / "models"
         models.mkdir()
@@ -101,7 +101,7 @@ class Hurt:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
 
@@ -129,55 +129,34 @@ class Hurt:
         return f"sqlite:///{self.folder}/storage/mlflow.db"
 
 
-def test_a_fault_that_passes_costs_restarts_only(tmp_path: Path) -> None:
-    sweep = Hurt(tmp_path, "torch.AcceleratorError('CUDA error: launch failure')", limit=2)
-    done = sweep.run("hurt.yaml")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert [end.status for end in sweep.ends()] == ["finished"] * 3
-    assert len(set(sweep.raised())) == 2
-
-
-def test_a_fault_that_stays_is_told_and_tried_again_when_resumed(tmp_path: Path) -> None:
-    sweep = Hurt(tmp_path, "OSError(5, 'Input/output error')")
+def test_a_fault_is_told_where_it_stays_and_forgotten_where_it_passes(tmp_path: Path) -> None:
+    sweep = Hurt(tmp_path, "OSError(5, 'Input/output error')", limit=5)
     assert sweep.run("hurt.yaml").returncode == 1
     ends = sweep.ends()
-    assert len(ends) == 3
+    assert len(ends) == 2
     for end in ends:
         assert (end.status, end.fault) == ("failed", "machine")
         assert end.reason == "OSError: [Errno 5] Input/output error"
         assert end.host == os.uname().nodename
         assert "flaky.py" in end.traceback.splitlines()[-2]
-    assert len(set(sweep.raised())) == 9  # Three trials, each started three times.
-    assert sweep.tracked() == {"FAILED": 3}
+    assert len(set(sweep.raised())) == 4  # Two trials, each started twice.
+    assert sweep.tracked() == {"FAILED": 2}
     results = comparison_table("hurt", tracking_uri=sweep.uri).results
     assert {result.reason for result in results.values()} == {
         "by a fault of the machine, a resumed sweep tries again: "
         "OSError: [Errno 5] Input/output error"
     }
 
-    (tmp_path / "error").unlink()
+    # The last of the five faults costs the resumed sweep a restart, nothing more.
     done = sweep.resume()
     assert done.returncode == 0, done.stderr[-3000:]
-    assert [end.status for end in sweep.ends()[3:]] == ["finished"] * 3
-    assert sorted(end.key for end in sweep.ends()[3:]) == sorted(end.key for end in ends)
-    assert sweep.tracked() == {"FINISHED": 3}
+    assert [end.status for end in sweep.ends()[2:]] == ["finished"] * 2
+    assert len(set(sweep.raised())) == 5
+    assert sorted(end.key for end in sweep.ends()[2:]) == sorted(end.key for end in ends)
+    assert sweep.tracked() == {"FINISHED": 2}
     results = comparison_table("hurt", tracking_uri=sweep.uri).results
     assert {(result.status, result.trials_failed) for result in results.values()} == {
         ("finished", 0)
     }
     assert sweep.resume().returncode == 0
-    assert len(sweep.ends()) == 6
-
-
-def test_a_fault_of_the_configuration_is_final(tmp_path: Path) -> None:
-    sweep = Hurt(tmp_path, "ValueError('out of range')")
-    assert sweep.run("hurt.yaml").returncode == 1
-    assert len(sweep.raised()) == 3
-    for end in sweep.ends():
-        assert (end.status, end.fault) == ("failed", "")
-        assert end.reason == "ValueError: out of range"
-        assert end.host == os.uname().nodename
-        assert "flaky.py" in end.traceback
-    (tmp_path / "error").unlink()
-    assert sweep.resume().returncode == 1
-    assert len(sweep.ends()) == 3
+    assert len(sweep.ends()) == 4

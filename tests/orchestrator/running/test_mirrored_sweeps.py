@@ -19,6 +19,7 @@ tasks:
     split: {{train_limit: 100, test_limit: 50}}
 recipes: [ce, ce+ts]
 search: {{trials: 1, accuracy_tolerance: null}}
+resources: {{concurrent: 1}}
 storage: {folder}/storage
 mirror: "{mirror}"
 """

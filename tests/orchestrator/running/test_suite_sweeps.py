@@ -27,6 +27,7 @@ tasks:
     suites: {suites}
 recipes: [ce]
 search: {{trials: 1}}
+resources: {{concurrent: 1}}
 storage: {folder}/storage
 data_root: {folder}/data
 """

@@ -47,6 +47,7 @@ tasks:
 recipes: [ce, ce+ts]
 search: {{trials: 1, accuracy_tolerance: null}}
 tracking: {{uri: "{uri}"}}
+resources: {{concurrent: 1}}
 storage: {storage}
 """
 
@@ -125,7 +126,7 @@ def test_a_sweep_leaves_and_shows_no_secret(gossip: ThreadingHTTPServer, tmp_pat
             seen |= command_lines(psutil.Process(run.pid)) if run.poll() is None else {}
             if journal.is_file() and b'"evaluated"' in journal.read_bytes():
                 gossip.server_close()  # Away: the sweep does not wait for it at its end.
-            time.sleep(0.1)
+            time.sleep(0.3)
         out, err = run.communicate()
         assert run.returncode == 0, err.decode()
         assert any("orchestrator.tracking" in line.decode() for line in seen.values())
