@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint docs clean
+.PHONY: setup demo test mutants lint docs clean
 
 setup: $(READY)
 
@@ -22,6 +22,12 @@ test: $(READY)
 		--numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long and chaos' tests/chaos
 
+# Plants bugs one by one; docs/results/mutants.md tells where and what survived. NAMES: some only.
+mutants: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,mutants]'
+	PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 1 $(NAMES)
+	$(BIN)/mutmut results
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,4 +39,4 @@ docs: $(READY)
 	$(BIN)/zensical build --clean --strict
 
 clean:
-	rm -rf $(VENV) build site *.egg-info
+	rm -rf $(VENV) build site mutants *.egg-info

@@ -161,7 +161,7 @@ STEPS = st.tuples(
 
 
 @settings(max_examples=12, derandomize=True, database=None)
-@given(salt=st.integers(0, 10**6), steps=st.lists(STEPS, max_size=40))
+@given(salt=st.integers(0, 10**6), steps=st.lists(STEPS, min_size=25, max_size=50))
 def test_whatever_happens_the_choice_is_that_of_the_undisturbed_sweep(
     prepared: dict[str, PreparedData], salt: int, steps: list[tuple[str, int]]
 ) -> None:
