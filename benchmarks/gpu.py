@@ -1,20 +1,23 @@
-"""Measures on a GPU what it is for: a network's throughput, many heads at once, a network tracked.
+"""Tries all that is for a GPU on one, and measures it: tests, throughput, many heads, trials.
 
 Run it as
 
-    python benchmarks/gpu.py --out benchmarks/results/gpu.md
+    python benchmarks/gpu.py --data FOLDER --out docs/results/gpu.md
 
-on a machine with a card. It does all three in one process, side by side with what they are compared
-with. ``--data FOLDER`` says where CIFAR-10 lies, prepared as sweeps have it; without it the third
-part is left out, and says so. Where there is no card it says that, and measures nothing.
+on a machine with a card, where ``FOLDER`` holds CIFAR-10; without it no trials are tracked. It runs
+the tests that need a card and ``calsweep doctor``, then measures in one process, side by side with
+what it is compared with. What cannot be measured says why, and the rest goes on. ``--quick`` takes
+a few steps of everything, to see that it works. Where there is no card it says that.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +29,7 @@ from orchestrator.running.run import run_sweep
 from orchestrator.storage.journal import read_events
 from orchestrator.sweep.spec import parse_sweep
 from trainables.common.devices import default_device
+from trainables.common.faults import reason_of
 from trainables.methods import build_method
 from trainables.refinements import HeadsTogether, HeadTrainer, build_refinement
 from trainables.stages.engine import Trainer
@@ -46,7 +50,7 @@ tasks:
         augmentation: crop-flip, compile: {compiled}}}
 recipes: [ls]
 search: {{trials: {trials}, sampler: random}}
-resources: {{concurrent: 1, train: {{cpu: 2, gpu: 1}}}}
+resources: {{concurrent: 1, graph: {graph}, train: {{cpu: 2, gpu: 1}}}}
 data_root: {data}
 storage: {storage}
 """
@@ -56,7 +60,8 @@ EXPLANATION = f"""\
   CIFAR-10's form, random crops and flips, cross-entropy; the engine (bfloat16, channels last,
   images on the card) and the papers' loop (a DataLoader with {WORKERS} workers, channels first,
   float32, a loss read back every step) in turn, {ROUNDS} rounds after one that does not count.
-  *compiled* is the engine with `compile: true`. Medians, with the smallest and largest.
+  *compiled* is the engine with `compile: true`, *recorded* with `graph: true`, and said is what it
+  then remarks. Medians, with the smallest and largest.
 - *heads*: one epoch of {HEADS} MaC-Cal heads (one width, {ROWS:,} rows of {FEATURES:,} features,
   {CLASSES} classes), together and one by one; the second epoch counts.
 - *tracked*: a sweep of trials of `resnet18` on CIFAR-10, from a trial's start to its end as the
@@ -64,58 +69,84 @@ EXPLANATION = f"""\
 """
 
 
+@dataclass(frozen=True)
+class Effort:
+    """How many steps an epoch has, and how many epochs count."""
+
+    quick: bool = False
+    steps: int = STEPS
+    rounds: int = ROUNDS
+
+
 def spread(values: list[float]) -> str:
     """Return the median with the smallest and largest."""
     return f"{np.median(values):,.4g} ({min(values):,.4g} to {max(values):,.4g})"
 
 
-def rates(run: dict[str, Callable[[], object]], device: torch.device) -> dict[str, list[float]]:
-    """Return images a second of each, in turn."""
-    for epoch in run.values():
-        epoch()
+def rates(
+    run: dict[str, Callable[[], object]], device: torch.device, effort: Effort
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Return images a second of each, in turn, and why others could not be measured."""
     found: dict[str, list[float]] = {name: [] for name in run}
-    for _ in range(ROUNDS):
-        for name, epoch in run.items():
+    failed: dict[str, str] = {}
+    for turn in range(effort.rounds + 1):
+        for name in [name for name in run if name not in failed]:
             started = clock(device)
-            epoch()
-            found[name].append(STEPS * BATCH / (clock(device) - started))
-    return found
+            try:
+                run[name]()
+            except Exception as error:  # noqa: BLE001 - said in the page
+                failed[name] = reason_of(error)
+                continue
+            if turn:
+                found[name].append(effort.steps * BATCH / (clock(device) - started))
+    return {name: values for name, values in found.items() if name not in failed}, failed
 
 
-def throughput(device: torch.device) -> list[str]:
+def throughput(device: torch.device, effort: Effort) -> list[str]:
     """Return the lines on ResNet-50."""
-    arrays, info = training_images(None, STEPS * BATCH)
-
-    def engine(compiled: bool) -> Callable[[], object]:
-        protocol = _protocol(compiled)
-        method = build_method({"ce": {}})
-        return Trainer(
-            "resnet50", method, arrays, info, protocol, 0, device, "bfloat16"
-        ).train_epoch
-
-    loop = PlainLoop("resnet50", arrays, info, _protocol(False), 0, device, WORKERS)
-    found = rates(
-        {"engine": engine(False), "compiled": engine(True), "plain loop": loop.train_epoch}, device
-    )
-    plain = np.asarray(found["plain loop"])
+    arrays, info = training_images(None, effort.steps * BATCH)
+    trainers = {
+        name: Trainer(
+            "resnet50",
+            build_method({"ce": {}}),
+            arrays,
+            info,
+            _protocol("compiled" in name, effort),
+            0,
+            device,
+            "bfloat16",
+            "recorded" in name,
+        )
+        for name in ("engine", "recorded", "compiled", "compiled and recorded")
+    }
+    loop = PlainLoop("resnet50", arrays, info, _protocol(False, effort), 0, device, WORKERS)
+    run: dict[str, Callable[[], object]] = {n: t.train_epoch for n, t in trainers.items()}
+    found, failed = rates({**run, "plain loop": loop.train_epoch}, device, effort)
     lines = ["| ResNet-50 | images a second | times the plain loop |", "| --- | ---: | ---: |"]
-    return lines + [
-        f"| {name} | {spread(values)} | {spread(list(np.asarray(values) / plain))} |"
-        for name, values in found.items()
-    ]
+    for name, values in found.items():
+        plain = found.get("plain loop")
+        times = spread(list(np.asarray(values) / np.asarray(plain))) if plain else ""
+        lines.append(f"| {name} | {spread(values)} | {times} |")
+    said = [f"{name}: {remark}" for name, made in trainers.items() for remark in made.remarks()]
+    return [*lines, "", *(f"- {n}: not measured: {why}" for n, why in failed.items()), *said]
 
 
-def _protocol(compiled: bool) -> Protocol:
+def _protocol(compiled: bool, effort: Effort) -> Protocol:
     return Protocol(
-        epochs=ROUNDS + 1, batch_size=BATCH, lr=0.01, augmentation="crop-flip", compile=compiled
+        epochs=effort.rounds + 1,
+        batch_size=BATCH,
+        lr=0.01,
+        augmentation="crop-flip",
+        compile=compiled,
     )
 
 
-def heads(device: torch.device) -> list[str]:
+def heads(device: torch.device, effort: Effort) -> list[str]:
     """Return the lines on many heads."""
+    rows = effort.steps * BATCH if effort.quick else ROWS
     draw = torch.Generator().manual_seed(0)
-    views = [torch.randn(ROWS, FEATURES, generator=draw).to(device)]
-    labels = torch.randint(0, CLASSES, (ROWS,), generator=draw)
+    views = [torch.randn(rows, FEATURES, generator=draw).to(device)]
+    labels = torch.randint(0, CLASSES, (rows,), generator=draw)
 
     def made() -> list[HeadTrainer]:
         return [
@@ -144,20 +175,35 @@ def heads(device: torch.device) -> list[str]:
         run()
         taken[name] = clock(device) - started
     ratio = taken["one by one"] / taken["together"]
-    rows = [f"| {name} | {seconds:.3g} |" for name, seconds in taken.items()]
+    lines = [f"| {name} | {seconds:.3g} |" for name, seconds in taken.items()]
     header = [f"| {HEADS} heads | seconds an epoch |", "| --- | ---: |"]
-    return [*header, *rows, f"| ratio | {ratio:.1f} |"]
+    return [*header, *lines, f"| ratio | {ratio:.1f} |"]
 
 
-def tracked(data: Path | None, epochs: int, trials: int, compiled: bool) -> list[str]:
+def ended(*command: str) -> list[str]:
+    """Return the command, how it ended and the last line that it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=Path(__file__).parents[1],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    last = [line for line in done.stdout.strip().splitlines() if not line.startswith("info")][-1:]
+    return [f"- `{' '.join(command)}`: exit code {done.returncode}; {''.join(last)}"]
+
+
+def tracked(data: Path | None, epochs: int, trials: int, compiled: bool, graph: bool) -> list[str]:
     """Return the lines on trials that are tracked."""
     if data is None:
-        return ["Tracked trials were not measured: `--data` did not say where CIFAR-10 lies."]
+        return ["Not measured: `--data` did not say where CIFAR-10 lies."]
     with tempfile.TemporaryDirectory() as storage:
         text = SWEEP.format(
             epochs=epochs,
             trials=trials,
             compiled=str(compiled).lower(),
+            graph=str(graph).lower(),
             data=data.resolve(),
             storage=storage,
         )
@@ -184,21 +230,35 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20, help="of a tracked trial")
     parser.add_argument("--trials", type=int, default=3, help="tracked")
     parser.add_argument("--compile", action="store_true", help="the tracked trials, too")
+    parser.add_argument("--graph", action="store_true", help="record the tracked trials' steps")
+    parser.add_argument("--quick", action="store_true", help="a few steps of everything")
     parser.add_argument("--out", type=Path, help="Markdown file to write")
     options = parser.parse_args()
     device = default_device()
     if device.type != "cuda":
         sys.exit("no card: torch sees no CUDA device here, so that nothing was measured")
-    parts = [
-        ["# On a GPU", "", EXPLANATION, describe(device)],
-        ["## ResNet-50", "", *throughput(device)],
-        ["## Heads", "", *heads(device)],
-        ["## Tracked", "", *tracked(options.data, options.epochs, options.trials, options.compile)],
-    ]
-    text = "\n\n".join("\n".join(part) for part in parts) + "\n"
+    effort = Effort(quick=True, steps=6, rounds=1) if options.quick else Effort()
+    tests = ["-m", "gpu", "-q", "-p", "no:cacheprovider"]
+    shape = options.epochs, options.trials, options.compile, options.graph
+    parts: dict[str, Callable[[], list[str]]] = {
+        "Tests": lambda: [*ended("pytest", *tests), *ended("orchestrator", "doctor")],
+        "ResNet-50": lambda: throughput(device, effort),
+        "Heads": lambda: heads(device, effort),
+        "Tracked": lambda: tracked(options.data, *shape),
+    }
+    text = "\n".join(["# On a GPU", "", EXPLANATION, describe(device), ""])
     sys.stdout.write(text)
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
+    for name, measure in parts.items():
+        try:
+            lines = measure()
+        except Exception as error:  # noqa: BLE001 - the other parts go on
+            lines = [f"Not measured: {reason_of(error)}"]
+        part = "\n".join([f"\n## {name}", "", *lines, ""])
+        sys.stdout.write(part)
+        sys.stdout.flush()
+        text += part
+        if options.out:
+            options.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
