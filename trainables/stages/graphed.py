@@ -59,16 +59,19 @@ class GraphedStep:
             self._step(*batch)
         elif self._warm < WARM_UP:
             self._warm += 1
-            self._watched(batch)
+            with self._aside():
+                # What is watched is not compiled, so that the first step is not.
+                take = self._watched if self._warm == WARM_UP else self._step
+                take(*batch)
         elif self._graph is None:
             self._record(batch)
         else:
             self._replay(batch)
 
-    def _watched(self, batch: tuple[Tensor, ...]) -> None:
+    def _watched(self, *batch: Tensor) -> None:
         """Take the step as it is written; find out whether the host has a part in it."""
         before = [int(counter) for counter in self._counters]
-        with self._aside(), _HostWork(self._counters) as host:
+        with _HostWork(self._counters) as host:
             self._step(*batch)
         self._counted = [int(c) - b for c, b in zip(self._counters, before, strict=True)]
         if host.found:
