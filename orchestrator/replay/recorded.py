@@ -15,7 +15,7 @@ from orchestrator.storage.journal import iterate_events
 from orchestrator.storage.ledger import Ledger, Study, Trial, read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import Plan, StudyPlan, make_plan
-from orchestrator.sweep.spec import SweepSpec
+from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from search_spaces import Parameter
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
@@ -104,6 +104,12 @@ class RecordedSweep:
     studies: tuple[RecordedStudy, ...]
     skipped: Mapping[str, str]
 
+    @property
+    def complete(self) -> bool:
+        """Tell whether the data of all tasks and seeds are still there."""
+        names = (t.data_name(seed) for t in self.spec.tasks for seed in self.spec.all_seeds)
+        return all(name in self.data for name in names)
+
     def epochs(self) -> Iterator[tuple[Trial, int, Mapping[str, float]]]:
         """Yield every trial's epochs, further seeds included, with the metrics of each."""
         for event in iterate_events(self.folder.journal, kinds=(Epoch,)):
@@ -129,8 +135,8 @@ def read_sweeps(
         done: Told how many trials were measured, and of how many, sweep by sweep.
 
     Raises:
-        InputError: If there is no such sweep or recipe, one that is named has not ended, the data
-            are gone, or nothing can be replayed.
+        InputError: If there is no such sweep or recipe, one that is named has not ended, or
+            nothing can be replayed.
     """
     known = {folder.name: folder for folder in storage.sweeps() if folder.journal.is_file()}
     for name in names:
@@ -160,7 +166,7 @@ def _read(
     done: Callable[[int, int], None],
 ) -> RecordedSweep:
     spec = storage.load_spec(folder.name)
-    plan, data = make_plan(spec), _data(storage, ledger)
+    plan, data = make_plan(spec), _data(storage, ledger, spec)
     every = {study.recipe.name for study in plan}
     for recipe in recipes:
         if recipe not in every:
@@ -209,7 +215,11 @@ class _Reader:
         finished = [t for t in known.searched if t.status == "finished"] if known else []
         if not finished:
             raise _NotReplayableError("no finished trial")
-        data = self._data[plan.task.id]
+        data = self._data.get(plan.task.data_name(finished[0].seed))
+        if data is None:
+            raise _NotReplayableError(
+                "its data are gone from the storage; run the sweep there again"
+            )
         trials = tuple(self._trial(trial, data) for trial in finished)
         labels = validation_rows(self._store, finished[0].stage, finished[0].artifact)[1]
         self._done(self._count, self._total)
@@ -228,21 +238,29 @@ class _Reader:
         return RecordedTrial(trial, logits, test)
 
 
-def _data(storage: Storage, ledger: Ledger) -> dict[str, PreparedData]:
-    """Return the prepared data of every task, by their fingerprint."""
-    prepared = {
-        found.key: found
-        for found in map(
-            PreparedData.open, sorted(p.parent for p in storage.data.glob("*/split.json"))
-        )
-    }
+def _data(storage: Storage, ledger: Ledger, spec: SweepSpec) -> dict[str, PreparedData]:
+    """Return the prepared data that are still there, by ``TaskSpec.data_name``."""
+    folders = sorted(path.parent for path in storage.data.glob("*/split.json"))
+    prepared = {found.key: found for found in map(PreparedData.open, folders)}
+    tasks = {task.id: task for task in spec.tasks}
+    names: dict[str, PreparedData] = {}
     for study in ledger.studies.values():
-        if study.fingerprint not in prepared:
-            raise InputError(
-                f"the data of {study.task} (fingerprint {study.fingerprint[:12]}) are not in "
-                f"{storage.data}; run the sweep there again to prepare them"
-            )
-    return {study.task: prepared[study.fingerprint] for study in ledger.studies.values()}
+        task, first = tasks[study.task], prepared.get(study.fingerprint)
+        if first is None:
+            continue
+        for seed in spec.all_seeds:
+            names |= {task.data_name(seed): found for found in _on(prepared, first, task, seed)}
+        names[task.data_name(spec.all_seeds[0])] = first
+    return names
+
+
+def _on(
+    prepared: Mapping[str, PreparedData], first: PreparedData, task: TaskSpec, seed: int
+) -> list[PreparedData]:
+    """Return the data of a task on a further seed, at most one."""
+    split = task.split_on(seed, first.split.validation_seed is None)
+    same = (found for found in prepared.values() if found.fingerprint == first.fingerprint)
+    return [found for found in same if found.split == split][:1]
 
 
 def _apart(parameter: Parameter, one: Any, other: Any) -> float:

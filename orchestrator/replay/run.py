@@ -173,7 +173,7 @@ def replay(
     return ReplayOutcome(
         settings,
         tuple(found),
-        {sweep.folder.name: repeat(sweep) for sweep in found},
+        {sweep.folder.name: repeat(sweep) for sweep in found if sweep.complete},
         judged,
         {name: reason for sweep in found for name, reason in sweep.skipped.items()},
     )

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,9 +89,8 @@ def simulate(table: Table, spec: SweepSpec, seed: int, budgets: tuple[int, ...] 
         budgets: Trials after which the choice is asked for, beside all.
     """
     plan = _alone(table.study, spec, seed)
-    state = SweepState(
-        plan, "replay", _data(table), lambda event: None, predictions=table.predictions
-    )
+    data = {table.study.plan.task.data_name(seed): table.study.data}
+    state = SweepState(plan, "replay", data, lambda event: None, predictions=table.predictions)
     study = state.studies[table.study.plan.id]
     positions: dict[int, int] = {}
     distances: list[float] = []
@@ -122,17 +120,14 @@ def _choice(state: SweepState, name: str, budget: int, positions: Mapping[int, i
 
 def _alone(study: RecordedStudy, spec: SweepSpec, seed: int) -> Plan:
     """Return the plan of one study and of what guards it, on one seed."""
-    spec = spec.model_copy(update={"seeds": (seed,)})
+    search = spec.search.model_copy(update={"seed": None})
+    spec = spec.model_copy(update={"seeds": (seed,), "search": search})
     plans = {found.id: found for found in make_plan(spec)}
     own = replace(plans[study.plan.id], upstream=None)
     if study.plain is None:
         return Plan(spec, (replace(own, reference=None),))
     guard = [plans[own.reference]] if own.reference else []
     return Plan(spec, (*guard, own))
-
-
-def _data(table: Table) -> dict[str, Any]:
-    return {table.study.plan.task.id: table.study.data}
 
 
 @dataclass(frozen=True)

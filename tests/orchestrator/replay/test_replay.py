@@ -104,6 +104,8 @@ def test_a_search_with_its_own_settings_makes_the_same_choices(
         chosen, _ = state.choice(ran, choice.budget)
         assert chosen is not None
         assert (choice.position, choice.objective) == (chosen.trial.number, chosen.objective)
+    seeded = changed(spec, "seeded", {"seed": 5})
+    assert simulate(Table(study), seeded, seed=3, budgets=(1, 4, 99)) == found
     # Another seed asks for other configurations.
     assert max(simulate(Table(study), spec, seed=4).distances) > 0
 
