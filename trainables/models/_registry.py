@@ -14,7 +14,7 @@ from trainables.data import ImageShape, InputShape
 from trainables.models._base import Network
 
 PACKAGE = "trainables.models"
-SHOWN = 24
+SHOWN = 32
 PRETRAINED = "@pretrained"  # Ends names of networks that do not begin with random weights.
 
 Builder = Callable[..., Network]
