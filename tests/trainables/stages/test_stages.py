@@ -577,7 +577,7 @@ def test_an_upstream_that_is_missing_or_damaged_is_named(
 
 def test_an_unknown_stage_is_named(workshop: Workshop) -> None:
     wanted = replace(request(workshop.prepared), stage="polish")
-    with pytest.raises(InputError, match="unknown stage 'polish'; there are: train, refine"):
+    with pytest.raises(InputError, match="unknown stage 'polish'; there are: given, train, refine"):
         workshop.open(wanted)
 
 
