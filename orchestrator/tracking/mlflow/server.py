@@ -47,6 +47,8 @@ LANES = 4
 
 PARENT = "mlflow.parentRunId"
 MAX_NAME = 250  # Characters of the name of a metric or parameter.
+# A database keeps 200 characters of a run's place, which adds "/", the run's id and "/artifacts".
+MAX_PLACE = 200 - 43
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 
@@ -77,12 +79,18 @@ class MlflowTracker(Tracker):
 
         Raises:
             UnreachableError: Also if it has been deleted on the server, until it is restored.
+            RefusedError: If ``artifact_root`` is longer than the database can keep.
         """
         place = (artifact_root.resolve() / _slug(name)).as_uri()
         with translated(self.uri):
             found = self.client.get_experiment_by_name(name)
             if found is None:
                 own = self.uri.startswith("http")  # A server keeps files where it wants to.
+                if len(place) > MAX_PLACE and not own and sqlite_file(self.uri) is None:
+                    raise RefusedError(
+                        f"artifacts at {place}: {len(place)} characters, and {redacted(self.uri)} "
+                        f"keeps at most {MAX_PLACE}; use a storage with a shorter path"
+                    )
                 made = self.client.create_experiment(
                     name, None if own else place, tags={names.KIND: kind}
                 )

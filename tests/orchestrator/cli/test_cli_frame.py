@@ -22,6 +22,7 @@ COMMANDS = [
     "ranks",
     "claims",
     "report",
+    "replay",
     "plot",
     "sync",
     "calibrate",

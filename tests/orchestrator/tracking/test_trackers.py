@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 
 from orchestrator.tracking import RefusedError, open_tracker
@@ -11,16 +13,22 @@ from trainables.common.errors import InputError
 
 
 @pytest.fixture(params=["sqlite", "folder", "postgresql"])
-def tracker(request, tmp_path):
+def tracker(request, folder):
     if request.param == "folder":
-        return open_tracker(f"folder:{tmp_path}/tracked", create=True)
+        return open_tracker(f"folder:{folder}/tracked", create=True)
     kept = {"sqlite": "database"}.get(request.param, request.param)
     return open_tracker(request.getfixturevalue(kept), create=True)
 
 
 @pytest.fixture
-def experiment(tracker, request, tmp_path):
-    return tracker.open_experiment(request.node.name, tmp_path / "files")[0].id
+def experiment(tracker, folder):
+    return tracker.open_experiment(uuid4().hex, folder)[0].id
+
+
+@pytest.fixture
+def folder(tmp_path_factory):
+    """Return a folder whose path is as short as a database asks for."""
+    return tmp_path_factory.mktemp("f")
 
 
 @pytest.fixture
@@ -46,15 +54,21 @@ def ids(tracker, experiment):
     return ask
 
 
-def test_an_experiment_is_created_once_and_sweeps_are_listed(tracker, request, tmp_path):
-    name = f"{request.node.name} ä/b"
-    made, created = tracker.open_experiment(name, tmp_path)
-    again, created_again = tracker.open_experiment(name, tmp_path)
-    other, _ = tracker.open_experiment(f"{name} nights", tmp_path, "nights")
+def test_an_experiment_is_created_once_and_sweeps_are_listed(tracker, folder):
+    name = f"{uuid4().hex} ä/b"
+    made, created = tracker.open_experiment(name, folder)
+    again, created_again = tracker.open_experiment(name, folder)
+    other, _ = tracker.open_experiment(f"{name} nights", folder, "nights")
     assert (made, created, created_again) == (again, True, False)
     assert made.created > 1_700_000_000_000
     assert tracker.sweeps()[name] == made.id != other.id
     assert f"{name} nights" not in tracker.sweeps()
+
+
+def test_a_folder_that_a_database_cannot_keep_is_refused(postgresql, tmp_path):
+    tracker = open_tracker(postgresql, create=True)
+    with pytest.raises(RefusedError, match="keeps at most 157; use a storage with a shorter path"):
+        tracker.open_experiment(uuid4().hex, tmp_path / ("x" * 150))
 
 
 def test_a_run_comes_back_as_it_was_made(tracker, experiment):
@@ -127,8 +141,8 @@ def test_pages_neither_lose_nor_repeat_runs(make, ids, page):
     assert ids({}, order=(), page=page) == made
 
 
-def test_several_experiments_are_asked_at_once_and_none_has_no_runs(tracker, make, tmp_path):
-    other, _ = tracker.open_experiment(f"other {tmp_path}", tmp_path)
+def test_several_experiments_are_asked_at_once_and_none_has_no_runs(tracker, make, folder):
+    other, _ = tracker.open_experiment(uuid4().hex, folder)
     there = tracker.create_run(other.id, "a run", {}, 2_000)
     here = make()
     found = tracker.runs(RunQuery([other.id, tracker.run(here).experiment], {}))
@@ -156,13 +170,13 @@ def test_what_is_done_to_a_run_that_is_not_there_is_refused(tracker, run_id):
             action()
 
 
-def test_files_are_stored_under_their_name(tracker, make, tmp_path):
+def test_files_are_stored_under_their_name(tracker, make, folder, tmp_path):
     run_id = make()
     picture = tmp_path / "some picture.png"
     picture.write_bytes(b"png")
     tracker.upload(run_id, "reliability.png", picture)
     tracker.upload(run_id, "reliability.png", picture)
-    (stored,) = (path for path in tmp_path.rglob("reliability.png"))
+    (stored,) = (path for path in folder.rglob("reliability.png"))
     assert stored.read_bytes() == b"png"
     assert run_id in stored.parts
     with pytest.raises(RefusedError, match=r"no\.png: .* does not exist"):
