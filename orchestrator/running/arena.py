@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from orchestrator.running.data import prepare_data
+from orchestrator.statistics import ARENA_METRICS
 from orchestrator.storage.results import StudyResult
 from orchestrator.sweep.plan import Plan, StudyPlan, make_plan, searches
 from orchestrator.sweep.spec import SweepSpec
@@ -124,7 +125,7 @@ def _fit_all(split: _Split) -> dict[str, _Figures]:
             continue
         seconds = time.process_time() - started
         report = calibration_report(
-            logits=calibrator(judged) if calibrator else judged, labels=truth
+            logits=calibrator(judged) if calibrator else judged, labels=truth, metrics=ARENA_METRICS
         )
         figures[recipe] = _Figures(report, seconds)
     return figures

@@ -6,7 +6,7 @@ default that its search began with. ``rank_comparison`` asks for differences tha
 (dataset, model) blocks. Both need no training: they read what evaluations have stored.
 """
 
-from orchestrator.statistics._arena import Arena, Interval, Standing, arena
+from orchestrator.statistics._arena import ARENA_METRICS, Arena, Interval, Standing, arena
 from orchestrator.statistics._bootstrap import Difference, PairedBootstrap, paired_bootstrap
 from orchestrator.statistics._claims import ClaimVerdict, PairVerdict, judge_claim
 from orchestrator.statistics._compare import StoredPredictions, TaskComparison, compare
@@ -23,6 +23,7 @@ from orchestrator.statistics._ranks import (
 from orchestrator.statistics._resampled import BOOTSTRAPPED
 
 __all__ = [
+    "ARENA_METRICS",
     "BOOTSTRAPPED",
     "Arena",
     "BlockScores",

@@ -1,6 +1,6 @@
 """Every recipe against every other over networks and splits: gains, wins and strengths."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from orchestrator.storage.results import StudyResult
 from trainables.common.errors import InputError
 
-METRICS = ("nll", "brier", "ece")
+ARENA_METRICS = ("nll", "brier", "ece")
 DRAWS = 1000
 LEVEL = 0.95
 ELO = 400 / np.log(10)  # Points a unit of the Bradley-Terry model's log-odds, as in chess.
@@ -129,12 +129,16 @@ def _gap(own: dict[str, StudyResult], tasks: Sequence[str], seeds: int) -> str:
         result = own.get(task)
         if result is None:
             return f"not run on {task}"
-        figures = [[row.get(metric, np.nan) for metric in METRICS] for row in result.test]
+        figures = [_figures(row) for row in result.test]
         count = sum(bool(np.isfinite(row).all()) for row in figures)
         if result.status != "finished" or count < seeds:
             reason = f": {result.reason}" if result.reason else ""
             return f"{count} of {seeds} seeds on {task}{reason}"
     return ""
+
+
+def _figures(row: Mapping[str, float]) -> list[float]:
+    return [row.get(metric, np.nan) for metric in ARENA_METRICS]
 
 
 def _table(
@@ -146,7 +150,10 @@ def _table(
     gains, wins, networks = [], [], []
     for network, tasks in enumerate(groups.values()):
         scores = np.array(  # (recipes, tasks, seeds, metrics)
-            [[[[row[m] for m in METRICS] for row in own[t].test] for t in tasks] for own in studies]
+            [
+                [[[row[m] for m in ARENA_METRICS] for row in own[t].test] for t in tasks]
+                for own in studies
+            ]
         )
         gains.append((scores[base] - scores).mean(axis=1).transpose(1, 2, 0))
         one, other = scores[:, None, :, :, 0], scores[None, :, :, :, 0]
@@ -185,7 +192,7 @@ def _standings(
     found = [
         Standing(
             recipe,
-            {metric: _interval(gains[:, m, r]) for m, metric in enumerate(METRICS)},
+            {metric: _interval(gains[:, m, r]) for m, metric in enumerate(ARENA_METRICS)},
             _interval(wins[:, r]),
             float(strengths[r]),
             _seconds(by_recipe[recipe].values()),

@@ -9,7 +9,7 @@ from trainables.calibrators._base import FitReport, chunks
 from trainables.calibrators._minimize import lbfgs
 from trainables.calibrators._passes import residuals_in_place, softmax_in_place
 
-SINGLE_PRECISION_CLASSES = 200
+SINGLE_PRECISION_CLASSES = 50
 TOLERANCE = 1e-7
 CORRECTIONS = 6
 EASE = 0.1  # Diagonal and biases are few, and what they say holds for many rows.

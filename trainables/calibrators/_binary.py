@@ -1,5 +1,6 @@
 """The family that calibrates each class against the rest and puts the rows together again."""
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 
@@ -24,29 +25,29 @@ class OneVersusRestCalibrator(MixedCalibrator):
 
     def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:
         curves: list[Curve] = []
-        for probabilities in class_probabilities(logits):
-            for scores in probabilities:
-                curves.append(self._curve(scores, labels == len(curves)))
+        for scores in class_probabilities(logits):
+            classes = torch.arange(len(curves), len(curves) + len(scores), device=labels.device)
+            curves.extend(self._curves(scores, labels == classes.unsqueeze(1)))
         self._keep(curves)
         empty = self.num_classes - len(labels.unique())
         note = f"{empty} classes have no fitting row" if empty else ""
         return FitReport(True, 1, float("nan"), note)
 
     @abstractmethod
-    def _curve(self, scores: Tensor, hits: Tensor) -> Curve:
-        """Fit the curve of one class; a few numbers.
+    def _curves(self, scores: Tensor, hits: Tensor) -> Iterator[Curve]:
+        """Yield the curve of each of some classes; a few numbers each.
 
         They are plain floats because small arrays kept from each class would lie between its freed
         temporaries, which the allocator then cannot use again.
 
         Args:
-            scores: Its probability in each row, (N,).
-            hits: Whether it is the row's label, (N,).
+            scores: The probability of each class in each row, (C, N).
+            hits: Whether the class is the row's label, (C, N).
         """
 
     @abstractmethod
     def _keep(self, curves: Sequence[Curve]) -> None:
-        """Take over what ``_curve`` returned for each class."""
+        """Take over the curve of each class."""
 
     @abstractmethod
     def _map(self, probabilities: Tensor) -> Tensor:
@@ -57,6 +58,17 @@ class OneVersusRestCalibrator(MixedCalibrator):
         mapped = self._map(log_probs.exp()).clamp(min=0).log()
         kept = torch.logaddexp(mapped, log_probs + torch.tensor(FLOOR).log())
         return F.log_softmax(kept, dim=1)
+
+
+class CurveCalibrator(OneVersusRestCalibrator):
+    """A one-versus-rest calibrator that fits one curve after the other."""
+
+    def _curves(self, scores: Tensor, hits: Tensor) -> Iterator[Curve]:
+        return itertools.starmap(self._curve, zip(scores, hits, strict=True))
+
+    @abstractmethod
+    def _curve(self, scores: Tensor, hits: Tensor) -> Curve:
+        """Fit the curve of one class; scores and hits are (N,)."""
 
 
 def class_probabilities(logits: Tensor) -> Iterator[Tensor]:

@@ -1,17 +1,18 @@
 """The one-versus-rest family whose curves are logistic in a few features of a probability."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from trainables.calibrators._binary import Curve, OneVersusRestCalibrator
 
 LEAST, LEAST_REST = 1e-30, 1e-7  # Of p and of 1 - p, which is exact to this in single precision.
 MAX_STEPS, HALVINGS = 50, 30
-FLAT, RIDGE = 1e-9, 1e-12
+FLAT, RIDGE = 1e-7, 1e-12
+BLOCK_VALUES = 1 << 16  # Rows times classes at once: temporaries of this many stay in the cache.
 
 
 class LogisticCalibrator(OneVersusRestCalibrator):
@@ -21,8 +22,12 @@ class LogisticCalibrator(OneVersusRestCalibrator):
     row more of the class and one more of the rest: (n + 1) / (n + 2) for the n rows of the class
     and 1 / (N - n + 2) for the others. So no coefficient runs away where curves would separate
     rows.
+
+    Attributes:
+        identity: Coefficients that change nothing, the intercept last; where the fit starts.
     """
 
+    identity: Sequence[float]
     coefficients: Tensor
 
     @staticmethod
@@ -30,18 +35,25 @@ class LogisticCalibrator(OneVersusRestCalibrator):
     def _features(log_p: Tensor, log_rest: Tensor) -> list[Tensor]:
         """Return the features, each in the shape of ``log p`` and ``log (1 - p)``."""
 
-    @staticmethod
-    def _coefficients(features: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Return the best coefficients, (D,), the intercept last; features are (N, D)."""
-        return logistic_fit(features, targets)
+    def _coefficients(self, features: Tensor, targets: Tensor) -> Tensor:
+        """Return the best coefficients of each class, (C, D), the intercept last.
 
-    def _curve(self, scores: Tensor, hits: Tensor) -> Curve:
-        columns = self._features(*_log_odds(scores.double().cpu()))
-        features = torch.stack([*columns, torch.ones_like(columns[0])], 1).numpy()
-        right = hits.cpu().numpy()
-        count, rest = int(right.sum()), int((~right).sum())
-        targets = np.where(right, (count + 1) / (count + 2), 1 / (rest + 2))
-        return (self._coefficients(features, targets).tolist(),)
+        Args:
+            features: (C, D, N), the last one being 1.
+            targets: (C, N), inside (0, 1).
+        """
+        return logistic_fits(features, targets, self.identity)
+
+    def _curves(self, scores: Tensor, hits: Tensor) -> Iterator[Curve]:
+        step = max(1, BLOCK_VALUES // scores.shape[1])
+        for some, right in zip(scores.split(step), hits.split(step), strict=True):
+            columns = self._features(*_log_odds(some.double()))
+            features = torch.stack([*columns, torch.ones_like(columns[0])], 1)
+            count = right.sum(1, keepdim=True)
+            rest = right.shape[1] - count
+            targets = torch.where(right, (count + 1) / (count + 2), 1 / (rest + 2))
+            found = self._coefficients(features, targets.double())
+            yield from ((values,) for values in found.tolist())
 
     def _keep(self, curves: Sequence[Curve]) -> None:
         self.coefficients = torch.tensor([list(found) for (found,) in curves], dtype=torch.float64)
@@ -62,34 +74,52 @@ def _log_odds(probabilities: Tensor) -> tuple[Tensor, Tensor]:
     return probabilities.clamp(min=LEAST).log(), (1 - probabilities).clamp(min=LEAST_REST).log()
 
 
-def logistic_fit(features: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Return the coefficients (D,) of a logistic regression on targets inside (0, 1), by Newton.
+def logistic_fits(features: Tensor, targets: Tensor, start: Sequence[float]) -> Tensor:
+    """Return the coefficients (C, D) of C logistic regressions on soft targets, by Newton's method.
 
     Args:
-        features: (N, D), float64.
-        targets: (N,), float64.
+        features: (C, D, N), float64.
+        targets: (C, N), inside (0, 1), float64.
+        start: Coefficients to begin with, (D,).
     """
-    at = np.zeros(features.shape[1])
-    loss = _logistic_loss(features, targets, at)
+    found = features.new_tensor(start).repeat(len(features), 1)
+    # Of those that still gain: their place, rows, targets, coefficients and loss.
+    left, x, wanted = torch.arange(len(found), device=found.device), features, targets
+    at, loss = found.clone(), _losses(features, targets, found)
     for _ in range(MAX_STEPS):
-        probs = 1 / (1 + np.exp(-features @ at))
-        gradient = features.T @ (probs - targets)
-        curvature = features.T @ (features * (probs * (1 - probs))[:, None])
-        curvature += RIDGE * max(float(curvature.trace()), 1.0) * np.eye(len(at))
-        step = np.linalg.solve(curvature, gradient)
-        if float(step @ gradient) <= FLAT * len(targets):
-            return at - step
+        gradient, curvature = _slopes(x, wanted, at)
+        step = torch.linalg.solve(curvature, gradient)
+        settled = (step * gradient).sum(1) <= FLAT * targets.shape[1]
+        lower = _losses(x, wanted, at - step)
         for _ in range(HALVINGS):
-            nearer = _logistic_loss(features, targets, at - step)
-            if nearer < loss:
+            worse = ~(settled | (lower < loss))
+            if not worse.any():
                 break
-            step = step / 2
-        else:
+            step[worse] /= 2
+            lower[worse] = _losses(x[worse], wanted[worse], (at - step)[worse])
+        gains = lower < loss
+        at = torch.where((settled | gains).unsqueeze(1), at - step, at)
+        found[left], going = at, gains & ~settled
+        if not going.any():
             break
-        at, loss = at - step, nearer
-    return at
+        left, x, wanted, at, loss = (of[going] for of in (left, x, wanted, at, lower))
+    return found
 
 
-def _logistic_loss(features: np.ndarray, targets: np.ndarray, at: np.ndarray) -> float:
-    scores = features @ at
-    return float(np.logaddexp(0, scores).sum() - targets @ scores)
+def _slopes(features: Tensor, targets: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Return gradient (C, D) and curvature (C, D, D)."""
+    probs = torch.sigmoid(_scores(features, at))
+    gradient = (features @ (probs - targets).unsqueeze(2)).squeeze(2)
+    curvature = (features * (probs * (1 - probs)).unsqueeze(1)) @ features.transpose(1, 2)
+    diagonal = curvature.diagonal(dim1=1, dim2=2)
+    diagonal += RIDGE * diagonal.sum(1, keepdim=True).clamp(min=1)
+    return gradient, curvature
+
+
+def _losses(features: Tensor, targets: Tensor, at: Tensor) -> Tensor:
+    scores = _scores(features, at)
+    return -(F.logsigmoid(-scores) + targets * scores).sum(1)
+
+
+def _scores(features: Tensor, at: Tensor) -> Tensor:
+    return (at.unsqueeze(1) @ features).squeeze(1)

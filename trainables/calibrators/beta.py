@@ -1,8 +1,7 @@
-import numpy as np
 from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
-from trainables.calibrators._logistic import LogisticCalibrator, logistic_fit
+from trainables.calibrators._logistic import LogisticCalibrator, logistic_fits
 from trainables.calibrators._mixing import MIXING_STATE
 
 
@@ -17,18 +16,24 @@ class BetaCalibration(LogisticCalibrator):
 
     name = "beta"
     state_names = ("coefficients", *MIXING_STATE)
+    identity = (1.0, 1.0, 0.0)
 
     @staticmethod
     def _features(log_p: Tensor, log_rest: Tensor) -> list[Tensor]:
         return [log_p, -log_rest]
 
-    @staticmethod
-    def _coefficients(features: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        kept, found = [0, 1, 2], np.zeros(3)
-        while True:
-            values = logistic_fit(features[:, kept], targets)
-            slopes = values[:-1]
-            if not (slopes < 0).any():
-                found[kept] = values
-                return found
-            del kept[int(slopes.argmin())]
+    def _coefficients(self, features: Tensor, targets: Tensor) -> Tensor:
+        found = super()._coefficients(features, targets)
+        falls, steepest = found[:, :2].amin(1) < 0, found[:, :2].argmin(1)
+        for feature, kept in ((0, [1, 2]), (1, [0, 2])):
+            some = falls & (steepest == feature)
+            found[some] = self._fits_of(features[some], targets[some], kept)
+        still = found[:, :2].amin(1) < 0
+        found[still] = self._fits_of(features[still], targets[still], [2])
+        return found
+
+    def _fits_of(self, features: Tensor, targets: Tensor, kept: list[int]) -> Tensor:
+        """Return the coefficients with those of the other features at 0."""
+        found, start = features.new_zeros(features.shape[:2]), [self.identity[at] for at in kept]
+        found[:, kept] = logistic_fits(features[:, kept], targets, start)
+        return found

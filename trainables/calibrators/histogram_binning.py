@@ -4,13 +4,13 @@ import torch
 from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
-from trainables.calibrators._binary import Curve, OneVersusRestCalibrator
+from trainables.calibrators._binary import Curve, CurveCalibrator
 from trainables.calibrators._mixing import MIXING_STATE
 from trainables.common.checks import check_count
 
 
 @CALIBRATORS.register("histogram-binning")
-class HistogramBinning(OneVersusRestCalibrator):
+class HistogramBinning(CurveCalibrator):
     """Replaces each probability by the class's share of labels in its bin.
 
     Zadrozny and Elkan, ICML 2001; for several classes as in Guo et al., ICML 2017. Bins have equal

@@ -7,12 +7,12 @@ from sklearn.isotonic import IsotonicRegression
 from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
-from trainables.calibrators._binary import Curve, OneVersusRestCalibrator
+from trainables.calibrators._binary import Curve, CurveCalibrator
 from trainables.calibrators._mixing import MIXING_STATE
 
 
 @CALIBRATORS.register("isotonic")
-class IsotonicCalibration(OneVersusRestCalibrator):
+class IsotonicCalibration(CurveCalibrator):
     """A non-decreasing step curve a class (Zadrozny and Elkan, KDD 2002), by scikit-learn.
 
     Between the fitted points the curve is linear, outside it is constant. It changes accuracy and

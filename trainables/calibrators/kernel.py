@@ -6,8 +6,8 @@ from trainables.calibrators._base import CALIBRATORS, FitReport, by_chunk
 from trainables.calibrators._mixing import MIXING_STATE, MixedCalibrator
 
 BANDWIDTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-JUDGED_ROWS = 2000
-BLOCK = 256
+JUDGED_ROWS = 1000
+BLOCK = 64
 LEAST, FLOOR = 1e-9, 1e-9
 
 
@@ -18,7 +18,7 @@ class KernelCalibration(MixedCalibrator):
     ``sum_i k(p, p_i) [y_i = c] / sum_i k(p, p_i)``, k being the density at p of
     Dirichlet(p_i / h + 1): the estimate of E[y | p] of Popordanoska et al., Consistent and
     asymptotically unbiased estimation of proper calibration errors, AISTATS 2024, used as a map.
-    The bandwidth h is the one of seven under which up to 2,000 fitting rows give the highest
+    The bandwidth h is the one of seven under which up to 1,000 fitting rows give the highest
     likelihood to each other's labels (chosen here; they take that of the density). Every class
     keeps a billionth of its uncalibrated probability. It changes accuracy, and keeps the fitting
     rows: applying it takes time and memory in proportion to their number. See ``MixedCalibrator``
@@ -36,11 +36,12 @@ class KernelCalibration(MixedCalibrator):
         self.labels = labels.clone()
         judged = torch.arange(len(labels), device=labels.device)[:: -(-len(labels) // JUDGED_ROWS)]
         losses = torch.zeros(len(BANDWIDTHS), dtype=torch.float64)
+        norms = [self._log_norms(bandwidth) for bandwidth in BANDWIDTHS]
         for rows in judged.split(BLOCK):
             points = self.probs[rows].clamp(min=LEAST).log()
             inner = points @ self.probs.T
             for index, bandwidth in enumerate(BANDWIDTHS):
-                kernel = inner / bandwidth - self._log_norms(bandwidth)
+                kernel = inner / bandwidth - norms[index]
                 kernel.scatter_(1, rows.unsqueeze(1), -torch.inf)
                 shares = self._shares(kernel, points.double())
                 losses[index] += float(F.nll_loss(shares, labels[rows], reduction="sum"))

@@ -16,6 +16,7 @@ class PlattScaling(LogisticCalibrator):
 
     name = "platt"
     state_names = ("coefficients", *MIXING_STATE)
+    identity = (1.0, 0.0)
 
     @staticmethod
     def _features(log_p: Tensor, log_rest: Tensor) -> list[Tensor]:

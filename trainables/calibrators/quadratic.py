@@ -16,6 +16,7 @@ class QuadraticScaling(LogisticCalibrator):
 
     name = "quadratic"
     state_names = ("coefficients", *MIXING_STATE)
+    identity = (1.0, 0.0, 0.0)
 
     @staticmethod
     def _features(log_p: Tensor, log_rest: Tensor) -> list[Tensor]:

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
-from trainables.calibrators._binary import Curve, OneVersusRestCalibrator
+from trainables.calibrators._binary import Curve, CurveCalibrator
 from trainables.calibrators._mixing import MIXING_STATE
 
 STARTS_AT_ONCE = 256
 
 
 @CALIBRATORS.register("venn-abers")
-class VennAbersCalibration(OneVersusRestCalibrator):
+class VennAbersCalibration(CurveCalibrator):
     """The isotonic curve with the row itself added, once as a hit and once as a miss.
 
     Inductive Venn-Abers predictors: Vovk et al., Large-scale probabilistic predictors with and

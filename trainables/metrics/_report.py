@@ -1,12 +1,13 @@
 """All metrics of one set of predictions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from operator import methodcaller
 
 import torch
 from torch import Tensor
 
+from trainables.common.checks import check_choice
 from trainables.metrics._binning import Binned, mass_edges, width_edges
 from trainables.metrics._floor import NoiseFloor, noise_floors
 from trainables.metrics._metrics import FLOORED
@@ -20,6 +21,7 @@ def calibration_report(
     labels: ArrayLike | None = None,
     bins: int = 15,
     direction: bool = False,
+    metrics: Iterable[str] | None = None,
 ) -> dict[str, float]:
     """Return accuracy, proper scores and calibration errors of one set of predictions.
 
@@ -55,16 +57,24 @@ def calibration_report(
         direction: Also split ``ece`` into ``ece_over``, what bins contribute whose mean confidence
             exceeds their accuracy (overconfidence), and ``ece_under``, what the others do; both in
             [0, 1].
+        metrics: Names of those wanted; all if left out. Without the class-wise errors, which sort
+            every class, 100 classes take a fifth of the time.
 
     Returns:
         The metrics by name, all as fractions; in the order of ``REPORTED``.
 
     Raises:
-        ValueError: If both or none of ``logits`` and ``probs`` are given, shapes do not fit, a
-            label is out of range, a score is NaN or infinite, or ``probs`` are no probabilities.
+        ValueError: If there is no such metric, both or none of ``logits`` and ``probs`` are given,
+            shapes do not fit, a label is out of range, a score is NaN or infinite, or ``probs`` are
+            no probabilities.
     """
-    metrics = {**_REPORT, **_DIRECTION} if direction else _REPORT
-    return _compute(metrics, _Predictions(Scores(logits, probs, labels), bins))
+    known = {**_REPORT, **_DIRECTION} if direction else _REPORT
+    names = set(known if metrics is None else metrics)
+    for name in names:
+        check_choice("metric", name, list(known))
+    wanted = {name: metric for name, metric in known.items() if name in names}
+    classwise = not names.isdisjoint(_CLASSWISE)
+    return _compute(wanted, _Predictions(Scores(logits, probs, labels), bins, classwise))
 
 
 def evaluation_report(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> dict[str, float]:
@@ -78,12 +88,18 @@ def evaluation_report(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> d
 
 
 class _Predictions:
-    """Checked scores of one set of predictions; what several metrics need is computed once."""
+    """Checked scores of one set of predictions; what several metrics need is computed once.
 
-    def __init__(self, scores: Scores, bins: int) -> None:
+    Args:
+        scores: The predictions.
+        bins: Of every binned metric.
+        classwise: Whether class-wise errors are wanted, whose pass gives the Brier score too.
+    """
+
+    def __init__(self, scores: Scores, bins: int, classwise: bool = True) -> None:
         check_bins(bins)
         self.scores = scores
-        self._bins = bins
+        self._bins, self._classwise = bins, classwise
         self._edges = width_edges(bins, scores.edge_dtype, scores.labels.device)
 
     @cached_property
@@ -96,6 +112,14 @@ class _Predictions:
         """The top-label confidences in bins of equal mass."""
         confidence = self.scores.confidence[None]
         return Binned(confidence, self.scores.correct[None], mass_edges(confidence, self._bins))
+
+    @cached_property
+    def brier(self) -> Tensor:
+        """The Brier score."""
+        if self._classwise:
+            return self.by_class[0]
+        squares = [(probs - hits).square_().sum() for probs, hits in self.scores.columns()]
+        return torch.stack(squares).sum() / self.scores.num_rows
 
     @cached_property
     def by_class(self) -> Tensor:
@@ -122,13 +146,14 @@ class _Predictions:
 _REPORT: Mapping[str, Callable[[_Predictions], Tensor | float]] = {
     "acc": lambda found: found.scores.correct.mean(),
     "nll": lambda found: found.scores.nll.mean(),
-    "brier": lambda found: found.by_class[0],
+    "brier": lambda found: found.brier,
     "ece": lambda found: found.width.error(),
     "aece": lambda found: found.mass.error(),
     "cwece": lambda found: found.by_class[1],
     "cwaece": lambda found: found.by_class[2],
     "mce": lambda found: found.width.largest_gap(),
 }
+_CLASSWISE = ("cwece", "cwaece")
 _DIRECTION: Mapping[str, Callable[[_Predictions], Tensor | float]] = {
     "ece_over": lambda found: found.width.excess(),
     "ece_under": lambda found: found.width.error() - found.width.excess(),

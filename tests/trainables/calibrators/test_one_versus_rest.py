@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from trainables.calibrators import build_calibrator
-from trainables.calibrators._logistic import logistic_fit
+from trainables.calibrators._logistic import logistic_fits
 from trainables.calibrators.venn_abers import added_values
 
 Rows = tuple[Tensor, Tensor]
@@ -50,20 +50,22 @@ def test_a_beta_curve_that_would_fall_is_fitted_without_the_feature_that_bends_i
     logits = torch.cat([1 - probs, probs], 1).log()
     fitted = build_calibrator("beta", variant="paper").fit(logits, labels)
     slopes = fitted.coefficients[:, :2]
-    free = logistic_fit(
-        np.column_stack([features("beta", probs[:, 0].numpy()), np.ones(4000)]),
-        labels.numpy().astype(float),
-    )
-    assert free[:2].min() < -0.01
+    columns = np.column_stack([features("beta", probs[:, 0].numpy()), np.ones(4000)])
+    (free,) = logistic_fits(torch.from_numpy(columns.T)[None], labels.double()[None], [0.0] * 3)
+    assert float(free[:2].min()) < -0.01
     assert float(slopes.min()) == 0.0
     assert float(slopes.max()) > 0.0
 
 
 def test_logistic_fits_settle_on_rows_that_a_curve_separates() -> None:
     x = np.column_stack([np.linspace(-300, 300, 40), np.ones(40)])
-    found = logistic_fit(x, np.where(x[:, 0] > 0, 21 / 22, 1 / 22))
-    gradient = x.T @ (1 / (1 + np.exp(-x @ found)) - np.where(x[:, 0] > 0, 21 / 22, 1 / 22))
-    np.testing.assert_allclose(gradient, 0, atol=1e-3)
+    targets = np.where(x[:, 0] > 0, 21 / 22, 1 / 22)
+    easy = np.where(x[:, 0] > 0, 0.6, 0.5)
+    rows = torch.from_numpy(x.T.copy()).expand(2, -1, -1)
+    found = logistic_fits(rows, torch.from_numpy(np.stack([targets, easy])), [1, 0]).numpy()
+    for of_class, wanted in zip(found, (targets, easy), strict=True):
+        gradient = x.T @ (1 / (1 + np.exp(-x @ of_class)) - wanted)
+        np.testing.assert_allclose(gradient, 0, atol=1e-3)
 
 
 def test_centred_isotonic_draws_each_stretch_to_its_mean_score() -> None:

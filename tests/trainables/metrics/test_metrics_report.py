@@ -337,6 +337,25 @@ def test_bad_input_gives_one_line(inputs, text):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("form", ["logits", "probs"])
+def test_metrics_asked_for_alone_are_those_of_the_whole_report(form) -> None:
+    draw = torch.Generator().manual_seed(0)
+    rows = 3 * torch.randn(400, 7, generator=draw)
+    labels = torch.randint(7, (400,), generator=draw)
+    given = {form: rows if form == "logits" else rows.double().softmax(1), "labels": labels}
+    whole = calibration_report(**given)
+    for name, value in whole.items():
+        assert calibration_report(**given, metrics=[name]) == {name: pytest.approx(value)}
+    some = calibration_report(**given, metrics=["ece", "brier", "nll"])
+    assert list(some) == ["nll", "brier", "ece"]
+
+
+def test_a_metric_that_is_not_there_is_refused() -> None:
+    rows, labels = torch.zeros(2, 2), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match="metric='ecee' is not one of acc, nll, brier, ece"):
+        calibration_report(logits=rows, labels=labels, metrics=["ecee"])
+
+
 @pytest.mark.parametrize(("scale", "larger"), [(3.0, "ece_over"), (0.3, "ece_under")])
 def test_the_direction_splits_the_ece(scale, larger):
     draw = torch.Generator().manual_seed(0)
