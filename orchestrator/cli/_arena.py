@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli._console import echo, progress_bar
+from orchestrator.cli._console import echo, print_csv, print_table, progress_bar
 from orchestrator.cli._options import SweepFile, TextFormat
 
 if TYPE_CHECKING:
     from orchestrator.statistics import Arena, Interval, Standing
 
+ENDS = ("", "_low", "_high")
+GAINS = ("nll", "brier", "ece")
+FIELDS = (
+    *("recipe", "strength"),
+    *(f"{name}{end}" for name in ("wins", *(f"{gain}_gain" for gain in GAINS)) for end in ENDS),
+    "cpu_seconds",
+)
 HEADINGS = ("recipe", "strength", "wins %", "NLL gain", "Brier gain", "ECE % gain", "CPU s")
 
 
@@ -44,27 +52,23 @@ def arena(
     with progress_bar("fitting") as show:
         results = run_arena(spec, processes, show)
     found = judge(results, usual_baseline(results))
-    for line in lines(found, format):
-        echo(line)
+    show_arena(found, format)
     if diagram is not None:
         ranked = rank_comparison(block_scores(results, "nll").scores)
         save_diagram(ranked, "NLL", diagram, "--diagram")
 
 
-def lines(found: Arena, format: str) -> Iterator[str]:
-    """Yield the table of an arena, and what it is of."""
-    table = [HEADINGS, *(_cells(standing) for standing in found.standings)]
+def show_arena(found: Arena, format: str) -> None:
+    """Print the standings of an arena, and what they are of."""
     if format == "csv":
-        yield from (",".join(cells) for cells in table)
+        print_csv(FIELDS, map(_figures, found.standings))
         return
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    edge = "| " if format == "markdown" else ""
-    for number, cells in enumerate(table):
-        padded = (text.ljust(width) for text, width in zip(cells, widths, strict=True))
-        yield f"{edge}{(' | ' if edge else '  ').join(padded)}{edge[::-1]}".rstrip(" ")
-        if edge and number == 0:
-            yield f"|{'|'.join('-' * (width + 2) for width in widths)}|"
-    yield ""
+    print_table(HEADINGS, map(_cells, found.standings), ("recipe",), format == "markdown")
+    for note in _notes(found):
+        echo(note)
+
+
+def _notes(found: Arena) -> Iterator[str]:
     yield (
         f"{len(found.networks)} networks ({', '.join(found.networks)}), {found.tasks} tasks, "
         f"{found.seeds} splits of each; gains are over {found.baseline!r}, above 0 is better; "
@@ -86,6 +90,12 @@ def _cells(standing: Standing) -> tuple[str, ...]:
         _shown(gains["ece"], 2, 100, sign="+"),
         "" if standing.seconds is None else f"{standing.seconds:.3f}",
     )
+
+
+def _figures(standing: Standing) -> list[object]:
+    intervals = (standing.wins, *(standing.gains[metric] for metric in GAINS))
+    ends = chain.from_iterable(intervals)
+    return [standing.recipe, standing.strength, *ends, standing.seconds]
 
 
 def _shown(found: Interval, digits: int, factor: float = 1, sign: str = "") -> str:

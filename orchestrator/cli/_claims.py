@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli._console import echo, output, progress_bar
+from orchestrator.cli._console import output, print_csv, print_table, progress_bar
 from orchestrator.cli._options import (
     Draws,
     ResampleSeed,
@@ -25,6 +23,10 @@ if TYPE_CHECKING:
     from orchestrator.statistics import ClaimVerdict
     from orchestrator.tables.claims import Claim
 
+FIELDS = (
+    *("claim", "claim_verdict", "metric", "margin", "sweep", "task", "better", "than"),
+    *("better_value", "than_value", "difference", "low", "high", "detectable", "verdict"),
+)
 HEADINGS = ("runs", "better", "than", "metric", "difference", "interval", "detectable", "verdict")
 
 
@@ -54,7 +56,7 @@ def claims(
             show(number, len(wanted))
             found.append(judge_claim(one, results, store, draws=draws, seed=seed))
     if format == "csv":
-        echo(_csv(found), nl=False)
+        print_csv(FIELDS, _csv_rows(found))
     else:
         _show(found, markdown=format == "markdown")
 
@@ -70,9 +72,6 @@ def _chosen(names: list[str] | None) -> list[Claim]:
 
 
 def _show(found: list[ClaimVerdict], markdown: bool) -> None:
-    from rich.box import MARKDOWN, SIMPLE_HEAD
-    from rich.table import Table
-
     console, bold = output(), "**" * markdown
     for one in found:
         source = f"{one.claim.paper} {one.claim.table}"
@@ -80,12 +79,7 @@ def _show(found: list[ClaimVerdict], markdown: bool) -> None:
         if not one.pairs:
             console.print(f"  {_missing(one.claim)}\n")
             continue
-        table = Table(box=MARKDOWN if markdown else SIMPLE_HEAD, padding=(0, 1))
-        for heading in HEADINGS:
-            table.add_column(heading, no_wrap=True)
-        for cells in _rows(one):
-            table.add_row(*cells)
-        console.print(table)
+        print_table(HEADINGS, _rows(one), HEADINGS, markdown)
     console.print(
         "intervals: 95 % for all rows of a claim together, of these networks on other test rows; "
         "detectable: the smallest difference found in 80 % of cases"
@@ -117,18 +111,12 @@ def _rows(found: ClaimVerdict) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _csv(found: list[ClaimVerdict]) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    names = ("claim", "claim_verdict", "metric", "margin", "sweep", "task", "better", "than")
-    figures = ("better_value", "than_value", "difference", "low", "high", "detectable", "verdict")
-    writer.writerow([*names, *figures])
+def _csv_rows(found: list[ClaimVerdict]) -> Iterator[list[object]]:
     for one in found:
         start = [one.claim.name, one.verdict, one.claim.metric, one.claim.margin]
         for pair in one.pairs:
             gap = [pair.difference.value, pair.difference.low, pair.difference.high]
             named = [pair.sweep, pair.task, pair.better, pair.than, *pair.values]
-            writer.writerow([*start, *named, *gap, pair.detectable, pair.verdict])
+            yield [*start, *named, *gap, pair.detectable, pair.verdict]
         if not one.pairs:
-            writer.writerow([*start, *[None] * 11])
-    return stream.getvalue()
+            yield [*start, *[None] * (len(FIELDS) - len(start))]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import itertools
 from collections.abc import Iterator
+from itertools import chain, count
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli._console import echo, output, progress_bar
+from orchestrator.cli._console import output, print_csv, print_table, progress_bar
 from orchestrator.cli._options import (
     Draws,
     Metric,
@@ -30,7 +28,10 @@ if TYPE_CHECKING:
     from orchestrator.tables.columns import Column
 
 HEADINGS = ("noise floor", "difference", "95% interval", "verdict")
-FIELDS = ("task", "metric", "recipe", "value", "floor", "difference", "low", "high", "verdict")
+FIELDS = (
+    *("task", "metric", "recipe", "value", "floor", "difference", "low", "high", "verdict"),
+    *("inside_floor", "rows", "draws", "seeds"),
+)
 
 
 def compare(
@@ -51,7 +52,7 @@ def compare(
     from orchestrator.storage.storage import Storage
 
     [every] = tracked_results([sweep], tracking_uri, storage)
-    tasks, store, count = _by_task(every, task), Storage(storage).store(), itertools.count(1)
+    tasks, store, numbers = _by_task(every, task), Storage(storage).store(), count(1)
     with progress_bar("resampling") as show:
         total = sum(map(len, tasks.values()))
         found = [
@@ -62,12 +63,12 @@ def compare(
                 baseline=baseline,
                 draws=draws,
                 seed=seed,
-                done=lambda recipe: show(next(count), total),
+                done=lambda recipe: show(next(numbers), total),
             )
             for results in tasks.values()
         ]
     if format == "csv":
-        echo(_csv(found), nl=False)
+        print_csv(FIELDS, chain.from_iterable(map(_csv_rows, found)))
         return
     for comparison in found:
         _show(comparison, markdown=format == "markdown")
@@ -81,21 +82,12 @@ def _by_task(results: list[StudyResult], task: str | None) -> dict[str, list[Stu
 
 
 def _show(comparison: TaskComparison, markdown: bool) -> None:
-    from rich.box import MARKDOWN, SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     from orchestrator.tables.columns import column
 
     console, shown = output(), column(comparison.bootstrap.metric)
     console.print(f"{'**' * markdown}{comparison.task}{'**' * markdown}")
-    table = Table(box=MARKDOWN if markdown else SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("recipe", shown.heading, *HEADINGS):
-        is_text = heading in ("recipe", "verdict")
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
-    for cells in _rows(comparison, shown):
-        table.add_row(*map(Text, cells))
-    console.print(table)
+    headings = ("recipe", shown.heading, *HEADINGS)
+    print_table(headings, _rows(comparison, shown), ("recipe", "verdict"), markdown)
     for note in _notes(comparison):
         console.print(note)
 
@@ -141,14 +133,9 @@ def _notes(comparison: TaskComparison) -> Iterator[str]:
         )
 
 
-def _csv(comparisons: list[TaskComparison]) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*FIELDS, "inside_floor", "rows", "draws", "seeds"])
-    for comparison in comparisons:
-        for recipe in (*comparison.bootstrap.values, *comparison.absent):
-            writer.writerow(_csv_row(comparison, recipe))
-    return stream.getvalue()
+def _csv_rows(comparison: TaskComparison) -> Iterator[list[object]]:
+    for recipe in (*comparison.bootstrap.values, *comparison.absent):
+        yield _csv_row(comparison, recipe)
 
 
 def _csv_row(comparison: TaskComparison, recipe: str) -> list[object]:

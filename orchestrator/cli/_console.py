@@ -1,6 +1,8 @@
 """How the commands print: nothing that people named can steer a terminal or become markup."""
 
-from collections.abc import Callable, Iterator
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,6 +35,31 @@ def output() -> Console:
 def echo(text: str, nl: bool = True, err: bool = False) -> None:
     """Print a text on standard output, or on standard error."""
     typer.echo(printable(text), nl=nl, err=err)
+
+
+def print_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    texts: Sequence[str],
+    markdown: bool = False,
+) -> None:
+    """Print a table, for a terminal or as Markdown; ``texts`` are headings of what is no figure."""
+    from rich.box import MARKDOWN, SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=MARKDOWN if markdown else SIMPLE_HEAD, padding=(0, 1))
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in texts else "right", no_wrap=True)
+    for cells in rows:
+        table.add_row(*map(Text, cells))
+    output().print(table)
+
+
+def print_csv(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table as CSV."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows([headings, *rows])
+    echo(stream.getvalue(), nl=False)
 
 
 def complain(text: str, command: str = "calsweep") -> None:

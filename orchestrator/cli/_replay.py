@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli._console import echo, output, progress_bar
+from orchestrator.cli._console import echo, print_table, progress_bar
 
 if TYPE_CHECKING:
     from orchestrator.replay import ReplayOutcome, ReplaySettings
@@ -69,17 +69,9 @@ def _settings(path: Path | None, searches: int | None, judge: str | None) -> Rep
 
 
 def _show(outcome: ReplayOutcome, markdown: bool) -> None:
-    from rich.box import MARKDOWN, SIMPLE_HEAD
-    from rich.table import Table
-
     from orchestrator.replay.output import cells, headings, notes
 
-    table = Table(box=MARKDOWN if markdown else SIMPLE_HEAD, padding=(0, 1))
-    for heading in headings(outcome):
-        table.add_column(heading, justify="left" if heading == "strategy" else "right")
-    for summary in outcome.finals():
-        table.add_row(*cells(summary, outcome))
-    console = output()
-    console.print(table)
+    rows = (cells(summary, outcome) for summary in outcome.finals())
+    print_table(headings(outcome), rows, ("strategy",), markdown)
     for note in notes(outcome):
-        console.print(note)
+        echo(note)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 from itertools import product
 
 import numpy as np
 import pytest
 
-from orchestrator.cli._arena import lines
+from orchestrator.cli._arena import FIELDS, show_arena
 from orchestrator.statistics import arena
 from orchestrator.storage.results import StudyResult
 from trainables.common.errors import InputError
@@ -70,15 +71,23 @@ def test_strengths_are_those_of_two_players_in_chess() -> None:
     assert best.strength == pytest.approx(400 * np.log10(3), rel=0.01)
 
 
-def test_what_is_incomplete_is_left_out_with_the_reason() -> None:
+def test_what_is_incomplete_is_left_out_with_the_reason(capsys) -> None:
     pytest.importorskip("choix")
     failed = result("even", "one", 10, seeds=2, status="failed", reason="out of reach")
     others = [r for r in RESULTS if (r.recipe, r.task) != ("even", "10/one")]
     found = arena([*others, failed], "given", draws=10)
     assert found.absent == {"even": "2 of 4 seeds on 10/one: out of reach"}
-    text = list(lines(found, "markdown"))
-    assert text[2].startswith("| best ")
-    assert text[-1] == "left out: even (2 of 4 seeds on 10/one: out of reach)"
+    show_arena(found, "markdown")
+    text = capsys.readouterr().out.split("\n")
+    assert text[3].startswith("| best ")
+    assert text[-2] == "left out: even (2 of 4 seeds on 10/one: out of reach)"
+    show_arena(found, "csv")
+    best, *_ = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert list(best) == list(FIELDS)
+    standing = found.standings[0]
+    assert best["recipe"] == standing.recipe
+    assert float(best["ece_gain_low"]) == standing.gains["ece"].low
+    assert float(best["cpu_seconds"]) == standing.seconds
 
 
 def test_an_arena_of_one_is_refused() -> None:
