@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from orchestrator.cli._console import echo, print_csv, print_table, progress_bar
-from orchestrator.cli._options import SweepFile, TextFormat
+from orchestrator.cli._options import Diagram, Processes, SweepFile, TextFormat
 
 if TYPE_CHECKING:
     from orchestrator.statistics import Arena, Interval, Standing
@@ -28,12 +25,8 @@ HEADINGS = ("recipe", "strength", "wins %", "NLL gain", "Brier gain", "ECE % gai
 def arena(
     sweep: SweepFile,
     format: TextFormat = "terminal",
-    diagram: Annotated[
-        Path | None, typer.Option(help="Write the critical-difference diagram: .pdf, .png, .svg.")
-    ] = None,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Processes; default: one a core.")
-    ] = None,
+    diagram: Diagram = None,
+    processes: Processes = None,
 ) -> None:
     """Fit every calibrator of a sweep of logits on every split at its published values.
 

@@ -16,6 +16,9 @@ Address = Annotated[
     typer.Option(help="A Ray cluster: auto, HOST:PORT or ray://HOST:PORT; default: this machine."),
 ]
 Bins = Annotated[int, typer.Option(min=1, max=10**6, help="Equal-width bins of the ECE.")]
+Diagram = Annotated[
+    Path | None, typer.Option(help="Write the critical-difference diagram: .pdf, .png, .svg.")
+]
 Draws = Annotated[int, typer.Option(min=1, help="Resamples of the test rows.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")]
 Fresh = Annotated[
@@ -26,6 +29,7 @@ Kind = Annotated[
     typer.Option(help="What the file holds: logits or probs. Needed unless its array says so."),
 ]
 Metric = Annotated[str, typer.Option(help="What is compared, such as ece or acc.")]
+Processes = Annotated[int | None, typer.Option(min=1, help="Processes; default: one a core.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 ResampleSeed = Annotated[int, typer.Option(help="Decides the resamples.")]
 StorageFolder = Annotated[str, typer.Option(help="Storage folder whose database is asked.")]

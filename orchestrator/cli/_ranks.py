@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli._console import echo, output
-from orchestrator.cli._options import Metric, StorageFolder, TrackingUri, tracked_results
+from orchestrator.cli._options import Diagram, Metric, StorageFolder, TrackingUri, tracked_results
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 
@@ -24,9 +24,7 @@ def ranks(
     control: Annotated[
         str, typer.Option(help="Compare with this recipe only, which needs fewer blocks.")
     ] = "",
-    out: Annotated[
-        Path | None, typer.Option(help="Write the critical-difference diagram: .pdf, .png, .svg.")
-    ] = None,
+    out: Diagram = None,
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:

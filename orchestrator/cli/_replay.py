@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli._console import echo, print_table, progress_bar
+from orchestrator.cli._options import Processes
 
 if TYPE_CHECKING:
     from orchestrator.replay import ReplayOutcome, ReplaySettings
@@ -33,9 +34,7 @@ def replay(
     out: Annotated[
         Path | None, typer.Option(help="Where tables and plot go; default: STORAGE/replay.")
     ] = None,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Searches at once; default: one a core.")
-    ] = None,
+    processes: Processes = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the table for a page.")
     ] = False,

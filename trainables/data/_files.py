@@ -1,7 +1,7 @@
 """Images that stay in their files until they are needed, and readers of data sets made of them."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -73,13 +73,18 @@ class ImageFiles(Rows):
         """Yield how files are read, the labels and the bytes of every file."""
         yield f"{self.size}{self.resize}{len(self)}".encode()
         yield np.ascontiguousarray(self.labels).data
-        for path in self.paths:
-            try:
-                content = path.read_bytes()
-            except OSError as error:
-                raise InputError(f"{path} cannot be read: {error.strerror}") from error
-            yield f"{len(content)}".encode()
-            yield content
+        yield from file_contents(self.paths)
+
+
+def file_contents(paths: Iterable[Path]) -> Iterator[bytes]:
+    """Yield the length and the bytes of each file."""
+    for path in paths:
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        yield f"{len(content)}".encode()
+        yield content
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from trainables.common.errors import InputError
-from trainables.data._files import opened
+from trainables.data._files import file_contents, opened
 from trainables.data._inputs import DatasetInfo, check_classes
 from trainables.data._masked import MASK_OUTSIDE, VOID, MaskedImages
 from trainables.data._published import IMAGENET_MEAN, IMAGENET_STD
@@ -69,13 +69,7 @@ class MaskedFiles(Rows):
     def content(self) -> Iterator[bytes | memoryview]:
         """Yield the size and the bytes of every file."""
         yield f"{self.size}{len(self)}".encode()
-        for path in (path for pair in self.pairs for path in pair):
-            try:
-                content = path.read_bytes()
-            except OSError as error:
-                raise InputError(f"{path} cannot be read: {error.strerror}") from error
-            yield f"{len(content)}".encode()
-            yield content
+        yield from file_contents(path for pair in self.pairs for path in pair)
 
     def _row(self, files: tuple[Path, Path]) -> np.ndarray:
         image, mask = files
