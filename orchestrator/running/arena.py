@@ -11,9 +11,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -27,6 +28,8 @@ from trainables.common.errors import InputError
 from trainables.data import PreparedData
 from trainables.metrics import calibration_report
 
+_Part: TypeAlias = tuple[str, Mapping[str, Any]] | None  # A calibrator and its parameters.
+
 
 @dataclass(frozen=True)
 class _Split:
@@ -36,7 +39,7 @@ class _Split:
     seed: int
     data: str
     rows: int
-    recipes: Mapping[str, tuple[str, Mapping[str, Any]] | None]
+    recipes: Mapping[str, _Part]
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,8 @@ def run_arena(
     found: dict[tuple[str, int], dict[str, _Figures]] = {}
     # Fresh processes: one that is forked off a process with threads may wait for them for good.
     count = min(len(splits), workers or len(os.sched_getaffinity(0)))
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+    given = (splits[0].recipes,)
+    with ProcessPoolExecutor(count, get_context("spawn"), _warm_up, given) as pool:
         jobs = {pool.submit(_fit_all, split): split for split in splits}
         for number, job in enumerate(as_completed(jobs), 1):
             found[jobs[job].task, jobs[job].seed] = job.result()
@@ -104,13 +108,22 @@ def _splits(plan: Plan, data: Mapping[str, PreparedData]) -> Iterator[_Split]:
             yield _Split(task.id, seed, str(own.directory), rows, recipes)
 
 
-def _part(spec: SweepSpec, study: StudyPlan) -> tuple[str, Mapping[str, Any]] | None:
+def _part(spec: SweepSpec, study: StudyPlan) -> _Part:
     part = study.recipe.calibrator
     return (spec.base(part), study.defaults[part]) if part else None
 
 
-def _fit_all(split: _Split) -> dict[str, _Figures]:
+def _warm_up(recipes: Mapping[str, _Part]) -> None:
+    """Fit each calibrator on a few rows, so that no fit's seconds hold what it imports."""
     torch.set_num_threads(1)
+    draw = torch.Generator().manual_seed(0)
+    rows, labels = torch.randn(64, 3, generator=draw), torch.randint(3, (64,), generator=draw)
+    for part in filter(None, recipes.values()):
+        with suppress(InputError):  # What so few rows do not allow.
+            _fitted(*part, rows, labels)
+
+
+def _fit_all(split: _Split) -> dict[str, _Figures]:
     prepared = PreparedData.open(split.data)
     fit, test = prepared.search().validation, prepared.test()
     rows, labels = torch.from_numpy(fit.values.copy()), torch.from_numpy(fit.labels.copy())
