@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from losses import Matrix, dirichlet, log_p, log_sum, softmax
-from scipy.optimize import minimize
+from scipy.optimize import brentq, minimize
 
 FLOOR = 1e-9
 Fit = tuple[Matrix, list[int]]
@@ -277,34 +277,227 @@ def level(block: list[tuple[float, float, int]]) -> float:
     return sum(total for _, total, _ in block) / sum(count for _, _, count in block)
 
 
+def log_probs(z: Matrix) -> Matrix:
+    return np.array([log_p(z, k) for k in range(len(z))])
+
+
+def linear(
+    rows: Matrix, labels: list[int], origin: Matrix, weights: Matrix
+) -> tuple[Matrix, Matrix]:
+    """Return the matrix and bias, (K, K) and (K,), whose mapped rows have the least mean loss.
+
+    Added are the squared distances from the origin, (K, K + 1), times the weights; infinite ones
+    keep an entry where it is.
+    """
+    hits, free = np.eye(len(origin))[labels], np.isfinite(weights)
+
+    def total(entries: Matrix) -> tuple[float, Matrix]:
+        at = origin.copy()
+        at[free] = entries
+        out = rows @ at[:, :-1].T + at[:, -1]
+        loss = -sum(log_p(row, y) for row, y in zip(out, labels, strict=True)) / len(rows)
+        slope = (np.array([softmax(row) for row in out]) - hits).T / len(rows)
+        gradient = np.hstack([slope @ rows, slope.sum(1)[:, None]])[free]
+        away = entries - origin[free]
+        return loss + float(weights[free] @ away**2), gradient + 2 * weights[free] * away
+
+    found = minimize(total, origin[free], jac=True, method="BFGS", options={"gtol": 1e-10})
+    at = origin.copy()
+    at[free] = found.x
+    return at[:, :-1], at[:, -1]
+
+
+def weights_of(diagonal: float, outside: float, bias: float, classes: int) -> Matrix:
+    square = np.full((classes, classes), outside)
+    np.fill_diagonal(square, diagonal)
+    return np.hstack([square, np.full((classes, 1), bias)])
+
+
+def plain(classes: int) -> Matrix:
+    return np.hstack([np.eye(classes), np.zeros((classes, 1))])
+
+
 def affine(fit: Fit, logs: bool) -> Map:
     """Matrix scaling, of log-probabilities or of logits, with both penalties 0.01."""
 
     def features(z: Matrix) -> Matrix:
-        return np.array([log_p(z, k) for k in range(len(z))]) if logs else z
+        return log_probs(z) if logs else z
 
-    rows, labels = np.array([features(z) for z in fit[0]]), np.array(fit[1])
+    rows = np.array([features(z) for z in fit[0]])
     classes = rows.shape[1]
-    hits = np.eye(classes)[labels]
+    weights = weights_of(0.0, 0.01, 0.01, classes)
+    matrix, bias = linear(rows, fit[1], plain(classes), weights)
+    return lambda z: list(log_probs(matrix @ features(z) + bias))
 
-    def parts(flat: Matrix) -> tuple[Matrix, Matrix]:
-        square = flat.reshape(classes, classes + 1)
-        return square[:, :-1], square[:, -1]
 
-    def total(flat: Matrix) -> tuple[float, Matrix]:
-        matrix, bias = parts(flat)
-        outside = matrix - np.diag(np.diag(matrix))
-        out = rows @ matrix.T + bias
-        probs = np.array([softmax(row) for row in out])
-        loss = -sum(log_p(row, y) for row, y in zip(out, labels, strict=True)) / len(rows)
-        slope = (probs - hits).T / len(rows)
-        gradient = np.hstack([slope @ rows + 0.02 * outside, (slope.sum(1) + 0.02 * bias)[:, None]])
-        return loss + 0.01 * float((outside**2).sum() + (bias**2).sum()), gradient.ravel()
+def vector(fit: Fit, decay: float) -> Map:
+    """Vector scaling, pulled to the best common slope."""
+    classes = fit[0].shape[1]
+    origin = plain(classes) / temperature(fit)
+    weights = weights_of(decay / 2, np.inf, decay / 2, classes)
+    matrix, bias = linear(fit[0], fit[1], origin, weights)
+    return lambda z: list(log_probs(matrix @ z + bias))
 
-    start = np.hstack([np.eye(classes), np.zeros((classes, 1))]).ravel()
-    found = minimize(total, start, jac=True, method="BFGS", options={"gtol": 1e-10})
-    matrix, bias = parts(found.x)
-    return lambda z: [log_p(matrix @ features(z) + bias, k) for k in range(classes)]
+
+def structured(fit: Fit, whole: bool) -> Map:
+    """Scale log-probabilities after temperature scaling and one uniform row: svs, or sms."""
+    t, (count, classes) = temperature(fit), fit[0].shape
+    uniform = 1 / (count + 1)
+
+    def features(z: Matrix) -> Matrix:
+        return np.log((1 - uniform) * softmax(z / t) + uniform / classes)
+
+    pull = classes / count
+    weights = weights_of(pull, pull * (classes - 1) if whole else np.inf, pull, classes)
+    rows = np.array([features(z) for z in fit[0]])
+    matrix, bias = linear(rows, fit[1], plain(classes), weights)
+    return lambda z: list(log_probs(matrix @ features(z) + bias))
+
+
+def class_temperatures(fit: Fit, shrinkage: float) -> Map:
+    """A temperature for the rows predicted as each class, pulled towards the common one."""
+    common = log(temperature(fit))
+    pairs = list(zip(*fit, strict=True))
+
+    def fitted(k: int) -> float:
+        own = [(z, y) for z, y in pairs if int(z.argmax()) == k]
+
+        def total(log_t: float) -> float:
+            pull = shrinkage * (log_t - common) ** 2 / 2
+            return pull - sum(log_p(z / exp(log_t), y) for z, y in own)
+
+        return exp(golden(total, log(0.05), log(20)))
+
+    found = [fitted(k) for k in range(fit[0].shape[1])]
+    return lambda z: list(log_probs(z / found[int(z.argmax())]))
+
+
+def logit_temperatures(fit: Fit) -> Map:
+    """A temperature for each class's logit."""
+    classes = fit[0].shape[1]
+
+    def total(logs: Matrix) -> float:
+        return -sum(log_p(z / np.exp(logs), y) for z, y in zip(*fit, strict=True)) / len(fit[1])
+
+    start = np.full(classes, log(temperature(fit)))
+    found = np.exp(minimize(total, start, method="Nelder-Mead", options=FINE).x)
+    return lambda z: list(log_probs(z / found))
+
+
+def classwise(fit: Fit) -> Map:
+    """TS with class-wise loss scaling: class losses standardised, bounds as released."""
+    classes = fit[0].shape[1]
+    counts = [fit[1].count(k) for k in range(classes)]
+
+    def class_losses(t: float) -> Matrix:
+        losses = [0.0] * classes
+        for z, y in zip(*fit, strict=True):
+            losses[y] -= log_p(z / t, y) / counts[y]
+        return np.array(losses)
+
+    def standard(values: Matrix) -> Matrix:
+        return (values - values.mean()) / values.std(ddof=1)
+
+    def swing(values: Matrix, alpha: float, beta: float) -> Matrix:
+        return beta * (1 / (1 + np.exp(-values / alpha)) - 0.5)
+
+    def slope(t: float, alpha: float, beta: float) -> float:
+        """Return the derivative in T of the class losses, each weighted as it is at T."""
+        weights = 1 + swing(standard(class_losses(t)), alpha, beta)
+        return sum(
+            weights[y] / counts[y] * (z[y] - softmax(z / t) @ z) / t**2
+            for z, y in zip(*fit, strict=True)
+        )
+
+    # The released optimiser's first step, between whose ends alpha and beta are set.
+    first = slope(1.0, 1.0, 1.5)
+    after = 1 - 0.02 * min(1.0, 1 / abs(first)) * first
+    before, then = class_losses(1.0), class_losses(after)
+
+    def distance(at: Matrix) -> float:
+        gaps = before - swing(standard(then), *at) * (then - before) - then.mean()
+        return float(np.sqrt((gaps**2).sum()))
+
+    bounds = [(0.1, log(classes) / 2), (1.5, 2.0)]
+    alpha, beta = minimize(distance, [1.0, 1.5], method="SLSQP", bounds=bounds).x
+    t = brentq(lambda t: slope(t, alpha, beta), 0.05, 20, xtol=1e-12)
+    return lambda z: list(log_probs(z / t))
+
+
+def spline(fit: Fit, knots: int) -> Map:
+    """The slope of a natural cubic spline, in truncated powers, through the cumulated accuracy."""
+    count, classes = fit[0].shape
+    at = [k / (knots - 1) for k in range(knots)]
+    top = sorted((float(softmax(z).max()), int(z.argmax()) == y) for z, y in zip(*fit, strict=True))
+
+    def piece(x: float, k: int, power: int) -> float:
+        below, above = max(x - at[k], 0.0) ** power, max(x - at[-1], 0.0) ** power
+        return (below - above) / (at[-1] - at[k])
+
+    def basis(x: float, power: int) -> list[float]:
+        bends = [piece(x, k, power) - piece(x, knots - 2, power) for k in range(knots - 2)]
+        return [1.0, x, *bends] if power == 3 else [0.0, 1.0, *(3 * bend for bend in bends)]
+
+    shares = np.cumsum([0, *(right for _, right in top)]) / count
+    rows = np.array([basis(i / count, 3) for i in range(count + 1)])
+    weights = np.linalg.lstsq(rows, shares, rcond=None)[0]
+    slopes = [float(np.dot(basis(i / (count - 1), 2), weights)) for i in range(count)]
+    slopes = [min(max(value, 1e-6), 1 - 1e-6) for value in slopes]
+
+    def mapped(z: Matrix) -> list[float]:
+        p, winner = softmax(z), int(z.argmax())
+        first = max(float(np.interp(p[winner], [s for s, _ in top], slopes)), 1 / classes)
+        rest = [p[k] / (1 - p[winner]) for k in range(classes) if k != winner]
+        even, largest = 1 / (classes - 1), max(rest)
+        mixed = min(max((largest - first / (1 - first)) / (largest - even), 0.0), 1.0)
+        return [
+            log(first)
+            if k == winner
+            else log((1 - first) * ((1 - mixed) * p[k] / (1 - p[winner]) + mixed * even))
+            for k in range(classes)
+        ]
+
+    return mapped
+
+
+def network(fit: Fit, nodes: int, decay: float) -> Map:
+    """PTS: two hidden layers read the sorted log-probabilities and move the common temperature."""
+    common, (count, classes) = log(temperature(fit)), fit[0].shape
+    seen = np.array([np.sort(log_probs(z))[::-1] for z in fit[0]])
+    centre, scale = seen.mean(0), seen.std(0)
+    inputs, logits = torch.from_numpy((seen - centre) / scale), torch.from_numpy(fit[0])
+    # The initial weights are PyTorch's draws, which is part of the method.
+    draw = torch.Generator().manual_seed(0)
+    drawn = [
+        torch.randn(nodes, width, generator=draw, dtype=torch.float64) * (2 / width) ** 0.5
+        for width in (classes, nodes)
+    ]
+    zeros = [torch.zeros(size, dtype=torch.float64) for size in (nodes, nodes, nodes, 1)]
+    shapes = [drawn[0], zeros[0], drawn[1], zeros[1], zeros[2], zeros[3]]
+
+    def log_t(flat: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        parts = torch.split(flat, [part.numel() for part in shapes])
+        w1, b1, w2, b2, w3, b3 = (p.view(s.shape) for p, s in zip(parts, shapes, strict=True))
+        hidden = torch.clamp(torch.clamp(rows @ w1.T + b1, min=0) @ w2.T + b2, min=0)
+        return common + hidden @ w3 + b3
+
+    def total(at: Matrix) -> tuple[float, Matrix]:
+        flat = torch.tensor(at, requires_grad=True)
+        scaled = logits / log_t(flat, inputs).exp()[:, None]
+        own = scaled[range(count), fit[1]]
+        loss = (scaled.logsumexp(1) - own).mean() + decay / 2 * (flat**2).sum()
+        loss.backward()
+        assert flat.grad is not None
+        return loss.item(), flat.grad.numpy()
+
+    start = torch.cat([part.flatten() for part in shapes]).numpy()
+    found = torch.from_numpy(minimize(total, start, jac=True, method="BFGS").x)
+
+    def mapped(z: Matrix) -> list[float]:
+        row = torch.from_numpy((np.sort(log_probs(z))[::-1] - centre) / scale)
+        return list(log_probs(z / exp(log_t(found, row).item())))
+
+    return mapped
 
 
 PAPER = {"variant": "paper"}
@@ -335,6 +528,14 @@ CASES: list[tuple[str, str | None, dict[str, Any], Callable[[Fit], Map]]] = [
     ("kernel", None, PAPER, kernel),
     ("meta-mis", None, {"alpha": 0.2, "seed": 3}, lambda fit: meta_mis(fit, 0.2, 3)),
     ("meta-acc", None, {"accuracy": 0.7, "seed": 3}, lambda fit: meta_acc(fit, 0.7, 3)),
+    ("ts", "cls", {}, classwise),
+    ("cts", None, {}, lambda fit: class_temperatures(fit, 30.0)),
+    ("cts", None, {"assignment": "logit"}, logit_temperatures),
+    ("pts", None, {}, lambda fit: network(fit, 5, 0.05)),
+    ("vs", None, PAPER, lambda fit: vector(fit, 1e-4)),
+    ("svs", None, {}, lambda fit: structured(fit, False)),
+    ("sms", None, {}, lambda fit: structured(fit, True)),
+    ("spline", None, PAPER, lambda fit: spline(fit, 6)),
     ("ms", None, PAPER, lambda fit: affine(fit, False)),
     ("dirichlet", None, PAPER, lambda fit: affine(fit, True)),
 ]
