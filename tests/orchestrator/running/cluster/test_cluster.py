@@ -34,12 +34,14 @@ def test_a_cluster_is_not_joined_with_a_token_that_others_can_read(token, monkey
 
 
 def test_a_token_of_the_environment_is_in_no_file(token, monkeypatch):
-    monkeypatch.setattr("ray.init", lambda **options: None)
-    monkeypatch.setattr("ray.shutdown", lambda: None)
+    joined = []
+    monkeypatch.setattr("ray.init", lambda **options: joined.append(options["address"]))
+    monkeypatch.setattr("ray.shutdown", lambda: joined.append("left"))
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     token.chmod(0o644)
     with join_cluster("auto"):
-        pass
+        assert joined == ["auto"]
+    assert joined == ["auto", "left"]
 
 
 def test_ray_that_is_too_slow_to_start(monkeypatch):
