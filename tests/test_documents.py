@@ -15,6 +15,7 @@ from orchestrator.cli import main
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.recipes import expand_recipes
 from orchestrator.sweep.spec import SearchModel, SweepSpec, parse_sweep
+from tests.orchestrator.one_process import one_process
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
@@ -62,6 +63,7 @@ name: demo
 tasks: [{dataset: digits, model: convnet, protocol: digits}]
 recipes: [ce, ls, mbls, "*+ts"]
 search: {trials: 2}
+resources: {concurrent: 1}
 """
 
 
@@ -78,6 +80,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@one_process()  # The demo of the workspace has run on Ray.
 @pytest.mark.parametrize(
     ("page", "count"),
     [

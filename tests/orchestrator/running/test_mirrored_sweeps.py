@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
+from tests.orchestrator.one_process import one_process
 from trainables.store.artifacts import ArtifactStore
 
 SWEEP = """
@@ -25,7 +26,7 @@ mirror: "{mirror}"
 """
 
 
-@pytest.mark.slow
+@one_process()
 def test_a_mirror_that_is_away_ends_no_sweep(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

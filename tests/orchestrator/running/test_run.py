@@ -40,6 +40,7 @@ tasks:
     dataset: digits
     model: convnet
     protocol: {{base: digits, epochs: 4}}
+    split: {{train_limit: 600, test_limit: 200}}
 recipes: [ce, mbls, "*+ts", "*+macal"]
 search:
   trials: 3

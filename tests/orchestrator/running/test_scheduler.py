@@ -477,6 +477,7 @@ search:
   spaces: {{ls: {{smoothing: {{low: 0.0, high: 0.9}}}}}}
   fixed: {{macal: {{epochs: 6}}}}
 seeds: [0, 1]
+resources: {{concurrent: 1}}
 storage: {storage}
 """
 

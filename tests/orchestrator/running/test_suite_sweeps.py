@@ -15,6 +15,7 @@ from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking import study_results
+from tests.orchestrator.one_process import one_process
 from trainables.common.errors import InputError
 
 SWEEP = """
@@ -95,7 +96,7 @@ def test_list_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"cifar10-c", "cifar100-c", "generated-c", "ood-svhn", "ood-npz:PATH"} <= set(listed)
 
 
-@pytest.mark.slow
+@one_process()
 def test_a_sweep_measures_suites_and_takes_further_ones(tmp_path: Path) -> None:
     first, second = (write_noise(tmp_path / f"{name}.npz", seed) for seed, name in enumerate("ab"))
     outcome = run_sweep(make_spec(tmp_path, first))
