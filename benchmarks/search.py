@@ -1,47 +1,188 @@
-"""Which objective and rule choose best on unseen data: replayed searches, judged several ways.
+"""Which objective and rule choose best on unseen data: replayed searches over several tasks.
 
     calsweep run benchmarks/search.yaml
-    python benchmarks/search.py calsweep-search --searches 5
+    calsweep run examples/cifar10-overfit-cpu.yaml
+    calsweep run examples/newsgroups-cpu.yaml
+    python benchmarks/search.py calsweep-search/sweeps/digits34 \
+        --untested calsweep-storage/sweeps/cifar10-overfit-cpu \
+        --untested calsweep-storage/sweeps/newsgroups-cpu
 
-Prints the tables of ``docs/results/search.md``: every strategy of ``examples/replay.yaml`` on every
-study of the storage, judged on test data by each of ``JUDGES``.
+Prints the tables of ``docs/results/search.md``. Every search draws validation rows of its own from
+the validation and test rows of its study, or, ``--untested``, from the validation rows alone, and
+what it chooses is judged on all others by each of ``JUDGES``. A task, that is a sweep, counts as
+much as another, however many studies it has.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
 
 from orchestrator.cli._console import output
-from orchestrator.replay import ReplayOutcome, load_replay, replay
-from orchestrator.replay.output import cells, headings, notes
+from orchestrator.replay import RecordedStudy, ReplayOutcome, ReplaySettings, replay
+from orchestrator.replay.run import Judged, study_of
+from orchestrator.search.choice import DEFAULT
+from orchestrator.search.paired import standard_error
+from orchestrator.storage.storage import SweepFolder
+from orchestrator.sweep.plan import make_plan
+from trainables.stages import objective_terms
 
-ROOT = Path(__file__).resolve().parent.parent
-STRATEGIES = ROOT / "orchestrator" / "examples" / "replay.yaml"
+SEARCH = {"sampler": "tpe", "trials": 20, "accuracy_tolerance": 0.01, "keep_default": False}
+OBJECTIVES = ("ece", "debiased_ece", "smooth_ece", "nll", "brier", "refinement")
+RULES: Mapping[str, Mapping[str, Any]] = {
+    "no guard": {"accuracy_tolerance": None},
+    "guard of 1 error": {"accuracy_tolerance": 0.0, "accuracy_errors": 1.0},
+    "default kept by 1": {"keep_default": 1.0},
+    "default kept by 2": {"keep_default": 2.0},
+    "default kept by 3": {"keep_default": 3.0},
+}
+STRATEGIES = {objective: {**SEARCH, "objective": objective} for objective in OBJECTIVES} | {
+    f"{objective}, {rule}": {**SEARCH, "objective": objective, **changes}
+    for objective in ("ece", "nll", "brier")
+    for rule, changes in RULES.items()
+}
 JUDGES = ("nll", "brier", "smooth_ece")
+CLEAR = 2.0  # Paired standard errors, over the rows that judge.
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a search chose, by one metric on the rows that no search has seen.
+
+    Attributes:
+        regret: Distance to the best recorded trial.
+        change: Distance to the published default; above 0 is worse.
+        error: Paired standard error of the change.
+        kept: Whether the published default was chosen.
+        distance: Of what was asked for from what was recorded, see ``Judged``.
+    """
+
+    strategy: str
+    task: str
+    metric: str
+    regret: float
+    change: float
+    error: float
+    kept: bool
+    distance: float
 
 
 def main() -> None:
-    """Replay, and print a table for each judge."""
+    """Replay every task, and print one table over all and one for each."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("storage")
-    options.add_argument("--searches", type=int, default=20)
-    options.add_argument("--sweep", action="append", default=[])
+    options.add_argument("sweeps", nargs="*", type=Path, help="folders of sweeps that have ended")
+    options.add_argument("--untested", type=Path, action="append", default=[], help="likewise")
+    options.add_argument("--validation", type=int, default=300, help="rows a search")
+    options.add_argument("--searches", type=int, default=50, help="a strategy and task, at least")
     given = options.parse_args()
-    settings = load_replay(STRATEGIES).model_copy(update={"searches": given.searches})
-    outcome = replay(given.storage, settings, given.sweep)
-    for judge in JUDGES:
-        show(outcome.judged_by(judge))
+    found: list[Judgement] = []
+    for path in [*given.sweeps, *given.untested]:
+        sweep, test = SweepFolder(path.absolute()), path not in given.untested
+        outcome = replayed(sweep, given.validation, given.searches, test)
+        found += [row for metric in JUDGES for row in judged(outcome, metric)]
+    show("all tasks", found)
+    for task in dict.fromkeys(row.task for row in found):
+        show(task, [row for row in found if row.task == task])
 
 
-def show(outcome: ReplayOutcome) -> None:
-    """Print the table of one judge, in Markdown, and what is to be read beside it."""
-    names = headings(outcome)
-    lines = [names, ["---", *["---:"] * (len(names) - 1)]]
-    lines += [cells(summary, outcome) for summary in outcome.finals()]
-    for line in lines:
+def replayed(sweep: SweepFolder, validation: int, searches: int, test: bool) -> ReplayOutcome:
+    """Replay a sweep, each of its studies so often that these are enough searches."""
+    plan = make_plan(sweep.storage.load_spec(sweep.name))
+    each = -(-searches // max(1, sum(study.points != 1 for study in plan)))
+    settings = ReplaySettings(
+        searches=each, validation=validation, test=test, budgets=(), strategies=STRATEGIES
+    )
+    return replay(sweep.storage, settings, [sweep.name])
+
+
+def judged(outcome: ReplayOutcome, metric: str) -> Iterator[Judgement]:
+    """Judge every search of a replay by a metric."""
+    for study in (study for sweep in outcome.sweeps for study in sweep.studies):
+        for search in range(outcome.settings.searches):
+            terms = terms_of(study_of(study, outcome.settings, search), metric)
+            best = min(float(values.mean()) for values in terms.values())
+            for row in outcome.judged:
+                if (row.study, row.search) == (study.plan.id, search):
+                    yield judgement(row, study.plan.task.id, metric, terms, best)
+
+
+def terms_of(study: RecordedStudy, metric: str) -> dict[int, Tensor]:
+    """Return what each row that judges adds to a metric, by trial."""
+    return {
+        found.trial.number: objective_terms(metric, found.outputs, study.test_labels)
+        for found in study.trials
+    }
+
+
+def judgement(
+    row: Judged, task: str, metric: str, terms: Mapping[int, Tensor], best: float
+) -> Judgement:
+    """Judge one search."""
+    chosen, default = terms[row.number], terms[DEFAULT]
+    return Judgement(
+        strategy=row.strategy,
+        task=task,
+        metric=metric,
+        regret=float(chosen.mean()) - best,
+        change=float((chosen - default).mean()),
+        error=standard_error(chosen - default),
+        kept=row.number == DEFAULT,
+        distance=row.distance,
+    )
+
+
+def show(title: str, found: Sequence[Judgement]) -> None:
+    """Print a table in Markdown: of the regrets, of the shares that are worse, and of the rest."""
+    counts = {t: sum(r.task == t for r in found) for t in dict.fromkeys(r.task for r in found)}
+    strategies = list(dict.fromkeys(row.strategy for row in found))
+    each = len(strategies) * len(JUDGES)
+    listing = ", ".join(f"{count // each} of {task}" for task, count in counts.items())
+    distance = 100 * mean(found, "distance")
+    output().print(f"\n{title}: searches a strategy: {listing}; distance {distance:.1f} %\n")
+    for line in table(strategies, found):
         output().print(f"| {' | '.join(line)} |")
-    output().print("\n".join(notes(outcome)))
+
+
+def table(strategies: Sequence[str], found: Sequence[Judgement]) -> Iterator[list[str]]:
+    """Yield the lines of a table, its head first."""
+    regrets, worse, clearly = (
+        [f"{what}, {metric}" for metric in JUDGES] for what in ("regret", "worse", "clearly worse")
+    )
+    head = ["strategy", *regrets, *worse, *clearly, "default kept"]
+    yield head
+    yield ["---", *["---:"] * (len(head) - 1)]
+    for name in strategies:
+        own = [row for row in found if row.strategy == name]
+        by_metric = [[row for row in own if row.metric == metric] for metric in JUDGES]
+        yield [
+            name,
+            *(f"{mean(rows, 'regret'):.4f}" for rows in by_metric),
+            *(share(rows, 0.0) for rows in by_metric),
+            *(share(rows, CLEAR) for rows in by_metric),
+            f"{100 * mean(own, 'kept'):.0f} %",
+        ]
+
+
+def mean(rows: Sequence[Judgement], name: str) -> float:
+    """Return the mean over tasks of a figure's mean in each."""
+    return over_tasks(rows, [float(getattr(row, name)) for row in rows])
+
+
+def share(rows: Sequence[Judgement], errors: float) -> str:
+    """Return how many are worse than the published default, by more than so many errors."""
+    return f"{100 * over_tasks(rows, [r.change > errors * r.error for r in rows]):.0f} %"
+
+
+def over_tasks(rows: Sequence[Judgement], values: Sequence[float]) -> float:
+    """Return the mean over tasks of the means of values, one a row."""
+    tasks = np.array([row.task for row in rows])
+    return float(np.mean([np.mean(np.array(values)[tasks == task]) for task in np.unique(tasks)]))
 
 
 if __name__ == "__main__":

@@ -121,7 +121,9 @@ def notes(outcome: ReplayOutcome) -> list[str]:
     shown: Column = column(outcome.settings.judge)
     first = outcome.finals()[0]
     studies = len({(judged.sweep, judged.study) for judged in outcome.judged})
-    rows = "resampled" if outcome.settings.resample else "the same"
+    settings = outcome.settings
+    drawn = f"{settings.validation} drawn anew, the others judge"
+    rows = "resampled" if settings.resampled else drawn if settings.validation else "the same"
     return [
         *(_agreement(name, found) for name, found in outcome.repeated.items()),
         f"{studies} studies, {outcome.settings.searches} searches of each by every strategy, "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from orchestrator.storage.events import Epoch
@@ -19,7 +20,7 @@ from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from search_spaces import Parameter
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
-from trainables.stages import evaluate_on_test, validation_rows
+from trainables.stages import evaluate_on_test, objective_terms, validation_rows
 from trainables.store.artifacts import ArtifactStore
 
 ENDED = ("finished", "failed")
@@ -32,12 +33,20 @@ class RecordedTrial:
     Attributes:
         trial: What the journal tells.
         logits: Of the validation rows, (N, K).
-        test: Metrics on test data, as ``evaluation_report`` names them.
+        outputs: Log-probabilities of the test rows, (M, K).
+        test: Metrics on test data, as ``evaluation_report`` names them; empty where the rows that
+            judge are not those of the report.
     """
 
     trial: Trial
     logits: Tensor
+    outputs: Tensor
     test: Mapping[str, float]
+
+    def drawn(self, own: Tensor, others: Tensor) -> RecordedTrial:
+        """Return it with rows of both kinds, by position, for a search and for its judge."""
+        rows = torch.cat([self.logits.log_softmax(1), self.outputs])
+        return RecordedTrial(replace(self.trial, metrics={}), rows[own], rows[others], {})
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,7 @@ class RecordedStudy:
         plan: As it ran.
         trials: By number; the published default is the first if it finished.
         labels: Of the validation rows, (N,).
+        test_labels: Of the test rows, (M,).
         plain: The plain cross-entropy that guarded it, if one did.
         data: What it was computed on.
     """
@@ -55,6 +65,7 @@ class RecordedStudy:
     plan: StudyPlan
     trials: tuple[RecordedTrial, ...]
     labels: Tensor
+    test_labels: Tensor
     plain: RecordedTrial | None
     data: PreparedData
 
@@ -66,7 +77,30 @@ class RecordedStudy:
 
     def losses(self, metric: str) -> dict[int, float]:
         """Return a test metric of every trial, by number."""
-        return {found.trial.number: found.test[metric] for found in self.trials}
+        return {
+            found.trial.number: found.test[metric]
+            if found.test
+            else float(objective_terms(metric, found.outputs, self.test_labels).mean())
+            for found in self.trials
+        }
+
+    def drawn(self, validation: int, seed: int) -> RecordedStudy:
+        """Return the study with other validation rows, drawn from these and the test rows.
+
+        Args:
+            validation: How many; fewer than there are rows.
+            seed: Decides which.
+        """
+        labels = torch.cat([self.labels, self.test_labels])
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+        own, others = order[:validation], order[validation:]
+        return replace(
+            self,
+            trials=tuple(found.drawn(own, others) for found in self.trials),
+            labels=labels[own],
+            test_labels=labels[others],
+            plain=self.plain and self.plain.drawn(own, others),
+        )
 
     def nearest(self, configuration: Mapping[str, Mapping[str, Any]]) -> tuple[int, float]:
         """Return the position of the trial whose configuration is nearest, and how far it is.
@@ -122,6 +156,7 @@ def read_sweeps(
     names: Sequence[str] = (),
     recipes: Sequence[str] = (),
     done: Callable[[int, int], None] = lambda count, total: None,
+    test: bool = True,
 ) -> list[RecordedSweep]:
     """Return the sweeps of a storage that have ended, with every trial measured on test data.
 
@@ -133,6 +168,7 @@ def read_sweeps(
         names: Which sweeps; all that have ended if empty.
         recipes: Which studies; all with something to search if empty.
         done: Told how many trials were measured, and of how many, sweep by sweep.
+        test: False to measure nothing: there are no test rows then.
 
     Raises:
         InputError: If there is no such sweep or recipe, one that is named has not ended, or
@@ -150,7 +186,7 @@ def read_sweeps(
                 f"sweep {name!r} has not ended, and its choices come first; "
                 f"go on with `calsweep run --resume {name}`"
             )
-    found = [_read(storage, known[name], ended[name], recipes, done) for name in ended]
+    found = [_read(storage, known[name], ended[name], recipes, done, test) for name in ended]
     if not any(sweep.studies for sweep in found):
         reasons = {f"{study}: {why}" for sweep in found for study, why in sweep.skipped.items()}
         listing = "; ".join(sorted(reasons)) or "it has no sweep"
@@ -164,6 +200,7 @@ def _read(
     ledger: Ledger,
     recipes: Sequence[str],
     done: Callable[[int, int], None],
+    test: bool,
 ) -> RecordedSweep:
     spec = storage.load_spec(folder.name)
     plan, data = make_plan(spec), _data(storage, ledger, spec)
@@ -175,7 +212,7 @@ def _read(
     skipped: dict[str, str] = {}
     studies = []
     wanted = [study for study in plan if study.recipe.name in (recipes or every)]
-    reader = _Reader(storage.store(), ledger, data, done, _trials(wanted, ledger))
+    reader = _Reader(storage.store(), ledger, data, done, _trials(wanted, ledger), test)
     for study in wanted:
         try:
             studies.append(reader.study(study))
@@ -202,8 +239,9 @@ class _Reader:
         data: Mapping[str, PreparedData],
         done: Callable[[int, int], None],
         total: int,
+        test: bool,
     ) -> None:
-        self._store, self._ledger, self._data = store, ledger, data
+        self._store, self._ledger, self._data, self._test = store, ledger, data, test
         self._done, self._total, self._count = done, total, 0
 
     def study(self, plan: StudyPlan) -> RecordedStudy:
@@ -221,9 +259,13 @@ class _Reader:
                 "its data are gone from the storage; run the sweep there again"
             )
         trials = tuple(self._trial(trial, data) for trial in finished)
-        labels = validation_rows(self._store, finished[0].stage, finished[0].artifact)[1]
+        first = finished[0].stage, finished[0].artifact
+        labels = validation_rows(self._store, *first)[1]
+        tested = labels[:0]
+        if self._test:
+            tested = evaluate_on_test(self._store, *first, data)[1].tensors("test")["labels"]
         self._done(self._count, self._total)
-        return RecordedStudy(plan, trials, labels, self._plain(plan, data), data)
+        return RecordedStudy(plan, trials, labels, tested, self._plain(plan, data), data)
 
     def _plain(self, plan: StudyPlan, data: PreparedData) -> RecordedTrial | None:
         study: Study | None = self._ledger.studies.get(plan.reference or "")
@@ -234,8 +276,10 @@ class _Reader:
         if self._store.find(trial.stage, trial.artifact) is None:
             raise _NotReplayableError(f"the artifact of trial {trial.number} is gone")
         logits, _ = validation_rows(self._store, trial.stage, trial.artifact)
-        test, _ = evaluate_on_test(self._store, trial.stage, trial.artifact, data)
-        return RecordedTrial(trial, logits, test)
+        if not self._test:
+            return RecordedTrial(trial, logits, logits[:0], {})
+        test, judged = evaluate_on_test(self._store, trial.stage, trial.artifact, data)
+        return RecordedTrial(trial, logits, judged.tensors("test")["log_probs"], test)
 
 
 def _data(storage: Storage, ledger: Ledger, spec: SweepSpec) -> dict[str, PreparedData]:

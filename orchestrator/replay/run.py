@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from orchestrator.replay.simulate import Repeated, Search, Table, repeat, resamp
 from orchestrator.search.choice import DEFAULT
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import SweepSpec
+from trainables.common.errors import InputError
 
 CHUNK = 5  # Searches of a study, each by all strategies, that a process is given at once.
 ALONE = 100  # Up to so many searches, starting processes takes longer than searching.
@@ -95,17 +95,6 @@ class ReplayOutcome:
     judged: Sequence[Judged]
     skipped: Mapping[str, str]
 
-    def judged_by(self, metric: str) -> Self:
-        """Return the same searches, judged by another test metric."""
-        losses = {
-            (sweep.folder.name, study.plan.id): study.losses(metric)
-            for sweep in self.sweeps
-            for study in sweep.studies
-        }
-        judged = [_with_losses(row, losses[row.sweep, row.study]) for row in self.judged]
-        settings = self.settings.model_copy(update={"judge": metric})
-        return replace(self, settings=settings, judged=judged)
-
     def summaries(self) -> list[Summary]:
         """Return every strategy at each of its budgets."""
         found: dict[tuple[str, int], list[Judged]] = {}
@@ -148,11 +137,13 @@ def replay(
         searching: Told how many searches have ended, and of how many.
 
     Raises:
-        InputError: See ``read_sweeps`` and ``changed``.
+        InputError: See ``read_sweeps`` and ``changed``; or a study has too few rows for
+            ``settings.validation``.
     """
     settings = settings or ReplaySettings()
     place = storage if isinstance(storage, Storage) else Storage(storage)
-    found = read_sweeps(place, sweeps, settings.recipes, measuring)
+    found = read_sweeps(place, sweeps, settings.recipes, measuring, settings.test)
+    _check_rows(found, settings)
     jobs = [
         (sweep.folder.name, study, specs, settings, numbers)
         for sweep in found
@@ -179,6 +170,16 @@ def replay(
     )
 
 
+def _check_rows(sweeps: Sequence[RecordedSweep], settings: ReplaySettings) -> None:
+    for study in (study for sweep in sweeps for study in sweep.studies):
+        rows = len(study.labels) + len(study.test_labels)
+        if settings.validation is not None and settings.validation >= rows:
+            raise InputError(
+                f"validation: {settings.validation} leaves no row to judge by: {study.plan.id} has "
+                f"{rows} of validation and of what is tested; give a smaller number"
+            )
+
+
 Job = tuple[str, RecordedStudy, Mapping[str, SweepSpec], ReplaySettings, range]
 
 
@@ -198,19 +199,31 @@ def _searches(job: Job) -> list[Judged]:
     judged: list[Judged] = []
     for number in numbers:
         seed = settings.seed + number
-        rows = resampled(len(study.labels), seed) if settings.resample else None
-        table = Table(study, rows)
+        own = study_of(study, settings, number)
+        rows = resampled(len(own.labels), seed) if settings.resampled else None
+        table, losses = Table(own, rows), own.losses(settings.judge)
         for name, spec in specs.items():
             # Without other rows only other suggestions make another search.
             found = simulate(table, spec, spec.all_seeds[0] + seed, settings.budgets)
-            judged += _judged(name, sweep, study, number, found, settings.judge)
+            judged += _judged(name, sweep, study, number, found, losses)
     return judged
 
 
+def study_of(study: RecordedStudy, settings: ReplaySettings, number: int) -> RecordedStudy:
+    """Return a study as one search sees it: on rows of its own where these are drawn."""
+    if settings.validation is None:
+        return study
+    return study.drawn(settings.validation, settings.seed + number)
+
+
 def _judged(
-    strategy: str, sweep: str, study: RecordedStudy, number: int, search: Search, judge: str
+    strategy: str,
+    sweep: str,
+    study: RecordedStudy,
+    number: int,
+    search: Search,
+    losses: Mapping[int, float],
 ) -> Iterator[Judged]:
-    losses = study.losses(judge)
     for choice in search.choices:
         chosen = -1 if choice.position is None else study.trials[choice.position].trial.number
         row = Judged(

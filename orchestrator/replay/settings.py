@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from orchestrator.sweep.documents import read_document, read_mapping, validate
 from orchestrator.sweep.spec import Count, SearchModel, SweepSpec
@@ -33,6 +33,11 @@ class ReplaySettings(BaseModel):
     Attributes:
         searches: Simulated searches of each study by each strategy.
         resample: Whether each of them draws its validation rows anew, with replacement.
+        validation: In place of that, how many validation rows each of them draws anew, without
+            replacement, from validation and test rows together; all others judge it. So searches
+            see what other validation rows would have told, and no row twice.
+        test: Whether test rows are used. Without them ``validation`` has to be given: validation
+            rows that a search has not drawn judge it, and nothing is measured on test data.
         judge: Test metric by which choices are judged.
         budgets: Trials after which a search is asked what it would choose; those beyond its own
             number are left out, and that number is asked in any case.
@@ -45,6 +50,8 @@ class ReplaySettings(BaseModel):
 
     searches: Count = 20
     resample: bool = True
+    validation: Count | None = None
+    test: bool = True
     judge: Judge = "nll"
     budgets: Annotated[tuple[Count, ...], Field(strict=False)] = (1, 2, 5, 10, 20, 50)
     recipes: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -52,6 +59,17 @@ class ReplaySettings(BaseModel):
         name: dict(changes) for name, changes in STRATEGIES.items()
     }
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+    @model_validator(mode="after")
+    def _check_test(self) -> Self:
+        if not self.test and self.validation is None:
+            raise ValueError("test: false leaves no row to judge by; give validation, a number")
+        return self
+
+    @property
+    def resampled(self) -> bool:
+        """Tell whether a search draws its validation rows with replacement."""
+        return self.resample and self.validation is None
 
     @field_validator("strategies")
     @classmethod

@@ -49,10 +49,9 @@ class Margin(NamedTuple):
     difference: float
     error: float
 
-    @property
-    def clear(self) -> bool:
-        """Tell whether it is more than one standard error."""
-        return self.difference > self.error
+    def clear(self, errors: float) -> bool:
+        """Tell whether it is more than so many standard errors."""
+        return self.difference > errors * self.error
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,8 @@ class ChoiceRule:
         epoch: Whose epoch's metrics count, as the protocol says.
         tie: Who wins between equal objectives.
         accuracy_errors: How many paired standard errors accuracy may fall beside the tolerance.
-        keep_default: Whether the published default is chosen unless the margin is clear.
+        keep_default: By how many standard errors the published default has to be beaten, or it is
+            chosen; True for one, False for the lowest objective alone.
     """
 
     objective: str
@@ -74,7 +74,7 @@ class ChoiceRule:
     epoch: str
     tie: str = "earlier trial"
     accuracy_errors: float = 0.0
-    keep_default: bool = False
+    keep_default: bool | float = False
 
     @classmethod
     def of(cls, search: SearchModel, task: TaskSpec) -> ChoiceRule:
@@ -135,7 +135,7 @@ class ChoiceRule:
         if not self.keep_default or default is None or best is default:
             return best, None
         found = margin(best, default)
-        return best if found.clear else default, found
+        return best if found.clear(self.keep_default) else default, found
 
 
 def stands_for_choice(role: str, status: str) -> bool:

@@ -218,8 +218,9 @@ class SearchModel(_Strict):
             cross-entropy before the shortfall is added to the objective; null for no guard.
         accuracy_errors: How many standard errors of that difference, paired by validation row, it
             may fall beside the tolerance.
-        keep_default: Whether the published default is chosen unless the best trial's objective is
-            lower by more than one standard error of the difference, paired by validation row.
+        keep_default: By how many standard errors of the difference, paired by validation row, the
+            best trial's objective has to be lower than the published default's, or that default is
+            chosen; true for one, false for the lowest objective alone.
         parallel_trials: Trials of one study that are suggested without knowing each other. It
             bounds how many run side by side, and makes suggestions the same on any machine.
         spaces: Other ranges: part, parameter, range.
@@ -235,7 +236,7 @@ class SearchModel(_Strict):
     seed: Seed | None = None
     accuracy_tolerance: Annotated[float, Field(ge=0, le=1)] | None = 0.01
     accuracy_errors: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    keep_default: bool = False
+    keep_default: bool | Annotated[float, Field(gt=0, allow_inf_nan=False)] = False
     parallel_trials: Count = 4
     spaces: dict[str, dict[str, RangeModel]] = {}
     fixed: dict[str, dict[str, Value]] = {}

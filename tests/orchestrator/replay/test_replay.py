@@ -78,7 +78,12 @@ def recorded(
     def of(name: str) -> list[RecordedTrial]:
         study = state.studies[f"{TASK}|{name}"]
         return [
-            RecordedTrial(Trial(**told(study.trials[number], outcome)), known[outcome.artifact], {})
+            RecordedTrial(
+                Trial(**told(study.trials[number], outcome)),
+                known[outcome.artifact],
+                logits_of(f"{outcome.artifact} on test").log_softmax(1),
+                {"nll": 0.5},
+            )
             for number, outcome in sorted(study.outcomes.items())
         ]
 
@@ -88,7 +93,7 @@ def recorded(
         return {**started, **rest, "metrics": outcome.metrics, "artifact": outcome.artifact}
 
     plan = state.studies[f"{TASK}|mbls"].plan
-    return RecordedStudy(plan, tuple(of("mbls")), LABELS, of("ce")[0], data)
+    return RecordedStudy(plan, tuple(of("mbls")), LABELS, LABELS + 1, of("ce")[0], data)
 
 
 def test_a_search_with_its_own_settings_makes_the_same_choices(
@@ -121,6 +126,29 @@ def test_other_rows_make_other_objectives(
     nll = [float(objective_terms("nll", t.logits[rows], LABELS).mean()) for t in study.trials]
     assert found.objective == pytest.approx(min(nll))
     assert found.position == nll.index(min(nll))
+
+
+def test_rows_drawn_for_a_search_do_not_judge_it(
+    live: tuple[SweepState, RecordedStudy], spec: SweepSpec
+) -> None:
+    _, study = live
+    drawn = study.drawn(50, seed=1)
+    assert (len(drawn.labels), len(drawn.test_labels)) == (50, 70)
+    for found, own in zip(study.trials, drawn.trials, strict=True):
+        every = torch.cat([found.logits.log_softmax(1), found.outputs])
+        again = torch.cat([own.logits, own.outputs])
+        assert torch.equal(again.sort(0).values, every.sort(0).values)
+    # Rows keep their labels: of class 0 these are of validation, of class 1 of test.
+    first = drawn.trials[0]
+    kept = (first.logits[:, None] == study.trials[0].outputs).all(-1).any(1)
+    assert torch.equal(drawn.labels, kept.long())
+    free = changed(spec, "free", {"accuracy_tolerance": None, "keep_default": False})
+    (choice,) = simulate(Table(drawn), free, seed=3).choices
+    nll = [float(objective_terms("nll", t.logits, drawn.labels).mean()) for t in drawn.trials]
+    assert (choice.position, choice.objective) == (nll.index(min(nll)), pytest.approx(min(nll)))
+    others = -first.outputs.double()[range(70), drawn.test_labels].mean()
+    assert study.losses("nll")[0] == 0.5
+    assert drawn.losses("nll")[0] == pytest.approx(float(others))
 
 
 def test_the_nearest_configuration_answers_and_says_how_near_it_is(
@@ -173,6 +201,8 @@ def test_choices_are_judged_by_default_best_and_rows() -> None:
         ("strategies: {a: {objektive: nll}}", "strategies.a: objektive: unknown key; allowed are"),
         ("strategies: {a: {scheduler: asha}}", "strategies.a: a replay stops no trial"),
         ("judge: refinement", "judge: input should be 'nll'"),
+        ("test: false", "test: false leaves no row to judge by; give validation"),
+        ("validation: 0", "validation: .* greater than or equal to 1, got 0"),
         ("searches: 0", "searches: .* greater than or equal to 1, got 0"),
     ],
 )

@@ -68,14 +68,15 @@ def test_accuracy_may_also_fall_by_standard_errors_of_the_paired_difference() ->
 
 
 @pytest.mark.parametrize(
-    ("difference", "error", "chosen"), [(0.1, 0.09, 3), (0.1, 0.1, 0), (0.1, 0.2, 0)]
+    ("difference", "error", "errors", "chosen"),
+    [(0.1, 0.09, True, 3), (0.1, 0.1, True, 0), (0.1, 0.05, 2, 0), (0.1, 0.049, 2, 3)],
 )
 def test_the_published_default_stays_unless_it_is_clearly_beaten(
-    difference: float, error: float, chosen: int
+    difference: float, error: float, errors: float, chosen: int
 ) -> None:
     default, best = Rank(0.5, 0), Rank(0.4, 3)
     found = Margin(difference, error)
-    keeping = replace(rule(), keep_default=True)
+    keeping = replace(rule(), keep_default=errors)
     best_of, margin = keeping.choose([default, Rank(0.45, 1), best], lambda *_: found)
     assert (best_of.number, margin) == (chosen, found)
     assert rule().choose([default, best], lambda *_: pytest.fail("asked")) == (best, None)
