@@ -92,7 +92,7 @@ def _prepare_task(
         settings=task.inputs,
     )
     if not task.given:
-        check_takes(task.model, data.info.inputs.shape)
+        check_takes(task.model, type(data.info.inputs.shape))
     if task.model.endswith(PRETRAINED):
         # Weights that are absent are told of now, and not by every trial.
         build_model(task.model, data.info.num_classes, data.info.inputs.shape)

@@ -32,10 +32,10 @@ from search_spaces import Parameter, SpaceError
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE, local_path, storage_folder
-from trainables.data import SOURCES, SplitSpec, find_reader, logit_sets, split_address
+from trainables.data import SOURCES, Inputs, SplitSpec, find_reader, logit_sets, split_address
 from trainables.data.suites import check_suites
 from trainables.metrics import METRICS
-from trainables.models import check_model
+from trainables.models import check_model, check_takes
 from trainables.stages import GIVEN, check_part
 from trainables.stages.protocols import Protocol, protocol_from
 from trainables.store.mirror import Mirror
@@ -493,15 +493,30 @@ def _check_tasks(tasks: tuple[TaskSpec, ...], root: str) -> None:
 
 
 def _check_kinds(spec: SweepSpec) -> None:
-    """Refuse parts of recipes that are not for the data of a task."""
+    """Refuse networks, augmentations and parts of recipes that are not for the data of a task."""
     parts = dict.fromkeys(spec.base(part) for recipe in spec.expanded() for part in recipe.parts)
     for number, task in enumerate(spec.tasks):
         kind = find_reader(task.dataset, spec.data_root, task.inputs).kind
+        if not task.given:
+            _check_training(f"tasks[{number}]", task, kind)
         for part in parts:
             try:
                 check_part(part, kind)
             except InputError as error:
                 raise InputError(f"recipes: tasks[{number}] ({task.id}): {error}") from error
+
+
+def _check_training(where: str, task: TaskSpec, kind: type[Inputs]) -> None:
+    try:
+        check_takes(task.model, kind.seen_as)
+    except InputError as error:
+        raise InputError(f"{where}.model: {error}") from error
+    view = task.resolved_protocol.augmentation
+    if view is not None and kind.views and view not in kind.views:
+        raise InputError(
+            f"{where}.protocol: augmentation {view!r} is not for {kind.kind}; "
+            f"those are: {', '.join(kind.views)}"
+        )
 
 
 def _check_model(task: TaskSpec) -> None:

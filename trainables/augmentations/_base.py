@@ -1,4 +1,5 @@
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Generator, Tensor
@@ -16,10 +17,10 @@ class Augmentation(ABC):
     resumes draws what it would have drawn.
 
     Attributes:
-        not_for_masks: Why it cannot be used with a class a pixel; empty if it can.
+        not_for: Why it cannot be used with a kind of data, by the kind's name.
     """
 
-    not_for_masks: ClassVar[str] = ""
+    not_for: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def training_loss(

@@ -1,4 +1,5 @@
 import math
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -43,7 +44,11 @@ class CutMix(PairAugmentation):
         ValueError: If ``alpha`` is out of its range.
     """
 
-    not_for_masks = "it weighs the labels of whole images by area, and a pasted pixel has one class"
+    not_for: ClassVar = {
+        "images-with-masks": "it weighs the labels of whole images by area, and a pasted pixel has "
+        "one class",
+        "texts": "it pastes boxes of images; take mixup or mit",
+    }
 
     def loss_of_pairs(
         self, network: Network, loss: Loss, pairs: Pairs, source: np.random.Generator

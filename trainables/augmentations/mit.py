@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 from scipy import stats
@@ -65,7 +66,7 @@ class MixupInferenceInTraining(PairAugmentation):
             ``alpha`` that drawing them would not end.
     """
 
-    not_for_masks = "it decouples what a network says of whole images"
+    not_for: ClassVar = {"images-with-masks": "it decouples what a network says of whole images"}
 
     def __init__(self, *, alpha: float = 1.0, margin: float = 0.5, variant: str = "l") -> None:
         super().__init__(alpha=alpha)

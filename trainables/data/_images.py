@@ -62,6 +62,8 @@ class Images(Inputs, kind="images"):
     """
 
     dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
+    seen_as = ImageShape
+    views = AUGMENTATIONS
 
     size: tuple[int, int]
     channels: int

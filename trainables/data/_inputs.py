@@ -52,6 +52,9 @@ class Inputs(ABC):
         kind: The name, also that of the files that hold rows.
         dtype: Of the values, as stored.
         trains: Whether networks are trained on the rows; else all of them may be held out.
+        seen_as: Class of ``shape``, so that a network can be refused before data are read;
+            ``InputShape`` if nobody says.
+        views: Augmentations that batchers know; none if nobody says.
         augmentation: What training uses unless told otherwise; ``none`` for nothing.
     """
 
@@ -59,6 +62,8 @@ class Inputs(ABC):
     kind: ClassVar[str]
     dtype: ClassVar[np.dtype]
     trains: ClassVar[bool] = True
+    seen_as: ClassVar[type[InputShape]] = InputShape  # type: ignore[type-abstract]
+    views: ClassVar[tuple[str, ...]] = ()
     augmentation: str
 
     def __init_subclass__(cls, kind: str) -> None:

@@ -67,6 +67,8 @@ class MaskedImages(Inputs, kind="images-with-masks"):
     """
 
     dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
+    seen_as = MaskedShape
+    views = MASK_AUGMENTATIONS
 
     size: tuple[int, int]
     mean: tuple[float, ...]
@@ -76,7 +78,7 @@ class MaskedImages(Inputs, kind="images-with-masks"):
 
     def __post_init__(self) -> None:
         check_count("crop", self.crop, 0)
-        check_choice("augmentation", self.augmentation, MASK_AUGMENTATIONS)
+        check_choice("augmentation", self.augmentation, self.views)
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise ValueError(f"mean={self.mean}, std={self.std} must be three numbers, std above 0")
 

@@ -84,6 +84,8 @@ class Texts(Inputs, kind="texts"):
     """
 
     dtype: ClassVar[np.dtype] = np.dtype(np.int32)
+    seen_as = TextShape
+    views = ("none",)
 
     vocabulary: int = 20_000
     length: int = 500
@@ -95,7 +97,7 @@ class Texts(Inputs, kind="texts"):
     def __post_init__(self) -> None:
         check_count("vocabulary", self.vocabulary)
         check_count("length", self.length)
-        check_choice("augmentation", self.augmentation, ("none",))
+        check_choice("augmentation", self.augmentation, self.views)
 
     @property
     def row(self) -> tuple[int]:
@@ -166,7 +168,7 @@ class TextBatcher(Batcher):
 
     def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
         """Return the texts as they are: there is no other view of them."""
-        check_choice("augmentation", augmentation, ("none",))
+        check_choice("augmentation", augmentation, Texts.views)
         return self.plain(batch)
 
 

@@ -73,21 +73,21 @@ def build_model(name: str, num_classes: int, shape: InputShape) -> Network:
     if prefix + colon not in _BUILDERS:
         libraries = sorted(f"{key}NAME" for key in _BUILDERS if key.endswith(":"))
         raise unknown_model(name, [*known, *libraries])
-    check_takes(name, shape)
+    check_takes(name, type(shape))
     builder, _ = _BUILDERS[prefix + colon]
     return builder(rest, num_classes, shape) if colon else builder(num_classes, shape)
 
 
-def check_takes(name: str, shape: InputShape) -> None:
-    """Make sure that the network of a known name takes such inputs.
+def check_takes(name: str, shape: type[InputShape]) -> None:
+    """Make sure that the network of a known name takes such inputs; ``InputShape`` stands for any.
 
     Raises:
         InputError: If not; the text says what it takes, and what the data are.
     """
     model_names()
     _, takes = _BUILDERS["".join(name.partition(":")[:2])]
-    if not isinstance(shape, takes):
-        ours = ", ".join(model_names(type(shape))) or "there is none"
+    if not issubclass(shape, takes) and shape is not InputShape:
+        ours = ", ".join(model_names(shape)) or "there is none"
         raise InputError(
             f"model {name!r} takes {takes.kind}, the data are {shape.kind}; for those: {ours}"
         )

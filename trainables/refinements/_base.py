@@ -33,7 +33,7 @@ class Refinement(ABC):
         changes_batches: Whether ``start_batch`` does anything.
         views: Which features of the training set it is trained on: ``augmented`` ones, a view of
             the augmented images an epoch, or ``original``, those of the images as they are.
-        not_for_masks: Why it cannot be used with a class a pixel; empty if it can.
+        not_for: Why it cannot be used with a kind of data, by the kind's name.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -45,7 +45,9 @@ class Refinement(ABC):
     second_pass: bool = False
     changes_batches: bool = False
     views: str = "augmented"
-    not_for_masks: ClassVar[str] = "its classifier is of one feature vector an image"
+    not_for: ClassVar[Mapping[str, str]] = {
+        "images-with-masks": "its classifier is of one feature vector an image"
+    }
 
     def __init__(self, *, epochs: int, lr: float) -> None:
         self.epochs = check_count("epochs", epochs)

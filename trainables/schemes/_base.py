@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Tensor
@@ -19,11 +20,11 @@ class Scheme:
             forms the loss too, cannot be combined with it.
         replayable: Whether ``training_loss`` keeps nothing on the host, so that a GPU can repeat
             what it did there without it.
-        not_for_masks: Why it cannot be used with a class a pixel; empty if it can.
+        not_for: Why it cannot be used with a kind of data, by the kind's name.
     """
 
     forms_loss: ClassVar[bool] = False
-    not_for_masks: ClassVar[str] = ""
+    not_for: ClassVar[Mapping[str, str]] = {}
     replayable: ClassVar[bool] = True
 
     def attach(self, network: Network, num_classes: int) -> Network:

@@ -1,6 +1,7 @@
 """BalCAL: a linear and a fixed simplex classifier, balanced to match confidence and accuracy."""
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -152,7 +153,9 @@ class BalCAL(Scheme):
     """
 
     forms_loss = True
-    not_for_masks = "its second classifier is of one feature vector an image"
+    not_for: ClassVar = {
+        "images-with-masks": "its second classifier is of one feature vector an image"
+    }
     replayable = False
 
     def __init__(self, *, delta: float = 0.95) -> None:

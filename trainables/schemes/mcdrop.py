@@ -1,3 +1,5 @@
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -59,7 +61,7 @@ class MonteCarloDropout(Scheme):
         ValueError: If an argument is out of its range.
     """
 
-    not_for_masks = "it drops entries of one feature vector an image"
+    not_for: ClassVar = {"images-with-masks": "it drops entries of one feature vector an image"}
 
     def __init__(self, *, rate: float = 0.5, samples: int = 50) -> None:
         self.rate = check_number("rate", rate, 0.0, 1.0, open_low=True, open_high=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainables.augmentations import AUGMENTATIONS
 from trainables.common.errors import InputError
-from trainables.data import Inputs, MaskedImages, PreparedData
+from trainables.data import Inputs, PreparedData
 from trainables.refinements import REFINEMENTS, refinement_determinants
 from trainables.schemes import SCHEMES
 from trainables.store.artifacts import stage_key
@@ -78,10 +78,9 @@ def check_part(part: str, kind: type[Inputs]) -> None:
         InputError: If not; the text says why.
     """
     for registry in (AUGMENTATIONS, SCHEMES, REFINEMENTS):
-        if issubclass(kind, MaskedImages) and part in registry:
-            reason = registry.get(part).not_for_masks
-            if reason:
-                raise InputError(f"{part!r} is not for {kind.kind}: {reason}")
+        reason = registry.get(part).not_for.get(kind.kind) if part in registry else None
+        if reason:
+            raise InputError(f"{part!r} is not for {kind.kind}: {reason}")
 
 
 def stage_precision(stage: str, gpus: float) -> str:

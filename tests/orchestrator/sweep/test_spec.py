@@ -17,6 +17,7 @@ tasks:
 recipes: [ce, mbls, "*+ts"]
 search: {trials: 3}
 """
+TEXTS = "'text:articles', model: gpool-cnn, protocol: mbls2022-text"
 
 
 def test_defaults_are_filled_in() -> None:
@@ -48,6 +49,40 @@ BAD = {
             "mbls", "cutmix"
         ),
         ["'cutmix' is not for images-with-masks", "one class"],
+    ),
+    "boxes of images on texts": (
+        GOOD.replace("digits, model: convnet, protocol: digits", TEXTS).replace(
+            "[ce, mbls", "[ce, cutmix"
+        ),
+        ["tasks[0]", "'cutmix' is not for texts", "take mixup or mit"],
+    ),
+    "a network of texts on images": (
+        GOOD.replace("convnet", "gpool-cnn"),
+        ["tasks[0].model", "'gpool-cnn' takes texts, the data are images", "convnet"],
+    ),
+    "a network of masks on images": (
+        GOOD.replace("convnet", "deeplabv3-small"),
+        ["tasks[0].model", "takes images with masks, the data are images"],
+    ),
+    "a network of images on texts": (
+        GOOD.replace("digits, model: convnet, protocol: digits", TEXTS).replace(
+            "gpool-cnn", "'timm:resnet18'"
+        ),
+        ["tasks[0].model", "takes images, the data are texts", "for those: gpool-cnn"],
+    ),
+    "a network of images on masks": (
+        GOOD.replace("dataset: digits", 'dataset: "voc:streets"'),
+        ["tasks[0].model", "takes images, the data are images with masks", "deeplabv3-small"],
+    ),
+    "views of images on texts": (
+        GOOD.replace("digits, model: convnet, protocol: digits", TEXTS).replace(
+            "mbls2022-text", "{base: mbls2022-text, augmentation: crop-flip}"
+        ),
+        ["tasks[0].protocol", "'crop-flip' is not for texts; those are: none"],
+    ),
+    "views of masks on images": (
+        GOOD.replace("protocol: digits", "protocol: chen2017-voc"),
+        ["tasks[0].protocol", "'scale-crop-flip' is not for images; those are: none, crop-flip"],
     ),
     "unknown protocol": (GOOD.replace("protocol: digits", "protocol: diggits"), ["diggits"]),
     "unknown key": (GOOD + "serch: {}\n", ["serch", "unknown key", "search"]),
