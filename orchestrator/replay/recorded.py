@@ -258,9 +258,12 @@ class _Reader:
             raise _NotReplayableError(
                 "its data are gone from the storage; run the sweep there again"
             )
-        trials = tuple(self._trial(trial, data) for trial in finished)
         first = finished[0].stage, finished[0].artifact
-        labels = validation_rows(self._store, *first)[1]
+        found = validation_rows(self._store, *first)
+        if found.images is not None:
+            raise _NotReplayableError("pixels of an image are no rows that can be drawn anew")
+        trials = tuple(self._trial(trial, data) for trial in finished)
+        labels = found.labels
         tested = labels[:0]
         if self._test:
             tested = evaluate_on_test(self._store, *first, data)[1].tensors("test")["labels"]
@@ -275,7 +278,7 @@ class _Reader:
     def _trial(self, trial: Trial, data: PreparedData) -> RecordedTrial:
         if self._store.find(trial.stage, trial.artifact) is None:
             raise _NotReplayableError(f"the artifact of trial {trial.number} is gone")
-        logits, _ = validation_rows(self._store, trial.stage, trial.artifact)
+        logits = validation_rows(self._store, trial.stage, trial.artifact).logits
         if not self._test:
             return RecordedTrial(trial, logits, logits[:0], {})
         test, judged = evaluate_on_test(self._store, trial.stage, trial.artifact, data)

@@ -15,7 +15,7 @@ from orchestrator.storage.events import StudyOpened, TrialFinished, TrialStarted
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import Plan, make_plan
 from orchestrator.sweep.spec import SweepSpec
-from trainables.stages import objective_terms, validation_rows
+from trainables.stages import ValidationRows, objective_terms, validation_rows
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,12 @@ class Table:
         self.study, self._rows = study, rows
         self._known: dict[tuple[str, str], float] = {}
 
-    def predictions(self, stage: str, key: str) -> tuple[Tensor, Tensor]:
+    def predictions(self, stage: str, key: str) -> ValidationRows:
         """Return logits and labels of the rows, as ``SweepState`` asks for them."""
         logits, labels = self.study.by_artifact[key].logits, self.study.labels
-        return (logits, labels) if self._rows is None else (logits[self._rows], labels[self._rows])
+        if self._rows is None:
+            return ValidationRows(logits, labels)
+        return ValidationRows(logits[self._rows], labels[self._rows])
 
     def metrics(self, found: RecordedTrial, metrics: tuple[str, ...]) -> dict[str, float]:
         """Return validation metrics of a recorded trial, ``val_*``."""
@@ -75,7 +77,8 @@ class Table:
     def _value(self, found: RecordedTrial, name: str) -> float:
         key = found.trial.artifact, name.removeprefix("val_")
         if key not in self._known:
-            self._known[key] = float(objective_terms(key[1], *self.predictions("", key[0])).mean())
+            rows = self.predictions("", key[0])
+            self._known[key] = float(objective_terms(key[1], rows.logits, rows.labels).mean())
         return self._known[key]
 
 

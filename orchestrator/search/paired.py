@@ -4,13 +4,22 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-Predictions = Callable[[str, str], tuple[Tensor, Tensor]]
-"""Returns logits (N, K) and labels (N,) of the validation rows, by stage and key of an artifact."""
+from trainables.stages import ValidationRows
+
+Predictions = Callable[[str, str], ValidationRows]
+"""Returns what is stored of the validation rows, by stage and key of an artifact."""
 
 
-def standard_error(difference: Tensor) -> float:
+def standard_error(difference: Tensor, images: Tensor | None = None) -> float:
     """Return the standard error of a mean of differences (N,), one a row.
 
-    A single row has none: it is NaN, above which nothing lies.
+    Where rows are pixels, their ``images`` (N,) are what is independent: the error is that of the
+    sums over images, with the number of pixels taken as known. A single row or image has none: it
+    is NaN, above which nothing lies.
     """
-    return float(difference.std() / len(difference) ** 0.5)
+    sums = difference
+    if images is not None:
+        units, place = images.unique(return_inverse=True)
+        away = difference - difference.mean()
+        sums = away.new_zeros(len(units)).index_add_(0, place, away)
+    return float(sums.std() * len(sums) ** 0.5 / len(difference))

@@ -24,13 +24,13 @@ from orchestrator.storage.events import Event, StudyClosed, StudyOpened, TrialFi
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import BASELINES, Plan, StudyPlan
 from trainables.data import PreparedData
-from trainables.stages import EVERY_STAGE, objective_terms
+from trainables.stages import EVERY_STAGE, ValidationRows, objective_terms
 
 # Trials of one pass: enough to fill a device, few enough that a block spreads over several.
 PASS = 32
 
 
-def _no_predictions(stage: str, key: str) -> tuple[Tensor, Tensor]:
+def _no_predictions(stage: str, key: str) -> ValidationRows:
     raise LookupError(f"no predictions are known of {stage} {key}")
 
 
@@ -259,10 +259,14 @@ class SweepState:
         if known is not None:
             return known
         lost = self._terms("acc", plain.trial, plain.outcome) - self._terms("acc", trial, outcome)
-        return standard_error(lost)
+        return standard_error(lost, self._rows(trial, outcome).images)
+
+    def _rows(self, trial: TrialSpec, outcome: TrialFinished) -> ValidationRows:
+        return self._predictions(trial.request.stage, outcome.artifact)
 
     def _terms(self, metric: str, trial: TrialSpec, outcome: TrialFinished) -> Tensor:
-        return objective_terms(metric, *self._predictions(trial.request.stage, outcome.artifact))
+        rows = self._rows(trial, outcome)
+        return objective_terms(metric, rows.logits, rows.labels)
 
     def choice(self, study: StudyState, trials: int) -> tuple[Chosen | None, Margin | None]:
         """Return what a study chooses from its first trials, all of which are scored."""
@@ -283,7 +287,9 @@ class SweepState:
         if known is not None:
             return known
         change = self._guarded_terms(study, default) - self._guarded_terms(study, best)
-        return Margin(default.objective - best.objective, standard_error(change))
+        images = self._rows(study.trials[best.number], study.outcomes[best.number]).images
+        error = standard_error(change, images)
+        return Margin(default.objective - best.objective, error)
 
     def _guarded_terms(self, study: StudyState, rank: Rank) -> Tensor:
         """Return what each row adds to the guarded objective of a trial, up to a constant."""

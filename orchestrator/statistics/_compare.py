@@ -11,7 +11,7 @@ from orchestrator.statistics._bootstrap import DRAWS, LEVEL, PairedBootstrap, pa
 from orchestrator.statistics._resampled import BOOTSTRAPPED
 from orchestrator.storage.results import StudyResult, usual_baseline
 from trainables.common.errors import InputError
-from trainables.metrics import FLOORED, METRICS, noise_floor
+from trainables.metrics import FLOORED, METRICS, noise_floor, noise_floors_of_groups
 from trainables.store.artifacts import ArtifactStore
 
 
@@ -187,7 +187,13 @@ def compare(
         numbers=predictions.numbers,
     )
     floors = {
-        recipe: fmean(noise_floor(table, metric).mean for table in tables)
+        recipe: fmean(_floor(table, predictions, metric) for table in tables)
         for recipe, tables in (predictions.items() if metric in FLOORED else ())
     }
     return TaskComparison(results[0].task, bootstrap, floors, predictions.absent)
+
+
+def _floor(table: Tensor, rows: StoredPredictions, metric: str) -> float:
+    if rows.images is None:
+        return noise_floor(table, metric).mean
+    return noise_floors_of_groups(table, rows.labels, rows.images, (metric,))[metric].mean

@@ -7,7 +7,7 @@ from ._curves import (
     risk_coverage_curve,
 )
 from ._estimated import estimated_error
-from ._floor import NoiseFloor, noise_floor, noise_floors
+from ._floor import NoiseFloor, noise_floor, noise_floors, noise_floors_of_groups
 from ._metrics import FLOORED, METRICS, REPORTED, Metric, metrics_digest
 from ._report import calibration_report, evaluation_report
 from ._row_terms import row_terms
@@ -32,6 +32,7 @@ __all__ = [
     "metrics_digest",
     "noise_floor",
     "noise_floors",
+    "noise_floors_of_groups",
     "reliability_curve",
     "reliability_diagram",
     "risk_coverage_curve",

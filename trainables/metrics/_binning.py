@@ -138,13 +138,18 @@ class Binned:
     @cached_property
     def _chance(self) -> Tensor:
         """What of each bin's mean gap is expected by chance, (C, bins)."""
-        filled = self.counts.clamp(min=1)
-        rate = self.hits / filled
-        deviation = (rate * (1 - rate) / filled).clamp(min=0).sqrt()
-        return _mean_absolute(self._mean_gaps, deviation) - self._mean_gaps
+        return chance_gaps(self._mean_gaps, self.counts, self.hits)
 
     def _sums(self, weights: Tensor) -> Tensor:
         return bin_sums(self._index, weights, self._bins)
+
+
+def chance_gaps(mean_gaps: Tensor, counts: Tensor, hits: Tensor) -> Tensor:
+    """Return what of the mean gap of bins is expected by chance; all of one shape."""
+    filled = counts.clamp(min=1)
+    rate = hits / filled
+    deviation = (rate * (1 - rate) / filled).clamp(min=0).sqrt()
+    return _mean_absolute(mean_gaps, deviation) - mean_gaps
 
 
 def _mean_absolute(mean: Tensor, deviation: Tensor) -> Tensor:

@@ -16,9 +16,8 @@ class Metric:
         name: What reports, journals and tables call it.
         label: What headings call it.
         source: Which report has it: ``report`` for ``calibration_report``, ``test`` for
-            ``evaluation_report`` alone, ``pixels`` for ``StreamedReport`` alone, ``suite`` for a
-            suite, which computes it itself, ``search`` for validation rows alone, where it is asked
-            for.
+            evaluations beside it, ``pixels`` for those of pixels alone, ``suite`` for a suite,
+            which computes it itself, ``search`` for validation rows alone, where it is asked for.
         better: ``higher``, ``lower``, or ``neither``, of which none is marked as best.
         percent: Whether it is a fraction of something and shown as a percentage.
         digits: Decimals that are shown.

@@ -20,7 +20,12 @@ def smooth_error(scores: Scores) -> float:
     value. It falls as the bandwidth grows, and the bandwidth at which both are the same number is
     chosen, so there is nothing to tune, and close confidences never fall apart by a bin's edge.
     """
-    error_at = smoothed(scores)
+    return smooth_error_of(_shares(scores))
+
+
+def smooth_error_of(gaps: NDArray[np.float64]) -> float:
+    """Return the smooth error of gaps added up by ``grid_cell``: (GRID,), divided by all rows."""
+    error_at = _smoothed(gaps)
     width = _bandwidth(error_at)
     return width if width > 1 / GRID else error_at(width)
 
@@ -42,8 +47,11 @@ def smoothed(scores: Scores) -> Callable[[float], float]:
     Confidences are rounded to 8192 cells and the Gaussian is applied in the cosine transform, where
     reflection comes by itself: O(N) and 8192 log 8192 a bandwidth.
     """
-    cells, gaps = _cells(scores)
-    waves = fft.dct(np.bincount(cells, gaps, minlength=GRID) / scores.num_rows, norm="ortho")
+    return _smoothed(_shares(scores))
+
+
+def _smoothed(gaps: NDArray[np.float64]) -> Callable[[float], float]:
+    waves = fft.dct(gaps, norm="ortho")
 
     def error_at(bandwidth: float) -> float:
         return float(np.abs(fft.idct(waves * _damping(bandwidth), norm="ortho")).sum())
@@ -57,10 +65,20 @@ def _bandwidth(error_at: Callable[[float], float]) -> float:
     return float(optimize.brentq(lambda width: error_at(width) - width, 1 / GRID, 1.0))
 
 
+def grid_cell(confidence: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the cell, in [0, GRID), of each confidence."""
+    return np.minimum((confidence * GRID).astype(np.int64), GRID - 1)
+
+
+def _shares(scores: Scores) -> NDArray[np.float64]:
+    cells, gaps = _cells(scores)
+    return np.bincount(cells, gaps, minlength=GRID) / scores.num_rows
+
+
 def _cells(scores: Scores) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the cell of each confidence and its gap to correctness, (N,)."""
     confidence, correct = scores.confidence.cpu().numpy(), scores.correct.cpu().numpy()
-    return np.minimum((confidence * GRID).astype(np.int64), GRID - 1), confidence - correct
+    return grid_cell(confidence), confidence - correct
 
 
 def _damping(bandwidth: float) -> NDArray[np.float64]:

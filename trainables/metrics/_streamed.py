@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from trainables.common.checks import check_count
-from trainables.metrics._binning import width_edges
+from trainables.metrics._binning import chance_gaps, width_edges
 from trainables.metrics._scores import (
     BLOCK_ELEMENTS,
     ArrayLike,
@@ -14,6 +14,7 @@ from trainables.metrics._scores import (
     read_labels,
     read_values,
 )
+from trainables.metrics._smooth import GRID, grid_cell, smooth_error_of
 
 OCTAVES, STEPS = 40, 1 << 15  # Of the histogram of confidences, between a half and 0, or 1.
 CLASS_STEPS = 1 << 10  # Cells in a bin of equal width, of the histograms of classes.
@@ -21,7 +22,10 @@ CACHED_ELEMENTS = 1 << 19
 
 
 class StreamedReport:
-    """``calibration_report`` of rows that come in parts, and how well classes are segmented.
+    """``evaluation_report`` of rows that come in parts, and how well classes are segmented.
+
+    Noise floors are not in it: see ``noise_floors_of_groups``. ``debiased_ece`` takes off what
+    independent rows would show by chance; pixels of one image show more.
 
     Memory is that of one part, whatever the number of rows. All figures are those of the report up
     to the rounding of sums, but for ``aece`` and ``cwaece``, whose edges are found to a cell of a
@@ -94,7 +98,7 @@ class StreamedReport:
         self._classes.add_hits(hit)
 
     def report(self) -> dict[str, float]:
-        """Return the metrics, in the order of ``REPORTED``, and ``miou``, all as fractions.
+        """Return the metrics, all as fractions; in the order of ``METRICS``.
 
         Raises:
             ValueError: If no row was added.
@@ -103,6 +107,8 @@ class StreamedReport:
         if rows == 0:
             raise ValueError("no row was added, so there is nothing to report")
         top, classes = self._top, self._classes
+        mean_gaps = top.gaps.abs() / top.counts.clamp(min=1)
+        chance = chance_gaps(mean_gaps, top.counts, top.hits)
         by_width = classes.gaps.view(len(classes.counts), self._bins, -1).sum(2)
         return {
             "acc": float(self._confusion.trace()) / rows,
@@ -112,9 +118,18 @@ class StreamedReport:
             "aece": float(_mass_gaps(self._top_cells, self._bins).abs().sum()) / rows,
             "cwece": float(by_width.abs().sum(1).mean()) / rows,
             "cwaece": float(_mass_gaps(classes, self._bins).abs().sum(1).mean()) / rows,
-            "mce": float((top.gaps.abs() / top.counts.clamp(min=1)).max()),
+            "mce": float(mean_gaps.max()),
+            "debiased_ece": float((top.counts * (mean_gaps - chance)).sum()) / rows,
+            "smooth_ece": self._smooth_error(),
             "miou": float(self.class_iou().nanmean()),
         }
+
+    def _smooth_error(self) -> float:
+        """Return the smooth error: the cells of the histogram lie within those that it needs."""
+        sums, rows = self._top_cells, float(self._top_cells.counts.sum())
+        means = (sums.scores / sums.counts.clamp(min=1)).squeeze(0).cpu().numpy()
+        gaps = sums.gaps.squeeze(0).cpu().numpy()
+        return smooth_error_of(np.bincount(grid_cell(means), gaps, minlength=GRID) / rows)
 
     def class_iou(self) -> Tensor:
         """Return the intersection over union of each class, (K,), in [0, 1].

@@ -4,7 +4,7 @@ Every stage is a ``StageRun``: it advances epoch by epoch, can be interrupted an
 in an artifact that other stages build on. Nothing here knows Ray, MLflow or Optuna.
 """
 
-from trainables.stages.base import StageRun, TaskData, open_stage, validation_rows
+from trainables.stages.base import StageRun, TaskData, ValidationRows, open_stage, validation_rows
 from trainables.stages.calibrate import CalibrateStage
 from trainables.stages.evaluate import evaluate_on_test, evaluate_suite, pooled
 from trainables.stages.given import GivenStage
@@ -32,6 +32,7 @@ __all__ = [
     "StageRun",
     "TaskData",
     "TrainStage",
+    "ValidationRows",
     "check_part",
     "evaluate_on_test",
     "evaluate_suite",

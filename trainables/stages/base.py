@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -193,12 +193,15 @@ class StageRun(ABC):
     ) -> dict[str, float]:
         """Return an epoch's figures with its report, and what is asked for beyond it."""
         labels = self.data.validation_labels.to(logits.device)
-        asked = {name: objective_terms(name, logits, labels).mean().item() for name in self.also}
-        found = {**report, **asked}
+        asked = [name for name in self.also if name not in report]
+        terms = {name: objective_terms(name, logits, labels).mean().item() for name in asked}
+        found = {**report, **terms}
         return {**figures, **{f"{VALIDATION}{name}": value for name, value in found.items()}}
 
     def _validation_tensors(self, logits: Tensor) -> dict[str, Tensor]:
-        return {"logits": logits, "labels": self.data.validation_labels}
+        pixels = self.data.validation_pixels
+        images = {} if pixels is None else {"images": pixels.rows}
+        return {"logits": logits, "labels": self.data.validation_labels, **images}
 
 
 def find_artifact(store: ArtifactStore, stage: str | None, key: str | None) -> Artifact:
@@ -215,16 +218,28 @@ def find_artifact(store: ArtifactStore, stage: str | None, key: str | None) -> A
     return found
 
 
-def validation_rows(store: ArtifactStore, stage: str, key: str) -> tuple[Tensor, Tensor]:
-    """Return the logits (N, K) and labels (N,) of the validation rows of a stored outcome.
+class ValidationRows(NamedTuple):
+    """What is stored of the validation rows of an outcome.
 
-    Of a calibrator they are the cross-fitted log-probabilities.
+    Attributes:
+        logits: (N, K); of a calibrator the cross-fitted log-probabilities.
+        labels: (N,), int64.
+        images: Image of each row where the rows are pixels, (N,), int64; else None.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    images: Tensor | None = None
+
+
+def validation_rows(store: ArtifactStore, stage: str, key: str) -> ValidationRows:
+    """Return what is stored of the validation rows of an outcome.
 
     Raises:
         InputError: If it is missing or damaged.
     """
     rows = find_artifact(store, stage, key).tensors("validation")
-    return rows["logits"], rows["labels"]
+    return ValidationRows(rows["logits"], rows["labels"], rows.get("images"))
 
 
 def open_stage(request: StageRequest, store: ArtifactStore, data: TaskData) -> StageRun:

@@ -19,7 +19,7 @@ from trainables.data import (
     require_unsealed,
 )
 from trainables.data.suites import SuiteData, find_suite
-from trainables.metrics import evaluation_report, metrics_digest
+from trainables.metrics import evaluation_report, metrics_digest, noise_floors_of_groups
 from trainables.stages.networks import network_precision, pixel_outputs, predictor
 from trainables.stages.pixels import PixelOutputs, score_pixels, shown_maps
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
@@ -59,7 +59,8 @@ def evaluate_on_test(
         artifact with the log-probabilities and labels of every test row, of given logits also
         their numbers in the file. Of images with masks, the metrics are those of
         ``StreamedReport`` of every pixel, with ``CLASS/iou`` for each class, and the artifact has a
-        sample of the pixels, and their ``images``; see ``shown_maps`` for its file ``maps``.
+        sample of the pixels, which noise floors are of, and their ``images``; see ``shown_maps``
+        for its file ``maps``.
 
     Raises:
         TestDataSealedError: If this process runs search trials.
@@ -67,7 +68,7 @@ def evaluate_on_test(
     """
     test = prepared.test()
     pixels = prepared.info.inputs.pixels(test)
-    determinants = metrics_in_key("report", *(["test"] if pixels is None else ["pixels"]))
+    determinants = metrics_in_key("report", "test", *([] if pixels is None else ["pixels"]))
     evaluation_key = stage_key("evaluate", upstream=key, data=prepared.key, **determinants)
     found = store.find("evaluate", evaluation_key)
     if found is None:
@@ -109,8 +110,10 @@ def _judge_pixels(
     by_class = dict(zip(map(slug, info.classes), report.class_iou().tolist(), strict=True))
     known = {f"{name}/iou": value for name, value in by_class.items() if math.isfinite(value)}
     rows = {"log_probs": logits.log_softmax(1), "labels": pixels.labels, "images": pixels.rows}
+    floors = noise_floors_of_groups(logits, pixels.labels, pixels.rows)
+    chance = {f"{name}_floor": floor.mean for name, floor in floors.items()}
     maps = shown_maps(outputs, batcher, info.num_classes)
-    return {**report.report(), **known}, {"test": rows, "maps": maps}
+    return {**report.report(), **chance, **known}, {"test": rows, "maps": maps}
 
 
 def slug(name: str) -> str:

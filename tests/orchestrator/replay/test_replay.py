@@ -21,7 +21,7 @@ from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from trainables.common.errors import InputError
 from trainables.data import PreparedData, SplitSpec, prepare
-from trainables.stages import objective_terms
+from trainables.stages import ValidationRows, objective_terms
 
 TASK = "digits/convnet/digits"
 LABELS = torch.zeros(60, dtype=torch.long)
@@ -62,7 +62,7 @@ def live(data: PreparedData, spec: SweepSpec) -> tuple[SweepState, RecordedStudy
         "live",
         {TASK: data},
         lambda event: None,
-        predictions=lambda stage, key: (known[key], LABELS),
+        predictions=lambda stage, key: ValidationRows(known[key], LABELS),
     )
     while (trial := state.next_trial()) is not None:
         logits = known[trial.request.key()] = logits_of(repr(sorted(trial.parameters.items())))

@@ -19,6 +19,7 @@ from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SplitModel, SweepSpec, parse_sweep
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.metrics import calibration_report
+from trainables.stages import ValidationRows
 
 TASK = "digits/convnet/digits"
 
@@ -506,8 +507,8 @@ RULES = {"objective": "nll", "accuracy_errors": 1.0, "keep_default": True}
 def test_configurations_are_compared_row_by_row(data: dict[str, PreparedData]) -> None:
     known: dict[str, torch.Tensor] = {}
 
-    def predictions(_: str, key: str) -> tuple[torch.Tensor, torch.Tensor]:
-        return known[key], torch.zeros(100, dtype=torch.long)
+    def predictions(_: str, key: str) -> ValidationRows:
+        return ValidationRows(known[key], torch.zeros(100, dtype=torch.long))
 
     spec = make_spec("ce, mbls", **RULES)
     state, events = make_state(spec, data, predictions=predictions)
@@ -543,3 +544,33 @@ def test_configurations_are_compared_row_by_row(data: dict[str, PreparedData]) -
     assert again.finished
     assert later == []
     assert choices(again) == choices(state)
+
+
+def test_pixels_are_compared_image_by_image(data: dict[str, PreparedData]) -> None:
+    """Where an image is one row three times over, the errors are those of the rows."""
+    margins, objectives = [], []
+    for copies in (1, 3):
+        images = torch.arange(100).repeat_interleave(copies) if copies > 1 else None
+        known: dict[str, torch.Tensor] = {}
+
+        def measured(trial: TrialSpec, known: dict[str, torch.Tensor] = known) -> TrialFinished:
+            known[trial.request.key()] = predict(trial)
+            return told(trial)
+
+        def predictions(
+            _: str,
+            key: str,
+            known: dict[str, torch.Tensor] = known,
+            copies: int = copies,
+            images: torch.Tensor | None = images,
+        ) -> ValidationRows:
+            rows = known[key].repeat_interleave(copies, 0)
+            return ValidationRows(rows, torch.zeros(len(rows), dtype=torch.long), images)
+
+        state, _ = make_state(make_spec("ce, mbls", **RULES), data, predictions=predictions)
+        drive(state, 2, random.Random(0), measured)
+        study = state.studies[f"{TASK}|mbls"]
+        margins.append(study.margin)
+        objectives.append(study.objectives)
+    assert margins[1] == pytest.approx(margins[0])
+    assert objectives[1] == pytest.approx(objectives[0])

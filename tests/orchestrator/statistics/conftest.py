@@ -20,11 +20,12 @@ def artifacts(tmp_path):
 def evaluated(artifacts):
     """Return a function that stores predictions of a recipe and gives its result."""
 
-    def store(recipe, seeds, labels, task=TASK, **fields):
+    def store(recipe, seeds, labels, task=TASK, images=None, **fields):
         keys = []
         for number, log_probs in enumerate(seeds):
             key = stage_key("evaluate", recipe=recipe, task=task, number=number)
             rows = {"log_probs": log_probs.float(), "labels": labels}
+            rows |= {} if images is None else {"images": images}
             artifacts.write("evaluate", key, {"test": rows}, {})
             keys.append(key)
         fields = {"status": "finished", **fields}

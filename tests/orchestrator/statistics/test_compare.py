@@ -43,6 +43,22 @@ def test_values_are_those_recomputed_from_the_stored_rows(artifacts, evaluated, 
     assert not found.inside_floor("ls")
 
 
+def test_pixels_of_an_image_are_no_rows_of_their_own(artifacts, evaluated, made_up):
+    """Where an image is one row five times over, the pixels tell what the rows do."""
+    copied, images = LABELS.repeat_interleave(5), torch.arange(400).repeat_interleave(5)
+    tables = {"ce": made_up(LABELS, 0), "ls": made_up(LABELS, 0, 0.3)}
+    results = [
+        evaluated(recipe, [table.repeat_interleave(5, 0)], copied, images=images)
+        for recipe, table in tables.items()
+    ]
+    found = compare(results, artifacts, draws=10)
+    assert found.bootstrap.groups == 400
+    for recipe, table in tables.items():
+        rows = noise_floor(table).mean
+        assert found.floors[recipe] == pytest.approx(rows, rel=0.2)
+        assert noise_floor(table.repeat_interleave(5, 0)).mean < 0.6 * rows
+
+
 def test_a_small_difference_is_inside_the_floor_and_acc_has_none(artifacts, evaluated, made_up):
     near = made_up(LABELS, 0)
     results = [evaluated("ce", [near], LABELS), evaluated("ce+ts", [1.001 * near], LABELS)]

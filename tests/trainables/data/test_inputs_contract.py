@@ -381,6 +381,7 @@ def test_the_whole_chain_is_computed_evaluated_and_exported(
         outputs = load_chain(folder)(test.values)
         if (pixels := prepared.info.inputs.pixels(test)) is not None:
             outputs = outputs.movedim(1, 3).flatten(1, 2)[pixels.rows, pixels.places]
+        assert {"debiased_ece", "smooth_ece", "ece_floor", "cwece_floor"} <= tested.keys()
         torch.testing.assert_close(outputs, evaluated.tensors("test")["log_probs"])
 
 
@@ -406,12 +407,13 @@ def test_every_method_but_one_for_images_trains_on_texts(
     method: str, texts: PreparedData, tmp_path: Path
 ) -> None:
     store, data = ArtifactStore(tmp_path / "store"), TaskData(texts, torch.device("cpu"))
-    run = open_stage(wanted(texts, "texts", parts={method: {}}), store, data)
-    before = run.outcome()[0]["weights"]["extractor.0.weight"].clone()
+    request = wanted(texts, "texts", parts={method: {}})
     if method == "cutmix":
-        with pytest.raises(InputError, match="cutmix pastes boxes of images"):
-            run.run_epoch()
+        with pytest.raises(InputError, match="'cutmix' is not for texts: it pastes boxes"):
+            open_stage(request, store, data)
         return
+    run = open_stage(request, store, data)
+    before = run.outcome()[0]["weights"]["extractor.0.weight"].clone()
     run.run_epoch()
     assert not torch.equal(run.outcome()[0]["weights"]["extractor.0.weight"], before)
 

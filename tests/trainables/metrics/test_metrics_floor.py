@@ -12,6 +12,7 @@ from trainables.metrics import (
     evaluation_report,
     noise_floor,
     noise_floors,
+    noise_floors_of_groups,
 )
 
 
@@ -44,6 +45,37 @@ def test_the_floor_is_what_a_plain_simulation_gives():
         assert abs(floors[metric].mean - values.mean()) < 4 * error
         assert abs(floors[metric].quantile - np.quantile(values, 0.95)) < 10 * error
         assert floors[metric].quantile > floors[metric].mean + 10 * error
+
+
+def drawn_in_groups(log_probs, groups, together, generator):
+    """Labels that follow the probabilities; rows of a group go wrong together as far as said."""
+    common = torch.randn(int(groups.max()) + 1, generator=generator)[groups]
+    own = torch.randn(len(groups), generator=generator)
+    chance = torch.special.ndtr((together**0.5 * common + (1 - together) ** 0.5 * own).double())
+    probs, order = log_probs.exp().sort(1, descending=True)
+    ends = probs.cumsum(1)[:, :-1].contiguous()
+    return order.gather(1, torch.searchsorted(ends, chance[:, None])).squeeze(1)
+
+
+@pytest.mark.parametrize("together", [0.0, 0.5])
+def test_the_floor_of_groups_is_what_calibrated_ones_show(together):
+    generator = torch.Generator().manual_seed(2)
+    log_probs, groups = predictions(2000, 4), torch.arange(100).repeat_interleave(20)
+    shown, found = [], []
+    for _ in range(100):
+        labels = drawn_in_groups(log_probs, groups, together, generator)
+        report = calibration_report(logits=log_probs, labels=labels, metrics=FLOORED)
+        floors = noise_floors_of_groups(log_probs, labels, groups, draws=30)
+        shown.append([report[name] for name in FLOORED])
+        found.append([floors[name].mean for name in FLOORED])
+    assert np.mean(found, axis=0) == pytest.approx(np.mean(shown, axis=0), rel=0.08)
+    rows = noise_floors(log_probs, draws=60)["ece"].mean
+    assert (np.mean(shown, axis=0)[0] > 1.1 * rows) == bool(together)
+
+
+def test_groups_are_one_a_row():
+    with pytest.raises(ValueError, match=r"groups are \(4,\), expected \(5,\)"):
+        noise_floors_of_groups(predictions(5, 3), torch.zeros(5, dtype=int), torch.zeros(4))
 
 
 def test_ten_thousand_calibrated_rows_show_four_tenths_of_a_percent():

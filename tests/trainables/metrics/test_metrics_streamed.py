@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainables.metrics import REPORTED, StreamedReport, calibration_report
+from trainables.metrics import REPORTED, StreamedReport, calibration_report, evaluation_report
 
 
 def predictions(rows: int, classes: int, spread: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -23,9 +23,11 @@ def test_parts_add_up_to_the_report(rows: int, classes: int, spread: float) -> N
     report = StreamedReport(classes)
     for some, its in zip(logits.split(7001), labels.split(7001), strict=True):
         report.add(some, its)
-    expected, found = calibration_report(logits=logits, labels=labels), report.report()
-    assert list(found) == [*REPORTED, "miou"]
-    for name, value in expected.items():
+    expected, found = evaluation_report(logits, labels), report.report()
+    names = [*REPORTED, "debiased_ece", "smooth_ece"]
+    assert list(found) == [*names, "miou"]
+    for name in names:
+        value = expected[name]
         close = 1e-4 if name in ("aece", "cwaece") else 1e-10
         assert found[name] == pytest.approx(value, abs=close), name
     assert abs(found["aece"] - expected["aece"]) <= report.aece_error + 1e-10
