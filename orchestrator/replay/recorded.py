@@ -20,7 +20,7 @@ from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from search_spaces import Parameter
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
-from trainables.stages import evaluate_on_test, objective_terms, validation_rows
+from trainables.stages import ValidationRows, evaluate_on_test, objective_terms, validation_rows
 from trainables.store.artifacts import ArtifactStore
 
 ENDED = ("finished", "failed")
@@ -258,12 +258,12 @@ class _Reader:
             raise _NotReplayableError(
                 "its data are gone from the storage; run the sweep there again"
             )
-        first = finished[0].stage, finished[0].artifact
-        found = validation_rows(self._store, *first)
-        if found.images is not None:
+        rows = self._rows(finished[0])
+        if rows.images is not None:
             raise _NotReplayableError("pixels of an image are no rows that can be drawn anew")
         trials = tuple(self._trial(trial, data) for trial in finished)
-        labels = found.labels
+        first = finished[0].stage, finished[0].artifact
+        labels = rows.labels
         tested = labels[:0]
         if self._test:
             tested = evaluate_on_test(self._store, *first, data)[1].tensors("test")["labels"]
@@ -275,10 +275,13 @@ class _Reader:
         chosen = study.chosen_trial if study is not None else None
         return None if chosen is None else self._trial(chosen, data)
 
-    def _trial(self, trial: Trial, data: PreparedData) -> RecordedTrial:
+    def _rows(self, trial: Trial) -> ValidationRows:
         if self._store.find(trial.stage, trial.artifact) is None:
             raise _NotReplayableError(f"the artifact of trial {trial.number} is gone")
-        logits = validation_rows(self._store, trial.stage, trial.artifact).logits
+        return validation_rows(self._store, trial.stage, trial.artifact)
+
+    def _trial(self, trial: Trial, data: PreparedData) -> RecordedTrial:
+        logits = self._rows(trial).logits
         if not self._test:
             return RecordedTrial(trial, logits, logits[:0], {})
         test, judged = evaluate_on_test(self._store, trial.stage, trial.artifact, data)
