@@ -14,7 +14,7 @@ from trainables.refinements import REFINEMENTS
 
 pytestmark = pytest.mark.slow
 
-TRAINING = {"epochs": 10, "batch_size": 64, "lr": 0.05, "schedule": "cosine"}
+TRAINING = {"epochs": 10, "batch_size": 32, "lr": 0.05, "schedule": "cosine"}
 # Those that weigh down most rows of a batch learn more slowly.
 EPOCHS = {"aurc": 20}
 SEEDS = (0,)
@@ -24,7 +24,8 @@ SEEDS = (0,)
 def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield Laboratory(tmp_path_factory.mktemp("sanity"), SplitSpec(validation=0.5))
+    split = SplitSpec(validation=0.5, train_limit=448)
+    yield Laboratory(tmp_path_factory.mktemp("sanity"), split)
     torch.set_num_threads(threads)
 
 
