@@ -157,6 +157,7 @@ def table(strategies: Sequence[str], found: Sequence[Judgement]) -> Iterator[lis
     head = ["strategy", *regrets, *worse, *clearly, "default kept"]
     yield head
     yield ["---", *["---:"] * (len(head) - 1)]
+    yield ["published default", *defaults(found), *[""] * (len(head) - 1 - len(JUDGES))]
     for name in strategies:
         own = [row for row in found if row.strategy == name]
         by_metric = [[row for row in own if row.metric == metric] for metric in JUDGES]
@@ -167,6 +168,13 @@ def table(strategies: Sequence[str], found: Sequence[Judgement]) -> Iterator[lis
             *(share(rows, CLEAR) for rows in by_metric),
             f"{100 * mean(own, 'kept'):.0f} %",
         ]
+
+
+def defaults(found: Sequence[Judgement]) -> Iterator[str]:
+    """Yield the published default's regret by each metric."""
+    for metric in JUDGES:
+        rows = [row for row in found if row.metric == metric]
+        yield f"{mean(rows, 'regret') - mean(rows, 'change'):.4f}"
 
 
 def mean(rows: Sequence[Judgement], name: str) -> float:
