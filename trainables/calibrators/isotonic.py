@@ -3,7 +3,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from sklearn.isotonic import IsotonicRegression
+from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
@@ -13,7 +13,7 @@ from trainables.calibrators._mixing import MIXING_STATE
 
 @CALIBRATORS.register("isotonic")
 class IsotonicCalibration(CurveCalibrator):
-    """A non-decreasing step curve a class (Zadrozny and Elkan, KDD 2002), by scikit-learn.
+    """A non-decreasing step curve a class (Zadrozny and Elkan, KDD 2002), by SciPy.
 
     Between the fitted points the curve is linear, outside it is constant. It changes accuracy and
     ties classes. Do not use its ``paper`` variant with few rows a class, or where the
@@ -54,5 +54,8 @@ class IsotonicCalibration(CurveCalibrator):
 
 def isotonic_curve(scores: np.ndarray, hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the points and values of the least-squares non-decreasing curve, float64."""
-    fitted = IsotonicRegression(y_min=0.0, y_max=1.0).fit(scores.astype(np.float64), hits)
-    return fitted.X_thresholds_.astype(np.float64), fitted.y_thresholds_.astype(np.float64)
+    # Of equal scores the hits come first, so that they always share a block.
+    order = np.lexsort((~hits, scores))
+    fitted = isotonic_regression(hits[order].astype(np.float64))
+    ends = np.union1d(fitted.blocks[:-1], fitted.blocks[1:] - 1)
+    return scores[order][ends].astype(np.float64), fitted.x[ends]
