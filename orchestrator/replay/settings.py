@@ -22,7 +22,7 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {
     AS_RUN: {},
     "random": {"sampler": "random"},
     "nll": {"objective": "nll"},
-    "default kept": {"keep_default": True},
+    "default kept": {"keep_default": 2.0},
 }
 """What is replayed where no file says otherwise."""
 

@@ -232,11 +232,11 @@ class SearchModel(_Strict):
     trials: Count = 20
     sampler: Literal["tpe", "random", "gp", "grid"] = "tpe"
     scheduler: Literal["none", "asha"] = "none"
-    objective: Objective = "ece"
+    objective: Objective = "nll"
     seed: Seed | None = None
     accuracy_tolerance: Annotated[float, Field(ge=0, le=1)] | None = 0.01
     accuracy_errors: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    keep_default: bool | Annotated[float, Field(gt=0, allow_inf_nan=False)] = False
+    keep_default: bool | Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
     parallel_trials: Count = 4
     spaces: dict[str, dict[str, RangeModel]] = {}
     fixed: dict[str, dict[str, Value]] = {}

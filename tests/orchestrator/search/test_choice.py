@@ -14,7 +14,8 @@ REFERENCE = {"val_acc": 0.90, "val_ece": 0.10}
 
 
 def rule(tolerance: float | None = 0.01) -> ChoiceRule:
-    return ChoiceRule.of(SearchModel(objective="nll", accuracy_tolerance=tolerance), TASK)
+    search = SearchModel(objective="nll", accuracy_tolerance=tolerance, keep_default=False)
+    return ChoiceRule.of(search, TASK)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ SPEC = parse_sweep(
 name: crashed
 tasks: [{{name: d, dataset: digits, model: convnet, protocol: digits}}]
 recipes: [ce, mbls, mbls+ts, mbls+macal]
-search: {{trials: 4, parallel_trials: 2, sampler: random, accuracy_tolerance: {TOLERANCE}}}
+search:
+  {{trials: 4, parallel_trials: 2, sampler: random, accuracy_tolerance: {TOLERANCE}, objective: ece,
+    keep_default: false}}
 seeds: [0, 1]
 """,
     "crashed",

@@ -31,14 +31,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PreparedData]:
 
 
 def make_spec(recipes: str = 'ce, mbls, "*+macal", "*+macal+ts"', **search: Any) -> SweepSpec:
-    rules = {"trials": 5, "parallel_trials": 2, **search}
+    rules = {"trials": 5, "parallel_trials": 2, "objective": "ece", "keep_default": False, **search}
     text = f"""
 name: state
 tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
 recipes: [{recipes}]
 search: {rules}
 seeds: [0, 1]
-""".replace("None", "null")
+""".replace("None", "null").replace("False", "false")
     return parse_sweep(text, "state")
 
 
@@ -123,7 +123,7 @@ def test_trainings_on_a_gpu_are_asked_for_in_bfloat16(
 name: state
 tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
 recipes: [ce+tst+ts]
-search: {{trials: 1}}
+search: {{trials: 1, objective: ece}}
 resources: {{train: {{gpu: {gpus}}}, refine: {{gpu: 1}}}}
 """
     state, _ = make_state(parse_sweep(text, "state"), data)

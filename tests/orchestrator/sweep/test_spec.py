@@ -23,7 +23,7 @@ TEXTS = "'text:articles', model: gpool-cnn, protocol: mbls2022-text"
 def test_defaults_are_filled_in() -> None:
     spec = parse_sweep(GOOD, "good.yaml")
     assert spec.search.trials == 3
-    assert spec.search.objective == "ece"
+    assert spec.search.objective == "nll"
     assert spec.seeds == (0,)
     assert spec.tasks[0].id == "digits/convnet/digits"
     assert [recipe.name for recipe in spec.expanded()] == ["ce", "mbls", "ce+ts", "mbls+ts"]
