@@ -26,7 +26,8 @@ SWEEP = """
 name: {name}
 tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
 recipes: [ce, mbls, "*+macal", "*+ts"]
-search: {{trials: 4, parallel_trials: 2, sampler: random}}
+search:
+  {{trials: 4, parallel_trials: 2, sampler: random, objective: ece, keep_default: false}}
 seeds: [0, 1]
 storage: {storage}
 """

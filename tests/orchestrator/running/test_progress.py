@@ -28,7 +28,7 @@ def make_state(data: PreparedData, tasks: int = 1) -> SweepState:
     )
     spec = parse_sweep(
         f"name: p\ntasks: [{listed}]\nrecipes: [ce, ls]\n"
-        "search: {trials: 2, accuracy_tolerance: null}\nseeds: [0, 1]\n",
+        "search: {trials: 2, accuracy_tolerance: null, objective: ece}\nseeds: [0, 1]\n",
         "p",
     )
     prepared = {task.id: data for task in spec.tasks}

@@ -36,7 +36,8 @@ TASK = "digits/convnet/digits"
 
 
 def make_spec(recipes: str = "ce, mbls", **search: Any) -> SweepSpec:
-    rules = str({"trials": 4, "accuracy_tolerance": None, **search}).replace("None", "null")
+    kept = {"objective": "ece", "accuracy_tolerance": None, "keep_default": False}
+    rules = str({"trials": 4, **kept, **search}).replace("None", "null").replace("False", "false")
     return parse_sweep(
         "name: edge\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\n"
         f"recipes: [{recipes}]\nsearch: {rules}\n",
