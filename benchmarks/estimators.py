@@ -31,8 +31,8 @@ from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
-from orchestrator.logits.files import read_logits
 from trainables.calibrators import build_calibrator, cross_fit
+from trainables.data import read_logits
 from trainables.metrics import estimated_error, row_terms
 
 TRUTHS = ("svs", "isotonic", "spline")
