@@ -66,7 +66,7 @@ class ChoiceRule:
         tie: Who wins between equal objectives.
         accuracy_errors: How many paired standard errors accuracy may fall beside the tolerance.
         keep_default: By how many standard errors the published default has to be beaten, or it is
-            chosen; True for one, False for the lowest objective alone.
+            chosen; 0 for the lowest objective alone.
     """
 
     objective: str
@@ -74,7 +74,7 @@ class ChoiceRule:
     epoch: str
     tie: str = "earlier trial"
     accuracy_errors: float = 0.0
-    keep_default: bool | float = False
+    keep_default: float = 0.0
 
     @classmethod
     def of(cls, search: SearchModel, task: TaskSpec) -> ChoiceRule:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     field_serializer,
@@ -50,6 +51,12 @@ Value = bool | int | float | str
 SEED_BITS = 31
 Seed = Annotated[int, Field(ge=0, lt=2**SEED_BITS)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
+# True and false read as one error and none.
+Errors = Annotated[
+    float,
+    BeforeValidator(lambda value: float(value) if isinstance(value, bool) else value),
+    Field(ge=0, allow_inf_nan=False),
+]
 CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
 if TYPE_CHECKING:
     Objective: TypeAlias = str
@@ -220,7 +227,7 @@ class SearchModel(_Strict):
             may fall beside the tolerance.
         keep_default: By how many standard errors of the difference, paired by validation row, the
             best trial's objective has to be lower than the published default's, or that default is
-            chosen; true for one, false for the lowest objective alone.
+            chosen; 0 or false for the lowest objective alone.
         parallel_trials: Trials of one study that are suggested without knowing each other. It
             bounds how many run side by side, and makes suggestions the same on any machine.
         spaces: Other ranges: part, parameter, range.
@@ -235,8 +242,8 @@ class SearchModel(_Strict):
     objective: Objective = "nll"
     seed: Seed | None = None
     accuracy_tolerance: Annotated[float, Field(ge=0, le=1)] | None = 0.01
-    accuracy_errors: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    keep_default: bool | Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
+    accuracy_errors: Errors = 0.0
+    keep_default: Errors = 2.0
     parallel_trials: Count = 4
     spaces: dict[str, dict[str, RangeModel]] = {}
     fixed: dict[str, dict[str, Value]] = {}
