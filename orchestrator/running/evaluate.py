@@ -52,8 +52,8 @@ def pending_evaluations(
 ) -> list[Evaluation]:
     """Return what is to be measured on test data; to be called once every study has chosen.
 
-    What has been measured by an earlier run is not measured again, and of published defaults only
-    those whose artifacts are ``available``, by stage and key.
+    What has been measured by an earlier run is not measured again unless its predictions are gone,
+    and of published defaults only those whose artifacts are ``available``, by stage and key.
     """
     jobs = [
         _evaluation(study, chosen, state.plan.spec.data_root, available)
@@ -61,13 +61,15 @@ def pending_evaluations(
         for chosen in study.seeds.values()
         if study.plan.row and chosen is not None
     ]
-    return [job for job in jobs if not _is_complete(job, past)]
+    return [job for job in jobs if not _is_complete(job, past, available)]
 
 
-def _is_complete(job: Evaluation, past: Ledger) -> bool:
-    """Tell whether all test metrics of a configuration are known, suites and default included."""
+def _is_complete(job: Evaluation, past: Ledger, available: Callable[[str, str], bool]) -> bool:
+    """Tell whether all test metrics, of suites and default too, and the predictions are there."""
     trial = past.trials.get(job.chosen.trial.key)
     if trial is None or not trial.test or (job.default and not trial.default_predictions):
+        return False
+    if not available("evaluate", trial.predictions):
         return False
     return all(any(name.startswith(f"{label}/") for name in trial.test) for label in job.suites)
 

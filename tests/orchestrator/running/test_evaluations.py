@@ -163,8 +163,13 @@ def test_a_published_default_that_is_there_is_measured_beside_the_chosen_trial_o
 
     past: Any = SimpleNamespace(trials={})
     for key in "ab":
-        past.trials[key] = SimpleNamespace(test={"ece": 0.1}, default_predictions="")
+        past.trials[key] = SimpleNamespace(
+            test={"ece": 0.1}, predictions=f"of {key}", default_predictions=""
+        )
     assert [job.default for job in pending_evaluations(state, past)] == ["d"]
-    assert pending_evaluations(state, past, lambda stage, key: False) == []
+    assert pending_evaluations(state, past, lambda stage, key: stage == "evaluate") == []
     past.trials["a"].default_predictions = "p"
     assert pending_evaluations(state, past) == []
+    # Predictions that are damaged count as gone, and are needed to compare.
+    (lost,) = pending_evaluations(state, past, lambda stage, key: key != "of b")
+    assert lost.chosen is again
