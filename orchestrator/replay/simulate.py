@@ -106,7 +106,7 @@ def simulate(table: Table, spec: SweepSpec, seed: int, budgets: tuple[int, ...] 
             positions[trial.number] = position
             distances.append(distance)
             found = table.study.trials[position]
-        wanted = ("acc", state.studies[trial.study].rule.metric)
+        wanted = ("acc", state.studies[trial.study].rule.metric, *spec.search.pareto)
         told = table.metrics(found, wanted)
         state.record(trial, trial.ending(FINISHED, told, artifact=found.trial.artifact))
     asked = sorted({*(b for b in budgets if b < study.plan.trials), study.plan.trials})

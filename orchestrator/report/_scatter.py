@@ -1,7 +1,9 @@
 """Accuracy against calibration error, with the recipes that no other beats in both."""
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from orchestrator.report._chart import Chart, fitting, labelled
 
@@ -42,22 +44,16 @@ class Place:
     stage: str
 
 
+def unbeaten(costs: Sequence[tuple[float, ...]]) -> list[bool]:
+    """Tell of each whether no other is lower somewhere and higher nowhere; of equals all stay."""
+    return [not any(o != one and all(map(operator.le, o, one)) for o in costs) for one in costs]
+
+
 def pareto_front(places: Iterable[Place]) -> list[Place]:
-    """Return those for which no other has at least the accuracy and at most the error.
-
-    Of equals all stay. They are in the order of their errors.
-    """
+    """Return those that no other beats in accuracy and error, in the order of their errors."""
     found = list(places)
-
-    def beaten(one: Place) -> bool:
-        return any(
-            other.accuracy >= one.accuracy
-            and other.error <= one.error
-            and (other.accuracy, other.error) != (one.accuracy, one.error)
-            for other in found
-        )
-
-    return sorted((p for p in found if not beaten(p)), key=lambda p: (p.error, p.accuracy))
+    kept = compress(found, unbeaten([(place.error, -place.accuracy) for place in found]))
+    return sorted(kept, key=lambda place: (place.error, place.accuracy))
 
 
 def scatter(

@@ -1,12 +1,14 @@
-"""Charts of the search: the objective by parameter, learning curves, MaC-Cal's q."""
+"""Charts of the search: objective by parameter, Pareto fronts, learning curves, MaC-Cal's q."""
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from orchestrator.report._chart import Axis, Chart, Figure, Point, fitting, labelled, thinned
+from orchestrator.report._scatter import unbeaten
 from orchestrator.storage.ledger import Ledger, Study, Trial
-from orchestrator.tables.columns import column
+from orchestrator.tables.columns import Column, column
 
 CURVES = ("val_ece", "val_acc", "q")  # What is drawn by epoch.
 
@@ -61,6 +63,62 @@ def objective_by_parameter(study: Study, history: Ledger) -> list[Figure]:
             chart.dot(place, height, 3.6, "mark search", text, tones[trial.number])
         figures.append(Figure(name, chart))
     return figures
+
+
+def fronts(study: Study, history: Ledger) -> list[Figure]:
+    """Return each further metric that was searched for against the objective, if there is one.
+
+    Trials are grey that another one beats in all of them together; a ring is around the chosen one.
+    """
+    trials = [trial for trial in study.searched if trial.objective is not None]
+    shown = [column(name) for name in (history.objective, *history.pareto)]
+    if len(shown) == 1 or len(trials) < 2:
+        return []
+    rows = [_searched_for(trial, history) for trial in trials]
+    signs = [-1 if found.higher else 1 for found in shown]
+    kept = unbeaten([tuple(map(operator.mul, signs, row)) for row in rows])
+    tones = colours(trial.number for trial in trials)
+    dots = [
+        _Dot(row, _told(trial, shown, row), tones[trial.number] if on else "", trial)
+        for trial, row, on in zip(trials, rows, kept, strict=True)
+    ]
+    return [_front(shown, place, dots, study.chosen_trial) for place in range(1, len(shown))]
+
+
+class _Dot(NamedTuple):
+    row: list[float]
+    text: str
+    colour: str
+    trial: Trial
+
+
+def _searched_for(trial: Trial, history: Ledger) -> list[float]:
+    """Return a trial's objective and the further metrics, as fractions."""
+    return [trial.objective or 0.0, *(trial.metrics[f"val_{name}"] for name in history.pareto)]
+
+
+def _told(trial: Trial, shown: Sequence[Column], row: Sequence[float]) -> str:
+    names = ["objective", *(found.label for found in shown[1:])]
+    figures = [f"{n} {c.show(value)}" for n, c, value in zip(names, shown, row, strict=True)]
+    parameters = [f"{name} {value}" for name, value in trial.parameters.items()]
+    return f"trial {trial.number}: {', '.join(figures)}; {', '.join(parameters)}"
+
+
+def _front(
+    shown: Sequence[Column], place: int, dots: Sequence[_Dot], chosen: Trial | None
+) -> Figure:
+    across, up = shown[0], shown[place]
+    points = [(across.factor * dot.row[0], up.factor * dot.row[place]) for dot in dots]
+    x, y = (fitting(values) for values in zip(*points, strict=True))
+    title = f"{up.label} against {across.label}"
+    chart = Chart(SLICE, x, y, f"validation {title}")
+    chart.frame(labelled(x.ticks(3)), labelled(y.ticks(4)))
+    for dot, point in zip(dots, points, strict=True):
+        if dot.trial is chosen:
+            chart.dot(*point, 7, "ring")
+        style = "mark search" if dot.colour else "mark beaten"
+        chart.dot(*point, 3.6, style, dot.text, dot.colour)
+    return Figure(title, chart)
 
 
 def x_is_named(trials: Sequence[Trial], name: str) -> bool:

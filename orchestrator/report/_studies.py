@@ -39,6 +39,7 @@ def _part(study: Study, history: Ledger) -> dict[str, Any]:
         "importance": sorted(shares.items(), key=lambda pair: -pair[1]),
         "scored": len(scored),
         "slices": _search.objective_by_parameter(study, history),
+        "fronts": _search.fronts(study, history),
         "curves": _search.learning_curves(study, trials[:MOST_CURVES]),
         "left": len(trials[MOST_CURVES:]),
     }

@@ -30,6 +30,7 @@ STYLES = {
     "other": ("#a9b1ba", 1.0),
     "chosen": ("", 3.0),
     "ring": ("#16191d", 1.4),
+    "beaten": ("#a9b1ba", 1.0),
     "": ("#59626c", 1.4),
 }
 
@@ -38,7 +39,7 @@ class Plot(NamedTuple):
     """One file: charts side by side, and what their colours mean.
 
     Attributes:
-        kind: ``slice``, ``learning`` or ``q``.
+        kind: ``slice``, ``front``, ``learning`` or ``q``.
         title: What the charts show together.
         measure: What the colours stand for.
         key: Number to its colour.
@@ -55,7 +56,8 @@ def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
     """Draw what a journal tells and write it as PNG files, named by study and kind of plot.
 
     ``-slice``: each searched parameter against the objective, one point a trial, coloured by its
-    number, the chosen one ringed; for studies of several trials. ``-learning``: validation ECE and
+    number, the chosen one ringed; for studies of several trials. ``-front``: what was searched
+    for beside the objective, against it; grey trials are beaten. ``-learning``: validation ECE and
     accuracy per epoch, one line a trial, the chosen one thick. ``-q``: for trials that report it,
     MaC-Cal's retention probability per epoch, coloured by gamma; further seeds are dashed.
 
@@ -95,12 +97,14 @@ def study_plots(study: Study, history: Ledger) -> Iterator[Plot]:
     kept += [t for t in study.begun.values() if t.role != "search" and len(t.curve("q")[0]) > 1]
     scored = chain.from_iterable(_search.searched_parameters(study).values())
     slices = _search.objective_by_parameter(study, history)
+    fronts = _search.fronts(study, history)
     curves = _search.learning_curves(study, trials)
     retained = _search.retention("retention probability q by epoch", study, kept)
     by_number = [_search.colours(trial.number for trial in part) for part in (scored, trials)]
     by_gamma = _search.colours(map(_search.gamma, kept))
     for plot in (
         Plot("slice", f"{objective} by parameter, ringed: chosen", slices, "trial", by_number[0]),
+        Plot("front", "grey: beaten in all, ringed: chosen", fronts, "trial", by_number[0]),
         Plot("learning", "thick: chosen", curves, "trial", by_number[1]),
         Plot("q", "thick: chosen, dashed: further seeds", retained, "gamma", by_gamma),
     ):

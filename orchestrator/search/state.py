@@ -226,7 +226,7 @@ class SweepState:
             scored = self._scored(study, study.trials[number], outcome)
             value = None if scored is None else scored.objective
             study.objectives[number] = math.inf if value is None else value
-            study.search.score(number, value, outcome.status)
+            study.search.score(number, value, outcome.status, outcome.metrics)
             if scored is not None:
                 self._emit_once(scored)
         study.unscored.clear()

@@ -1,7 +1,7 @@
 """One study: an Optuna study whose suggestions depend on nothing but the results before them."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -12,11 +12,13 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.study import StudyDirection
 from optuna.trial import Trial, TrialState
 
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SearchModel
 from search_spaces import Parameter
+from trainables.metrics import METRICS
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -40,7 +42,8 @@ class StudySearch:
         self.block = block or _block(plan, rules)
         self.asked = 0
         self._told = 0
-        self._waiting: dict[int, tuple[float | None, str]] = {}
+        self._pareto = rules.pareto
+        self._waiting: dict[int, tuple[list[float] | None, str]] = {}
         self._trials: dict[int, Trial] = {}
         self._distributions = {
             f"{part}.{name}": _distribution(parameter)
@@ -48,7 +51,8 @@ class StudySearch:
             for name, parameter in parameters.items()
         }
         self._study = optuna.create_study(
-            direction="minimize", sampler=_sampler(rules, _seed(plan.id, seed))
+            directions=[StudyDirection.MINIMIZE, *map(_direction, rules.pareto)],
+            sampler=_sampler(rules, _seed(plan.id, seed)),
         )
         for point in self._first_points():
             self._study.enqueue_trial(point)
@@ -83,19 +87,25 @@ class StudySearch:
         self.asked += 1
         return number, dict(self._trials[number].params)
 
-    def score(self, number: int, value: float | None, status: str) -> None:
-        """Hand in an ended trial's objective (None for a failed one) and how it ended."""
-        self._waiting[number] = (value, status)
+    def score(
+        self, number: int, value: float | None, status: str, metrics: Mapping[str, float] = {}
+    ) -> None:
+        """Hand in an ended trial's objective (None for a failed one) and how it ended.
+
+        ``metrics`` are its own on validation data, of which a search for a Pareto front takes more.
+        """
+        others = [] if value is None else [metrics[f"val_{name}"] for name in self._pareto]
+        self._waiting[number] = (None if value is None else [value, *others], status)
 
     def _tell(self, number: int) -> None:
-        value, status = self._waiting.pop(number)
+        values, status = self._waiting.pop(number)
         self._told += 1
-        if value is None:
+        if values is None:
             self._study.tell(self._trials[number], state=TrialState.FAIL)
         elif status == "pruned":
             self._study.tell(self._trials[number], state=TrialState.PRUNED)
         else:
-            self._study.tell(self._trials[number], value)
+            self._study.tell(self._trials[number], values)
 
 
 def _block(plan: StudyPlan, rules: SearchModel) -> int:
@@ -103,6 +113,11 @@ def _block(plan: StudyPlan, rules: SearchModel) -> int:
     if not plan.blockwise or rules.scheduler != "none":
         return 1
     return max(rules.parallel_trials, WIDE_BLOCK if rules.sampler in ("random", "grid") else 1)
+
+
+def _direction(metric: str) -> StudyDirection:
+    higher = METRICS[metric].better == "higher"
+    return StudyDirection.MAXIMIZE if higher else StudyDirection.MINIMIZE
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:

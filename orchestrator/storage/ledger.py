@@ -183,6 +183,11 @@ class Ledger:
         return str(self.spec.get("search", {}).get("objective", "ece"))
 
     @property
+    def pareto(self) -> tuple[str, ...]:
+        """Return the validation metrics that the search looks at beside the objective."""
+        return tuple(self.spec.get("search", {}).get("pareto", ()))
+
+    @property
     def guarded(self) -> bool:
         """Return whether lost accuracy is charged against the objective."""
         return self.spec.get("search", {}).get("accuracy_tolerance") is not None

@@ -35,7 +35,7 @@ from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE, local_path, storage_folder
 from trainables.data import SOURCES, Inputs, SplitSpec, find_reader, logit_sets, split_address
 from trainables.data.suites import check_suites
-from trainables.metrics import METRICS
+from trainables.metrics import METRICS, REPORTED
 from trainables.models import check_model, check_takes
 from trainables.stages import GIVEN, check_part
 from trainables.stages.protocols import Protocol, protocol_from
@@ -60,10 +60,12 @@ Errors = Annotated[
 CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
 if TYPE_CHECKING:
     Objective: TypeAlias = str
+    Reported: TypeAlias = str
 else:
     # Calibration errors first: the default is one of them.
     _METRICS = sorted(METRICS.values(), key=lambda metric: not metric.percent)
     Objective = Literal[tuple(metric.name for metric in _METRICS if metric.is_objective)]
+    Reported = Literal[REPORTED]
 
 
 class _Strict(BaseModel):
@@ -219,6 +221,9 @@ class SearchModel(_Strict):
         scheduler: ``asha`` stops weak trials early, a study at a time; the outcome then depends on
             the order in which trials report, so that two runs need not agree.
         objective: The validation metric to minimise.
+        pareto: Further validation metrics, for each of which the search tries to be good as well:
+            Optuna then looks for configurations that no other beats in the objective and all of
+            these. Which one is chosen is told by the objective alone, as without them.
         seed: Of all that is searched; null for the first of the sweep's ``seeds``. With one that is
             not among them, tables hold runs only that no choice has seen.
         accuracy_tolerance: How far, as a fraction, validation accuracy may fall below plain
@@ -240,6 +245,7 @@ class SearchModel(_Strict):
     sampler: Literal["tpe", "random", "gp", "grid"] = "tpe"
     scheduler: Literal["none", "asha"] = "none"
     objective: Objective = "nll"
+    pareto: Annotated[tuple[Reported, ...], Field(strict=False)] = ()
     seed: Seed | None = None
     accuracy_tolerance: Annotated[float, Field(ge=0, le=1)] | None = 0.01
     accuracy_errors: Errors = 0.0
@@ -570,6 +576,7 @@ def _check_search(spec: SweepSpec) -> None:
     for part, names in tune.items():
         for name in sorted({*names} & {*spec.fixed(part)}):
             raise InputError(f"search.tune.{part}: {name!r} is fixed here; tune it or fix it")
+    _check_pareto(spec.search)
     if spec.search.sampler == "grid":
         if tune:
             raise InputError("search.tune: the grid sampler searches what `spaces` names alone")
@@ -578,6 +585,15 @@ def _check_search(spec: SweepSpec) -> None:
                 if not change.choices:
                     where = f"search.spaces.{part}.{name}"
                     raise InputError(f"{where}: the grid sampler needs `choices`")
+
+
+def _check_pareto(search: SearchModel) -> None:
+    names = (search.objective, *search.pareto)
+    for name in search.pareto:
+        if names.count(name) > 1:
+            raise InputError(f"search.pareto: {name!r} is searched for twice; name it once")
+    if search.pareto and search.scheduler == "asha":
+        raise InputError("search.pareto: asha stops trials by the objective alone; give `none`")
 
 
 def _check_ranges(where: str, part: str, ranges: Mapping[str, RangeModel]) -> None:

@@ -208,6 +208,11 @@ class ComparisonTable:
         found = (self.results.get(source) for source in self.sources(row, entry.tasks))
         return [run for result in found if result for run in result.run_ids]
 
+    @property
+    def calibrates(self) -> bool:
+        """Tell whether a recipe ends in a calibrator."""
+        return any(_ends_in_calibrator(recipe) for recipe in self.recipes)
+
     def notes(self) -> list[str]:
         """Return the lines below a table: what its signs mean, failed trials, runs."""
         told = (self._signs(), self.remarks, self._sweeps(), self._failures(), self._runs())
@@ -344,7 +349,7 @@ class ComparisonTable:
         if max(counts, default=1) > 1:
             seeds = str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
             yield f"mean ± sample standard deviation over {seeds} seeds{self._of_seeds()}"
-        if any(_ends_in_calibrator(recipe) for recipe in self.recipes):
+        if self.calibrates:
             yield "calibrators are fitted on the validation rows that choose configurations"
         baselines = dict.fromkeys(row.baseline for row in self.rows if row.baseline)
         if baselines:

@@ -115,6 +115,16 @@ def test_a_search_with_its_own_settings_makes_the_same_choices(
     assert max(simulate(Table(study), spec, seed=4).distances) > 0
 
 
+def test_a_strategy_may_search_for_several_metrics(
+    live: tuple[SweepState, RecordedStudy], spec: SweepSpec
+) -> None:
+    _, study = live
+    several = changed(spec, "several", {"pareto": ["acc", "ece"]})
+    found = simulate(Table(study), several, seed=3)
+    assert found.distances[0] == 0.0
+    assert found != simulate(Table(study), spec, seed=3)
+
+
 def test_other_rows_make_other_objectives(
     live: tuple[SweepState, RecordedStudy], spec: SweepSpec
 ) -> None:

@@ -93,7 +93,7 @@ def make_sweep(journal_writer):
             sweep_id="5eed",
             spec={
                 "name": NAME,
-                "search": {"objective": "ece", "trials": 12, "sampler": "tpe"},
+                "search": {"objective": "ece", "pareto": ["acc"], "trials": 12, "sampler": "tpe"},
                 "seeds": [0, 1],
                 "tags": {"note": REASON},
                 "tracking": {"uri": "postgresql://me:secret@host/db"},

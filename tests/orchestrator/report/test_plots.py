@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from orchestrator.storage.events import (
     StudyClosed,
     StudyOpened,
     SweepStarted,
+    TrialFinished,
     TrialScored,
     TrialStarted,
 )
@@ -127,6 +129,25 @@ def test_the_slice_shows_every_trial_and_marks_the_chosen_one(events: list[Event
     assert "validation ECE % by parameter" in plot.title
     assert [mark.colour for mark in marks(plot, 0, "search")] == [*plot.key.values()]
     assert list(plot.key) == [0, 1, 2]
+
+
+def test_the_front_is_of_all_that_was_searched_for(events: list[Event]) -> None:
+    assert "front" not in drawn(events)
+    told = [*events]
+    assert isinstance(told[0], SweepStarted)
+    told[0] = replace(told[0], spec={"search": {"objective": "ece", "pareto": ["acc", "nll"]}})
+    measured = [(0.8, 1.0), (0.9, 0.5), (0.8, 0.7)]  # By ECE they are the other way round.
+    for number, (accuracy, nll) in enumerate(measured):
+        metrics = {"val_acc": accuracy, "val_nll": nll}
+        told.append(TrialFinished(key=f"{STUDY}#{number}", status="finished", metrics=metrics))
+    plot = drawn(told)["front"]
+    assert [figure.title for figure in plot.charts] == ["Acc against ECE", "NLL against ECE"]
+    assert places(plot, 0, "search") == [pytest.approx(point) for point in ([11, 90], [1, 80])]
+    assert places(plot, 1, "beaten") == [pytest.approx([6, 1.0])]
+    assert places(plot, 1, "ring") == [pytest.approx([1, 0.7])]
+    assert marks(plot, 0, "search")[0].text == (
+        "trial 1: objective 11.00, Acc 90.00, NLL 0.5000; macal.gamma 0.8"
+    )
 
 
 def test_a_guarded_objective_says_so(events: list[Event]) -> None:

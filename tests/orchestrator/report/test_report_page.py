@@ -120,6 +120,7 @@ def test_every_part_is_there(parsed, page):
     assert "Share of the objective's variance (fANOVA, 11 trials)." in page.replace("&#39;", "'")
     assert "3 trials are too few to tell importance; 10 are needed." in parsed.texts("p")
     assert page.count(" %, estimated true error ") == 6
+    assert parsed.texts("figcaption").count("Acc against ECE") == 6
     assert "Sparsity of MaC-Cal" in parsed.texts("h2")
     costs = {row[0][0]: row[1][0] for row in parsed.rows("Seconds to compute")}
     assert costs["ce"] == "10.5"
@@ -129,6 +130,13 @@ def test_every_part_is_there(parsed, page):
     assert '"gamma": 0.55' in failures[0][3][0]
     assert len(parsed.rows("runs behind")) == 12
     assert "c0ffee" in parsed.texts("dd")
+
+
+def test_the_page_says_which_rows_calibrators_are_fitted_on(page, source):
+    told = "Calibrators are fitted on the validation rows that choose configurations."
+    assert told in page
+    others = [result for result in source.results if result.recipe != "ce+ts"]
+    assert told not in render_report(replace(source, results=others))
 
 
 def test_addresses_of_servers_are_not_shown(page):

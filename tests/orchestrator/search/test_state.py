@@ -99,13 +99,13 @@ def test_every_study_runs_its_budget_and_the_default_first(data: dict[str, Prepa
     assert state.studies[f"{TASK}|ce"].plan.trials == 1  # nothing to search
 
 
-@pytest.mark.parametrize("workers", [1, 2, 7])
+@pytest.mark.parametrize(("workers", "pareto"), [(1, []), (2, []), (7, []), (7, ["acc"])])
 def test_suggestions_do_not_depend_on_who_ends_first(
-    data: dict[str, PreparedData], workers: int
+    data: dict[str, PreparedData], workers: int, pareto: list[str]
 ) -> None:
-    reference, _ = make_state(make_spec(), data)
+    reference, _ = make_state(make_spec(pareto=pareto), data)
     drive(reference, 1, random.Random(0))
-    state, _ = make_state(make_spec(), data)
+    state, _ = make_state(make_spec(pareto=pareto), data)
     drive(state, workers, random.Random(workers))
     assert choices(state) == choices(reference)
     for name, study in state.studies.items():
@@ -113,6 +113,22 @@ def test_suggestions_do_not_depend_on_who_ends_first(
         assert {n: t.parameters for n, t in study.trials.items()} == {
             n: t.parameters for n, t in expected.items()
         }
+
+
+def test_several_metrics_change_what_is_tried_and_not_what_is_chosen_of_it(
+    data: dict[str, PreparedData],
+) -> None:
+    tried = []
+    for pareto in ([], ["acc"]):
+        state, _ = make_state(make_spec("ce, mbls", trials=16, pareto=pareto), data)
+        drive(state, 1, random.Random(0))
+        study = state.studies[f"{TASK}|mbls"]
+        assert study.chosen is not None
+        best = min(study.objectives, key=lambda number: study.objectives[number])
+        assert study.chosen.trial.number == best
+        tried.append([study.trials[number].parameters for number in range(16)])
+    assert tried[0][0] == tried[1][0]
+    assert tried[0] != tried[1]
 
 
 @pytest.mark.parametrize(("gpus", "precision"), [(0, "float32"), (0.5, "bfloat16")])

@@ -105,6 +105,23 @@ def test_later_suggestions_use_what_was_found(sampler: str) -> None:
     assert distance[0] < distance[1] / 2
 
 
+def drive_pareto(sampler: str, sign: float = 1.0, **search: Any) -> StudySearch:
+    """Score trials alike by the objective, and the better by accuracy the nearer they are."""
+    found = open_search(sampler=sampler, pareto=["acc"], **search)
+    while found.may_ask():
+        number, parameters = found.ask()
+        found.score(number, 0.5, FINISHED, {"val_acc": 1 - sign * bowl(parameters)})
+    return found
+
+
+def test_suggestions_use_every_metric_that_is_searched_for() -> None:
+    near, far = (drive_pareto("tpe", sign, trials=18)._study.trials for sign in (1, -1))
+    distance = [sum(bowl(trial.params) for trial in asked[9:]) / 9 for asked in (near, far)]
+    assert distance[0] < distance[1] / 2
+    again = drive_pareto("tpe", trials=18)._study.trials
+    assert [trial.params for trial in again] == [trial.params for trial in near]
+
+
 @pytest.mark.parametrize("sampler", ["tpe", "random", "gp"])
 def test_suggestions_lie_in_the_space(sampler: str) -> None:
     planned, rules = study("ce+macal", sampler=sampler)
@@ -261,6 +278,7 @@ def test_optuna_has_nothing_to_warn_of(sampler: str, capfd: pytest.CaptureFixtur
         warnings.simplefilter("error")
         search = open_search(sampler=sampler, spaces=spaces)
         drive(search)
+        drive_pareto(sampler, spaces=spaces)
     assert capfd.readouterr().err == ""
 
 

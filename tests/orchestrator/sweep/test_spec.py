@@ -132,6 +132,18 @@ BAD = {
     "key twice": (GOOD + "name: other\n", ["'name'", "twice"]),
     "a python object": (GOOD + "storage: !!python/object/apply:os.getcwd []\n", ["python"]),
     "bad objective": (GOOD.replace("{trials: 3}", "{objective: acc}"), ["objective", "acc"]),
+    "objective twice": (
+        GOOD.replace("trials: 3", "pareto: [acc, nll]"),
+        ["search.pareto", "'nll' is searched for twice"],
+    ),
+    "a metric that validation does not report": (
+        GOOD.replace("trials: 3", "pareto: [auroc]"),
+        ["search.pareto[0]", "'acc', 'nll'", "auroc"],
+    ),
+    "several metrics stopped by one": (
+        GOOD.replace("trials: 3", "pareto: [acc], scheduler: asha"),
+        ["search.pareto", "asha"],
+    ),
     "seed twice": (GOOD + "seeds: [1, 1]\n", ["seeds", "twice"]),
     "negative seed": (GOOD + "seeds: [-1]\n", ["seeds[0]", "-1"]),
     "bare tracking path": (GOOD + "tracking: {uri: ./mlruns}\n", ["mlruns"]),
