@@ -25,7 +25,7 @@ from trainables.common.faults import is_machines_fault, reason_of
 from trainables.data import PreparedData
 from trainables.data.suites import SuiteData, find_suite, suite_directory
 from trainables.metrics import reliability_curve, reliability_diagram
-from trainables.stages import evaluate_on_test, evaluate_suite, pooled
+from trainables.stages import LastPass, evaluate_on_test, evaluate_suite, pooled
 from trainables.store.artifacts import Artifact, ArtifactStore
 
 MOST_IN_A_PROCESS = 8
@@ -52,6 +52,8 @@ def pending_evaluations(
 ) -> list[Evaluation]:
     """Return what is to be measured on test data; to be called once every study has chosen.
 
+    What builds on one training comes one after the other; see ``LastPass``.
+
     What has been measured by an earlier run is not measured again unless its predictions are gone,
     and of published defaults only those whose artifacts are ``available``, by stage and key.
     """
@@ -61,7 +63,17 @@ def pending_evaluations(
         for chosen in study.seeds.values()
         if study.plan.row and chosen is not None
     ]
-    return [job for job in jobs if not _is_complete(job, past, available)]
+    return sorted(
+        (job for job in jobs if not _is_complete(job, past, available)),
+        key=lambda job: _training(job.chosen),
+    )
+
+
+def _training(chosen: Chosen) -> str:
+    """Return the key of the training, or of the given logits, that a configuration builds on."""
+    request = chosen.trial.request
+    before = request.upstream_request or {}
+    return before.get("upstream") or request.upstream or chosen.outcome.artifact
 
 
 def _is_complete(job: Evaluation, past: Ledger, available: Callable[[str, str], bool]) -> bool:
@@ -97,7 +109,8 @@ def evaluate_all(
 ) -> None:
     """Measure chosen configurations on test data, as many at once as trials may be.
 
-    On a GPU, where a process takes long to start, one measures up to ``MOST_IN_A_PROCESS``.
+    A process measures up to ``MOST_IN_A_PROCESS``: it takes long to start on a GPU, and a network's
+    pass over the test rows serves all that build on it.
 
     What a machine fails is measured again, as often as a trial is started again; what runs out of
     the memory of its share of a GPU, once more on a whole one. Of what still cannot be measured
@@ -117,7 +130,10 @@ def evaluate_all(
         options = gpus, spec.resources.deterministic
         return remote(gpus).remote(str(store.root), folder, some, *options)
 
-    most, size = spec.resources.concurrent or len(jobs), _jobs_a_process(len(jobs), given, ray)
+    most = spec.resources.concurrent or max(1, len(jobs))
+    processes = min(most, slots(ray.cluster_resources(), 1, given))
+    # No more than leaves work to every other one.
+    size = max(1, min(MOST_IN_A_PROCESS, math.ceil(len(jobs) / processes)))
     waiting = deque((jobs[first : first + size], given, 0) for first in range(0, len(jobs), size))
     tries: dict[Any, tuple[Sequence[Evaluation], float, int]] = {}
     while waiting or tries:
@@ -148,14 +164,6 @@ def evaluate_all(
             waiting.append((left, given, 0))
 
 
-def _jobs_a_process(jobs: int, gpus: float, ray: Any) -> int:
-    """Return how many evaluations a process is given, so that no GPU stands idle meanwhile."""
-    if not gpus:
-        return 1
-    processes = slots(ray.cluster_resources(), 1, gpus)
-    return max(1, min(MOST_IN_A_PROCESS, math.ceil(jobs / processes)))
-
-
 def _gpus_of_another_try(error: Exception, gpus: float, failures: int, most: int) -> float | None:
     """Return the share of a GPU on which to measure again; None if that cannot mend the error."""
     if isinstance(error, torch.OutOfMemoryError) and 0 < gpus < 1:
@@ -174,9 +182,10 @@ def evaluate_each(
         Exception: What the first one raised, if that is the one.
     """
     events: list[Evaluated] = []
+    last = LastPass()
     for job in jobs:
         try:
-            events.append(evaluate(storage, folder, job, gpus, deterministic))
+            events.append(evaluate(storage, folder, job, gpus, deterministic, last))
         except Exception:
             if not events:
                 raise
@@ -185,13 +194,18 @@ def evaluate_each(
 
 
 def evaluate(
-    storage: str, folder: str, job: Evaluation, gpus: float = 0.0, deterministic: bool = False
+    storage: str,
+    folder: str,
+    job: Evaluation,
+    gpus: float = 0.0,
+    deterministic: bool = False,
+    last: LastPass | None = None,
 ) -> Evaluated:
     """Measure one configuration and return the event for the journal.
 
     The reliability diagram and the configuration are written below ``folder``. Without any of
     ``gpus``, those that this process was given, it computes on the CPU; for ``deterministic`` see
-    ``trial_device``.
+    ``trial_device``, for ``last`` ``evaluate_on_test``.
 
     Raises:
         StorageError: If the folder cannot be written.
@@ -201,16 +215,17 @@ def evaluate(
     stage, seed = trial.request.stage, trial.request.seed
     store, data = ArtifactStore(Path(storage)), PreparedData.open(trial.request.data)
     device = trial_device(gpus, deterministic)
-    metrics, artifact = evaluate_on_test(store, stage, key, data, device)
+    default = None
+    # First, so that the last pass is that of what others build on.
+    if job.default and store.find(stage, job.default) is not None:
+        default = evaluate_on_test(store, stage, job.default, data, device, last)[1].key
+    metrics, artifact = evaluate_on_test(store, stage, key, data, device, last)
     for directory in job.suites.values():
         metrics |= evaluate_suite(store, stage, key, data, directory, device)[0]
     stored = {label: SuiteData.open(place) for label, place in job.suites.items()}
     pools = {label: find_suite(suite.name, suite.root).pool for label, suite in stored.items()}
     metrics |= pooled(metrics, pools)
     chain = chain_of(store, stage, key)
-    default = None
-    if job.default and store.find(stage, job.default) is not None:
-        default = evaluate_on_test(store, stage, job.default, data, device)[1].key
     target = Path(folder) / job.task / job.recipe / f"seed-{seed}"
     try:
         written = _write_reports(target, job, artifact)

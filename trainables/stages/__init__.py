@@ -8,7 +8,7 @@ from trainables.stages.base import StageRun, TaskData, ValidationRows, open_stag
 from trainables.stages.calibrate import CalibrateStage
 from trainables.stages.evaluate import evaluate_on_test, evaluate_suite, pooled
 from trainables.stages.given import GivenStage
-from trainables.stages.networks import predictor
+from trainables.stages.networks import LastPass, predictor
 from trainables.stages.objective import objective_terms, with_objective
 from trainables.stages.refine import RefineStage
 from trainables.stages.request import (
@@ -27,6 +27,7 @@ __all__ = [
     "STAGES",
     "CalibrateStage",
     "GivenStage",
+    "LastPass",
     "RefineStage",
     "StageRequest",
     "StageRun",

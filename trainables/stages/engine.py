@@ -1,7 +1,7 @@
 """The training loop that every method runs through: data on the device once, no per-step sync."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -260,12 +260,19 @@ def _start_velocities(optimizer: torch.optim.Optimizer) -> None:
 
 def predict(network: Network, batcher: Batcher) -> Tensor:
     """Return the logits (N, K) of all rows, unaugmented; see ``in_batches``."""
-    return in_batches(network, lambda batch: network(batcher.plain(batch)), batcher)
+    return in_batches(network, lambda batch: network(batcher.plain(batch)), every_row(batcher))
+
+
+def every_row(batcher: Batcher) -> Iterator[Tensor]:
+    """Yield all rows in their order, in the batches of evaluations."""
+    return batcher.batches(torch.arange(len(batcher)), EVALUATION_BATCH)
 
 
 @torch.inference_mode()
-def in_batches(network: Network, compute: Callable[[Tensor], Tensor], batcher: Batcher) -> Tensor:
-    """Apply ``compute``, a use of ``network``, to all batches of ``batcher``.
+def in_batches(
+    network: Network, compute: Callable[[Tensor], Tensor], batches: Iterable[Tensor]
+) -> Tensor:
+    """Apply ``compute``, a use of ``network``, to all ``batches``.
 
     Compiled networks run as they were written, so that stored outputs are those of the weights,
     whether or not a training was compiled; but in the precision that the network was trained in.
@@ -278,7 +285,7 @@ def in_batches(network: Network, compute: Callable[[Tensor], Tensor], batcher: B
     rows: list[Tensor] = []
     brought: list[Tensor] = []
     with torch.compiler.set_stance("force_eager"):
-        for batch in batcher.batches(torch.arange(len(batcher)), EVALUATION_BATCH):
+        for batch in batches:
             with in_precision(network):
                 rows.append(compute(batch).float())
             if len(rows) * rows[-1].nbytes >= HELD_BYTES:

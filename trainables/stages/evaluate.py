@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from trainables.data import (
 )
 from trainables.data.suites import SuiteData, find_suite
 from trainables.metrics import evaluation_report, metrics_digest, noise_floors_of_groups
-from trainables.stages.networks import network_precision, pixel_outputs, predictor
+from trainables.stages.networks import LastPass, network_precision, pixel_outputs, predictor
 from trainables.stages.pixels import PixelOutputs, score_pixels, shown_maps
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
@@ -44,6 +45,7 @@ def evaluate_on_test(
     key: str,
     prepared: PreparedData,
     device: torch.device | None = None,
+    last: LastPass | None = None,
 ) -> tuple[dict[str, float], Artifact]:
     """Read the test data once, for a chosen configuration.
 
@@ -53,6 +55,8 @@ def evaluate_on_test(
         key: Its key.
         prepared: The task's data; this process must not be sealed.
         device: Where networks run; ``default_device()`` if left out.
+        last: Of this device, shared by what may build on the same training: its network then
+            passes over the test rows once.
 
     Returns:
         The metrics, fractions, as ``trainables.metrics.evaluation_report`` names them, and the
@@ -74,7 +78,8 @@ def evaluate_on_test(
     if found is None:
         device = concrete(device or default_device())
         if pixels is None:
-            log_probs = predictor(store, stage, key, prepared.info, device)(test.values)
+            keep = partial((last or LastPass()).keep, prepared.key)
+            log_probs = predictor(store, stage, key, prepared.info, device, keep)(test.values)
             labels = torch.from_numpy(test.labels.copy())
             metrics = evaluation_report(log_probs.to(device), labels)
             tensors = {"test": {"log_probs": log_probs, "labels": labels}}

@@ -1,6 +1,7 @@
 """Networks as their trainings left them, and what they predict."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -14,9 +15,10 @@ from trainables.refinements import requested_refinement
 from trainables.stages.base import find_artifact
 from trainables.stages.calibrate import calibrator_of
 from trainables.stages.engine import (
+    EVALUATION_BATCH,
+    every_row,
     in_batches,
     place,
-    predict,
     seeded_network,
 )
 from trainables.stages.pixels import PixelOutputs, calibrated, outputs_of, predict_pixels
@@ -31,8 +33,28 @@ def extract_features(
     """Return features (N, D) of one view of all rows, drawn from ``seed``; see ``in_batches``."""
     generator = torch.Generator().manual_seed(seed)
     return in_batches(
-        network, lambda batch: network.features(batcher.view(batch, kind, generator)), batcher
+        network,
+        lambda batch: network.features(batcher.view(batch, kind, generator)),
+        every_row(batcher),
     )
+
+
+Keep: TypeAlias = Callable[[str, Callable[[], Tensor]], Tensor]
+"""Returns a network's features (N, D) of rows, given its training's key and what computes them."""
+
+
+class LastPass:
+    """The features that a network gave last, for every chain that ends in them."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], Tensor] = {}
+
+    def keep(self, rows: str, trained: str, compute: Callable[[], Tensor]) -> Tensor:
+        """Return the features of ``rows`` by a training, computed unless they are the last."""
+        if (rows, trained) not in self._found:
+            self._found.clear()  # First, so that memory never holds two.
+            self._found[rows, trained] = compute()
+        return self._found[rows, trained]
 
 
 def restore_network(
@@ -59,13 +81,19 @@ def _restore_head(refined: Artifact, feature_dim: int, num_classes: int) -> nn.M
 
 
 def predictor(
-    store: ArtifactStore, stage: str, key: str, info: DatasetInfo, device: torch.device
+    store: ArtifactStore,
+    stage: str,
+    key: str,
+    info: DatasetInfo,
+    device: torch.device,
+    keep: Keep | None = None,
 ) -> Callable[[np.ndarray], Tensor]:
     """Return a function from rows as stored, (N, ...), to log-probabilities (N, K), float32, CPU.
 
     Of images with masks, which need not have them, it is to those of pixels, (N, K, H, W).
 
     It goes down the chain of stages that ends in an artifact; nothing but the rows is read by it.
+    The features of the rows are those that ``keep`` returns, if given; not of images with masks.
 
     Raises:
         InputError: If an artifact is missing or damaged.
@@ -76,7 +104,7 @@ def predictor(
         return lambda values: predict_pixels(
             of_pixels, inputs.batcher(values, device), info.num_classes
         )
-    outputs = _outputs(store, stage, key, info, device)
+    outputs = _outputs(store, stage, key, info, device, keep)
     return lambda values: outputs(values).log_softmax(1).float().cpu()
 
 
@@ -110,14 +138,19 @@ def network_precision(store: ArtifactStore, stage: str, key: str) -> str:
 
 
 def _outputs(
-    store: ArtifactStore, stage: str, key: str, info: DatasetInfo, device: torch.device
+    store: ArtifactStore,
+    stage: str,
+    key: str,
+    info: DatasetInfo,
+    device: torch.device,
+    keep: Keep | None,
 ) -> Callable[[np.ndarray], Tensor]:
     """Return a function from rows as stored to logits or log-probabilities (N, K)."""
     artifact = find_artifact(store, stage, key)
     request = artifact.record["request"]
     if stage == "calibrate":
         before = request["upstream_stage"], request["upstream"]
-        inner = _outputs(store, *before, info, device)
+        inner = _outputs(store, *before, info, device, keep)
         calibrator = calibrator_of(request["parts"])
         calibrator.load_state_dict(artifact.tensors("calibrator"))
         return torch.inference_mode()(lambda values: calibrator(inner(values).cpu()))
@@ -125,9 +158,18 @@ def _outputs(
         return lambda values: torch.from_numpy(np.array(values, dtype=info.inputs.dtype))
     trained = artifact if stage == "train" else find_artifact(store, "train", request["upstream"])
     network, _ = restore_network(trained, info, device)
+
+    def features(values: np.ndarray) -> Tensor:
+        def compute() -> Tensor:
+            return extract_features(network, info.inputs.batcher(values, device))
+
+        return compute() if keep is None else keep(trained.key, compute)
+
     if stage == "train":
-        return lambda values: predict(network, info.inputs.batcher(values, device))
+        return lambda values: in_batches(
+            network,
+            lambda batch: network.classify(batch.to(device)),
+            features(values).split(EVALUATION_BATCH),
+        )
     head = _restore_head(artifact, network.feature_dim, info.num_classes).to(device)
-    return torch.inference_mode()(
-        lambda values: head(extract_features(network, info.inputs.batcher(values, device)))
-    )
+    return torch.inference_mode()(lambda values: head(features(values).to(device)))

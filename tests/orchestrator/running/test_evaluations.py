@@ -92,6 +92,7 @@ def test_no_more_are_measured_at_once_than_trials_may_run(
     ray = OneNode(LAUNCH)
     assert measured(ray, tmp_path, concurrent=concurrent) == (RECIPES, {})
     assert ray.most == most
+    assert max(ray.sizes) == len(RECIPES) // most
 
 
 def test_what_runs_out_of_its_share_is_measured_alone_once(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_a_process_on_a_gpu_measures_several_up_to_one_that_fails(
     found, lost = measured(ray, tmp_path, gpu=1.0)
     assert (found, list(lost), ray.sizes) == (["ls"], ["ce"], [2, 1])
 
-    def named(storage: str, folder: str, job: Any, gpus: float, deterministic: bool) -> Any:
+    def named(storage: str, folder: str, job: Any, *options: Any) -> Any:
         if job == "bad":
             raise ValueError(job)
         return job
@@ -145,9 +146,34 @@ def test_a_storage_that_cannot_be_written_ends_the_sweep(tmp_path: Path) -> None
     assert caught.value is error
 
 
+def chosen_one(key: str, upstream: str | None = None, before: str | None = None) -> Any:
+    """Return a chosen trial that builds on another, which may build on a third."""
+    earlier = {"upstream": before} if upstream else None
+    request = SimpleNamespace(data="", upstream=upstream, upstream_request=earlier)
+    trial, outcome = SimpleNamespace(key=key, request=request), SimpleNamespace(artifact=key)
+    return SimpleNamespace(trial=trial, outcome=outcome)
+
+
+def test_what_builds_on_one_training_is_measured_in_turn() -> None:
+    jobs = [
+        chosen_one("a"),
+        chosen_one("b"),
+        chosen_one("b+macal", "b"),
+        chosen_one("a+ts", "a"),
+        chosen_one("b+macal+ts", "b+macal", "b"),
+    ]
+    plan = SimpleNamespace(
+        row=True, task=SimpleNamespace(id="t", suites=()), recipe=SimpleNamespace(name="r")
+    )
+    study = SimpleNamespace(plan=plan, chosen=None, seeds=dict(enumerate(jobs)))
+    spec = SimpleNamespace(data_root="")
+    state: Any = SimpleNamespace(plan=SimpleNamespace(spec=spec), studies={"t|r": study})
+    order = [job.chosen.trial.key for job in pending_evaluations(state, Ledger())]
+    assert order == ["a", "a+ts", "b", "b+macal", "b+macal+ts"]
+
+
 def test_a_published_default_that_is_there_is_measured_beside_the_chosen_trial_once() -> None:
-    request = SimpleNamespace(data="")
-    chosen, again = (SimpleNamespace(trial=SimpleNamespace(key=k, request=request)) for k in "ab")
+    chosen, again = (chosen_one(key) for key in "ab")
     plan = SimpleNamespace(
         row=True,
         stage="train",

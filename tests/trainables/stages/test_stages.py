@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -19,10 +20,11 @@ from torch.nn import functional as F
 
 from trainables.calibrators import Calibrator, FitReport, build_calibrator, cross_fit
 from trainables.common.errors import InputError, TrainingDivergedError
-from trainables.data import ImageShape, SplitSpec
+from trainables.data import Batcher, ImageShape, SplitSpec
 from trainables.models import Network, build_model
 from trainables.stages import (
     STAGES,
+    LastPass,
     StageRequest,
     calibrate,
     evaluate,
@@ -34,6 +36,7 @@ from trainables.stages import (
     with_objective,
 )
 from trainables.stages.calibrate import calibrator_of
+from trainables.stages.engine import predict
 from trainables.stages.export import export_chain, load_chain
 from trainables.stages.refine import FEATURE_VIEWS, load_features
 from trainables.store.artifacts import Artifact, ArtifactStore
@@ -456,6 +459,44 @@ def test_an_evaluation_is_stored_and_recomputed_when_damaged(
     again, repaired = evaluate_on_test(*arguments)
     assert again == metrics
     assert repaired.tensors("test")["labels"].shape == (350,)
+
+
+def test_one_pass_of_a_network_serves_all_that_builds_on_it(
+    workshop: Workshop,
+    chain: tuple[Artifact, ...],
+    augmented: Artifact,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trained, test = chain[0], workshop.prepared.test().values
+    direct = workshop.compute(request(workshop.prepared, "calibrate", {"ts": {}}, trained))
+    info, device = workshop.prepared.info, workshop.data.device
+    network, _ = networks.restore_network(trained, info, device)
+    alone = [
+        evaluate.predictor(workshop.store, each.stage, each.key, info, device)(test)
+        for each in (*chain, direct)
+    ]
+    logits = predict(network, info.inputs.batcher(test, device))
+    assert torch.equal(alone[0], logits.log_softmax(1))
+    passes: list[Network] = []
+
+    def counted(network: Network, batcher: Batcher) -> Tensor:
+        passes.append(network)
+        return extract(network, batcher)
+
+    extract = networks.extract_features
+    monkeypatch.setattr(networks, "extract_features", counted)
+    shutil.rmtree(workshop.store.root / "evaluate", ignore_errors=True)
+    last = LastPass()
+    for each, expected in zip((*chain, direct), alone, strict=True):
+        _, found = evaluate_on_test(
+            workshop.store, each.stage, each.key, workshop.prepared, device, last
+        )
+        assert torch.equal(found.tensors("test")["log_probs"], expected)
+    assert len(passes) == 1
+    other = workshop.store, augmented.stage, augmented.key
+    _, found = evaluate_on_test(*other, workshop.prepared, device, last)
+    expected = evaluate.predictor(*other, info, device)(test)
+    assert torch.equal(found.tensors("test")["log_probs"], expected)
 
 
 # -- keys
