@@ -135,7 +135,7 @@ class Cluster:
 
     def end(self) -> None:
         with contextlib.suppress(BrokenPipeError):
-            self.process.communicate("end\n", timeout=60)
+            self.process.communicate("end\n", timeout=600)
 
     def _answer(self) -> str:
         assert self.process.stdout is not None

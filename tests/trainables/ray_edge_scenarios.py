@@ -192,7 +192,7 @@ def signs_of_life() -> Any:
     path = lock_of(storage).lock_file
     os.utime(path, (0, 0))
     trial.train()
-    return time.time() - os.stat(path).st_mtime < 60
+    return os.stat(path).st_mtime > 0
 
 
 @scenario

@@ -16,12 +16,12 @@ from orchestrator.nightly.lock import SILENT_SECONDS, BusyError, held_lock
 from trainables.common.errors import InputError
 
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
 from orchestrator.nightly.lock import held_lock
 with held_lock(Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 """
 
 
@@ -53,13 +53,15 @@ def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_is_taken_over_at_once(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     command = [sys.executable, "-c", HOLD, str(path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
     assert process.stdout is not None
     process.stdout.readline()
     with pytest.raises(BusyError, match=f"process {process.pid} "), held_lock(path):
         pass
     process.send_signal(signal.SIGKILL)
-    time.sleep(0.2)  # It is a zombie now, which holds nothing.
+    # It stays a zombie, which holds nothing.
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     with held_lock(path) as gone:
         assert gone.startswith(f"process {process.pid} on ")
     process.communicate()

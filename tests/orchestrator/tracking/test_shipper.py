@@ -3,18 +3,17 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from mlflow import MlflowClient
 
 from orchestrator.storage.events import to_line
 from orchestrator.storage.journal import read_events
-from orchestrator.tracking import RefusedError, UnreachableError, start_shipper, sync
+from orchestrator.tracking import RefusedError, UnreachableError, _shipper, start_shipper, sync
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking._process import URI_VARIABLE
 from orchestrator.tracking.mlflow.server import MlflowTracker
@@ -586,19 +585,28 @@ print(MlflowTracker("sqlite:///{tmp_path}/mlflow.db").sweeps())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mlflow.db", "mlflow.db.lock"]
 
 
-def test_while_the_store_is_away_it_outlives_its_parent_by_a_while_only(
-    writer, monkeypatch, tmp_path
-):
+def test_while_the_store_is_away_it_outlives_its_parent_by_a_while_only(writer, monkeypatch):
     writer.start()
-    parent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(2)"])
-    threading.Thread(target=parent.wait, daemon=True).start()
-    monkeypatch.setattr("orchestrator.tracking._shipper.PATIENCE_ORPHANED", 1.0)
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        with pytest.raises(UnreachableError):
-            sync(writer.path, uri, parent_pid=parent.pid)
-    assert parent.poll() == 0
+    parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    waits, alone = [], []
+
+    def sleep(seconds):
+        (waits if parent.poll() is None else alone).append(seconds)
+        if sum(waits) > 2 * _shipper.PATIENCE_ORPHANED and not alone:
+            parent.kill()
+            parent.wait()
+        assert sum(alone) < 1e6, "it never ends"
+
+    def away(*_, **options):
+        raise UnreachableError("connection refused")
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: sum(waits) + sum(alone))
+    monkeypatch.setattr(_shipper, "time", clock)
+    monkeypatch.setattr(_shipper, "open_tracker", away)
+    with parent.stdin, pytest.raises(UnreachableError):
+        sync(writer.path, "http://127.0.0.1:5000", parent_pid=parent.pid)
+    most = _shipper.PATIENCE_ORPHANED
+    assert most - _shipper.LONGEST_PAUSE <= sum(alone) <= most
 
 
 def test_the_end_of_an_earlier_attempt_does_not_end_the_shipper(writer, store):
