@@ -131,6 +131,10 @@ def worse_step(series: Floats, noise: float, threshold: float) -> tuple[Step, fl
 
 
 def _lowest(series: Floats) -> float:
-    """Return the lowest mean of ``STEP_NIGHTS`` nights in a row: no level is lower."""
+    """Return the lowest mean of nights in a row, as many as a level has at least: none is lower.
+
+    A level of twice as many is two of these, of which one is as low.
+    """
     sums = np.cumsum(np.concatenate([[0.0], series]))
-    return float((sums[STEP_NIGHTS:] - sums[:-STEP_NIGHTS]).min() / STEP_NIGHTS)
+    lengths = range(STEP_NIGHTS, 2 * STEP_NIGHTS)
+    return min(float((sums[nights:] - sums[:-nights]).min() / nights) for nights in lengths)
