@@ -55,18 +55,22 @@ class TrainingMethod:
         self.loss.start_epoch(epoch)
         self.scheme.start_epoch(network, epoch, epochs)
 
+    def draw(self, network: Network, inputs: Tensor, generator: Generator) -> tuple[Tensor, ...]:
+        """Return what chance decides of a batch, on the CPU; see ``Augmentation.draw``."""
+        if self.augmentation is None:
+            return ()
+        return self.augmentation.draw(network, inputs, generator)
+
     def training_loss(
-        self,
-        network: Network,
-        inputs: Tensor,
-        targets: Tensor,
-        indices: Tensor,
-        generator: Generator,
+        self, network: Network, inputs: Tensor, targets: Tensor, indices: Tensor, *drawn: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the scalar to minimise and the logits (N, K) of a batch."""
+        """Return the scalar to minimise and the logits (N, K) of a batch.
+
+        ``drawn`` is what ``draw`` returned, on the inputs' device.
+        """
         if self.augmentation is not None:
             return self.augmentation.training_loss(
-                network, self.loss, inputs, targets, indices, generator
+                network, self.loss, inputs, targets, indices, *drawn
             )
         return self.scheme.training_loss(network, self.loss, inputs, targets, indices)
 

@@ -48,8 +48,9 @@ def train_shortly(image_problem: tuple[Tensor, Tensor]) -> TrainShortly:
             network.train()
             method.start_epoch(network, epoch, epochs)
             for rows in torch.randperm(ROWS, generator=generator).split(BATCH):
+                drawn = method.draw(network, images[rows], generator)
                 loss, logits = method.training_loss(
-                    network, images[rows], labels[rows], rows, generator
+                    network, images[rows], labels[rows], rows, *drawn
                 )
                 assert logits.shape == (BATCH, CLASSES)
                 optimizer.zero_grad(set_to_none=True)

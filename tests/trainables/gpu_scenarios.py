@@ -327,7 +327,8 @@ def recorded_steps() -> Any:
     """Losses of steps as written and of steps recorded as a CUDA graph, and what is said of it."""
     if STANDIN:
         return None
-    made = [train({"ls": {}}, graph=graph) for graph in (False, True)]
+    parts: Parts = {"mixup": {}, "mcdrop": {}}
+    made = [train(parts, graph=graph) for graph in (False, True)]
     return [[each.train_epoch()["train_loss"] for each in made], made[1].remarks()]
 
 

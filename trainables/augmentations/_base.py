@@ -12,15 +12,25 @@ from trainables.models import Network
 class Augmentation(ABC):
     """A way to form the training loss from a batch that is more than ``loss(network(inputs))``.
 
-    A subclass checks its arguments in its constructor and keeps no state between batches. Random
-    numbers are drawn from the generator given, which lives on the CPU, so that a trial that
-    resumes draws what it would have drawn.
+    A subclass checks its arguments in its constructor and keeps no state between batches. What
+    chance decides is drawn before the step, so that a GPU can repeat a step that is recorded, and
+    from the generator given, so that a trial that resumes draws what it would have drawn.
 
     Attributes:
         not_for: Why it cannot be used with a kind of data, by the kind's name.
     """
 
     not_for: ClassVar[Mapping[str, str]] = {}
+
+    @abstractmethod
+    def draw(self, network: Network, inputs: Tensor, generator: Generator) -> tuple[Tensor, ...]:
+        """Return what chance decides of a batch, on the CPU, in shapes that a batch's size gives.
+
+        Args:
+            network: The network to train.
+            inputs: (N, ...), of which the shape alone counts.
+            generator: CPU source of random numbers.
+        """
 
     @abstractmethod
     def training_loss(
@@ -30,7 +40,7 @@ class Augmentation(ABC):
         inputs: Tensor,
         targets: Tensor,
         indices: Tensor,
-        generator: Generator,
+        *drawn: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return the scalar to minimise and the logits (N, K) that the network gave.
 
@@ -40,7 +50,7 @@ class Augmentation(ABC):
             inputs: (N, ...), as networks take them.
             targets: (N,), int64.
             indices: Position of each sample in the training set, (N,).
-            generator: CPU source of random numbers.
+            drawn: What ``draw`` returned, on the inputs' device.
         """
 
 

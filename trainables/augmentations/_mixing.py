@@ -7,7 +7,6 @@ from torch import Generator, Tensor
 
 from trainables.augmentations._base import Augmentation
 from trainables.common.checks import check_number
-from trainables.data import move
 from trainables.losses import Loss, loss_aside
 from trainables.models import Network
 
@@ -23,16 +22,17 @@ class Pairs(NamedTuple):
     other_indices: Tensor
 
     def loss(
-        self, loss: Loss, logits: Tensor, other_logits: Tensor, weight: float | Tensor
+        self, loss: Loss, logits: Tensor, other_logits: Tensor, shares: Tensor | tuple[float, float]
     ) -> Tensor:
-        """Return ``weight`` of the loss on the targets, the rest on the other targets.
+        """Return the losses on the targets and on the other targets, weighted by ``shares``.
 
         A loss is weighted rather than its targets mixed, so that every loss can be used; for
         cross-entropy the two are the same. A history counts the first of the two only.
         """
         first = loss(logits, self.targets, self.indices)
         second = loss_aside(loss, other_logits, self.other_targets, self.other_indices)
-        return weight * first + (1 - weight) * second
+        own, rest = shares
+        return own * first + rest * second
 
 
 class PairAugmentation(Augmentation):
@@ -50,6 +50,10 @@ class PairAugmentation(Augmentation):
     def __init__(self, *, alpha: float = 1.0) -> None:
         self.alpha = check_number("alpha", alpha, 0.0, open_low=True)
 
+    def draw(self, network: Network, inputs: Tensor, generator: Generator) -> tuple[Tensor, ...]:
+        order = torch.randperm(len(inputs), generator=generator)
+        return order, *self.draw_mixture(network, inputs.shape, random_source(generator))
+
     def training_loss(
         self,
         network: Network,
@@ -57,22 +61,33 @@ class PairAugmentation(Augmentation):
         inputs: Tensor,
         targets: Tensor,
         indices: Tensor,
-        generator: Generator,
+        *drawn: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        pairs = draw_pairs(network.embed(inputs), targets, indices, generator)
-        return self.loss_of_pairs(network, loss, pairs, random_source(generator))
+        order, *mixture = drawn
+        pairs = paired(network.embed(inputs), targets, indices, order)
+        return self.loss_of_pairs(network, loss, pairs, *mixture)
+
+    @abstractmethod
+    def draw_mixture(
+        self, network: Network, shape: torch.Size, source: np.random.Generator
+    ) -> tuple[Tensor, ...]:
+        """Return how a batch of inputs of a shape (N, ...) is mixed, on the CPU."""
 
     @abstractmethod
     def loss_of_pairs(
-        self, network: Network, loss: Loss, pairs: Pairs, source: np.random.Generator
+        self, network: Network, loss: Loss, pairs: Pairs, *mixture: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of a batch and the logits (N, K) of the inputs' own side."""
 
 
-def draw_pairs(inputs: Tensor, targets: Tensor, indices: Tensor, generator: Generator) -> Pairs:
-    """Pair every sample of a batch with another one, or by chance with itself."""
-    order = move(torch.randperm(len(inputs), generator=generator), inputs.device)
+def paired(inputs: Tensor, targets: Tensor, indices: Tensor, order: Tensor) -> Pairs:
+    """Pair every sample of a batch with that which has its place in ``order``, (N,)."""
     return Pairs(inputs, inputs[order], targets, targets[order], indices, indices[order])
+
+
+def shares_of(own: float) -> Tensor:
+    """Return what the inputs and their partners have of a mixture, (2,)."""
+    return torch.tensor([own, 1 - own])
 
 
 def random_source(generator: Generator) -> np.random.Generator:

@@ -2,10 +2,11 @@ import math
 from typing import ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from trainables.augmentations._base import AUGMENTATIONS
-from trainables.augmentations._mixing import PairAugmentation, Pairs
+from trainables.augmentations._mixing import PairAugmentation, Pairs, shares_of
 from trainables.common.errors import InputError
 from trainables.losses import Loss
 from trainables.models import Network
@@ -50,18 +51,25 @@ class CutMix(PairAugmentation):
         "texts": "it pastes boxes of images; take mixup or mit",
     }
 
-    def loss_of_pairs(
-        self, network: Network, loss: Loss, pairs: Pairs, source: np.random.Generator
+    def draw_mixture(
+        self, network: Network, shape: torch.Size, source: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of a batch with pasted boxes and its logits."""
-        if pairs.inputs.ndim != 4:
+        """Return where a box lies, (H, W), bool, and the shares of image and box, (2,)."""
+        if len(shape) != 4:
             raise InputError(
                 "cutmix pastes boxes of images, and the data are none; take mixup or mit"
             )
-        height, width = pairs.inputs.shape[-2:]
+        height, width = shape[-2:]
         rows, columns = draw_box(height, width, 1 - source.beta(self.alpha, self.alpha), source)
-        mixed = pairs.inputs.clone()
-        mixed[..., rows, columns] = pairs.other_inputs[..., rows, columns]
+        box = torch.zeros(height, width, dtype=torch.bool)
+        box[rows, columns] = True
         replaced = (rows.stop - rows.start) * (columns.stop - columns.start) / (height * width)
-        logits = network(mixed)
-        return pairs.loss(loss, logits, logits, 1 - replaced), logits
+        return box, shares_of(1 - replaced)
+
+    def loss_of_pairs(
+        self, network: Network, loss: Loss, pairs: Pairs, *mixture: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of a batch with pasted boxes and its logits."""
+        box, shares = mixture
+        logits = network(torch.where(box, pairs.other_inputs, pairs.inputs))
+        return pairs.loss(loss, logits, logits, shares), logits

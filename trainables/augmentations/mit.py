@@ -1,7 +1,8 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
+import torch
 from scipy import stats
 from torch import Tensor
 
@@ -16,7 +17,7 @@ DRAWS = 1024
 RAREST = 1e-4
 
 Layers = Callable[[Tensor], Tensor]
-Ratios = tuple[float, float]
+Ratios = Tensor | tuple[float, float]
 
 
 def decouple(mixed: Tensor, other_mixed: Tensor, ratios: Ratios) -> tuple[Tensor, Tensor]:
@@ -80,15 +81,24 @@ class MixupInferenceInTraining(PairAugmentation):
                 f"drawn less than once in {1 / RAREST:.0f} times"
             )
 
+    def draw_mixture(
+        self, network: Network, shape: torch.Size, source: np.random.Generator
+    ) -> tuple[Tensor]:
+        """Return l1 and l2 of each step, (S, 2), float64: the gap of two that are close counts."""
+        ratios = [self.draw_ratios(source) for _ in self._steps(network)]
+        return (torch.tensor(ratios, dtype=torch.float64),)
+
     def loss_of_pairs(
-        self, network: Network, loss: Loss, pairs: Pairs, source: np.random.Generator
+        self, network: Network, loss: Loss, pairs: Pairs, *mixture: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the mean loss of both sides, and the logits of the inputs' own side."""
-        steps = self._steps(network)
-        logits, other = self.run(pairs, steps, [self.draw_ratios(source) for _ in steps])
-        return pairs.loss(loss, logits, other, 0.5), logits
+        (ratios,) = mixture
+        logits, other = self.run(pairs, self._steps(network), list(ratios))
+        return pairs.loss(loss, logits, other, (0.5, 0.5)), logits
 
-    def run(self, pairs: Pairs, steps: list[Layers], ratios: list[Ratios]) -> tuple[Tensor, Tensor]:
+    def run(
+        self, pairs: Pairs, steps: list[Layers], ratios: Sequence[Ratios]
+    ) -> tuple[Tensor, Tensor]:
         """Return the logits of both sides, (N, K) each.
 
         Args:
@@ -103,7 +113,7 @@ class MixupInferenceInTraining(PairAugmentation):
             a, b = decouple(mixed, other_mixed, (first, second))
         return a, b
 
-    def draw_ratios(self, source: np.random.Generator) -> Ratios:
+    def draw_ratios(self, source: np.random.Generator) -> tuple[float, float]:
         """Return l1 >= 0.5 and l2 <= 0.5, at least ``margin`` apart and different."""
         while True:
             draws = source.beta(self.alpha, self.alpha, size=(DRAWS, 2))

@@ -1,8 +1,9 @@
 import numpy as np
+import torch
 from torch import Tensor
 
 from trainables.augmentations._base import AUGMENTATIONS
-from trainables.augmentations._mixing import PairAugmentation, Pairs
+from trainables.augmentations._mixing import PairAugmentation, Pairs, shares_of
 from trainables.losses import Loss
 from trainables.models import Network
 
@@ -27,11 +28,18 @@ class Mixup(PairAugmentation):
         ValueError: If ``alpha`` is out of its range.
     """
 
+    def draw_mixture(
+        self, network: Network, shape: torch.Size, source: np.random.Generator
+    ) -> tuple[Tensor]:
+        """Return the shares of the inputs and of their partners, (2,), the larger one first."""
+        ratio = source.beta(self.alpha, self.alpha)
+        return (shares_of(max(ratio, 1 - ratio)),)
+
     def loss_of_pairs(
-        self, network: Network, loss: Loss, pairs: Pairs, source: np.random.Generator
+        self, network: Network, loss: Loss, pairs: Pairs, *mixture: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of a mixed batch and its logits."""
-        ratio = source.beta(self.alpha, self.alpha)
-        ratio = max(ratio, 1 - ratio)
-        logits = network(ratio * pairs.inputs + (1 - ratio) * pairs.other_inputs)
-        return pairs.loss(loss, logits, logits, ratio), logits
+        (shares,) = mixture
+        own, rest = shares
+        logits = network(own * pairs.inputs + rest * pairs.other_inputs)
+        return pairs.loss(loss, logits, logits, shares), logits

@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 from trainables.common.checks import check_choice
 from trainables.common.devices import concrete
 from trainables.common.errors import TrainingDivergedError
-from trainables.data import Batcher, DatasetInfo, RowArrays
+from trainables.data import Batcher, DatasetInfo, RowArrays, move
 from trainables.methods import TrainingMethod
 from trainables.models import Network, build_model
 from trainables.stages.casts import CastWeights
@@ -178,15 +178,14 @@ class Trainer:
         parts = zip(self._labels[rows].split(size), rows.split(size), strict=True)
         for raw, (targets, indices) in zip(self._batcher.batches(order, size), parts, strict=True):
             shown = self._batcher.example(raw, targets, self._augmentation, self._generator)
-            step(*shown, indices)
+            drawn = self.method.draw(self.network, shown[0], self._generator)
+            step(*shown, indices, *(move(part, self.device) for part in drawn))
         return float(self._total) / len(order)
 
-    def _step(self, inputs: Tensor, targets: Tensor, indices: Tensor) -> None:
+    def _step(self, inputs: Tensor, targets: Tensor, indices: Tensor, *drawn: Tensor) -> None:
         """Change the weights by one batch; add its loss, summed over the rows, to the total."""
         with in_precision(self.network), self._casts():
-            loss, _ = self.method.training_loss(
-                self.network, inputs, targets, indices, self._generator
-            )
+            loss, _ = self.method.training_loss(self.network, inputs, targets, indices, *drawn)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward(self._one)
         if self.protocol.clip_norm is not None:

@@ -19,12 +19,14 @@ class GraphedStep:
     """A training step that is recorded once an epoch, and from there on launched as a whole.
 
     A graph repeats what the device did, with the numbers that the host gave it then: hence a new
-    one for every epoch, whose learning rate, schedules and frozen weights are its own. A step in
-    which the host computes, such as one that draws mixing ratios, is never recorded, and a short
-    batch runs as the step is written. Either way the figures are those of the step as written.
+    one for every epoch, whose learning rate, schedules and frozen weights are its own; what changes
+    with every step, such as mixing ratios, is part of the batch. A step in which the host computes
+    is never recorded, and a short batch runs as the step is written. Either way the figures are
+    those of the step as written.
 
     Args:
-        step: Changes weights and sums on the device by a batch: inputs, targets, indices.
+        step: Changes weights and sums on the device by a batch: inputs, targets, indices, and what
+            was drawn for them.
         network: What it trains; its counters of batches may lie on the host.
         size: Rows of a batch that is recorded.
 
@@ -82,12 +84,18 @@ class GraphedStep:
         self._batch = tuple(part.clone() for part in batch)
         counts = [counter.clone() for counter in self._counters]
         graph = torch.cuda.CUDAGraph()
+        generator = torch.cuda.default_generators[batch[0].device.index]
+        drawn = generator.clone_state()
         try:
-            # Other threads may do what a recording must not, such as pin memory.
-            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            with (
+                torch.cuda.stream(torch.cuda.current_stream()),  # It is left, fail what may.
+                # Other threads may do what a recording must not, such as pin memory.
+                torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
+            ):
                 self._step(*self._batch)
         except RuntimeError as error:
             self.refused = str(error).strip().splitlines()[0]
+            generator.graphsafe_set_state(drawn)  # Else this process draws nothing any more.
         for counter, count in zip(self._counters, counts, strict=True):
             counter.copy_(count)
         if self.refused:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trainables.augmentations import AUGMENTATIONS
-from trainables.augmentations._mixing import Pairs, draw_pairs
+from trainables.augmentations._mixing import Pairs, paired
 from trainables.augmentations.cutmix import draw_box
 from trainables.augmentations.mit import MixupInferenceInTraining, decouple
 from trainables.losses import build_loss
@@ -60,24 +60,22 @@ class Goldens:
 
 
 @pytest.mark.shared
-def test_mixup_equals_the_released_code(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixup_equals_the_released_code(shared: Path) -> None:
     goldens = Goldens(shared, "mixup")
     for case in goldens.cases:
         pairs = goldens.pairs(case)
         # Whichever side of 0.5 is drawn, the larger share is the image's own.
         for ratio in (case["lambda"], 1 - case["lambda"]):
             source = type("Source", (), {"beta": staticmethod(lambda a, b, ratio=ratio: ratio)})
-            for name, value in (("draw_pairs", pairs), ("random_source", source)):
-                monkeypatch.setattr(
-                    f"trainables.augmentations._mixing.{name}", lambda *_, value=value: value
-                )
-            loss, logits = AUGMENTATIONS.build("mixup").training_loss(
-                goldens.network(case),
+            network, method = goldens.network(case), AUGMENTATIONS.build("mixup")
+            loss, logits = method.training_loss(
+                network,
                 build_loss("ce"),
                 pairs.inputs,
                 pairs.targets,
                 pairs.indices,
-                torch.Generator(),
+                goldens.array(case, "perm"),
+                *method.draw_mixture(network, pairs.inputs.shape, source),
             )
             assert loss.item() == pytest.approx(case["loss"], rel=RTOL)
             torch.testing.assert_close(logits, goldens.array(case, "output"), rtol=RTOL, atol=1e-9)
@@ -99,7 +97,7 @@ def test_mit_equals_the_released_code(shared: Path, kind: str, variant: str) -> 
         loss = build_loss("ce")
         assert loss(a, pairs.targets).item() == pytest.approx(case["loss_a"], rel=RTOL)
         assert loss(b, pairs.other_targets).item() == pytest.approx(case["loss_b"], rel=RTOL)
-        assert pairs.loss(loss, a, b, 0.5).item() == pytest.approx(case["loss"], rel=RTOL)
+        assert pairs.loss(loss, a, b, (0.5, 0.5)).item() == pytest.approx(case["loss"], rel=RTOL)
 
 
 @pytest.mark.shared
@@ -162,19 +160,20 @@ def test_a_network_of_one_block_is_still_cut_before_its_classifier() -> None:
 
 def test_cross_entropy_of_mixed_targets_is_the_mixture_of_losses() -> None:
     images, targets = torch.randn(6, 1, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])
-    pairs = draw_pairs(images, targets, torch.arange(6), torch.Generator().manual_seed(0))
+    pairs = paired(images, targets, torch.arange(6), torch.tensor([3, 0, 1, 5, 2, 4]))
     logits = torch.randn(6, 3)
     soft = 0.7 * nn.functional.one_hot(targets, 3) + 0.3 * nn.functional.one_hot(
         pairs.other_targets, 3
     )
     expected = nn.functional.cross_entropy(logits, soft)
-    torch.testing.assert_close(pairs.loss(build_loss("ce"), logits, logits, 0.7), expected)
+    torch.testing.assert_close(pairs.loss(build_loss("ce"), logits, logits, (0.7, 0.3)), expected)
 
 
 def test_pairs_belong_together() -> None:
     targets = torch.arange(8)
     images = targets.float()[:, None, None, None].expand(8, 1, 2, 2)
-    pairs = draw_pairs(images, targets, 10 * targets, torch.Generator().manual_seed(0))
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
+    pairs = paired(images, targets, 10 * targets, order)
     assert torch.equal(pairs.other_inputs[:, 0, 0, 0].long(), pairs.other_targets)
     assert torch.equal(pairs.other_indices, 10 * pairs.other_targets)
     assert sorted(pairs.other_targets.tolist()) == targets.tolist()
@@ -208,8 +207,10 @@ def test_cutmix_weighs_by_the_area_that_was_replaced() -> None:
     kept = images.clone()
     network, shares = Network(Recorder(), nn.Linear(64, 2)), []
     for seed in range(10):
-        loss, logits = AUGMENTATIONS.build("cutmix").training_loss(
-            network, value, images, targets, torch.arange(6), torch.Generator().manual_seed(seed)
+        method = AUGMENTATIONS.build("cutmix")
+        drawn = method.draw(network, images, torch.Generator().manual_seed(seed))
+        loss, logits = method.training_loss(
+            network, value, images, targets, torch.arange(6), *drawn
         )
         assert torch.equal(images, kept)
         order = torch.randperm(6, generator=torch.Generator().manual_seed(seed))
@@ -233,9 +234,10 @@ def test_mixup_goes_between_the_two_inputs_and_nearer_to_the_own() -> None:
     network = Network(Watching(), nn.Linear(2, 2, dtype=torch.float64))
     own = torch.tensor([[0.0, 1.0]] * 6, dtype=torch.float64)
     own[::2] = torch.tensor([1.0, 1.0], dtype=torch.float64)
-    pairs = draw_pairs(own, torch.zeros(6).long(), torch.arange(6), torch.Generator())
-    method = AUGMENTATIONS.build("mixup", alpha=1.0)
-    method.loss_of_pairs(network, build_loss("ce"), pairs, np.random.default_rng(0))
+    method, rows = AUGMENTATIONS.build("mixup", alpha=1.0), torch.arange(6)
+    order, shares = method.draw(network, own, torch.Generator())
+    pairs = paired(own, torch.zeros(6).long(), rows, order)
+    method.training_loss(network, build_loss("ce"), own, pairs.targets, rows, order, shares)
     (mixed,) = seen
     torch.testing.assert_close(mixed[:, 1], torch.ones(6, dtype=torch.float64))
     ratios = mixed[pairs.inputs[:, 0] != pairs.other_inputs[:, 0], 0]

@@ -461,7 +461,8 @@ def test_mixtures_of_embeddings_are_decoupled_at_the_end(variant: str) -> None:
     values, labels, order = network.embed(rows), torch.zeros(4, dtype=torch.int64), torch.arange(4)
     method = AUGMENTATIONS.build("mit", variant=variant)
     pairs = Pairs(values, values, labels, labels, order, order)
-    _, logits = method.loss_of_pairs(network, build_loss("ce"), pairs, np.random.default_rng(0))
+    mixture = method.draw_mixture(network, values.shape, np.random.default_rng(0))
+    _, logits = method.loss_of_pairs(network, build_loss("ce"), pairs, *mixture)
     torch.testing.assert_close(logits, network(rows), rtol=1e-4, atol=1e-5)
 
 

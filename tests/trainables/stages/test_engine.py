@@ -273,11 +273,11 @@ class Watched(TrainingMethod):
         self.losses: list[float] = []
 
     def training_loss(
-        self, network: Any, images: Tensor, targets: Tensor, indices: Tensor, generator: Any
+        self, network: Any, images: Tensor, targets: Tensor, indices: Tensor, *drawn: Tensor
     ) -> tuple[Tensor, Tensor]:
         self.rows.append(indices.tolist())
         self.images.append(images)
-        loss, logits = super().training_loss(network, images, targets, indices, generator)
+        loss, logits = super().training_loss(network, images, targets, indices, *drawn)
         self.losses.append(float(loss.detach()))
         return loss, logits
 

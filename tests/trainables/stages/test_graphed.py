@@ -24,7 +24,7 @@ from trainables.stages.protocols import protocol_from
 
 BATCH, CLASSES = 12, 3
 ROWS = 5 * BATCH + 4  # Two steps to warm up, three that are launched, and a short one.
-ON_HOST = {"mixup": "randperm", "cutmix": "randperm", "mit": "randperm", "balcal": "keeps"}
+ON_HOST = {"balcal": "keeps"}
 
 
 class Graph:
@@ -51,6 +51,13 @@ class Graph:
                     if isinstance(old, Tensor) and old is not new:
                         same = new.shape == old.shape  # Some were squeezed since.
                         old.copy_(new if same else new.reshape(old.shape))
+
+
+class GraphGenerator(torch.Generator):
+    """A generator whose state can be exchanged for another, as a GPU's can."""
+
+    def graphsafe_set_state(self, state: torch.Generator) -> None:  # type: ignore[override]
+        self.set_state(state.get_state())
 
 
 class Recorder(TorchDispatchMode):
@@ -95,6 +102,7 @@ def card() -> Iterator[None]:
         "graph": recording,
         "Stream": stream,
         "current_stream": stream,
+        "default_generators": (GraphGenerator(),),
         "stream": lambda chosen: nullcontext(),
     }
     with standin_card(free=2**36, total=2**36), patch.multiple(torch.cuda, **fakes):

@@ -95,9 +95,8 @@ def test_half_precision_autocast_stays_close(name: str, image_problem: Problem) 
         network = method.attach(build_model("convnet", 3, ImageShape(1, 8)), 96, 3).train()
         generator = torch.Generator().manual_seed(0)
         with torch.autocast("cpu", torch.bfloat16, half):
-            loss, logits = method.training_loss(
-                network, images, labels, torch.arange(96), generator
-            )
+            drawn = method.draw(network, images, generator)
+            loss, logits = method.training_loss(network, images, labels, torch.arange(96), *drawn)
         loss.backward()
         assert logits.dtype == torch.float32
         assert logits.isfinite().all()
@@ -125,7 +124,8 @@ def test_history_counts_every_sample_once_an_epoch(
     images, labels = image_problem
     generator = torch.Generator().manual_seed(0)
     for rows in torch.arange(96).split(24):
-        method.training_loss(network, images[rows], labels[rows], rows, generator)
+        drawn = method.draw(network, images[rows], generator)
+        method.training_loss(network, images[rows], labels[rows], rows, *drawn)
     counts = method.loss.get_buffer("history.counts")
     assert counts.max() == 1
     assert method.loss.training
@@ -143,8 +143,9 @@ def test_augmentation_draws_from_the_given_generator_alone(
         torch.manual_seed(disturbance)
         generator = torch.Generator().manual_seed(seed)
         before = torch.get_rng_state()
+        drawn = augmentation.draw(network, images, generator)
         loss, _ = augmentation.training_loss(
-            network, method.loss, images, labels, torch.arange(96), generator
+            network, method.loss, images, labels, torch.arange(96), *drawn
         )
         assert torch.equal(before, torch.get_rng_state())
         values.append(loss.item())
