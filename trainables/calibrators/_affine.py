@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators._affine_fit import TOLERANCE, AffineFit, product_precision
-from trainables.calibrators._base import Calibrator, FitReport, by_chunk
+from trainables.calibrators._base import Calibrator, FitReport, by_block
 from trainables.calibrators._shrinkage import VARIANTS, fit_shrunk
 from trainables.calibrators._temperature import fit_temperature
 from trainables.calibrators.objectives import build_objective
@@ -58,7 +58,7 @@ class AffineCalibrator(Calibrator):
 
     def _problem(self, logits: Tensor, labels: Tensor) -> AffineFit:
         common, _ = fit_temperature(logits, labels, build_objective("ce"))
-        offsets = by_chunk(logits, lambda rows: self._offsets(rows.double()))
+        offsets = by_block(logits, lambda rows: self._offsets(rows.double()))
         weights = self.weight_offdiag, self.weight_bias
         return AffineFit(logits, offsets, labels, common, weights)
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import FitReport, chunks
+from trainables.calibrators._base import FitReport
 from trainables.calibrators._minimize import lbfgs
 from trainables.calibrators._passes import residuals_in_place, softmax_in_place
+from trainables.common.logit_rows import row_blocks
 
 SINGLE_PRECISION_CLASSES = 50
 TOLERANCE = 1e-7
@@ -92,7 +93,7 @@ class AffineFit:
         """Return the sum of ``-log p_y`` over the rows at W and b, (K, K + 1)."""
         map_to = weights.to(self._dtype)
         total = 0.0
-        for part in chunks(self._logits):
+        for part in row_blocks(self._logits):
             mapped = self._map(map_to, self._features(part))
             total += float(softmax_in_place(mapped, self._labels[part])[1].double().sum())
         return total
@@ -110,7 +111,7 @@ class AffineFit:
         gradient = torch.zeros_like(weights)
         total = 0.0
         map_to = weights.to(self._dtype)
-        for part in chunks(self._logits):
+        for part in row_blocks(self._logits):
             features = self._features(part)
             mapped = self._map(map_to, features)
             residuals, losses = residuals_in_place(mapped, self._labels[part])
@@ -135,7 +136,7 @@ class AffineFit:
         weights = self.scaled.to(self._dtype)
         total = penalty.new_zeros(classes + 1, classes + 1)
         own = torch.zeros_like(total[0, :-1])
-        for part in chunks(self._logits):
+        for part in row_blocks(self._logits):
             features = self._features(part)
             mapped = self._map(weights, features)
             probabilities, _ = softmax_in_place(mapped, self._labels[part])

@@ -1,9 +1,9 @@
-"""What all calibrators share: checks, chunks of rows, the kept argmax, the report and the state."""
+"""What all calibrators share: checks, blocks of rows, the kept argmax, the report and the state."""
 
 import inspect
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from trainables.common.errors import InputError
-from trainables.common.logit_rows import check_logits, check_rows
+from trainables.common.logit_rows import check_logits, check_rows, row_blocks
 from trainables.common.registry import Registry
 
-CHUNK_VALUES = {"cpu": 1 << 19, "cuda": 1 << 24}
 TIE_GAP = 4.0
 UNMOVED, WATCHED_ROWS = 1e-6, 512
 UNMOVED_DOUBT = "the fit did not move: probabilities of fitting rows stay what they were"
@@ -48,7 +47,7 @@ class Calibrator(ABC):
     """A map from logits to calibrated log-probabilities, fitted on held-out rows.
 
     A subclass checks its arguments in its constructor and implements ``_fit``, which returns the
-    report and sets the tensors named in ``state_names``, ``_transform``, which maps a chunk of
+    report and sets the tensors named in ``state_names``, ``_transform``, which maps a block of
     rows, and ``_summary``. All arithmetic on fitted parameters is in float64, on the device of the
     logits.
 
@@ -120,7 +119,7 @@ class Calibrator(ABC):
             )
         out = torch.empty_like(rows, memory_format=torch.contiguous_format)
         with torch.no_grad():
-            for part in chunks(rows):
+            for part in row_blocks(rows):
                 values = self._transform(rows[part].double()).to(rows.dtype)
                 out[part] = keep_argmax(rows[part], values) if self.preserves_accuracy else values
         return out
@@ -131,7 +130,7 @@ class Calibrator(ABC):
 
     @abstractmethod
     def _transform(self, logits: Tensor) -> Tensor:
-        """Return log-probabilities of a chunk of rows, float64 to float64."""
+        """Return log-probabilities of a block of rows, float64 to float64."""
 
     def summary(self) -> dict[str, float]:
         """Return the fitted parameters that a person reads, by name.
@@ -181,20 +180,13 @@ class Calibrator(ABC):
 CALIBRATORS: Registry[Calibrator] = Registry("calibrator", "trainables.calibrators")
 
 
-def chunks(rows: Tensor) -> Iterator[slice]:
-    """Cut rows (N, K) into slices small enough that float64 temporaries stay small."""
-    size = max(1, CHUNK_VALUES.get(rows.device.type, CHUNK_VALUES["cpu"]) // rows.shape[1])
-    for start in range(0, rows.shape[0], size):
-        yield slice(start, min(start + size, rows.shape[0]))
-
-
-def by_chunk(rows: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply a function of some rows to all of them, a chunk at a time.
+def by_block(rows: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply a function of some rows to all of them, a block at a time.
 
     Its results go straight to their place: kept in a list until the end, they would lie between the
-    freed temporaries of the chunks, which the allocator then cannot use again.
+    freed temporaries of the blocks, which the allocator then cannot use again.
     """
-    first, *others = chunks(rows)
+    first, *others = row_blocks(rows)
     values = function(rows[first])
     out = values.new_empty(rows.shape[0], *values.shape[1:])
     out[first] = values
@@ -211,7 +203,7 @@ def first_argmax(rows: Tensor) -> Tensor:
         largest = some.amax(1, keepdim=True)
         return torch.where(some == largest, order, some.shape[1]).amin(1)
 
-    return by_chunk(rows, of_some)
+    return by_block(rows, of_some)
 
 
 def keep_argmax(before: Tensor, after: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import FitReport, by_chunk, chunks
+from trainables.calibrators._base import FitReport, by_block
 from trainables.calibrators._mixing import MixedCalibrator
+from trainables.common.logit_rows import row_blocks
 
 FLOOR = 1e-9
 Curve = tuple[Sequence[float], ...]
@@ -79,7 +80,7 @@ def class_probabilities(logits: Tensor) -> Iterator[Tensor]:
         top = values.amax(1, keepdim=True)
         return torch.cat([top, (values - top).exp_().sum(1, keepdim=True)], dim=1)
 
-    top, total = by_chunk(logits, top_and_total).split(1, dim=1)
-    for part in chunks(logits.T):
+    top, total = by_block(logits, top_and_total).split(1, dim=1)
+    for part in row_blocks(logits.T):
         values = logits[:, part].double().sub(top).exp_().div_(total)
         yield values.to(logits.dtype).T.contiguous()

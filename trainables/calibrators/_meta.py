@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import Calibrator, FitReport, by_chunk
+from trainables.calibrators._base import Calibrator, FitReport, by_block
 from trainables.calibrators._temperature import fit_temperature
 from trainables.calibrators.objectives import build_objective
 from trainables.common.checks import check_count
@@ -85,4 +85,4 @@ def row_entropies(logits: Tensor) -> Tensor:
         log_probs = F.log_softmax(rows.double(), dim=1)
         return -(log_probs.exp() * log_probs).sum(1)
 
-    return by_chunk(logits, of_some)
+    return by_block(logits, of_some)

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import FitReport, chunks
+from trainables.calibrators._base import FitReport
 from trainables.calibrators._scipy import scipy_minimize
 from trainables.calibrators.objectives import Objective, RowTerms
+from trainables.common.logit_rows import row_blocks
 
 MAX_ITERATIONS = 500
 TOLERANCE = 1e-12
@@ -71,10 +72,10 @@ class WeightedLoss(ABC):
 
 
 class MappedLoss(WeightedLoss):
-    """The loss of rows mapped to log-probabilities, differentiated a chunk of rows at a time.
+    """The loss of rows mapped to log-probabilities, differentiated a block of rows at a time.
 
     Args:
-        transform: The map, from parameters and a chunk of logits to log-probabilities; for the
+        transform: The map, from parameters and a block of logits to log-probabilities; for the
             others see ``WeightedLoss``.
     """
 
@@ -87,7 +88,7 @@ class MappedLoss(WeightedLoss):
     def row_losses(self, parameters: Sequence[Tensor]) -> Tensor:
         out = parameters[0].new_empty(len(self.labels))
         with torch.no_grad():
-            for part in chunks(self.logits):
+            for part in row_blocks(self.logits):
                 out[part] = self._losses(parameters, part)
         return out
 
@@ -97,7 +98,7 @@ class MappedLoss(WeightedLoss):
         leaves = [p.detach().requires_grad_() for p in parameters]
         total = 0.0
         gradients = [torch.zeros_like(p) for p in leaves]
-        for part in chunks(self.logits):
+        for part in row_blocks(self.logits):
             with torch.enable_grad():
                 loss = self._losses(leaves, part)
                 value = (weights[part].to(loss.dtype) * loss).sum()

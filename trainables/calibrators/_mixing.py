@@ -44,7 +44,7 @@ class MixedCalibrator(Calibrator):
 
     @abstractmethod
     def _transform_alone(self, logits: Tensor) -> Tensor:
-        """Return log-probabilities of a chunk of rows by the own map, float64 to float64."""
+        """Return log-probabilities of a block of rows by the own map, float64 to float64."""
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         report = self._fit_alone(logits, labels)

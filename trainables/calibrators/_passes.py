@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from trainables.calibrators.objectives import Objective, RowTerms
+from trainables.common.logit_rows import row_blocks
 
-# Temporaries of this many values stay in a core's cache; a GPU wants large ones.
-BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 22}
 KEPT_VALUES = 1 << 25  # Up to 256 MiB of rows are kept as passes read them.
 
 
@@ -90,7 +89,7 @@ class TemperaturePasses:
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield some rows and their logits, float64, (K, n), the largest of each row at 0."""
-        for part in blocks(self.logits):
+        for part in row_blocks(self.logits):
             some = self.logits[part].T
             # Classes first: sums over them then run along the rows, however few classes there are.
             z = torch.empty(some.shape, dtype=torch.float64, device=some.device).copy_(some)
@@ -101,13 +100,6 @@ def _sum_powers(out: Tensor, weights: Tensor, z: Tensor) -> None:
     """Put the sums of w, w z, w z^2 ... over the classes into ``out``; w is changed in place."""
     for power, values in enumerate(out):
         torch.sum(weights if power == 0 else weights.mul_(z), 0, out=values)
-
-
-def blocks(logits: Tensor) -> list[slice]:
-    """Cut rows (N, K) into slices whose float64 temporaries stay in a core's cache."""
-    values = BLOCK_VALUES.get(logits.device.type, BLOCK_VALUES["cpu"])
-    step = max(1, values // logits.shape[1])
-    return [slice(start, start + step) for start in range(0, len(logits), step)]
 
 
 def softmax_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import FitReport, by_chunk, chunks
+from trainables.calibrators._base import FitReport, by_block
 from trainables.calibrators._minimize import WeightedLoss, minimize, row_terms
 from trainables.calibrators._objective import ObjectiveCalibrator
 from trainables.calibrators._passes import residuals_in_place, row_gradients
 from trainables.calibrators._temperature import divide, fit_temperature
 from trainables.calibrators.objectives import Objective
+from trainables.common.logit_rows import row_blocks
 
 SINGLE_PRECISION_CLASSES = 50  # From here on matrices are multiplied in single precision.
 TOLERANCE, SINGLE_TOLERANCE = 1e-9, 1e-7
@@ -41,7 +42,7 @@ class StructuredCalibrator(ObjectiveCalibrator):
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         self.temperature, scaled = fit_temperature(logits, labels, self.objective)
         self.uniform = torch.full_like(self.temperature, 1 / (len(labels) + 1))
-        features = by_chunk(logits, lambda rows: self._features(rows.double()).to(logits.dtype))
+        features = by_block(logits, lambda rows: self._features(rows.double()).to(logits.dtype))
         loss = StructuredLoss(features, labels, self.objective, self._penalty(logits))
         self.change, report = loss.solve()
         notes = filter(None, (scaled.note, report.note))
@@ -127,7 +128,7 @@ class StructuredLoss(WeightedLoss):
         """Return the loss of each row, (N,)."""
         change = (self._unit * parameters[0]).to(self._dtype)
         out = parameters[0].new_empty(len(self.labels))
-        for part in chunks(self.logits):
+        for part in row_blocks(self.logits):
             log_probs = F.log_softmax(moved(change, self.logits[part].to(self._dtype)), dim=1)
             out[part] = self.objective.per_row(
                 row_terms(log_probs, self.labels[part], self.objective)
@@ -140,7 +141,7 @@ class StructuredLoss(WeightedLoss):
         """Return the penalised sum of weighted losses, and its gradient."""
         change = self._unit * parameters[0]
         gradient, total, single = torch.zeros_like(change), 0.0, change.to(self._dtype)
-        for part in chunks(self.logits):
+        for part in self._blocks():
             features, counts = self.logits[part].to(self._dtype), weights[part].to(self._dtype)
             mapped = moved(single, features)
             losses, slopes = mapped_slopes(mapped, self.labels[part], self.objective)
@@ -150,10 +151,14 @@ class StructuredLoss(WeightedLoss):
         value = total + float((pulled * change).sum())
         return value, [(gradient + 2 * pulled) * self._unit]
 
+    def _blocks(self) -> list[slice]:
+        # To add up a matrix a block takes as long as to compute it, unless the block is as long.
+        return row_blocks(self.logits, least=len(self._penalty))
+
     def _curvature(self) -> Tensor:
         """Return the second derivative of the mean ``-log p_y`` in each entry at the start."""
         total = torch.zeros_like(self._penalty)
-        for part in chunks(self.logits):
+        for part in self._blocks():
             features = self.logits[part].to(self._dtype)
             probs = features.exp()
             total += sums(total, probs * (1 - probs), features.square())

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import FitReport, chunks
+from trainables.calibrators._base import FitReport
 from trainables.calibrators._minimize import TOLERANCE as LBFGS_TOLERANCE
 from trainables.calibrators._minimize import lbfgs
-from trainables.calibrators._passes import blocks, residuals_in_place, softmax_in_place
+from trainables.calibrators._passes import residuals_in_place, softmax_in_place
 from trainables.calibrators._temperature import fit_temperature
 from trainables.calibrators.objectives import build_objective
+from trainables.common.logit_rows import row_blocks
 
 NEWTON_CLASSES = 200  # With more, the curvature costs more than the steps that it saves.
 MAX_STEPS = 100
@@ -47,7 +48,7 @@ class VectorLoss:
         slope, bias = at.chunk(2)
         total, gradient = 0.0, torch.zeros_like(at)
         in_slope, in_bias = gradient.chunk(2)
-        for part in chunks(self.logits):
+        for part in row_blocks(self.logits):
             z = self.logits[part].double()
             residuals, losses = residuals_in_place(z * slope + bias, self.labels[part])
             total += float(losses.sum())
@@ -62,7 +63,7 @@ class VectorLoss:
         classes = len(slope)
         total, gradient = 0.0, torch.zeros_like(at)
         curvature = at.new_zeros(len(at), len(at))
-        for part in blocks(self.logits):
+        for part in row_blocks(self.logits):
             z, labels = self.logits[part].double(), self.labels[part]
             probabilities, losses = softmax_in_place(z * slope + bias, labels)
             total += float(losses.sum())
@@ -131,7 +132,7 @@ class VectorFit:
         """Return the sum of ``-log p_y`` over the rows at slopes and biases, (2 K,)."""
         slope, bias = weights.chunk(2)
         total = 0.0
-        for part in chunks(self._logits):
+        for part in row_blocks(self._logits):
             mapped = self._logits[part].double() * slope + bias
             total += float(softmax_in_place(mapped, self._labels[part])[1].sum())
         return total

@@ -6,12 +6,13 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import CALIBRATORS, FitReport, chunks
+from trainables.calibrators._base import CALIBRATORS, FitReport
 from trainables.calibrators._passes import row_gradients
 from trainables.calibrators._scipy import scipy_minimize
 from trainables.calibrators._temperature import TemperatureCalibrator, fit_temperature
 from trainables.calibrators.objectives import Objective, RowTerms, build_objective
 from trainables.common.checks import check_choice
+from trainables.common.logit_rows import row_blocks
 
 START = np.array([1.0, 0.0, 0.0])
 PAIRS = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
@@ -93,7 +94,7 @@ class Mixture:
         self._logits, self._labels = logits, labels
         self._temperature, self._objective = temperature, objective
         label, gram = [], []
-        for part in chunks(logits):
+        for part in row_blocks(logits):
             softmaxes = self._softmaxes(part)
             members = (*softmaxes, torch.full_like(softmaxes[0], 1 / logits.shape[1]))
             index = labels[part].unsqueeze(1)
@@ -157,7 +158,7 @@ class Mixture:
         if not self._objective.needs_mean:
             return torch.zeros_like(self._label[:, 0]), torch.zeros_like(self._label)
         averages, slopes = [], []
-        for part in chunks(self._logits):
+        for part in row_blocks(self._logits):
             scaled, plain = self._softmaxes(part)
             classes = scaled.shape[1]
             mixture = torch.add(w[2] / classes, scaled, alpha=float(w[0])).add_(

@@ -2,7 +2,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import CALIBRATORS, FitReport, by_chunk
+from trainables.calibrators._base import CALIBRATORS, FitReport, by_block
 from trainables.calibrators._mixing import MIXING_STATE, MixedCalibrator
 
 BANDWIDTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -32,7 +32,7 @@ class KernelCalibration(MixedCalibrator):
     bandwidth: Tensor
 
     def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:
-        self.probs = by_chunk(logits, lambda rows: rows.double().softmax(1).to(logits.dtype))
+        self.probs = by_block(logits, lambda rows: rows.double().softmax(1).to(logits.dtype))
         self.labels = labels.clone()
         judged = torch.arange(len(labels), device=labels.device)[:: -(-len(labels) // JUDGED_ROWS)]
         losses = torch.zeros(len(BANDWIDTHS), dtype=torch.float64)
@@ -40,11 +40,13 @@ class KernelCalibration(MixedCalibrator):
         for rows in judged.split(BLOCK):
             points = self.probs[rows].clamp(min=LEAST).log()
             inner = points @ self.probs.T
+            same = (labels[rows].unsqueeze(1) == labels).to(inner.dtype)
+            own = points.gather(1, labels[rows].unsqueeze(1)).squeeze(1).double().exp()
             for index, bandwidth in enumerate(BANDWIDTHS):
                 kernel = inner / bandwidth - norms[index]
-                kernel.scatter_(1, rows.unsqueeze(1), -torch.inf)
-                shares = self._shares(kernel, points.double())
-                losses[index] += float(F.nll_loss(shares, labels[rows], reduction="sum"))
+                weights = _weights(kernel.scatter_(1, rows.unsqueeze(1), -torch.inf))
+                share = (weights * same).sum(1) + FLOOR * own
+                losses[index] -= float((share / (weights.sum(1) + FLOOR)).log().sum())
         best = int(losses.argmin())
         self.bandwidth = torch.tensor([BANDWIDTHS[best]], dtype=torch.float64)
         return FitReport(True, len(BANDWIDTHS), float(losses[best]) / len(judged))
@@ -56,11 +58,11 @@ class KernelCalibration(MixedCalibrator):
             alpha = rows / bandwidth + 1
             return torch.lgamma(alpha).sum(1) - torch.lgamma(alpha.sum(1))
 
-        return by_chunk(self.probs, of_some)
+        return by_block(self.probs, of_some)
 
     def _shares(self, kernel: Tensor, log_probs: Tensor) -> Tensor:
         """Return log-probabilities (n, K) from log kernels (n, N)."""
-        weights = kernel.softmax(1).nan_to_num(0.0)
+        weights = _weights(kernel)
         sums = torch.zeros_like(log_probs).index_add_(1, self.labels, weights.to(log_probs.dtype))
         return F.log_softmax(torch.log(sums + FLOOR * log_probs.exp()), dim=1)
 
@@ -78,3 +80,8 @@ class KernelCalibration(MixedCalibrator):
 
     def _summary(self) -> dict[str, float]:
         return {"bandwidth": float(self.bandwidth)}
+
+
+def _weights(kernel: Tensor) -> Tensor:
+    """Return the weights of the fitting rows, (n, N), which sum to 1, or to 0 if none is near."""
+    return kernel.softmax(1).nan_to_num(0.0)

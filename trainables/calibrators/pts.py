@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainables.calibrators._base import CALIBRATORS, FitReport, by_chunk
+from trainables.calibrators._base import CALIBRATORS, FitReport, by_block
 from trainables.calibrators._minimize import WeightedLoss, minimize
 from trainables.calibrators._passes import TemperaturePasses
 from trainables.calibrators._released import ReleasedRun
@@ -108,7 +108,7 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
     def _largest(self, logits: Tensor) -> Tensor:
         """Return the largest log-probabilities of each row in descending order, (N, top)."""
         width = min(self.top, logits.shape[1])
-        return by_chunk(logits, lambda rows: F.log_softmax(rows.double(), dim=1).topk(width).values)
+        return by_block(logits, lambda rows: F.log_softmax(rows.double(), dim=1).topk(width).values)
 
     def _temperatures(self, logits: Tensor) -> Tensor:
         weights = [getattr(self, name).to(logits.device) for name in self._network_names()]

@@ -6,7 +6,7 @@ from scipy.interpolate import CubicSpline
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import CALIBRATORS, FitReport, by_chunk, first_argmax
+from trainables.calibrators._base import CALIBRATORS, FitReport, by_block, first_argmax
 from trainables.calibrators._mixing import MIXING_STATE, MixedCalibrator
 from trainables.common.checks import check_count
 
@@ -47,7 +47,7 @@ class SplineCalibration(MixedCalibrator):
         self.knots = check_count("knots", knots, 3)
 
     def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:
-        top = by_chunk(logits, lambda rows: rows.double().softmax(1).amax(1))
+        top = by_block(logits, lambda rows: rows.double().softmax(1).amax(1))
         scores, right = top.cpu().numpy(), (first_argmax(logits) == labels).cpu().numpy()
         order = np.argsort(scores, kind="stable")
         scores, right = scores[order], right[order]

@@ -1,7 +1,7 @@
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import CALIBRATORS, FitReport, by_chunk, first_argmax
+from trainables.calibrators._base import CALIBRATORS, FitReport, by_block, first_argmax
 from trainables.calibrators._released import released_temperatures
 from trainables.calibrators._temperature import TemperatureCalibrator, divide, fit_temperature
 from trainables.common.checks import check_choice
@@ -69,6 +69,6 @@ class TemperatureScaling(TemperatureCalibrator):
 
 
 def _confidences(logits: Tensor, temperature: float) -> Tensor:
-    return by_chunk(
+    return by_block(
         logits, lambda rows: divide([torch.tensor(temperature)], rows.double()).amax(1)
     ).exp()

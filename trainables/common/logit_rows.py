@@ -1,4 +1,4 @@
-"""Checks of logits and labels that somebody else hands over."""
+"""Rows of logits and their labels: checks of what somebody else hands over, and blocks."""
 
 from typing import Any
 
@@ -9,6 +9,15 @@ from torch import Tensor
 from trainables.common.errors import InputError
 
 ROWS_AT_ONCE = 4096
+# Temporaries of this many values stay in a core's cache; a GPU wants large ones.
+BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 22}
+
+
+def row_blocks(rows: Tensor, least: int = 1) -> list[slice]:
+    """Cut rows (N, K) into slices of at least some rows whose float64 temporaries are small."""
+    values = BLOCK_VALUES.get(rows.device.type, BLOCK_VALUES["cpu"])
+    step = max(least, values // rows.shape[1])
+    return [slice(start, start + step) for start in range(0, len(rows), step)]
 
 
 def check_logits(logits: Any) -> Tensor:

@@ -45,27 +45,19 @@ def _mass(scores: Scores) -> Binned:
     return Binned(confidence, scores.correct[None], mass_edges(confidence, BINS))
 
 
-def _brier(scores: Scores) -> Tensor:
-    return sum(((columns - hits).square().sum(0) for columns, hits in scores.columns()), _none())
-
-
 def _class_wise(scores: Scores, by_mass: bool) -> Tensor:
     edges = width_edges(BINS, torch.float64, scores.labels.device)
-    total = _none()
+    total = torch.zeros((), dtype=torch.float64)
     for columns, hits in scores.columns():
         binned = Binned(columns, hits, mass_edges(columns, BINS) if by_mass else edges)
         total = total + binned.error_terms().sum(0)
     return total / scores.num_classes
 
 
-def _none() -> Tensor:
-    return torch.zeros((), dtype=torch.float64)
-
-
 _TERMS: Mapping[str, Callable[[Scores], Tensor]] = {
     "acc": lambda scores: scores.correct,
     "nll": lambda scores: scores.nll,
-    "brier": _brier,
+    "brier": lambda scores: scores.brier,
     "ece": lambda scores: _width(scores).error_terms()[0],
     "aece": lambda scores: _mass(scores).error_terms()[0],
     "cwece": lambda scores: _class_wise(scores, by_mass=False),

@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainables.common.logit_rows import row_blocks
+
 ArrayLike: TypeAlias = Tensor | NDArray
 
 BLOCK_ELEMENTS = 1 << 22
@@ -34,6 +36,7 @@ class Scores:
         confidence: Largest probability of each row, (N,), float64.
         correct: 1.0 where the first class with the largest score is the label, (N,), float64.
         nll: ``-log p_y`` of each row, (N,), float64.
+        brier: ``sum_k (p_k - [k = y])^2`` of each row, (N,), float64.
         edge_dtype: Precision to which bin edges are rounded: that of given probabilities, so that
             the float32 nearest to 1/10 lies on the edge 1/10.
 
@@ -65,30 +68,33 @@ class Scores:
             yield block.T.contiguous(), (self.labels == classes[:, None]).double()
 
     def _summarise(self) -> None:
-        step = max(1, BLOCK_ELEMENTS // self.num_classes)
         parts = [
-            self._rows(
-                self.values[first : first + step].double(), self.labels[first : first + step]
-            )
-            for first in range(0, self.num_rows, step)
+            self._rows(self.values[part].double(), self.labels[part])
+            for part in row_blocks(self.values)
         ]
-        shift, scale, true, predicted = (torch.cat(part) for part in zip(*parts, strict=True))
+        shift, scale, squares, true, predicted = map(torch.cat, zip(*parts, strict=True))
         self.correct = (predicted == self.labels).double()
         if self._name == "logits":
             self._shift, self._scale = shift[:, None], scale[:, None]
             self.confidence, self.nll = scale.reciprocal(), scale.log() + (shift - true)
+            true, squares = self.nll.neg().exp(), squares / scale.square()
         else:
             _check_sums(scale, self.values.dtype)
             self.confidence, self.nll = shift, -true.log()
+        # Rounding may leave a row that is as good as right a little below 0.
+        self.brier = (squares - 2 * true + 1).clamp_(min=0)
 
-    def _rows(self, block: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return maximum, sum (of exponentials), true class's score and prediction of each row."""
+    def _rows(self, block: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        """Return maximum, sum, sum of squares, true class's score and prediction of each row.
+
+        Sums are of the exponentials of logits, the largest of each row at 0.
+        """
         largest, predicted = block.max(dim=1)
         check_values(block, largest, self._name)
         true = block.gather(1, labels[:, None]).squeeze(1)
         if self._name == "logits":
             block = block.sub(largest[:, None]).exp_()
-        return largest, block.sum(dim=1), true, predicted
+        return largest, block.sum(dim=1), block.square().sum(dim=1), true, predicted
 
 
 def check_bins(bins: int) -> None:

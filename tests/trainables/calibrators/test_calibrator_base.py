@@ -432,10 +432,10 @@ def test_half_precision_logits_are_answered_in_float32(rows):
     assert build("ts").fit(logits.half(), labels)(logits.half()).dtype == torch.float32
 
 
-def test_results_do_not_depend_on_where_chunks_end(rows, monkeypatch):
+def test_results_do_not_depend_on_where_blocks_end(rows, monkeypatch):
     logits, labels = rows
     whole = build("ets", "cls").fit(logits, labels)(logits)
-    monkeypatch.setattr("trainables.calibrators._base.CHUNK_VALUES", {"cpu": 35})
+    monkeypatch.setattr("trainables.common.logit_rows.BLOCK_VALUES", {"cpu": 35})
     parts = build("ets", "cls").fit(logits, labels)(logits)
     torch.testing.assert_close(whole, parts, rtol=1e-9, atol=1e-9)
 

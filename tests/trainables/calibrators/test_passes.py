@@ -21,7 +21,7 @@ def test_passes_are_cut_without_a_trace(
     anew = calibrator_from_recipe(recipe, {}).fit(*rows)
     for name, tensor in whole.state_dict().items():
         assert torch.equal(anew.state_dict()[name], tensor)
-    monkeypatch.setattr("trainables.calibrators._passes.BLOCK_VALUES", {"cpu": 300})
+    monkeypatch.setattr("trainables.common.logit_rows.BLOCK_VALUES", {"cpu": 300})
     cut = calibrator_from_recipe(recipe, {}).fit(*rows)
     tolerance = 1e-2 if recipe == "pts" else 1e-9  # Its solver stops near the minimum.
     for name, tensor in whole.state_dict().items():

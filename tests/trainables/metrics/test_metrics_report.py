@@ -280,6 +280,7 @@ def test_blocks_do_not_change_the_result(monkeypatch):
     expected = calibration_report(logits=logits, labels=labels)
     for elements in (1, 100, 200):
         monkeypatch.setattr(scores_module, "BLOCK_ELEMENTS", elements)
+        monkeypatch.setattr("trainables.common.logit_rows.BLOCK_VALUES", {"cpu": elements})
         assert calibration_report(logits=logits, labels=labels) == pytest.approx(
             expected, abs=1e-12
         )
