@@ -4,8 +4,7 @@ Fits on the first half of each file of real network outputs, scores the second. 
 environment of their own:
 
     python -m venv peers
-    peers/bin/pip install torch==2.11.0 netcal torch-uncertainty lightning rich probmetrics numba \
-        pytorch-minimize
+    peers/bin/pip install --constraint constraints.txt '.[peers]'
     python benchmarks/calibrators.py ../shared/data/logits --peers peers/bin/python \
         --out benchmarks/results/calibrators.md
 
