@@ -81,7 +81,7 @@ def _show(found: list[ClaimVerdict], markdown: bool) -> None:
             continue
         print_table(HEADINGS, _rows(one), HEADINGS, markdown)
     console.print(
-        "intervals: 95 % for all rows of a claim together, of these networks on other test rows; "
+        "intervals: 95 % for all rows of a claim together, of these networks on other test data; "
         "detectable: the smallest difference found in 80 % of cases"
     )
 

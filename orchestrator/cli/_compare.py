@@ -47,7 +47,7 @@ def compare(
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
-    """Compare recipes with a baseline: paired bootstrap over test rows, and noise floors."""
+    """Compare recipes with a baseline: paired bootstrap over test data, and noise floors."""
     from orchestrator import statistics
     from orchestrator.storage.storage import Storage
 
@@ -119,11 +119,8 @@ def _notes(comparison: TaskComparison) -> Iterator[str]:
     bootstrap = comparison.bootstrap
     counts = sorted({*bootstrap.seeds.values()})
     seeds = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    rows = f"{bootstrap.rows} test rows"
-    if bootstrap.groups:
-        rows = f"{bootstrap.rows} pixels of {bootstrap.groups} test images, drawn as whole images"
     yield (
-        f"{rows}, {bootstrap.draws} paired resamples, seeds a recipe: {seeds}; "
+        f"{bootstrap.drawn}, {bootstrap.draws} paired resamples, seeds a recipe: {seeds}; "
         "* the interval excludes 0"
     )
     if comparison.floors:

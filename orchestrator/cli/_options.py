@@ -19,7 +19,7 @@ Bins = Annotated[int, typer.Option(min=1, max=10**6, help="Equal-width bins of t
 Diagram = Annotated[
     Path | None, typer.Option(help="Write the critical-difference diagram: .pdf, .png, .svg.")
 ]
-Draws = Annotated[int, typer.Option(min=1, help="Resamples of the test rows.")]
+Draws = Annotated[int, typer.Option(min=1, help="Resamples of the test data.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")]
 Fresh = Annotated[
     bool, typer.Option(help="Start over under the next free name, keeping what is there.")

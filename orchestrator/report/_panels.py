@@ -6,6 +6,7 @@ from statistics import fmean, median
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from orchestrator.report._chart import Axis, Chart, thinned
@@ -21,6 +22,7 @@ from trainables.common.errors import InputError
 from trainables.metrics import (
     ReliabilityCurve,
     RiskCoverageCurve,
+    bin_spread_of_groups,
     estimated_error,
     reliability_curve,
     risk_coverage_curve,
@@ -33,6 +35,7 @@ THIRDS = ((0.0, "0"), (0.5, "0.5"), (1.0, "1"))
 SHARES = 22  # Height of the strip of counts below a reliability diagram, in pixels.
 FEWEST = 10  # Rows kept at the left end of a risk-coverage curve; fewer jump about.
 INTERVAL = (90, 16)
+NORMAL = 1.96  # Standard errors within which 95 % lie.
 FAR = 3.0  # How many times the usual reach of an interval still fits; others are cut off.
 
 
@@ -44,11 +47,13 @@ class Curves:
         reliability: Of the rows of all seeds together.
         risk: One a seed.
         error: Estimated true calibration error, the mean over seeds; see ``estimated_error``.
+        spread: Standard error of each bin's accuracy where rows are pixels, (bins,); else None.
     """
 
     reliability: ReliabilityCurve
     risk: tuple[RiskCoverageCurve, ...]
     error: float
+    spread: NDArray[np.float64] | None = None
 
     @property
     def area(self) -> float:
@@ -91,7 +96,7 @@ def measure(
         predictions = StoredPredictions(results, store)
         curves = {}
         for recipe, seeds in predictions.items():
-            curves[recipe] = _curves(seeds, predictions.truths)
+            curves[recipe] = _curves(seeds, predictions.truths, predictions.images)
             done()
         comparisons = {
             metric: compare(results, store, metric, baseline=baseline, done=lambda recipe: done())
@@ -104,50 +109,58 @@ def measure(
     return Measured(curves, comparisons, known, predictions.absent)
 
 
-def _curves(seeds: tuple[Tensor, ...], labels: Sequence[Tensor]) -> Curves:
+def _curves(seeds: tuple[Tensor, ...], labels: Sequence[Tensor], images: Tensor | None) -> Curves:
     own = labels[: len(seeds)]
-    together = reliability_curve(logits=torch.cat(seeds), labels=torch.cat(list(own)))
+    rows, truths = torch.cat(seeds), torch.cat(list(own))
+    together = reliability_curve(logits=rows, labels=truths)
+    spread = None
+    if images is not None:
+        spread = bin_spread_of_groups(rows, truths, images.repeat(len(seeds)))
     each = list(zip(seeds, own, strict=True))
     risk = tuple(risk_coverage_curve(logits=seed, labels=truth) for seed, truth in each)
     error = fmean(estimated_error(logits=seed, labels=truth) for seed, truth in each)
-    return Curves(together, risk, error)
+    return Curves(together, risk, error, spread)
 
 
-def reliability_panel(curve: ReliabilityCurve, recipe: str, seeds: int) -> Chart:
-    """Draw accuracy over confidence, against what chance alone would show.
-
-    The curve is of the rows of all seeds together, so each row was counted that many times.
-    """
+def reliability_panel(curves: Curves, recipe: str) -> Chart:
+    """Draw accuracy over confidence, against what chance alone would show."""
+    curve = curves.reliability
     label = f"{recipe}: accuracy against confidence, error {100 * curve.error:.2f} %"
     chart = Chart((168, 168 + SHARES + 6), UNIT, UNIT, label, (4, 6, 16 + SHARES + 6, 22))
     chart.frame((), THIRDS)
     chart.line(((0, 0), (1, 1)), "diagonal")
     for index in np.flatnonzero(curve.count):
-        _draw_bin(chart, curve, int(index), seeds)
+        _draw_bin(chart, curves, int(index))
     _draw_shares(chart, curve)
     for place, text in THIRDS:
         chart.text(chart.at(place, 0)[0], chart.size[1] - 2, text, "middle")
     return chart
 
 
-def _draw_bin(chart: Chart, curve: ReliabilityCurve, index: int, seeds: int) -> None:
+def _draw_bin(chart: Chart, curves: Curves, index: int) -> None:
+    curve = curves.reliability
     ends = (float(curve.edges[index]), float(curve.edges[index + 1]))
     confidence, accuracy = float(curve.confidence[index]), float(curve.accuracy[index])
-    rows = max(round(curve.count[index] / seeds), 1)
-    chart.box(ends, _chance(confidence, rows), "chance")
+    chart.box(ends, _chance(curves, index), "chance")
     kind = "over" if accuracy < confidence else "under"
     chart.line(((confidence, confidence), (confidence, accuracy)), f"gap {kind}")
     share = float(curve.count[index] / curve.count.sum())
-    title = f"confidence {confidence:.3f}, accuracy {accuracy:.3f}, {100 * share:.1f} % of rows"
+    title = f"confidence {confidence:.3f}, accuracy {accuracy:.3f}, {100 * share:.1f} % of all"
     chart.dot(confidence, accuracy, 1.6 + 2.6 * share**0.5, f"dot {kind}", title)
 
 
-def _chance(probability: float, rows: int) -> tuple[float, float]:
-    """Return where 95% of the accuracies of so many rows lie that are right so often."""
+def _chance(curves: Curves, index: int) -> tuple[float, float]:
+    """Return where 95 % of the accuracies of a bin would lie if its confidence were right."""
+    probability = min(float(curves.reliability.confidence[index]), 1.0)
+    if curves.spread is not None:
+        reach = NORMAL * float(curves.spread[index])
+        return max(0.0, probability - reach), min(1.0, probability + reach)
     from scipy.stats import binom
 
-    share = min(probability, 1.0)
-    return float(binom.ppf(0.025, rows, share)) / rows, float(binom.ppf(0.975, rows, share)) / rows
+    # Each row was counted once a seed.
+    rows = max(round(curves.reliability.count[index] / len(curves.risk)), 1)
+    low, high = (float(binom.ppf(end, rows, probability)) / rows for end in (0.025, 0.975))
+    return low, high
 
 
 def _draw_shares(chart: Chart, curve: ReliabilityCurve) -> None:

@@ -109,7 +109,7 @@ def _lead(table: ComparisonTable, measured: Measured, baseline: str) -> Iterator
     if floor:
         text += (
             f". A perfectly calibrated network with the confidences of {best} would show about "
-            f"{show(floor.mean)} % on these test rows"
+            f"{show(floor.mean)} % on these test data"
         )
     yield f"{text}."
     if measured.comparisons:
@@ -121,7 +121,7 @@ def _count(comparison: TaskComparison, baseline: str) -> str:
     better, worse, similar = map(tones.count, ("better", "worse", "similar"))
     return (
         f"Compared with {baseline}, {_have(better)} a lower ECE beyond chance and {_have(worse)} a "
-        f"higher one; {many(similar, 'recipe')} cannot be told from it by these test rows."
+        f"higher one; {many(similar, 'recipe')} cannot be told from it by these test data."
     )
 
 
@@ -148,7 +148,7 @@ def _reliability(table: ComparisonTable, measured: Measured) -> list[Figure]:
         curves = measured.curves.get(row.label)
         found = table.summary(row.label, table.tasks[0], "ece")
         if curves and found:
-            chart = _panels.reliability_panel(curves.reliability, row.label, len(curves.risk))
+            chart = _panels.reliability_panel(curves, row.label)
             ece, true = (column("ece").show(value) for value in (found.mean, curves.error))
             panels.append(Figure(row.label, chart, f"ECE {ece} %, estimated true error {true} %"))
     return panels

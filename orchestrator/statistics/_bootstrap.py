@@ -54,6 +54,13 @@ class PairedBootstrap:
     draws: int
     groups: int = 0
 
+    @property
+    def drawn(self) -> str:
+        """Return what was drawn, for people."""
+        if not self.groups:
+            return f"{self.rows} test rows"
+        return f"{self.rows} pixels of {self.groups} test images, drawn as whole images"
+
 
 def paired_bootstrap(
     predictions: Mapping[str, Sequence[Tensor]],

@@ -360,7 +360,7 @@ class ComparisonTable:
         if self.floor:
             yield (
                 "floor: what a perfectly calibrated network with the same confidences would show "
-                f"on average on these test rows; {INSIDE} a figure not above it, {SIMILAR} a "
+                f"on average on these test data; {INSIDE} a figure not above it, {SIMILAR} a "
                 "difference not above it"
             )
 
@@ -377,7 +377,7 @@ class ComparisonTable:
         """Yield what the gains of a search say, and of which rows none is known."""
         yield (
             "after a figure, what the search of the recipe's last stage brought over the published "
-            f"default, on its own seed, with the 95 % interval over test rows; {KEPT}: that was "
+            f"default, on its own seed, with the 95 % interval over test data; {KEPT}: that was "
             f"chosen; {SIMILAR} not above the noise floor"
         )
         known = {pair[:2] for pair in self.gains or ()}

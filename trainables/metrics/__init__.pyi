@@ -7,7 +7,13 @@ from ._curves import (
     risk_coverage_curve,
 )
 from ._estimated import estimated_error
-from ._floor import NoiseFloor, noise_floor, noise_floors, noise_floors_of_groups
+from ._floor import (
+    NoiseFloor,
+    bin_spread_of_groups,
+    noise_floor,
+    noise_floors,
+    noise_floors_of_groups,
+)
 from ._metrics import FLOORED, METRICS, REPORTED, Metric, metrics_digest
 from ._report import calibration_report, evaluation_report
 from ._row_terms import row_terms
@@ -25,6 +31,7 @@ __all__ = [
     "RiskCoverageCurve",
     "StreamedReport",
     "bin_index",
+    "bin_spread_of_groups",
     "calibration_report",
     "calibration_reports",
     "estimated_error",

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.common.checks import check_choice, check_count
@@ -100,13 +101,10 @@ def noise_floors_of_groups(
         ValueError: If the groups are not one a row, or see ``noise_floors``.
     """
     _check(metrics, bins, draws)
-    scores = Scores(log_probs, None, labels)
-    if groups.shape != scores.labels.shape:
-        raise ValueError(f"groups are {tuple(groups.shape)}, expected ({scores.num_rows},)")
-    units, place = groups.unique(return_inverse=True)
+    scores, place, count = _grouped(log_probs, labels, groups)
     generator = torch.Generator().manual_seed(seed)
-    signs = 2.0 * torch.randint(2, (draws, len(units)), generator=generator) - 1
-    flipped = _Flipped(place, signs.double(), bins)
+    signs = 2.0 * torch.randint(2, (draws, count), generator=generator) - 1
+    flipped = _Flipped(place, signs.double())
     top = scores.confidence[None], scores.correct[None]
     edges = width_edges(bins, torch.float64, top[0].device)
     errors = {
@@ -115,6 +113,49 @@ def noise_floors_of_groups(
         "cwece": lambda: flipped.class_errors(scores, edges),
     }
     return {metric: _summary(errors[metric]() / scores.num_rows) for metric in metrics}
+
+
+def bin_spread_of_groups(
+    log_probs: ArrayLike, labels: ArrayLike, groups: Tensor, bins: int = 15
+) -> NDArray[np.float64]:
+    """Return the standard error of each bin's accuracy where rows come in groups, (bins,).
+
+    It is that of accuracy minus mean confidence in the bins of ``reliability_curve``, by the
+    residuals of ``noise_floors_of_groups``, fractions; NaN where a bin is empty.
+
+    Raises:
+        ValueError: As ``noise_floors_of_groups`` does.
+    """
+    check_bins(bins)
+    scores, place, count = _grouped(log_probs, labels, groups)
+    top = scores.confidence[None], scores.correct[None]
+    edges = width_edges(bins, scores.edge_dtype, top[0].device)
+    residuals, counts = _residuals(*top, edges, place, count)
+    return (residuals.square().sum((0, 1)).sqrt() / counts.sum((0, 1))).cpu().numpy()
+
+
+def _grouped(log_probs: ArrayLike, labels: ArrayLike, groups: Tensor) -> tuple[Scores, Tensor, int]:
+    """Return the scores, the place of each row's group, and the number of groups."""
+    scores = Scores(log_probs, None, labels)
+    if groups.shape != scores.labels.shape:
+        raise ValueError(f"groups are {tuple(groups.shape)}, expected ({scores.num_rows},)")
+    units, place = groups.unique(return_inverse=True)
+    return scores, place, len(units)
+
+
+def _residuals(
+    scores: Tensor, hits: Tensor, edges: Tensor, place: Tensor, groups: int
+) -> tuple[Tensor, Tensor]:
+    """Return what each group adds to a bin's gap beyond the others, and its rows: (C, G, bins)."""
+    bins = edges.shape[-1] - 1
+    cells, size = bin_index(scores, edges) + place * bins, groups * bins
+    gaps, counts = (
+        bin_sums(cells, values, size).view(len(scores), -1, bins)
+        for values in (scores - hits, torch.ones_like(scores))
+    )
+    others = counts.sum(1, keepdim=True) - counts
+    elsewhere = (gaps.sum(1, keepdim=True) - gaps) / others.clamp(min=1)
+    return gaps - counts * elsewhere, counts
 
 
 def _check(metrics: Sequence[str], bins: int, draws: int) -> None:
@@ -127,20 +168,13 @@ def _check(metrics: Sequence[str], bins: int, draws: int) -> None:
 class _Flipped:
     """Draws the signs of what each group adds to a bin."""
 
-    def __init__(self, place: Tensor, signs: Tensor, bins: int) -> None:
-        self._place, self._signs, self._bins = place, signs, bins
+    def __init__(self, place: Tensor, signs: Tensor) -> None:
+        self._place, self._signs = place, signs
 
     def errors(self, scores: Tensor, hits: Tensor, edges: Tensor) -> Tensor:
         """Return the sum of all bins' gaps in each draw, (draws,), of scores and hits (C, N)."""
-        cells = bin_index(scores, edges) + self._place * self._bins
-        size = self._signs.shape[1] * self._bins
-        gaps, counts = (
-            bin_sums(cells, values, size).view(len(scores), -1, self._bins)
-            for values in (scores - hits, torch.ones_like(scores))
-        )
-        others = counts.sum(1, keepdim=True) - counts
-        elsewhere = (gaps.sum(1, keepdim=True) - gaps) / others.clamp(min=1)
-        return (self._signs @ (gaps - counts * elsewhere)).abs().sum((0, 2))
+        residuals, _ = _residuals(scores, hits, edges, self._place, self._signs.shape[1])
+        return (self._signs @ residuals).abs().sum((0, 2))
 
     def class_errors(self, scores: Scores, edges: Tensor) -> Tensor:
         """Return the mean over classes of ``errors``, (draws,)."""

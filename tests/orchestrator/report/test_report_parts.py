@@ -6,16 +6,25 @@ import random
 
 import numpy as np
 import pytest
+import torch
 
 from orchestrator.report._chart import Axis, Chart, fitting, thinned
 from orchestrator.report._page import environment
-from orchestrator.report._panels import interval_chart, reliability_panel, risk_panel
+from orchestrator.report._panels import (
+    Curves,
+    interval_chart,
+    measure,
+    reliability_panel,
+    risk_panel,
+)
 from orchestrator.report._scatter import Place, pareto_front, scatter
 from orchestrator.report._search import colours
 from orchestrator.report._studies import importance
 from orchestrator.statistics import Difference
 from orchestrator.storage.ledger import Trial
+from orchestrator.storage.results import StudyResult
 from trainables.metrics import reliability_curve, risk_coverage_curve
+from trainables.store.artifacts import ArtifactStore
 
 
 @pytest.mark.parametrize(
@@ -112,10 +121,50 @@ def test_an_interval_that_does_not_fit_has_an_arrow(found, dots, arrows):
 def test_a_panel_has_a_dot_for_each_bin_that_has_rows():
     probs = np.array([[0.9, 0.1], [0.55, 0.45], [0.56, 0.44], [0.2, 0.8]])
     curve = reliability_curve(probs=probs, labels=[0, 1, 1, 1])
-    drawn = reliability_panel(curve, "<ce>", seeds=1)
+    risk = risk_coverage_curve(probs=probs, labels=[0, 1, 1, 1])
+    drawn = reliability_panel(Curves(curve, (risk,), 0.0), "<ce>")
     assert _count(drawn, "circle") == int((curve.count > 0).sum()) == 3
     assert [mark.style for mark in drawn.marks].count("dot over") == 1
     assert drawn.label.startswith("<ce>: accuracy")
+
+
+def test_curves_of_pixels_are_those_of_stored_ones_and_their_chance_that_of_images(tmp_path):
+    generator, store = np.random.default_rng(0), ArtifactStore(tmp_path)
+    labels, images = generator.integers(0, 3, 300), np.repeat(np.arange(6), 50)
+    seeds = [generator.normal(size=(300, 3)) + 2 * np.eye(3)[labels] for _ in range(2)]
+    keys = ("ab" * 32, "cd" * 32)
+    for key, logits in zip(keys, seeds, strict=True):
+        rows = {"log_probs": logits, "labels": labels, "images": images}
+        test = {name: torch.from_numpy(values) for name, values in rows.items()}
+        store.write("evaluate", key, {"test": test}, {"metrics": {}})
+    result = StudyResult("s", "t", "ce", "finished", predictions=keys)
+    curves = measure([result], store, "ce").curves["ce"]
+
+    exponents = np.exp(np.concatenate(seeds))
+    probs = exponents / exponents.sum(1, keepdims=True)
+    confidence, right = probs.max(1), probs.argmax(1) == np.tile(labels, 2)
+    boxes = (mark for mark in reliability_panel(curves, "ce").marks if mark.style == "chance")
+    for number in range(15):
+        inside = (confidence > number / 15) & (confidence <= (number + 1) / 15)
+        assert curves.reliability.count[number] == inside.sum()
+        if not inside.any():
+            continue
+        centre = confidence[inside].mean()
+        assert curves.reliability.confidence[number] == pytest.approx(centre)
+        assert curves.reliability.accuracy[number] == pytest.approx(right[inside].mean())
+        moved = 0.0
+        for image in range(6):
+            own = inside & (np.tile(images, 2) == image)
+            others = inside & ~own
+            usual = (confidence - right)[others].mean() if others.any() else 0.0
+            moved += ((confidence - right)[own] - usual).sum() ** 2
+        reach = 1.96 * moved**0.5 / inside.sum()
+        low, high = (max(0.0, min(1.0, centre + side * reach)) for side in (-1, 1))
+        heights = [y for _, y in next(boxes).points]
+        assert max(heights) - min(heights) == pytest.approx(148 * (high - low))
+    order = np.argsort(-confidence[:300])
+    risk = np.cumsum(~right[:300][order]) / np.arange(1, 301)
+    assert curves.risk[0].risk == pytest.approx(risk)
 
 
 def test_the_risk_panel_ends_at_the_error_of_all_rows():

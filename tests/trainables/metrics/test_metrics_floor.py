@@ -8,11 +8,13 @@ import torch
 
 from trainables.metrics import (
     FLOORED,
+    bin_spread_of_groups,
     calibration_report,
     evaluation_report,
     noise_floor,
     noise_floors,
     noise_floors_of_groups,
+    reliability_curve,
 )
 
 
@@ -73,9 +75,25 @@ def test_the_floor_of_groups_is_what_calibrated_ones_show(together):
     assert (np.mean(shown, axis=0)[0] > 1.1 * rows) == bool(together)
 
 
-def test_groups_are_one_a_row():
+def test_the_spread_of_a_bin_is_that_of_calibrated_ones():
+    generator = torch.Generator().manual_seed(2)
+    log_probs, groups = predictions(2000, 4), torch.arange(100).repeat_interleave(20)
+    gaps, spreads = [], []
+    for _ in range(100):
+        labels = drawn_in_groups(log_probs, groups, 0.5, generator)
+        curve = reliability_curve(logits=log_probs, labels=labels)
+        gaps.append(curve.accuracy - curve.confidence)
+        spreads.append(bin_spread_of_groups(log_probs, labels, groups))
+    assert np.array_equal(np.isnan(spreads[0]), curve.count == 0)
+    often = curve.count > 100
+    shown, found = np.std(gaps, axis=0), np.sqrt(np.mean(np.square(spreads), axis=0))
+    assert found[often] == pytest.approx(shown[often], rel=0.2)
+
+
+@pytest.mark.parametrize("of_groups", [noise_floors_of_groups, bin_spread_of_groups])
+def test_groups_are_one_a_row(of_groups):
     with pytest.raises(ValueError, match=r"groups are \(4,\), expected \(5,\)"):
-        noise_floors_of_groups(predictions(5, 3), torch.zeros(5, dtype=int), torch.zeros(4))
+        of_groups(predictions(5, 3), torch.zeros(5, dtype=int), torch.zeros(4))
 
 
 def test_ten_thousand_calibrated_rows_show_four_tenths_of_a_percent():
