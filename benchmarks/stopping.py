@@ -13,22 +13,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.cli._console import output
+from orchestrator.replay import RecordedSweep, read_sweeps
 from orchestrator.search.choice import DEFAULT
-from orchestrator.storage.events import Epoch
-from orchestrator.storage.journal import iterate_events
-from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.storage.storage import SweepFolder
 
 OBJECTIVES = ("ece", "nll", "brier")
-CURVES = tuple(f"val_{name}" for name in ("acc", *OBJECTIVES))
 TOLERANCE = 0.01
 TRIALS = 20
 SEARCHES = 20  # Of each study, by each rule.
@@ -36,8 +32,7 @@ SEARCHES = 20  # Of each study, by each rule.
 Curves = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """When a trial is stopped.
 
     Attributes:
@@ -76,60 +71,47 @@ def main() -> None:
     """Print a line for each rule and objective."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("sweep", type=Path, help="folder of a sweep that has ended")
-    ledger = with_curves(SweepFolder(options.parse_args().sweep.absolute()))
-    output().print("| rule | objective | epochs run | choices unchanged | regret |")
-    output().print("| --- | --- | ---: | ---: | ---: |")
+    folder = SweepFolder(options.parse_args().sweep.absolute())
+    (sweep,) = read_sweeps(folder.storage, [folder.name], test=False)
+    found = {objective: list(curves(sweep, objective)) for objective in OBJECTIVES}
+    output().print("| rule | objective | epochs run | choices unchanged |")
+    output().print("| --- | --- | ---: | ---: |")
     for name, rule in RULES.items():
         for objective in OBJECTIVES:
-            epochs, same, regret = compare(rule, list(studies(ledger, objective)))
-            shares = f"{100 * epochs:.0f} % | {100 * same:.0f} %"
-            output().print(f"| {name} | {objective} | {shares} | {regret:.4f} |")
+            epochs, same = compare(rule, found[objective])
+            output().print(f"| {name} | {objective} | {100 * epochs:.0f} % | {100 * same:.0f} % |")
 
 
-def with_curves(sweep: SweepFolder) -> Ledger:
-    """Return what the journal tells, with the curves of every trial."""
-    events = iterate_events(sweep.journal), iterate_events(sweep.journal, kinds=(Epoch,))
-    return Ledger(chain(*events), curves=CURVES)
-
-
-def studies(ledger: Ledger, objective: str) -> Iterator[Curves]:
+def curves(sweep: RecordedSweep, objective: str) -> Iterator[Curves]:
     """Yield the guarded objective of each study of trainings, (T, E), the published default first.
 
-    The guard is the sweep's: plain cross-entropy at the same epoch.
+    The guard is plain cross-entropy at the same epoch.
     """
-    plain = next(s for s in ledger.studies.values() if s.recipe == "ce").searched[DEFAULT]
-    for trials in map(finished, ledger.studies.values()):
-        if len(trials) > 1 and trials[0].stage == "train":
-            lost = curve(plain, "acc") - TOLERANCE - np.array([curve(t, "acc") for t in trials])
-            yield np.array([curve(t, objective) for t in trials]) + np.maximum(0.0, lost)
+    told: dict[str, list[Mapping[str, float]]] = {}
+    for trial, _, metrics in sweep.epochs():
+        told.setdefault(trial.key, []).append(metrics)
+    for study in (study for study in sweep.studies if study.plan.stage == "train"):
+        accuracy, values = (
+            np.array([[epoch[name] for epoch in told[found.trial.key]] for found in study.trials])
+            for name in ("val_acc", f"val_{objective}")
+        )
+        assert study.plain is not None
+        plain = np.array([epoch["val_acc"] for epoch in told[study.plain.trial.key]])
+        yield values + np.maximum(0.0, plain - TOLERANCE - accuracy)
 
 
-def finished(study: Study) -> list[Trial]:
-    """Return the trials of a search that finished."""
-    return [trial for trial in study.searched if trial.status == "finished"]
-
-
-def curve(trial: Trial, metric: str) -> Curves:
-    """Return a validation metric by epoch, (E,)."""
-    return np.array(trial.curves[f"val_{metric}"][1])
-
-
-def compare(rule: Rule, found: list[Curves]) -> tuple[float, float, float]:
-    """Return the share of epochs run and of choices unchanged, and what the others lose.
-
-    The loss is the mean of the final objective over that of the search that stops nothing.
-    """
+def compare(rule: Rule, found: list[Curves]) -> tuple[float, float]:
+    """Return the share of epochs run and of choices unchanged."""
     draw = np.random.default_rng(0)
     rows = []
-    for curves in found * SEARCHES:
-        order = [DEFAULT, *1 + draw.permutation(len(curves) - 1)[: TRIALS - 1]]
-        asked = curves[order]
+    for study in found * SEARCHES:
+        order = [DEFAULT, *1 + draw.permutation(len(study) - 1)[: TRIALS - 1]]
+        asked = study[order]
         ends, final = rule.ends(asked), asked[:, -1]
         chosen = np.where(ends == asked.shape[1], final, np.inf).argmin()
-        same = chosen == final.argmin()
-        rows.append((ends.sum() / asked.size, same, final[chosen] - final.min()))
-    epochs, unchanged, regret = np.mean(np.array(rows, dtype=float), axis=0)
-    return float(epochs), float(unchanged), float(regret)
+        rows.append((ends.sum() / asked.size, chosen == final.argmin()))
+    epochs, unchanged = np.mean(np.array(rows, dtype=float), axis=0)
+    return float(epochs), float(unchanged)
 
 
 if __name__ == "__main__":
