@@ -16,7 +16,7 @@ much as another, however many studies it has.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from orchestrator.search.choice import DEFAULT
 from orchestrator.search.paired import standard_error
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.plan import make_plan
+from orchestrator.tables.columns import column
 from trainables.stages import objective_terms
 
 SEARCH = {"sampler": "tpe", "trials": 20, "accuracy_tolerance": 0.01, "keep_default": False}
@@ -47,6 +48,7 @@ STRATEGIES = {objective: {**SEARCH, "objective": objective} for objective in OBJ
     for objective in ("ece", "nll", "brier")
     for rule, changes in RULES.items()
 }
+STRATEGIES["nll, with acc and ece"] = {**STRATEGIES["nll"], "pareto": ["acc", "ece"]}
 JUDGES = ("nll", "brier", "smooth_ece")
 CLEAR = 2.0  # Paired standard errors, over the rows that judge.
 
@@ -79,24 +81,35 @@ def main() -> None:
     options.add_argument("sweeps", nargs="*", type=Path, help="folders of sweeps that have ended")
     options.add_argument("--untested", type=Path, action="append", default=[], help="likewise")
     options.add_argument("--validation", type=int, default=300, help="rows a search")
+    options.add_argument(
+        "--only", action="append", choices=STRATEGIES, metavar="STRATEGY", help="instead of all"
+    )
     options.add_argument("--searches", type=int, default=50, help="a strategy and task, at least")
     given = options.parse_args()
     found: list[Judgement] = []
     for path in [*given.sweeps, *given.untested]:
         sweep, test = SweepFolder(path.absolute()), path not in given.untested
-        outcome = replayed(sweep, given.validation, given.searches, test)
+        outcome = replayed(sweep, given.validation, given.searches, test, given.only or STRATEGIES)
         found += [row for metric in JUDGES for row in judged(outcome, metric)]
-    show("all tasks", found)
-    for task in dict.fromkeys(row.task for row in found):
+    tasks = dict.fromkeys(row.task for row in found)
+    if len(tasks) > 1:
+        show("all tasks", found)
+    for task in tasks:
         show(task, [row for row in found if row.task == task])
 
 
-def replayed(sweep: SweepFolder, validation: int, searches: int, test: bool) -> ReplayOutcome:
-    """Replay a sweep, each of its studies so often that these are enough searches."""
+def replayed(
+    sweep: SweepFolder, validation: int, searches: int, test: bool, only: Collection[str]
+) -> ReplayOutcome:
+    """Replay a sweep by some strategies, each study so often that these are enough searches."""
     plan = make_plan(sweep.storage.load_spec(sweep.name))
     each = -(-searches // max(1, sum(study.points != 1 for study in plan)))
     settings = ReplaySettings(
-        searches=each, validation=validation, test=test, budgets=(), strategies=STRATEGIES
+        searches=each,
+        validation=validation,
+        test=test,
+        budgets=(),
+        strategies={name: STRATEGIES[name] for name in only},
     )
     return replay(sweep.storage, settings, [sweep.name])
 
@@ -151,9 +164,11 @@ def show(title: str, found: Sequence[Judgement]) -> None:
 
 def table(strategies: Sequence[str], found: Sequence[Judgement]) -> Iterator[list[str]]:
     """Yield the lines of a table, its head first."""
-    regrets, worse, clearly = (
-        [f"{what}, {metric}" for metric in JUDGES] for what in ("regret", "worse", "clearly worse")
+    worse, clearly = (
+        [f"{what}: {column(metric).label}" for metric in JUDGES]
+        for what in ("worse", "clearly worse")
     )
+    regrets = [f"regret: {column(metric).heading}" for metric in JUDGES]
     head = ["strategy", *regrets, *worse, *clearly, "default kept"]
     yield head
     yield ["---", *["---:"] * (len(head) - 1)]
@@ -163,7 +178,7 @@ def table(strategies: Sequence[str], found: Sequence[Judgement]) -> Iterator[lis
         by_metric = [[row for row in own if row.metric == metric] for metric in JUDGES]
         yield [
             name,
-            *(f"{mean(rows, 'regret'):.4f}" for rows in by_metric),
+            *(column(rows[0].metric).show(mean(rows, "regret")) for rows in by_metric),
             *(share(rows, 0.0) for rows in by_metric),
             *(share(rows, CLEAR) for rows in by_metric),
             f"{100 * mean(own, 'kept'):.0f} %",
@@ -174,7 +189,7 @@ def defaults(found: Sequence[Judgement]) -> Iterator[str]:
     """Yield the published default's regret by each metric."""
     for metric in JUDGES:
         rows = [row for row in found if row.metric == metric]
-        yield f"{mean(rows, 'regret') - mean(rows, 'change'):.4f}"
+        yield column(metric).show(mean(rows, "regret") - mean(rows, "change"))
 
 
 def mean(rows: Sequence[Judgement], name: str) -> float:
