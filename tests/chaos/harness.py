@@ -101,9 +101,10 @@ class Ending:
 class Cluster:
     """Ray on several nodes, which can be killed and added."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *options: str) -> None:
         self.environment = {
             **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
             "RAY_AUTH_MODE": "token",
@@ -111,7 +112,7 @@ class Cluster:
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         }
         self.process = subprocess.Popen(
-            [sys.executable, str(NODES), "2"],
+            [sys.executable, str(NODES), *(options or ("2",))],
             env=self.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -120,7 +121,8 @@ class Cluster:
         )
         answer = self._answer()
         assert answer.startswith("address "), log.read_text()
-        self.address = answer.split()[1]
+        self.address, *jobs = answer.split()[1:]
+        self.job_server = f"http://127.0.0.1:{jobs[0]}" if jobs else ""
 
     def command(self, text: str) -> None:
         assert self.process.stdin is not None

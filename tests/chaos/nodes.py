@@ -1,15 +1,17 @@
 """A script: a Ray cluster of several nodes on this machine, on the loopback, driven by lines.
 
-Usage: nodes.py COUNT. It prints ``address HOST:PORT`` when the nodes are up, then obeys one line
-at a time: ``kill N`` ends a node as a machine that loses its power does (its raylet and every
-process below it), ``add`` starts one more, ``end`` (or the end of the input) ends them all. Every
-command is answered by ``done``.
+Usage: nodes.py COUNT [jobs]. It prints ``address HOST:PORT`` when the nodes are up, with the
+port to which jobs are submitted, if asked for. Then it obeys one line at a time: ``kill
+N`` ends a node as a machine that loses its power does (its raylet and every process below it),
+``add`` starts one more, ``end`` (or the end of the input) ends them all. Every command is answered
+by ``done``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 from typing import Any
 
@@ -38,12 +40,21 @@ def obey(cluster: Any, nodes: list[Any], words: list[str]) -> bool:
     return words != ["end"]
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 def main() -> None:
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 0})
+    head = {"num_cpus": 0, "num_gpus": 0}
+    if "jobs" in sys.argv:
+        head |= {"num_cpus": 1, "include_dashboard": True, "dashboard_port": free_port()}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = [cluster.add_node(**NODE) for _ in range(int(sys.argv[1]))]
-    say(f"address {cluster.address}")
+    say(f"address {cluster.address} {head.get('dashboard_port', '')}")
     for line in sys.stdin:
         if not obey(cluster, nodes, line.split()):
             break

@@ -45,6 +45,13 @@ def test_a_step_is_held_against_the_best_level_before() -> None:
     assert (step.index, level) == (40, pytest.approx(series[20:40].mean()))
 
 
+def test_the_shortest_series_with_a_step() -> None:
+    series = np.repeat([0.0, 4.0], 5)
+    assert [step.index for step in find_steps(series, 0.1)] == [5]
+    assert worse_step(series, 0.1, 2.0) is not None
+    assert worse_step(series[1:], 0.1, 2.0) is None
+
+
 def test_the_best_level_may_be_lower_than_any_five_of_its_nights() -> None:
     best = [0.0, 0.0, 0.3, 0.3, 0.0, 0.0]
     found = worse_step(np.array([1.0] * 10 + best + [1.11] * 15), 0.1, 1.0)
