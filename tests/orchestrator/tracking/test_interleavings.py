@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.tracking import UnreachableError, open_tracker, sync
+from orchestrator.tracking import UnreachableError, _shipper, open_tracker, sync
 from orchestrator.tracking.folder import FolderTracker
 from orchestrator.tracking.tracker import RunQuery
 
@@ -18,9 +18,10 @@ STUDIES = ("ce", "ls")
 ENDS = {"finished": "FINISHED", "failed": "FAILED", "pruned": "KILLED"}
 PLACE = st.tuples(st.sampled_from(STUDIES), st.integers(0, 2))
 STEPS = st.one_of(
-    st.tuples(st.sampled_from(["begin", "epoch", "score"]), PLACE, st.integers(1, 4)),
+    st.tuples(st.sampled_from(["begin", "epoch", "score", "evaluate"]), PLACE, st.integers(1, 4)),
     st.tuples(st.just("end"), PLACE, st.sampled_from(sorted(ENDS))),
-    st.tuples(st.just("close"), PLACE, st.none()),
+    st.tuples(st.just("close"), PLACE, st.integers(0, 3)),
+    st.tuples(st.just("stop"), PLACE, st.booleans()),
     st.tuples(st.sampled_from(["deliver", "forget"]), st.none(), st.none()),
 )
 FAULTS = st.lists(st.sampled_from(["", "before", "after"]), min_size=6, max_size=20)
@@ -33,8 +34,10 @@ class Story:
         self.writer = writer
         writer.start()
         self.studies = {name: writer.open(name) for name in STUDIES}
-        self.expected = {study: {"status": "RUNNING"} for study in self.studies.values()}
+        fresh = {"status": "RUNNING", "trials_finished": 0, "trials_failed": 0}
+        self.expected = {study: dict(fresh) for study in self.studies.values()}
         self.last: dict[str, int] = {}
+        self.ended: dict[str, str] = {}
 
     def tell(self, what: str, place: tuple[str, int], value) -> None:
         study = self.studies[place[0]]
@@ -44,10 +47,20 @@ class Story:
                 if run.get("study") == study:
                     run["chosen"] = "false"
             known = key in self.expected
-            self.writer.close(study, key if known else None)
-            self.expected[study]["status"] = "FINISHED" if known else "FAILED"
+            self.writer.close(study, key if known else None, finished=value, failed=3 - value)
+            status = "FINISHED" if known else "FAILED"
+            counts = {"trials_finished": value, "trials_failed": 3 - value}
+            self.expected[study] |= {"status": status, **counts}
             if known:
                 self.expected[key]["chosen"] = "true"
+        elif what == "stop":
+            self.writer.end("interrupted")
+            for run in self.expected.values():
+                run["status"] = "KILLED" if run["status"] == "RUNNING" else run["status"]
+            self.writer.start()
+            if value:
+                self.writer.open(place[0])
+                self.expected[study]["status"] = "RUNNING"
         elif what == "begin":
             self.writer.begin(study, place[1])
             fresh = {"study": study, "chosen": "false"}
@@ -62,9 +75,19 @@ class Story:
         elif what == "score":
             self.writer.score(key, value / 10)
             self.expected[key]["objective"] = value / 10
+        elif what == "evaluate":
+            self.writer.evaluate(key, study, test_ece=value / 10)
+            self.expected[key]["test_ece"] = value / 10
         else:
             self.writer.finish(key, status=value)
+            self.count(study, self.ended.get(key), -1)
+            self.count(study, value, 1)
+            self.ended[key] = value
             self.expected[key]["status"] = ENDS[value]
+
+    def count(self, study: str, status: str | None, change: int) -> None:
+        if f"trials_{status}" in self.expected[study]:
+            self.expected[study][f"trials_{status}"] += change
 
 
 def failing(real, faults: list[str]):
@@ -88,13 +111,18 @@ def runs_of(uri: str, sweep: str) -> list:
 
 
 @settings(max_examples=15, derandomize=True, database=None)
-@given(steps=st.lists(STEPS, min_size=15, max_size=30), faults=FAULTS)
-def test_runs_are_those_of_a_naive_fold(journal_writer, steps, faults) -> None:
+@given(
+    steps=st.lists(STEPS, min_size=20, max_size=40),
+    faults=FAULTS,
+    chunk=st.sampled_from([1, 1000, _shipper.CHUNK]),
+)
+def test_runs_are_those_of_a_naive_fold(journal_writer, steps, faults, chunk) -> None:
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         folder = Path(place)
         clock = iter(range(10**6))
         quick = SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(clock) / 1000)
         patch.setattr("orchestrator.tracking._shipper.time", quick)
+        patch.setattr(_shipper, "CHUNK", chunk)
         for patience in ("PATIENCE_ONCE", "PATIENCE_ORPHANED"):
             patch.setattr(f"orchestrator.tracking._shipper.{patience}", 1e9)
         story, uri = Story(journal_writer(folder / "sweep", "told")), f"folder:{folder}/tracked"
@@ -120,11 +148,13 @@ def test_runs_are_those_of_a_naive_fold(journal_writer, steps, faults) -> None:
         runs = runs_of(uri, "told")
         assert foreign in {run.id for run in runs}
         ours = [run for run in runs if run.id != foreign]
+        ids = {run.tags["calsweep.key"]: run.id for run in ours}
         assert sorted(run.tags["calsweep.key"] for run in ours) == sorted(story.expected)
         for run in ours:
             expected = story.expected[run.tags["calsweep.key"]]
             assert run.status == expected["status"]
-            for name in ("train_loss", "objective"):
+            assert run.parent == ids.get(expected.get("study"))
+            for name in ("train_loss", "objective", "test_ece", "trials_finished", "trials_failed"):
                 assert run.metrics.get(name) == expected.get(name)
             if "chosen" in expected:
                 assert run.tags.get("calsweep.chosen", "false") == expected["chosen"]
