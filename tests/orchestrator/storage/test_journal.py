@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 
-from orchestrator.storage.events import SweepEnded, TrialFinished, from_fields, to_fields
-from orchestrator.storage.journal import Journal, read_events
+from orchestrator.storage.events import Epoch, SweepEnded, TrialFinished, from_fields, to_fields
+from orchestrator.storage.journal import Journal, iterate_events, read_events
 from trainables.common.errors import InputError
 
 END = {"event": "sweep_ended", "status": "finished"}
@@ -43,7 +44,7 @@ def test_what_is_written_is_read_back_with_the_time_added(path):
 
 @pytest.mark.parametrize(
     ("event", "durable", "synced"),
-    [(END, True, 1), (END, False, 0), (epoch(1), True, 0)],
+    [(END, {}, 1), (END, {"durable": False}, 0), (epoch(1), {}, 0)],
 )
 def test_decisions_alone_reach_the_disk_before_the_sweep_goes_on(
     path, monkeypatch, event, durable, synced
@@ -56,7 +57,7 @@ def test_decisions_alone_reach_the_disk_before_the_sweep_goes_on(
 
     with Journal(path) as journal:
         monkeypatch.setattr(os, "fsync", counted)
-        journal.append(from_fields(event), durable=durable)
+        journal.append(from_fields(event), **durable)
         assert len(calls) == synced
         monkeypatch.undo()
 
@@ -83,6 +84,29 @@ def test_a_limit_stops_at_the_end_of_a_line(path):
     assert steps == list(range(10))
     first = len(path.read_bytes().splitlines(keepends=True)[0])
     assert [len(read_events(path, limit=first + i)[0]) for i in (-1, 0, 1)] == [1, 1, 2]
+    assert len(read_events(path, limit=0)[0]) == 1
+
+
+def test_epochs_are_left_out_unless_they_are_asked_for(path):
+    with Journal(path) as journal:
+        for event in (epoch(0), END, epoch(1)):
+            journal.append(from_fields(event))
+    for kinds, expected in (
+        ({}, ["sweep_ended"]),
+        ({"kinds": [Epoch]}, ["epoch", "epoch"]),
+        ({"kinds": None}, ["epoch", "sweep_ended", "epoch"]),
+    ):
+        assert [event.event for event in iterate_events(path, **kinds)] == expected
+
+
+def test_no_file_stays_open(path):
+    before = psutil.Process().num_fds()
+    with Journal(path) as journal:
+        journal.append(from_fields(END))
+    path.write_bytes(b"damaged\n")
+    with pytest.raises(InputError):
+        Journal(path)
+    assert psutil.Process().num_fds() == before
 
 
 @pytest.mark.parametrize("name", ["epoch", "trial_finished"])

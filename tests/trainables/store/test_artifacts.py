@@ -77,6 +77,11 @@ def test_order_and_spelling_of_numbers_do_not_change_the_key() -> None:
     assert len(stage_key("train")) == 64
 
 
+def test_the_key_is_that_of_every_version() -> None:
+    known = "50e2631b5653892bf3644cfb7a6ee286485526a14e38d24e873eac16ab4c499d"
+    assert stage_key("train", **DETERMINANTS) == known
+
+
 def test_the_key_is_the_same_in_every_process() -> None:
     script = (
         "from trainables.store.artifacts import stage_key\nprint(stage_key('train', a={'b': 1.5}))"
