@@ -2,8 +2,8 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
+import scipy
 import torch
-from scipy import stats
 from torch import Tensor
 
 from trainables.augmentations._base import AUGMENTATIONS
@@ -74,7 +74,7 @@ class MixupInferenceInTraining(PairAugmentation):
         self.margin = check_number("margin", margin, 0.0, 1.0, open_high=True)
         self.variant = check_choice("variant", variant, VARIANTS)
         # Both ratios half the margin from 0.5 is sufficient, so this is a lower bound.
-        one_side = 2 * stats.beta.sf(0.5 + self.margin / 2, self.alpha, self.alpha)
+        one_side = 2 * scipy.stats.beta.sf(0.5 + self.margin / 2, self.alpha, self.alpha)
         if one_side**2 < RAREST:
             raise ValueError(
                 f"margin={margin!r} is too wide for alpha={alpha!r}: ratios that far apart are "

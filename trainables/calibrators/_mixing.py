@@ -3,8 +3,8 @@
 from abc import abstractmethod
 from dataclasses import replace
 
+import scipy
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from trainables.calibrators._base import Calibrator, FitReport
@@ -91,4 +91,4 @@ def likeliest_share(first: Tensor, second: Tensor) -> float:
         return 0.0
     if slope(1.0) >= 0:
         return 1.0
-    return float(brentq(slope, 0.0, 1.0, xtol=1e-6))
+    return float(scipy.optimize.brentq(slope, 0.0, 1.0, xtol=1e-6))

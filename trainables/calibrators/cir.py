@@ -1,5 +1,5 @@
 import numpy as np
-from scipy.optimize import isotonic_regression
+import scipy
 from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
@@ -23,7 +23,7 @@ class CentredIsotonicCalibration(IsotonicCalibration):
         values, right = scores.double().cpu().numpy(), hits.double().cpu().numpy()
         # Of equal scores the hits come first, so that they always share a stretch.
         order = np.lexsort((-right, values))
-        found = isotonic_regression(right[order])
+        found = scipy.optimize.isotonic_regression(right[order])
         starts = found.blocks[:-1]
         centres = np.add.reduceat(values[order], starts) / found.weights
         return centres.tolist(), found.x[starts].tolist()

@@ -1,8 +1,10 @@
+from __future__ import annotations
+
 import math
 
 import numpy as np
+import scipy
 import torch
-from scipy import optimize
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -138,7 +140,7 @@ class Mixture:
         )
         return loss, in_label + in_mean + in_squares
 
-    def _minimize(self, counts: Tensor, start: np.ndarray) -> optimize.OptimizeResult:
+    def _minimize(self, counts: Tensor, start: np.ndarray) -> scipy.optimize.OptimizeResult:
         def evaluate(weights: np.ndarray) -> tuple[float, np.ndarray]:
             losses, pulls = self.row_losses(weights)
             return float(counts @ losses), (counts @ pulls).cpu().numpy()

@@ -2,8 +2,8 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
@@ -56,6 +56,6 @@ def isotonic_curve(scores: np.ndarray, hits: np.ndarray) -> tuple[np.ndarray, np
     """Return the points and values of the least-squares non-decreasing curve, float64."""
     # Of equal scores the hits come first, so that they always share a block.
     order = np.lexsort((~hits, scores))
-    fitted = isotonic_regression(hits[order].astype(np.float64))
+    fitted = scipy.optimize.isotonic_regression(hits[order].astype(np.float64))
     ends = np.union1d(fitted.blocks[:-1], fitted.blocks[1:] - 1)
     return scores[order][ends].astype(np.float64), fitted.x[ends]

@@ -3,7 +3,6 @@ import math
 
 import numpy as np
 import torch
-from sklearn.isotonic import IsotonicRegression
 from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS, first_argmax
@@ -53,6 +52,9 @@ class MetaAccuracy(MetaCalibrator):
             )
         if self.accuracy < running.min():
             return entropies.new_tensor(math.log(logits.shape[1]) + 1)
+        # Not imported with this module, which every sweep imports: it brings pandas with it.
+        from sklearn.isotonic import IsotonicRegression
+
         curve = IsotonicRegression(increasing=False).fit(running, means)
         threshold = float(curve.predict([self.accuracy])[0])
         return torch.tensor(threshold, dtype=torch.float64, device=entropies.device)

@@ -1,8 +1,8 @@
 import math
 
 import numpy as np
+import scipy
 import torch
-from scipy.interpolate import CubicSpline
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -51,7 +51,9 @@ class SplineCalibration(MixedCalibrator):
         scores, right = top.cpu().numpy(), (first_argmax(logits) == labels).cpu().numpy()
         order = np.argsort(scores, kind="stable")
         scores, right = scores[order], right[order]
-        basis = CubicSpline(np.linspace(0, 1, self.knots), np.eye(self.knots), bc_type="natural")
+        basis = scipy.interpolate.CubicSpline(
+            np.linspace(0, 1, self.knots), np.eye(self.knots), bc_type="natural"
+        )
         ranks = np.arange(len(scores) + 1) / len(scores)
         cumulated = np.concatenate([[0.0], np.cumsum(right)]) / len(scores)
         weights, *_ = np.linalg.lstsq(basis(ranks), cumulated, rcond=None)

@@ -1,9 +1,9 @@
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy import fft, optimize
 from torch import Tensor
 
 from trainables.metrics._scores import Scores
@@ -34,10 +34,10 @@ def smooth_terms(scores: Scores) -> Tensor:
     """Return what each row adds to the smooth error at its bandwidth, (N,); their mean is it."""
     cells, gaps = _cells(scores)
     damping = _damping(_bandwidth(smoothed(scores)))
-    waves = fft.dct(np.bincount(cells, gaps, minlength=GRID), norm="ortho")
-    signs = np.sign(fft.idct(waves * damping, norm="ortho"))
+    waves = scipy.fft.dct(np.bincount(cells, gaps, minlength=GRID), norm="ortho")
+    signs = np.sign(scipy.fft.idct(waves * damping, norm="ortho"))
     # The smoothing is its own transpose: what a row adds is the smoothed sign at its place.
-    smoothed_signs = fft.idct(fft.dct(signs, norm="ortho") * damping, norm="ortho")
+    smoothed_signs = scipy.fft.idct(scipy.fft.dct(signs, norm="ortho") * damping, norm="ortho")
     return torch.from_numpy(gaps * smoothed_signs[cells])
 
 
@@ -51,10 +51,10 @@ def smoothed(scores: Scores) -> Callable[[float], float]:
 
 
 def _smoothed(gaps: NDArray[np.float64]) -> Callable[[float], float]:
-    waves = fft.dct(gaps, norm="ortho")
+    waves = scipy.fft.dct(gaps, norm="ortho")
 
     def error_at(bandwidth: float) -> float:
-        return float(np.abs(fft.idct(waves * _damping(bandwidth), norm="ortho")).sum())
+        return float(np.abs(scipy.fft.idct(waves * _damping(bandwidth), norm="ortho")).sum())
 
     return error_at
 
@@ -62,7 +62,7 @@ def _smoothed(gaps: NDArray[np.float64]) -> Callable[[float], float]:
 def _bandwidth(error_at: Callable[[float], float]) -> float:
     if error_at(1 / GRID) <= 1 / GRID:  # Below what the cells can tell, as of no gap at all.
         return 1 / GRID
-    return float(optimize.brentq(lambda width: error_at(width) - width, 1 / GRID, 1.0))
+    return float(scipy.optimize.brentq(lambda width: error_at(width) - width, 1 / GRID, 1.0))
 
 
 def grid_cell(confidence: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -1,6 +1,8 @@
 """A network's extractor compiled whole, and a word where it runs as it is written instead."""
 
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +12,14 @@ from trainables.models import Network
 
 BACKEND: str | Callable[..., Any] = "inductor"
 MOST_GRAPHS = 8  # Of one training: each takes a minute or more.
+
+
+def as_written() -> AbstractContextManager[object]:
+    """Return a context within which compiled networks run as they were written."""
+    # It takes a second to import what compiles; where nobody has, nothing is compiled.
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 class CompiledFeatures:

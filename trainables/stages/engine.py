@@ -17,7 +17,7 @@ from trainables.data import Batcher, DatasetInfo, RowArrays, move
 from trainables.methods import TrainingMethod
 from trainables.models import Network, build_model
 from trainables.stages.casts import CastWeights
-from trainables.stages.compiled import CompiledFeatures
+from trainables.stages.compiled import CompiledFeatures, as_written
 from trainables.stages.graphed import GraphedStep
 from trainables.stages.protocols import Protocol, learning_rate
 
@@ -283,7 +283,7 @@ def in_batches(
     network.eval()
     rows: list[Tensor] = []
     brought: list[Tensor] = []
-    with torch.compiler.set_stance("force_eager"):
+    with as_written():
         for batch in batches:
             with in_precision(network):
                 rows.append(compute(batch).float())

@@ -10,6 +10,7 @@ from trainables.common.errors import TrainingDivergedError
 from trainables.data import MaskedBatcher, Pixels
 from trainables.metrics import StreamedReport
 from trainables.models import Network
+from trainables.stages.compiled import as_written
 from trainables.stages.engine import in_precision
 
 SHOWN = 4  # Images of which the evaluation keeps whole maps.
@@ -24,7 +25,7 @@ def outputs_of(network: Network) -> PixelOutputs:
 
     def compute(images: Tensor) -> Tensor:
         network.eval()
-        with torch.compiler.set_stance("force_eager"), in_precision(network):
+        with as_written(), in_precision(network):
             return network(images).float()
 
     return compute

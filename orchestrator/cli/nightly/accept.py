@@ -1,5 +1,7 @@
 """``calsweep nightly accept``: a change that is intended."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path

@@ -1,5 +1,7 @@
 """``calsweep nightly run``: one night."""
 
+from __future__ import annotations
+
 import re
 import traceback
 from datetime import UTC, datetime

@@ -57,14 +57,19 @@ def test_every_command_explains_itself(calsweep, command):
     assert out.startswith(f"Usage: calsweep {command} ")
 
 
-def test_the_module_is_the_command():
-    script = Path(sys.executable).with_name("calsweep")
-    outputs = [
-        subprocess.run(command, capture_output=True, text=True, check=True, timeout=900).stdout
-        for command in ([script, "--help"], [sys.executable, "-m", "orchestrator", "--help"])
-    ]
-    assert outputs[0] == outputs[1]
-    assert "Commands:" in outputs[0]
+def test_the_module_is_the_command_and_its_help_waits_for_no_library():
+    script, module = Path(sys.executable).with_name("calsweep"), ["-m", "orchestrator"]
+    of_script, of_module = (
+        subprocess.run(
+            [*command, "--help"], capture_output=True, text=True, check=True, timeout=900
+        )
+        for command in ([script], [sys.executable, "-X", "importtime", *module])
+    )
+    assert of_script.stdout == of_module.stdout
+    assert "Commands:" in of_script.stdout
+    imported = set(re.findall(r"\| +(\w+)$", of_module.stderr, re.MULTILINE))
+    assert "typer" in imported
+    assert not imported & {"torch", "numpy", "scipy", "ray", "mlflow", "optuna", "pydantic"}
 
 
 def test_ctrl_c_before_the_sweep_began_is_no_traceback(calsweep, monkeypatch):
