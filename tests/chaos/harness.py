@@ -203,22 +203,14 @@ class Storm:
         self.cluster = Cluster(folder / "nodes.log")
         self.server = TrackingServer(folder, self.cluster.environment)
         self.storage = folder / "storage"
-        self.sweep = folder / "sweep.yaml"
-        text = SWEEP.format(
-            name=NAME,
-            tracking=self.server.uri,
-            storage=self.storage,
-            trials=trials,
-            epochs=epochs,
-        )
-        self.sweep.write_text(text)
+        self.sweep = write_sweep(folder, self.server.uri, trials, epochs)
         self.log = (folder / "driver.log").open("a")
         self._random = random.Random(weather.seed)
         self._struck = 0.0
 
     @property
     def journal(self) -> Path:
-        return self.storage / "sweeps" / NAME / "journal.jsonl"
+        return journal_of(self.folder)
 
     def run(self) -> Ending:
         self.server.wait()
@@ -231,7 +223,9 @@ class Storm:
             driver = self._strike(VICTIMS[number % len(VICTIMS)], driver)
         assert driver.wait(timeout=PATIENCE) == 0, (self.folder / "driver.log").read_text()[-3000:]
         seconds = time.monotonic() - started
-        return self._ending(seconds)
+        self.server.wait()
+        log = (self.folder / "driver.log").read_text()
+        return ending(self.folder, self.server.uri, seconds, log)
 
     def close(self) -> None:
         self.log.close()
@@ -312,23 +306,37 @@ class Storm:
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._random.choice(workers).kill()
 
-    def _ending(self, seconds: float) -> Ending:
-        from mlflow import MlflowClient
 
-        events = read_events(self.journal)[0]
-        self.server.wait()
-        client = MlflowClient(self.server.uri)
-        experiment = client.get_experiment_by_name(NAME)
-        assert experiment is not None
-        return Ending(
-            seconds,
-            (self.journal.parent / "table.md").read_bytes(),
-            events,
-            results_of(Ledger(events)),
-            list(client.search_runs([experiment.experiment_id], max_results=5000)),
-            make_plan(load_sweep(str(self.sweep))).trials,
-            (self.folder / "driver.log").read_text(),
-        )
+def write_sweep(folder: Path, tracking: str, trials: int, epochs: int) -> Path:
+    """Write the sweep's file; its storage lies beside it."""
+    path, storage = folder / "sweep.yaml", folder / "storage"
+    values = {"name": NAME, "tracking": tracking, "storage": storage}
+    path.write_text(SWEEP.format(**values, trials=trials, epochs=epochs))
+    return path
+
+
+def journal_of(folder: Path) -> Path:
+    return folder / "storage" / "sweeps" / NAME / "journal.jsonl"
+
+
+def ending(folder: Path, tracking: str, seconds: float, log: str) -> Ending:
+    """Read what the sweep of a folder left behind."""
+    from mlflow import MlflowClient
+
+    journal = journal_of(folder)
+    events = read_events(journal)[0]
+    client = MlflowClient(tracking)
+    experiment = client.get_experiment_by_name(NAME)
+    assert experiment is not None
+    return Ending(
+        seconds,
+        (journal.parent / "table.md").read_bytes(),
+        events,
+        results_of(Ledger(events)),
+        list(client.search_runs([experiment.experiment_id], max_results=5000)),
+        make_plan(load_sweep(str(folder / "sweep.yaml"))).trials,
+        log,
+    )
 
 
 @contextlib.contextmanager
