@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.storage.events import from_fields
 from orchestrator.storage.journal import Journal
+from tests.orchestrator.databases import place_database
 
 TASK = "digits/convnet/digits"
 START = 1_800_000_000_000
@@ -126,11 +127,7 @@ class Writer:
 @pytest.fixture(scope="session")
 def database(tmp_path_factory):
     """Return the address of a SQLite database that several sweeps share."""
-    from orchestrator.tracking.mlflow.server import MlflowTracker
-
-    uri = f"sqlite:///{tmp_path_factory.mktemp('store') / 'mlflow.db'}"
-    MlflowTracker(uri)
-    return uri
+    return f"sqlite:///{place_database(tmp_path_factory.mktemp('store'))}/mlflow.db"
 
 
 @pytest.fixture

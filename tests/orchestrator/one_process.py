@@ -19,6 +19,7 @@ from orchestrator.search.state import SweepState
 from orchestrator.storage.journal import Journal
 from orchestrator.tracking import sync
 from orchestrator.tracking._process import delivered
+from tests.orchestrator.databases import databases_made
 from trainables.ray_edge import ENDED, StageTrainable
 from trainables.store.artifacts import ArtifactStore
 
@@ -32,6 +33,7 @@ def one_process() -> Iterator[None]:
     """
     threads = torch.get_num_threads()
     with ExitStack() as patched:
+        patched.enter_context(databases_made())
         for name, instead in REPLACED.items():
             patched.enter_context(patch(name, instead))
         yield

@@ -17,6 +17,7 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking import sync
+from tests.orchestrator.databases import databases_made
 from trainables.data import PreparedData
 from trainables.stages import TaskData, open_stage
 from trainables.store.artifacts import ArtifactStore
@@ -70,7 +71,8 @@ def run_within(spec: SweepSpec) -> SweepSpec:
         for job in pending_evaluations(state, Ledger()):
             journal.append(evaluate(str(store.root), str(folder.chosen), job))
         journal.append(SweepEnded(status="finished"))
-    sync(journal.path, spec.tracking_uri, storage.tracked_files)
+    with databases_made():
+        sync(journal.path, spec.tracking_uri, storage.tracked_files)
     return spec
 
 

@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 
 from orchestrator import comparison_table
 from orchestrator.storage.journal import read_events
+from tests.orchestrator.databases import place_database
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -91,7 +92,7 @@ class Hurt:
         (models / "flaky.py").write_text(MODEL.format(folder=str(folder), limit=limit))
         (folder / "sitecustomize.py").write_text(PLANT.format(folder=str(models)))
         (folder / "error").write_text(error)
-        (folder / "hurt.yaml").write_text(SWEEP.format(storage=folder / "storage"))
+        (folder / "hurt.yaml").write_text(SWEEP.format(storage=place_database(folder / "storage")))
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         places = [str(self.folder), str(Path(__file__).parents[3])]

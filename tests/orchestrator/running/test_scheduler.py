@@ -26,6 +26,7 @@ from orchestrator.search.state import SweepState
 from orchestrator.storage.journal import read_events
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from tests.orchestrator.databases import place_database
 from trainables.common.errors import InputError
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.stages import StageRequest
@@ -485,7 +486,7 @@ storage: {storage}
 
 @pytest.mark.slow
 def test_a_sweep_under_asha_runs_to_its_end(tmp_path: Path) -> None:
-    outcome = run_sweep(parse_sweep(SWEEP.format(storage=tmp_path), "halving"))
+    outcome = run_sweep(parse_sweep(SWEEP.format(storage=place_database(tmp_path)), "halving"))
     assert outcome.status == "finished"
     events = read_events(outcome.journal)[0]
     ends = [event for event in events if event.event == "trial_finished"]
