@@ -73,14 +73,14 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reader")
     (folder / "examples").symlink_to(ROOT / "orchestrator" / "examples")
     (folder / "demo.yaml").write_text(DEMO, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched, one_process():
         patched.chdir(folder)
         assert main(["run", "demo.yaml", "--quiet"]) == 0
     return folder
 
 
 @pytest.mark.slow
-@one_process()  # The demo of the workspace has run on Ray.
+@one_process()
 @pytest.mark.parametrize(
     ("page", "count"),
     [

@@ -1,4 +1,4 @@
-"""Whole nights through the command: killed, gone on with, and with a bug planted in the workers."""
+"""Whole nights through the command: killed, gone on with, and with a bug planted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from orchestrator.cli import main
 from orchestrator.nightly import Book, Nightly, load_nightly
 from orchestrator.storage.journal import read_events
+from tests.orchestrator.databases import place_database
+from tests.orchestrator.one_process import one_process
+from trainables.calibrators.ts import TemperatureScaling
 
 pytestmark = pytest.mark.slow
 
@@ -36,45 +40,24 @@ SWEEP = {
     "search": {"trials": 1},
     "resources": {"concurrent": 1},
 }
-# Python runs it before anything else, in the command and in Ray's workers alike.
-PLANTED = """
-import importlib.abc, importlib.util, sys
-
-class Plant(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "trainables.calibrators.ts":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        whole = spec.loader.exec_module
-        def execute(module):
-            whole(module)
-            def stuck(self, logits):
-                return self.temperature * 0 + 1
-            module.TemperatureScaling._temperatures = stuck
-        spec.loader.exec_module = execute
-        return spec
-
-sys.meta_path.insert(0, Plant())
-"""
 
 
 @pytest.fixture(scope="module")
 def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Nightly:
     folder = tmp_path_factory.mktemp("real")
     path = folder / "nightly.yaml"
-    path.write_text(yaml.safe_dump({"sweep": {**SWEEP, "storage": str(folder / "storage")}}))
+    storage = place_database(folder / "storage")
+    path.write_text(yaml.safe_dump({"sweep": {**SWEEP, "storage": str(storage)}}))
     return load_nightly(path)
 
 
-def start(benchmark: Nightly, night: str, planted: str = "") -> subprocess.Popen[str]:
+def start(benchmark: Nightly, night: str) -> subprocess.Popen[str]:
     """Start the command for a night."""
-    places = [planted, str(ROOT)] if planted else [str(ROOT)]
     command = [sys.executable, "-m", "orchestrator", "nightly", "run", str(benchmark.path)]
     return subprocess.Popen(
         [*command, "--night", night, "--quiet"],
         cwd=benchmark.path.parent,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -118,8 +101,9 @@ def test_a_night_that_is_killed_is_finished_once(benchmark: Nightly) -> None:
     assert all(list(values) == [0] for values in figures.values())
 
 
-def test_a_bug_in_the_workers_raises_the_alarm_and_names_the_cell(
-    benchmark: Nightly, tmp_path: Path
+@one_process()
+def test_a_bug_raises_the_alarm_and_names_the_cell(
+    benchmark: Nightly, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The good nights are copies of a real one: on one machine they have the same figures."""
     book = Book(benchmark.folder)
@@ -133,10 +117,11 @@ def test_a_bug_in_the_workers_raises_the_alarm_and_names_the_cell(
             (copy.folder / name).write_text(text)
         for name in ("told.json", "delivered.json"):
             copy.write(name, {})
-    (tmp_path / "sitecustomize.py").write_text(PLANTED)
-    process = start(benchmark, "2026-11-09", str(tmp_path))
-    output, _ = process.communicate(timeout=1500)
-    assert process.returncode == 3, output
+    monkeypatch.setattr(
+        TemperatureScaling, "_temperatures", lambda self, logits: self.temperature * 0 + 1
+    )
+    assert main(["nightly", "run", str(benchmark.path), "--night", "2026-11-09", "--quiet"]) == 3
+    output = capsys.readouterr().out
     assert "ce+ts on d has the same figures as ce" in output
     alarms = book.judged()[-1][1].alarms
     # Speeds and memory may be alarmed besides: the good nights are copies, without their noise.

@@ -28,6 +28,8 @@ from orchestrator.sweep.plan import searched_parameters, starting_values
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.make import render
+from tests.orchestrator.databases import place_database
+from tests.orchestrator.one_process import one_process
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +58,7 @@ def make_spec(storage: Path, name: str = "quick", text: str = SWEEP) -> SweepSpe
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("storage")
+    return place_database(tmp_path_factory.mktemp("storage"))
 
 
 @pytest.fixture(scope="module")
@@ -286,6 +288,7 @@ def table_of(outcome: SweepOutcome) -> str:
     return render(build_table(outcome.results), "markdown")
 
 
+@one_process()
 def test_a_diverging_trial_fails_with_its_reason_and_the_sweep_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -331,7 +334,7 @@ def test_an_interrupted_sweep_resumes_to_the_same_table(
     outcome: SweepOutcome, tmp_path: Path
 ) -> None:
     path = tmp_path / "quick.yaml"
-    text = SWEEP.format(name="quick", storage=tmp_path / "storage")
+    text = SWEEP.format(name="quick", storage=place_database(tmp_path / "storage"))
     path.write_text(f"{text}resources: {{concurrent: 1}}\n")
     command = [sys.executable, "-m", "orchestrator", "run"]
     process = subprocess.Popen([*command, str(path)], stdout=subprocess.PIPE, text=True)
