@@ -591,7 +591,9 @@ def _check_pareto(search: SearchModel) -> None:
     names = (search.objective, *search.pareto)
     for name in search.pareto:
         if names.count(name) > 1:
-            raise InputError(f"search.pareto: {name!r} is searched for twice; name it once")
+            raise InputError(
+                f"search.pareto: {name!r} is the objective already, or stands twice; name others"
+            )
     if search.pareto and search.scheduler == "asha":
         raise InputError("search.pareto: asha stops trials by the objective alone; give `none`")
 

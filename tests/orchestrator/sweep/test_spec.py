@@ -134,7 +134,7 @@ BAD = {
     "bad objective": (GOOD.replace("{trials: 3}", "{objective: acc}"), ["objective", "acc"]),
     "objective twice": (
         GOOD.replace("trials: 3", "pareto: [acc, nll]"),
-        ["search.pareto", "'nll' is searched for twice"],
+        ["search.pareto", "'nll' is the objective already"],
     ),
     "a metric that validation does not report": (
         GOOD.replace("trials: 3", "pareto: [auroc]"),
