@@ -26,7 +26,7 @@ tasks:
     model: flaky
     protocol: {{base: digits, epochs: 2}}
     split: {{train_limit: 200}}
-recipes: [ce, ls]
+recipes: [ce]
 search: {{trials: 1}}
 resources: {{concurrent: 1, max_failures: 1}}
 storage: {storage}
@@ -131,33 +131,29 @@ class Hurt:
 
 
 def test_a_fault_is_told_where_it_stays_and_forgotten_where_it_passes(tmp_path: Path) -> None:
-    sweep = Hurt(tmp_path, "OSError(5, 'Input/output error')", limit=5)
+    sweep = Hurt(tmp_path, "OSError(5, 'Input/output error')", limit=3)
     assert sweep.run("hurt.yaml").returncode == 1
-    ends = sweep.ends()
-    assert len(ends) == 2
-    for end in ends:
-        assert (end.status, end.fault) == ("failed", "machine")
-        assert end.reason == "OSError: [Errno 5] Input/output error"
-        assert end.host == os.uname().nodename
-        assert "flaky.py" in end.traceback.splitlines()[-2]
-    assert len(set(sweep.raised())) == 4  # Two trials, each started twice.
-    assert sweep.tracked() == {"FAILED": 2}
+    (end,) = sweep.ends()
+    assert (end.status, end.fault) == ("failed", "machine")
+    assert end.reason == "OSError: [Errno 5] Input/output error"
+    assert end.host == os.uname().nodename
+    assert "flaky.py" in end.traceback.splitlines()[-2]
+    assert len(set(sweep.raised())) == 2  # Started twice.
+    assert sweep.tracked() == {"FAILED": 1}
     results = comparison_table("hurt", tracking_uri=sweep.uri).results
-    assert {result.reason for result in results.values()} == {
+    assert [result.reason for result in results.values()] == [
         "by a fault of the machine, a resumed sweep tries again: "
         "OSError: [Errno 5] Input/output error"
-    }
+    ]
 
-    # The last of the five faults costs the resumed sweep a restart, nothing more.
+    # The last of the three faults costs the resumed sweep a restart, nothing more.
     done = sweep.resume()
     assert done.returncode == 0, done.stderr[-3000:]
-    assert [end.status for end in sweep.ends()[2:]] == ["finished"] * 2
-    assert len(set(sweep.raised())) == 5
-    assert sorted(end.key for end in sweep.ends()[2:]) == sorted(end.key for end in ends)
-    assert sweep.tracked() == {"FINISHED": 2}
+    (again,) = sweep.ends()[1:]
+    assert (again.status, again.key) == ("finished", end.key)
+    assert len(set(sweep.raised())) == 3
+    assert sweep.tracked() == {"FINISHED": 1}
     results = comparison_table("hurt", tracking_uri=sweep.uri).results
-    assert {(result.status, result.trials_failed) for result in results.values()} == {
+    assert [(result.status, result.trials_failed) for result in results.values()] == [
         ("finished", 0)
-    }
-    assert sweep.resume().returncode == 0
-    assert len(sweep.ends()) == 4
+    ]
