@@ -115,12 +115,15 @@ def runs_of(uri: str, sweep: str) -> list:
     steps=st.lists(STEPS, min_size=20, max_size=40),
     faults=FAULTS,
     chunk=st.sampled_from([1, 1000, _shipper.CHUNK]),
+    abandoned=st.booleans(),
 )
-def test_runs_are_those_of_a_naive_fold(journal_writer, steps, faults, chunk) -> None:
+def test_runs_are_those_of_a_naive_fold(journal_writer, steps, faults, chunk, abandoned) -> None:
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         folder = Path(place)
         clock = iter(range(10**6))
-        quick = SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(clock) / 1000)
+        quick = SimpleNamespace(
+            sleep=lambda _: None, monotonic=lambda: next(clock) / 1000, time_ns=lambda: 2 * 10**18
+        )
         patch.setattr("orchestrator.tracking._shipper.time", quick)
         patch.setattr(_shipper, "CHUNK", chunk)
         for patience in ("PATIENCE_ONCE", "PATIENCE_ORPHANED"):
@@ -143,7 +146,7 @@ def test_runs_are_those_of_a_naive_fold(journal_writer, steps, faults, chunk) ->
                 journal.with_name("shipped.json").unlink(missing_ok=True)
             else:
                 story.tell(what, where, value)
-        sync(journal, uri)
+        sync(journal, uri, interrupted=abandoned)
 
         runs = runs_of(uri, "told")
         assert foreign in {run.id for run in runs}
@@ -152,7 +155,8 @@ def test_runs_are_those_of_a_naive_fold(journal_writer, steps, faults, chunk) ->
         assert sorted(run.tags["calsweep.key"] for run in ours) == sorted(story.expected)
         for run in ours:
             expected = story.expected[run.tags["calsweep.key"]]
-            assert run.status == expected["status"]
+            left = abandoned and expected["status"] == "RUNNING"
+            assert run.status == ("KILLED" if left else expected["status"])
             assert run.parent == ids.get(expected.get("study"))
             for name in ("train_loss", "objective", "test_ece", "trials_finished", "trials_failed"):
                 assert run.metrics.get(name) == expected.get(name)

@@ -28,6 +28,9 @@ def test_an_error_level_follows_from_the_bearable_false_alarms() -> None:
     levels = family_levels({"quality": 25, "speed": 5}, Limits(false_alarms=0.3))
     assert 25 * (levels["quality"] / 25) ** 2 == pytest.approx(0.3 / 30 / 2)
     assert 5 * (levels["speed"] / 5) ** 2 == pytest.approx(0.3 / 30 / 2)
+    alone = family_levels({"speed": 5}, Limits(false_alarms=0.3))
+    assert 5 * (alone["speed"] / 5) ** 2 == pytest.approx(0.3 / 30)
+    assert family_levels({"speed": 2}, Limits(false_alarms=30)) == {"speed": 2 * 0.05}
 
 
 def test_scales_turn_worse_upwards() -> None:

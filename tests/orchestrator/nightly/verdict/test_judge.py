@@ -116,10 +116,11 @@ def test_an_improvement_is_told_and_becomes_what_is_expected() -> None:
 
 
 def test_changes_of_the_environment_are_named_as_causes() -> None:
-    new = {"torch": "2", "cpu": "x"}
+    new = {"torch": "2", "numpy": "3", "code": "c", "cpu": "x"}
     worse = [record(night, 0.0, {ECE: 1.2}, new) for night in (10, 11)]
     (alarm,) = judge([*QUIET, worse[0]], worse[1]).alarms
-    assert alarm.causes == (f"cpu: none -> x ({name(10)})", f"torch: 1 -> 2 ({name(10)})")
+    changes = ("code: none -> c", "cpu: none -> x", "numpy: none -> 3", "torch: 1 -> 2")
+    assert alarm.causes == tuple(f"{change} ({name(10)})" for change in changes)
     older = [*history(range(5)), *(record(night, environment=new) for night in range(5, 10))]
     (alarm,) = judge([*older, worse[0]], worse[1]).alarms
     assert alarm.causes == ()
@@ -179,6 +180,9 @@ def test_a_bound_needs_one_night_and_no_history() -> None:
     ]
     assert verdict.alarms[0].upper == 0.02005
     assert judge([], record(0), Limits(hard={"ece": Bounds(max=0.05)})).status == "ok"
+    exactly = Limits(hard={"ece": Bounds(min=0.5, max=0.5)})
+    on_it = judge([], changed(record(0), ECE, dict.fromkeys(range(3), 0.5)), exactly)
+    assert ECE not in {alarm.cell for alarm in on_it.alarms}
 
 
 def test_a_recipe_that_comes_to_equal_another_is_named() -> None:
@@ -194,6 +198,54 @@ def test_a_recipe_that_comes_to_equal_another_is_named() -> None:
     assert judge([*QUIET, twin], later).alarms[0].since == name(10)
     assert judge([*QUIET, twin], later, accepted={CellKey("ls", TASK): name(10)}).status == "ok"
     assert judge([twin], later).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "factor", "twin"),
+    [
+        (("acc", "ece", "nll"), 1 + 5e-6, True),
+        (("acc", "ece", "nll"), 1 + 1.5e-5, False),
+        (("nll",), 1.0, False),
+    ],
+)
+def test_twins_are_equal_in_all_figures_but_for_rounding(
+    metrics: tuple[str, ...], factor: float, twin: bool
+) -> None:
+    night = record(10)
+    for metric in metrics:
+        equal = night.cells[CellKey("ce", TASK, metric)].items()
+        own = {seed: factor * value for seed, value in equal}
+        night = changed(night, CellKey("ls", TASK, metric), own)
+    # Each of the two was missing once.
+    begun = [
+        replace(old, cells={cell: v for cell, v in old.cells.items() if cell.recipe != recipe})
+        for old, recipe in zip(QUIET, ("ls", "ce"), strict=False)
+    ]
+    verdict = judge([*begun, *QUIET[2:]], night)
+    assert ("twin" in {alarm.reason for alarm in verdict.alarms}) == twin
+
+
+def test_equal_accuracies_alone_are_no_twins() -> None:
+    def accuracies(night: NightRecord) -> NightRecord:
+        cells = {cell: values for cell, values in night.cells.items() if cell.metric == "acc"}
+        return replace(night, cells=cells, shape=replace(night.shape, metrics=("acc",)))
+
+    night = accuracies(record(10))
+    equal = changed(night, ACC, {**night.cells[CellKey("ce", TASK, "acc")]})
+    assert judge([accuracies(night) for night in QUIET], equal).alarms == ()
+
+
+def test_equal_figures_on_two_tasks_are_no_twins() -> None:
+    def with_another_task(night: NightRecord, factor: float) -> NightRecord:
+        copies = {
+            CellKey(cell.recipe, "other", cell.metric): {s: factor * v for s, v in values.items()}
+            for cell, values in night.cells.items()
+        }
+        shape = replace(night.shape, tasks=(TASK, "other"))
+        return replace(night, cells={**night.cells, **copies}, shape=shape)
+
+    history = [with_another_task(night, 0.999) for night in QUIET]
+    assert judge(history, with_another_task(record(10), 1.0)).alarms == ()
 
 
 def test_a_short_history_is_stated() -> None:
@@ -225,6 +277,7 @@ def test_a_drift_too_slow_for_two_nights_is_found_with_its_beginning() -> None:
     assert {verdict.status for verdict in verdicts[:10]} == {"ok"}
     raised = next(verdict for verdict in verdicts if verdict.raised)
     assert told(raised) == [(ECE, "soft", "step")]
+    assert raised.alarms[0].text.startswith(f"{ECE} has become worse in its series: 0.0")
     assert name(20) < raised.alarms[0].since <= raised.night < name(60)
     growth = raised.alarms[0].value / raised.alarms[0].expected - 1
     assert 0.1 < growth < 0.35

@@ -13,7 +13,7 @@ import pytest
 from nights import TASK, name
 from scipy.stats import t as student
 
-from orchestrator.nightly import CellKey, Limits, NightRecord, Shape, judge
+from orchestrator.nightly import Bounds, CellKey, Limits, NightRecord, Shape, judge
 from orchestrator.nightly.verdict.limits import measure_of
 
 LEVELS = {
@@ -224,7 +224,7 @@ def naive(
         for cell, line in lines.items():
             line.measure(cell, series[cell][night], limits)
         advance_all(lines, night, limits)
-    alarms = hard(tonight)
+    alarms = hard(records)
     suspicions, improvements = [], []
     for cell, line in lines.items():
         if cell in {alarm[0] for alarm in alarms} or series[cell][-1] is None:
@@ -256,15 +256,26 @@ def naive(
     }
 
 
-def hard(tonight: NightRecord) -> list[Any]:
-    found: list[Any] = []
+def hard(records: Sequence[NightRecord]) -> list[Any]:
+    """Return what one night alone is enough for."""
+    tonight, found = records[-1], []
+    at_once = {"since": tonight.night, "causes": changed(records[-2:])}
     for recipe in RECIPES:
         own = [tonight.cells.get(CellKey(recipe, TASK, metric), {}) for metric in LEVELS]
-        if any(set(values) != set(SEEDS) for values in own):
-            found.append((CellKey(recipe, TASK), "missing", None))
+        if (recipe, TASK) in tonight.failed:
+            found.append((CellKey(recipe, TASK), "failed", at_once))
+        elif any(set(values) != set(SEEDS) for values in own):
+            found.append((CellKey(recipe, TASK), "missing", at_once))
     for cell, values in tonight.cells.items():
         if not all(possible(cell, value) for value in values.values()):
-            found.append((cell, "not finite", None))
+            found.append((cell, "not finite", at_once))
+            continue
+        figure = figure_of(cell, one_figure(cell, list(values.values())))
+        bounds = HARD.get(cell.metric, Bounds(min=-math.inf))
+        low, high = bounds.min, bounds.max
+        if (low is not None and figure < low) or (high is not None and figure > high):
+            own = {"value": pytest.approx(figure), "lower": low, "upper": high}
+            found.append((cell, "limit", {**at_once, **own}))
     return found
 
 
@@ -288,6 +299,7 @@ def described(
     }
 
 
+HARD = {"acc": Bounds(min=0.94), "ece": Bounds(min=0.0, max=0.03), "wall_seconds": Bounds(max=0.7)}
 HOLES = ("gone", "seed 0", "seed 1", "nan", "zero")
 
 
@@ -304,7 +316,7 @@ def random_nights(rng: np.random.Generator) -> list[NightRecord]:
         (CELLS[rng.integers(len(CELLS))], int(rng.integers(LENGTH))): str(rng.choice(HOLES))
         for _ in range(25)
     }
-    updates = rng.integers(LENGTH, size=8)
+    updates, broken = rng.integers(LENGTH, size=8), rng.integers(LENGTH, size=3)
     records = []
     for night in range(LENGTH):
         cells = {
@@ -312,8 +324,10 @@ def random_nights(rng: np.random.Generator) -> list[NightRecord]:
             for cell in CELLS
             if (values := _values(cell, courses[cell][night], holes.get((cell, night), ""), rng))
         }
+        failed = {("ls", TASK): "out of memory"} if night in broken else {}
+        cells = {cell: values for cell, values in cells.items() if cell.pair not in failed}
         environment = {"torch": str((updates <= night).sum())}
-        records.append(NightRecord(name(night), 0.0, cells, shape=SHAPE, environment=environment))
+        records.append(NightRecord(name(night), 0.0, cells, failed, SHAPE, environment))
     return records
 
 
@@ -332,7 +346,9 @@ def _values(cell: CellKey, off: float, hole: str, rng: np.random.Generator) -> d
 def test_the_verdict_is_that_of_a_naive_model(salt: int) -> None:
     rng = np.random.default_rng(salt)
     nights = random_nights(rng)
-    limits = Limits(window=int(rng.choice([5, 9, 21])), false_alarms=float(rng.uniform(0.1, 20)))
+    limits = Limits(
+        window=int(rng.choice([5, 9, 21])), false_alarms=float(rng.uniform(0.1, 20)), hard=HARD
+    )
     pairs = [*CELLS, CellKey("ls", TASK)]
     accepted = {pairs[rng.integers(len(pairs))]: name(int(rng.integers(1, LENGTH)))}
     for end in rng.integers(1, LENGTH + 1, size=6):
