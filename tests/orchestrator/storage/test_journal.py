@@ -12,7 +12,16 @@ import time
 import psutil
 import pytest
 
-from orchestrator.storage.events import Epoch, SweepEnded, TrialFinished, from_fields, to_fields
+from orchestrator.storage.events import (
+    Epoch,
+    Evaluated,
+    StudyClosed,
+    SweepEnded,
+    TrialFinished,
+    TrialScored,
+    from_fields,
+    to_fields,
+)
 from orchestrator.storage.journal import Journal, iterate_events, read_events
 from trainables.common.errors import InputError
 
@@ -60,6 +69,17 @@ def test_decisions_alone_reach_the_disk_before_the_sweep_goes_on(
         journal.append(from_fields(event), **durable)
         assert len(calls) == synced
         monkeypatch.undo()
+
+
+def test_what_is_seldom_known_is_left_out_of_a_line():
+    events = [
+        TrialFinished(key="k", status="failed", metrics={}),
+        TrialScored(key="k", objective=0.1),
+        StudyClosed(study="s", chosen=None, finished=0, failed=1),
+        Evaluated(key="k", study="s", seed=0, metrics={}),
+    ]
+    empty = {name for event in events for name, value in to_fields(event).items() if value is None}
+    assert empty == {"seconds", "chosen"}
 
 
 def test_reading_goes_on_where_it_stopped(path):
@@ -277,7 +297,12 @@ def test_what_strict_json_cannot_hold_is_refused_and_leaves_no_trace(path, value
 
 @pytest.mark.parametrize(
     ("event", "message"),
-    [({"event": "trial_startd"}, "trial_startd"), ({}, "None"), ({"event": "epoch"}, "key, step")],
+    [
+        ({"event": "trial_startd"}, "trial_startd"),
+        ({"event": ["epoch"]}, "epoch"),
+        ({}, "None"),
+        ({"event": "epoch"}, "key, step"),
+    ],
 )
 def test_an_unknown_or_incomplete_event_is_refused(path, event, message):
     with Journal(path) as journal, pytest.raises(ValueError, match=message):

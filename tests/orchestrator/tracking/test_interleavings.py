@@ -15,6 +15,14 @@ from orchestrator.tracking.folder import FolderTracker
 from orchestrator.tracking.tracker import RunQuery
 
 STUDIES = ("ce", "ls")
+METRICS = (
+    "train_loss",
+    "objective",
+    "seconds",
+    "test_ece",
+    "trials_finished",
+    "trials_failed",
+)
 ENDS = {"finished": "FINISHED", "failed": "FAILED", "pruned": "KILLED"}
 PLACE = st.tuples(st.sampled_from(STUDIES), st.integers(0, 2))
 STEPS = st.one_of(
@@ -50,21 +58,21 @@ class Story:
             self.writer.close(study, key if known else None, finished=value, failed=3 - value)
             status = "FINISHED" if known else "FAILED"
             counts = {"trials_finished": value, "trials_failed": 3 - value}
-            self.expected[study] |= {"status": status, **counts}
+            self.expected[study] |= {"status": status, "reason": "", **counts}
             if known:
                 self.expected[key]["chosen"] = "true"
         elif what == "stop":
             self.writer.end("interrupted")
-            for run in self.expected.values():
-                run["status"] = "KILLED" if run["status"] == "RUNNING" else run["status"]
+            self.leave()
             self.writer.start()
             if value:
                 self.writer.open(place[0])
-                self.expected[study]["status"] = "RUNNING"
+                self.expected[study] |= {"status": "RUNNING", "reason": ""}
         elif what == "begin":
             self.writer.begin(study, place[1])
             fresh = {"study": study, "chosen": "false"}
-            self.expected[key] = {**self.expected.get(key, fresh), "status": "RUNNING"}
+            again = {"status": "RUNNING", "reason": ""}
+            self.expected[key] = {**self.expected.get(key, fresh), **again}
         elif key not in self.expected:
             return
         elif what == "epoch":
@@ -76,14 +84,27 @@ class Story:
             self.writer.score(key, value / 10)
             self.expected[key]["objective"] = value / 10
         elif what == "evaluate":
-            self.writer.evaluate(key, study, test_ece=value / 10)
-            self.expected[key]["test_ece"] = value / 10
+            self.writer.evaluate(
+                key, study, facts={"predictions": f"p{value}"}, test_ece=value / 10
+            )
+            self.expected[key] |= {"test_ece": value / 10, "predictions": f"p{value}"}
         else:
-            self.writer.finish(key, status=value)
+            told = {"reason": "nan" if value == "failed" else "", "artifact": f"of {value}"}
+            seconds = 1.0 + len(self.ended)
+            self.writer.write(
+                "trial_finished", key=key, status=value, metrics={}, seconds=seconds, **told
+            )
+            self.expected[key] |= {"seconds": seconds, **told}
             self.count(study, self.ended.get(key), -1)
             self.count(study, value, 1)
             self.ended[key] = value
             self.expected[key]["status"] = ENDS[value]
+
+    def leave(self) -> None:
+        for run in self.expected.values():
+            if run["status"] == "RUNNING":
+                reason = "the sweep ended (interrupted) before this did"
+                run |= {"status": "KILLED", "reason": reason}
 
     def count(self, study: str, status: str | None, change: int) -> None:
         if f"trials_{status}" in self.expected[study]:
@@ -147,6 +168,8 @@ def test_runs_are_those_of_a_naive_fold(journal_writer, steps, faults, chunk, ab
             else:
                 story.tell(what, where, value)
         sync(journal, uri, interrupted=abandoned)
+        if abandoned:
+            story.leave()
 
         runs = runs_of(uri, "told")
         assert foreign in {run.id for run in runs}
@@ -155,10 +178,11 @@ def test_runs_are_those_of_a_naive_fold(journal_writer, steps, faults, chunk, ab
         assert sorted(run.tags["calsweep.key"] for run in ours) == sorted(story.expected)
         for run in ours:
             expected = story.expected[run.tags["calsweep.key"]]
-            left = abandoned and expected["status"] == "RUNNING"
-            assert run.status == ("KILLED" if left else expected["status"])
+            assert run.status == expected["status"]
+            for name in ("reason", "artifact", "predictions"):
+                assert run.tags.get(f"calsweep.{name}", "") == expected.get(name, "")
             assert run.parent == ids.get(expected.get("study"))
-            for name in ("train_loss", "objective", "test_ece", "trials_finished", "trials_failed"):
+            for name in METRICS:
                 assert run.metrics.get(name) == expected.get(name)
             if "chosen" in expected:
                 assert run.tags.get("calsweep.chosen", "false") == expected["chosen"]
