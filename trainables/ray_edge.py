@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import ray
 import torch
 from filelock import Timeout
 from ray import tune
@@ -39,20 +40,21 @@ class StageTrainable(tune.Trainable):
     memory), ``deterministic`` (see ``trial_device``; may be missing), ``graph`` (see ``TaskData``;
     may be missing) and ``score`` (name of the validation metric that a scheduler compares). Every
     report holds ``status`` (``running``, ``waiting``, ``finished``, ``failed`` or ``broken``),
-    ``reason`` and ``traceback`` (empty unless it failed or broke), ``host``, ``metrics``,
-    ``history`` (the epochs since the last report), ``epoch``, ``score`` (infinite before there is a
-    metric), ``reused``, ``storage_failed`` (the storage cannot be written: no trial can end well),
-    ``memory_failed`` (a GPU's memory did not suffice: it may where no other trial shares it),
-    ``seconds`` (of all steps, those before an interruption included), ``epoch_seconds`` and
-    ``peak_memory`` (see ``Meter``).
+    ``reason`` and ``traceback`` (empty unless it failed or broke), ``host``, ``node`` (its name in
+    Ray, empty without Ray), ``metrics``, ``history`` (the epochs since the last report), ``epoch``,
+    ``score`` (infinite before there is a metric), ``reused``, ``storage_failed`` (the storage
+    cannot be written: no trial can end well), ``memory_failed`` (a GPU's memory did not suffice: it
+    may where no other trial shares it), ``seconds`` (of all steps, those before an interruption
+    included), ``epoch_seconds`` and ``peak_memory`` (see ``Meter``).
 
     A stage that raises ends as ``failed`` with its reason, not as an error of the actor: to try
     the same computation again would fail again. Where the machine is at fault (see
     ``is_machines_fault``) the trial reports ``broken`` and raises at its next step: Tune then ends
-    this process and starts the trial in another one, as it does when a process dies. Every so many
-    reports the state of the stage is written beside the artifacts, under the stage's key: so a
-    trial goes on from there whether its process, its node or the driver died, and in whichever
-    trial or sweep the same stage is asked for again. Tune's own checkpoints die with its run.
+    this process and starts the trial in another one, as it does when a process dies, on another
+    node if there is one. Every so many reports the state of the stage is written beside the
+    artifacts, under the stage's key: so a trial goes on from there whether its process, its node or
+    the driver died, and in whichever trial or sweep the same stage is asked for again. Tune's own
+    checkpoints die with its run.
     """
 
     def setup(
@@ -144,6 +146,8 @@ class StageTrainable(tune.Trainable):
             "reason": "" if error is None else _described(error),
             "traceback": "" if error is None else where_raised(error),
             "host": HOST,
+            # Ray would start one to tell.
+            "node": ray.get_runtime_context().get_node_id() if ray.is_initialized() else "",
             "storage_failed": isinstance(error, StorageError),
             "memory_failed": isinstance(error, torch.OutOfMemoryError),
             "reused": self._reused,

@@ -3,16 +3,19 @@
 import json
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import ray
+from ray.tune import PlacementGroupFactory
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.utils.util import unflatten_dict
 
+from orchestrator.running.cluster.local import fitting
 from orchestrator.search.state import SweepState
 from orchestrator.search.trials import TrialSpec
 from orchestrator.storage.events import MACHINE, Epoch, TrialFinished
@@ -241,7 +244,7 @@ def _facts(status: str, last: dict[str, Any] | None) -> dict[str, Any]:
 
 
 class CountingScheduler(FIFOScheduler):
-    """Runs trials in the order in which they come.
+    """Runs trials in the order in which they come, and none again on a node that failed it.
 
     Attributes:
         failures: How often processes of each trial that was given up have failed.
@@ -250,10 +253,33 @@ class CountingScheduler(FIFOScheduler):
     def __init__(self) -> None:
         super().__init__()
         self.failures: dict[str, int] = {}
+        self._avoided: defaultdict[str, set[str]] = defaultdict(set)  # Nodes, by trial.
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Have a trial that a node failed start again on another.
+
+        The node that fails trials is free before the others.
+        """
+        last = trial.run_metadata.last_result
+        if last.get("status") == BROKEN:
+            avoided = self._avoided[trial.trial_id]
+            avoided.add(last["node"])
+            trial.update_resources(_elsewhere(trial.placement_group_factory, avoided))
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """Count; Tune asks the searcher what comes of the trial right after."""
         self.failures[trial.trial_id] = max(1, trial.run_metadata.num_failures)
+
+
+def _elsewhere(wanted: PlacementGroupFactory, avoided: set[str]) -> PlacementGroupFactory:
+    """Return wanted resources on nodes not to be avoided; on any if no other has as much."""
+    (bundle,) = wanted.bundles
+    cpu, gpu = bundle.get("CPU", 0), bundle.get("GPU", 0)
+    others = (node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in avoided)
+    if not any(fitting(node["Resources"], cpu, gpu) for node in others):
+        return PlacementGroupFactory([bundle])
+    selector = {"ray.io/node-id": f"!in({','.join(sorted(avoided))})"}
+    return PlacementGroupFactory([bundle], bundle_label_selector=[selector])
 
 
 class StudySchedulers(CountingScheduler):
@@ -283,6 +309,7 @@ class StudySchedulers(CountingScheduler):
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """Pass on to the study's own scheduler."""
+        super().on_trial_add(tune_controller, trial)
         self._of(trial).on_trial_add(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:

@@ -142,7 +142,7 @@ def _loopback_settings() -> dict[str, str]:
 
 def slots(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
     """Return how many trials of a given size fit on what the cluster has now, at least one."""
-    return max(1, _fits(resources, cpu, gpu))
+    return max(1, fitting(resources, cpu, gpu))
 
 
 def require_room(resources: Mapping[str, float], stage: str, cpu: float, gpu: float) -> None:
@@ -151,7 +151,7 @@ def require_room(resources: Mapping[str, float], stage: str, cpu: float, gpu: fl
     Raises:
         InputError: If no trial of that size fits.
     """
-    if _fits(resources, cpu, gpu) == 0:
+    if fitting(resources, cpu, gpu) == 0:
         raise InputError(
             f"resources.{stage}: a trial of {cpu:g} CPUs and {gpu:g} GPUs does not fit on this "
             f"machine with {resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs"
@@ -183,7 +183,8 @@ def require_shared(spec: SweepSpec) -> None:
         )
 
 
-def _fits(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
+def fitting(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
+    """Return how many trials of a given size fit on resources."""
     by_cpu = int(resources.get("CPU", 0) // cpu)
     if not gpu:
         return by_cpu

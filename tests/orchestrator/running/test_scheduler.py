@@ -57,7 +57,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PreparedData]:
 
 def trial_of(study: str, number: int, role: str = "search") -> Any:
     config = {"study": study, "role": role}
-    metadata = SimpleNamespace(num_failures=2)
+    metadata = SimpleNamespace(num_failures=2, last_result={})
     return SimpleNamespace(trial_id=f"{study}-{number}", config=config, run_metadata=metadata)
 
 
