@@ -25,11 +25,14 @@ from pretended_card import pretended_card
 from small_stages import MACAL, Workshop, request
 from standin_card import standin_card
 
+from trainables.calibrators import calibrator_from_recipe
 from trainables.common.devices import trial_device
 from trainables.data import (
     AUGMENTATIONS,
     DatasetInfo,
     ImageShape,
+    MaskedImages,
+    MaskedShape,
     PreparedData,
     RowArrays,
     SplitSpec,
@@ -52,6 +55,7 @@ from trainables.stages import (
 )
 from trainables.stages.engine import Trainer, predict
 from trainables.stages.export import export_chain, load_chain
+from trainables.stages.pixels import calibrated, outputs_of, score_pixels
 from trainables.stages.probe import training_step
 from trainables.stages.protocols import protocol_from
 from trainables.stages.together import open_together
@@ -236,13 +240,48 @@ def every_model() -> Any:
             RowArrays(np.arange(32, dtype=np.int32).reshape(4, 8) % 6, few.labels),
             replace(LAB.prepared.info, inputs=texts),
         ),
+        MaskedShape: masks(4),
     }
     quick = {"batch_size": 2, "augmentation": "none"}
     return {
         name: train({"ce": {}}, name, data=data, **quick).epoch
         for kind, data in given.items()
         for name in model_names(kind)
+        if "@" not in name and not (STANDIN and name.startswith("deeplabv3-resnet"))
     }
+
+
+def masks(rows: int) -> tuple[RowArrays, DatasetInfo]:
+    """Return images with masks of three classes."""
+    values = np.random.default_rng(0).integers(0, 3, (rows, 24, 32, 4), dtype=np.uint8)
+    inputs = MaskedImages((24, 32), (0.5,) * 3, (0.25,) * 3)
+    labels = np.zeros(rows, np.int64)
+    return RowArrays(values, labels), replace(LAB.prepared.info, inputs=inputs)
+
+
+@scenario
+def pixels() -> Any:
+    """Every loss, and mixup, of images with masks, and what is said of all pixels, calibrated."""
+    if STANDIN:
+        return None  # It refuses some indices that a GPU takes.
+    rows, info = data = masks(8)
+    made = {
+        name: train(
+            {name: {}}, "deeplabv3-small", data=data, batch_size=4, augmentation="scale-crop-flip"
+        )
+        for name in (*LOSSES.names(), "mixup")
+    }
+    trained = {name: each.epoch for name, each in made.items()}
+    if PRETENDED:
+        return [trained, None]  # Images have no size there.
+    fitted = calibrator_from_recipe("vs", {}).fit(torch.eye(3), torch.arange(3))
+    calibrator = calibrator_from_recipe("vs", {})
+    calibrator.load_state_dict(fitted.state_dict())
+    outputs = calibrated(outputs_of(made["ce"].network), calibrator)
+    drawn = info.inputs.pixels(rows)
+    batcher = info.inputs.batcher(rows.values, LAB.data.device)
+    logits, report = score_pixels(outputs, batcher, drawn, 3)
+    return [trained, [list(logits.shape), len(drawn.labels), report.report()["acc"] >= 0]]
 
 
 @scenario

@@ -260,7 +260,7 @@ def resized_crop_flip(images: Tensor, crops: Tensor) -> Tensor:
     Returns:
         (B, C, H, W), float32, in [0, 255].
     """
-    size = torch.tensor(images.shape[2:], device=images.device).flip(0)
+    size = move(torch.tensor(images.shape[2:]).flip(0), images.device)
     # Columns before rows, in units of half the image from its centre, as ``grid_sample`` has them.
     start, sides = crops[:2].T.flip(1), crops[2:4].T.flip(1)
     scale, shift = sides / size, (2 * start + sides) / size - 1

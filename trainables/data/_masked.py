@@ -240,7 +240,7 @@ def draw_windows(
     scale, *places, flip = move(draws, sizes.device)
     low, high = map(math.log, SCALES)
     scale = (low + (high - low) * scale).exp() if scaled else torch.ones_like(scale)
-    sides = torch.tensor(crop, device=sizes.device).unsqueeze(1) / scale
+    sides = move(torch.tensor(crop), sizes.device).unsqueeze(1) / scale
     room = sizes.T - sides
     offsets = room.clamp(max=0) + (room.abs() + (0 if scaled else 1)) * torch.stack(places)
     offsets = offsets if scaled else torch.minimum(offsets.floor(), room.clamp(min=0))
@@ -249,7 +249,7 @@ def draw_windows(
 
 def _grid(windows: Tensor, crop: tuple[int, int], size: torch.Size) -> Tensor:
     """Return where a crop's pixels lie in rows of a size, as ``grid_sample`` has it."""
-    whole = torch.tensor(size, device=windows.device).flip(0)
+    whole = move(torch.tensor(size).flip(0), windows.device)
     start, sides = windows[:2].T.flip(1), windows[2:4].T.flip(1)
     scale, shift = sides / whole, (2 * start + sides) / whole - 1
     signs = torch.stack((1 - 2 * windows[4], torch.ones_like(windows[4])), dim=1)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trainables.common.errors import TrainingDivergedError
-from trainables.data import MaskedBatcher, Pixels
+from trainables.data import MaskedBatcher, Pixels, move
 from trainables.metrics import StreamedReport
 from trainables.models import Network
 from trainables.stages.compiled import as_written
@@ -65,8 +65,9 @@ def score_pixels(
             report.add(found[labelled], targets[labelled])
             ends = torch.tensor([row, row := row + len(images)])
             taken = slice(*torch.searchsorted(pixels.rows, ends).tolist())
-            places, width = pixels.places[taken], batch.shape[3]
-            own = pixels.rows[taken] - int(ends[0])
+            drawn = pixels.rows[taken] - int(ends[0]), pixels.places[taken]
+            own, places = (move(part, found.device) for part in drawn)
+            width = batch.shape[3]
             table[taken] = found[own, places // width, places % width].cpu()
     return table, report
 
