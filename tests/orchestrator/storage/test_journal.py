@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 
 import psutil
 import pytest
 
 from orchestrator.storage.events import (
+    SEAL,
     Epoch,
     Evaluated,
     StudyClosed,
@@ -20,6 +22,7 @@ from orchestrator.storage.events import (
     TrialFinished,
     TrialScored,
     from_fields,
+    from_line,
     to_fields,
 )
 from orchestrator.storage.journal import Journal, iterate_events, read_events
@@ -80,6 +83,16 @@ def test_what_is_seldom_known_is_left_out_of_a_line():
     ]
     empty = {name for event in events for name, value in to_fields(event).items() if value is None}
     assert empty == {"seconds", "chosen"}
+    assert not events[0].reused
+
+
+@pytest.mark.parametrize("kinds", [None, [Epoch]])
+def test_a_line_is_checked_whether_it_is_wanted_or_not(kinds):
+    unknown = b'{"event":"trial_paused","time":1'
+    with pytest.raises(ValueError, match="not one whole event"):
+        from_line(unknown + SEAL % zlib.crc32(unknown), kinds)
+    with pytest.raises(ValueError, match="checksum"):
+        from_line(b'{"time":1,"event":"sweep_ended","status":"finished"' + SEAL % 0, kinds)
 
 
 def test_reading_goes_on_where_it_stopped(path):
@@ -302,6 +315,7 @@ def test_what_strict_json_cannot_hold_is_refused_and_leaves_no_trace(path, value
         ({"event": ["epoch"]}, "epoch"),
         ({}, "None"),
         ({"event": "epoch"}, "key, step"),
+        ({"event": "epoch", "key": "k"}, "'epoch' lacks step, metrics$"),
     ],
 )
 def test_an_unknown_or_incomplete_event_is_refused(path, event, message):
