@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from scipy import stats
+import scipy
 
 from orchestrator.statistics._bootstrap import DRAWS, LEVEL, Difference
 from orchestrator.statistics._compare import compare
@@ -128,7 +128,7 @@ def _judge(
     if claim.margin > 0 or not found.inside_floor(better.recipe):
         verdict = CONFIRMED if worst < claim.margin else verdict
         verdict = REFUTED if best > claim.margin else verdict
-    quantile = float(stats.norm.ppf((1 + level) / 2))
+    quantile = float(scipy.stats.norm.ppf((1 + level) / 2))
     reach = (difference.high - difference.low) / 2
     return PairVerdict(
         better.sweep,
@@ -137,6 +137,6 @@ def _judge(
         than.recipe,
         (found.bootstrap.values[better.recipe], found.bootstrap.values[than.recipe]),
         difference,
-        reach * (1 + float(stats.norm.ppf(POWER)) / quantile),
+        reach * (1 + float(scipy.stats.norm.ppf(POWER)) / quantile),
         verdict,
     )

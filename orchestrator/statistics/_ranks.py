@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import TypeVar
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from orchestrator.storage.results import StudyResult
 from orchestrator.sweep.names import GIVEN
@@ -169,7 +169,7 @@ def rank_comparison(
             a score is not finite, or the control is unknown.
     """
     table = _table(scores, control)
-    ranked = stats.rankdata(-table if higher else table, axis=1)
+    ranked = scipy.stats.rankdata(-table if higher else table, axis=1)
     means = ranked.mean(axis=0)
     names = list(scores)
     ranks = {names[i]: float(means[i]) for i in np.argsort(means, kind="stable")}
@@ -204,14 +204,14 @@ def _table(scores: Mapping[str, Mapping[Block, float]], control: str) -> NDArray
 def _friedman(ranked: NDArray[np.float64]) -> float | None:
     """Return the p-value, or None where even perfect agreement would not reach 5%."""
     blocks, recipes = ranked.shape
-    most = stats.chi2.sf(blocks * (recipes - 1), recipes - 1)
+    most = scipy.stats.chi2.sf(blocks * (recipes - 1), recipes - 1)
     if recipes < 3 or most > LEVEL or np.ptp(ranked, axis=1).max() == 0:
         return None
-    return float(stats.friedmanchisquare(*ranked.T).pvalue)
+    return float(scipy.stats.friedmanchisquare(*ranked.T).pvalue)
 
 
 def _nemenyi(blocks: int, recipes: int) -> float:
-    spread = stats.studentized_range.ppf(1 - LEVEL, recipes, np.inf) / math.sqrt(2)
+    spread = scipy.stats.studentized_range.ppf(1 - LEVEL, recipes, np.inf) / math.sqrt(2)
     return float(spread * math.sqrt(recipes * (recipes + 1) / (6 * blocks)))
 
 
@@ -220,7 +220,7 @@ def _pairs(
 ) -> tuple[PairTest, ...]:
     pairs = [pair for pair in combinations(order, 2) if not control or control in pair]
     gaps = [gap[gap != 0] for gap in (columns[one] - columns[other] for one, other in pairs)]
-    corrected = holm([float(stats.wilcoxon(gap).pvalue) if len(gap) else 1.0 for gap in gaps])
+    corrected = holm([float(scipy.stats.wilcoxon(gap).pvalue) if len(gap) else 1.0 for gap in gaps])
     smallest = len(pairs) * 2.0 ** (1 - len(columns[order[0]]))
     return tuple(
         PairTest(*pair, p if smallest <= LEVEL and 2.0 ** (1 - len(gap)) <= LEVEL else None)

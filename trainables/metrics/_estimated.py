@@ -1,8 +1,8 @@
 """The size of the true top-label error, by a fitted curve in place of bins."""
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize, special
 
 from trainables.metrics._scores import ArrayLike, Scores
 
@@ -41,7 +41,7 @@ def estimated_error(
     scores = Scores(logits, probs, labels)
     confidence, correct = scores.confidence.cpu().numpy(), scores.correct.cpu().numpy()
     features = _features(confidence)
-    mapped = special.expit(features @ _fitted(features, correct))
+    mapped = scipy.special.expit(features @ _fitted(features, correct))
     return float(np.abs(mapped - confidence).mean())
 
 
@@ -60,11 +60,13 @@ def _fitted(features: Array, correct: Array) -> Array:
         return float(rows.sum() + 0.5 * PULL * (away @ away))
 
     def slope(weights: Array) -> Array:
-        chance = special.expit(features @ weights)
+        chance = scipy.special.expit(features @ weights)
         return features.T @ (chance - correct) + PULL * (weights - IDENTITY)
 
     def curvature(weights: Array) -> Array:
-        chance = special.expit(features @ weights)
+        chance = scipy.special.expit(features @ weights)
         return (features.T * (chance * (1 - chance))) @ features + PULL * np.eye(3)
 
-    return optimize.minimize(loss, IDENTITY, method="trust-exact", jac=slope, hess=curvature).x
+    return scipy.optimize.minimize(
+        loss, IDENTITY, method="trust-exact", jac=slope, hess=curvature
+    ).x

@@ -244,7 +244,8 @@ def test_libraries_are_imported_only_when_asked_for() -> None:
         "import orchestrator.cli; build_model('resnet8', 10, ImageShape(3, 32)); "
         "from orchestrator.sweep.spec import parse_sweep; "
         "parse_sweep('name: s\\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\\n"
-        "recipes: [ce, ce+isotonic, ce+macal]', 's'); import trainables.stages; "
+        "recipes: [ce, ce+isotonic, ce+macal]', 's'); "
+        "import trainables.stages; import orchestrator.report; import orchestrator.statistics; "
         "late = {'timm', 'torchvision', 'sklearn', 'pandas', 'scipy.optimize', 'torch._dynamo'}; "
         "print(*late & set(sys.modules))"
     )
