@@ -8,6 +8,7 @@ import sqlite3
 from collections import namedtuple
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from mlflow import MlflowClient
 from told_sweep import ToldSweep
 
 from orchestrator.cli import main
-from orchestrator.nightly import Book, CellKey, Nightly, NightOutcome, run_night
+from orchestrator.nightly import Book, CellKey, Nightly, NightOutcome, Verdict, run_night
+from orchestrator.nightly.book import DELIVERED, RECORD, VERDICT
 from orchestrator.nightly.measure import TOTAL
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import SweepSpec
@@ -43,6 +45,7 @@ def nightlies(benchmark: Nightly) -> list[dict[str, str]]:
         return []
     runs = client.search_runs([experiment.experiment_id])
     assert all(run.info.status == "FINISHED" for run in runs)
+    assert all(run.info.start_time < run.info.end_time for run in runs)
     return [run.data.tags for run in runs]
 
 
@@ -208,6 +211,25 @@ def test_old_nights_keep_record_and_verdict_alone(
     kept = [(o.night.folder / "artifacts").exists() for o in outcomes]
     assert kept == [False, False, True, True]
     assert all(o.night.record and o.night.verdict for o in outcomes)
+
+
+def test_a_night_is_judged_by_the_last_nights_that_the_file_asks_for(
+    make_benchmark: Make, told_sweep: ToldSweep
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "window"}, history=5)
+    first = run_night(benchmark, "2026-11-01").night.record
+    assert first is not None
+    book = Book(benchmark.folder)
+    for day in range(2, 11):
+        name = f"2026-11-{day:02}"
+        figures = {ECE: {0: 0.06, 1: 0.061}} if day > 5 else {}
+        night = book.begin(name, first.started, first.environment)
+        record = replace(first, night=name, cells={**first.cells, **figures})
+        night.write(RECORD, record.to_json())
+        night.write(VERDICT, Verdict(name, "ok").to_json())
+        night.write(DELIVERED, {})
+    told_sweep.changes["ce", "ece"] = 3.0
+    assert run_night(benchmark, "2026-11-11").verdict.status == "ok"
 
 
 def test_nights_are_in_the_order_of_running_whatever_the_clock_said(

@@ -14,6 +14,7 @@ import torch
 
 from orchestrator import best_config
 from orchestrator.report import from_folder, render_report
+from orchestrator.running import arena
 from orchestrator.running.arena import run_arena
 from orchestrator.running.data import prepare_data, preview_data
 from orchestrator.running.reproduce import reproduce
@@ -23,7 +24,7 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking import study_results
 from tests.orchestrator.tiny_sweep import run_within
-from trainables.calibrators import build_calibrator
+from trainables.calibrators import Calibrator, build_calibrator
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
 from trainables.metrics import calibration_report
@@ -265,18 +266,21 @@ def test_an_absent_file_is_told_when_the_data_are_looked_at(tmp_path: Path) -> N
         preview_data(make_spec(tmp_path, files="absent.npz"))
 
 
-def test_an_arena_has_the_figures_of_the_sweep(
-    folder: Path,
-    results: dict[tuple[str, str], StudyResult],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Threads: fresh processes would import everything once more.
+@pytest.fixture
+def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have an arena fit in threads: fresh processes would import everything once more."""
     monkeypatch.setattr(
         "orchestrator.running.arena.ProcessPoolExecutor",
         lambda count, context, start, given: ThreadPoolExecutor(
             count, initializer=start, initargs=given
         ),
     )
+
+
+@pytest.mark.usefixtures("_threads")
+def test_an_arena_has_the_figures_of_the_sweep(
+    folder: Path, results: dict[tuple[str, str], StudyResult]
+) -> None:
     told: list[tuple[int, int]] = []
     found = run_arena(make_spec(folder), 1, lambda done, total: told.append((done, total)))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
@@ -286,6 +290,27 @@ def test_an_arena_has_the_figures_of_the_sweep(
         for ours, theirs in zip(result.test, tracked.test, strict=True):
             assert ours == pytest.approx({name: theirs[name] for name in ours}, abs=1e-6)
             assert set(ours) == {"nll", "brier", "ece"}
+
+
+@pytest.mark.usefixtures("_threads")
+def test_a_fit_that_an_arenas_rows_do_not_allow_fails_its_study_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused = arena._fitted, ["ts"]
+
+    def fitted(name: str, parameters: Any, rows: torch.Tensor, labels: torch.Tensor) -> Calibrator:
+        if len(rows) == 100 and name in refused:  # The split's, not those that warm up.
+            refused.remove(name)
+            raise InputError("too few rows")
+        return real(name, parameters, rows, labels)
+
+    monkeypatch.setattr(arena, "_fitted", fitted)
+    given, failed, other = run_arena(make_spec(folder, files="files/one.npz"), 1)
+    assert (given.status, other.status) == ("finished", "finished")
+    assert (failed.recipe, failed.status, failed.reason) == ("ts", "failed", "too few rows")
+    assert (failed.trials_finished, failed.trials_failed) == (1, 1)
+    assert [len(r.test) for r in (given, failed, other)] == [2, 1, 2]
+    assert [len(r.seconds) for r in (given, failed, other)] == [2, 1, 2]
 
 
 def test_what_is_best_can_be_fixed_in_another_sweep(folder: Path, spec: SweepSpec) -> None:

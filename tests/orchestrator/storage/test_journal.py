@@ -351,12 +351,13 @@ def test_a_full_disk_names_the_file_and_leaves_whole_lines_only(path, monkeypatc
 
     with Journal(path) as journal:
         journal.append(from_fields(epoch(0)))
+        journal.append(from_fields(epoch(1)))
         monkeypatch.setattr(os, "write", write)
         with pytest.raises(InputError, match=re.escape(f"{path} cannot be written: No space")):
-            journal.append(from_fields(epoch(1)))
+            journal.append(from_fields(epoch(2)))
         monkeypatch.undo()
-        journal.append(from_fields(epoch(2)))
-    assert [event.step for event in read_events(path)[0]] == [0, 2]
+        journal.append(from_fields(epoch(3)))
+    assert [event.step for event in read_events(path)[0]] == [0, 1, 3]
 
 
 def test_a_closed_or_impossible_journal_is_a_clear_error(path, tmp_path):

@@ -219,6 +219,21 @@ def test_a_restart_takes_up_where_the_last_one_stopped(writer, store, tmp_path, 
     assert sync(other, store).events == len(lines) - 2
 
 
+def test_what_a_sweep_did_anew_after_a_cut_is_delivered_whole(writer, store):
+    writer.start()
+    study = writer.open("mbls", trials=3)
+    begun = writer.path.stat().st_size
+    writer.trial(study, 0, 0.25)
+    sync(writer.path, store)
+    os.truncate(writer.path, begun)  # As the message about a damaged line tells people to.
+    others = [writer.trial(study, number, 0.5) for number in (1, 2)]
+    sync(writer.path, store)
+    runs = runs_of(store, writer.sweep)
+    for number, key in enumerate(others, 1):
+        assert runs[key].data.params == {"mbls.margin": f"{number}.5"}
+        assert runs[key].data.metrics.keys() >= {"train_loss", "val_acc", "objective"}
+
+
 def test_what_was_delivered_of_another_sweep_counts_for_nothing(writer, store, tmp_path):
     small_sweep(writer, tmp_path)
     sync(writer.path, store)

@@ -23,6 +23,7 @@ from torch import Generator, Tensor, nn
 
 from trainables.augmentations import AUGMENTATIONS
 from trainables.augmentations._mixing import Pairs
+from trainables.calibrators import cross_fit
 from trainables.common.errors import InputError
 from trainables.data import (
     SOURCES,
@@ -46,7 +47,13 @@ from trainables.data.suites import find_suite
 from trainables.losses import build_loss
 from trainables.methods import method_names
 from trainables.models import Network, build_model, register_model
-from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_stage
+from trainables.stages import (
+    StageRequest,
+    TaskData,
+    calibrate,
+    evaluate_on_test,
+    open_stage,
+)
 from trainables.stages.export import export_chain, load_chain
 from trainables.stages.protocols import protocol_from
 from trainables.store.artifacts import Artifact, ArtifactStore
@@ -449,6 +456,29 @@ def test_a_refinement_of_masks_is_refused(masks: PreparedData, tmp_path: Path) -
     request = wanted(masks, "images-with-masks", stage="refine", parts=MACAL)
     with pytest.raises(InputError, match="'macal' is not for images-with-masks: its classifier"):
         open_stage(request, ArtifactStore(tmp_path), TaskData(masks, torch.device("cpu")))
+
+
+@pytest.mark.parametrize("most", [2, 9])
+def test_masks_are_cross_fitted_by_whole_images_in_as_many_folds_as_there_may_be(
+    most: int, masks: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, data = ArtifactStore(tmp_path), TaskData(masks, torch.device("cpu"))
+    run = open_stage(wanted(masks, "images-with-masks"), store, data)
+    trained = run.finish(run.run_epoch())
+    split: list[tuple[int, Tensor]] = []
+
+    def noted(build: Any, logits: Tensor, labels: Tensor, folds: int, *more: Any) -> Tensor:
+        split.append((folds, more[-1]))
+        return cross_fit(build, logits, labels, folds, *more)
+
+    monkeypatch.setattr(calibrate, "cross_fit", noted)
+    monkeypatch.setattr(calibrate, "CROSS_FIT_FOLDS", most)
+    changes = {"stage": "calibrate", "parts": {"ts": {}}}
+    upstream = {"upstream": trained.key, "upstream_stage": "train"}
+    open_stage(wanted(masks, "images-with-masks", **changes, **upstream), store, data).run_epoch()
+    ((folds, images),) = split
+    assert folds == min(most, 5)
+    assert torch.equal(images, trained.tensors("validation")["images"])
 
 
 @torch.no_grad()

@@ -28,6 +28,12 @@ def test_every_class_keeps_its_share():
         assert np.abs(counts - share * len(rows)).max() <= 1
 
 
+@pytest.mark.parametrize(("share", "rows"), [(0.1, 3), (0.25, 8), (0.01, 1)])
+def test_a_share_is_rounded_to_whole_rows_and_holds_one_at_least(share: float, rows: int):
+    split = make_split(np.arange(31) % 2, TEST, SplitSpec(validation=share))
+    assert (len(split.validation), len(split.train)) == (rows, 31 - rows)
+
+
 def test_official_test_set_stays_whole():
     split = make_split(LABELS, TEST, SplitSpec(test=0.5))
     assert split.test.tolist() == list(range(100))

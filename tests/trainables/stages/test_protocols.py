@@ -114,10 +114,12 @@ def test_poly_schedule_falls_as_a_power_of_what_is_left() -> None:
     assert rates == pytest.approx([0.1, 0.1 * 0.5**0.9, 0.1 * 0.1**0.9])
 
 
-def test_warmup_rises_linearly_to_the_rate() -> None:
+def test_warmup_rises_linearly_to_the_rate_and_shortens_the_rest() -> None:
     protocol = Protocol(**PLAIN, schedule="cosine", warmup=3)
-    rates = [learning_rate(protocol, epoch) for epoch in range(4)]
-    assert rates == pytest.approx([0.025, 0.05, 0.075, 0.1])
+    rates = [learning_rate(protocol, epoch) for epoch in range(10)]
+    assert rates[:4] == pytest.approx([0.025, 0.05, 0.075, 0.1])
+    alone = Protocol(**{**PLAIN, "epochs": 7}, schedule="cosine")
+    assert rates[3:] == pytest.approx([learning_rate(alone, epoch) for epoch in range(7)])
 
 
 @pytest.mark.parametrize("epoch", [-1, 10])
