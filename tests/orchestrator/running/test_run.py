@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from itertools import combinations
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -240,14 +240,14 @@ def test_epochs_are_tracked(client: MlflowClient, runs: list[Run]) -> None:
     assert sorted({point.step for point in history}) == [1, 2, 3, 4]
 
 
-def test_trials_overlap(events: list[Any]) -> None:
-    """Optuna inside Ray is known to run one trial at a time unless told otherwise."""
-    spans = [
-        (event.time / 1000 - event.seconds, event.time / 1000)
-        for event in of_kind(events, "trial_finished")
-    ]
-    pairs = combinations(spans, 2)
-    assert any(max(a[0], b[0]) < min(a[1], b[1]) for a, b in pairs)
+def test_trials_are_out_side_by_side(events: list[Any]) -> None:
+    """Optuna inside Ray is known to be asked for one trial at a time unless told otherwise.
+
+    How long each computes is left to the machine: a busy one may start the next process late.
+    """
+    steps = {"trial_started": 1, "trial_finished": -1}
+    out = accumulate(steps.get(event.event, 0) for event in events)
+    assert max(out) > 1
 
 
 def test_nothing_is_trained_twice(storage: Path, events: list[Any]) -> None:
