@@ -145,7 +145,7 @@ class StructuredLoss(WeightedLoss):
             features, counts = self.logits[part].to(self._dtype), weights[part].to(self._dtype)
             mapped = moved(single, features)
             losses, slopes = mapped_slopes(mapped, self.labels[part], self.objective)
-            total += float((counts * losses).sum())
+            total += float((counts * losses).double().sum())
             gradient += sums(change, slopes * counts.unsqueeze(1), features)
         pulled = weights.sum() * self._penalty * change
         value = total + float((pulled * change).sum())
