@@ -115,6 +115,7 @@ def a_training() -> Any:
         "history": found[-1]["history"][-1]["metrics"],
         "stored": dict(artifact.record["metrics"]),
         "rising": all(a["seconds"] < b["seconds"] for a, b in pairwise(found)),
+        "cost": found[-2]["seconds"] < artifact.record["seconds"] < found[-1]["seconds"] + 0.001,
     }
 
 
@@ -129,11 +130,17 @@ def a_stored_artifact() -> Any:
     storage = fresh_store()
     first = reports(edge(storage))[-1]
     (report,) = reports(edge(storage))
+    asked, anew = (
+        reports(Edge({**config(), "score": "val_refinement", "storage": root, "report_seconds": 0}))
+        for root in (storage, fresh_store())
+    )
     return {
         "first": brief(first),
         "again": brief(report),
         "history": report["history"],
         "score": report["score"] == first["score"],
+        "other scores": [found[-1]["score"] for found in (asked, anew)],
+        "reused": [found[-1]["reused"] for found in (asked, anew)],
     }
 
 
@@ -199,14 +206,22 @@ def signs_of_life() -> Any:
 def another_configuration_midway() -> Any:
     storage = fresh_store()
     trial, other = edge(storage), edge(storage)
-    trial.train()
+    before = trial.train()
     blocked = other.train()["status"]
+    with lock_of(storage, seed=2):
+        trial.reset(config(seed=2))
+        waiting = trial.train()
     reset = trial.reset(config(seed=1))
+    own = reports(trial)
     return {
         "blocked": blocked,
+        "waiting": {**brief(waiting), "history": waiting["history"]},
+        "infinite": waiting["score"] == float("inf"),
+        "anew": waiting["epoch_seconds"] == 0 < before["epoch_seconds"],
         "reset": reset,
         "other": reports(other)[-1]["status"],
-        "own": brief(reports(trial)[-1]),
+        "own": brief(own[-1]),
+        "steps": [[entry["step"] for entry in report["history"]] for report in own],
         "seeds": [stored(storage, seed=seed) is not None for seed in (0, 1)],
     }
 
@@ -310,6 +325,11 @@ def a_configuration_that_fails() -> Any:
 
 
 @scenario
+def a_device_whose_memory_does_not_suffice_midway() -> Any:
+    return attempts((BATCHES + 2, torch.OutOfMemoryError("CUDA out of memory")))
+
+
+@scenario
 def a_device_that_cannot_be_taken() -> Any:
     refused = RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable")
 
@@ -362,16 +382,18 @@ def an_upstream_that_is_damaged() -> Any:
     storage = fresh_store()
     reports(edge(storage))
     trained = stored(storage)
-    before = dict(trained.record["metrics"])
+    before = {name: trained.record[name] for name in ("metrics", "history", "request")}
     asked = {"stage": "refine", "parts": MACAL, "upstream": trained}
     fields = {**wanted(**asked).plain(), "upstream_request": wanted().plain()}
     (trained.directory / "weights.safetensors").write_bytes(b"x")
-    place = {"storage": storage, "report_seconds": 0.0}
+    other = {**fields, "parts": {"macal": {**MACAL["macal"], "gamma": 0.6}}}
+    place = {"storage": storage, "report_seconds": 0.0, "together": [other]}
     found = reports(Edge({**config(), "request": fields, **place}))
     return {
         "last": brief(found[-1]),
         "notices": [text for report in found for text in report["notices"]],
-        "again": stored(storage).record["metrics"] == before,
+        "carried": ArtifactStore(storage).contains("refine", StageRequest(**other).key()),
+        "again": before.items() <= stored(storage).record.items(),
         "key": StageRequest(**fields).key() == wanted(**asked).key(),
     }
 
@@ -380,10 +402,14 @@ def an_upstream_that_is_damaged() -> Any:
 def a_checkpoint() -> Any:
     whole, halves = fresh_store(), fresh_store()
     expected = reports(edge(whole))[-1]
-    first = edge(halves, every=1)
+    first = edge(halves, every=2)
     first.train()
+    early = list((halves / "checkpoints").rglob("*.*"))
     seconds = first.train()["seconds"]
     first.stop()
+    (path,) = (halves / "checkpoints").rglob("*.*")
+    state = torch.load(path, weights_only=True)
+    torch.save({**state, "seconds": 1000.0}, path)
     resumed = edge(halves, every=1)
     found = reports(resumed)
     one, other = (stored(root).tensors("weights") for root in (whole, halves))
@@ -393,7 +419,8 @@ def a_checkpoint() -> Any:
         "reports": len(found),
         "steps": [entry["step"] for report in found for entry in report["history"]],
         "bitwise": all(torch.equal(one[name], other[name]) for name in one),
-        "seconds": found[0]["seconds"] > seconds,
+        "early": len(early),
+        "seconds": state["seconds"] == seconds and found[0]["seconds"] > 1000,
         "left": len(list((halves / "checkpoints").rglob("*.*"))),
     }
 

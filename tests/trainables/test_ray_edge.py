@@ -23,6 +23,16 @@ from trainables.stages import evaluate_on_test
 SCRIPT = Path(__file__).with_name("ray_edge_scenarios.py")
 ATTEMPTS = re.findall(r"@attempt\ndef (\w+)", SCRIPT.read_text(encoding="utf-8"))
 EPOCHS = [1, 2, 3]
+NOTHING_YET = {
+    "status": "waiting",
+    "reason": "",
+    "reused": False,
+    "epoch": 0,
+    "done": False,
+    "metrics": {},
+    "storage_failed": False,
+    "memory_failed": False,
+}
 
 
 def outcomes_in(mode: str, folder: Path) -> dict[str, Any]:
@@ -96,6 +106,7 @@ def test_a_training_reports_every_epoch_and_leaves_an_artifact(sealed: dict[str,
     assert found["steps"] == [[epoch] for epoch in EPOCHS]
     assert all(found["scores"])
     assert found["rising"]
+    assert found["cost"]
     assert finished(found["last"])
     assert found["last"]["metrics"] == found["history"] == found["stored"]
 
@@ -113,6 +124,10 @@ def test_what_is_stored_is_not_computed_again(sealed: dict[str, Any]) -> None:
     assert [entry["step"] for entry in found["history"]] == EPOCHS
     assert found["history"][-1]["metrics"] == found["first"]["metrics"]
     assert found["score"]
+    stored, anew = found["other scores"]
+    assert stored == pytest.approx(anew, abs=1e-6)
+    assert 0 < stored != found["first"]["metrics"]["val_nll"]
+    assert found["reused"] == [True, False]
 
 
 def test_what_is_damaged_is_computed_again(sealed: dict[str, Any]) -> None:
@@ -126,16 +141,7 @@ def test_what_is_damaged_is_computed_again(sealed: dict[str, Any]) -> None:
 
 def test_a_trial_waits_for_another_that_computes_the_same(sealed: dict[str, Any]) -> None:
     found = sealed["waiting_for_another_that_finishes"]
-    assert found["waiting"] == {
-        "status": "waiting",
-        "reason": "",
-        "reused": False,
-        "epoch": 0,
-        "done": False,
-        "metrics": {},
-        "storage_failed": False,
-        "memory_failed": False,
-    }
+    assert found["waiting"] == NOTHING_YET
     assert found["infinite"]
     assert finished(found["other"])
     assert finished(found["then"], reused=True)
@@ -159,6 +165,10 @@ def test_a_trial_does_not_wait_for_good(sealed: dict[str, Any]) -> None:
 def test_an_actor_lets_go_of_what_it_leaves_unfinished(sealed: dict[str, Any]) -> None:
     found = sealed["another_configuration_midway"]
     assert found["blocked"] == "waiting"
+    assert found["waiting"] == {**NOTHING_YET, "history": []}
+    assert found["infinite"]
+    assert found["anew"]
+    assert found["steps"] == [[epoch] for epoch in EPOCHS]
     assert found["reset"] is True
     assert found["other"] == "finished"
     assert finished(found["own"])
@@ -220,6 +230,15 @@ def test_a_configuration_that_fails_is_not_tried_again(sealed: dict[str, Any]) -
     assert found["left"] == 0
 
 
+def test_without_memory_the_state_stays_for_a_trial_that_shares_the_device_with_none(
+    sealed: dict[str, Any],
+) -> None:
+    found = sealed["a_device_whose_memory_does_not_suffice_midway"]
+    assert found["reports"] == ["running", "OutOfMemoryError: CUDA out of memory"]
+    assert found["last"]["memory_failed"]
+    assert found["left"] == 1
+
+
 def test_a_device_that_cannot_be_taken_is_told_by_the_first_step(sealed: dict[str, Any]) -> None:
     found = sealed["a_device_that_cannot_be_taken"]
     assert (found["status"], found["done"], found["raised"]) == ("broken", False, True)
@@ -249,6 +268,7 @@ def test_what_is_missing_is_a_failed_trial_that_names_it(
 def test_a_damaged_upstream_is_computed_again(sealed: dict[str, Any]) -> None:
     found = sealed["an_upstream_that_is_damaged"]
     assert finished(found["last"])
+    assert found["carried"]
     assert found["again"]
     assert found["key"]
     assert "damaged" in found["notices"][0]
@@ -262,6 +282,7 @@ def test_a_resumed_trial_ends_where_an_uninterrupted_one_does(sealed: dict[str, 
     assert found["steps"] == EPOCHS
     assert found["bitwise"]
     assert found["seconds"]
+    assert found["early"] == 0
     assert found["left"] == 0
 
 

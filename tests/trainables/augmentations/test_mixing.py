@@ -244,3 +244,92 @@ def test_mixup_goes_between_the_two_inputs_and_nearer_to_the_own() -> None:
     assert len(ratios.unique()) == 2
     assert ratios.unique().sum() == pytest.approx(1)
     assert torch.equal(mixed[:, 0].round(), pairs.inputs[:, 0])
+
+
+BATCH, ALPHA = 6, 0.4
+IMAGES = torch.randn(BATCH, 1, 5, 9, generator=torch.Generator().manual_seed(0))
+TARGETS = torch.tensor([0, 1, 2, 2, 1, 0])
+
+
+def linear_network() -> Network:
+    torch.manual_seed(1)
+    return Network(nn.Flatten(), nn.Linear(45, 3))
+
+
+def drawn_by_hand(seed: int) -> tuple[Tensor, np.random.Generator]:
+    """Return the order of a batch's partners, and what its ratios are drawn from."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(BATCH, generator=generator)
+    return order, np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
+
+
+def loss_of(name: str, seed: int, network: Network, **parameters: Any) -> tuple[Tensor, Tensor]:
+    method = AUGMENTATIONS.build(name, alpha=ALPHA, **parameters)
+    drawn = method.draw(network, IMAGES, torch.Generator().manual_seed(seed))
+    rows = torch.arange(BATCH)
+    return method.training_loss(network, build_loss("ce"), IMAGES, TARGETS, rows, *drawn)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_mixup_and_cutmix_are_what_their_papers_say(seed: int) -> None:
+    network, cross_entropy = linear_network(), nn.functional.cross_entropy
+    order, source = drawn_by_hand(seed)
+    share = source.beta(ALPHA, ALPHA)
+    share = max(share, 1 - share)
+    own = network(share * IMAGES + (1 - share) * IMAGES[order])
+    mixed = share * cross_entropy(own, TARGETS) + (1 - share) * cross_entropy(own, TARGETS[order])
+    loss, logits = loss_of("mixup", seed, network)
+    torch.testing.assert_close(logits, own)
+    torch.testing.assert_close(loss, mixed)
+
+    order, source = drawn_by_hand(seed)
+    side = (1 - source.beta(ALPHA, ALPHA)) ** 0.5
+    inside = []
+    for length in (5, 9):
+        centre, half = int(source.integers(length)), int(length * side) // 2
+        inside.append([centre - half <= place < centre + half for place in range(length)])
+    box = torch.tensor(inside[0])[:, None] & torch.tensor(inside[1])
+    pasted = network(torch.where(box, IMAGES[order], IMAGES))
+    share = 1 - float(box.float().mean())
+    mixed = share * cross_entropy(pasted, TARGETS)
+    mixed = mixed + (1 - share) * cross_entropy(pasted, TARGETS[order])
+    loss, logits = loss_of("cutmix", seed, network)
+    torch.testing.assert_close(logits, pasted)
+    torch.testing.assert_close(loss, mixed)
+
+
+@pytest.mark.parametrize("variant", ["l", "a"])
+def test_mit_solves_two_mixtures_for_both_sides(variant: str) -> None:
+    seen: list[Tensor] = []
+
+    class Watching(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            seen.append(images)
+            return images.flatten(1)
+
+    network = linear_network()
+    network.extractor = Watching()
+    loss, logits = loss_of("mit", 3, network, margin=0.3, variant=variant)
+    order, source = drawn_by_hand(3)
+    draws = source.beta(ALPHA, ALPHA, size=(1024, 2))
+    pairs = [(max(a, 1 - a), min(b, 1 - b)) for a, b in draws]
+    ratios = next(pair for pair in pairs if pair[0] - pair[1] >= 0.3)
+    for images, ratio in zip(seen, ratios, strict=True):
+        expected = ratio * IMAGES + (1 - ratio) * IMAGES[order]
+        torch.testing.assert_close(images.float(), expected)
+    # Of a linear network the two sides are those of the unmixed images.
+    with torch.no_grad():
+        own = network(IMAGES)
+    torch.testing.assert_close(logits.float(), own, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        loss.float(), nn.functional.cross_entropy(own, TARGETS), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_every_step_of_mit_is_mixed_anew() -> None:
+    layers = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Conv2d(2, 3, 1), nn.Flatten())
+    network = Network(layers, nn.Linear(135, 3))
+    method = AUGMENTATIONS.build("mit", variant="a")
+    _, ratios = method.draw(network, IMAGES, torch.Generator().manual_seed(0))
+    assert ratios.shape == (3, 2)
+    assert len(ratios.unique()) == 6

@@ -36,6 +36,27 @@ def test_split(name: str, channels: int, size: int) -> None:
     check(name, channels, size)
 
 
+@pytest.mark.parametrize("name", ["vit_b_16", "alexnet"])
+def test_other_channels_change_nothing_else_of_the_first_layer(name: str) -> None:
+    layers = []
+    for channels in (3, 1):
+        with torch.device("meta"):
+            network = build_model(f"torchvision:{name}", 4, ImageShape(channels, 64))
+        convolutions = [m for m in network.modules() if isinstance(m, torch.nn.Conv2d)]
+        layers.append([str(convolution) for convolution in convolutions])
+    first, *others = layers[1]
+    assert [first.replace("Conv2d(1,", "Conv2d(3,"), *others] == layers[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("vit_b_32", 96), ("maxvit_t", 448), ("googlenet", 96), ("inception_v3", 96)]
+)
+def test_networks_that_want_to_be_told_something_are(name: str, size: int) -> None:
+    with torch.device("meta"):
+        network = build_model(f"torchvision:{name}", 4, ImageShape(3, size))
+    assert network.train()(torch.empty(2, 3, size, size, device="meta")).shape == (2, 4)
+
+
 @pytest.mark.parametrize("name", ["vit_small_patch16_224", "swin_tiny_patch4_window7_224"])
 def test_networks_of_the_papers_on_64_pixels(name: str) -> None:
     network = build_model(f"timm:{name}", 200, ImageShape(3, 64))

@@ -12,7 +12,8 @@ import torch
 
 from trainables.common.errors import InputError
 from trainables.data import ImageShape
-from trainables.models import Network, build_model, model_names
+from trainables.models import Network, build_model, model_names, register_model
+from trainables.models.wide_resnet import _biased
 
 # Counted in the released codes of the papers; "64" marks the Tiny-ImageNet form.
 RELEASED = {
@@ -35,6 +36,7 @@ RELEASED = {
 }
 # Well known from the families' papers and public reimplementations.
 WELL_KNOWN = {
+    ("resnet8", 10, 32): 75290,
     ("resnet18", 10, 32): 11173962,
     ("resnet20", 10, 32): 269722,
     ("resnet110-cifar", 10, 32): 1727962,
@@ -142,6 +144,22 @@ def test_activations_keep_their_scale_at_the_start(name: str) -> None:
     assert 0.02 < logits.std() < 20
 
 
+@pytest.mark.parametrize("name", ["resnet18", "wrn-16-4", "densenet40"])
+def test_convolutions_begin_as_he_et_al_say(name: str) -> None:
+    torch.manual_seed(0)
+    for layer in build_model(name, 10, ImageShape(3, 32)).modules():
+        if isinstance(layer, torch.nn.Conv2d) and layer.weight.numel() > 2000:
+            sums = layer.out_channels * layer.kernel_size[0] ** 2
+            assert layer.weight.std().item() == pytest.approx((2 / sums) ** 0.5, rel=0.1)
+
+
+def test_biases_of_convolutions_begin_at_zero() -> None:
+    layers = [*_biased(3, ImageShape(3, 8), blocks=1, factor=1).modules()]
+    biases = [layer.bias for layer in layers if isinstance(layer, torch.nn.Conv2d)]
+    assert len(biases) > 6
+    assert all(bias is not None and not bias.any() for bias in biases)
+
+
 def test_tiny_imagenet_form_pools_to_two_by_two() -> None:
     with torch.device("meta"):
         assert build_model("resnet50", 200, ImageShape(3, 64)).feature_dim == 4 * 2048
@@ -235,6 +253,16 @@ def test_numbers_below_one_are_refused(key: str) -> None:
 def test_densenet_names_the_smallest_image() -> None:
     with pytest.raises(InputError, match=r"size 4 are too small.*needs at least 8"):
         build_model("densenet121", 10, ImageShape(3, 4))
+    with torch.device("meta"):
+        build_model("densenet121", 10, ImageShape(3, 8))
+
+
+def test_a_name_stands_for_one_network() -> None:
+    with pytest.raises(ValueError, match="model 'convnet' is registered twice"):
+        register_model("convnet")(build_model)
+    assert not any(name.endswith(":") for name in model_names())
+    assert set(IMAGES) < set(model_names()) > {"gpool-cnn", "deeplabv3-small"}
+    assert not {"gpool-cnn", "deeplabv3-small"} & set(IMAGES)
 
 
 def test_libraries_are_imported_only_when_asked_for() -> None:

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from trainables.refinements import HeadsTogether, HeadTrainer, _together, build_refinement
+from trainables.refinements import (
+    REFINEMENTS,
+    HeadsTogether,
+    HeadTrainer,
+    _together,
+    build_refinement,
+)
 from trainables.refinements.macal import MaCCal
 
 ROWS, FEATURES, CLASSES, EPOCHS = 130, 12, 5, 4
@@ -24,7 +30,7 @@ TST = [{"lr": 0.05}, {"lr": 0.2}, {"lr": 0.1}]
 
 def trainer(name: str, seed: int, **parameters: Any) -> HeadTrainer:
     return HeadTrainer(
-        build_refinement(name, epochs=EPOCHS, **parameters),
+        build_refinement(name, **{"epochs": EPOCHS, **parameters}),
         VIEWS,
         LABELS,
         num_classes=CLASSES,
@@ -38,6 +44,11 @@ def trainer(name: str, seed: int, **parameters: Any) -> HeadTrainer:
 def trainers(name: str, **common: Any) -> list[HeadTrainer]:
     if name == "tst-wide":
         return [trainer("tst", seed, lr=0.1, latent_dim=2 + seed) for seed in range(3)]
+    if name == "macal-wide":  # Two of one seed, and all of about the same size.
+        return [
+            trainer("macal", seed, hidden=hidden, q0=0.2 + seed / 2, **common)
+            for seed, hidden in ((0, 8), (1, 7), (0, 9), (0, 8))
+        ]
     own = MACAL if name == "macal" else TST
     return [trainer(name, seed, **{**values, **common}) for seed, values in enumerate(own)]
 
@@ -61,6 +72,8 @@ def trainers(name: str, **common: Any) -> list[HeadTrainer]:
         ("tst", {}),
         ("tst", {"latent_dim": 3}),
         ("tst-wide", {}),
+        ("macal-wide", {}),
+        ("macal-wide", {"q_role": "keep", "inference": "last"}),
     ],
 )
 def test_together_is_one_by_one(name: str, common: dict[str, Any]) -> None:
@@ -125,6 +138,47 @@ def test_one_that_diverges_leaves_the_others_alone() -> None:
     assert not all(torch.isfinite(p).all() for p in members[1].head.parameters())
     together.drop(members[1])
     assert together.train_epoch()[0] == pytest.approx(alone.train_epoch(), abs=1e-5)
+
+
+OTHERWISE: dict[str, Any] = {
+    "gamma": 0.6,
+    "q0": 0.2,
+    "eta_init": 0.3,
+    "eta_final": 0.2,
+    "lr": 0.03,
+    "hidden": 11,
+    "masked": False,
+    "restrict_gradient": False,
+    "restructure": False,
+    "sparsity": "adaptive",
+    "resample": "epoch",
+    "first_step": 0,
+    "inference": "dense",
+    "feedback": "training",
+    "q_role": "keep",
+    "optimizer": "masked",
+    "zero_masked": True,
+    "views": "original",
+    "epochs": 2,
+}
+
+
+@pytest.mark.parametrize("name", REFINEMENTS.parameter_names("macal"))
+def test_whoever_may_be_trained_together_is_as_if_alone(name: str) -> None:
+    """Whichever setting two differ in: they are refused, or their figures are their own."""
+    usual: dict[str, Any] = {"hidden": 10, "epochs": EPOCHS}
+    settings = [usual, {**usual, name: OTHERWISE[name]}]
+    alone, members = ([trainer("macal", 0, **own) for own in settings] for _ in range(2))
+    try:
+        together = HeadsTogether(members)
+    except ValueError:
+        return
+    for _ in range(2):
+        expected = [one.train_epoch() for one in alone]
+        for figures, wanted in zip(together.train_epoch(), expected, strict=True):
+            assert figures == pytest.approx(wanted, abs=1e-5)
+        for one, logits in zip(alone, together.logits(VIEWS[0]), strict=True):
+            torch.testing.assert_close(logits, one.head(VIEWS[0]), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(

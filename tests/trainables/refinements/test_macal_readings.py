@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.refinements import HeadTrainer, build_refinement
-from trainables.refinements.macal import MaCCal, MaskedHead, clip_bound
+from trainables.refinements.macal import MaCCal, MaskedHead
 
 MakeTrainer = Callable[..., HeadTrainer]
 EPOCHS = 4
@@ -24,6 +24,12 @@ COMMON: dict[str, Any] = {
     "optimizer": "masked",
     "zero_masked": False,
     "restrict_gradient": True,
+    "sparsity": "decaying",
+    "first_step": 1,
+    "gamma": 0.8,
+    "q0": 0.5,
+    "eta_init": 0.1,
+    "eta_final": 0.001,
 }
 READINGS: list[dict[str, Any]] = [
     {"feedback": "dense"},
@@ -43,6 +49,10 @@ READINGS: list[dict[str, Any]] = [
     {"zero_masked": True, "resample": "batch", "inference": "last", "feedback": "deployed"},
     {"zero_masked": True, "optimizer": "plain", "inference": "last"},
     {"restructure": False, "q_role": "drop", "resample": "batch"},
+    {"sparsity": "fixed", "q0": 0.3},
+    {"sparsity": "adaptive", "eta_init": 0.07},
+    {"first_step": 0, "eta_init": 0.2, "eta_final": 0.05},
+    {"gamma": 0.3, "eta_final": 0.02},
 ]
 
 
@@ -64,7 +74,7 @@ class Naive:
             weight_decay=self.settings.weight_decay,
         )
         self.velocities = [torch.zeros_like(weight) for weight in self.weights]
-        self.q, self.q_used = 0.5, 0.5
+        self.q = self.q_used = reading["q0"]
 
     @property
     def kept(self) -> float:
@@ -139,10 +149,16 @@ class Naive:
         }[self.reading["feedback"]]()
         confidence, predicted = outputs.detach().softmax(1).max(1)
         accuracy = float((predicted == labels).double().mean())
-        change = float(confidence.double().mean()) - self.trainer.refinement.gamma * accuracy  # type: ignore[attr-defined]
-        bound = clip_bound(0.1, 0.001, epoch + 1, EPOCHS)
+        change = float(confidence.double().mean()) - self.reading["gamma"] * accuracy
+        bound = self.bound(epoch)
         self.q = min(1.0, max(0.0, self.q + min(bound, max(-bound, change))))
         return self.q
+
+    def bound(self, epoch: int) -> float:
+        first, last = self.reading["eta_init"], self.reading["eta_final"]
+        passed = (epoch + self.reading["first_step"]) / EPOCHS
+        decaying = first ** (1 - passed) * last**passed
+        return {"fixed": 0.0, "adaptive": first, "decaying": decaying}[self.reading["sparsity"]]
 
 
 @pytest.mark.parametrize("reading", READINGS, ids=str)
@@ -150,7 +166,7 @@ def test_a_reading_is_what_it_says(
     reading: dict[str, Any], make_trainer: MakeTrainer, problem: tuple[list[Tensor], Tensor]
 ) -> None:
     reading = {**COMMON, **reading}
-    settings = {"epochs": EPOCHS, "gamma": 0.8, "hidden": 10, "lr": 0.02, **reading}
+    settings = {"epochs": EPOCHS, "hidden": 10, "lr": 0.02, **reading}
     trainer, twin = make_trainer("macal", **settings), make_trainer("macal", **settings)
     naive = Naive(twin, reading)
     for epoch in range(EPOCHS):

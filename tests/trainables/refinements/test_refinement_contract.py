@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from trainables.common.errors import InputError
-from trainables.refinements import REFINEMENTS, HeadTrainer, Refinement, build_refinement
+from trainables.refinements import (
+    REFINEMENTS,
+    HeadTrainer,
+    Refinement,
+    _trainer,
+    build_refinement,
+)
 
 NAMES = REFINEMENTS.names()
 MakeTrainer = Callable[..., HeadTrainer]
@@ -116,12 +122,90 @@ def test_it_learns(name: str, make_trainer: MakeTrainer, problem: Problem) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_figures_are_finite_fractions(name: str, make_trainer: MakeTrainer) -> None:
-    figures = make_trainer(name).train_epoch()
-    assert {"train_loss", "train_accuracy", "train_confidence"} <= figures.keys()
-    assert all(isinstance(value, float) for value in figures.values())
-    assert 0 <= figures["train_accuracy"] <= 1
-    assert 0.25 <= figures["train_confidence"] <= 1
+def test_figures_are_means_over_the_rows_of_all_steps(
+    name: str, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer(name)
+    trainer.batch_size = 60  # A short step at the end counts by its rows.
+    seen: list[tuple[Tensor, Tensor, Tensor]] = []
+    ask = trainer.refinement.batch_loss
+
+    def noted(head: Any, features: Tensor, targets: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
+        loss, logits = ask(head, features, targets, noise)
+        seen.append((loss.detach().expand(len(targets)), logits.detach(), targets))
+        return loss, logits
+
+    monkeypatch.setattr(trainer.refinement, "batch_loss", noted)
+    figures = trainer.train_epoch()
+    losses, logits, targets = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    assert len(targets) == 256
+    confidence, predicted = logits.softmax(1).max(1)
+    expected = {
+        "train_loss": losses.mean(),
+        "train_accuracy": (predicted == targets).float().mean(),
+        "train_confidence": confidence.mean(),
+    }
+    assert {key: figures[key] for key in expected} == pytest.approx(
+        {key: float(value) for key, value in expected.items()}, abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("feedback", ["dense", "deployed"])
+def test_a_second_pass_measures_all_rows_in_parts_of_any_size(
+    feedback: str, make_trainer: MakeTrainer, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_trainer, "EVALUATION_BATCH", 100)
+    trainer, told = make_trainer("macal", feedback=feedback), []
+    end = trainer.refinement.end_epoch
+
+    @torch.no_grad()
+    def noted(head: Any, accuracy: float, confidence: float) -> dict[str, float]:
+        logits = trainer.refinement.feedback_logits(head, problem[0][0])
+        confidences, predicted = logits.softmax(1).max(1)
+        expected = (predicted == problem[1]).double().mean(), confidences.mean()
+        told.append(([accuracy, confidence], [float(value) for value in expected]))
+        return end(head, accuracy, confidence)
+
+    monkeypatch.setattr(trainer.refinement, "end_epoch", noted)
+    trainer.train_epoch()
+    ((found, expected),) = told
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_linear_head_is_trained_as_a_plain_loop_would(
+    make_trainer: MakeTrainer, problem: Problem
+) -> None:
+    trainer, twin = (make_trainer("tst", lr=0.03) for _ in range(2))
+    plain = torch.nn.Linear(12, 4)
+    plain.load_state_dict(twin.head.state_dict())
+    steps = torch.optim.SGD(plain.parameters(), lr=0.03, momentum=0.9, weight_decay=5e-4)
+    for epoch in range(3):
+        trainer.train_epoch()
+        order, _ = twin.draw_order()
+        for rows in order.split(16):
+            steps.zero_grad()
+            logits = plain(problem[0][epoch % 2][rows])
+            torch.nn.functional.cross_entropy(logits, problem[1][rows]).backward()
+            steps.step()
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(trainer.head.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "sizes"),
+    [
+        ("tst", {}, [(5, 6)]),
+        ("tst", {"latent_dim": 2}, [(6, 6), (2, 6), (5, 2)]),
+        ("vtst", {"latent_dim": 2}, [(6, 6), (2, 6)] * 2 + [(5, 2)]),
+        ("vtst", {}, [(384, 6), (128, 384)] * 2 + [(5, 128)]),
+        ("macal", {}, [(128, 6), (5, 128)]),
+        ("macal", {"hidden": 3}, [(3, 6), (5, 3)]),
+        ("macal", {"restructure": False}, [(5, 6)]),
+    ],
+)
+def test_layers_of_a_head(name: str, parameters: dict[str, Any], sizes: list[Any]) -> None:
+    head = build_refinement(name, **parameters).build_head(6, 5)
+    assert [tuple(weight.shape) for weight in head.parameters() if weight.ndim == 2] == sizes
 
 
 @pytest.mark.parametrize("name", NAMES)

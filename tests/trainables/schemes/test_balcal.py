@@ -159,6 +159,61 @@ def test_search_meets_its_target() -> None:
         assert confidence.item() == pytest.approx(delta * accuracy.item(), abs=1e-3)
 
 
+def searched(linear: Tensor, frame: Tensor, targets: Tensor, delta: float) -> float:
+    """Bisect as the paper's code does; only what comes nearer than the linear one alone counts."""
+
+    def gap(weight: float) -> float:
+        probs = (weight * linear + (1 - weight) * frame).softmax(1)
+        confidence, predicted = probs.max(1)
+        accuracy = (predicted == targets).to(confidence.dtype).mean()
+        return float(confidence.mean() - delta * accuracy)
+
+    if gap(1) < 0:
+        return 1.0
+    found, low, high = 1.0, 0.0, 1.0
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        if abs(gap(middle)) < abs(gap(1)):
+            found = middle
+        low, high = (middle, high) if gap(middle) < 0 else (low, middle)
+    return found
+
+
+@pytest.mark.parametrize("sharpness", [0.3, 3.0, 20.0])
+@pytest.mark.parametrize("delta", [0.2, 0.9, 1.7])
+def test_search_is_a_bisection(sharpness: float, delta: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    targets = torch.randint(4, (200,), generator=generator)
+    linear = torch.randn(200, 4, generator=generator, dtype=torch.float64)
+    linear[torch.arange(200), targets] += 1
+    frame = nn.functional.normalize(torch.randn(200, 4, generator=generator).double(), dim=1)
+    expected = searched(sharpness * linear, frame, targets, delta)
+    assert balancing_weight(sharpness * linear, frame, targets, delta) == pytest.approx(expected)
+
+
+def test_the_second_classifier_is_an_adaptor_and_the_frame() -> None:
+    torch.manual_seed(0)
+    for classes in (3, 70):  # Fewer and more than the features, 64.
+        network = SCHEMES.build("balcal").attach(
+            build_model("convnet", classes, ImageShape(1, 8)), classes
+        )
+        assert isinstance(network, BalancedNetwork)
+        network.eval()
+        features, width = torch.randn(5, 64), max(64, classes)
+        with torch.no_grad():
+            linear, frame = network.both(features)
+            padded = torch.cat([features, torch.zeros(5, width - 64)], dim=1)
+            hidden = network.adaptor[2](network.adaptor[0](padded).relu())
+            added = network.adaptor[5](network.adaptor[3](hidden).relu())
+            adapted = network.adaptor_end[0](padded + added).relu()
+        assert hidden.shape == (5, width // 2)
+        cosines = adapted / adapted.norm(dim=1, keepdim=True) @ network.frame
+        torch.testing.assert_close(frame, cosines)
+        torch.testing.assert_close(linear, network.classifier(features))
+        mixed = 0.8 * linear + 0.2 * frame
+        torch.testing.assert_close(network.classify(features), mixed)
+
+
 def test_epoch_sets_the_weight_that_inference_uses() -> None:
     torch.manual_seed(0)
     scheme, loss = SCHEMES.build("balcal", delta=0.9), build_loss("ce")

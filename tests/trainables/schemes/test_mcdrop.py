@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 from trainables.data import ImageShape
@@ -42,6 +43,17 @@ def test_training_drops_at_random_and_features_stay_whole() -> None:
     network.eval()
     images = torch.randn(5, 1, 8, 8)
     assert torch.equal(network.features(images), network.extractor(images))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.8])
+def test_training_drops_at_the_rate_and_keeps_the_mean(rate: float) -> None:
+    network = dropout_network(rate).train()
+    network.classifier = torch.nn.Linear(64, 64)
+    torch.nn.init.eye_(network.classifier.weight)
+    torch.nn.init.zeros_(network.classifier.bias)
+    found = network.classify(torch.ones(200, 64))
+    assert abs((found == 0).float().mean() - rate) < 0.02
+    torch.testing.assert_close(found[found > 0].unique(), torch.tensor([1 / (1 - rate)]))
 
 
 def test_extreme_logits_keep_their_mean_probability() -> None:

@@ -83,6 +83,17 @@ def test_frozen_parameters_stand_still_against_momentum_and_decay(
         assert len(free) == [11, 9, 6, 3][epoch]
 
 
+@pytest.mark.parametrize("groups", ["block", "stage"])
+def test_whole_groups_are_frozen_from_the_top(groups: str) -> None:
+    network = build_model("resnet8", 3, ImageShape(1, 8))
+    scheme, found = ProgressivelyLayerPeeled(groups=groups), parameter_groups(network, groups)
+    for epoch in (5, 3, 0):
+        scheme.start_epoch(network, epoch, 6)
+        learning = len(found) - scheme.frozen_groups(len(found), epoch, 6)
+        free = [{parameter.requires_grad for parameter in group} for group in found]
+        assert free == [{place < learning} for place in range(len(found))]
+
+
 def test_an_interrupted_training_finds_its_place() -> None:
     scheme = ProgressivelyLayerPeeled()
     paths = []

@@ -126,6 +126,32 @@ def test_the_same_seed_gives_the_same_weights(method: str) -> None:
     assert not same(weights(run(trainer(METHODS[method], seed=1), 2)), first)
 
 
+def test_what_a_scheme_draws_follows_the_seed_alone() -> None:
+    frames = []
+    for seed in (0, 0, 1):
+        torch.rand(3)
+        frames.append(trainer(METHODS["balcal"], seed=seed).network.get_buffer("frame"))
+    assert torch.equal(frames[0], frames[1])
+    assert not torch.allclose(frames[0], frames[2], atol=1e-2)
+
+
+def test_loss_and_scheme_hear_of_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, told = trainer(), []
+    loss, scheme = made.method.loss, made.method.scheme
+    monkeypatch.setattr(loss, "start_epoch", lambda epoch: told.append(("loss", epoch)))
+    for name in ("start_epoch", "end_epoch"):
+        monkeypatch.setattr(
+            scheme, name, lambda _, *numbers, name=name: told.append((name, *numbers)) or {"x": 2.0}
+        )
+    figures = [made.train_epoch() for _ in range(2)]
+    assert told == [
+        event
+        for epoch in (0, 1)
+        for event in (("loss", epoch), ("start_epoch", epoch, 4), ("end_epoch", epoch))
+    ]
+    assert {each["x"] for each in figures} == {2.0}
+
+
 @pytest.mark.parametrize(
     ("method", "model"), [*((name, "convnet") for name in METHODS), ("ce", "resnet110-sd")]
 )
@@ -476,11 +502,13 @@ def test_whatever_else_is_computed_changes_no_training() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_networks_are_placed_in_the_fast_memory_format() -> None:
+def test_networks_are_placed_in_the_fast_memory_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     network = place(seeded_network("convnet", facts(), 0), CPU)
     kernels = [p for p in network.parameters() if p.ndim == 4 and p.shape[1] > 1]
     assert kernels
     assert all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
+    assert not torch.backends.cudnn.allow_tf32  # Else float32 has ten bits on a GPU.
 
 
 @pytest.mark.gpu

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from trainables import stages
 from trainables.common.errors import StorageError
 from trainables.stages import RefineStage, networks, refine
 from trainables.stages.networks import restore_network
+from trainables.stages.protocols import protocol_from
 from trainables.stages.refine import FEATURE_VIEWS, load_features
 from trainables.store.artifacts import Artifact
 
@@ -155,6 +158,41 @@ def test_a_refinement_is_trained_on_the_views_that_it_names(
         run = workshop.open(request(workshop.prepared, "refine", part, trained))
         assert isinstance(run, RefineStage)
         assert len(run.trainer._views) == count
+
+
+def test_whoever_finds_features_is_told_what_they_cost(workshop: Workshop) -> None:
+    trained = workshop.compute(request(workshop.prepared, protocol={"epochs": 1}, seed=1))
+    spent = [load_features(trained, workshop.store, workshop.data)[1] for _ in range(2)]
+    (path,) = (
+        p
+        for p in workshop.store.root.rglob("record.json")
+        if "features" in p.parts and json.loads(p.read_text())["upstream"] == trained.key
+    )
+    assert spent == [0.0, json.loads(path.read_text())["seconds"]]
+    assert spent[1] > 0
+
+
+@pytest.mark.parametrize(("asked", "used"), [(None, "crop-flip"), ("none", "none")])
+def test_views_are_augmented_as_the_training_was(asked: str | None, used: str) -> None:
+    protocol = protocol_from({"epochs": 1, "batch_size": 8, "lr": 0.1, "augmentation": asked})
+    inputs = SimpleNamespace(augmentation="crop-flip")
+    data: Any = SimpleNamespace(prepared=SimpleNamespace(info=SimpleNamespace(inputs=inputs)))
+    trained: Any = SimpleNamespace(record={"request": {"protocol": protocol.to_dict()}})
+    assert refine._augmentation(trained, data) == used
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"), [("sgd", (0.5, 0.3)), ("adam", (0.9, 5e-4)), ("adamw", (0.9, 5e-4))]
+)
+def test_a_head_moves_as_its_network_did_if_that_was_by_sgd(
+    workshop: Workshop, trained: Artifact, optimizer: str, expected: tuple[float, float]
+) -> None:
+    own = {"optimizer": optimizer, "momentum": 0.5, "weight_decay": 0.3}
+    run = workshop.open(request(workshop.prepared, "refine", MACAL, trained, protocol=own))
+    assert isinstance(run, RefineStage)
+    steps = run.trainer.optimizer
+    assert (steps.momentum, steps.weight_decay) == expected
+    assert run.trainer.batch_size == 50
 
 
 def test_without_augmentation_all_views_are_one(workshop: Workshop) -> None:

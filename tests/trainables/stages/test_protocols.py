@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import FrozenInstanceError
+import math
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trainables.common.errors import InputError
 from trainables.stages.protocols import (
@@ -45,6 +48,20 @@ PUBLISHED = {
 }
 OURS = {"digits", "cifar-cpu"}
 OTHERS = {"chen2017-voc"}  # Of papers whose figures are not repeated here.
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Protocol:
+    """Draw a protocol whose every field that counts epochs may have any value."""
+    epochs = draw(st.integers(1, 12))
+    schedule = draw(st.sampled_from(["constant", "step", "cosine", "poly"]))
+    steps: dict[str, Any] = {}
+    if schedule == "step":
+        found = draw(st.lists(st.integers(1, epochs), min_size=1, max_size=3))
+        steps = {"milestones": tuple(sorted(found)), "decay": draw(st.sampled_from([0.1, 0.5, 1]))}
+    below = st.integers(0, epochs - 1)
+    own = {"epochs": epochs, "warmup": draw(below), "keep_after": draw(below)}
+    return Protocol(**{**PLAIN, **own}, schedule=schedule, keep="best_val_nll", **steps)
 
 
 def test_every_protocol_is_ours_or_published() -> None:
@@ -148,10 +165,41 @@ def test_short_forms_always_run(name: str, share: str) -> None:
     assert rates == sorted(rates, reverse=True)
 
 
-def test_warmup_is_shortened_too() -> None:
-    protocol = Protocol(**{**PLAIN, "epochs": 100}, warmup=20)
-    assert protocol.shortened(0.1).warmup == 2
-    assert protocol.shortened(0.01).warmup == 0
+@given(plans(), st.sampled_from([0.004, 0.05, 0.1, 1 / 3, 0.5, 0.75, 1]))
+@settings(max_examples=80, derandomize=True, database=None)
+def test_a_short_form_has_its_share_of_everything_that_is_counted_in_epochs(
+    plan: Protocol, share: float
+) -> None:
+    short = plan.shortened(share)
+    # Halves are rounded up; nothing that is due disappears, and something is left to do.
+    scaled = {n: math.floor(n * share + 0.5) for n in range(plan.epochs + 1)}
+    epochs = max(1, scaled[plan.epochs])
+    assert short == replace(
+        plan,
+        name=f"custom/{share:g}",
+        epochs=epochs,
+        milestones=tuple(max(1, scaled[epoch]) for epoch in plan.milestones),
+        warmup=min(scaled[plan.warmup], epochs - 1),
+        keep_after=min(scaled[plan.keep_after], epochs - 1),
+    )
+
+
+@given(plans())
+@settings(max_examples=80, derandomize=True, database=None)
+def test_rates_are_those_of_the_formulas(plan: Protocol) -> None:
+    for epoch in range(plan.epochs):
+        expected = plan.lr
+        since, whole = epoch - plan.warmup, plan.epochs - plan.warmup
+        if since < 0:
+            expected *= 1 - (plan.warmup - epoch) / (plan.warmup + 1)
+        elif plan.schedule == "step":
+            for milestone in plan.milestones:
+                expected *= 1 if epoch < milestone else plan.decay
+        elif plan.schedule == "cosine":
+            expected *= math.cos(math.pi * since / whole / 2) ** 2
+        elif plan.schedule == "poly":
+            expected *= (1 - since / whole) ** 0.9
+        assert learning_rate(plan, epoch) == pytest.approx(expected, rel=1e-9), epoch
 
 
 @pytest.mark.parametrize("share", ["0", "-1", "1.5", "ten", "", "nan", "0.1/0.1"])
@@ -216,6 +264,32 @@ def test_wrong_values_are_named(change: dict[str, Any], text: str) -> None:
         Protocol(**{**PLAIN, **change})
     with pytest.raises(InputError, match=text):
         protocol_from({**PLAIN, **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epochs": 1},
+        {"batch_size": 1},
+        {"momentum": 0},
+        {"weight_decay": 0},
+        {"warmup": 9},
+        {"keep": "best_val_nll", "keep_after": 9},
+        {**STEP, "milestones": (1, 10, 10)},
+        {**STEP, "decay": 1},
+        {"nesterov": True, "momentum": 0.1},
+        {"validation": 1},
+        {"validation": 0.999},
+        {"clip_norm": 1e-9},
+        {"augmentation": "scale-crop-flip"},
+        {"augmentation": "resized-crop-flip"},
+    ],
+)
+def test_values_at_the_ends_of_their_ranges_are_taken(change: dict[str, Any]) -> None:
+    made = Protocol(**{**PLAIN, **change})
+    assert {key: getattr(made, key) for key in change} == change
+    assert protocol_from({**PLAIN, **change}) == made
+    assert isinstance(made.validation, type(change.get("validation")))
 
 
 def test_protocols_are_frozen() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from small_stages import Workshop, request
 
 from trainables.common.errors import TrainingDivergedError
-from trainables.stages import StageRequest, StageRun
+from trainables.stages import StageRequest, StageRun, refine
 from trainables.stages.together import RefineTogether, open_together
 from trainables.store.artifacts import Artifact
 
@@ -43,7 +44,9 @@ def open_all(workshop: Workshop, requests: list[StageRequest]) -> StageRun:
     return open_together(requests[0], requests[1:], workshop.store, workshop.data)
 
 
-def test_every_one_is_stored_as_if_it_had_been_alone(workshop: Workshop, trained: Artifact) -> None:
+def test_every_one_is_stored_as_if_it_had_been_alone(
+    workshop: Workshop, trained: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
     requests = wanted(workshop, trained, seed=0)
     alone = Workshop.__new__(Workshop)
     alone.prepared, alone.data = workshop.prepared, workshop.data
@@ -55,16 +58,22 @@ def test_every_one_is_stored_as_if_it_had_been_alone(workshop: Workshop, trained
         link.parent.mkdir(exist_ok=True)
         if not link.exists():
             link.symlink_to(trained.directory)
-        expected.append(run_all(alone.open(one)))
+        run = alone.open(one)
+        run.ask_for("val_refinement")
+        expected.append(run_all(run))
+    # Another trial computed the features: whoever asks for them bears what they cost.
+    load = refine.load_features
+    monkeypatch.setattr(refine, "load_features", lambda *which: (load(*which)[0], 0.5))
     run = open_all(workshop, requests)
     assert isinstance(run, RefineTogether)
+    run.ask_for("val_refinement")
     run_all(run, seconds=30.0)
     for one, other in zip(requests, expected, strict=True):
         found = workshop.store.find("refine", one.key())
         assert found is not None
         assert found.record["metrics"] == pytest.approx(other.record["metrics"], abs=1e-4)
         assert [entry["step"] for entry in found.record["history"]] == [1, 2, 3]
-        assert found.record["seconds"] >= 10.0
+        assert found.record["seconds"] == (10.5 if one is requests[0] else 10.0)
         for name, tensor in other.tensors("head").items():
             torch.testing.assert_close(found.tensors("head")[name], tensor, atol=1e-4, rtol=0)
 
@@ -85,6 +94,8 @@ def test_one_that_cannot_share_the_pass_is_left_to_its_own_trial(
         wanted(workshop, trained, seed=2)[0],
         wanted(workshop, trained, seed=2, resample="batch")[1],
         request(workshop.prepared, "refine", {"tst": {"epochs": 3}}, trained, 2),
+        replace(wanted(workshop, trained, seed=2)[2], upstream=trained.key[::-1]),
+        replace(wanted(workshop, trained, seed=2)[2], stage="calibrate"),
     ]
     run = open_all(workshop, requests)
     assert not isinstance(run, RefineTogether)

@@ -210,6 +210,7 @@ def test_the_best_epoch_after_the_warm_up_is_kept(
     assert kept.record["kept_epoch"] == best + 1 < kept.record["epochs"] == 6
     assert torch.equal(kept.tensors("validation")["logits"], logits[best])
     assert kept.record["metrics"][f"val_{metric}"] == abs(values[best])
+    assert kept.record["metrics"]["train_loss"] == figures["train_loss"]
     with torch.no_grad():
         live = network_of(kept)(normalised(workshop.data.search.validation.values))
     torch.testing.assert_close(live, logits[best], rtol=1e-4, atol=1e-4)
@@ -269,7 +270,7 @@ def test_the_seed_of_a_calibration_decides_its_folds(
 
 def test_cached_features_equal_live_ones(workshop: Workshop, augmented: Artifact) -> None:
     cached, _ = load_features(augmented, workshop.store, workshop.data)
-    assert cached["views"].shape[:2] == (FEATURE_VIEWS, 400)
+    assert cached["views"].shape[:2] == (8, 400)
     network = network_of(augmented)
     train = workshop.data.search.train.values
     batcher = workshop.prepared.info.inputs.batcher(train)
@@ -362,10 +363,14 @@ def test_reported_metrics_are_not_those_of_the_fitting_rows(
     stage = workshop.open(request(workshop.prepared, "calibrate", {name: {}}, refined))
     metrics = stage.run_epoch()
     rows = refined.tensors("validation")
-    fitted = build_calibrator(name).fit(rows["logits"], rows["labels"])(rows["logits"])
+    calibrator = build_calibrator(name).fit(rows["logits"], rows["labels"])
+    fitted = calibrator(rows["logits"])
     on_fitting_rows = by_hand(fitted.double().numpy(), rows["labels"].numpy())
     assert metrics["val_nll"] > on_fitting_rows["nll"]
-    held_out = stage.outcome()[0]["validation"]["logits"]
+    files, facts = stage.outcome()
+    told = {n.removeprefix("fit_"): v for n, v in metrics.items() if n.startswith("fit_")}
+    assert facts["summary"] == told == calibrator.summary() != {}
+    held_out = files["validation"]["logits"]
     assert metrics["val_nll"] == pytest.approx(
         by_hand(held_out.double().numpy(), rows["labels"].numpy())["nll"], abs=1e-6
     )
@@ -570,14 +575,32 @@ def test_what_builds_on_a_network_uses_it_in_its_own_precision(
             where = stage.stage, stage.key
             _, tested = evaluate_on_test(workshop.store, *where, workshop.prepared)
             export_chain(workshop.store, *where, workshop.prepared.info, tmp_path / stage.key)
+            written = {path.name: path for path in (tmp_path / stage.key).rglob("*.*")}
+            links = ["weights"] if stage is network else ["weights", "head"]
+            assert {f"{name}.safetensors" for name in links} == {
+                name for name in written if name.endswith("safetensors")
+            }
+            assert str(workshop.prepared.directory) not in written["record.json"].read_text()
             outputs = load_chain(tmp_path / stage.key)(images)
             assert torch.equal(outputs, tested.tensors("test")["log_probs"])
+            precision = "bfloat16" if half else "float32"
+            assert tested.record["computed"]["precision"] == precision
         plain = network_of(network)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, half):
             expected = plain(normalised(images)).log_softmax(1)
         _, tested = evaluate_on_test(workshop.store, "train", network.key, workshop.prepared)
         found = tested.tensors("test")["log_probs"]
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_network_that_began_with_pretrained_weights_is_rebuilt_without_them(
+    workshop: Workshop, trained: Artifact
+) -> None:
+    fields = {**trained.record["request"], "model": "convnet@pretrained"}
+    began = replace(trained, record={**trained.record, "request": fields})
+    network, _ = networks.restore_network(began, workshop.prepared.info, workshop.data.device)
+    weights = trained.tensors("weights")
+    assert all(torch.equal(value, weights[name]) for name, value in network.state_dict().items())
 
 
 def test_a_record_without_a_precision_is_one_of_float32(
@@ -589,6 +612,22 @@ def test_a_record_without_a_precision_is_one_of_float32(
     network, _ = networks.restore_network(old, workshop.prepared.info, workshop.data.device)
     assert network.precision == "float32"
     assert StageRequest(**fields).key() == trained.key
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read"),
+        ("{", "cannot be read"),
+        ("[1]", "is no description of a chain in format 1"),
+        ('{"format": 2}', "is no description of a chain in format 1"),
+    ],
+)
+def test_a_folder_without_a_chain_is_named(tmp_path: Path, content: str | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / "chain.json").write_text(content)
+    with pytest.raises(InputError, match=rf"chain\.json {said}"):
+        load_chain(tmp_path)
 
 
 # -- what cannot be computed
@@ -648,7 +687,9 @@ def test_validation_logits_that_are_not_finite_are_noticed(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = workshop.open(request(workshop.prepared))
-    monkeypatch.setattr(train, "predict", lambda *_: torch.full((300, 10), math.inf))
+    logits = torch.zeros(300, 10)
+    logits[7, 3] = math.inf
+    monkeypatch.setattr(train, "predict", lambda *_: logits)
     with pytest.raises(TrainingDivergedError, match="validation logits became NaN or infinite"):
         run.run_epoch()
 
@@ -660,7 +701,8 @@ def test_validation_logits_that_are_not_finite_are_noticed(
 def test_an_objective_beyond_the_report_is_told_every_epoch_and_of_stored_outcomes(
     workshop: Workshop, name: str
 ) -> None:
-    wanted = request(workshop.prepared, protocol={"epochs": 2})
+    keep = "last" if name == "refinement" else "best_val_refinement"
+    wanted = request(workshop.prepared, protocol={"epochs": 2, "keep": keep})
     plain, asked = workshop.open(wanted), workshop.open(wanted)
     asked.ask_for(f"val_{name}")
     asked.ask_for("val_nll")  # Is there already.

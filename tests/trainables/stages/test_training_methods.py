@@ -181,6 +181,21 @@ def test_unknown_names_are_refused() -> None:
         AUGMENTATIONS.build("mixip")
     with pytest.raises(InputError, match="unknown training scheme 'pl'; there are: plp"):
         SCHEMES.build("pl")
+    with pytest.raises(ValueError, match="augmentation 'mixup' is registered twice"):
+        AUGMENTATIONS.register("mixup")(AUGMENTATIONS.get("mixup"))
+
+
+def test_a_method_has_at_most_one_part_of_a_kind() -> None:
+    with pytest.raises(InputError, match="unknown method 'cee'; there are: acls, "):
+        build_method({"cee": {}})
+    for parts, kind in (({"ce", "fl"}, "loss"), ({"plp", "mcdrop"}, "scheme")):
+        with pytest.raises(InputError, match=f"a method has one {kind} at most"):
+            build_method({name: {} for name in parts})
+    method = build_method({"mixup": {"alpha": 0.3}, "fl": {"gamma": 1.5}, "plp": {"gamma": 2}})
+    assert isinstance(method.loss, LOSSES.get("fl"))
+    found = [getattr(method.augmentation, "alpha", 0), getattr(method.loss, "gamma", 0)]
+    assert [*found, getattr(method.scheme, "gamma", 0)] == [0.3, 1.5, 2]
+    assert isinstance(build_method({"mixup": {}}).loss, LOSSES.get("ce"))
 
 
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS.names())

@@ -17,7 +17,7 @@ from trainables.common.errors import InputError
 from trainables.data.suites import SuiteData, auroc, find_suite, fpr_at_tpr, prepare_suite
 from trainables.data.suites.ood import PART
 from trainables.metrics import calibration_report
-from trainables.stages import evaluate_on_test, evaluate_suite, predictor
+from trainables.stages import evaluate_on_test, evaluate_suite, pooled, predictor
 from trainables.store.artifacts import Artifact
 
 
@@ -111,6 +111,15 @@ def test_other_images_are_another_evaluation(
         data = prepare_suite(f"ood-npz:{place}", tmp_path, workshop.prepared)
         keys.add(evaluate_suite(*where, data.directory)[1].key)
     assert len(keys) == 2
+
+
+def test_pools_of_two_suites_or_more_are_their_means() -> None:
+    metrics = {"a/auroc": 0.2, "b/auroc": 0.4, "a/fpr95": 1.0, "b/fpr95": 0.5, "alone/ece": 0.3}
+    metrics |= {"none/ece": 0.7, "c/ece": 0.1, "d/ece": 0.2, "e/ece": 0.6, "ab/auroc": 9.0}
+    pools = dict(zip("abcde", ["ood", "ood", "shift", "shift", "shift"], strict=True))
+    assert pooled(metrics, {**pools, "none": "", "alone": "single"}) == pytest.approx(
+        {"ood/auroc": 0.3, "ood/fpr95": 0.75, "shift/ece": 0.3}
+    )
 
 
 def test_what_is_missing_is_named(
