@@ -90,10 +90,17 @@ def test_an_accepted_address_keeps_its_host(kind: str, login: str, host: str) ->
             "postgresql://me@db/x?sslmode=verify-full",
         ),
         ("postgresql://me@db/x", "postgresql://me@db/x"),
+        ("postgresql+psycopg2://me:secret@db/x?a=b", "postgresql+psycopg2://me@db/x"),
+        ("http://me@db/x?sslmode=require", "http://db/x"),
         ("abfs://container@account.dfs.core.windows.net/x",) * 2,
         ("s3://KEY:SECRET@bucket/x", "s3://bucket/x"),
         ("sqlite:////home/me@work/#1/mlflow.db",) * 2,
         ("file:///home/me@work/mirror",) * 2,
+        ("local:///home/me@work/mirror",) * 2,
+        ("folder:/home/me@work/a?b#c",) * 2,
+        ("sqlite:////x/mlflow.db?key=secret", "sqlite:////x/mlflow.db"),
+        ("mlruns?key=secret", "mlruns"),
+        ("mlruns#secret", "mlruns"),
         ("memory://a/b",) * 2,
         ("mlruns", "mlruns"),
         ("https://me:pa/ss@host/x", "https://***"),
@@ -106,6 +113,29 @@ def test_an_accepted_address_keeps_its_host(kind: str, login: str, host: str) ->
 def test_what_is_left_can_be_used_again(address: str, left: str) -> None:
     assert redacted(address) == left
     assert redacted(left) == left
+
+
+def test_a_long_address_is_cut_for_a_message() -> None:
+    address = f"http://{'a' * 113}"
+    assert shown(address) == repr(address)
+    assert shown(f"{address}b") == repr(f"{address}...")
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "left"),
+    [
+        ("no answer from http://me:menace@host/x", "http://me:menace@host/x", "http://***@host/x"),
+        ("no answer, me, menace", "postgresql://me:menace@db/x", ", me, ***"),
+        ("no answer, abcd, ABC", "http://host/x?a=abc&b=abcd#abc", ", ***, ***"),
+        ("no answer, x=y", "http://host?x=y", ", ***"),
+        ("no answer, host", "http://host/host", ", host"),
+    ],
+)
+def test_secrets_go_from_a_text_as_a_whole_and_nothing_else_does(
+    text: str, address: str, left: str
+) -> None:
+    assert scrubbed(text, address).endswith(left)
+    assert scrubbed(text, address).startswith("no answer")
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,12 @@ def write(path: Path, members: dict[str, bytes], packing: int = zipfile.ZIP_DEFL
             archive.writestr(name, content)
 
 
-def claim_size(path: Path, size: int) -> None:
-    """Have the archive's directory claim an unpacked size of its last member."""
+def claim_size(path: Path, size: int, packed: bool) -> None:
+    """Have the archive's directory claim an unpacked size of its last member, or a packed too."""
     content = bytearray(path.read_bytes())
     entry = content.rindex(b"PK\x01\x02")
-    content[entry + 24 : entry + 28] = size.to_bytes(4, "little")
+    for place in (20, 24) if packed else (24,):
+        content[entry + place : entry + place + 4] = size.to_bytes(4, "little")
     path.write_bytes(content)
 
 
@@ -101,15 +102,20 @@ def test_a_member_that_is_no_array(tmp_path: Path, fault: str, key: str) -> None
     assert expected in status.detail
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_a_directory_that_claims_what_the_header_claims(tmp_path: Path, packing: int) -> None:
+def test_a_directory_that_claims_what_the_header_claims(
+    tmp_path: Path, packing: int, packed: bool
+) -> None:
     shape = (4 * 10**9 // 16, 4, 4, 1)
     content = headed("u1", shape)
     members = {f"{key}.npy": npy(array) for key, array in DATA.items() if key != "x_train"}
     write(tmp_path / "own.npz", {**members, "x_train.npy": content}, packing)
-    claim_size(tmp_path / "own.npz", len(content) + 4 * 10**9)
+    claim_size(tmp_path / "own.npz", len(content) + 4 * 10**9, packed)
     tracemalloc.start()
-    assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), "not what the")
+    # Newer versions of zipfile see for themselves that members would overlap.
+    expected = "cannot be read" if packed else "not what the"
+    assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), expected)
     assert tracemalloc.get_traced_memory()[1] < 10**8
     tracemalloc.stop()
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainables.common.averaging import log_mean_probabilities
+from trainables.common.averaging import full_precision, log_mean_probabilities
 
 
 def test_it_is_the_log_of_the_mean() -> None:
@@ -20,3 +20,13 @@ def test_extreme_logits_stay_finite() -> None:
 def test_nothing_to_average_is_refused() -> None:
     with pytest.raises(ValueError, match="logits is empty"):
         log_mean_probabilities([])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_averaged_as_float32(dtype: torch.dtype) -> None:
+    logits = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
+    found = log_mean_probabilities(logits)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, log_mean_probabilities(logits.float()))
+    for kept in (torch.float32, torch.float64):
+        assert full_precision(logits.to(kept)).dtype == kept

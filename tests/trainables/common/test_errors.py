@@ -43,6 +43,12 @@ def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
     assert len(str(InputError(text))) == 2000
 
 
+def test_a_message_is_cut_in_the_middle_and_no_shorter_than_need_be() -> None:
+    assert one_line("x" * 100, 100) == "x" * 100
+    text = "x" * 60 + "y" * 41
+    assert one_line(text, 100) == f"{text[:48]} ... {text[-47:]}"
+
+
 def test_a_message_is_cut_before_it_is_spelled() -> None:
     started = time.process_time()
     assert len(str(InputError("\x1b" * 10**8))) == 2000

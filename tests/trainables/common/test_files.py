@@ -1,12 +1,15 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and what is wrong with those of a folder."""
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from trainables.common.files import drafted, write_whole
+from trainables.common.files import MANIFEST, damage, drafted, scratch_folder, seal, write_whole
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -41,3 +44,71 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_whole(tmp_path / "none" / "a.json", "text")
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_the_disk_has_what_is_durable_before_it_takes_its_place(
+    tmp_path: Path, durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def synced(number: int) -> None:
+        asked.append(os.fstat(number).st_size)
+        assert not path.exists()
+
+    path = tmp_path / "a.json"
+    monkeypatch.setattr(os, "fsync", synced)
+    write_whole(path, "text", durable)
+    assert asked == ([4] if durable else [])
+
+
+def test_a_scratch_folder_is_renamed_or_removed(tmp_path: Path) -> None:
+    for name in ("kept", None):
+        with scratch_folder(".making-", tmp_path) as scratch:
+            assert (scratch.parent, scratch.name[:8]) == (tmp_path, ".making-")
+            (scratch / "a").write_text("a")
+            if name:
+                scratch.rename(tmp_path / name)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["kept"]
+
+
+def _set(path: Path, name: str, key: str, value: object) -> None:
+    manifest = json.loads((path / MANIFEST).read_text())
+    manifest[name][key] = value
+    (path / MANIFEST).write_text(json.dumps(manifest))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "absent": (lambda f: (f / "b").unlink(), "it holds ['a'], not what its manifest lists"),
+    "other size": (lambda f: (f / "a").write_text("12"), "a has 2 bytes, not 3"),
+    "other content": (lambda f: (f / "b").write_text("xyz"), "b does not match its checksum"),
+    "other checksum": (lambda f: _set(f, "a", "sha256", "0"), "a does not match its checksum"),
+    "no checksum": (lambda f: _set(f, "a", "sha256", None), "a does not match its checksum"),
+    "no manifest": (lambda f: (f / MANIFEST).unlink(), "by its manifest.json, FileNotFoundError"),
+    "no JSON": (lambda f: (f / MANIFEST).write_text("{"), "by its manifest.json, JSONDecodeError"),
+    "a list": (lambda f: (f / MANIFEST).write_text("[]"), "it holds ['a', 'b'], not"),
+    "no facts": (lambda f: (f / MANIFEST).write_text('{"a": 1, "b": 1}'), "TypeError"),
+}
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damage_is_told(tmp_path: Path, what: str, alone: bool) -> None:
+    for name in "ab":
+        (tmp_path / name).write_text("123")
+    seal(tmp_path)
+    assert damage(tmp_path, ("a", "b"), alone) == ""
+    assert damage(tmp_path, ("c",), alone).startswith("it holds ['a', 'b'], not")
+    spoil, expected = DAMAGE[what]
+    spoil(tmp_path)
+    if what == "a list" and not alone:
+        expected = "it holds [], not what its manifest lists"
+    assert expected in damage(tmp_path, ("a",), alone)
+
+
+def test_a_file_beside_the_manifests_own_is_damage_where_they_lie_alone(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("123")
+    seal(tmp_path)
+    (tmp_path / "b").write_text("123")
+    assert damage(tmp_path, ("a",)) == "it holds ['a', 'b'], not what its manifest lists"
+    assert damage(tmp_path, ("a",), alone=False) == ""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trainables.common.errors import InputError, StorageError, TrainingDivergedError
-from trainables.common.faults import is_machines_fault, reason_of, where_raised
+from trainables.common.faults import is_final, is_machines_fault, reason_of, where_raised
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,10 @@ from trainables.common.faults import is_machines_fault, reason_of, where_raised
         RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate`"),
         RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:1331, unhandled system error"),
         RuntimeError("No CUDA GPUs are available"),
+        RuntimeError("CUDA driver version is insufficient for CUDA runtime version"),
+        RuntimeError("CUDNN_STATUS_INTERNAL_ERROR"),
+        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"),
+        RuntimeError("HIP error: invalid device function"),
         RuntimeError("Found no NVIDIA driver on your system."),
         OSError(5, "Input/output error"),
         PermissionError(13, "Permission denied"),
@@ -53,12 +57,23 @@ def test_what_is_kept_is_short_and_says_where() -> None:
     def deep(level: int, secret: str) -> None:
         if level == 0:
             raise OSError(f"no answer from {secret}\nsecond line")
-        deep(level - 1, secret)
+        deeper(level - 1, secret)
+
+    def deeper(level: int, secret: str) -> None:
+        deep(level, secret)
 
     with pytest.raises(OSError, match="no answer") as caught:
         deep(300, "-".join(["word", "pass", "\udcff"]))
     text = where_raised(caught.value)
     assert len(text) <= 4000
+    assert 10 <= text.count(", in deep") <= 20
     assert text.splitlines()[-1].endswith('raise OSError(f"no answer from {secret}\\nsecond line")')
     assert "word-pass" not in text
     assert reason_of(caught.value) == "OSError: no answer from word-pass-?"
+
+
+def test_an_index_out_of_range_on_a_device_comes_again_everywhere() -> None:
+    asserted = torch.AcceleratorError("CUDA error: device-side assert triggered")
+    assert is_machines_fault(asserted)
+    assert is_final(reason_of(asserted))
+    assert not is_final(reason_of(torch.AcceleratorError("CUDA error: unspecified launch failure")))

@@ -24,6 +24,7 @@ from trainables.common.devices import fits
 from trainables.data import Batcher, DatasetInfo, Images, ImageShape, PreparedData
 from trainables.data._images import (
     ImagesWithMargin,
+    check_images,
     crop_flip,
     draw_crop_flip,
     draw_resized_crops,
@@ -95,9 +96,9 @@ def test_crop_of_images_that_are_not_square():
     assert torch.equal(found, TF.crop(TF.pad(image, [4]), 1, 6, 5, 7))
 
 
-def positions() -> np.ndarray:
+def positions(width: int = 32) -> np.ndarray:
     """An image whose pixels tell their own row and column."""
-    row, column = np.mgrid[100:132, 100:132].astype(np.uint8)
+    row, column = np.mgrid[100:132, 100 : 100 + width].astype(np.uint8)
     return np.stack([row, column, row], axis=2)
 
 
@@ -124,23 +125,26 @@ def test_distribution_is_torchvisions():
 
 
 def test_images_with_a_margin_are_seen_in_part():
-    images = np.stack([positions()] * 800)
+    images = np.stack([positions(38)] * 800)
     whole = form()
-    inputs = ImagesWithMargin(**(asdict(whole) | {"shown": (28, 28)}))
+    inputs = ImagesWithMargin(**(asdict(whole) | {"size": (32, 38), "shown": (28, 34)}))
     batcher = inputs.batcher(images)
     batch = batch_of(batcher, torch.arange(len(images)))
     assert inputs.shape == ImageShape(3, 28)
     plain = whole.batcher(images).plain(batch)
-    torch.testing.assert_close(batcher.plain(batch), plain[:, :, 2:30, 2:30])
-    parts = [plain[0, :, top : top + 28, left : left + 28] for top, left in np.ndindex(5, 5)]
+    torch.testing.assert_close(batcher.plain(batch), plain[:, :, 2:30, 2:36])
+    assert torch.equal(batcher.view(batch, "none", seeded(0)), batcher.plain(batch))
+    parts = [plain[0, :, top : top + 28, left : left + 34] for top, left in np.ndindex(5, 5)]
     known = torch.stack([*parts, *(part.flip(2) for part in parts)]).flatten(1)
     seen = batcher.view(batch, "crop-flip", seeded(0)).flatten(1)
     exact = "donot_use_mm_for_euclid_dist"
     found = torch.cdist(seen, known, compute_mode=exact).min(dim=1)
     assert found.values.max() < 1e-3
     assert set(found.indices.tolist()) == set(range(len(known)))
-    with pytest.raises(ValueError, match=r"shown=\(33, 28\) is outside"):
-        ImagesWithMargin(**(asdict(whole) | {"shown": (33, 28)}))
+    ImagesWithMargin(**(asdict(whole) | {"shown": (32, 1)}))
+    for shown in ((33, 28), (28, 33), (0, 28)):
+        with pytest.raises(ValueError, match=rf"shown=\({shown[0]}, {shown[1]}\) is outside"):
+            ImagesWithMargin(**(asdict(whole) | {"shown": shown}))
 
 
 def test_a_resized_crop_is_torchvisions():
@@ -159,15 +163,36 @@ def test_a_resized_crop_is_torchvisions():
 def test_drawn_crops_are_distributed_as_torchvisions():
     torch.manual_seed(0)
     count = 4000
-    drawn = draw_resized_crops(count, 64, 64, seeded(0))
-    image = torch.zeros(3, 64, 64)
+    drawn = draw_resized_crops(count, 48, 64, seeded(0))
+    image = torch.zeros(3, 48, 64)
     theirs = torch.tensor(
         [RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(count)]
     ).T
-    for ours, expected in zip(drawn, theirs, strict=False):
+    shapes = [torch.stack((crops[2] * crops[3], crops[3] / crops[2])) for crops in (drawn, theirs)]
+    for ours, expected in zip((*drawn[:4], *shapes[0]), (*theirs, *shapes[1]), strict=True):
         assert ks_2samp(ours.numpy(), expected.numpy()).pvalue > 0.001
-    assert ((drawn[:2] + drawn[2:4]) <= 64).all()
+    room = torch.tensor([[48], [64]]) - drawn[2:4]
+    assert (drawn[:2] >= 0).all()
+    assert (drawn[:2] <= room).all()
+    for offsets, most in zip(drawn[:2], room, strict=True):
+        assert (offsets == most)[(most > 0) & (most < 6)].any()
     assert drawn[4].mean() == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_view_is_its_draws_applied_and_normalised(images: np.ndarray):
+    low = images[:, :20]
+    batcher = form().batcher(low)
+    batch = batch_of(batcher, torch.arange(50))
+    crops = draw_resized_crops(50, 20, 32, seeded(3))
+    expected = {
+        "none": batch,
+        "crop-flip": crop_flip(batch, draw_crop_flip(50, seeded(3))),
+        "resized-crop-flip": resized_crop_flip(batch, crops),
+    }
+    for augmentation, pixels in expected.items():
+        found = batcher.view(batch, augmentation, seeded(3))
+        scaled = TF.normalize(pixels / 255, form().mean, form().std)
+        torch.testing.assert_close(found, scaled, rtol=1e-5, atol=1e-5)
 
 
 def test_the_statistical_test_notices_a_wrong_range():
@@ -291,6 +316,10 @@ def test_wrong_arguments(images: np.ndarray):
         form().batcher(images / 255)
     with pytest.raises(ValueError, match="3 channels, expected 1"):
         form(1).batcher(images)
+    check_images("x", np.zeros((1, 1, 1, 4), np.uint8))
+    for shape in ((1, 1, 1, 5), (0, 1, 1, 1), (1, 1, 0, 1), (1, 1, 1)):
+        with pytest.raises(ValueError, match=r"x has shape .*, allowed is \(N, H, W, C\)"):
+            check_images("x", np.zeros(shape, np.uint8))
     batcher = form().batcher(images)
     batch = batch_of(batcher, torch.arange(2))
     with pytest.raises(ValueError, match="augmentation='flip' is not one of none, crop-flip"):
@@ -303,7 +332,10 @@ def test_wrong_arguments(images: np.ndarray):
         ("classes", ("a",), "two or more"),
         ("classes", ("a", "a"), "different"),
         ("size", (0, 3), "at least 1"),
+        ("size", (3, 0), "at least 1"),
+        ("channels", 0, "at least 1"),
         ("mean", (0.5,), "must have 3 entries"),
+        ("std", (0.5,), "must have 3 entries"),
         ("std", (0.1, 0.0, 0.1), r"outside \(0, inf\)"),
         ("augmentation", "cutout", "not one of"),
     ],

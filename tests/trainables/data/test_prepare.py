@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from trainables.common.errors import InputError
-from trainables.data import PreparedData, RowArrays, Source, SplitSpec, prepare, read_source
+from trainables.data import (
+    GivenLogits,
+    PreparedData,
+    RowArrays,
+    Source,
+    SplitSpec,
+    _stored,
+    find_reader,
+    prepare,
+    read_source,
+)
+from trainables.data._rows import fingerprint
 from trainables.data.digits import DigitsReader
 from trainables.data.npz import NpzReader
 
@@ -40,6 +53,16 @@ def test_parts_are_those_of_the_source(digits: PreparedData, tmp_path: Path):
         assert len(rows) == digits.counts[part]
         np.testing.assert_array_equal(arrays.values, source.train.values[rows])
         np.testing.assert_array_equal(arrays.labels, source.train.labels[rows])
+
+
+def test_what_is_stored_may_be_read_by_others_and_says_what_it_is(digits: PreparedData):
+    assert digits.directory.stat().st_mode & 0o777 == 0o755
+    # Made once; a change here prepares everybody's data anew.
+    assert digits.key == "1875ae12eb60f27b0deab19f74170e74"
+    manifest = json.loads((digits.directory / "split.json").read_text())
+    for part in ("train", "validation"):
+        labels = np.load(digits.directory / "search" / f"{part}_labels.npy")
+        assert manifest["class_counts"][part] == np.bincount(labels).tolist()
 
 
 def test_arrays_are_mapped_and_cannot_be_written(digits: PreparedData):
@@ -81,6 +104,58 @@ def test_key_follows_content_and_split(archive, write_npz, tmp_path: Path):
     assert first.fingerprint == other_seed.fingerprint != changed.fingerprint
 
 
+@pytest.mark.parametrize("kind", ["npz", "folder", "text", "logits", "voc"])
+def test_a_relative_name_means_another_file_elsewhere(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    reader = find_reader(f"{kind}:own/a:b", "raw")
+    assert reader.full_name() == f"{kind}:{tmp_path / 'own' / 'a:b'}"
+    assert reader.root == tmp_path / "raw"
+    assert find_reader("digits", "raw").full_name() == "digits"
+
+
+def test_fingerprint_follows_form_labels_and_parts():
+    def rows(shape: tuple[int, ...], kind: type = np.uint8, first: int = 0) -> RowArrays:
+        return RowArrays(np.zeros(shape, kind), np.array([first, 1]))
+
+    plain, wide, other = rows((2, 4)), rows((2, 2, 2)), rows((2, 4), first=1)
+    parts = [
+        *((plain,), (wide,), (rows((2, 4), np.int8),), (other,)),
+        *((plain, None), (plain, plain), (plain, other), (other, plain)),
+    ]
+    assert len({fingerprint(*its) for its in parts}) == len(parts)
+    assert fingerprint(rows((2, 4))) == fingerprint(plain)
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 100])
+def test_blocks_are_all_rows_in_order(step: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trainables.data._rows.BLOCK_BYTES", 6 * step)
+    rows = RowArrays(np.arange(24, dtype=np.int16).reshape(8, 3), np.arange(8))
+    blocks = list(rows.blocks())
+    np.testing.assert_array_equal(np.concatenate(blocks), rows.values)
+    assert [len(block) for block in blocks[:-1]] == [step] * ((8 - 1) // step)
+
+
+def test_rows_are_written_block_by_block_and_told_every_few_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    told: list[str] = []
+    seconds = [0.0]
+    monkeypatch.setattr(_stored, "time", SimpleNamespace(monotonic=lambda: seconds[-1]))
+
+    def blocks() -> Iterator[np.ndarray]:
+        for _ in range(7):
+            seconds.append(seconds[-1] + 2)
+            yield np.full((3, 2), seconds[-1], np.float32)
+
+    _stored.write_blocks(tmp_path / "a.npy", GivenLogits(2), 21, blocks(), told.append)
+    assert told == ["9 of 21 logits", "18 of 21 logits"]
+    np.testing.assert_array_equal(
+        _stored.read_array(tmp_path / "a.npy"), np.repeat(seconds[1:], 6).reshape(21, 2)
+    )
+
+
 def test_key_is_free_of_the_path(archive, write_npz, tmp_path: Path):
     name = write_npz(archive)
     first = prepare(name, tmp_path, SplitSpec(), tmp_path / "p")
@@ -115,6 +190,14 @@ def test_open_names_what_is_wrong(tmp_path: Path):
     found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
     (found.directory / "search" / "train_labels.npy").unlink()
     with pytest.raises(InputError, match=r"train_labels\.npy is absent"):
+        PreparedData.open(found.directory)
+
+
+def test_a_manifest_of_another_version_is_refused(tmp_path: Path):
+    found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
+    path = found.directory / "split.json"
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
+    with pytest.raises(InputError, match=r"split\.json is not a manifest of version 1"):
         PreparedData.open(found.directory)
 
 
@@ -163,11 +246,24 @@ def test_too_small_for_the_split(tmp_path: Path):
         (np.zeros(2, np.int32), "labels is int32"),
         (np.zeros(3, np.int64), "2 rows but 3 labels"),
         (np.array([0, -1]), "labels holds -1"),
+        (np.array([2**31, 0]), f"labels holds {2**31}, allowed is 0 to {2**31 - 1}"),
+        (np.zeros((2, 1), np.int64), r"labels has shape \(2, 1\)"),
     ],
 )
 def test_labels_are_checked(labels: np.ndarray, text: str):
+    RowArrays(np.zeros((2, 3, 3, 1), np.uint8), np.array([0, 2**31 - 1]))
     with pytest.raises(ValueError, match=text):
         RowArrays(np.zeros((2, 3, 3, 1), np.uint8), labels)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_labels_are_those_of_classes(part: str, tmp_path: Path):
+    source = read_source("digits", tmp_path)
+    parts = {"train": source.train, "test": source.train}
+    Source(source.info, **parts, fingerprint="")
+    parts[part] = RowArrays(source.train.values[:2], np.array([0, 10]))
+    with pytest.raises(ValueError, match=r"label 10 is outside \[0, 9\]"):
+        Source(source.info, **parts, fingerprint="")
 
 
 @pytest.mark.parametrize(

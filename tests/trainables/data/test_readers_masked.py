@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.stats import kstest
+from torch import Tensor
 
 from trainables.common.errors import InputError
 from trainables.data import (
@@ -19,8 +21,21 @@ from trainables.data import (
     find_reader,
     missing_download,
     prepare,
+    read_source,
 )
-from trainables.data._masked import IGNORED, MASK_OUTSIDE, SAMPLED, draw_windows, sample_pixels
+from trainables.data._masked import (
+    IGNORED,
+    LIGHT,
+    MASK_OUTSIDE,
+    SAMPLED,
+    VOID,
+    MaskedImages,
+    MaskedShape,
+    _relit,
+    draw_windows,
+    sample_pixels,
+)
+from trainables.data._masked_files import MaskedFiles
 
 OWN = SplitSpec(validation="own")
 LISTS = "ImageSets/Segmentation"
@@ -51,17 +66,40 @@ def test_parts_are_the_lists(tmp_path: Path) -> None:
     data = prepared(write(tmp_path, train=6, val=3, test=2))
     assert data.counts == {"train": 6, "validation": 3, "test": 2}
     assert data.info.classes == ("0", "1", "2")
+    rows = np.load(data.directory / "search" / "validation_indices.npy")
+    train = read_source(f"voc:{tmp_path}", "unused").train
+    assert isinstance(train, MaskedFiles)
+    assert [train.pairs[row][0].stem for row in rows] == ["val0", "val1", "val2"]
+    assert [mask.name for _, mask in train.take(rows[::-1]).pairs] == [
+        f"val{k}.png" for k in (2, 1, 0)
+    ]
+    np.testing.assert_array_equal(data.search().validation.values, train.take(rows).read(0, 3))
     share = prepared(tmp_path, SplitSpec(validation=2))
     assert share.counts == {"train": 7, "validation": 2, "test": 2}
     assert data.key != share.key
 
 
 def test_without_a_list_of_test_images_those_of_validation_are_the_test(tmp_path: Path) -> None:
-    assert prepared(write(tmp_path, train=20, val=3)).counts == {
-        "train": 18,
-        "validation": 2,
-        "test": 3,
-    }
+    counts = prepared(write(tmp_path, train=20, val=3)).counts
+    assert counts == {"train": 18, "validation": 2, "test": 3}
+    reader = find_reader(f"voc:{tmp_path}", "unused")
+    assert [len(part) for part in reader.labels() or ()] == [20, 3]
+    assert {path.stem for path in reader.test_paths()} == {"val0", "val1", "val2"}
+    (tmp_path / LISTS / "val.txt").unlink()
+    # Any image may be a test image.
+    assert {path.stem for path in reader.test_paths()} == {f"train{k}" for k in range(20)}
+    assert len(reader.test_paths()) == 40
+
+
+def test_every_file_is_in_the_signature(tmp_path: Path) -> None:
+    write(tmp_path, train=2, val=1, test=1)
+    (tmp_path / "classes.json").write_text(json.dumps({"classes": ["a", "b", "c"]}))
+    reader = find_reader(f"voc:{tmp_path}", "unused")
+    seen = {reader.signature()}
+    for path in sorted(path for path in tmp_path.rglob("*.*") if path.is_file()):
+        path.write_bytes(path.read_bytes() + b"\n")
+        seen.add(reader.signature())
+    assert len(seen) == 1 + 2 * 4 + 3 + 1
 
 
 def test_small_images_are_seen_at_their_own_size(tmp_path: Path) -> None:
@@ -79,6 +117,104 @@ def test_small_images_are_seen_at_their_own_size(tmp_path: Path) -> None:
         assert (masks[:, 0] == IGNORED).all()
         assert set(masks[:, 1:].unique().tolist()) == {0, 2}
         assert images.shape == (1, 3, *masks.shape[1:])
+
+
+def test_a_test_image_may_be_the_largest(tmp_path: Path) -> None:
+    write(tmp_path, train=3, val=2, test=2)
+    for place, ending, mode in (("JPEGImages", "jpg", "RGB"), ("SegmentationClass", "png", "L")):
+        Image.new(mode, (20, 12)).save(tmp_path / place / f"test1.{ending}")
+    data = prepared(tmp_path)
+    assert data.info.inputs.shape == MaskedShape((12, 20))
+    assert (data.test().values[1, ..., 3] == 0).all()
+    assert (data.test().values[0, 10:, :, 3] == MASK_OUTSIDE).all()
+
+
+SIZES = [(9, 12), (9, 12), (9, 7), (4, 7), (4, 7), (4, 7), (9, 12)]
+
+
+@pytest.fixture
+def noise() -> np.ndarray:
+    """Rows (7, 9, 12, 4) of images of ``SIZES``, noise, with void among three classes."""
+    rows = np.random.default_rng(0).integers(0, 256, (len(SIZES), 9, 12, 4), dtype=np.uint8)
+    rows[..., 3] = np.array([0, 1, 2, VOID])[rows[..., 3] % 4]
+    for row, (height, width) in zip(rows, SIZES, strict=True):
+        row[height:], row[:, width:] = (0, 0, 0, MASK_OUTSIDE), (0, 0, 0, MASK_OUTSIDE)
+    return rows
+
+
+def of_noise(noise: np.ndarray, crop: int = 0) -> tuple[MaskedBatcher, Tensor, Tensor]:
+    """Return what gives batches, one of all rows, and it normalised by hand."""
+    inputs = MaskedImages((9, 12), (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), crop)
+    batcher = inputs.batcher(noise)
+    (batch,) = batcher.batches(torch.arange(len(noise)), len(noise))
+    by_hand = (noise[..., :3] / 255 - np.array(inputs.mean)) / np.array(inputs.std)
+    return batcher, batch, torch.from_numpy(by_hand).permute(0, 3, 1, 2).float()
+
+
+def targets_of(masks: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.where(masks < MASK_OUTSIDE, masks.astype(np.int64), IGNORED))
+
+
+def test_neighbours_of_one_size_come_together_and_whole(noise: np.ndarray) -> None:
+    batcher, batch, images = of_noise(noise)
+    found = list(batcher.whole(batch))
+    assert batcher.at_once == 2**19 // (9 * 12)
+    assert [len(masks) for _, masks in found] == [2, 1, 3, 1]
+    first = 0
+    for shown, masks in found:
+        height, width = SIZES[first]
+        rows = slice(first, first + len(masks))
+        torch.testing.assert_close(shown, images[rows, :, :height, :width], rtol=0, atol=1e-5)
+        assert torch.equal(masks, targets_of(noise[rows, :height, :width, 3]))
+        first += len(masks)
+    assert first == len(noise)
+
+
+@pytest.mark.parametrize("crop", [0, 6, 15])
+def test_a_crop_is_cut_out_of_image_and_mask_alike(noise: np.ndarray, crop: int) -> None:
+    """The windows that are drawn, cut out by hand: whole pixels, zeros and ``IGNORED`` beyond."""
+    batcher, batch, images = of_noise(noise, crop)
+    side = (crop, crop) if crop else (9, 12)
+    for seed in range(4):
+        windows = draw_windows(
+            torch.tensor(SIZES), side, False, torch.Generator().manual_seed(seed)
+        )
+        shown, masks = batcher.example(
+            batch, torch.zeros(7), "crop-flip", torch.Generator().manual_seed(seed)
+        )
+        assert shown.shape[2:] == masks.shape[1:] == side
+        for row, (top, left, height, width, flip) in enumerate(windows.T.int().tolist()):
+            assert (height, width) == side
+            around = torch.nn.functional.pad(images[row], (15,) * 4)
+            targets = torch.nn.functional.pad(
+                targets_of(noise[row, ..., 3]), (15,) * 4, value=IGNORED
+            )
+            rows, columns = (slice(15 + a, 15 + a + b) for a, b in ((top, height), (left, width)))
+            image, mask = around[:, rows, columns], targets[rows, columns]
+            if flip:
+                image, mask = image.flip(2), mask.flip(1)
+            torch.testing.assert_close(shown[row], image, rtol=0, atol=1e-3)
+            assert torch.equal(masks[row], mask)
+
+
+def test_light_changes_contrast_and_brightness_both_ways() -> None:
+    dark, grey = (
+        _relit(torch.full((400, 3, 1, 2), value), torch.Generator().manual_seed(0))
+        for value in (0.0, 1.0)
+    )
+    for change in (dark, grey - dark - 1):
+        assert torch.allclose(change, change[:, :1, :, :1].expand_as(change), atol=1e-6)
+        each = change[:, 0, 0, 0].numpy()
+        assert kstest(each, "uniform", (-LIGHT, 2 * LIGHT)).pvalue > 0.001
+    assert abs(np.corrcoef(dark[:, 0, 0, 0], grey[:, 0, 0, 0] - dark[:, 0, 0, 0])[0, 1]) < 0.2
+
+
+def test_images_without_masks_are_taken_too(noise: np.ndarray) -> None:
+    batcher, batch, images = of_noise(noise[..., :3])
+    torch.testing.assert_close(batcher.plain(batch), images, rtol=0, atol=1e-5)
+    ((shown, masks),) = batcher.whole(batch)
+    assert shown.shape == (7, 3, 9, 12)
+    assert (masks == IGNORED).all()
 
 
 @pytest.mark.parametrize("augmentation", ["crop-flip", "scale-crop-flip", "crop-flip-light"])
@@ -115,8 +251,15 @@ def test_windows_show_as_much_as_possible(scaled: bool) -> None:
         assert ((start + side)[inside] <= whole + 1e-3).all()
         assert (start[~inside] <= 0).all()
         assert ((start + side)[~inside] >= whole - 1e-3).all()
-    if not scaled:
-        assert set(left.tolist()) == set(map(float, range(11)))
+    if scaled:
+        torch.testing.assert_close(height * 50, width * 20)
+        scales = np.log2(20 / height.numpy())
+        assert kstest(scales, "uniform", (-1, 2)).pvalue > 0.001
+        return
+    assert (set(height.tolist()), set(width.tolist())) == ({20.0}, {50.0})
+    assert set(left.tolist()) == set(map(float, range(11)))
+    small = draw_windows(torch.tensor([[17, 50]] * 500), (20, 50), False, generator)
+    assert [set(places.tolist()) for places in small[:2]] == [{-3.0, -2.0, -1.0, 0.0}, {0.0}]
 
 
 def test_the_sample_is_spread_over_images_and_skips_void() -> None:
@@ -136,13 +279,30 @@ def test_the_sample_is_spread_over_images_and_skips_void() -> None:
     )
     again = sample_pixels(masks)
     assert torch.equal(pixels.places, again.places)
+    assert torch.equal(
+        pixels.labels, torch.from_numpy(masks.reshape(300, -1))[pixels.rows, pixels.places].long()
+    )
+    # One of each of the equally long runs of a mask's labelled pixels.
+    labelled = np.flatnonzero(masks[9] < MASK_OUTSIDE)
+    order = np.searchsorted(labelled, pixels.places[pixels.rows == 9].numpy())
+    ends = [run * len(labelled) // each for run in range(each + 1)]
+    assert all(a <= k < b for k, a, b in zip(order, ends[:-1], ends[1:], strict=True))
+
+
+def test_the_sample_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Made once; a change here changes what is stored of everybody's predictions.
+    monkeypatch.setattr("trainables.data._masked.SAMPLED", 8)
+    pixels = sample_pixels(np.zeros((2, 4, 5), np.uint8))
+    assert pixels.rows.tolist() == [0] * 4 + [1] * 4
+    assert pixels.places.tolist() == [0, 6, 10, 17, 1, 9, 10, 15]
+    assert len(sample_pixels(np.zeros((9, 4, 5), np.uint8)).rows) == 9
 
 
 def damage(folder: Path, what: str) -> None:
     mask = folder / "SegmentationClass" / "train1.png"
     names = folder / LISTS / "train.txt"
     wrong = np.zeros((11, 13), np.uint8)
-    wrong[2, 3] = 7
+    wrong[2, 3] = 3
     changes: dict[str, Callable[[], object]] = {
         "broken": lambda: mask.write_bytes(mask.read_bytes()[:40]),
         "size": lambda: Image.fromarray(np.zeros((5, 6), np.uint8)).save(mask),
@@ -153,6 +313,7 @@ def damage(folder: Path, what: str) -> None:
         "twice": lambda: names.write_text("train0\ntest1\n"),
         "classes": lambda: (folder / "classes.json").write_text('{"classes": ["a"]}'),
         "no list": lambda: names.unlink(),
+        "twice in one": lambda: names.write_text("train0\ntrain0\n"),
     }
     changes[what]()
 
@@ -162,11 +323,12 @@ def damage(folder: Path, what: str) -> None:
     [
         ("broken", r"train1\.png cannot be read as an image"),
         ("size", r"train1\.png is 6 x 5 pixels, but .*train1\.jpg is 13 x 11"),
-        ("class", r"train1\.png holds class 7, allowed are 0 to 2, and 255 for void"),
+        ("class", r"train1\.png holds class 3, allowed are 0 to 2, and 255 for void"),
         ("colour", r"train1\.png has image mode RGB, allowed is a palette or grey PNG"),
         ("missing", r"train1\.png does not exist, but .*train\.txt names it"),
         ("empty", r"train\.txt is empty; needed is a name a line"),
         ("twice", r"test\.txt names test1, and so does .*train\.txt: an image may be named once"),
+        ("twice in one", r"train\.txt names train0, and so does .*train\.txt"),
         ("classes", r"classes\.json is no .*two or more different names"),
         ("no list", r"train\.txt does not exist; lay it out as PATH/JPEGImages"),
     ],
@@ -190,14 +352,19 @@ def test_voc2012_tests_on_its_validation_list_and_trains_on_more_where_that_is(
     tmp_path: Path,
 ) -> None:
     place = write(tmp_path / "VOCdevkit" / "VOC2012", train=20, val=3)
+    (place / LISTS / "test.txt").write_text("without_a_mask")
     data = prepare("voc2012", tmp_path, OWN, tmp_path / "p", download=False)
     assert data.counts == {"train": 18, "validation": 2, "test": 3}
     assert len(data.info.classes) == 21
     assert data.info.classes[15] == "person"
     masks = place / "SegmentationClassAug"
-    masks.mkdir()
     names = ["more0", *(f"train{k}" for k in range(20))]
     write(place, more=1)
+    (place / LISTS / "trainaug.txt").write_text("\n".join(names))
+    assert find_reader("voc2012", tmp_path).check().detail.endswith("20 train, 3 val")
+    (place / LISTS / "trainaug.txt").unlink()
+    masks.mkdir()
+    assert find_reader("voc2012", tmp_path).check().detail.endswith("20 train, 3 val")
     for mask in (place / "SegmentationClass").iterdir():
         (masks / mask.name).write_bytes(mask.read_bytes())
     (place / LISTS / "trainaug.txt").write_text("\n".join(names))
@@ -205,6 +372,7 @@ def test_voc2012_tests_on_its_validation_list_and_trains_on_more_where_that_is(
     assert more.counts == {"train": 19, "validation": 2, "test": 3}
     sealed = find_reader("voc2012", tmp_path).test_paths()
     assert masks / "val0.png" in sealed
+    assert (len(sealed), sealed[-1].name) == (7, "VOCtrainval_11-May-2012.tar")
     (place / LISTS / "val.txt").unlink()
     (place / LISTS / "trainaug.txt").write_text("nobody")
     assert place in find_reader("voc2012", tmp_path).test_paths()
@@ -212,5 +380,7 @@ def test_voc2012_tests_on_its_validation_list_and_trains_on_more_where_that_is(
 
 def test_voc2012_says_what_has_to_be_downloaded(tmp_path: Path) -> None:
     assert "voc2012" in missing_download("voc2012", tmp_path)
+    (sealed,) = find_reader("voc2012", tmp_path).test_paths()
+    assert sealed == tmp_path / "VOCtrainval_11-May-2012.tar"
     with pytest.raises(InputError, match=r"train\.txt does not exist"):
         prepare("voc2012", tmp_path, OWN, tmp_path / "p", download=False)

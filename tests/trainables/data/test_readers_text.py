@@ -14,8 +14,17 @@ import torch
 from sklearn.utils import Bunch
 
 from trainables.common.errors import InputError
-from trainables.data import PreparedData, SplitSpec, find_reader, prepare, read_source
-from trainables.data._texts import words_of
+from trainables.data import (
+    PreparedData,
+    SplitSpec,
+    find_prepared,
+    find_reader,
+    missing_download,
+    prepare,
+    read_source,
+)
+from trainables.data import _texts as texts_module
+from trainables.data._texts import LabelledTexts, Texts, words_of
 from trainables.models import build_model
 
 Row = dict[str, object]
@@ -77,6 +86,47 @@ def test_lines_with_and_without_a_test_set(write: Write) -> None:
     alone = read_source(f"text:{folder / 'test.jsonl'}", "unused")
     assert alone.test is None
     assert alone.info.classes == ("cat", "dog")
+    assert "8 training and 4 test texts" in find_reader(f"text:{folder}", "unused").check().detail
+    assert find_reader(f"text:{folder}", "unused").test_paths() == [folder / "test.jsonl"]
+    (folder / "train.jsonl").unlink()
+    with pytest.raises(InputError, match="has class folders"):
+        read_source(f"text:{folder}", "unused")
+
+
+def test_what_holds_no_test_set_is_sealed_whole(write: Write, tmp_path: Path) -> None:
+    lines = write(train=rows(8)) / "train.jsonl"
+    assert find_reader(f"text:{lines}", "unused").test_paths() == [lines]
+    assert find_reader(f"text:{lines.parent}", "unused").test_paths() == [lines]
+    for part in ("train/a", "test/a"):
+        (tmp_path / "own" / part).mkdir(parents=True)
+    reader = find_reader(f"text:{tmp_path / 'own'}", "unused")
+    assert reader.test_paths() == [tmp_path / "own" / "test"]
+    (tmp_path / "own" / "test" / "a").rename(tmp_path / "own" / "b")
+    (tmp_path / "own" / "test").rmdir()
+    assert reader.test_paths() == [tmp_path / "own"]
+
+
+def test_classes_are_those_of_the_training_texts(write: Write) -> None:
+    folder = write(train=rows(8, names=True), test=rows(1, names=True))
+    assert read_source(f"text:{folder}", "unused").info.classes == ("cat", "dog")
+    numbered = [{"text": "x", "label": k % 12} for k in range(24)]
+    found = read_source(f"text:{write(train=numbered) / 'train.jsonl'}", "unused")
+    assert found.info.classes == tuple(map(str, range(12)))
+    np.testing.assert_array_equal(found.train.labels, np.arange(24) % 12)
+
+
+def test_a_changed_list_of_classes_or_vectors_is_another_source(
+    write: Write, tmp_path: Path
+) -> None:
+    vectors = tmp_path / "glove.txt"
+    vectors.write_text("\n".join(GLOVE) + "\n", encoding="utf-8")
+    folder = write(["cat", "dog"], train=rows(8), test=rows(4))
+    reader = find_reader(f"text:{folder}", "unused", {"embeddings": str(vectors)})
+    seen = {reader.signature()}
+    for path in (folder / "train.jsonl", folder / "test.jsonl", folder / "classes.json", vectors):
+        path.write_bytes(path.read_bytes() + b"\n")
+        seen.add(reader.signature())
+    assert len(seen) == 5
 
 
 def test_packed_lines_are_the_same(write: Write) -> None:
@@ -124,6 +174,7 @@ def test_words_and_length_are_those_of_the_training_rows_alone(
 
 def test_rare_words_go_first_and_long_texts_keep_their_end(write: Write, tmp_path: Path) -> None:
     folder = write(train=[{"text": "b a a c c c", "label": k % 2} for k in range(12)])
+    assert prepared(folder, tmp_path, vocabulary=2).info.inputs.length == 5
     inputs = prepared(folder, tmp_path, vocabulary=2, length=4).info.inputs
     assert inputs.words == ("c", "a")
     assert inputs.encode(np.array(["b a c", "", "a a c c c c"], object)).tolist() == [
@@ -131,6 +182,42 @@ def test_rare_words_go_first_and_long_texts_keep_their_end(write: Write, tmp_pat
         [0, 0, 0, 0],
         [1, 1, 1, 1],
     ]
+
+
+def test_equally_frequent_words_are_taken_in_alphabetical_order() -> None:
+    texts = LabelledTexts(["d b c", "b c a", "a e"], np.arange(3))
+    assert Texts(vocabulary=4).fitted(texts).words == ("a", "b", "c", "d")
+    assert Texts().fitted(LabelledTexts(["?"], np.zeros(1, np.int64))).length == 1
+
+
+def test_rows_hold_numbers_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts_module, "BLOCK", 2)
+    rows = LabelledTexts(["a b", "c", "b b a"], np.arange(3))
+    inputs = Texts().fitted(rows)
+    assert [block.tolist() for block in rows.blocks()] == [["a b", "c"], ["b b a"]]
+    stored = inputs.encode(rows.take(np.array([2, 0])).read(0, 2))
+    assert stored.tolist() == [[1, 1, 2], [0, 2, 1]]
+    (batch,) = inputs.batcher(np.array(["b ? a c c a"])).batches(torch.arange(1), 1)
+    assert batch.tolist() == [[3, 3, 2]]
+    for number in (0, 3):
+        inputs.check(np.full((1, 3), number, np.int32))
+    for number in (-1, 4):
+        with pytest.raises(ValueError, match=f"texts hold {number}, allowed is 0 to 3"):
+            inputs.check(np.array([[0, 1, number]], np.int32))
+
+
+def test_prepared_texts_are_found_by_their_settings(write: Write, tmp_path: Path) -> None:
+    folder = write(train=rows(40))
+    made = prepared(folder, tmp_path, length=5)
+    where = (f"text:{folder}", "unused", SplitSpec(), tmp_path / "p")
+    assert find_prepared(*where, {"length": 5}) == made
+    for settings in (None, {"length": 4}):
+        assert find_prepared(*where, settings) is None
+    assert missing_download(*where[:3]) == ""
+    with pytest.raises(InputError, match="split validation=39"):
+        missing_download(*where[:2], SplitSpec(validation=39))
+    with pytest.raises(InputError, match=r"inputs\.size is unknown"):
+        missing_download(*where[:3], {"size": 3})
 
 
 def test_what_rows_are_stored_by_is_in_the_key(write: Write, tmp_path: Path) -> None:
@@ -186,7 +273,7 @@ def test_twenty_newsgroups_is_whole(shared: Path) -> None:
 
 
 BAD_LINES = {
-    b'{"text": "x", "label": 7}': "line 9: label=7 is no class; allowed is 0 to 1",
+    b'{"text": "x", "label": 2}': "line 9: label=2 is no class; allowed is 0 to 1",
     b'{"text": "x", "label": "cow"}': "line 9: label='cow' is no class; allowed is 0 to 1",
     b'{"text": "x", "label": -1}': "line 9: label=-1 is no class",
     b'{"text": "x", "label": true}': "line 9: label=True is neither a class's number nor its name",

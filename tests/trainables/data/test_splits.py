@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainables.data import SplitSpec
-from trainables.data._split import allot, make_split, shuffled
+from trainables.data._split import (
+    MAX_SEED,
+    Split,
+    allot,
+    limit_rows,
+    make_split,
+    shuffled,
+    take_counts,
+)
 
 LABELS = np.repeat(np.arange(4), [400, 200, 100, 10])
 TEST = np.repeat(np.arange(4), 25)
@@ -67,8 +77,11 @@ def test_seed_decides():
 def test_the_same_on_every_platform():
     # Made once; a change here changes everybody's splits and needs a new schema number.
     assert shuffled(8, 0, "test").tolist() == [0, 2, 1, 5, 4, 3, 6, 7]
-    split = make_split(np.arange(24) % 2, None, SplitSpec(validation=4, test=4, seed=3))
-    assert split.test.tolist() == [1, 6, 13, 18]
+    spec = SplitSpec(validation=4, test=6, train_limit=5, test_limit=4, seed=3)
+    split = make_split(np.arange(24) % 2, None, spec)
+    assert parts_of(split) == [[2, 17, 20, 21, 22], [7, 9, 10, 14], [8, 11, 13, 18]]
+    tail = take_counts(np.arange(20) % 2, np.array([3, 2]), 0, "long_tail")
+    assert tail.tolist() == [5, 6, 10, 14, 19]
 
 
 def test_every_row_is_equally_likely():
@@ -94,6 +107,122 @@ def test_allot(counts: list[int], share: float, least: int, spare: int):
     taken = allot(available, size, least, spare)
     assert taken.sum() == size
     assert ((low <= taken) & (taken <= high)).all()
+    assert taken.tolist() == allot_by_hand(counts, size, low.tolist(), high.tolist())
+
+
+def allot_by_hand(counts: list[int], size: int, low: list[int], high: list[int]) -> list[int]:
+    """Round quotas down, keep them within limits, then change one row of one class at a time."""
+    quota = [count * size / sum(counts) for count in counts]
+    taken = [min(max(int(q), a), b) for q, a, b in zip(quota, low, high, strict=True)]
+    by_remainder = sorted(range(len(counts)), key=lambda k: -(counts[k] * size % sum(counts)))
+    while sum(taken) != size:
+        for k in by_remainder if sum(taken) < size else by_remainder[::-1]:
+            if sum(taken) < size and taken[k] < high[k]:
+                taken[k] += 1
+            elif sum(taken) > size and taken[k] > low[k]:
+                taken[k] -= 1
+    return taken
+
+
+def parts_of(split: Split) -> list[list[int]]:
+    return [part.tolist() for part in (split.train, split.validation, split.test)]
+
+
+@given(
+    labels=st.lists(st.integers(0, 3), min_size=12, max_size=40),
+    validation=st.sampled_from([1, 3, 0.1, 0.3, "own", "all"]),
+    test=st.sampled_from([1, 4, 0.25, 0.5]),
+    official=st.booleans(),
+    trains=st.booleans(),
+    seed=st.sampled_from([0, 5, MAX_SEED]),
+)
+def test_every_row_goes_where_it_belongs(
+    labels: list[int],
+    validation: float | int | str,
+    test: float | int,
+    official: bool,
+    trains: bool,
+    seed: int,
+) -> None:
+    rows, judged = np.array(labels), TEST if official else None
+    spec = SplitSpec(validation, test, seed=seed)
+    held = 0 if official else test if isinstance(test, int) else max(1, round(test * len(rows)))
+    rest = len(rows) - held
+    share = 0.1 if validation in ("own", "all") else validation
+    size = share if isinstance(share, int) else max(1, round(share * rest))
+    if validation == "all" and not trains:
+        size = rest
+    if size > rest - (len(set(labels)) if trains else 0):
+        with pytest.raises(ValueError, match="validation="):
+            make_split(rows, judged, spec, trains=trains)
+        return
+    split = make_split(rows, judged, spec, trains=trains)
+    assert len(split.validation) == size
+    assert len(split.test) == (len(TEST) if official else held)
+    used = np.concatenate([split.train, split.validation, [] if official else split.test])
+    assert sorted(used.tolist()) == list(range(len(rows)))
+    if trains:
+        assert set(rows[split.train]) == set(labels)
+    for part in parts_of(split):
+        assert part == sorted(part)
+    again = SplitSpec(validation, test, train_limit=None, seed=seed, validation_seed=seed)
+    assert parts_of(make_split(rows, judged, again, trains=trains)) == parts_of(split)
+
+
+@pytest.mark.parametrize("official", [True, False])
+def test_each_decision_has_draws_of_its_own(official: bool) -> None:
+    judged = TEST if official else None
+    fields: dict[str, Any] = {"validation": 70, "test": 100, "train_limit": 60, "test_limit": 50}
+    usual = make_split(LABELS, judged, SplitSpec(**fields))
+    redrawn = make_split(LABELS, judged, SplitSpec(**fields, validation_seed=9))
+    assert redrawn.validation.tolist() != usual.validation.tolist()
+    assert redrawn.test.tolist() == usual.test.tolist()
+    other = make_split(LABELS, judged, SplitSpec(**fields, seed=9, validation_seed=0))
+    if official:
+        assert other.validation.tolist() == usual.validation.tolist()
+    assert other.test.tolist() != usual.test.tolist()
+    assert other.train.tolist() != usual.train.tolist()
+    for part, of in ((usual.train, LABELS), (usual.test, TEST if official else LABELS)):
+        share = np.bincount(of) / len(of)
+        assert (np.abs(np.bincount(of[part], minlength=4) - share * len(part)) <= 1).all()
+
+
+def test_a_data_sets_own_validation_rows_are_taken_as_they_are() -> None:
+    own = np.array([3, 5, 700])
+    split = make_split(LABELS, TEST, SplitSpec("own"), own)
+    assert split.validation.tolist() == own.tolist()
+    assert split.train.tolist() == [k for k in range(len(LABELS)) if k not in own]
+    drawn = make_split(LABELS, TEST, SplitSpec(3), own)
+    assert sorted([*drawn.train, *drawn.validation]) == list(range(len(LABELS)))
+    everything = make_split(LABELS, TEST, SplitSpec("all"), own)
+    assert len(everything.validation) == 71
+
+
+def test_other_test_labels_are_limited_as_the_tasks_own() -> None:
+    for limit in (None, 1, 40, 99, 100):
+        spec = SplitSpec(test_limit=limit, seed=3, validation_seed=4)
+        np.testing.assert_array_equal(limit_rows(TEST, spec), make_split(LABELS, TEST, spec).test)
+    np.testing.assert_array_equal(limit_rows(TEST, SplitSpec(test_limit=101)), np.arange(100))
+
+
+def test_all_rows_may_be_held_out_where_nothing_is_trained() -> None:
+    split = make_split(LABELS, TEST, SplitSpec(len(LABELS)), trains=False)
+    assert (len(split.train), len(split.validation)) == (0, len(LABELS))
+    with pytest.raises(ValueError, match="validation=711 is more than 710 rows"):
+        make_split(LABELS, TEST, SplitSpec(711), trains=False)
+
+
+@pytest.mark.parametrize("seed", [0, MAX_SEED])
+def test_the_smallest_and_largest_values_are_allowed(seed: int) -> None:
+    spec = SplitSpec(1, 1, train_limit=1, test_limit=1, seed=seed, validation_seed=seed)
+    assert SplitSpec(**spec.to_dict()) == spec
+    assert SplitSpec(seed=seed).to_dict() == {
+        "validation": 0.1,
+        "test": 0.25,
+        "train_limit": None,
+        "test_limit": None,
+        "seed": seed,
+    }
 
 
 @pytest.mark.parametrize(
@@ -110,6 +239,13 @@ def test_allot(counts: list[int], share: float, least: int, spare: int):
         ({"test_limit": 1.5}, "test_limit=1.5"),
         ({"seed": -1}, "seed=-1"),
         ({"seed": 2**63}, "seed="),
+        ({"seed": True}, "seed=True"),
+        ({"validation_seed": -1}, "validation_seed=-1"),
+        ({"validation": "half"}, "validation='half'"),
+        ({"test": "own"}, "test='own' is neither"),
+        ({"test": 0}, "test=0 is outside"),
+        ({"test": 1.0}, "test=1.0 is neither"),
+        ({"test_limit": 0}, "test_limit=0"),
     ],
 )
 def test_wrong_spec(fields, text: str):

@@ -1,0 +1,83 @@
+"""Rows of logits and their labels: what is let in, in which type, and cut into which blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trainables.common import logit_rows
+from trainables.common.errors import InputError
+from trainables.common.logit_rows import check_logits, check_rows, row_blocks
+
+EYE = np.eye(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (np.float16, torch.float32),
+        (np.float32, torch.float32),
+        (np.float64, torch.float64),
+        (np.int64, torch.float32),
+        (torch.bfloat16, torch.float32),
+    ],
+)
+def test_logits_keep_their_values_in_a_precision_to_compute_in(given: Any, kept: Any) -> None:
+    values = torch.tensor(EYE, dtype=given) if isinstance(given, torch.dtype) else EYE.astype(given)
+    found = check_logits(values)
+    assert found.dtype == kept
+    assert found.tolist() == EYE.tolist()
+    assert not check_logits(found.clone().requires_grad_()).requires_grad
+
+
+def test_the_smallest_rows_are_let_in() -> None:
+    logits, labels = check_rows([[1.0, 2.0]], np.array([1], np.uint8))
+    assert (logits.shape, labels.tolist(), labels.dtype) == ((1, 2), [1], torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "text"),
+    [
+        (np.zeros((0, 3)), [], r"shape \(0, 3\), expected \(N, K\), N >= 1 and K >= 2"),
+        (np.zeros((2, 1)), [0, 0], r"shape \(2, 1\)"),
+        (np.zeros((1, 2, 3)), [0], r"shape \(1, 2, 3\)"),
+        (EYE, [0, 1, 2], r"labels: shape \(3,\), expected \(2,\)"),
+        (EYE, [[0], [1]], r"labels: shape \(2, 1\)"),
+        (EYE, [0.0, 1.0], "labels: dtype torch.float32, expected whole numbers"),
+        (EYE, [True, False], "labels: dtype torch.bool"),
+        (EYE, torch.zeros(2, dtype=torch.complex64), "labels: dtype torch.complex64"),
+        (EYE, [0, 3], "labels: 3 in row 1, allowed are 0 to 2"),
+        (EYE, [-1, 2], "labels: -1 in row 0"),
+    ],
+)
+def test_other_rows_are_refused(logits: Any, labels: Any, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        check_rows(logits, labels)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_the_first_value_that_is_not_finite_is_named(
+    value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logit_rows, "ROWS_AT_ONCE", 2)
+    logits = torch.zeros(5, 3)
+    logits[3, 1] = logits[4, 0] = value
+    with pytest.raises(InputError, match=f"2 values are not .* row 3, class 1: {value}; only"):
+        check_logits(logits)
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "least", "step"),
+    [(10, 3, 1, 4), (8, 12, 1, 1), (7, 40, 3, 3), (2, 3, 1, 4)],
+)
+def test_blocks_cover_all_rows_once_in_order(
+    rows: int, classes: int, least: int, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(logit_rows.BLOCK_VALUES, "cpu", 12)
+    values = torch.arange(rows * classes).view(rows, classes)
+    parts = [values[block] for block in row_blocks(values, least)]
+    assert torch.equal(torch.cat(parts), values)
+    assert [len(part) for part in parts[:-1]] == [step] * ((rows - 1) // step)

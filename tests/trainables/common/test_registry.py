@@ -1,0 +1,69 @@
+"""A registry of a package that is made up here."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainables.common.errors import InputError
+from trainables.common.registry import Registry
+
+MODULE = """
+from made_up import KINDS
+
+@KINDS.register("{name}")
+class Kind:
+    def __init__(self{parameters}) -> None:
+        self.given = {{key: value for key, value in locals().items() if key != "self"}}
+"""
+
+
+@pytest.fixture
+def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[Any]:
+    package = tmp_path / "made_up"
+    package.mkdir()
+    text = 'from trainables.common.registry import Registry\nKINDS = Registry("kind", "made_up")\n'
+    (package / "__init__.py").write_text(text)
+    for name, parameters in (("zeta", ", size=3, mode='a'"), ("alpha", "")):
+        (package / f"{name}.py").write_text(MODULE.format(name=name, parameters=parameters))
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("made_up", "made_up.zeta", "made_up.alpha"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import made_up
+
+    return made_up.KINDS
+
+
+def test_every_module_is_an_entry(kinds: Registry[Any]) -> None:
+    assert "zeta" in kinds
+    assert "beta" not in kinds
+    assert kinds.names() == ["alpha", "zeta"]
+    assert kinds.get("zeta") is sys.modules["made_up.zeta"].Kind
+    assert (kinds.parameter_names("zeta"), kinds.parameter_names("alpha")) == (["size", "mode"], [])
+    assert kinds.build("zeta", mode="b").given == {"size": 3, "mode": "b"}
+    with pytest.raises(ValueError, match="kind 'alpha' is registered twice"):
+        kinds.register("alpha")(object)
+
+
+@pytest.mark.parametrize("first", ["names", "get", "build", "parameter_names"])
+def test_entries_are_found_whatever_is_asked_first(kinds: Registry[Any], first: str) -> None:
+    assert getattr(kinds, first)(*([] if first == "names" else ["alpha"])) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "text"),
+    [
+        ("zetta", {}, "unknown kind 'zetta'; there are: zeta$"),
+        ("other", {}, "unknown kind 'other'; there are: alpha, zeta$"),
+        ("zeta", {"sizes": 1}, "zeta has no parameter 'sizes'; it has: size, mode$"),
+        ("alpha", {"size": 1}, "alpha has no parameter 'size'; it has: none$"),
+    ],
+)
+def test_what_there_is_not_is_told(
+    kinds: Registry[Any], name: str, parameters: dict[str, int], text: str
+) -> None:
+    with pytest.raises(InputError, match=text):
+        kinds.build(name, **parameters)

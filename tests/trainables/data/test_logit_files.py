@@ -1,0 +1,222 @@
+"""Files of logits that others wrote: their types, names, parts, sets, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trainables.common.errors import InputError
+from trainables.data import (
+    GivenLogits,
+    LogitFile,
+    SplitSpec,
+    find_reader,
+    logit_sets,
+    prepare,
+    read_logits,
+    read_source,
+    split_address,
+)
+from trainables.data import _logit_files as module
+
+SCORES = np.array([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]])
+
+
+def write(path: Path, **arrays: Any) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def values_of(file: LogitFile) -> list[list[float]]:
+    return file.rows.logits.tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("f2", torch.float32),
+        ("f4", torch.float32),
+        (">f4", torch.float32),
+        ("f8", torch.float64),
+        (">f8", torch.float64),
+        ("g", torch.float64),
+        ("i2", torch.float32),
+        ("u1", torch.float32),
+    ],
+)
+@pytest.mark.parametrize("labels", ["u1", ">i4", "i8"])
+def test_logits_of_any_type_keep_their_values(
+    tmp_path: Path, given: str, kept: torch.dtype, labels: str
+) -> None:
+    logits = (4 * SCORES).astype(given)
+    file = read_logits(write(tmp_path / "a.npz", logits=logits, labels=np.array([2, 1], labels)))
+    assert file.rows.logits.dtype == kept
+    assert values_of(file) == logits.astype(float).tolist()
+    assert (file.rows.labels.dtype, file.rows.labels.tolist()) == (torch.int64, [2, 1])
+
+
+@pytest.mark.parametrize("labels", [[2, 1], [[2], [1]]])
+@pytest.mark.parametrize(("given", "kept"), [("f2", "f4"), ("f4", "f4"), ("f8", "f8")])
+def test_probabilities_become_logarithms_of_their_precision(
+    tmp_path: Path, given: str, kept: str, labels: Any
+) -> None:
+    file = read_logits(write(tmp_path / "a.npz", probs=SCORES.astype(given), labels=labels))
+    found, least = file.rows.logits.numpy(), np.log(np.finfo(kept).tiny)
+    assert found.dtype == kept
+    np.testing.assert_allclose(found[0], np.log(SCORES[0]), rtol=1e-6)
+    np.testing.assert_allclose(found[1], [least, 0, least], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ([0.5, 0.4991], ""),
+        ([0.5, 0.5009], ""),
+        ([0.5, 0.498], "row 4 is no set of probabilities: sum 0.998"),
+        ([0.5, 0.502], "row 4 is no set of probabilities: sum 1.002"),
+        ([1.0001, -0.0001], "row 4 is no set of probabilities: sum 1, smallest -0.0001"),
+        ([1.0, np.nan], "row 4 is no set of probabilities"),
+    ],
+)
+def test_probabilities_add_up_and_the_first_row_that_does_not_is_named(
+    tmp_path: Path, row: list[float], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 3)
+    probs = np.array([[0.5, 0.5]] * 4 + [row] * 2 + [[0.25, 0.75]])
+    path = write(tmp_path / "a.npz", probs=probs, labels=np.zeros(7, int))
+    if not text:
+        np.testing.assert_allclose(read_logits(path).rows.logits, np.log(probs))
+        return
+    with pytest.raises(InputError, match=text):
+        read_logits(path)
+
+
+@pytest.mark.parametrize("name", ["{0}_{1}", "{1}_{0}"])
+@pytest.mark.parametrize("pair", [("logits", "labels"), ("predictions", "ground_truth")])
+def test_an_archive_of_two_parts(tmp_path: Path, name: str, pair: tuple[str, str]) -> None:
+    parts = {"fit": (SCORES, [2, 1]), "test": (SCORES[:1] + 1, [0])}
+    arrays = {
+        name.format(array, part): values
+        for part, both in parts.items()
+        for array, values in zip(pair, both, strict=True)
+    }
+    file = read_logits(write(tmp_path / "a.npz", **arrays), "logits")
+    assert file.fit is not None
+    assert (len(file.fit), len(file.rows), file.name) == (2, 1, "a")
+    assert (file.fit.labels.tolist(), file.rows.labels.tolist()) == ([2, 1], [0])
+    assert values_of(file) == (SCORES[:1] + 1).tolist()
+    wider = {**arrays, name.format(pair[0], "test"): np.zeros((1, 4))}
+    with pytest.raises(InputError, match="3 classes to fit on, 4 to test on"):
+        read_logits(write(tmp_path / "b.npz", **wider), "logits")
+
+
+def test_a_part_named_twice_is_refused(tmp_path: Path) -> None:
+    arrays = {"logits_fit": SCORES, "fit_logits": SCORES, "labels_fit": [2, 1]}
+    with pytest.raises(InputError, match="scores: expected exactly one array"):
+        read_logits(write(tmp_path / "a.npz", **arrays))
+
+
+def test_the_sets_of_a_folder_are_its_files_by_name(tmp_path: Path) -> None:
+    write(tmp_path / "b.npz", logits=SCORES, labels=[2, 1])
+    for name in ("c.p", "a.pkl", "d.pickle"):
+        (tmp_path / name).write_bytes(pickle.dumps(((SCORES, np.array([2, 1])),) * 2))
+    (tmp_path / "notes.txt").write_text("?")
+    (tmp_path / "below").mkdir()
+    found = logit_sets(tmp_path)
+    assert list(found) == ["a", "b", "c", "d"]
+    assert found["c"] == str(tmp_path / "c.p")
+    assert logit_sets(tmp_path / "b.npz") == {"b": str(tmp_path / "b.npz")}
+    for address in found.values():
+        assert values_of(read_logits(address, "logits")) == SCORES.tolist()
+    write(tmp_path / "c.npz", logits=SCORES, labels=[2, 1])
+    with pytest.raises(InputError, match=r"c\.npz and .*c\.p have the same name"):
+        logit_sets(tmp_path)
+    with pytest.raises(InputError, match="below: no logits in it"):
+        logit_sets(tmp_path / "below")
+    with pytest.raises(InputError, match="none: no such file or folder"):
+        logit_sets(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("address", "path", "name"),
+    [
+        ("a.h5:cifar/resnet", "a.h5", "cifar/resnet"),
+        ("b/a.hdf5:/cifar/resnet/", "b/a.hdf5", "cifar/resnet"),
+        ("a.h5", "a.h5", ""),
+        ("a.h5:", "a.h5", ""),
+        ("c:a.npz", "c:a.npz", ""),
+        ("x.h5:y/z.h5:cifar/resnet", "x.h5:y/z.h5", "cifar/resnet"),
+    ],
+)
+def test_an_address_is_a_path_and_perhaps_a_set(address: str, path: str, name: str) -> None:
+    assert split_address(address) == (Path(path), name)
+
+
+def test_a_set_of_an_hdf5_file(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "arena.h5"
+    with h5py.File(path, "w") as file:
+        for number, name in enumerate(("svhn/vit", "cifar/vit")):
+            for part, rows in (("cal", 2), ("test", 1)):
+                file[f"{name}/probas_{part}"] = SCORES[:rows][:, [number, 1 - number, 2]]
+                file[f"{name}/labels_{part}"] = np.array([2, 1])[:rows]
+        file["cifar/half/probas_cal"] = SCORES
+        file["readme"] = "?"
+        file["empty/readme"] = "?"
+    assert sorted(logit_sets(path)) == ["cifar/half", "cifar/vit", "svhn/vit"]
+    assert logit_sets(f"{path}:cifar/vit") == {"cifar/vit": f"{path}:cifar/vit"}
+    for number, name in enumerate(("svhn/vit", "cifar/vit")):
+        file = read_logits(f"{path}:/{name}/")
+        assert file.fit is not None
+        assert (file.name, len(file.fit), len(file.rows)) == (name, 2, 1)
+        expected = np.log(SCORES[:1][:, [number, 1 - number, 2]])
+        np.testing.assert_allclose(file.rows.logits, expected)
+    assert read_logits(f"{path}:cifar/vit", "probs").rows.labels.tolist() == [2]
+    for address, kind, text in (
+        (str(path), None, "holds 3 sets; write PATH:cifar/half for the first"),
+        (f"{path}:cifar/vit", "logits", "holds probabilities"),
+        (f"{path}:cifar/half", None, "/cifar/half has no array 'labels_cal'"),
+        (f"{path}:cifar", None, "/cifar has no array 'probas_cal'"),
+        (f"{path}:none/vit", None, "no set 'none/vit'; there are: cifar/half"),
+        (f"{path}:readme", None, "no set 'readme'"),
+    ):
+        with pytest.raises(InputError, match=text):
+            read_logits(address, kind)
+    with h5py.File(path, "a") as file:
+        del file["cifar"]
+        file["svhn/other"] = h5py.SoftLink("/svhn/vit")
+    assert read_logits(path).name == "svhn/vit"
+    path.write_bytes(path.read_bytes()[:600])
+    with pytest.raises(InputError, match=r"arena\.h5: cannot be read as HDF5"):
+        read_logits(path)
+
+
+def test_logits_are_rows_of_a_data_set(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(12, 3))
+    path = write(tmp_path / "a.npz", predictions=rows, ground_truth=np.arange(12) % 3)
+    name, settings = f"logits:{path}", {"kind": "logits"}
+    source = read_source(name, "unused", settings=settings)
+    assert (source.info.classes, source.info.inputs) == (("0", "1", "2"), GivenLogits(3))
+    np.testing.assert_array_equal(source.train.read(0, 12), rows.astype(np.float32))
+    assert source.test is None
+    reader = find_reader(name, "unused", settings)
+    assert reader.check().detail == f"{path}: 12 rows, 3 classes"
+    assert reader.test_paths() == reader.files() == [path]
+    assert reader.labels()[0].tolist() == source.train.labels.tolist()
+    found = prepare(name, "unused", SplitSpec("all", 4), tmp_path / "p", settings=settings)
+    assert found.counts == {"train": 0, "validation": 8, "test": 4}
+    for wrong, text in (({"kind": "p"}, "kind='p' is not one of"), ({"size": 3}, "it takes kind")):
+        with pytest.raises(InputError, match=text):
+            find_reader(name, "unused", wrong)
+    assert not find_reader(name, "unused").check().present
+    batcher = found.info.inputs.batcher(found.test().values)
+    (batch,) = batcher.batches(torch.tensor([2, 0]), 2)
+    assert torch.equal(batcher.plain(batch), torch.from_numpy(found.test().values[[2, 0]]))
+    for other in (rows, rows[:, :2].astype(np.float32)):
+        with pytest.raises(ValueError, match=r"allowed is float32 \(N, 3\)"):
+            found.info.inputs.batcher(other)
