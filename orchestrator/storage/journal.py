@@ -82,7 +82,7 @@ class Journal(AbstractContextManager["Journal"]):
             self._end += len(line)
 
     def close(self) -> None:
-        """Flush to the disk and close; harmless when closed already."""
+        """Close; harmless when closed already."""
         with self._lock:
             handle, self._handle = self._handle, -1
             if handle >= 0:

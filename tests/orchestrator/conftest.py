@@ -27,11 +27,12 @@ class Writer:
         self.clock = itertools.count(START, 10)
 
     def write(self, event, **fields):
-        known = {"event": event, **fields, "time": next(self.clock)}
+        self.now = next(self.clock)
+        known = {"event": event, **fields, "time": self.now}
         self.journal.append(from_fields(known), durable=False)
 
-    def start(self):
-        provenance = {"git_commit": "c0ffee", "versions": {"torch": "2.11.0"}, "hardware": "cpu"}
+    def start(self, code="c0ffee"):
+        provenance = {"git_commit": code, "versions": {"torch": "2.11.0"}, "hardware": "cpu"}
         self.write(
             "sweep_started",
             sweep=self.sweep,

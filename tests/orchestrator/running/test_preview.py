@@ -89,22 +89,30 @@ def test_what_was_removed_is_computed(tmp_path: Path) -> None:
     assert counts(spec) == {**ALL, "calibrate": (4, 0)}
 
 
-def test_hours_come_from_earlier_runs(tmp_path: Path, writer: Any, store: str) -> None:
+def test_hours_come_from_earlier_runs(
+    writer: Any, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = "digits/convnet/timed"
     writer.start()
     study = writer.open("mbls", task=task, setting="this")
     other = writer.open("fl", task=task, setting="that")
-    for number, seconds in enumerate([10.0, 20.0, 90.0, 1000.0, 500.0]):
+    for number, seconds in enumerate([10.0, 20.0, 90.0, 1000.0, 500.0, 3000.0, None]):
         key = writer.begin(other if seconds == 500.0 else study, number)
-        ended = {"status": "finished", "metrics": {"val_ece": 0.1}, "seconds": seconds}
-        writer.write("trial_finished", key=key, reused=seconds == 1000.0, **ended)
+        ended = {"status": "failed" if seconds == 3000.0 else "finished", "metrics": {}}
+        writer.write("trial_finished", key=key, reused=seconds == 1000.0, **ended, seconds=seconds)
     writer.end()
-    sync(writer.path, store, tmp_path / "served")
+    sync(writer.path, store)
     assert stage_seconds(store, task, "this", "train") == 20.0
     assert stage_seconds(store, task, "that", "train") == 500.0
     assert stage_seconds(store, task, "this", "refine") is None
     assert stage_seconds(store, "another", "this", "train") is None
     assert stage_seconds(store, task, "neither", "train") is None
+    for recent, seconds in ((1, None), (2, 90.0), (3, 55.0)):
+        monkeypatch.setattr("orchestrator.tracking._queries.RECENT", recent)
+        assert stage_seconds(store, task, "this", "train") == seconds
+    monkeypatch.setattr("orchestrator.tracking._queries.MOST", 2)
+    assert stage_seconds(store, task, "that", "train") == 500.0
+    assert stage_seconds(store, task, "this", "train") is None
 
 
 def write_images(path: Path, seed: int) -> None:

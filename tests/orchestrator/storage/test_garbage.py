@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from filelock import FileLock
 
 from orchestrator.cli import main
 from orchestrator.storage.events import SweepEnded, from_fields
-from orchestrator.storage.garbage import collect_garbage
+from orchestrator.storage.garbage import Removal, collect_garbage
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.storage import Storage
 from trainables.common.errors import InputError
@@ -77,21 +78,41 @@ def left(store: ArtifactStore) -> set[str]:
 def test_what_was_not_chosen_goes_and_the_whole_chain_of_the_chosen_stays(
     tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
 ) -> None:
-    refined = {**CLOSED, "study": "t|ce+macal", "chosen": "k2"}
+    calibrated, predicted, train = "ca" * 32, "fa" * 32, "a0" * 32
+    write(store, "calibrate", calibrated, request={"upstream": REFINE, "upstream_stage": "refine"})
+    write(store, "evaluate", predicted, upstream=calibrated)
+    write(store, "evaluate", "fb" * 32, upstream=TRAIN_B)
+    write(store, "train", train)
+    for key in (TRAIN_A, TRAIN_B):
+        with store.lock("train", key):
+            pass
     studies = (
-        *trial("k0", "t|ce", "train", TRAIN_A),
-        *trial("k1", "t|ce", "train", TRAIN_B),
-        *trial("k2", "t|ce+macal", "refine", REFINE),
+        *trial("k0", "t|ls", "train", TRAIN_B),
+        *trial("k1", "t|ce+macal+ts", "calibrate", calibrated),
+        *trial("k2", "t|ls", "train", train),
     )
-    sweep("one", *studies, CLOSED, refined)
+    chosen = {**CLOSED, "study": "t|ce+macal+ts", "chosen": "k1"}
+    sweep("one", *studies, chosen, {**CLOSED, "study": "t|ls", "chosen": "k2"})
     told = collect_garbage(Storage(tmp_path), dry_run=True)
-    assert len(left(store)) == 6
+    assert len(left(store)) == 10
+    before = dict(sizes(tmp_path))
     assert collect_garbage(Storage(tmp_path)) == told
-    assert left(store) == {TRAIN_A, REFINE, EVALUATED}
-    counts = {kind.kind: (kind.removed, kind.kept) for kind in told}
-    assert counts["train"] == (1, 1)
-    assert counts["features"] == (2, 0)
-    assert all(kind.bytes_removed > 400 for kind in told if kind.removed)
+    assert left(store) == {TRAIN_A, train, REFINE, calibrated, EVALUATED, predicted}
+    after = dict(sizes(tmp_path))
+    assert [path.name for path in store.root.glob("*/*/*.lock")] == [f"{TRAIN_A}.lock"]
+    counts = {"train": (1, 2), "features": (2, 0), "refine": (0, 1), "calibrate": (0, 1)}
+    counts |= {"evaluate": (1, 2), "sweeps": (0, 1)}
+    assert {kind.kind: (kind.removed, kind.kept) for kind in told} == counts
+    for kind in told:
+        was, is_now = before[kind.kind], after.get(kind.kind, 0)
+        assert (kind.bytes_removed, kind.bytes_kept) == (was - is_now, is_now)
+
+
+def sizes(storage: Path) -> Iterator[tuple[str, int]]:
+    """Yield the bytes of a storage's artifacts and sweeps by kind, without locks."""
+    for folder in (*(storage / "artifacts").glob("*/"), storage / "sweeps"):
+        files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+        yield folder.name, sum(path.stat().st_size for path in files)
 
 
 def test_the_predictions_of_a_published_default_stay_though_its_network_goes(
@@ -271,11 +292,15 @@ def test_checkpoints_and_old_drafts_go(
     old, young = (store.root / "train" / "aa" / f"{name}.tmp" for name in ("old", "young"))
     old.mkdir()
     young.mkdir()
-    os.utime(old, (0, 0))
-    collect_garbage(Storage(tmp_path))
+    hour = time.time() - 3600
+    os.utime(old, (hour - 60, hour - 60))
+    os.utime(young, (hour + 60, hour + 60))
+    told = {kind.kind: kind for kind in collect_garbage(Storage(tmp_path))}
     assert not checkpoint.exists()
     assert not old.exists()
     assert young.exists()
+    assert (told["drafts"].removed, told["drafts"].kept) == (1, 1)
+    assert told["checkpoints"] == Removal("checkpoints", 1, 0, 5, 0)
 
 
 def test_a_running_sweep_is_left_alone(

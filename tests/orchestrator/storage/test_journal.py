@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import zlib
+from dataclasses import MISSING, fields
 
 import psutil
 import pytest
@@ -18,9 +19,12 @@ from orchestrator.storage.events import (
     Epoch,
     Evaluated,
     StudyClosed,
+    StudyOpened,
     SweepEnded,
+    SweepStarted,
     TrialFinished,
     TrialScored,
+    TrialStarted,
     from_fields,
     from_line,
     to_fields,
@@ -29,6 +33,17 @@ from orchestrator.storage.journal import Journal, iterate_events, read_events
 from trainables.common.errors import InputError
 
 END = {"event": "sweep_ended", "status": "finished"}
+LINES = [
+    (
+        Epoch(key="k", step=3, metrics={"val_ece": 0.1}, time=7),
+        b'{"event":"epoch","time":7,"key":"k","step":3,"metrics":{"val_ece":0.1},"crc":"4e45fe52"}\n',
+    ),
+    (
+        StudyClosed(study="s", chosen=None, finished=0, failed=1, reason="\u00fc", time=1),
+        '{"event":"study_closed","time":1,"study":"s","chosen":null,"finished":0,"failed":1,'
+        '"reason":"\u00fc","crc":"cddf19e8"}\n'.encode(),
+    ),
+]
 
 
 def epoch(step, **metrics):
@@ -54,24 +69,57 @@ def test_what_is_written_is_read_back_with_the_time_added(path):
     assert before <= first["time"] <= time.time_ns() // 1_000_000
 
 
-@pytest.mark.parametrize(
-    ("event", "durable", "synced"),
-    [(END, {}, 1), (END, {"durable": False}, 0), (epoch(1), {}, 0)],
-)
-def test_decisions_alone_reach_the_disk_before_the_sweep_goes_on(
-    path, monkeypatch, event, durable, synced
-):
-    calls, real = [], os.fsync
+# One of each kind, without what may be left out; those that a resumed sweep would say again first.
+FLEETING = [
+    TrialStarted(
+        study="s", number=0, key="k", role="search", seed=0, stage="train", configuration={}
+    ),
+    Epoch(key="k", step=0, metrics={}),
+    TrialScored(key="k", objective=0.1),
+]
+LASTING = [
+    SweepStarted(sweep="n", sweep_id="1d", spec={}, provenance={}),
+    StudyOpened(study="s", task="t", recipe="ce", trials=1, row=True),
+    TrialFinished(key="k", status="failed", metrics={}),
+    StudyClosed(study="s", chosen=None, finished=0, failed=1),
+    Evaluated(key="k", study="s", seed=0, metrics={}),
+    SweepEnded(status="finished"),
+]
 
-    def counted(handle):
-        calls.append(handle)
-        real(handle)
 
+def test_decisions_alone_reach_the_disk_before_the_sweep_goes_on(path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(os, "fsync", calls.append)
     with Journal(path) as journal:
-        monkeypatch.setattr(os, "fsync", counted)
-        journal.append(from_fields(event), **durable)
-        assert len(calls) == synced
-        monkeypatch.undo()
+        for event in FLEETING:
+            journal.append(event)
+        for event in LASTING:
+            journal.append(event, durable=False)
+        assert calls == []
+        for count, event in enumerate(LASTING, 1):
+            journal.append(event)
+            assert len(calls) == count
+
+
+@pytest.mark.parametrize(("event", "line"), LINES)
+def test_a_line_is_written_and_read_as_by_every_version(path, event, line):
+    with Journal(path) as journal:
+        journal.append(event)
+    assert path.read_bytes() == line
+    assert from_line(line) == event
+
+
+@pytest.mark.parametrize("event", [*FLEETING, *LASTING], ids=lambda event: event.event)
+def test_older_and_newer_journals_are_read(event):
+    """What is not needed may be absent, or null, and what is not known does not matter."""
+    told = to_fields(event)
+    defaults = {entry.name: None for entry in fields(event) if entry.default is not MISSING}
+    defaults |= {
+        entry.name: None for entry in fields(event) if entry.default_factory is not MISSING
+    }
+    needed = {name: value for name, value in told.items() if name not in defaults}
+    for values in (needed, {**needed, **defaults}, {**told, "of a later version": 1}):
+        assert from_fields(values) == event
 
 
 def test_what_is_seldom_known_is_left_out_of_a_line():
@@ -109,13 +157,12 @@ def test_a_limit_stops_at_the_end_of_a_line(path):
     with Journal(path) as journal:
         for step in range(10):
             journal.append(from_fields(epoch(step)))
-    steps, offset, calls = [], 0, 0
-    while calls < 10:
-        events, offset = read_events(path, offset, limit=100)
-        steps += [event.step for event in events]
-        calls += 1
-    assert steps == list(range(10))
     first = len(path.read_bytes().splitlines(keepends=True)[0])
+    pieces, offset = [], 0
+    while offset < path.stat().st_size:
+        events, offset = read_events(path, offset, limit=2 * first + 1)
+        pieces.append([event.step for event in events])
+    assert pieces == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
     assert [len(read_events(path, limit=first + i)[0]) for i in (-1, 0, 1)] == [1, 1, 2]
     assert len(read_events(path, limit=0)[0]) == 1
 
@@ -257,6 +304,7 @@ def test_a_journal_without_checksums_is_read_and_goes_on_with_them(writer):
     path = everything(writer)
     before = without_checksums(path)
     assert read_events(path)[0] == before
+    assert list(iterate_events(path)) == [e for e in before if not isinstance(e, Epoch)]
     old = path.stat().st_size
     with Journal(path) as journal:
         journal.append(SweepEnded(status="finished", time=1))
@@ -338,26 +386,40 @@ def test_threads_may_share_a_journal(path):
     assert sorted(event.step for event in read_events(path)[0]) == list(range(200))
 
 
-def test_a_full_disk_names_the_file_and_leaves_whole_lines_only(path, monkeypatch):
-    real = os.write
-    room = [10]
+def full_after(room):
+    """Return what writes so many bytes and then finds no space."""
+    real, left = os.write, [room]
 
     def write(handle, data):
-        count = real(handle, bytes(data)[: room[0]])
-        room[0] -= count
-        if count == 0:
-            raise OSError(28, "No space left on device")
-        return count
+        count = real(handle, bytes(data)[: left[0]])
+        left[0] -= count
+        return count or no_space()
 
+    return write
+
+
+def no_space(*_):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(("call", "instead"), [("write", full_after(10)), ("fsync", no_space)])
+def test_a_full_disk_names_the_file_and_leaves_whole_lines_only(path, monkeypatch, call, instead):
+    for step in range(2):
+        with Journal(path) as journal:
+            journal.append(from_fields(epoch(step)))
     with Journal(path) as journal:
-        journal.append(from_fields(epoch(0)))
-        journal.append(from_fields(epoch(1)))
-        monkeypatch.setattr(os, "write", write)
+        monkeypatch.setattr(os, call, instead)
         with pytest.raises(InputError, match=re.escape(f"{path} cannot be written: No space")):
-            journal.append(from_fields(epoch(2)))
+            journal.append(from_fields(END))
         monkeypatch.undo()
+        assert [event.step for event in read_events(path)[0]] == [0, 1]
+        journal.append(from_fields(epoch(2)))
         journal.append(from_fields(epoch(3)))
-    assert [event.step for event in read_events(path)[0]] == [0, 1, 3]
+        monkeypatch.setattr(os, call, instead)
+        with pytest.raises(InputError):
+            journal.append(from_fields(END))
+        monkeypatch.undo()
+    assert [event.step for event in read_events(path)[0]] == [0, 1, 2, 3]
 
 
 def test_a_closed_or_impossible_journal_is_a_clear_error(path, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,17 +23,19 @@ from orchestrator.storage.events import (
     TrialScored,
     TrialStarted,
 )
-from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.ledger import Ledger, read_ledger
 from trainables.common.errors import InputError
 
-STUDY, KEYS = "task|ce", ("a", "b", "c", "d")
-ROLES = dict(zip(KEYS, ("search", "search", "seed", "seed"), strict=True))
+STUDY, OTHER, KEYS = "task|ce", "task|ls", ("a", "b", "c", "d", "e")
+STUDIES = dict(zip(KEYS, (STUDY, STUDY, STUDY, OTHER, OTHER), strict=True))
+ROLES = dict(zip(KEYS, ("search", "search", "seed", "search", "seed"), strict=True))
 OPENED = StudyOpened(study=STUDY, task="task", recipe="ce", trials=2, row=True)
+BOTH = [OPENED, StudyOpened(study=OTHER, task="task", recipe="ls", trials=1, row=False)]
 
 started = st.sampled_from(KEYS).map(
     lambda key: TrialStarted(
-        study=STUDY,
-        number=KEYS.index(key),
+        study=STUDIES[key],
+        number=KEYS[::-1].index(key),
         key=key,
         role=ROLES[key],
         seed=0,
@@ -83,7 +86,7 @@ evaluated = st.builds(
 )
 closed = st.builds(
     StudyClosed,
-    study=st.just(STUDY),
+    study=st.sampled_from([STUDY, OTHER]),
     chosen=st.none() | st.sampled_from(KEYS),
     finished=number,
     failed=number,
@@ -99,7 +102,7 @@ run = st.builds(
 over = st.builds(SweepEnded, status=st.sampled_from(["finished", "failed"]), time=st.integers(1))
 parts = [started, started, reported, ended_in_full, scored, evaluated]
 stories = st.lists(
-    st.one_of(*parts, *parts, closed, run, over, st.just(OPENED)), min_size=25, max_size=60
+    st.one_of(*parts, *parts, closed, run, over, st.sampled_from(BOTH)), min_size=25, max_size=60
 )
 
 
@@ -117,23 +120,24 @@ def last_status(events: Sequence[Event], key: str) -> str | None:
 
 @given(journals)
 def test_a_study_counts_how_its_search_trials_ended_last(events: list[Event]) -> None:
-    study = Ledger([OPENED, *events]).studies[STUDY]
-    searched = [last_status(events, key) for key in KEYS if ROLES[key] == "search"]
-    assert study.finished == searched.count("finished")
-    assert study.failed == searched.count("failed")
+    for name, study in Ledger([*BOTH, *events]).studies.items():
+        assert study.finished == count(events, name, "finished")
+        assert study.failed == count(events, name, "failed")
 
 
 @given(journals)
 def test_a_trial_keeps_the_first_report_of_a_step_and_the_last_ending(events: list[Event]) -> None:
-    ledger = Ledger([OPENED, *events], curves=("val_ece",))
+    ledger = Ledger([*BOTH, *events], curves=("val_ece",))
     assert set(ledger.trials) == {key for key in KEYS if known(events, key)}
     for key, trial in ledger.trials.items():
         steps: list[tuple[int, float]] = []
         for event in known(events, key):
             if isinstance(event, Epoch) and event.step > max((at for at, _ in steps), default=-1):
                 steps.append((event.step, event.metrics["val_ece"]))
-        curve = trial.curves.get("val_ece", ((), ()))
-        assert list(zip(*curve, strict=True)) == steps
+        assert list(zip(*trial.curve("val_ece"), strict=True)) == steps
+        assert trial.epochs == len(steps)
+        assert trial.last_step == max((at for at, _ in steps), default=-1)
+        assert trial.ended == (last_status(events, key) is not None)
         assert trial.status == (last_status(events, key) or "running")
         endings = [e for e in known(events, key) if isinstance(e, TrialFinished)]
         if endings:
@@ -143,21 +147,28 @@ def test_a_trial_keeps_the_first_report_of_a_step_and_the_last_ending(events: li
 @settings(max_examples=200)
 @given(run, stories)
 def test_whatever_is_said_the_last_word_counts(first: SweepStarted, events: list[Event]) -> None:
-    events = [first, OPENED, *events]
+    events = [first, *BOTH, *events]
     ledger = Ledger(events)
     order = list(dict.fromkeys(e.key for e in events if isinstance(e, TrialStarted)))
-    study = ledger.studies[STUDY]
-    assert [*ledger.trials] == [*study.begun] == order
-    assert [trial.key for trial in study.searched] == sorted(
-        key for key in order if ROLES[key] == "search"
-    )
+    assert [*ledger.trials] == order
+    assert [(study.name, study.index) for study in ledger.studies.values()] == [
+        (STUDY, 0),
+        (OTHER, 1),
+    ]
+    for name, study in ledger.studies.items():
+        begun = [key for key in order if STUDIES[key] == name]
+        assert [*study.begun] == begun
+        searched = sorted((key for key in begun if ROLES[key] == "search"), reverse=True)
+        assert [trial.key for trial in study.searched] == searched
+        for field, value in expected_of_study(events, name).items():
+            assert getattr(study, field) == value, field
+        assert study.chosen_trial is study.begun.get(study.chosen or "")
+        assert (study.code, study.sweep_id) == (commits(events[:1])[-1], "1d")
     for key in order:
         trial, own = ledger.trials[key], known(events, key)
         at = next(place for place, event in enumerate(events) if event is own[0])
         for name, value in expected_of_trial(events, at, key).items():
             assert getattr(trial, name) == value, name
-    for name, value in expected_of_study(events).items():
-        assert getattr(study, name) == value, name
     last = [e for e in events if isinstance(e, SweepStarted | SweepEnded)][-1]
     running = isinstance(last, SweepStarted)
     assert ledger.status == ("running" if running else last.status)
@@ -186,6 +197,8 @@ def expected_of_trial(events: Sequence[Event], at: int, key: str) -> dict[str, A
         "open": isinstance(turns[-1], TrialStarted),
         "objective": scores[-1].objective if scores else None,
         "accuracy_error": scores[-1].error if scores else None,
+        "role": ROLES[key],
+        "time": own[0].time,
         "test": {name[5:]: value for e in tests for name, value in e.metrics.items()},
         "chain_seconds": next((e.seconds for e in tests[::-1] if e.seconds is not None), None),
         "default_predictions": next(
@@ -212,29 +225,37 @@ def expected_metrics(own: Sequence[Event]) -> dict[str, float]:
     return found
 
 
-def expected_of_study(events: Sequence[Event]) -> dict[str, Any]:
+def expected_of_study(events: Sequence[Event], name: str) -> dict[str, Any]:
     status, reason = "running", ""
-    for event in events:
+    ours = [e for e in events if isinstance(e, SweepEnded) or getattr(e, "study", "") == name]
+    for event in ours:
         if isinstance(event, StudyClosed):
             status, reason = "finished" if event.chosen else "failed", event.reason
         elif isinstance(event, StudyOpened):
             status, reason = "running", ""
         elif isinstance(event, SweepEnded) and status == "running":
             status, reason = "failed", f"the sweep ended ({event.status}) before this did"
-    closes = [place for place, event in enumerate(events) if isinstance(event, StudyClosed)]
-    before = events[: closes[-1] + 1] if closes else []
-    close = events[closes[-1]] if closes else None
+    close = next((event for event in ours[::-1] if isinstance(event, StudyClosed)), None)
+    at = next((n for n, event in enumerate(events) if event is close), -1)
     counts = {
-        name: getattr(close, name, 0) + count(events, name) - count(before, name)
-        for name in ("finished", "failed")
+        kind: getattr(close, kind, 0)
+        + count(events, name, kind)
+        - count(events[: at + 1], name, kind)
+        for kind in ("finished", "failed")
     }
-    chosen = close.chosen if isinstance(close, StudyClosed) else None
+    chosen = close.chosen if close else None
     return {"status": status, "reason": reason, "closed": close, "chosen": chosen, **counts}
 
 
-def count(events: Sequence[Event], status: str) -> int:
-    searched = [key for key in KEYS if ROLES[key] == "search"]
+def count(events: Sequence[Event], study: str, status: str) -> int:
+    searched = [key for key in KEYS if ROLES[key] == "search" and STUDIES[key] == study]
     return [last_status(events, key) for key in searched].count(status)
+
+
+def test_where_there_is_no_journal_nothing_is_known(tmp_path: Path) -> None:
+    ledger = read_ledger(tmp_path / "journal.jsonl")
+    assert (ledger.sweep_id, ledger.status, ledger.ended) == ("", "running", None)
+    assert ledger.studies == ledger.trials == {}
 
 
 def test_a_journal_holds_one_sweep() -> None:
@@ -245,17 +266,24 @@ def test_a_journal_holds_one_sweep() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "objective", "guarded"),
+    ("spec", "objective", "pareto", "guarded"),
     [
-        (None, "ece", False),
-        ({"search": {"accuracy_tolerance": None}}, "ece", False),
-        ({"search": {"objective": "nll", "accuracy_tolerance": 0.0}}, "nll", True),
+        (None, "ece", (), False),
+        (
+            {"search": {"accuracy_tolerance": None, "pareto": ["acc", "nll"]}},
+            "ece",
+            ("acc", "nll"),
+            False,
+        ),
+        ({"search": {"objective": "nll", "accuracy_tolerance": 0.0}}, "nll", (), True),
     ],
 )
-def test_a_sweep_says_how_it_searched(spec: Any, objective: str, guarded: bool) -> None:
+def test_a_sweep_says_how_it_searched(
+    spec: Any, objective: str, pareto: tuple[str, ...], guarded: bool
+) -> None:
     ledger = Ledger([SweepStarted(sweep="s", sweep_id="1d", spec=spec, provenance=spec)])
     assert (ledger.spec, ledger.provenance) == (spec or {}, spec or {})
-    assert (ledger.objective, ledger.guarded) == (objective, guarded)
+    assert (ledger.objective, ledger.pareto, ledger.guarded) == (objective, pareto, guarded)
     assert ledger.git_commit == ""
 
 

@@ -13,9 +13,11 @@ import pytest
 
 
 @pytest.fixture(params=["database", "folder"])
-def either_store(request, database, tmp_path):
+def either_store(request, tmp_path):
     """Return the address of a tracker, once of each kind."""
-    return database if request.param == "database" else f"folder:{tmp_path}/tracked"
+    if request.param == "database":
+        return request.getfixturevalue("database")
+    return f"folder:{tmp_path}/tracked"
 
 
 @pytest.fixture(scope="session")

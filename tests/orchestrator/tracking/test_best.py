@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime, timedelta
+
 import pytest
+import yaml
 
 from orchestrator.storage.ledger import Study
-from orchestrator.tracking import Where, best_trials, open_tracker, sync
+from orchestrator.tracking import (
+    BestConfig,
+    Where,
+    best_config,
+    best_trials,
+    open_tracker,
+    sync,
+    tracked_trial,
+)
 from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
 
@@ -24,11 +36,11 @@ def sweeps(writer, store, tmp_path, request):
     """Return a function that runs a sweep of one study and delivers it."""
     made = []
 
-    def run(objectives, code="c0de", tags=None, day=0, closed=True, failed=0, **facts):
+    def run(objectives, code="c0de", tags=None, day=0, closed=True, failed=0, chosen=None, **facts):
         number = len(made)
         made.append(sweep := type(writer)(tmp_path / str(number), f"{writer.sweep}-{number}"))
         sweep.sweep_id = f"{request.node.name}-{number}"
-        sweep.clock = iter(range(1_800_000_000_000 + day * DAY, 1_900_000_000_000))
+        sweep.clock = iter(range(1_800_000_000_000 + day * DAY + number, 1_900_000_000_000))
         provenance = {"git_commit": code, "versions": {}}
         sweep.write(
             "sweep_started",
@@ -45,7 +57,7 @@ def sweeps(writer, store, tmp_path, request):
             sweep.end("interrupted")
         elif closed:
             best = min(range(len(keys)), key=lambda n: (objectives[n], n))
-            sweep.close(study, keys[best], finished=len(keys))
+            sweep.close(study, keys[best if chosen is None else chosen], finished=len(keys))
             sweep.end()
         sync(sweep.path, store)
         return sweep
@@ -70,7 +82,7 @@ def test_the_best_of_several_sweeps_by_either_way(sweeps, ask):
     assert (quick.trial.objective, quick.trial.number, quick.study.time) == (
         0.1,
         1,
-        1_800_172_800_001,
+        1_800_172_800_003,
     )
     assert slow[0] == quick
     assert [run.trial.objective for run in slow] == [0.1, 0.1, 0.2, 0.3]
@@ -90,6 +102,11 @@ def test_a_trial_of_a_study_that_is_still_open_counts(sweeps, ask):
         ({"setting": "s3", "protocol": "q"}, "fingerprint f1, convnet by q"),
         ({"rule": {**RULE, "objective": "val_nll"}}, "val_nll with accuracy tolerance 0.01"),
         ({"rule": {**RULE, "accuracy_tolerance": None}}, "val_ece with accuracy tolerance null"),
+        (
+            {"rule": {**RULE, "accuracy_errors": 2, "keep_default": True}},
+            "tolerance 0.01, accuracy errors 2, default kept: true",
+        ),
+        ({"rule": {}}, "rule unknown"),
     ],
 )
 def test_what_differs_is_not_ranked_together(sweeps, ask, change, text):
@@ -146,6 +163,102 @@ def test_of_several_versions_the_latest_counts_and_the_others_are_named(sweeps, 
     assert [(run.trial.objective, run.note) for run in ask(code="a")] == [(0.1, "")]
     assert [run.trial.objective for run in ask(top=3)] == [0.2, 0.3]
     assert [run.trial.objective for run in ask(top=3, code="any")] == [0.1, 0.2, 0.3]
+
+
+in_a_folder = pytest.mark.parametrize("either_store", ["folder"], indirect=True)
+
+
+@in_a_folder
+def test_what_is_left_out_is_told_by_kind_with_some_of_its_sweeps(sweeps, ask):
+    old = [sweeps([0.1], code="a" * 40).sweep for _ in range(3)]
+    dirty = [sweeps([0.1], code="b" * 40 + "-dirty", day=3).sweep for _ in range(5)]
+    sweeps([0.5], code="c" * 40, day=9)
+    (best,) = ask()
+    days = [
+        datetime.fromtimestamp(1_800_000_000 + day * 86_400).strftime("%Y-%m-%d") for day in (0, 3)
+    ]
+    assert best.note == (
+        f"from code {'c' * 12}, the latest; left out: "
+        f"code {'a' * 12} of {days[0]} ({', '.join(old)}); "
+        f"code {'b' * 12}-dirty of {days[1]} ({', '.join(dirty[:3])} and 2 more); "
+        "ask with --code, or --code any for all"
+    )
+
+
+@in_a_folder
+def test_a_default_that_was_kept_comes_before_lower_objectives(sweeps, ask):
+    rule = {**RULE, "keep_default": True}
+    sweeps([0.5, 0.2], rule=rule, chosen=0)
+    assert [run.trial.objective for run in ask()] == [0.5]
+    assert [run.trial.objective for run in ask(top=3)] == [0.5, 0.2]
+    sweeps([0.4, 0.6], rule=rule, day=1)
+    assert [run.trial.objective for run in ask()] == [0.4]
+    assert [run.trial.objective for run in ask(top=9)] == [0.4, 0.5, 0.2, 0.6]
+
+
+@in_a_folder
+def test_a_configuration_comes_with_where_it_is_from(sweeps, writer, store):
+    other = sweeps([0.1], tags={"team": "blue"})
+    sweep = sweeps([0.5, 0.2], tags={"team": "red"}, day=1)
+    opened = datetime.fromtimestamp(1_800_086_400).astimezone()
+    found, next_best = best_config(
+        writer.sweep,
+        "ce",
+        tracking_uri=store,
+        top=2,
+        since=opened,
+        until=opened + timedelta(seconds=1),
+        tags={"team": "red"},
+        fingerprint="f",
+        code="c0",
+    )
+    assert next_best.objective == 0.5
+    assert found == BestConfig(
+        task=writer.sweep,
+        recipe="ce",
+        sweep=sweep.sweep,
+        run_id=found.run_id,
+        number=1,
+        objective=0.2,
+        rule={**RULE, "accuracy_tolerance": "0.01"},
+        fixed={"ce": {"margin": 1.5}},
+        validation={"val_ece": 0.1, "val_acc": 0.91},
+        sweep_id=sweep.sweep_id,
+        fingerprint="f1",
+        code="c0de",
+        started=opened.isoformat(timespec="seconds"),
+    )
+    assert tracked_trial(store, found.run_id).trial.objective == 0.2
+    plain = {name: value for name, value in vars(found).items() if name != "note"}
+    assert yaml.safe_load(found.to_yaml()) == json.loads(found.to_json()) == plain
+    assert yaml.safe_load(found.to_fixed()) == {"fixed": found.fixed}
+    (earlier,) = best_config(writer.sweep, "ce", tracking_uri=store, sweep=other.sweep)
+    assert earlier.objective == 0.1
+
+
+@in_a_folder
+def test_a_run_that_is_no_finished_trial_is_refused(writer, store):
+    writer.start()
+    study = writer.open("ce")
+    scored, unscored = writer.begin(study, 0), writer.begin(study, 1)
+    writer.score(scored, 0.5)
+    writer.finish(unscored, val_ece=0.1)
+    sync(writer.path, store)
+    tracker = open_tracker(store)
+    runs = tracker.runs(RunQuery(list(tracker.sweeps().values()), {}))
+    ids = {run.tags["calsweep.key"]: run.id for run in runs}
+    for key, what in ((study, "trial of a sweep"), (scored, "finished"), (unscored, "finished")):
+        with pytest.raises(InputError, match=f"run '{ids[key]}' on .* is no {what}"):
+            tracked_trial(store, ids[key])
+
+
+def test_conditions_are_told_as_options():
+    since, until = (datetime(2026, 1, day).timestamp() for day in (2, 4))
+    where = Where(since, until, {"a": "b", "c": "d"}, "f1", "c0de")
+    assert str(where) == (
+        "--since 2026-01-02 --until 2026-01-03 --tag a=b --tag c=d --fingerprint f1 --code c0de"
+    )
+    assert str(Where()) == ""
 
 
 def test_since_includes_its_moment_and_until_does_not():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.storage.journal import iterate_events
+from orchestrator.storage.ledger import Ledger
 from orchestrator.tracking import UnreachableError, _shipper, open_tracker, sync
+from orchestrator.tracking._tags import study_of, trial_of
 from orchestrator.tracking.folder import FolderTracker
-from orchestrator.tracking.tracker import RunQuery
+from orchestrator.tracking.tracker import Run, RunQuery
 
 STUDIES = ("ce", "ls")
 METRICS = (
@@ -23,6 +27,24 @@ METRICS = (
     "trials_finished",
     "trials_failed",
 )
+TRIAL_FACTS = (
+    *("study", "number", "key", "role", "seed", "stage", "configuration", "time", "code"),
+    *("objective", "artifact", "test", "predictions", "default_predictions", "chain_seconds"),
+    "computed",
+)
+STUDY_FACTS = (
+    *("study", "task", "recipe", "index", "trials", "row", "time", "upstream", "fingerprint"),
+    *("dataset", "model", "protocol", "setting", "origin", "code", "sweep_id", "chosen"),
+    *("finished", "failed"),
+)
+FACTS = {
+    "dataset": "digits",
+    "model": "net",
+    "protocol": "short",
+    "setting": "5e77",
+    "rule": {"objective": "val_ece", "accuracy_tolerance": 0.5},
+    "origin": {"seeds": [1, 2]},
+}
 ENDS = {"finished": "FINISHED", "failed": "FAILED", "pruned": "KILLED"}
 PLACE = st.tuples(st.sampled_from(STUDIES), st.integers(0, 2))
 STEPS = st.one_of(
@@ -41,15 +63,18 @@ class Story:
     def __init__(self, writer) -> None:
         self.writer = writer
         writer.start()
-        self.studies = {name: writer.open(name) for name in STUDIES}
+        self.studies = {name: writer.open(name, row=name == "ce", **FACTS) for name in STUDIES}
         fresh = {"status": "RUNNING", "trials_finished": 0, "trials_failed": 0}
         self.expected = {study: dict(fresh) for study in self.studies.values()}
+        for name, study in self.studies.items():
+            self.expected[study]["name"] = f"{name} on digits/convnet/digits"
         self.last: dict[str, int] = {}
         self.ended: dict[str, str] = {}
 
     def tell(self, what: str, place: tuple[str, int], value) -> None:
         study = self.studies[place[0]]
-        key = self.writer.key(study, place[1])
+        seed = place[1] == 2
+        key = self.writer.key(study, place[1], "seed" if seed else "search")
         if what == "close":
             for run in self.expected.values():
                 if run.get("study") == study:
@@ -58,36 +83,40 @@ class Story:
             self.writer.close(study, key if known else None, finished=value, failed=3 - value)
             status = "FINISHED" if known else "FAILED"
             counts = {"trials_finished": value, "trials_failed": 3 - value}
-            self.expected[study] |= {"status": status, "reason": "", **counts}
+            ended = {"status": status, "reason": "", "ended": self.writer.now}
+            self.expected[study] |= {**ended, **counts}
             if known:
                 self.expected[key]["chosen"] = "true"
         elif what == "stop":
             self.writer.end("interrupted")
-            self.leave()
-            self.writer.start()
+            self.leave(self.writer.now)
+            self.writer.start(f"c0de{self.writer.now}")
             if value:
                 self.writer.open(place[0])
                 self.expected[study] |= {"status": "RUNNING", "reason": ""}
         elif what == "begin":
-            self.writer.begin(study, place[1])
+            self.writer.begin(study, place[1], **({"role": "seed", "seed": 7} if seed else {}))
             fresh = {"study": study, "chosen": "false"}
+            fresh["name"] = f"{place[0]} ~7" if seed else f"{place[0]} #{place[1]}"
+            fresh["params"] = {f"{place[0]}.margin": f"{place[1]}.5"}
             again = {"status": "RUNNING", "reason": ""}
             self.expected[key] = {**self.expected.get(key, fresh), **again}
         elif key not in self.expected:
             return
         elif what == "epoch":
             first = self.last.get(key, 0)
-            self.writer.epochs(key, value, first)
+            again = min(first, value % 2)  # As a resumed trial says what it has said before.
+            self.writer.epochs(key, value + again, first - again)
             self.last[key] = first + value
             self.expected[key]["train_loss"] = 1.0 / (first + value)
         elif what == "score":
             self.writer.score(key, value / 10)
             self.expected[key]["objective"] = value / 10
         elif what == "evaluate":
-            self.writer.evaluate(
-                key, study, facts={"predictions": f"p{value}"}, test_ece=value / 10
-            )
-            self.expected[key] |= {"test_ece": value / 10, "predictions": f"p{value}"}
+            facts = {"predictions": f"p{value}", "computed": {"train": {"device": f"d{value}"}}}
+            facts |= {"default_predictions": f"q{value}", "seconds": value} if value % 2 else {}
+            self.writer.evaluate(key, study, facts=facts, test_ece=value / 10)
+            self.expected[key] |= {"test_ece": value / 10, "evaluated": "true"}
         else:
             told = {"reason": "nan" if value == "failed" else "", "artifact": f"of {value}"}
             seconds = 1.0 + len(self.ended)
@@ -95,16 +124,17 @@ class Story:
                 "trial_finished", key=key, status=value, metrics={}, seconds=seconds, **told
             )
             self.expected[key] |= {"seconds": seconds, **told}
-            self.count(study, self.ended.get(key), -1)
-            self.count(study, value, 1)
+            if not seed:
+                self.count(study, self.ended.get(key), -1)
+                self.count(study, value, 1)
             self.ended[key] = value
-            self.expected[key]["status"] = ENDS[value]
+            self.expected[key] |= {"status": ENDS[value], "ended": self.writer.now}
 
-    def leave(self) -> None:
+    def leave(self, time: int) -> None:
         for run in self.expected.values():
             if run["status"] == "RUNNING":
                 reason = "the sweep ended (interrupted) before this did"
-                run |= {"status": "KILLED", "reason": reason}
+                run |= {"status": "KILLED", "reason": reason, "ended": time}
 
     def count(self, study: str, status: str | None, change: int) -> None:
         if f"trials_{status}" in self.expected[study]:
@@ -169,20 +199,49 @@ def test_runs_are_those_of_a_naive_fold(journal_writer, steps, faults, chunk, ab
                 story.tell(what, where, value)
         sync(journal, uri, interrupted=abandoned)
         if abandoned:
-            story.leave()
+            story.leave(2 * 10**12)
 
         runs = runs_of(uri, "told")
         assert foreign in {run.id for run in runs}
         ours = [run for run in runs if run.id != foreign]
         ids = {run.tags["calsweep.key"]: run.id for run in ours}
         assert sorted(run.tags["calsweep.key"] for run in ours) == sorted(story.expected)
+        ledger = Ledger(iterate_events(journal))
         for run in ours:
             expected = story.expected[run.tags["calsweep.key"]]
             assert run.status == expected["status"]
-            for name in ("reason", "artifact", "predictions"):
+            for name in ("reason", "artifact", "evaluated"):
                 assert run.tags.get(f"calsweep.{name}", "") == expected.get(name, "")
             assert run.parent == ids.get(expected.get("study"))
             for name in METRICS:
                 assert run.metrics.get(name) == expected.get(name)
             if "chosen" in expected:
                 assert run.tags.get("calsweep.chosen", "false") == expected["chosen"]
+                best_of = expected["study"] if expected["chosen"] == "true" else ""
+                assert run.tags.get("calsweep.best_of", "") == best_of
+            check_record(folder, run.id, expected, story.last.get(run.tags["calsweep.key"], 0))
+            check_facts(run, ledger)
+
+
+def check_record(folder: Path, run_id: str, expected: dict, epochs: int) -> None:
+    """Compare what a run's file holds besides with what was told of it."""
+    (file,) = folder.glob(f"tracked/experiments/*/runs/{run_id}.json")
+    record = json.loads(file.read_text())
+    assert record["name"] == expected["name"]
+    assert record["params"] == expected.get("params", {})
+    if expected["status"] != "RUNNING":
+        assert record["ended"] == expected["ended"]
+    losses = [(step, value) for step, _, value in record["metrics"].get("train_loss", [])]
+    assert losses == [(step, 1.0 / (step + 1)) for step in range(epochs)]
+
+
+def check_facts(run: Run, ledger: Ledger) -> None:
+    """Compare what is read back of a run with what the journal tells."""
+    trial = ledger.trials.get(run.tags["calsweep.key"])
+    told = ledger.studies[run.tags["calsweep.key"]] if trial is None else trial
+    found = study_of(run) if trial is None else trial_of(run)
+    for name in STUDY_FACTS if trial is None else TRIAL_FACTS:
+        assert getattr(found, name) == getattr(told, name), name
+    if trial is None:
+        rule = {"objective": "val_ece", "accuracy_tolerance": "0.5"}
+        assert (found.rule, found.run_id) == (rule, run.id)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from orchestrator.tracking import UnreachableError, _shipper, open_tracker, sync
-from orchestrator.tracking._process import delivered, delivered_runs
+from orchestrator.tracking._process import Memory, delivered, delivered_runs
 from orchestrator.tracking.tracker import Experiment, Run
 from trainables.common.errors import InputError
 
@@ -119,3 +119,21 @@ def test_progress_is_seen_within_a_piece(server, writer, monkeypatch):
     assert list(places) == sorted(places)
     assert 0 < places[-1] < delivered(writer.path)[1] == delivered(writer.path)[0]
     assert TRIALS - 1 <= runs[-1] <= TRIALS + 1
+
+
+@pytest.mark.parametrize(("size", "told"), [(400, (150, 400)), (120, (120, 120)), (None, (0, 0))])
+def test_no_more_is_delivered_than_there_is(tmp_path, size, told):
+    journal = tmp_path / "journal.jsonl"
+    if size is not None:
+        journal.write_bytes(b"x" * size)
+    Memory("store", "5eed", offset=100, runs={"k": "r"}, ahead=50).save(journal)
+    assert delivered(journal) == told
+    assert Memory.load(journal) == Memory("store", "5eed", 100, {"k": "r"}, 50)
+
+
+@pytest.mark.parametrize("content", ['{"offset": 3', "[1]", '{"unknown": 1}', "\udcff", "7"])
+def test_a_memory_that_is_damaged_is_none(tmp_path, content, caplog):
+    file = tmp_path / "shipped.json"
+    file.write_bytes(content.encode(errors="surrogateescape"))
+    assert Memory.load(tmp_path / "journal.jsonl") == Memory()
+    assert f"{file} is damaged" in caplog.text

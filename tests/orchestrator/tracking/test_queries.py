@@ -241,16 +241,23 @@ def test_results_agree_at_every_moment_of_a_sweep_and_after_its_resumption(write
     assert len(theirs[0].run_ids) == 1
 
 
-def test_of_two_sweeps_of_one_name_the_later_counts(writer, store, tmp_path):
-    whole_sweep(writer)
-    sync(writer.path, store)
+def test_of_two_sweeps_of_one_name_the_later_counts_unless_one_is_named(writer, store, tmp_path):
     later = type(writer)(tmp_path / "later", writer.sweep, sweep_id="1a7e")
     later.clock = iter(range(1_900_000_000_000, 1_900_000_001_000))
-    later.start()
-    later.close(later.open("ce"), None, finished=0, reason="nothing")
-    sync(later.path, store)
-    (only,) = study_results(store, writer.sweep)
-    assert (only.recipe, only.reason) == ("ce", "nothing")
+    for sweep, figure in ((writer, 0.5), (later, 0.25)):
+        sweep.start()
+        study = sweep.open("mbls+ts")
+        keys = [sweep.trial(study, n, figure, configuration=CONFIGURATION) for n in range(2)]
+        sweep.close(study, keys[0])
+        sweep.evaluate(keys[0], study, test_ece=figure)
+        sync(sweep.path, store)
+    # Delivered again as a whole, after the later one.
+    writer.path.with_name("shipped.json").unlink()
+    sync(writer.path, store)
+    for sweep_id, figure in ((None, 0.25), ("5eed", 0.5), ("1a7e", 0.25)):
+        (only,) = study_results(store, writer.sweep, sweep_id)
+        assert (only.test, only.validation["ece"]) == (({"ece": figure},), figure / 2)
+        assert (only.sweep_id, len(only.run_ids)) == (sweep_id or "1a7e", 1)
 
 
 def test_a_seed_counts_once_though_older_code_evaluated_it_too(writer, store):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
+from mlflow import MlflowClient
 
-from orchestrator.tracking import RefusedError, open_tracker
+from orchestrator.tracking import RefusedError, SingleRun, deliver_run, open_tracker
 from orchestrator.tracking._changes import Change, Point
 from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
@@ -63,6 +66,17 @@ def test_an_experiment_is_created_once_and_sweeps_are_listed(tracker, folder):
     assert made.created > 1_700_000_000_000
     assert tracker.sweeps()[name] == made.id != other.id
     assert f"{name} nights" not in tracker.sweeps()
+
+
+def test_more_sweeps_than_a_page_holds_are_listed(database, folder, monkeypatch):
+    tracker, real = open_tracker(database), MlflowClient.search_experiments
+    made = {name: tracker.open_experiment(name, folder)[0].id for name in ("p1", "p2", "p3")}
+
+    def one_at_a_time(client, **options):
+        return real(client, **{**options, "max_results": 1})
+
+    monkeypatch.setattr(MlflowClient, "search_experiments", one_at_a_time)
+    assert made.items() <= tracker.sweeps().items()
 
 
 def test_a_folder_that_a_database_cannot_keep_is_refused(postgresql, tmp_path):
@@ -205,3 +219,37 @@ def test_a_champion_is_replaced_and_comes_back(tracker, make, tmp_path, request)
         tracker.register(task.replace("/", "."), first, folder, {}, "champion")
     with pytest.raises(InputError, match="no model "):
         tracker.download(f"{task}/unknown", "champion", tmp_path / "none")
+
+
+def test_a_single_run_is_there_once_and_whole(tracker, folder, tmp_path):
+    name, report = f"{uuid4().hex}-nights", tmp_path / "report.md"
+    report.write_text("all is well")
+    night = SingleRun(
+        "k", "a night", "FAILED", 1_000, 9_000, {"t": "1"}, {"ece": 0.5}, {"r.md": report}
+    )
+    run_id = deliver_run(tracker.uri, name, "nights", night, folder)
+    experiment = tracker.run(run_id).experiment
+    tracker.create_run(experiment, "made late", {"calsweep.key": "k"}, 2_000)
+    other = tracker.create_run(experiment, "another", {"calsweep.key": "l"}, 500)
+    again = replace(night, tags={"t": "2"}, started=5_000)
+    assert deliver_run(tracker.uri, name, "nights", again, folder) == run_id
+    runs = {run.id: run for run in tracker.runs(RunQuery([experiment], {}))}
+    assert runs.keys() == {run_id, other}
+    run = runs[run_id]
+    assert (run.status, run.started, run.parent, run.metrics) == (
+        "FAILED",
+        1_000,
+        None,
+        {"ece": 0.5},
+    )
+    assert {"t": "2", "calsweep.key": "k", "calsweep.kind": "nights"}.items() <= run.tags.items()
+    (stored,) = (path for path in folder.rglob("r.md"))
+    assert stored.read_text() == "all is well"
+    assert name not in tracker.sweeps()
+    for file in folder.rglob(f"runs/{run_id}.json"):  # Not asked by anyone, but shown to people.
+        record = json.loads(file.read_text())
+        assert (record["name"], record["ended"]) == ("a night", 9_000)
+        assert record["metrics"] == {"ece": [[0, 9_000, 0.5]]}
+    report.unlink()
+    with pytest.raises(InputError, match=r"run a night: .* refuses it: artifact r\.md: "):
+        deliver_run(tracker.uri, name, "nights", night, folder)

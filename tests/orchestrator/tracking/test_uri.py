@@ -9,7 +9,12 @@ import sys
 
 import pytest
 
-from orchestrator.sweep.tracking_uri import check_tracking_uri
+from orchestrator.sweep.tracking_uri import (
+    check_tracking_uri,
+    default_tracking_uri,
+    sqlite_file,
+    tracked_folder,
+)
 from orchestrator.tracking import listens, open_tracker, ping
 from trainables.common.errors import InputError
 
@@ -48,10 +53,12 @@ def test_folders_and_the_unknown_are_refused_with_the_remedy(uri):
         check_tracking_uri(uri)
 
 
-@pytest.mark.parametrize("uri", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:////"])
-def test_sqlite_without_a_file_is_refused(uri):
+@pytest.mark.parametrize(
+    "file", ["", "/", "/:memory:", "//", "/{folder}", "/{folder}/mlflow.db?mode=ro"]
+)
+def test_sqlite_without_a_file_is_refused(file, tmp_path):
     with pytest.raises(InputError, match="names no file"):
-        check_tracking_uri(uri)
+        check_tracking_uri(f"sqlite://{file.format(folder=tmp_path)}")
 
 
 @pytest.mark.parametrize("uri", ["http://", "https:///path", "postgresql://"])
@@ -86,6 +93,10 @@ def test_sqlite_in_a_place_that_cannot_be_written_is_refused(tmp_path, monkeypat
     for uri in (f"sqlite:///{tmp_path}/mlflow.db", f"folder:{tmp_path}/runs"):
         with pytest.raises(InputError, match="can be written"):
             check_tracking_uri(uri)
+    (tmp_path / "mlflow.db").write_text("")
+    monkeypatch.setattr(os, "access", lambda path, mode: path == tmp_path)
+    with pytest.raises(InputError, match=r"mlflow\.db' cannot be written$"):
+        check_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
 
 
 def test_ping_looks_at_a_sqlite_file_without_creating_it(tmp_path, store):
@@ -130,6 +141,37 @@ def test_whether_anything_listens_is_told_without_asking_it(kind):
     assert listens("sqlite:////some/where/mlflow.db")
 
 
+@pytest.mark.parametrize(
+    ("uri", "place"),
+    [
+        ("http://there", ("there", 80)),
+        ("https://ada:secret@there/x", ("there", 443)),
+        ("postgresql+psycopg://me@there/mlflow", ("there", 5432)),
+        ("https://there:8443", ("there", 8443)),
+    ],
+)
+def test_an_address_without_a_port_means_that_of_its_kind(monkeypatch, uri, place):
+    asked = []
+
+    def connect(*arguments):
+        asked.append(arguments)
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    assert not listens(uri, timeout=0.5)
+    assert asked == [(place, 0.5)]
+
+
+def test_where_no_address_is_given_the_environment_counts_then_the_storage(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    uri = default_tracking_uri(str(tmp_path))
+    assert uri == f"sqlite:///{tmp_path}/mlflow.db"
+    assert (sqlite_file(uri), tracked_folder(uri)) == (tmp_path / "mlflow.db", None)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"folder:{tmp_path}")
+    uri = default_tracking_uri("elsewhere")
+    assert (sqlite_file(uri), tracked_folder(uri)) == (None, tmp_path)
+
+
 def test_importing_tracking_and_checking_an_address_imports_neither_mlflow_nor_torch():
     program = (
         "import sys\n"
@@ -150,8 +192,11 @@ def test_ping_looks_at_a_folder_without_creating_it(tmp_path):
         f"{folder} does not exist yet; the first sweep creates it",
     )
     assert not folder.exists()
-    open_tracker(f"folder:{folder}", create=True)
+    tracker = open_tracker(f"folder:{folder}", create=True)
     assert ping(f"folder:{folder}") == (True, f"{folder}, 0 runs")
+    for name in ("a", "b"):
+        tracker.create_run(tracker.open_experiment(name, tmp_path)[0].id, "a run", {}, 1)
+    assert ping(f"folder:{folder}") == (True, f"{folder}, 2 runs")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("")
     ok, detail = ping(f"folder:{tmp_path}/other")

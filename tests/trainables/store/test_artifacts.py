@@ -82,21 +82,6 @@ def test_the_key_is_that_of_every_version() -> None:
     assert stage_key("train", **DETERMINANTS) == known
 
 
-def test_the_key_is_the_same_in_every_process() -> None:
-    script = (
-        "from trainables.store.artifacts import stage_key\nprint(stage_key('train', a={'b': 1.5}))"
-    )
-    for seed in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout.strip() == stage_key("train", a={"b": 1.5})
-
-
 def test_what_is_no_plain_value_is_refused() -> None:
     with pytest.raises(TypeError):
         stage_key("train", data=Path("."))
@@ -115,6 +100,15 @@ def test_a_stored_artifact_is_found_again(store: ArtifactStore) -> None:
     assert torch.equal(found.tensors("weights")["w"], FILES["weights"]["w"])
     assert torch.equal(found.tensors("validation")["logits"], FILES["validation"]["logits"])
     assert store.find("refine", KEY) is None
+
+
+def test_everything_lies_where_later_versions_look_for_it(store: ArtifactStore) -> None:
+    place = store.root / "train" / KEY[:2]
+    assert store.path("train", KEY) == put(store).directory == place / KEY
+    assert store.lock("train", KEY).lock_file == str(place / f"{KEY}.lock")
+    assert store.checkpoint("train", KEY) == store.root / "checkpoints" / "train" / f"{KEY}.pt"
+    assert store.metrics("train", KEY) == RECORD["metrics"]
+    assert store.deliver() == 0
 
 
 def test_tensors_of_any_layout_are_stored(store: ArtifactStore) -> None:

@@ -153,11 +153,146 @@ def test_what_passes_is_tried_again(
     assert whole(tmp_path / "two")
 
 
-def test_what_lasts_is_not_tried_again(flaky: type[Flaky], tmp_path: Path) -> None:
-    flaky.faults[:] = [PermissionError("no"), BUSY]
-    with pytest.raises(StorageError, match=r"mirror flaky://bucket/path: PermissionError: no"):
-        Mirror(FLAKY).pull("x", tmp_path / "x")
-    assert flaky.faults == [BUSY]
+@pytest.mark.parametrize(
+    "kind",
+    [
+        FileNotFoundError,
+        FileExistsError,
+        PermissionError,
+        NotADirectoryError,
+        IsADirectoryError,
+        NotImplementedError,
+        ValueError,
+        TypeError,
+    ],
+)
+def test_what_lasts_is_not_tried_again(
+    kind: type[Exception], flaky: type[Flaky], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact, asked = write(store_at(tmp_path / "one")), []
+
+    def refuse(self: Flaky, call: str) -> None:
+        if call.startswith("put"):
+            asked.append(call)
+            raise kind("no")
+
+    monkeypatch.setattr(Flaky, "_stumble", refuse)
+    with pytest.raises(StorageError, match=rf"mirror flaky://bucket/path: {kind.__name__}: no"):
+        Mirror(FLAKY).push(artifact.directory, "x")
+    assert len(asked) == 1
+
+
+class Clock:
+    """Stands still but while something sleeps, and for each request that fails."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, request: float = 0.0) -> None:
+        self.now, self.slept = 0.0, list[float]()
+
+        def stumble(files: Flaky, call: str) -> None:
+            self.now += request
+            real(files, call)
+
+        real = Flaky._stumble
+        patch.setattr(Flaky, "_stumble", stumble)
+        patch.setattr("trainables.store.mirror.time", self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("request_seconds", "slept"), [(1.0, [0.5, 1.0, 2.0]), (29.0, [0.5]), (31.0, [])]
+)
+def test_further_attempts_end_after_half_a_minute(
+    request_seconds: float, slept: list[float], flaky: type[Flaky], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainables.store.mirror.PAUSES", (0.5, 1.0, 2.0))
+    clock = Clock(monkeypatch, request_seconds)
+    flaky.faults[:] = AWAY
+    with pytest.raises(StorageError, match="Please reduce"):
+        Mirror(FLAKY).pull("x", Path("x"))
+    assert clock.slept == slept
+    assert len(flaky.calls) == len(slept) + 1
+
+
+def test_a_mirror_that_failed_is_asked_again_after_a_minute(
+    flaky: type[Flaky], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, notices = Clock(monkeypatch), list[str]()
+    store_at(tmp_path, FLAKY)
+    store = ArtifactStore(tmp_path, notices.append)
+    flaky.faults[:] = AWAY
+    for now, asked, told in (
+        (0.0, 4, 1),
+        (59.0, 4, 1),
+        (61.0, 8, 2),
+        (120.0, 8, 2),
+        (122.0, 12, 3),
+    ):
+        clock.now = now
+        assert not store.contains("train", KEY)
+        assert (len(flaky.calls), len(notices)) == (asked, told)
+
+
+def test_what_waits_is_sent_until_the_mirror_fails(
+    flaky: type[Flaky], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ["aa" * 32, "bb" * 32, "cc" * 32, "dd" * 32]
+    store = store_at(tmp_path / "one", FLAKY)
+    flaky.faults[:] = AWAY
+    for key in keys[::-1]:
+        store.write("train", key, TENSORS, {})
+    flaky.faults.clear()
+    flaky.calls.clear()
+
+    def stumble(self: Flaky, call: str) -> None:
+        self.calls.append(call)
+        if len(self.calls) > 4:  # A look at the first one's manifest, then its three files.
+            raise BUSY
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Flaky, "_stumble", stumble)
+        assert store.deliver() == 3
+    assert flaky.calls[4:] == ["cat manifest.json"] * 4
+    other = store_at(tmp_path / "two", FLAKY)
+    assert [other.contains("train", key) for key in keys] == [True, False, False, False]
+    shutil.rmtree(store.path("train", keys[1]))
+    assert store.deliver() == 0
+    assert [other.contains("train", key) for key in keys] == [True, False, True, True]
+
+
+def test_what_is_there_is_not_sent_again_and_the_manifest_comes_last(
+    flaky: type[Flaky], tmp_path: Path
+) -> None:
+    store = store_at(tmp_path, FLAKY)
+    for _ in range(2):
+        write(store)
+    sent = [call for call in flaky.calls if call.startswith("put")]
+    assert sent == ["put record.json", "put weights.safetensors", "put manifest.json"]
+    assert list((tmp_path / "unmirrored").iterdir()) == []
+
+
+def test_two_that_take_the_same_copy_do_not_hinder_each_other(
+    flaky: type[Flaky], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = write(store_at(tmp_path / "one", FLAKY))
+    place, relative = tmp_path / "two" / KEY, f"train/{KEY[:2]}/{KEY}"
+
+    def overtake(self: Flaky, call: str) -> None:
+        if call == "get manifest.json":
+            shutil.copytree(artifact.directory, place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Flaky, "_stumble", overtake)
+        assert Mirror(FLAKY).pull(relative, place)
+    assert [path.name for path in place.parent.iterdir()] == [KEY]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="file/x cannot be written"):
+        Mirror(FLAKY).pull(relative, tmp_path / "file" / "x")
 
 
 def test_a_mirror_that_is_away_ends_nothing_and_leaves_no_hole(
@@ -231,9 +366,13 @@ def test_a_process_that_dies_before_it_sends_leaves_no_hole(
     assert whole(tmp_path / "two")
 
 
-def test_a_url_of_an_unknown_kind_is_refused() -> None:
+def test_a_url_of_an_unknown_kind_is_refused_and_not_kept(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="mirror 'nothing://bucket' cannot be used"):
-        Mirror("nothing://bucket")
+        store_at(tmp_path, "nothing://bucket")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"cannot write .*file/mirror"):
+        store_at(tmp_path / "file", "memory://bucket")
 
 
 def test_the_package_that_s3_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,6 +392,7 @@ def test_the_package_that_s3_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         "sftp://planted-secret@host/path",
         "ftp://me:planted-secret/@host/path",
         "s3://bucket/path#planted-secret",
+        "simplecache::s3://KEY:planted-secret@bucket/path",
     ],
 )
 def test_a_url_with_a_login_is_refused_and_not_shown(url: str) -> None:

@@ -1,0 +1,99 @@
+"""A storage folder: what lies where, which sweeps there are, and who runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from trainables.common.errors import InputError
+
+SWEEP = """
+name: {name}
+tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
+recipes: [ce]
+storage: {storage}
+"""
+
+
+def begun(storage: Path, name: str = "one") -> SweepSpec:
+    spec = parse_sweep(SWEEP.format(name=name, storage=storage), name)
+    Storage.of(spec).sweep(name).write_spec(spec)
+    return spec
+
+
+def test_everything_has_its_place(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    sweep = storage.sweep("one")
+    found = {
+        "artifacts": storage.artifacts,
+        "data": storage.data,
+        "mlflow-artifacts": storage.tracked_files,
+        "nightly/n": storage.nightly("n"),
+        "sweeps/one": sweep.path,
+        "sweeps/one/journal.jsonl": sweep.journal,
+        "sweeps/one/sweep.yaml": sweep.spec_file,
+        "sweeps/one/chosen": sweep.chosen,
+        "sweeps/one/tune": sweep.tune,
+        "sweeps/one/plots": sweep.plots,
+        "sweeps/one/report.html": sweep.report,
+        "sweeps/one/table.csv": sweep.table("csv"),
+    }
+    assert {str(path.relative_to(tmp_path)): path for path in found.values()} == found
+    assert storage.store().root == storage.artifacts
+    assert sweep.storage.folder == storage.folder == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mark", ["sweep.yaml", "journal.jsonl", "chosen", "tune", "shipped.json"])
+def test_whatever_a_sweep_has_left_tells_of_it(tmp_path: Path, mark: str) -> None:
+    for name in ("b", "a"):
+        (tmp_path / "sweeps" / name / mark).mkdir(parents=True)
+    (tmp_path / "sweeps" / "refused" / "run.lock").mkdir(parents=True)
+    assert [sweep.name for sweep in Storage(tmp_path).sweeps()] == ["a", "b"]
+
+
+def test_a_storage_without_sweeps_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"no sweeps in {tmp_path}: .*sweeps is no folder"):
+        Storage(tmp_path).sweeps()
+
+
+def test_a_sweep_runs_in_the_storage_in_which_it_is_found(tmp_path: Path) -> None:
+    before = begun(tmp_path / "old")
+    (tmp_path / "old").rename(tmp_path / "new")
+    found = Storage(tmp_path / "new").load_spec("one")
+    assert found.storage == str(tmp_path / "new")
+    assert found.model_copy(update={"storage": before.storage}) == before
+    assert (tmp_path / "new/sweeps/one/sweep.yaml").read_text().startswith("name: one\n")
+
+
+@pytest.mark.parametrize("name", ["none", "", "../sweeps/one"])
+def test_a_sweep_that_is_not_there_is_answered_by_those_that_are(tmp_path: Path, name: str) -> None:
+    storage = Storage(tmp_path)
+    with pytest.raises(InputError, match=r"there are: none$"):
+        storage.load_spec(name)
+    begun(tmp_path, "two")
+    begun(tmp_path, "one")
+    with pytest.raises(InputError, match=f"no sweep {name!r} in .*; there are: one, two$"):
+        storage.load_spec(name)
+
+
+def test_a_sweep_is_owned_as_long_as_it_runs(tmp_path: Path) -> None:
+    sweep, again = (Storage(tmp_path).sweep("one") for _ in range(2))
+    for _ in range(2):
+        with sweep.owned():
+            assert again.is_owned()
+            with pytest.raises(InputError, match="'one' is being run by "):
+                again.owned().__enter__()
+        assert not again.is_owned()
+    with pytest.raises(ZeroDivisionError), sweep.owned():
+        raise ZeroDivisionError
+    assert not sweep.is_owned()
+
+
+def test_a_sweep_whose_folder_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "sweeps").write_text("")
+    with pytest.raises(InputError, match=r"storage .*sweeps/one cannot be written: "):
+        Storage(tmp_path).sweep("one").owned().__enter__()

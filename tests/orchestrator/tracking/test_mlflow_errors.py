@@ -1,0 +1,81 @@
+"""What went wrong with MLflow or its database, told apart by what can be done about it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+import pytest
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import DBAPIError
+
+from orchestrator.tracking import LoginError, RefusedError, UnreachableError
+from orchestrator.tracking.mlflow import server
+from orchestrator.tracking.mlflow.errors import MAX_TEXT, translated
+
+URI = "http://ada:planted@host"
+
+
+def said(code: str, text: str = "no") -> MlflowException:
+    error = MlflowException(text)
+    error.error_code = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (said("INVALID_PARAMETER_VALUE"), RefusedError),
+        (said("RESOURCE_DOES_NOT_EXIST"), RefusedError),
+        (said("BAD_REQUEST"), RefusedError),
+        (said("UNAUTHENTICATED"), LoginError),
+        (said("PERMISSION_DENIED"), LoginError),
+        (said("INTERNAL_ERROR"), UnreachableError),
+        (said("TEMPORARILY_UNAVAILABLE"), UnreachableError),
+        (sqlite3.OperationalError("locked"), UnreachableError),
+        (ConnectionResetError("by peer"), UnreachableError),
+        (DBAPIError("SELECT", {}, Exception("closed")), UnreachableError),
+        (ZeroDivisionError("ours"), ZeroDivisionError),
+    ],
+)
+def test_errors_are_told_apart(error: Exception, kind: type[Exception]) -> None:
+    with pytest.raises(kind) as caught, translated(URI):
+        raise error
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (said("INTERNAL_ERROR", "a\n  planted b"), "a *** b"),
+        (OSError("x" * MAX_TEXT), "x" * MAX_TEXT),
+        (OSError("x" * 91 + "y" * 90), f"{'x' * 90} ... {'y' * 90}"),
+        (DBAPIError("SELECT", {}, Exception("the reason")), "the reason"),
+    ],
+)
+def test_errors_are_told_in_a_short_line_without_secrets(error: Exception, text: str) -> None:
+    with pytest.raises(UnreachableError) as caught, translated(URI):
+        raise error
+    assert str(caught.value) == f"tracking http://host gives no answer: {text}"
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(0.2, "1"), (2.6, "3")])
+def test_a_question_for_seconds_leaves_later_ones_their_time(
+    monkeypatch: pytest.MonkeyPatch, timeout: float, seconds: str
+) -> None:
+    asked = []
+
+    class Client:
+        def __init__(self, tracking_uri: str) -> None:
+            asked.append(tracking_uri)
+
+        def search_experiments(self, max_results: int) -> None:
+            asked.append(os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"])
+            raise OSError("gone")
+
+    monkeypatch.setattr(server, "MlflowClient", Client)
+    before = os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]
+    with pytest.raises(UnreachableError):
+        server.probe(URI, timeout)
+    assert asked == [URI, seconds]
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == before

@@ -1,0 +1,46 @@
+"""The file of a tracking database: whether it is one, and that its files move with it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from orchestrator.tracking.mlflow.sqlite import relocate, require_database
+from trainables.common.errors import InputError
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0 and more"])
+def test_a_database_or_an_empty_file_will_do(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "mlflow.db"
+    file.write_bytes(content)
+    require_database(file)
+
+
+def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no tracking database at .*; `calsweep sync` builds it"):
+        require_database(tmp_path / "mlflow.db")
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        require_database(tmp_path)
+    (tmp_path / "mlflow.db").write_bytes(b"SQLite format 2\0")
+    with pytest.raises(InputError, match="is no SQLite database; name another file"):
+        require_database(tmp_path / "mlflow.db")
+
+
+def test_an_experiment_and_its_runs_move_and_no_others(tmp_path: Path) -> None:
+    file = tmp_path / "mlflow.db"
+    before = {("1", "old/e"), ("2", "old/e"), ("3", "else")}
+    runs = {("1", "old/e/r/artifacts"), ("1", "s3://b/old/e"), ("2", "old/e/r/artifacts")}
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("CREATE TABLE experiments (experiment_id, artifact_location)")
+        database.execute("CREATE TABLE runs (experiment_id, artifact_uri)")
+        database.executemany("INSERT INTO experiments VALUES (?, ?)", before)
+        database.executemany("INSERT INTO runs VALUES (?, ?)", runs)
+    relocate(file, "1", "old/e", "newer/place")
+    with closing(sqlite3.connect(file)) as database:
+        places = set(database.execute("SELECT * FROM experiments").fetchall())
+        moved = set(database.execute("SELECT * FROM runs").fetchall())
+    assert places == before - {("1", "old/e")} | {("1", "newer/place")}
+    assert moved == runs - {("1", "old/e/r/artifacts")} | {("1", "newer/place/r/artifacts")}
