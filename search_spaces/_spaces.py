@@ -67,8 +67,13 @@ class Parameter:
             self.check(value)
 
     def _check_range(self) -> None:
+        ends = f"got {self.low!r} and {self.high!r}"
         if self.low is None or self.high is None or not self.low <= self.high:
-            raise SpaceError(f"{self.name}: needs low <= high, got {self.low!r} and {self.high!r}")
+            raise SpaceError(f"{self.name}: needs low <= high, {ends}")
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise SpaceError(f"{self.name}: needs finite low and high, {ends}")
+        if self.type == "int" and (self.low % 1 or self.high % 1):
+            raise SpaceError(f"{self.name}: needs whole numbers for low and high, {ends}")
         if self.scale not in ("linear", "log"):
             raise SpaceError(f"{self.name}: scale {self.scale!r} is not one of linear, log")
         if self.scale == "log" and self.low <= 0:

@@ -100,11 +100,12 @@ class StudyState:
 
     def closing(self, reason: str) -> StudyClosed:
         """Return the event that ends the search."""
+        ended = [self.outcomes[number].status for number in self.objectives]
         return StudyClosed(
             study=self.plan.id,
             chosen=self.chosen.trial.key if self.chosen else None,
-            finished=sum(outcome.status == FINISHED for outcome in self.outcomes.values()),
-            failed=len(self.failures()),
+            finished=ended.count(FINISHED),
+            failed=ended.count("failed"),
             reason=reason,
             margin=self.margin._asdict() if self.margin else None,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,7 +62,11 @@ class OneNode:
 
 
 def measured(
-    ray: OneNode, folder: Path, gpu: float = 0.0, concurrent: str = "null"
+    ray: OneNode,
+    folder: Path,
+    gpu: float = 0.0,
+    concurrent: str = "null",
+    recipes: Sequence[str] = RECIPES,
 ) -> tuple[list[str], dict[str, str]]:
     """Return the recipes that were measured, and the reasons of the others."""
     spec = parse_sweep(
@@ -71,8 +75,8 @@ def measured(
         f"resources: {{max_failures: 2, train: {{gpu: {gpu}}}, concurrent: {concurrent}}}\n",
         "e",
     )
-    chosen: Any = {name: SimpleNamespace(trial=SimpleNamespace(study=name)) for name in RECIPES}
-    jobs = [Evaluation(chosen[name], "task", name) for name in RECIPES]
+    chosen: Any = {name: SimpleNamespace(trial=SimpleNamespace(study=name)) for name in recipes}
+    jobs = [Evaluation(chosen[name], "task", name) for name in recipes]
     found: list[Any] = []
     lost: dict[str, str] = {}
     evaluate_all(jobs, spec, ArtifactStore(folder), ray, found.append, lost.__setitem__)
@@ -120,6 +124,33 @@ def test_a_process_on_a_gpu_measures_several_up_to_one_that_fails(
     assert evaluate.evaluate_each("", "", ["a", "b", "bad", "c"], 0.5, False) == ["a", "b"]  # type: ignore[list-item]
     with pytest.raises(ValueError, match="bad"):
         evaluate.evaluate_each("", "", ["bad", "c"], 0.5, False)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("count", "gpu", "sizes"),
+    [
+        (20, 1.0, [8, 8, 4]),  # One process at a time, of eight at most.
+        (20, 0.25, [5, 5, 5, 5]),
+        (20, 0.0, [3, 3, 3, 3, 3, 3, 2]),  # Eight processors.
+        (3, 0.25, [1, 1, 1]),
+    ],
+)
+def test_processes_share_what_is_to_be_measured(
+    tmp_path: Path, count: int, gpu: float, sizes: list[int]
+) -> None:
+    ray, recipes = OneNode(), [f"r{number:02d}" for number in range(count)]
+    assert measured(ray, tmp_path, gpu, recipes=recipes) == (recipes, {})
+    assert ray.sizes == sizes
+
+
+def test_what_a_process_leaves_is_measured_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray, recipes = OneNode(), list("abcdefgh")
+    real = ray.get
+    monkeypatch.setattr(ray, "get", lambda task: real(task)[:3])
+    assert measured(ray, tmp_path, 1.0, recipes=recipes) == (recipes, {})
+    assert ray.sizes == [8, 5, 2]
 
 
 @pytest.mark.parametrize(
@@ -199,3 +230,35 @@ def test_a_published_default_that_is_there_is_measured_beside_the_chosen_trial_o
     # Predictions that are damaged count as gone, and are needed to compare.
     (lost,) = pending_evaluations(state, past, lambda stage, key: key != "of b")
     assert lost.chosen is again
+
+
+def link(stage: str, upstream: tuple[str, str] | None, seconds: float | None) -> Any:
+    before = dict(zip(("upstream_stage", "upstream"), upstream or (None, None), strict=True))
+    return SimpleNamespace(stage=stage, record={"request": before, "seconds": seconds})
+
+
+ALL = ["calibrate", "refine", "train"]
+CHAIN = {
+    ("calibrate", "k"): link("calibrate", ("refine", "r"), 0.25),
+    ("refine", "r"): link("refine", ("train", "t"), 2.0),
+    ("train", "t"): link("train", None, 30.5004),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "stages", "seconds"),
+    [
+        ({}, ALL, 32.75),
+        ({("train", "t"): None}, ALL[:2], None),
+        ({("refine", "r"): link("refine", ("train", "t"), None)}, ALL, None),
+        ({("calibrate", "k"): link("calibrate", ("refine", "r"), 0.0)}, ALL, 32.5),
+        ({("calibrate", "k"): None}, [], None),
+    ],
+)
+def test_a_chain_costs_what_all_its_stages_do(
+    change: dict[Any, Any], stages: list[str], seconds: float | None
+) -> None:
+    store: Any = SimpleNamespace(find=lambda *place: {**CHAIN, **change}[place])
+    chain = evaluate.chain_of(store, "calibrate", "k")
+    assert [found.stage for found in chain] == stages
+    assert evaluate.chain_seconds(chain) == seconds

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.running.data import prepare_data
+from orchestrator.running.data import DataPreview, prepare_data
 from orchestrator.running.preview import preview
 from orchestrator.search.state import SweepState
 from orchestrator.search.study_state import setting_of
@@ -78,6 +78,31 @@ def test_an_interrupted_sweep_is_reused_as_far_as_it_got(tmp_path: Path) -> None
     spec = make_spec(tmp_path)
     compute(spec, trials=3)
     assert sum(reused for _, reused in counts(spec).values()) == 3
+
+
+def test_tasks_stand_in_the_order_of_their_names_and_stages_in_that_of_the_work(
+    tmp_path: Path,
+) -> None:
+    task = "dataset: digits, model: convnet, protocol: digits"
+    both = ", ".join(f"{{{{name: {name}, {task}}}}}" for name in "ba")
+    text = SWEEP.replace(f"{{{{{task}}}}}", both)
+    spec = parse_sweep(text.format(name="one", storage=tmp_path), "one")
+    parts = [(part.task, part.stage, part.computed) for part in preview(make_plan(spec))]
+    stages = [("train", 7), ("refine", 10), ("calibrate", 4)]
+    assert parts == [(task, *stage) for task in "ab" for stage in stages]
+
+
+def test_a_task_without_the_data_of_every_seed_is_computed_whole(tmp_path: Path) -> None:
+    text = SWEEP.replace("protocol: digits", "protocol: digits, split: {{vary: true}}")
+    spec = parse_sweep(text.format(name="one", storage=tmp_path), "one")
+    compute(spec, trials=1)
+    (task,) = spec.tasks
+    data = prepare_data(spec)
+    found = preview(make_plan(spec), DataPreview(data))
+    assert [(part.computed, part.reused) for part in found] == [(6, 1), (10, 0), (4, 0)]
+    first = {name: own for name, own in data.items() if name == task.data_name(0)}
+    found = preview(make_plan(spec), DataPreview(first))
+    assert [(part.computed, part.reused) for part in found] == [(7, 0), (10, 0), (4, 0)]
 
 
 def test_what_was_removed_is_computed(tmp_path: Path) -> None:

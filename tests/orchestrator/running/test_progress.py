@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from orchestrator.running.progress import Snapshot, show_progress, snapshot
 from orchestrator.search.state import SweepState
+from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import parse_sweep
 from trainables.data import PreparedData, SplitSpec, prepare
@@ -22,7 +25,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     return prepare("digits", folder, SplitSpec(), folder / "prepared")
 
 
-def make_state(data: PreparedData, tasks: int = 1) -> SweepState:
+def make_state(
+    data: PreparedData, tasks: int = 1, emit: Callable[[Any], None] = lambda _: None
+) -> SweepState:
     listed = ", ".join(
         f"{{name: t{n}, dataset: digits, model: convnet, protocol: digits}}" for n in range(tasks)
     )
@@ -32,7 +37,7 @@ def make_state(data: PreparedData, tasks: int = 1) -> SweepState:
         "p",
     )
     prepared = {task.id: data for task in spec.tasks}
-    return SweepState(make_plan(spec), "sweep", prepared, lambda _: None)
+    return SweepState(make_plan(spec), "sweep", prepared, emit)
 
 
 def test_a_snapshot_counts_studies_and_trials(
@@ -55,6 +60,41 @@ def test_a_snapshot_counts_studies_and_trials(
     assert now.seconds_left == 40
     state.record(other, other.ending("failed", {}, reason="nan"))
     assert " · 1 failed · best so far " in snapshot(state, started).line()
+
+
+def test_what_an_earlier_run_did_says_nothing_of_the_pace_of_this_one(
+    data: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[Any] = []
+    first = make_state(data, emit=events.append)
+    trial = first.next_trial()
+    assert trial is not None
+    metrics = {"val_ece": 0.25, "val_acc": 0.9}
+    first.record(trial, trial.ending("finished", metrics, artifact="a"))
+    spec = first.plan.spec
+    again = SweepState(
+        make_plan(spec), "sweep", {spec.tasks[0].id: data}, lambda _: None, Ledger(events)
+    )
+    again.take_over()
+    clock = SimpleNamespace(monotonic=lambda: 30.0)
+    monkeypatch.setattr("orchestrator.running.progress.time", clock)
+    assert (snapshot(again, 5.0).trials, snapshot(again, 5.0).seconds_left) == (1, None)
+    trial = next(one for one in iter(again.next_trial, None) if one.study.endswith("|ls"))
+    again.record(trial, trial.ending("pruned", {"val_ece": 0.125, "val_acc": 0.9}))
+    now = snapshot(again, 5.0)
+    assert (now.trials, now.seconds_left) == (2, 3 * 25.0)
+    assert now.best.endswith("(validation ece 0.2500)")  # What was stopped is not chosen.
+
+
+def test_studies_are_done_with_their_last_seed(data: PreparedData) -> None:
+    state = make_state(data)
+    ended = []
+    while (trial := state.next_trial()) is not None:
+        metrics = {"val_ece": 0.1, "val_acc": 0.9}
+        state.record(trial, trial.ending("finished", metrics, artifact=trial.key))
+        ended.append(snapshot(state, 0.0))
+    assert [now.studies for now in ended] == [0, 1, 1, 1, 2]
+    assert [(now.trials, now.all_trials) for now in ended] == [(n, 5) for n in range(1, 6)]
 
 
 def test_with_several_tasks_the_best_names_its_own(data: PreparedData) -> None:
@@ -85,6 +125,25 @@ def test_without_a_terminal_there_is_a_line_at_once_and_then_seldom() -> None:
     with show_progress(None) as show:
         show(lambda: pytest.fail("nobody looks"))
     assert output.getvalue() == f"{now.line()}\n"
+
+
+@pytest.mark.parametrize(("terminal", "seconds"), [(False, 10.0), (True, 0.25)])
+def test_so_many_seconds_lie_between_two_looks(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, seconds: float
+) -> None:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("orchestrator.running.progress.time", clock)
+    looks: list[float] = []
+
+    def look() -> Snapshot:
+        looks.append(clock.now)
+        return Snapshot(1, 2, 3, 4, 1, 0, "", None)
+
+    with show_progress(Console(file=io.StringIO(), force_terminal=terminal)) as show:
+        for share in (0.0, 0.5, 0.99, 1.0, 1.99, 2.5, 3.49, 3.5):
+            clock.now = share * seconds
+            show(look)
+    assert looks == [0.0, seconds, 2.5 * seconds, 3.5 * seconds]
 
 
 def test_a_terminal_shows_a_bar_that_goes_away() -> None:

@@ -19,6 +19,7 @@ from orchestrator.storage.events import Event, SweepEnded, SweepStarted
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from trainables.common.errors import InputError
 from trainables.store.artifacts import ArtifactStore
@@ -36,6 +37,90 @@ ENDED = SweepEnded(status="finished")
 @pytest.fixture
 def spec(tmp_path: Path) -> SweepSpec:
     return parse_sweep(SWEEP.format(storage=tmp_path / "my storage"), "edges")
+
+
+WHOLE = """
+name: edges
+tasks: [{{dataset: digits, model: {model}, protocol: digits, suites: [{suites}]}}]
+recipes: [{recipes}]
+variants: {{wide: {{of: mbls, fixed: {{margin: {margin}}}}}}}
+search: {{trials: {trials}}}
+seeds: {seeds}
+resources: {{concurrent: {concurrent}}}
+tags: {{team: {team}}}
+storage: {storage}
+"""
+USUAL = {
+    "model": "convnet",
+    "suites": "",
+    "recipes": "ce, wide",
+    "margin": 9.0,
+    "trials": 3,
+    "seeds": [0, 1],
+    "concurrent": 1,
+    "team": "red",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"model": "resnet8"}, "tasks"),
+        ({"recipes": "wide, ce"}, "recipes"),
+        ({"margin": 8.0}, "variants"),
+        ({"trials": 4}, "search"),
+        ({"seeds": [1, 0]}, "seeds"),
+        ({"suites": "ood-svhn"}, ""),
+        ({"concurrent": 2}, ""),
+        ({"team": "blue"}, ""),
+    ],
+)
+def test_a_sweep_goes_on_only_as_what_it_was(
+    tmp_path: Path, change: dict[str, Any], key: str
+) -> None:
+    texts = (WHOLE.format(storage=tmp_path, **{**USUAL, **new}) for new in ({}, change))
+    before, now = (parse_sweep(text, "edges") for text in texts)
+    with pytest.raises(InputError, match="no sweep 'edges'"):
+        run._check_same(before, resume=True)
+    run._check_same(before, resume=False)
+    SweepFolder.of(before).write_spec(before)
+    for resume in (True, False):
+        if key:
+            with pytest.raises(InputError, match=f"with another `{key}`; give this one"):
+                run._check_same(now, resume)
+        else:
+            run._check_same(now, resume)
+
+
+@pytest.mark.parametrize(
+    ("resources", "complaint"),
+    [
+        ("train: {cpu: 2}", ""),
+        ("train: {cpu: 3}", "resources.train: a trial of 3 CPUs"),
+        ("calibrate: {gpu: 0.5}", "resources.calibrate: a trial of 1 CPUs and 0.5 GPUs"),
+        ("refine: {cpu: 9}", ""),  # Nothing is refined.
+    ],
+)
+def test_a_trial_that_fits_nowhere_is_refused_before_any_runs(
+    tmp_path: Path, resources: str, complaint: str
+) -> None:
+    text = SWEEP.format(storage=tmp_path).replace("[ce]", "[ce+ts]")
+    plan = make_plan(parse_sweep(f"{text}resources: {{{resources}}}\n", "edges"))
+    ray = SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0})
+    if not complaint:
+        run._require_room(plan, ray)
+        return
+    with pytest.raises(InputError, match=complaint):
+        run._require_room(plan, ray)
+
+
+def test_a_fresh_start_takes_the_next_free_name(spec: SweepSpec) -> None:
+    names = []
+    for _ in range(3):
+        found = run._next_free(spec)
+        SweepFolder.of(found).write_spec(found)
+        names.append(found.name)
+    assert names == ["edges", "edges-2", "edges-3"]
 
 
 def no_space(*arguments: Any, **options: Any) -> None:

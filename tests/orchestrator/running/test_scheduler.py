@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.tune import PlacementGroupFactory
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
@@ -23,6 +24,7 @@ from orchestrator.running.searcher import (
     make_scheduler,
 )
 from orchestrator.search.state import SweepState
+from orchestrator.storage.events import TrialFinished
 from orchestrator.storage.journal import read_events
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
@@ -36,12 +38,12 @@ STOP, CONTINUE = TrialScheduler.STOP, TrialScheduler.CONTINUE
 TASK = "digits/convnet/digits"
 
 
-def make_spec(recipes: str = "ce, mbls", **search: Any) -> SweepSpec:
+def make_spec(recipes: str = "ce, mbls", resources: str = "{}", **search: Any) -> SweepSpec:
     kept = {"objective": "ece", "accuracy_tolerance": None, "keep_default": False}
     rules = str({"trials": 4, **kept, **search}).replace("None", "null").replace("False", "false")
     return parse_sweep(
         "name: edge\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\n"
-        f"recipes: [{recipes}]\nsearch: {rules}\n",
+        f"recipes: [{recipes}]\nsearch: {rules}\nresources: {resources}\n",
         "edge",
     )
 
@@ -145,6 +147,42 @@ def test_the_sweep_file_chooses_the_scheduler() -> None:
     assert made._epochs == {f"{TASK}|mbls": 30, f"{TASK}|mbls+macal": 40, f"{TASK}|mbls+ts": 1}
 
 
+NODES = [
+    {"NodeID": "a", "Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0}},
+    {"NodeID": "b", "Alive": True, "Resources": {"CPU": 2.0}},
+    {"NodeID": "c", "Alive": False, "Resources": {"CPU": 8.0, "GPU": 1.0}},
+]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "failed", "avoided"),
+    [
+        ({"CPU": 2.0}, ["a"], "a"),
+        ({"CPU": 2.0}, ["b"], "b"),
+        ({"CPU": 3.0}, ["a"], ""),  # No other living node has as much.
+        ({"CPU": 1.0, "GPU": 0.5}, ["a"], ""),
+        ({"CPU": 1.0, "GPU": 0.5}, ["b"], "b"),
+        ({"CPU": 1.0}, ["b", "a"], ""),
+        ({"CPU": 1.0}, ["z", "b", "z"], "b,z"),
+    ],
+)
+def test_a_trial_avoids_the_nodes_that_failed_it_if_another_has_room(
+    monkeypatch: pytest.MonkeyPatch, wanted: dict[str, float], failed: list[str], avoided: str
+) -> None:
+    monkeypatch.setattr("orchestrator.running.searcher.ray.nodes", lambda: NODES)
+    trial, scheduler = trial_of("a", 0), CountingScheduler()
+    trial.placement_group_factory = PlacementGroupFactory([wanted])
+    trial.update_resources = lambda given: setattr(trial, "placement_group_factory", given)
+    scheduler.on_trial_add(None, trial)
+    assert trial.placement_group_factory == PlacementGroupFactory([wanted])
+    for node in failed:
+        trial.run_metadata.last_result = {"status": "broken", "node": node}
+        scheduler.on_trial_add(None, trial)
+    labels = {"ray.io/node-id": f"!in({avoided})"}
+    kept = {"bundle_label_selector": [labels]} if avoided else {}
+    assert trial.placement_group_factory == PlacementGroupFactory([wanted], **kept)
+
+
 # -- the searcher
 
 
@@ -196,14 +234,64 @@ def ends(pages: Pages) -> list[tuple[str, str, float]]:
     ]
 
 
-def test_a_suggestion_holds_all_that_a_trial_needs(searcher: SweepSearcher) -> None:
-    config = searcher.suggest("one")
-    assert config["study"] == f"{TASK}|mbls"
-    assert (config["number"], config["cpus"], config["gpus"]) == (0, 1, 0.0)
-    assert config["score"] == "val_ece"
-    assert config["request"]["parts"] == {
-        "mbls": {"margin": 6.0, "weight": 0.1, "variant": "released"}
+def test_a_suggestion_holds_all_that_a_trial_needs(
+    data: dict[str, PreparedData], pages: Pages
+) -> None:
+    resources = "{deterministic: true, graph: true, train: {cpu: 3}, refine: {cpu: 2, gpu: 0.5}}"
+    spec = make_spec("mbls+macal", resources=resources)
+    state = SweepState(make_plan(spec), "sweep", data, pages.append)
+    searcher = SweepSearcher(state, pages)  # type: ignore[arg-type]
+    config = searcher.suggest("0")
+    request = config.pop("request")
+    assert config == {
+        "study": f"{TASK}|mbls",
+        "number": 0,
+        "role": "search",
+        "together": [],
+        "cpus": 3,
+        "gpus": 0.0,
+        "deterministic": True,
+        "graph": True,
+        "score": "val_ece",
     }
+    assert request["parts"] == {"mbls": {"margin": 6.0, "weight": 0.1, "variant": "released"}}
+    assert request["data"] == str(data[TASK].directory)
+    number = 0
+    while config["study"] == f"{TASK}|mbls":
+        searcher.on_trial_complete(str(number), flat())
+        number += 1
+        config = searcher.suggest(str(number))
+    assert (config["cpus"], config["gpus"], len(config["together"])) == (2, 0.5, 3)
+
+
+def test_no_more_trials_are_given_out_than_the_limit_says(
+    data: dict[str, PreparedData], pages: Pages
+) -> None:
+    state = SweepState(make_plan(make_spec("mbls")), "sweep", data, pages.append)
+    searcher = SweepSearcher(state, pages, limit=lambda: 2)  # type: ignore[arg-type]
+    given = [searcher.suggest(str(number)) for number in range(3)]
+    assert [bool(config) for config in given] == [True, True, False]
+    searcher.on_trial_complete("0", flat())
+    assert searcher.suggest("3")["number"] == 2
+
+
+def test_what_a_person_should_know_is_said_once(
+    data: dict[str, PreparedData], pages: Pages
+) -> None:
+    told: list[str] = []
+    changes: list[None] = []
+    searcher = SweepSearcher(
+        SweepState(make_plan(make_spec("mbls")), "sweep", data, pages.append),
+        pages,  # type: ignore[arg-type]
+        changed=lambda: changes.append(None),
+        notice=told.append,
+    )
+    for number in ("0", "1"):
+        searcher.suggest(number)
+        searcher.on_trial_result(number, flat(status="running", notices=["damaged", number]))
+    searcher.on_trial_complete("1", flat(notices=["damaged", "at the end"]))
+    assert told == ["damaged", "0", "1", "at the end"]
+    assert len(changes) == 3
 
 
 def test_what_one_pass_has_stored_needs_no_trial_of_its_own(
@@ -221,7 +309,8 @@ def test_what_one_pass_has_stored_needs_no_trial_of_its_own(
     while (config := searcher.suggest(str(number)))["request"]["stage"] == "train":
         searcher.on_trial_complete(str(number), flat())
         number += 1
-    record = {"metrics": {"val_ece": 0.5, "val_acc": 0.5}, "history": [{"step": 1, "metrics": {}}]}
+    steps = [{"step": step, "metrics": {"val_ece": 1 / step}} for step in (1, 2)]
+    record = {"metrics": {"val_ece": 0.5, "val_acc": 0.5}, "history": steps}
     for fields in config["together"]:
         key = StageRequest(**fields).key()
         stored[key] = Artifact("refine", key, Path(), record)
@@ -230,9 +319,35 @@ def test_what_one_pass_has_stored_needs_no_trial_of_its_own(
     following = searcher.suggest("next")
     assert following == Searcher.FINISHED or following["study"] != config["study"]
     taken = [event for event in pages.events if getattr(event, "artifact", "") in stored]
-    assert [(event.reused, event.metrics["val_ece"]) for event in taken] == [(True, 0.5)] * len(
-        stored
+    assert [(event.reused, event.seconds, event.metrics["val_ece"]) for event in taken] == [
+        (True, 0.0, 0.5)
+    ] * len(stored)
+    for end in taken:
+        told = [e for e in pages.events if e.event == "epoch" and e.key == end.key]
+        assert [(e.step, e.metrics["val_ece"]) for e in told] == [(1, 1.0), (2, 0.5)]
+
+
+def test_what_is_stored_is_taken_over_without_holding_up_what_runs(
+    data: dict[str, PreparedData], pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter(range(1000))
+    clock = SimpleNamespace(monotonic=lambda: 0.3 * next(ticks))
+    monkeypatch.setattr("orchestrator.running.searcher.time", clock)
+    record = {"metrics": {"val_ece": 0.5, "val_acc": 0.5}, "history": []}
+    state = SweepState(make_plan(make_spec("ce+macal, ls")), "sweep", data, pages.append)
+    searcher = SweepSearcher(
+        state,
+        pages,  # type: ignore[arg-type]
+        find=lambda stage, key: Artifact(stage, key, Path(), record),
     )
+    trained = [searcher.suggest(str(number)) for number in range(5)]
+    assert [config["request"]["stage"] for config in trained] == ["train"] * 5
+    searcher.on_trial_complete("0", flat())  # Plain cross-entropy, which refinements build on.
+    before = len(ends(pages))
+    assert searcher.suggest("5") is None
+    assert len(ends(pages)) == before + 2  # More than half a second is gone.
+    assert searcher.suggest("5") is None
+    assert len(ends(pages)) == before + 4
 
 
 def test_the_study_waits_and_ends(searcher: SweepSearcher, pages: Pages) -> None:
@@ -267,6 +382,38 @@ def test_the_last_report_says_how_a_trial_ended(
     searcher.on_trial_complete("one", result, error)
     ((found, why, _),) = ends(pages)
     assert (found, why) == (status, reason)
+
+
+COST = {"epoch_seconds": 0.5, "peak_memory": 9.0}
+PLACE = {"host": "node7", "traceback": "File a.py"}
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        ({**COST, **PLACE, "seconds": 1.23456}, {**COST, "seconds": 1.235}),
+        ({**COST, "reused": True}, {"reused": True}),  # What was found has cost nothing.
+        ({"epoch_seconds": 0.0, "peak_memory": 9.0}, {}),
+        (
+            {**COST, **PLACE, "status": "failed", "reason": "ValueError: x"},
+            {**COST, **PLACE, "status": "failed", "reason": "ValueError: x", "artifact": ""},
+        ),
+        (
+            {"status": "failed", "reason": "x", "host": "", "traceback": ""},
+            {"status": "failed", "reason": "x", "artifact": ""},
+        ),
+        ({**COST, **PLACE, "status": "running"}, {**COST, "status": "pruned", "artifact": ""}),
+    ],
+)
+def test_an_end_tells_what_the_last_report_does(
+    searcher: SweepSearcher, pages: Pages, last: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    request = StageRequest(**searcher.suggest("one")["request"])
+    searcher.on_trial_complete("one", flat(**last))
+    (end,) = (event for event in pages.events if event.event == "trial_finished")
+    plain = {"status": "finished", "reused": False, "seconds": 1.25, "artifact": request.key()}
+    metrics = {"val_ece": 0.25, "val_acc": 0.5}
+    assert end == TrialFinished(key=end.key, metrics=metrics, **{**plain, **expected})
 
 
 def test_every_epoch_is_written_once(searcher: SweepSearcher, pages: Pages) -> None:
@@ -345,10 +492,7 @@ OUT_OF_MEMORY = {"status": "failed", "reason": "OutOfMemoryError: x", "memory_fa
 @pytest.fixture
 def sharing(data: dict[str, PreparedData], pages: Pages) -> SweepSearcher:
     """Return the searcher of a sweep whose trainings take half a GPU each."""
-    spec = make_spec("mbls")
-    half = spec.resources.train.model_copy(update={"gpu": 0.5})
-    resources = spec.resources.model_copy(update={"train": half})
-    plan = make_plan(spec.model_copy(update={"resources": resources}))
+    plan = make_plan(make_spec("mbls", resources="{train: {gpu: 0.5}}"))
     notices: list[str] = []
     searcher = SweepSearcher(
         SweepState(plan, "sweep", data, pages.append),
@@ -386,9 +530,13 @@ def test_what_runs_out_of_its_share_of_a_gpu_is_tried_once_more_alone(
     ]
 
 
+@pytest.mark.parametrize("gpu", [0, 1])
 def test_what_had_a_gpu_for_itself_or_none_is_not_tried_again(
-    searcher: SweepSearcher, pages: Pages
+    data: dict[str, PreparedData], pages: Pages, gpu: float
 ) -> None:
+    plan = make_plan(make_spec("mbls", resources=f"{{train: {{gpu: {gpu}}}}}"))
+    state = SweepState(plan, "sweep", data, pages.append)
+    searcher = SweepSearcher(state, pages)  # type: ignore[arg-type]
     searcher.suggest("one")
     searcher.on_trial_complete("one", flat(**OUT_OF_MEMORY))
     assert [status for status, _, _ in ends(pages)] == ["failed"]

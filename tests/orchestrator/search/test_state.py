@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 import torch
 
 from orchestrator.search.state import SweepState
-from orchestrator.search.trials import TrialSpec
+from orchestrator.search.study_state import setting_of
+from orchestrator.search.trials import TrialMaker, TrialSpec
 from orchestrator.storage.events import TrialFinished
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import make_plan
@@ -92,11 +94,14 @@ def test_every_study_runs_its_budget_and_the_default_first(data: dict[str, Prepa
     drive(state, 3, random.Random(0))
     assert state.finished
     for study in state.studies.values():
-        assert len(study.trials) == study.plan.trials + 1  # and one further seed
+        numbers = range(study.plan.trials + 1)  # The last is a further seed.
+        assert sorted(study.trials) == list(numbers)
     mbls = state.studies[f"{TASK}|mbls"]
     assert mbls.plan.trials == 5
     assert mbls.trials[0].parameters == {"mbls.margin": 6.0, "mbls.weight": 0.1}
-    assert state.studies[f"{TASK}|ce"].plan.trials == 1  # nothing to search
+    assert mbls.default_artifact == mbls.outcomes[0].artifact != ""
+    ce = state.studies[f"{TASK}|ce"]
+    assert (ce.plan.trials, ce.default_artifact) == (1, "")  # nothing to search
 
 
 @pytest.mark.parametrize(("workers", "pareto"), [(1, []), (2, []), (7, []), (7, ["acc"])])
@@ -161,6 +166,167 @@ def test_a_study_builds_on_the_chosen_configuration(data: dict[str, PreparedData
             assert trial.request.upstream == chosen.outcome.artifact
 
 
+def test_short_stages_come_first_and_studies_of_one_stage_take_turns(
+    data: dict[str, PreparedData],
+) -> None:
+    spec = make_spec("mbls, fl, mbls+ts", trials=3, sampler="random")
+    state, _ = make_state(spec, data)
+    running: dict[str, TrialSpec] = {}
+
+    def given(*ended: str) -> list[str]:
+        for name in ended:
+            state.record(running[name], measure(running[name]))
+        names = []
+        while (trial := state.next_trial()) is not None:
+            names.append(f"{trial.study.split('|')[1]} {trial.number}")
+            running[names[-1]] = trial
+        return names
+
+    assert given() == ["ce 0", "mbls 0", "fl 0", "mbls 1", "fl 1"]
+    assert given("ce 0") == ["ce 1"]
+    assert given("fl 0", "mbls 0") == ["mbls 2", "fl 2"]
+    assert given("mbls 1", "mbls 2") == ["mbls+ts 0", "mbls 3"]
+    assert given("mbls 3") == []  # The calibration of its seed waits for the first one.
+    assert given("mbls+ts 0") == ["mbls+ts 1"]
+    assert given("fl 1", "fl 2") == ["fl 3"]
+
+
+def test_further_seeds_end_in_any_order_and_fail_alone(data: dict[str, PreparedData]) -> None:
+    spec = make_spec("ce+ts", accuracy_tolerance=None).model_copy(update={"seeds": (0, 1, 2)})
+    state, _ = make_state(spec, data)
+    trained = state.next_trial()
+    assert trained is not None
+    state.record(trained, measure(trained))
+    calibrated, one, two = (state.next_trial() for _ in range(3))
+    assert calibrated is not None
+    assert one is not None
+    assert two is not None
+    state.record(calibrated, measure(calibrated))
+    assert (one.seed, two.seed) == (1, 2)
+    state.record(two, measure(two))
+    assert state.next_trial() is None  # Seeds are asked for in turn.
+    state.record(one, one.ending("failed", {}, reason="nan"))
+    last = state.next_trial()
+    assert last is not None
+    assert (last.seed, last.request.upstream) == (2, two.request.key())
+    state.record(last, measure(last))
+    assert state.finished
+    ended = {name: study.seeds for name, study in state.studies.items()}
+    for recipe in ("ce", "ce+ts"):
+        found = ended[f"{TASK}|{recipe}"]
+        assert {place: own and own.trial.seed for place, own in found.items()} == {
+            0: 0,
+            1: None,
+            2: 2,
+        }
+
+
+def test_without_a_finished_baseline_nothing_guards(data: dict[str, PreparedData]) -> None:
+    def measured(trial: TrialSpec) -> TrialFinished:
+        if trial.study.endswith("|ce"):
+            return trial.ending("failed", {}, reason="nan")
+        metrics = {"val_ece": 0.1, "val_acc": 0.2}
+        return trial.ending("finished", metrics, artifact=trial.request.key())
+
+    for recipes, succeeded in (("mbls", True), ("ce, mbls", False)):
+        state, _ = make_state(make_spec(recipes), data)
+        drive(state, 2, random.Random(0), measured)
+        study = state.studies[f"{TASK}|mbls"]
+        assert set(study.objectives.values()) == {0.1}
+        assert (state.finished, state.succeeded) == (True, succeeded)
+
+
+def test_a_key_names_a_trial_of_one_sweep_for_ever(data: dict[str, PreparedData]) -> None:
+    spec = make_spec("ce, mbls")
+    calls = list(product(make_plan(spec), (0, 1), (0, 1)))
+    keys = [
+        TrialMaker(sweep, spec, data).make(plan, number, {}, None, seed).key
+        for sweep in ("one", "two", "one")
+        for plan, number, seed in calls
+    ]
+    assert keys[:8] == keys[16:]
+    assert len(set(keys)) == 16
+
+
+def test_a_study_is_opened_with_what_it_takes_to_compute_its_trials_again(
+    data: dict[str, PreparedData],
+) -> None:
+    spec = parse_sweep(
+        """
+name: state
+tasks: [{dataset: digits, model: convnet, protocol: digits}]
+recipes: [wide+ts]
+variants: {wide: {of: mbls, fixed: {margin: 9.0}}}
+search: {trials: 5, parallel_trials: 3, seed: 5, keep_default: 1.5, objective: ece}
+seeds: [3, 4]
+resources: {deterministic: true, refine: {cpu: 2}}
+""",
+        "state",
+    )
+    (task,) = spec.tasks
+    _, events = make_state(spec, data)
+    ce, wide, ts = (event for event in events if event.event == "study_opened")
+    assert [(e.study, e.recipe, e.trials, e.block) for e in (ce, wide, ts)] == [
+        (f"{TASK}|ce", "ce", 1, 1),
+        (f"{TASK}|wide", "wide", 5, 1),
+        (f"{TASK}|wide+ts", "wide+ts", 1, 3),
+    ]
+    assert [(e.upstream, e.row) for e in (ce, wide, ts)] == [
+        (None, False),
+        (None, False),
+        (wide.study, True),
+    ]
+    one = {"cpu": 1, "gpu": 0.0}
+    for event in (ce, wide, ts):
+        assert (event.task, event.dataset, event.model, event.protocol) == (
+            TASK,
+            "digits",
+            "convnet",
+            "digits",
+        )
+        assert event.fingerprint == data[TASK].key
+        assert event.setting == setting_of(task, data[TASK])
+        assert event.rule == {
+            "objective": "val_ece",
+            "accuracy_tolerance": 0.01,
+            "epoch": task.resolved_protocol.keep,
+            "tie": "earlier trial",
+            "keep_default": 1.5,
+        }
+        assert event.origin == {
+            "dataset": "digits",
+            "split": task.split_spec.to_dict(),
+            "seeds": [3, 4],
+            "inputs": {},
+            "protocol": task.resolved_protocol.to_dict(),
+            "variants": {} if event is ce else {"wide": "mbls"},
+            "resources": {
+                "given": one,
+                "train": one,
+                "refine": {"cpu": 2, "gpu": 0.0},
+                "calibrate": one,
+            },
+            "deterministic": True,
+        }
+
+
+def test_results_on_other_data_with_another_network_or_protocol_are_not_compared(
+    data: dict[str, PreparedData], tmp_path: Path
+) -> None:
+    (task,) = make_spec().tasks
+    other = prepare("digits", tmp_path, SplitSpec(seed=1), tmp_path)
+    changes: list[dict[str, Any]] = [
+        {},
+        {"model": "resnet8"},
+        {"protocol": {"base": "digits", "lr": 0.5}},
+    ]
+    tasks = [task.model_copy(update=change) for change in changes]
+    settings = [setting_of(one, data[TASK]) for one in tasks] + [setting_of(task, other)]
+    assert len(set(settings)) == 4
+    named = task.model_copy(update={"name": "else", "suites": ("ood-svhn",)})
+    assert setting_of(named, data[TASK]) == settings[0]
+
+
 def test_further_seeds_build_on_the_same_seed(data: dict[str, PreparedData]) -> None:
     state, _ = make_state(make_spec(), data)
     drive(state, 4, random.Random(1))
@@ -212,21 +378,24 @@ def test_the_lowest_guarded_objective_wins(data: dict[str, PreparedData]) -> Non
 
     free, _ = make_state(make_spec("ce, mbls", accuracy_tolerance=None), data)
     drive(free, 2, random.Random(0), measured)
-    chosen = free.studies[f"{TASK}|mbls"].chosen
-    assert chosen is not None
-    assert chosen.trial.number == 3
+    found = free.studies[f"{TASK}|mbls"]
+    assert found.chosen is not None
+    assert found.chosen.trial.number == 3
+    # What it would have chosen of fewer trials.
+    earlier = [free.choice(found, trials)[0] for trials in range(6)]
+    assert [one and one.trial.number for one in earlier] == [None, 0, 0, 0, 3, 3]
 
 
 def test_failed_trials_count_and_the_study_goes_on(data: dict[str, PreparedData]) -> None:
     def measured(trial: TrialSpec) -> TrialFinished:
         if trial.study.endswith("|mbls") and trial.number in (0, 2):
-            return trial.ending("failed", {}, reason="loss became nan")
+            return trial.ending("failed", {}, reason=f"loss of {trial.number} became nan")
         return measure(trial)
 
     state, events = make_state(make_spec(), data)
-    drive(state, 3, random.Random(0), measured)
+    drive(state, 1, random.Random(0), measured)
     closed = [e for e in events if e.event == "study_closed" and e.study == f"{TASK}|mbls"]
-    assert [(e.finished, e.failed, e.reason) for e in closed] == [(3, 2, "loss became nan")]
+    assert [(e.finished, e.failed, e.reason) for e in closed] == [(3, 2, "loss of 0 became nan")]
     assert state.finished
 
 
@@ -354,6 +523,18 @@ def test_while_a_trial_has_to_run_again_nothing_is_dispensable(
     assert len(drive(again, 2, random.Random(0))) == len(first.studies[f"{TASK}|mbls"].trials) + 1
 
 
+def test_what_the_machine_failed_beside_what_failed_by_itself_is_not_tried_again(
+    data: dict[str, PreparedData],
+) -> None:
+    def measured(trial: TrialSpec) -> TrialFinished:
+        fault = "machine" if trial.number == 0 else ""
+        return trial.ending("failed", {}, reason=f"{trial.number} failed", fault=fault)
+
+    state, events = make_state(make_spec("ls", trials=2, accuracy_tolerance=None), data)
+    drive(state, 1, random.Random(0), measured)
+    assert [e.reason for e in events if e.event == "study_closed"] == ["0 failed"]
+
+
 def test_a_study_that_the_machine_failed_says_so(data: dict[str, PreparedData]) -> None:
     def broken(trial: TrialSpec) -> TrialFinished:
         return trial.ending("failed", {}, reason="OSError: x", fault="machine")
@@ -383,6 +564,16 @@ def test_a_closed_study_needs_only_what_it_chose(data: dict[str, PreparedData]) 
     assert again.next_trial() is None
     assert again.finished
     assert choices(again) == choices(whole)
+    # The runs of further seeds are chosen too.
+    seed = whole.studies[f"{TASK}|mbls"].seeds[1]
+    assert seed is not None
+    again, _ = make_state(
+        spec,
+        data,
+        past=Ledger(events),
+        available=lambda stage, key: key in kept - {seed.outcome.artifact},
+    )
+    assert [trial.key for trial in drive(again, 1, random.Random(0))] == [seed.trial.key]
 
 
 def test_a_choice_that_is_given_up_is_chosen_again_when_resumed(
@@ -397,6 +588,7 @@ def test_a_choice_that_is_given_up_is_chosen_again_when_resumed(
         journal += events
         study = Ledger(journal).studies[f"{TASK}|mbls"]
         assert (study.status, study.chosen, study.reason) == ("failed", None, "not measured")
+        assert (study.finished, study.failed) == (5, 0)  # Of the search, without further seeds.
         state, events = make_state(make_spec("ce, mbls"), data, past=Ledger(journal))
         assert state.take_over()
         assert (choices(state), state.succeeded) == (before, True)
@@ -421,6 +613,7 @@ def test_refinements_come_in_blocks_that_the_first_one_computes(
     first = next_refinement()
     assert first is not None
     assert next_refinement() is None  # The others wait for the first.
+    assert state.studies[f"{TASK}|ce+macal"].running == 1
     state.record(first, measure(first))
     others = [next_refinement(), next_refinement()]
     assert [trial and trial.request for trial in others] == list(first.together)

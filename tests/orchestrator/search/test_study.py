@@ -9,10 +9,13 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.study import StudyDirection
 
-from orchestrator.search.study import StudySearch
+from orchestrator.search.study import StudySearch, _distribution, _seed
 from orchestrator.sweep.plan import StudyPlan, make_plan
 from orchestrator.sweep.spec import SearchModel, parse_sweep
+from search_spaces import Parameter
 
 FINISHED = "finished"
 Objective = Callable[[dict[str, Any]], float]
@@ -120,6 +123,66 @@ def test_suggestions_use_every_metric_that_is_searched_for() -> None:
     assert distance[0] < distance[1] / 2
     again = drive_pareto("tpe", trials=18)._study.trials
     assert [trial.params for trial in again] == [trial.params for trial in near]
+
+
+def test_the_sampler_hears_which_way_each_metric_is_better() -> None:
+    directions = open_search(pareto=["acc", "ece"])._study.directions
+    down, up = StudyDirection.MINIMIZE, StudyDirection.MAXIMIZE
+    assert directions == [down, up, down]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "expected"),
+    [
+        ({"type": "float", "default": 2.0, "low": 1.0, "high": 3.0}, FloatDistribution(1.0, 3.0)),
+        (
+            {"type": "float", "default": 2.0, "low": 1.0, "high": 3.0, "scale": "log"},
+            FloatDistribution(1.0, 3.0, log=True),
+        ),
+        ({"type": "int", "default": 2, "low": 1.0, "high": 3.0}, IntDistribution(1, 3)),
+        (
+            {"type": "int", "default": 2, "low": 1, "high": 3, "scale": "log"},
+            IntDistribution(1, 3, log=True),
+        ),
+        (
+            {"type": "categorical", "default": "b", "choices": ("a", "b")},
+            CategoricalDistribution(("a", "b")),
+        ),
+    ],
+)
+def test_a_parameter_is_sampled_on_its_scale(parameter: dict[str, Any], expected: Any) -> None:
+    assert _distribution(Parameter("x", "x", source="here", **parameter)) == expected
+
+
+@pytest.mark.parametrize(("trials", "startup"), [(1, 1), (5, 1), (6, 2), (29, 9), (90, 10)])
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_a_third_of_the_trials_is_drawn_at_random_first_ten_at_most(
+    trials: int, startup: int, sampler: str
+) -> None:
+    made: Any = open_search(trials=trials, sampler=sampler)._study.sampler
+    assert made._n_startup_trials == startup
+
+
+def test_samplers_are_seeded_as_they_have_always_been() -> None:
+    """A sweep that an earlier version began is resumed with the same suggestions."""
+    assert (_seed("digits|ce", 0), _seed("digits|ce", 1)) == (76681518, 658403838)
+    made: Any = open_search(sampler="tpe")._study.sampler
+    assert made._multivariate
+
+
+@pytest.mark.parametrize(
+    ("search", "block"),
+    [
+        ({"sampler": "grid"}, 64),
+        ({"sampler": "random"}, 64),
+        ({"sampler": "random", "parallel_trials": 70}, 70),
+        ({"sampler": "tpe", "parallel_trials": 3}, 3),
+        ({"sampler": "random", "scheduler": "asha"}, 1),
+    ],
+)
+def test_how_many_refinements_are_suggested_at_once(search: dict[str, Any], block: int) -> None:
+    spaces = {"macal": {"gamma": {"choices": [0.5, 0.8]}}}
+    assert open_search("ce+macal", **{"spaces": spaces, **search}).block == block
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "gp"])

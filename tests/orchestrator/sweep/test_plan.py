@@ -192,3 +192,22 @@ def test_a_variant_is_a_study_of_its_own_with_its_settings() -> None:
     assert set(static.searched["macal-static"]) == set(studies["ce+macal"].searched["macal"]) - {
         "gamma"
     }
+
+
+def test_which_studies_are_suggested_a_block_at_a_time() -> None:
+    extra = "variants: {warm: {of: ts-ls}, soft: {of: spline}}\n"
+    recipes = "mbls, ce+macal, ce+ts, ce+cts-ls, ce+vs, ce+warm, ce+soft, ce+spline, ce+macal+ets"
+    blocks = [study.recipe.name for study in plan(recipes, extra=extra) if study.blockwise]
+    assert sorted(blocks) == ["ce+cts-ls", "ce+macal", "ce+ts", "ce+vs", "ce+warm"]
+
+
+def test_fixed_values_are_those_of_the_sweep_then_those_of_the_variant() -> None:
+    extra = "variants: {wide: {of: mbls, fixed: {margin: 9.0, weight: 0.5}}}\n"
+    made = plan("wide", extra=extra, fixed={"wide": {"margin": 12.0}})
+    (study,) = (study for study in made if study.row)
+    assert {**study.defaults["wide"], "variant": ""} == {
+        "margin": 12.0,
+        "weight": 0.5,
+        "variant": "",
+    }
+    assert study.searched == {"wide": {}}

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from orchestrator.sweep.recipes import Recipe, expand_recipes, parse_recipe, part_spaces
+from orchestrator.sweep.recipes import (
+    Recipe,
+    check_values,
+    expand_recipes,
+    narrow,
+    parse_recipe,
+    part_spaces,
+)
+from search_spaces import Parameter, SpaceError
 from trainables.common.errors import InputError
 from trainables.refinements import REFINEMENTS
 
@@ -167,3 +177,74 @@ def test_every_part_has_its_spaces(part: str, spaces: list[tuple[str, str]]) -> 
 def test_an_unknown_part_has_none() -> None:
     with pytest.raises(InputError, match="unknown"):
         part_spaces("nothing")
+
+
+WIDE = Parameter(
+    name="x",
+    symbol="x",
+    type="float",
+    default=6.0,
+    source="a paper",
+    low=1.0,
+    high=20.0,
+    scale="log",
+    defaults={"cifar100": 10.0},
+    grid=(1.0, 6.0),
+    search=False,
+    note="kept",
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"low": 2.0}, {"low": 2.0, "default": 6.0}),
+        ({"low": 8.0}, {"low": 8.0, "default": 8.0}),
+        ({"high": 3.0}, {"high": 3.0, "default": 3.0}),
+        ({"low": 7.0, "high": 7.0}, {"low": 7.0, "high": 7.0, "default": 7.0}),
+        ({"low": 0.0, "high": 90.0, "scale": "linear"}, {"low": 0.0, "high": 90.0}),
+        ({"choices": (4.0, 6.0)}, {"type": "categorical", "choices": (4.0, 6.0)}),
+        ({"choices": (4.0, 8.0)}, {"choices": (4.0, 8.0), "default": 4.0}),
+    ],
+)
+def test_another_range_keeps_what_it_does_not_change(
+    change: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    kind = {"type": "categorical"} if "choices" in change else {}
+    rest = {"grid": (), "defaults": {}, "search": True, **kind}
+    assert narrow(WIDE, change) == Parameter(**{**vars(WIDE), **change, **rest, **expected})
+
+
+SORT = Parameter("x", "x", "categorical", "a", "a paper", choices=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("parameter", "change", "complaint"),
+    [
+        (SORT, {"low": 1.0}, "takes choices, not a range"),
+        (WIDE, {"choices": (1.0,), "low": 1.0}, "either choices or a range"),
+        (WIDE, {"low": 5.0, "high": 4.0}, "needs low <= high, got 5.0 and 4.0"),
+        (WIDE, {"low": 0.0}, "a log scale needs low > 0"),
+    ],
+)
+def test_a_range_that_makes_no_sense_is_refused(
+    parameter: Parameter, change: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(SpaceError, match=complaint):
+        narrow(parameter, change)
+
+
+@pytest.mark.parametrize(
+    ("part", "good", "bad"),
+    [
+        ("mbls", {"margin": 900.0}, {"margin": -1.0}),
+        ("macal", {"epochs": 1}, {"epochs": 0}),
+        ("spline", {"knots": 4}, {"knots": -1}),
+        ("ts-ls", {"smoothing": 0.2}, {"smoothing": 2.0}),
+    ],
+)
+def test_a_part_judges_its_own_values(part: str, good: dict[str, Any], bad: dict[str, Any]) -> None:
+    check_values("here", part, good)
+    for values in (bad, {"nothing": 1}):
+        with pytest.raises(InputError, match="^here: .*" + next(iter(values))):
+            check_values("here", part, values)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.sweep.plan import searched_parameters, starting_values
-from orchestrator.sweep.spec import load_sweep, parse_sweep
+from orchestrator.sweep.spec import SplitModel, TaskSpec, is_sweep_name, load_sweep, parse_sweep
 from trainables.common.errors import InputError
 
 GOOD = """
@@ -108,6 +110,31 @@ BAD = {
         GOOD.replace("{trials: 3}", "{sampler: grid, tune: {mbls: [margin]}}"),
         ["search.tune", "`spaces`"],
     ),
+    "tuning what a variant fixes": (
+        GOOD.replace("{trials: 3}", "{tune: {wide: [margin]}}").replace("mbls", "wide")
+        + "variants: {wide: {of: mbls, fixed: {margin: 9.0}}}\n",
+        ["search.tune.wide", "'margin' is fixed"],
+    ),
+    "a range on a grid": (
+        GOOD.replace("{trials: 3}", "{sampler: grid, spaces: {mbls: {margin: {low: 1.0}}}}"),
+        ["search.spaces.mbls.margin", "the grid sampler needs `choices`"],
+    ),
+    "a choice that the part refuses": (
+        GOOD.replace("{trials: 3}", "{spaces: {mbls: {weight: {choices: [0.1, -1.0]}}}}"),
+        ["search.spaces.mbls", "weight=-1"],
+    ),
+    "a variant under the name of a part": (
+        GOOD + "variants: {ets: {of: ts}}\n",
+        ["variants.ets", "'ets' is the name of a part already"],
+    ),
+    "a variant of nothing": (GOOD + "variants: {wide: {of: mbsl}}\n", ["variants.wide.of", "mbsl"]),
+    "a variant in capitals": (GOOD + "variants: {W: {of: ts}}\n", ["variants.W", "small letters"]),
+    "a variant's value": (
+        GOOD + "variants: {wide: {of: mbls, fixed: {weight: -1.0}}}\n",
+        ["variants.wide.fixed", "weight=-1"],
+    ),
+    "a tag of ours": (GOOD + "tags: {calsweep.kind: a}\n", ["tags", "begins with none of"]),
+    "a tag of the store's": (GOOD + "tags: {mlflow: a}\n", ["tags", "begins with none of"]),
     "parameter out of range": (
         GOOD.replace("{trials: 3}", "{fixed: {mbls: {weight: -1.0}}}"),
         ["search.fixed.mbls", "weight=-1"],
@@ -115,6 +142,10 @@ BAD = {
     "range upside down": (
         GOOD.replace("{trials: 3}", "{spaces: {mbls: {margin: {low: 9.0, high: 3.0}}}}"),
         ["search.spaces.mbls", "margin", "9.0"],
+    ),
+    "range without end": (
+        GOOD.replace("{trials: 3}", "{spaces: {mbls: {margin: {low: -.inf}}}}"),
+        ["search.spaces.mbls", "margin: needs finite low and high, got -inf"],
     ),
     "negative trials": (GOOD.replace("3}", "-3}"), ["search.trials", "-3", "greater than"]),
     "no whole number of trials": (GOOD.replace("3}", "2.5}"), ["search.trials", "2.5"]),
@@ -135,6 +166,10 @@ BAD = {
     "objective twice": (
         GOOD.replace("trials: 3", "pareto: [acc, nll]"),
         ["search.pareto", "'nll' is the objective already"],
+    ),
+    "another metric twice": (
+        GOOD.replace("trials: 3", "pareto: [acc, acc]"),
+        ["search.pareto", "'acc' is the objective already, or stands twice"],
     ),
     "a metric that validation does not report": (
         GOOD.replace("trials: 3", "pareto: [auroc]"),
@@ -207,3 +242,115 @@ def test_a_fixed_parameter_is_not_searched() -> None:
 def test_the_examples_are_valid(name: str) -> None:
     folder = Path(__file__).resolve().parents[3] / "examples"
     assert load_sweep(folder / f"{name}.yaml").name == name
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name"),
+    [
+        ("digits", "digits"),
+        ("cifar10-lt:50", "cifar10-lt:50"),
+        ("npz:/data/mine.npz", "mine"),
+        ("folder:/data/birds", "birds"),
+        ("text:articles", "articles"),
+        ("voc:/data/streets", "streets"),
+        ("logits:/data/vit.npz", "vit"),
+        ("logits:/data/arena.h5:svhn/vit", "svhn/vit"),
+    ],
+)
+def test_a_task_is_called_by_its_data_network_and_protocol(dataset: str, name: str) -> None:
+    given = dataset.startswith("logits:")
+    model, protocol = ("given", "given") if given else ("m", "p")
+    task = TaskSpec(dataset=dataset, model=model, protocol=protocol)
+    assert (task.given, task.dataset_name) == (given, name)
+    assert task.id == (name if given else f"{name}/m/p")
+    assert task.model_copy(update={"name": "own"}).id == "own"
+
+
+def test_a_protocol_with_other_fields_keeps_a_name_of_its_own() -> None:
+    changed = {"base": "digits", "epochs": 2}
+    task = TaskSpec(dataset="digits", model="convnet", protocol=changed)
+    assert (task.protocol_name, task.resolved_protocol.epochs) == ("digits-custom", 2)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "protocol", "split", "validation"),
+    [
+        ("digits", {"base": "digits", "validation": 0.3}, {}, 0.3),
+        ("digits", {"base": "digits", "validation": 0.3}, {"validation": 50}, 50),
+        ("digits", {"base": "digits", "validation": None}, {}, 0.1),
+        ("voc:streets", {"base": "digits", "validation": None}, {}, "own"),
+        ("logits:a.npz", "given", {}, "all"),
+        ("logits:a.npz", "given", {"validation": 90}, 90),
+    ],
+)
+def test_rows_to_choose_by_are_those_of_split_protocol_or_data(
+    dataset: str, protocol: Any, split: dict[str, Any], validation: Any
+) -> None:
+    rest: dict[str, Any] = {"test": 0.5, "train_limit": 9, "test_limit": 8, "seed": 4}
+    task = TaskSpec(
+        dataset=dataset, model="given", protocol=protocol, split=SplitModel(**split, **rest)
+    )
+    assert task.split_spec.to_dict() == {"validation": validation, **rest}
+
+
+def test_seeds_choose_rows_where_they_are_to_and_no_two_the_same() -> None:
+    plain = TaskSpec(dataset="digits", model="convnet", protocol="digits")
+    vary = plain.model_copy(update={"split": SplitModel(vary=True, seed=4)})
+    given = TaskSpec(dataset="logits:a.npz", model="given", protocol="given")
+    for whole in (True, False):
+        assert plain.split_on(7, whole) == plain.split_spec
+        assert vary.split_on(7, whole).to_dict() == {
+            **vary.split_spec.to_dict(),
+            "validation_seed": 7,
+        }
+    assert given.split_on(7, whole=False).to_dict() == {
+        **given.split_spec.to_dict(),
+        "validation_seed": 7,
+    }
+    found = [
+        given.model_copy(update={"split": SplitModel(seed=own)}).split_on(seed, whole=True)
+        for own, seed in product((0, 1, 2, 2**31 - 1), repeat=2)
+    ]
+    assert found[0] == given.split_spec
+    assert len({split.seed for split in found}) == len(found)
+    assert {split.validation_seed for split in found} == {None}
+    names = [[task.data_name(seed) for seed in (0, 1)] for task in (plain, vary, given)]
+    task = "digits/convnet/digits"
+    assert names == [[task, task], [f"{task} 0", f"{task} 1"], ["a 0", "a 1"]]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "search", "expected"),
+    [
+        ([3, 1], "null", (3, 1)),
+        ([3, 1], "1", (1, 3)),
+        ([3, 1], "0", (0, 3, 1)),
+        ([0], "0", (0,)),
+    ],
+)
+def test_the_searchs_own_seed_comes_first(
+    seeds: list[int], search: str, expected: tuple[int, ...]
+) -> None:
+    text = GOOD.replace("{trials: 3}", f"{{seed: {search}}}")
+    assert parse_sweep(f"{text}seeds: {seeds}\n", "good").all_seeds == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [("a", True), ("A.b_c-9", True), ("x" * 250, True), ("x" * 251, False), ("-a", False)],
+)
+def test_a_sweeps_name_names_a_folder(name: str, allowed: bool) -> None:
+    assert is_sweep_name(name) == allowed
+
+
+def test_own_tags_may_hold_our_words_but_not_begin_with_them() -> None:
+    tags = {"team.calsweep": "red", "calsweeps": "1", "mlflow_run": "x"}
+    assert parse_sweep(f"{GOOD}tags: {tags}\n", "good").tags == tags
+
+
+def test_true_stands_for_one_standard_error_and_false_for_none() -> None:
+    text = GOOD.replace("{trials: 3}", "{keep_default: true, accuracy_errors: false}")
+    found = parse_sweep(text, "good").search
+    assert (found.keep_default, found.accuracy_errors) == (1.0, 0.0)
+    usual = parse_sweep(GOOD, "good").search
+    assert (usual.keep_default, usual.accuracy_errors, usual.accuracy_tolerance) == (2.0, 0.0, 0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.sweep.documents import read_document, read_mapping
 from orchestrator.sweep.spec import parse_sweep
 from trainables.common.errors import InputError
 
@@ -111,3 +113,33 @@ def test_any_value_in_any_place(way: tuple[Any, ...], value: Any) -> None:
 @pytest.mark.parametrize("value", [10**99, -(10**99), math.inf, math.nan, "", "x" * 9999, {}, []])
 def test_the_most_extreme_values_in_every_place(way: tuple[Any, ...], value: Any) -> None:
     assert_told(yaml.safe_dump(replaced(SWEEP, way, value)))
+
+
+def shared(length: int, aliases: int = 9) -> str:
+    """Return a document of 6 + (1 + aliases) * (1 + length) characters, values repeated."""
+    return f"a: &x {'y' * length}\nb: [{', '.join(['*x'] * aliases)}]"
+
+
+@pytest.mark.parametrize(
+    ("fits", "exceeds"),
+    [
+        (f"a: {'[' * 31}{']' * 31}", f"a: {'[' * 32}{']' * 32}"),
+        (f"a: {'7' * 100}", f"a: {'7' * 101}"),
+        (f"a: {'y' * 101}\nb: '{'7' * 101}'", f"a: 0.{'7' * 99}"),
+        (shared(104_856), shared(104_857)),
+        ("a: &x [y, y]\nb: [*x, *x]", "a: &x [y, y]\na: [*x, *x]"),
+    ],
+)
+def test_limits_are_where_they_are_said_to_be(fits: str, exceeds: str) -> None:
+    assert read_mapping(fits, "here", "a sweep", "a name")
+    with pytest.raises(InputError, match=r"^here: line "):
+        read_mapping(exceeds, "here", "a sweep", "a name")
+
+
+def test_a_file_may_be_as_large_as_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    path.write_text("#" * 2**17)
+    assert len(read_document(path, "here")) == 2**17
+    path.write_text("#" * (2**17 + 1))
+    with pytest.raises(InputError, match="here: is larger than 128 KiB"):
+        read_document(path, "here")

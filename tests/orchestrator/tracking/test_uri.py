@@ -6,6 +6,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,27 @@ def test_folders_and_the_unknown_are_refused_with_the_remedy(uri):
 def test_sqlite_without_a_file_is_refused(file, tmp_path):
     with pytest.raises(InputError, match="names no file"):
         check_tracking_uri(f"sqlite://{file.format(folder=tmp_path)}")
+
+
+def test_a_folder_a_query_or_a_file_that_is_locked_is_no_database(tmp_path, monkeypatch):
+    file = tmp_path / "mlflow.db"
+    file.touch()
+    check_tracking_uri(f"sqlite:///{file}")
+    for uri in (f"sqlite:///{tmp_path}", f"sqlite:///{file}?mode=ro"):
+        with pytest.raises(InputError, match="names no file"):
+            check_tracking_uri(uri)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != file)
+    with pytest.raises(InputError, match="cannot be written"):
+        check_tracking_uri(f"sqlite:///{file}")
+
+
+def test_where_runs_are_tracked_if_nobody_says(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    uri = default_tracking_uri(str(tmp_path))
+    assert (sqlite_file(uri), tracked_folder(uri)) == (tmp_path / "mlflow.db", None)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "folder:/runs")
+    uri = default_tracking_uri(str(tmp_path))
+    assert (sqlite_file(uri), tracked_folder(uri)) == (None, Path("/runs"))
 
 
 @pytest.mark.parametrize("uri", ["http://", "https:///path", "postgresql://"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 from ray.exceptions import AuthenticationError
 
-from orchestrator.running.cluster.local import join_cluster, token_fault
+from orchestrator.running.cluster.local import ENVIRONMENT, join_cluster, token_fault
 from trainables.common.errors import InputError
 
 
@@ -42,6 +45,36 @@ def test_a_token_of_the_environment_is_in_no_file(token, monkeypatch):
     with join_cluster("auto"):
         assert joined == ["auto"]
     assert joined == ["auto", "left"]
+
+
+RAY = """
+asked = []
+def init(**options): asked.append(options)
+def shutdown(): asked.append("left")
+"""
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_on_one_machine_ray_listens_on_the_loopback_if_it_is_told_in_time(
+    tmp_path, monkeypatch, imported
+):
+    environ = {"RAY_worker_niceness": "5"}  # What somebody has set stays.
+    monkeypatch.setattr(os, "environ", environ)
+    (tmp_path / "ray.py").write_text(RAY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "ray")
+    if imported:
+        __import__("ray")
+    with join_cluster(None) as ray:
+        (options,) = ray.asked
+    assert ray.asked[1:] == ["left"]
+    assert (options["address"], options["include_dashboard"]) == ("local", False)
+    assert {name: environ[name] for name in ENVIRONMENT} == {
+        **ENVIRONMENT,
+        "RAY_worker_niceness": "5",
+    }
+    assert (environ.get("RAY_AUTH_MODE") == "token") == (not imported)
+    assert (len(environ.get("RAY_AUTH_TOKEN", "")) == 64) == (not imported)
 
 
 def test_ray_that_is_too_slow_to_start(monkeypatch):

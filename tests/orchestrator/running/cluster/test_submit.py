@@ -11,7 +11,10 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus
 
 from orchestrator.cli import main
+from orchestrator.running.cluster.jobs import check_cluster, read_portable
 from orchestrator.running.cluster.local import spans_machines
+from orchestrator.sweep.spec import load_sweep
+from trainables.common.errors import InputError
 
 SWEEP = """
 name: night
@@ -20,6 +23,9 @@ recipes: [ce]
 tracking: {{uri: "{uri}"}}
 storage: {storage}
 """
+
+
+LINES = ["first line\n", "second\n", "third\n", "last line\n"]
 
 
 class Client:
@@ -37,10 +43,10 @@ class Client:
 
     def get_job_status(self, job: str) -> JobStatus:
         self.asked += 1
-        return JobStatus.RUNNING if self.asked == 1 else self.ends
+        return JobStatus.RUNNING if self.asked < len(LINES) else self.ends
 
     def get_job_logs(self, job: str) -> str:
-        return "first line\n" if self.asked == 1 else "first line\nlast line\n"
+        return "".join(LINES[: self.asked])
 
 
 @pytest.fixture
@@ -65,7 +71,7 @@ def test_the_sweep_file_travels_with_the_job(
     (job,) = client.jobs
     assert job["files"] == {"sweep.yaml": Path(path).read_text()}
     assert job["entrypoint"] == "calsweep run sweep.yaml --address auto"
-    assert job["entrypoint_num_cpus"] == 0
+    assert (job["entrypoint_num_cpus"], job["metadata"]) == (0, {"sweep": "night"})
     assert job["submission_id"].startswith("calsweep-night-")
     assert job["submission_id"] in capsys.readouterr().out
 
@@ -81,7 +87,7 @@ def test_its_output_is_followed_to_its_end(
 ) -> None:
     monkeypatch.setattr(Client, "ends", ends)
     assert main(["submit", sweep(tmp_path), "--wait"]) == code
-    assert capsys.readouterr().out.endswith("first line\nlast line\n")
+    assert capsys.readouterr().out.endswith("".join(LINES))
 
 
 @pytest.mark.parametrize(
@@ -101,6 +107,40 @@ def test_places_of_one_machine_are_refused(
     assert main(["submit", sweep(tmp_path, **change)]) == 2
     assert text in capsys.readouterr().err
     assert client.jobs == []
+
+
+@pytest.mark.parametrize(
+    ("address", "fine"),
+    [
+        ("auto", True),
+        ("local", True),
+        ("10.0.0.1:6379", True),
+        ("ray://head:10001", True),
+        ("https://head:8265", True),
+        ("me:secret@head:6379", False),
+        ("http://head:8265/?token=secret", False),
+        ("ray://", False),
+        ("head:port", False),
+    ],
+)
+def test_an_address_of_a_cluster_holds_no_login(address: str, fine: bool) -> None:
+    if fine:
+        check_cluster(address)
+        return
+    with pytest.raises(InputError, match=r"^--address ") as caught:
+        check_cluster(address)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_sweep_file_that_holds_a_login_stays_here(tmp_path: Path) -> None:
+    for login, fine in (("", True), ("me:secret@", False)):
+        path = Path(sweep(tmp_path, "~/storage", f"http://{login}127.0.0.1:5000"))
+        spec = load_sweep(path)
+        if fine:
+            assert read_portable(path, spec) == path.read_text()
+            continue
+        with pytest.raises(InputError, match=r"^tracking\.uri .*set MLFLOW_TRACKING_USERNAME"):
+            read_portable(path, spec)
 
 
 def test_no_cluster_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,104 @@
+"""Parameters and their files: what a value may be, and which default is whose."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from search_spaces import Parameter, SearchSpace, SpaceError, load_space, space_names
+
+
+def parameter(**fields: Any) -> Parameter:
+    return Parameter(**{"name": "x", "symbol": "x", "source": "a paper", **fields})
+
+
+FLOAT = {"type": "float", "default": 2.0, "low": 1.0, "high": 4.0}
+INT = {"type": "int", "default": 2, "low": 1, "high": 4}
+FLAGS = {"type": "categorical", "default": 1, "choices": (1, 0, "a")}
+
+
+@pytest.mark.parametrize(
+    ("fields", "value", "expected"),
+    [
+        (FLOAT, 1, 1.0),
+        (FLOAT, 4.0, 4.0),
+        (INT, 1.0, 1),
+        (INT, 4, 4),
+        (FLAGS, 1.0, 1),
+        (FLAGS, "a", "a"),
+        ({**FLAGS, "default": True, "choices": (1, True)}, True, True),
+    ],
+)
+def test_a_value_comes_back_as_the_parameters_own(
+    fields: dict[str, Any], value: Any, expected: Any
+) -> None:
+    found = parameter(**fields).check(value)
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    ("fields", "value", "complaint"),
+    [
+        (FLOAT, 0.999, r"x=0.999 is outside \[1, 4\]"),
+        (FLOAT, 4.001, r"x=4.001 is outside \[1, 4\]"),
+        (FLOAT, math.nan, "is not a finite number"),
+        (FLOAT, math.inf, "is not a finite number"),
+        (FLOAT, True, "is not a finite number"),
+        (FLOAT, "2", "is not a finite number"),
+        (INT, 2.5, "is not a whole number"),
+        (INT, 5, r"is outside \[1, 4\]"),
+        (FLAGS, True, "is not one of 1, 0, a"),
+        (FLAGS, "b", "is not one of 1, 0, a"),
+    ],
+)
+def test_another_value_is_refused(fields: dict[str, Any], value: Any, complaint: str) -> None:
+    with pytest.raises(SpaceError, match=complaint):
+        parameter(**fields).check(value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({**FLOAT, "type": "number"}, "type 'number' is not one of"),
+        ({**FLAGS, "choices": ()}, "needs choices"),
+        ({**FLOAT, "low": None}, "needs low <= high, got None and 4.0"),
+        ({**FLOAT, "low": 3.0, "high": 2.5}, "needs low <= high, got 3.0 and 2.5"),
+        ({**FLOAT, "low": -math.inf}, "needs finite low and high, got -inf and 4.0"),
+        ({**FLOAT, "high": math.inf}, "needs finite low and high, got 1.0 and inf"),
+        ({**FLOAT, "high": math.nan}, "needs low <= high, got 1.0 and nan"),
+        ({**INT, "low": 1.5}, "needs whole numbers for low and high, got 1.5 and 4"),
+        ({**INT, "high": 3.5}, "needs whole numbers for low and high, got 1 and 3.5"),
+        ({**FLOAT, "scale": "square"}, "scale 'square' is not one of"),
+        ({**FLOAT, "low": 0.0, "scale": "log"}, "a log scale needs low > 0, got 0.0"),
+        ({**FLOAT, "default": 5.0}, "x=5.0 is outside"),
+        ({**FLOAT, "defaults": {"digits": 5.0}}, "x=5.0 is outside"),
+        ({**FLOAT, "grid": (1.0, 5.0)}, "x=5.0 is outside"),
+    ],
+)
+def test_a_parameter_that_contradicts_itself_is_refused(
+    fields: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(SpaceError, match=complaint):
+        parameter(**fields)
+    parameter(**{**FLOAT, "low": 2.0, "high": 2.0, "scale": "log"})
+
+
+def test_the_default_of_a_network_goes_before_that_of_its_data_set() -> None:
+    found = parameter(**FLOAT, defaults={"birds": 3.0, "birds/small": 4.0, "small": 1.0})
+    space = SearchSpace("m", "methods", "M", "a paper", {"x": found, "y": parameter(**INT)})
+    asked = [("birds", "small"), ("birds", "large"), ("cats", "small"), (None, None)]
+    assert [found.default_for(*each) for each in asked] == [4.0, 3.0, 2.0, 2.0]
+    assert [space.default_point(*each)["x"] for each in asked] == [4.0, 3.0, 2.0, 2.0]
+    assert space.default_point("birds", "small") == {"x": 4.0, "y": 2}
+    fixed = SearchSpace("m", "methods", "M", "a paper", {"x": parameter(**INT, search=False)})
+    assert (list(space.searched()), list(fixed.searched())) == (["x", "y"], [])
+
+
+def test_what_is_not_there_is_named_with_what_is() -> None:
+    assert space_names("objectives") == ["ce", "cls", "fl", "ls", "mse"]
+    with pytest.raises(SpaceError, match="kind 'losses' is not one of methods, refinements"):
+        space_names("losses")
+    with pytest.raises(SpaceError, match="no search space objectives/ts; there are: ce, cls"):
+        load_space("objectives", "ts")
