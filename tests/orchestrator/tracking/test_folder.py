@@ -64,6 +64,13 @@ def test_a_sweep_file_names_a_folder_and_every_question_is_answered(
     assert result.run_ids[0] == left["run_id"]
     first, again = (promote(left["run_id"], uri, storage) for _ in range(2))
     assert (first.version, first.new, again.version, again.new) == ("1", True, "1", False)
+    (version,) = json.loads(next(folder.glob("models/*.json")).read_text())["versions"]
+    facts = {name: left[name] for name in ("task", "recipe", "sweep", "code", "fingerprint")}
+    facts |= {"run": left["run_id"], "objective": repr(left["objective"])}
+    figures = left["validation"] | {f"test_{name}": v for name, v in result.test[0].items()}
+    facts |= {name: repr(value) for name, value in figures.items()}
+    tagged = {f"calsweep.{name}": value for name, value in facts.items()}
+    assert tagged.items() <= version["tags"].items()
     network = load_champion(TASK, tmp_path / "fetched", uri)
     store = ArtifactStore(tmp_path / "storage" / "artifacts")
     stored = store.find("evaluate", result.predictions[0]).tensors("test")["log_probs"]

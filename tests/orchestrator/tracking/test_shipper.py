@@ -11,12 +11,22 @@ from types import SimpleNamespace
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.storage.events import to_line
+from orchestrator.storage.events import StudyClosed, StudyOpened, to_line
 from orchestrator.storage.journal import read_events
-from orchestrator.tracking import RefusedError, UnreachableError, _shipper, start_shipper, sync
+from orchestrator.tracking import (
+    RefusedError,
+    Shipment,
+    UnreachableError,
+    _shipper,
+    open_tracker,
+    start_shipper,
+    sync,
+)
+from orchestrator.tracking import __main__ as program
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking._process import URI_VARIABLE
 from orchestrator.tracking.mlflow.server import MlflowTracker
+from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
 
 
@@ -64,6 +74,9 @@ def test_a_sweep_becomes_an_experiment_with_a_run_a_study_and_a_run_a_trial(
         cut: "KILLED",
         again: "FINISHED",
     }
+    times = {type(event): event.time for event in read_events(writer.path)[0]}
+    info = runs[study].info
+    assert (info.start_time, info.end_time) == (times[StudyOpened], times[StudyClosed])
     parent = runs.pop(study)
     assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
     assert "mlflow.parentRunId" not in parent.data.tags
@@ -123,15 +136,34 @@ def test_a_trial_carries_its_parameters_metrics_and_tags(writer, store, tmp_path
     assert not any("test" in metric for metric in runs[cut].data.metrics)
 
 
-def test_artifacts_lie_under_the_root_with_the_names_given(writer, store, tmp_path):
+@pytest.mark.parametrize("given", [True, False])
+def test_artifacts_lie_under_the_root_with_the_names_given(writer, store, tmp_path, given):
     _, good, *_ = small_sweep(writer, tmp_path)
-    root = tmp_path / "the root"
-    sync(writer.path, store, artifact_root=root)
+    root = tmp_path / "the root" if given else writer.path.with_name("artifacts")
+    sync(writer.path, store, artifact_root=root if given else None)
     run = runs_of(store, writer.sweep)[good]
     client = MlflowClient(store)
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["reliability.png"]
-    (stored,) = root.rglob("reliability.png")
+    (place,) = root.iterdir()
+    stored = place / run.info.run_id / "artifacts" / "reliability.png"
     assert stored.read_bytes() == b"png"
+
+
+def test_a_copy_of_a_storage_delivers_its_own_files(journal_writer, tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    writer = journal_writer(old / "sweeps" / "s", "s")
+    writer.start()
+    study = writer.open("ce")
+    files = {}
+    for place in (writer.path.with_name("inside.png"), tmp_path / "outside.png"):
+        place.write_bytes(b"as it was")
+        files[place.name] = str(place)
+    writer.evaluate(writer.trial(study, 0, 0.5), study, artifacts=files)
+    shutil.copytree(old, new)
+    (new / "sweeps" / "s" / "inside.png").write_bytes(b"the copy's")
+    assert sync(new / "sweeps" / "s" / "journal.jsonl", f"folder:{tmp_path}/tracked").refused == []
+    found = {path.name: path.read_bytes() for path in (tmp_path / "tracked").rglob("*.png")}
+    assert found == {"inside.png": b"the copy's", "outside.png": b"as it was"}
 
 
 def test_a_storage_that_was_moved_is_left_by_everything(journal_writer, store, tmp_path):
@@ -383,8 +415,13 @@ def test_names_that_a_server_would_refuse_are_mended(writer, store):
     study = writer.open("a+b")
     key = writer.begin(study, 0, configuration={"a+b": {"µ": 1, "x" * 300: 2}})
     writer.write("epoch", key=key, step=0, metrics={"val?ece!": 0.5})
+    writer.finish(key, "failed", reason="x" * 9000)
+    writer.close(study, None, reason="y" * 9000)
     assert sync(writer.path, store).refused == []
-    run = runs_of(store, writer.sweep)[key]
+    runs = runs_of(store, writer.sweep)
+    reasons = [runs[name].data.tags["calsweep.reason"] for name in (key, study)]
+    assert reasons == ["x" * 8000, "y" * 8000]
+    run = runs[key]
     assert run.data.params == {"a_b.µ": "1", "a_b." + "x" * 246: "2"}
     assert run.data.metrics["val_ece_"] == 0.5
 
@@ -620,8 +657,80 @@ def test_while_the_store_is_away_it_outlives_its_parent_by_a_while_only(writer, 
     monkeypatch.setattr(_shipper, "open_tracker", away)
     with parent.stdin, pytest.raises(UnreachableError):
         sync(writer.path, "http://127.0.0.1:5000", parent_pid=parent.pid)
+    assert waits[:6] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
     most = _shipper.PATIENCE_ORPHANED
     assert most - _shipper.LONGEST_PAUSE <= sum(alone) <= most
+
+
+def test_who_asks_once_waits_for_seconds_only(writer, monkeypatch):
+    writer.start()
+    waits = []
+    clock = SimpleNamespace(sleep=waits.append, monotonic=lambda: sum(waits))
+    monkeypatch.setattr(_shipper, "time", clock)
+
+    def away(*_, **options):
+        raise UnreachableError("connection refused")
+
+    monkeypatch.setattr(_shipper, "open_tracker", away)
+    with pytest.raises(UnreachableError):
+        sync(writer.path, "http://127.0.0.1:5000")
+    assert waits == [0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("deliver", [sync, start_shipper])
+def test_an_address_that_cannot_be_used_is_refused_at_once(writer, deliver):
+    with pytest.raises(InputError, match="'mlruns' is not supported"):
+        deliver(writer.path, "mlruns")
+
+
+def test_a_parent_that_died_before_is_noticed(writer, tmp_path):
+    writer.start()
+    study = writer.open("ce")
+    parent = subprocess.Popen([sys.executable, "-c", ""])
+    parent.wait()
+    uri = f"folder:{tmp_path}/tracked"
+    assert sync(writer.path, uri, parent_pid=parent.pid).runs == 1
+    (run,) = open_tracker(uri).runs(RunQuery([writer.sweep], {}))
+    assert (run.tags["calsweep.key"], run.status) == (study, "KILLED")
+
+
+def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatch):
+    started, asked = [], []
+
+    def start(command, **options):
+        started.append((command, options))
+
+    process = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr("orchestrator.tracking._process.subprocess", process)
+    uri = f"folder:{tmp_path}/tracked"
+    before = time.time_ns() // 1_000_000
+    shipper = start_shipper(writer.path, uri, tmp_path / "root", poll_seconds=0.25)
+    ((command, options),) = started
+    assert command[:3] == [sys.executable, "-m", "orchestrator.tracking"]
+    assert (options["stdin"], options["start_new_session"]) == (subprocess.DEVNULL, True)
+    assert options["env"] == {**os.environ, URI_VARIABLE: uri}
+    assert options["stdout"].name == options["stderr"].name == str(shipper.log)
+
+    def answer(journal, uri, **options):
+        asked.append((journal, uri, options))
+        if len(asked) > 1:
+            raise InputError("refused")
+        return Shipment()
+
+    monkeypatch.setattr(_shipper, "sync", answer)
+    monkeypatch.setattr(program, "_log_without_secrets", lambda uri: None)
+    monkeypatch.setattr(os, "nice", lambda more: None)
+    monkeypatch.setattr(os, "environ", options["env"])
+    monkeypatch.setattr(sys, "argv", command[2:])
+    assert [program.main(), program.main()] == [0, 1]
+    (journal, address, told), _ = asked
+    assert before <= told.pop("since") <= time.time_ns() // 1_000_000
+    assert (journal, address) == (writer.path, uri)
+    expected = {"artifact_root": tmp_path / "root", "parent_pid": os.getpid(), "poll_seconds": 0.25}
+    assert told == expected
+    monkeypatch.delitem(os.environ, URI_VARIABLE)
+    with pytest.raises(SystemExit):
+        program.main()
 
 
 def test_the_end_of_an_earlier_attempt_does_not_end_the_shipper(writer, store):
