@@ -7,6 +7,7 @@ import re
 import pytest
 
 from orchestrator.cli import _doctor
+from trainables.common.errors import InputError
 from trainables.data import source_names
 
 LINE = re.compile(r"(ok  |info|FAIL) ([^:]+): (.+)")
@@ -76,6 +77,35 @@ def test_a_device_that_does_a_training_step_and_one_that_never_answers(monkeypat
     assert _doctor._step("cpu") == ""
     monkeypatch.setattr(_doctor, "STEP_SECONDS", 0.01)
     assert _doctor._step("cpu") == "did no training step within 0.01 seconds"
+
+
+def test_a_library_that_is_missing_is_to_be_installed(calsweep, no_ray, monkeypatch):
+    versions = {"torch": "2.11", "ray": "not installed", "mlflow": "not installed"}
+    monkeypatch.setattr("orchestrator.storage.provenance.library_versions", lambda: versions)
+    code, out, _ = calsweep("doctor")
+    mark, text = findings(out)["versions"]
+    assert (code, mark) == (1, "FAIL")
+    assert "torch 2.11, ray not installed" in text
+    assert text.endswith(" -> pip install ray mlflow")
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [("no login; ask Ada", "no login -> ask Ada"), ("no", "no -> ask whoever runs the server")],
+)
+def test_a_login_that_is_refused(calsweep, no_ray, monkeypatch, fault, expected):
+    def refuse(uri, timeout):
+        raise InputError(fault)
+
+    monkeypatch.setattr("orchestrator.tracking.check_login", refuse)
+    code, out, _ = calsweep("doctor")
+    assert (code, findings(out)["tracking"]) == (1, ("FAIL", expected))
+
+
+def test_a_folder_that_is_not_there_yet_is_tried_where_it_would_be(calsweep, no_ray, empty_folder):
+    code, out, _ = calsweep("doctor", "--storage", "deep/er")
+    assert findings(out)["storage"][1].startswith(f"{empty_folder / 'deep' / 'er'} is writable, ")
+    assert (code, list(empty_folder.iterdir())) == (0, [])
 
 
 def test_a_server_that_is_away(calsweep, no_ray):

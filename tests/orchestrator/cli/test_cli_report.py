@@ -11,6 +11,7 @@ from orchestrator.cli._outcome import _tracking
     ("uri", "text"),
     [
         ("http://ada:secret@mlflow:5000", "http://mlflow:5000"),
+        ("folder:/data/runs", "folder:/data/runs"),
         (
             "sqlite:////data/my runs.db",
             "mlflow ui --backend-store-uri 'sqlite:////data/my runs.db'",

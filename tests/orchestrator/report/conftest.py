@@ -97,6 +97,7 @@ def make_sweep(journal_writer):
                 "seeds": [0, 1],
                 "tags": {"note": REASON},
                 "tracking": {"uri": "postgresql://me:secret@host/db"},
+                **dict.fromkeys(("storage", "data_root", "mirror"), "secret"),
             },
             provenance={"git_commit": "c0ffee", "versions": {"torch": "2.11.0"}, "hardware": EVIL},
         )

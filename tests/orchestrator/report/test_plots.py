@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from orchestrator.cli._plot import plot
 from orchestrator.report._chart import Mark
 from orchestrator.report._search import CURVES
-from orchestrator.report.plots import Plot, study_plots, write_plots
+from orchestrator.report.plots import Plot, _draw, _look, study_plots, write_plots
 from orchestrator.storage.events import (
     Epoch,
     Event,
@@ -178,6 +178,62 @@ def test_the_trajectory_of_q_is_told_apart_by_the_refinements_gamma(events: list
     assert [mark.text for mark in marks(plot, 0, "seed")] == ["gamma 0.9"]
 
 
+@pytest.mark.parametrize("kind", ["slice", "learning", "q"])
+def test_every_mark_is_painted_at_its_place(events: list[Event], kind: str) -> None:
+    plot = drawn(events)[kind]
+    canvas = _draw(plot)
+    assert len(canvas.axes) == len(plot.charts)
+    title = canvas.texts[0].get_text()
+    assert title == plot.title
+    lefts = [axes.get_position().x0 for axes in canvas.axes]
+    assert lefts == sorted(set(lefts))
+    for figure, axes in zip(plot.charts, canvas.axes, strict=True):
+        chart = figure.chart
+        assert axes.get_title(loc="left") == figure.title
+        assert (axes.get_xlim(), axes.get_ylim()) == ((0, chart.size[0]), (chart.size[1], 0))
+        words = [mark for mark in chart.marks if mark.tag == "text"]
+        assert [(text.get_text(), text.get_position()) for text in axes.texts] == [
+            (mark.text, mark.points[0]) for mark in words
+        ]
+        aligned = {"start": "left", "middle": "center", "end": "right"}
+        assert [text.get_ha() for text in axes.texts] == [aligned[mark.anchor] for mark in words]
+        others = [mark for mark in chart.marks if mark.tag != "text"]
+        for mark, line in zip(others, axes.lines, strict=True):
+            assert list(zip(*line.get_data(), strict=True)) == list(mark.points)
+            if mark.tag == "circle":
+                assert line.get_markersize() == 2 * mark.radius
+                ring = line.get_markerfacecolor() == "none"
+                assert ring == (mark.style == "ring")
+                shown = line.get_markeredgecolor() if ring else line.get_markerfacecolor()
+            else:
+                shown = line.get_color()
+                assert line.get_linestyle() == ("--" if "seed" in mark.style else "-")
+                assert (line.get_linewidth() == 3) == ("chosen" in mark.style)
+            assert shown == (mark.colour or _look(mark)[0])
+    (legend,) = canvas.legends
+    assert legend.get_title().get_text() == plot.measure
+    keys = {line.get_label(): line.get_color() for line in legend.get_lines()}
+    assert keys == {f"{number:.4g}": colour for number, colour in plot.key.items()}
+
+
+@pytest.mark.parametrize(("count", "step"), [(1, None), (12, 1), (13, 2), (24, 2), (25, 3)])
+def test_a_key_names_a_few_of_many(events: list[Event], count: int, step: int | None) -> None:
+    plot = drawn(events)["slice"]
+    many = _draw(plot._replace(key=dict.fromkeys(range(count), "#000000")))
+    shown = [text.get_text() for legend in many.legends for text in legend.get_texts()]
+    assert shown == ([] if step is None else [str(number) for number in range(0, count, step)])
+
+
+def test_charts_beyond_four_stand_in_another_row(events: list[Event]) -> None:
+    plot = drawn(events)["slice"]
+    places = [axes.get_position() for axes in _draw(plot._replace(charts=plot.charts * 5)).axes]
+    lefts = [place.x0 for place in places[:4]]
+    assert lefts == sorted(set(lefts))
+    assert places[4].x0 == places[0].x0
+    assert places[4].y1 < places[0].y0
+    assert all(0 <= place.x0 < place.x1 <= 1 and 0 <= place.y0 < place.y1 < 1 for place in places)
+
+
 def test_categories_and_wide_ranges_have_axes_of_their_own() -> None:
     told = opened(STUDY)
     for number, (lr, sparsity) in enumerate([(0.001, "fixed"), (0.1, "decaying"), (0.5, "fixed")]):
@@ -202,6 +258,29 @@ def test_a_failed_trial_has_a_curve_and_no_point(events: list[Event]) -> None:
     failed = drawn([*events, started(STUDY, 4, gamma=0.99), *epochs(STUDY, 4, count=2)])
     assert len(places(failed["slice"], 0, "search")) == 3
     assert len(marks(failed["learning"], 0, "trial")) == 4
+
+
+def test_what_is_not_finite_is_left_out_of_a_curve(events: list[Event]) -> None:
+    told = [*events, started(STUDY, 4, gamma=0.99), *epochs(STUDY, 4, count=1)]
+    for number, value in enumerate([0.3, float("nan"), 0.1, float("inf")], start=2):
+        metrics = {"val_ece": value, "val_acc": 0.5}
+        told.append(Epoch(key=f"{STUDY}#4", step=number, metrics=metrics))
+    told += [started(STUDY, 5, gamma=0.7), *epochs(STUDY, 5, count=1)]  # A point is no line.
+    plot = drawn(told)["learning"]
+    lines = {mark.text: mark for mark in marks(plot, 0, "trial")}
+    assert sorted(lines) == ["trial 0", "trial 1", "trial 2", "trial 4"]
+    chart = plot.charts[0].chart
+    spots = [chart.at(step, 100 * value) for step, value in ((1, 0.1), (2, 0.3), (4, 0.1))]
+    assert lines["trial 4"].points == spots
+
+
+def test_epochs_are_whole_numbers(events: list[Event]) -> None:
+    told = [*opened(STUDY), started(STUDY, 0, gamma=0.9), *epochs(STUDY, 0, count=2)]
+    (error, _) = drawn(told)["learning"].charts
+    assert error.chart.x == (1, 2, False)
+    words = [mark.text for mark in error.chart.marks if mark.tag == "text"]
+    assert words[-2:] == ["1", "2"]
+    assert float(words[-3]) > 2  # Of the errors, in percent.
 
 
 def test_a_resumed_trial_adds_nothing_to_an_epoch_that_it_repeats(events: list[Event]) -> None:

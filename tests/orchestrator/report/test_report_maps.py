@@ -22,23 +22,24 @@ def result(recipe: str, *predictions: str) -> StudyResult:
 
 
 def test_a_wrong_pixel_is_red_and_void_is_white(tmp_path: Path) -> None:
-    rows = torch.zeros(1, 40, 80, 4, dtype=torch.uint8)
+    rows = torch.zeros(3, 40, 80, 4, dtype=torch.uint8)
     rows[..., 3] = 254  # Beyond an image of 20 x 40 pixels.
     rows[:, :20, :40, 3] = 1
     rows[:, :20, :10, 3] = 255
-    predicted = torch.ones(1, 40, 80, dtype=torch.uint8)
+    predicted = torch.ones(3, 40, 80, dtype=torch.uint8)
     predicted[:, :, 25:] = 0
     maps = {"rows": rows, "predicted": predicted, "confidence": torch.full_like(predicted, 200)}
     store = ArtifactStore(tmp_path)
     key = "ab" * 32
     store.write("evaluate", key, {"maps": maps}, {"metrics": {}})
     store.write("evaluate", key[::-1], {"test": {"labels": predicted}}, {"metrics": {}})
-    found = confidence_maps([result("ce", key), result("ls", key[::-1]), result("fl")], store)
+    results = [result("ce", key, key[::-1]), result("ls", key[::-1]), result("fl")]
+    found = confidence_maps(results, store)
     (shown,) = found
     head, _, content = shown.address.partition(",")
     assert (shown.recipe, head) == ("ce", "data:image/jpeg;base64")
     picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))))
-    assert picture.shape == (WIDTH // 2, 3 * WIDTH, 3)
+    assert picture.shape == (2 * (WIDTH // 2), 3 * WIDTH, 3)  # Two images of the three.
     image, confidence, errors = (picture[40, k * WIDTH + WIDTH // 2] for k in range(3))
     assert image.max() < 10
     assert np.abs(confidence.astype(int) - 200).max() < 10

@@ -11,6 +11,8 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.report import from_folder, render_report, write_report
+from orchestrator.report._page import environment
+from orchestrator.statistics import Arena, Interval, Standing
 from orchestrator.storage.storage import Storage
 from trainables.common.errors import InputError
 from trainables.store.artifacts import ArtifactStore
@@ -58,6 +60,18 @@ class Page(HTMLParser):
             elif tag in ("td", "th") and "data-order" in attributes:
                 rows[-1].append((" ".join("".join(text).split()), attributes["data-order"]))
         return rows
+
+    def styles(self, caption):
+        """Return the classes of the cells of each row of the table of that caption."""
+        rows = self.rows(caption)
+        table = next(
+            start
+            for start, (tag, _, text) in enumerate(self.elements)
+            if tag == "table" and caption in "".join(text)
+        )
+        cells = [a for tag, a, _ in self.elements[table:] if tag in ("td", "th")]
+        found = iter(a.get("class", "") for a in cells if "data-order" in a)
+        return [[next(found) for _ in row] for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +122,76 @@ def test_the_table_shows_the_results(parsed, source):
     assert float(rows["mbls"][4][1]) == pytest.approx(
         float(rows["mbls"][3][1]) - float(rows["ce"][3][1])
     )
+    shift = re.compile(r"(≈ )?[+−]\d+\.\d\d [+−]\d+\.\d\d to [+−]\d+\.\d\d")
+    assert all(shift.fullmatch(rows[name][4][0]) for name in ("ce+ts", "mbls", "dfl"))
     assert "failed (1 of 1 trials)" in rows["acls"][0][0]
+    assert rows["mbls"][0][0] == "mbls 1 of 4 trials failed"
+
+
+def test_the_best_and_the_tone_of_a_difference_are_styles(parsed, source):
+    styles = {
+        row[0][1]: own
+        for row, own in zip(parsed.rows("Test figures"), parsed.styles("Test figures"), strict=True)
+    }
+    means = {
+        result.recipe: sum(seed["ece"] for seed in result.test) / 2
+        for result in source.results
+        if result.test
+    }
+    first, second, *_ = sorted(means, key=means.__getitem__)
+    assert [name for name, own in styles.items() if own[3] == "best"] == [first]
+    assert [name for name, own in styles.items() if own[3] == "second"] == [second]
+    assert styles["ce"][0] == "baseline"
+    assert (styles["mbls"][4], styles["acls"][4]) == ("similar", "none")
+
+
+def test_another_baseline_is_compared_with(source):
+    told = []
+    page = Page(render_report(source, "mbls", lambda *step: told.append(step)))
+    rows = {row[0][1]: row for row in page.rows("Test figures")}
+    assert "baseline" in rows["mbls"][0][0]
+    assert rows["mbls"][4] == ("–", "")
+    assert float(rows["ce"][4][1]) < 0
+    assert sum(text == "ECE against mbls" for text in page.texts("th")) == 1
+    # Read, and compared by accuracy and by ECE; of the seventh recipe there is nothing to read.
+    assert told == [(step, 21) for step in range(1, 19)]
+    costs = {row[0][0]: [text for text, _ in row[1:3]] for row in page.rows("Seconds to compute")}
+    assert costs["ce"] == ["10.5", "1.00"]
+
+
+def test_the_cost_is_told_as_a_multiple_of_the_baselines(source):
+    twice = [
+        replace(result, seconds=(5.0, 16.0) if result.recipe == "ce" else (42.0,))
+        for result in source.results
+    ]
+    page = Page(render_report(replace(source, results=twice, store=ArtifactStore("none"))))
+    costs = {row[0][0]: [text for text, _ in row[1:3]] for row in page.rows("Seconds to compute")}
+    assert (costs["ce"], costs["mbls"]) == (["10.5", "1.00"], ["42.0", "4.00"])
+    bars = [a["style"] for tag, a, _ in page.elements if tag == "span" and a.get("class") == "bar"]
+    assert bars[-7:] == ["width:25.0%", *["width:100.0%"] * 6]
+
+
+def test_the_arena_is_shown_in_the_units_of_its_headings():
+    gains = {"nll": Interval(0.5, -0.25, 0.75), "brier": Interval(-0.1, -0.2, 0.0)}
+    gains["ece"] = Interval(0.0123, 0.01, 0.02)
+    standings = (
+        Standing("ts", gains, Interval(0.63, 0.5, 0.75), 123.4, 0.25),
+        Standing("given", gains, Interval(0.5, 0.5, 0.5), 0.0, None),
+    )
+    tables = environment().get_template("tables.html").module
+    page = Page(str(tables.arena_table(Arena("given", standings, ("one",), 4, 3, {}))))
+    first, second = page.rows("Gains, wins and strengths")
+    assert first == [
+        ("ts", "ts"),
+        ("123", "123.4"),
+        ("63 50 to 75", "0.63"),
+        ("+0.5000 -0.2500 to 0.7500", "0.5"),
+        ("-0.1000 -0.2000 to 0.0000", "-0.1"),
+        ("+1.23 1.00 to 2.00", "0.0123"),
+        ("0.250", "0.25"),
+    ]
+    assert (second[1], second[-1]) == (("0", "0.0"), ("–", ""))
+    assert page.styles("Gains, wins and strengths")[1][0] == "baseline"
 
 
 def test_every_part_is_there(parsed, page):
@@ -177,10 +260,19 @@ def test_without_a_journal_the_results_alone_are_shown(source, tmp_path):
 
 
 def test_several_tasks_stand_side_by_side(make_sweep, tmp_path):
-    page = Page(render_report(make_sweep(tmp_path, ("first", "second"))))
+    source = make_sweep(tmp_path, ("first", "second"))
+    page = Page(render_report(source))
     rows = page.rows("on every task")
     assert [len(row) for row in rows] == [3] * 7
     assert rows[-1][1][0] == "failed"
+    eces = {(r.recipe, r.task): [seed["ece"] for seed in r.test] for r in source.results}
+    for (_, recipe), *cells in rows[:-1]:
+        for (text, order), task in zip(cells, ("first", "second"), strict=True):
+            mean = sum(eces[recipe, task]) / 2
+            assert float(order) == pytest.approx(mean)
+            assert text.startswith(f"{100 * mean:.2f} ±")
+    accuracy = {row[0][1]: row[1][0] for row in page.rows("Test Acc % ↑ on every task")}
+    assert all(float(text.split()[0]) > 30 for name, text in accuracy.items() if name != "acls")
     assert page.texts("h2")[:3] == ["All tasks", "first", "second"]
 
 

@@ -20,16 +20,18 @@ def artifacts(tmp_path):
 def evaluated(artifacts):
     """Return a function that stores predictions of a recipe and gives its result."""
 
-    def store(recipe, seeds, labels, task=TASK, images=None, **fields):
+    def store(recipe, seeds, labels, task=TASK, images=None, numbers=None, **fields):
         keys = []
         for number, log_probs in enumerate(seeds):
             key = stage_key("evaluate", recipe=recipe, task=task, number=number)
-            rows = {"log_probs": log_probs.float(), "labels": labels}
+            own = labels if isinstance(labels, torch.Tensor) else labels[number]
+            rows = {"log_probs": log_probs.float(), "labels": own}
             rows |= {} if images is None else {"images": images}
+            rows |= {} if numbers is None else {"rows": numbers[number]}
             artifacts.write("evaluate", key, {"test": rows}, {})
             keys.append(key)
-        fields = {"status": "finished", **fields}
-        return StudyResult(sweep="s", task=task, recipe=recipe, predictions=tuple(keys), **fields)
+        fields = {"sweep": "s", "status": "finished", **fields}
+        return StudyResult(task=task, recipe=recipe, predictions=tuple(keys), **fields)
 
     return store
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import csv
+from functools import partial
 from itertools import product
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from orchestrator.cli import main
 from orchestrator.cli._arena import FIELDS, show_arena
-from orchestrator.statistics import arena
+from orchestrator.statistics import (
+    Arena,
+    Interval,
+    RankComparison,
+    Standing,
+    arena,
+    critical_difference_diagram,
+)
 from orchestrator.storage.results import StudyResult
 from trainables.common.errors import InputError
 
@@ -30,12 +40,13 @@ def result(recipe: str, network: str, size: int, seeds: int = 4, **changes: obje
         "dataset": network,
         "model": "given",
         "seconds": (0.5,) * seeds,
-        "test": tuple(
-            {"nll": NLL[recipe][network] + 0.01 * seed, "brier": 0.5, "ece": 0.1 / (1 + seed)}
-            for seed in range(seeds)
-        ),
         **changes,
     }
+    if "test" not in changes:
+        fields["test"] = tuple(
+            {"nll": NLL[recipe][network] + 0.01 * seed, "brier": 0.5, "ece": 0.1 / (1 + seed)}
+            for seed in range(seeds)
+        )
     return StudyResult(**fields)
 
 
@@ -59,6 +70,73 @@ def test_gains_wins_and_strengths_of_a_made_up_arena() -> None:
     assert best.seconds == pytest.approx(0.5)
 
 
+def test_it_is_what_plain_loops_give() -> None:
+    """Networks of one task and of two, on which every split and metric is another."""
+    pytest.importorskip("choix")
+    dice = np.random.default_rng(1)
+    names, tasks = ["given", "a", "b", "c"], {"one": (10, 20), "two": (10,), "three": (10,)}
+    rows = {
+        (name, network, size): dice.integers(1, 9, (3, 3)) / 10  # (splits, metrics)
+        for name in names
+        for network, sizes in tasks.items()
+        for size in sizes
+    }
+    seconds = {place: tuple(dice.random(3)) for place in rows}
+    results = [
+        result(
+            *place,
+            test=tuple(dict(zip(("nll", "brier", "ece"), row, strict=True)) for row in own),
+            seconds=seconds[place],
+        )
+        for place, own in rows.items()
+    ]
+    found = arena(results, "given", draws=40, seed=3)
+
+    def gain(name: str, metric: int, network: str, split: int) -> float:
+        own = [(network, size) for size in tasks[network]]
+        one, other = (
+            np.array([rows[who, *at][split, metric] for at in own]) for who in ("given", name)
+        )
+        return float((one - other).mean())
+
+    def wins(name: str, network: str, split: int) -> float:
+        matches = [
+            (rows[name, network, size][split, 0], rows[other, network, size][split, 0])
+            for size in tasks[network]
+            for other in names
+            if other != name
+        ]
+        return float(np.mean([1.0 if a < b else 0.5 if a == b else 0.0 for a, b in matches]))
+
+    dice = np.random.default_rng(3)
+    networks = list(tasks)
+    draws = [[(network, range(3)) for network in networks]]
+    for _ in range(40):
+        drawn = [networks[place] for place in dice.integers(3, size=3)]
+        draws.append([(network, dice.choice(3, 3)) for network in drawn])
+    assert {standing.recipe for standing in found.standings} == set(names)
+    for standing in found.standings:
+        name = standing.recipe
+        measures = {
+            "nll": partial(gain, name, 0),
+            "brier": partial(gain, name, 1),
+            "ece": partial(gain, name, 2),
+            "wins": partial(wins, name),
+        }
+        for what, measure in measures.items():
+            each = [
+                np.mean([measure(network, split) for network, own in drawn for split in own])
+                for drawn in draws
+            ]
+            expected = (each[0], *np.quantile(each[1:], (0.025, 0.975)))
+            figure = standing.wins if what == "wins" else standing.gains[what]
+            assert figure == pytest.approx(expected, abs=1e-12), (name, what)
+        own = [value for place, values in seconds.items() if place[0] == name for value in values]
+        assert standing.seconds == pytest.approx(np.mean(own))
+    strengths = [standing.strength for standing in found.standings]
+    assert strengths == sorted(strengths, reverse=True)
+
+
 def test_strengths_are_those_of_two_players_in_chess() -> None:
     pytest.importorskip("choix")
     scores = np.array([1.0] * 75 + [3.0] * 25)  # Below 2 in three of four splits.
@@ -69,6 +147,38 @@ def test_strengths_are_those_of_two_players_in_chess() -> None:
     best, _ = arena(both, "given", draws=2).standings
     assert best.wins.value == pytest.approx(0.75)
     assert best.strength == pytest.approx(400 * np.log10(3), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"status": "failed"}, "4 of 4 seeds on 10/one"),
+        ({"test": ({"nll": 1.0, "brier": np.nan, "ece": 0.1},) * 4}, "0 of 4 seeds on 10/one"),
+        ({"task": "30/one"}, "not run on 10/one"),
+    ],
+)
+def test_why_a_recipe_is_left_out(changes, reason) -> None:
+    pytest.importorskip("choix")
+    others = [r for r in RESULTS if (r.recipe, r.task) != ("even", "10/one")]
+    lacking = result("even", "one", 10, **changes)
+    if "task" in changes:  # Which the others have run.
+        others += [result(name, "one", 30) for name in ("given", "best")]
+    found = arena([*others, lacking], "given", draws=1)
+    assert found.absent == {"even": reason}
+    assert {standing.recipe for standing in found.standings} == {"given", "best"}
+
+
+def test_networks_go_by_data_set_and_model() -> None:
+    pytest.importorskip("choix")
+    places = [("one", "vit"), ("one", "given"), ("", "")]
+    both = [
+        result(name, "one", size, dataset=dataset, model=model, task=f"t{size}", seconds=())
+        for name in ("given", "best")
+        for size, (dataset, model) in enumerate(places)
+    ]
+    found = arena(both, "given", draws=1)
+    assert found.networks == ("one/vit", "one", "t2")
+    assert [standing.seconds for standing in found.standings] == [None, None]
 
 
 def test_what_is_incomplete_is_left_out_with_the_reason(capsys) -> None:
@@ -84,10 +194,54 @@ def test_what_is_incomplete_is_left_out_with_the_reason(capsys) -> None:
     show_arena(found, "csv")
     best, *_ = csv.DictReader(capsys.readouterr().out.splitlines())
     assert list(best) == list(FIELDS)
-    standing = found.standings[0]
-    assert best["recipe"] == standing.recipe
-    assert float(best["ece_gain_low"]) == standing.gains["ece"].low
-    assert float(best["cpu_seconds"]) == standing.seconds
+    assert best["recipe"] == found.standings[0].recipe
+
+
+def test_standings_are_printed_in_the_units_of_their_headings(capsys) -> None:
+    gains = {"nll": Interval(0.5, -0.25, 0.75), "brier": Interval(-0.1, -0.2, 0.0)}
+    gains["ece"] = Interval(0.0123, 0.01, 0.02)
+    shown = Standing("ts", gains, Interval(0.63, 0.5, 0.75), 123.4, 0.25)
+    unknown = Standing("given", gains, Interval(0.5, 0.5, 0.5), 0.0, None)
+    made_up = Arena("given", (shown, unknown), ("one", "two"), 4, 3, {"ets": "NaN"})
+    show_arena(made_up, "markdown")
+    head, _, first, second, about, absent = filter(str.strip, capsys.readouterr().out.split("\n"))
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (head, first, second)]
+    assert cells[0] == [*("recipe", "strength", "wins %", "NLL gain", "Brier gain"), *cells[0][5:]]
+    assert cells[0][5:] == ["ECE % gain", "CPU s"]
+    figures = ["+0.5000 [-0.2500; +0.7500]", "-0.1000 [-0.2000; +0.0000]", "+1.23 [+1.00; +2.00]"]
+    assert cells[1] == ["ts", "123", "63 [50; 75]", *figures, "0.250"]
+    assert cells[2] == ["given", "0", "50 [50; 50]", *figures, ""]
+    assert about.startswith("2 networks (one, two), 4 tasks, 3 splits of each; gains are over 'giv")
+    assert absent == "left out: ets (NaN)"
+    show_arena(made_up, "csv")
+    head, first, second = csv.reader(capsys.readouterr().out.splitlines())
+    assert head == list(FIELDS)
+    named = dict(zip(head, first, strict=True))
+    assert (named.pop("recipe"), named.pop("cpu_seconds")) == ("ts", "0.25")
+    ends = [*shown.wins, *gains["nll"], *gains["brier"], *gains["ece"]]
+    assert [float(value) for value in named.values()] == [123.4, *ends]
+    assert [name for name in named if name.startswith("wins")] == ["wins", "wins_low", "wins_high"]
+    assert second[-1] == ""
+
+
+def test_the_command_ranks_by_nll_in_its_diagram(monkeypatch, tmp_path, capsys) -> None:
+    pytest.importorskip("choix")
+    drawn: list[RankComparison] = []
+
+    def draw(comparison: RankComparison, title: str) -> Figure:
+        drawn.append(comparison)
+        return critical_difference_diagram(comparison, title)
+
+    monkeypatch.setattr("orchestrator.statistics.critical_difference_diagram", draw)
+    monkeypatch.setattr("orchestrator.sweep.spec.load_sweep", lambda path: None)
+    monkeypatch.setattr("orchestrator.running.arena.run_arena", lambda *arguments: RESULTS)
+    path = tmp_path / "cd.svg"
+    assert main(["arena", "some.yaml", "--diagram", str(path), "--format", "markdown"]) == 0
+    assert drawn[0].ranks == {"best": 1.0, "even": 2.25, "given": 2.75}
+    assert f"wrote {path}" in capsys.readouterr().out
+    assert "<svg" in path.read_text()
+    assert main(["arena", "some.yaml", "--diagram", "cd.txt"]) == 2
+    assert "--diagram cd.txt: ending '.txt'" in capsys.readouterr().err
 
 
 def test_an_arena_of_one_is_refused() -> None:
@@ -95,3 +249,6 @@ def test_an_arena_of_one_is_refused() -> None:
         arena([r for r in RESULTS if r.recipe == "given"], "given")
     with pytest.raises(InputError, match="no given"):
         arena([r for r in RESULTS if r.recipe != "given"], "given")
+    lacking = [r for r in RESULTS if (r.recipe, r.task) != ("given", "20/two")]
+    with pytest.raises(InputError, match="given: not run on 20/two"):
+        arena(lacking, "given")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.statistics import BOOTSTRAPPED, paired_bootstrap
+from orchestrator.statistics import BOOTSTRAPPED, _resampled, paired_bootstrap
 from orchestrator.statistics._bootstrap import _resample_counts
 from trainables.metrics import calibration_report
 
@@ -14,23 +14,29 @@ ROWS = 120
 LABELS = torch.arange(ROWS) % 4
 
 
-def resampled_by_loop(log_probs, metric, draws, seed):
+def resampled_by_loop(log_probs, metric, draws, seed, numbers=None):
     """The metric of each resample, from copied rows given to the report."""
     found = []
+    own = torch.arange(ROWS) if numbers is None else numbers
     for counts in _resample_counts(ROWS, draws, seed):
-        rows = np.repeat(np.arange(ROWS), counts.numpy())
-        report = calibration_report(logits=log_probs[rows], labels=LABELS[rows])
+        rows = np.repeat(np.arange(len(own)), counts[own].numpy())
+        report = calibration_report(logits=log_probs[rows], labels=LABELS[own][rows])
         found.append(report[metric])
     return np.array(found)
 
 
 @pytest.mark.parametrize("metric", list(BOOTSTRAPPED))
-def test_it_is_what_copying_rows_gives(made_up, metric):
+def test_it_is_what_copying_rows_gives(made_up, metric, monkeypatch):
+    monkeypatch.setattr(_resampled, "BLOCK", 7 * ROWS)  # A few resamples or classes at once.
     seeds = {
         "ce": [made_up(LABELS, 0), made_up(LABELS, 1)],
-        "ls": [made_up(LABELS, 2, 0.4), made_up(LABELS, 3, 0.4), made_up(LABELS, 4, 0.4)],
+        # Confidences of which many are equal.
+        "ls": [made_up(LABELS, seed, 0.4).mul(4).round() / 4 for seed in (2, 3, 4)],
     }
-    found = paired_bootstrap(seeds, LABELS, metric, baseline="ce", draws=50, seed=3)
+    done = []
+    found = paired_bootstrap(
+        seeds, LABELS, metric, baseline="ce", draws=50, seed=3, level=0.8, done=done.append
+    )
     loops = {
         recipe: np.mean([resampled_by_loop(one, metric, 50, 3) for one in tables], axis=0)
         for recipe, tables in seeds.items()
@@ -41,12 +47,43 @@ def test_it_is_what_copying_rows_gives(made_up, metric):
     }
     gap, draws = values["ls"] - values["ce"], loops["ls"] - loops["ce"]
     centre = 2 * gap - draws.mean()
-    reach = np.quantile(np.abs(draws - centre), 0.95)
+    reach = np.quantile(np.abs(draws - centre), 0.8)
+    assert done == ["ce", "ls"]
     assert found.values == pytest.approx(values, abs=1e-6)
     assert found.differences["ls"].value == pytest.approx(gap, abs=1e-6)
     assert found.differences["ls"].low == pytest.approx(centre - reach, abs=1e-5)
     assert found.differences["ls"].high == pytest.approx(centre + reach, abs=1e-5)
     assert (found.rows, found.draws, found.seeds) == (ROWS, 50, {"ce": 2, "ls": 3})
+
+
+@pytest.mark.parametrize("metric", ["acc", "aece"])
+def test_rows_of_a_file_are_drawn_where_each_seed_has_its_own(made_up, metric):
+    """Two seeds share 40 of the 80 rows that each was tested on, in an order of its own."""
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
+    numbers = [order[:80], order[40:].flip(0)]
+    tables = {
+        recipe: [made_up(LABELS[own], seed, sharpness) for seed, own in enumerate(numbers)]
+        for recipe, sharpness in (("ce", 1.0), ("ls", 0.4))
+    }
+    labels = [LABELS[own] for own in numbers]
+    options = {"baseline": "ce", "draws": 30, "seed": 5, "level": 0.9}
+    found = paired_bootstrap(tables, labels, metric, numbers=numbers, **options)
+    loops = {
+        recipe: np.mean(
+            [
+                resampled_by_loop(table, metric, 30, 5, own)
+                for table, own in zip(seeds, numbers, strict=True)
+            ],
+            axis=0,
+        )
+        for recipe, seeds in tables.items()
+    }
+    gap, draws = found.differences["ls"].value, loops["ls"] - loops["ce"]
+    centre = 2 * gap - draws.mean()
+    reach = np.quantile(np.abs(draws - centre), 0.9)
+    assert found.differences["ls"].low == pytest.approx(centre - reach, abs=1e-5)
+    assert found.differences["ls"].high == pytest.approx(centre + reach, abs=1e-5)
+    assert (found.rows, found.drawn) == (80, "80 test rows")
 
 
 def test_groups_are_drawn_as_a_whole(made_up):
@@ -59,6 +96,7 @@ def test_groups_are_drawn_as_a_whole(made_up):
     groups, labels = torch.arange(ROWS).repeat_interleave(5), LABELS.repeat_interleave(5)
     found = paired_bootstrap(copied, labels, baseline="ce", draws=50, groups=groups)
     assert (found.rows, found.groups, alone.groups) == (5 * ROWS, ROWS, 0)
+    assert found.drawn == "600 pixels of 120 test images, drawn as whole images"
     ours, expected = found.differences["ls"], alone.differences["ls"]
     assert (ours.low, ours.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
     rows = paired_bootstrap(copied, labels, baseline="ce", draws=50).differences["ls"]

@@ -10,7 +10,18 @@ import torch
 
 import orchestrator.tracking
 from orchestrator.cli import main
-from orchestrator.statistics import judge_claim
+from orchestrator.cli._claims import FIELDS, _csv_rows, _show
+from orchestrator.statistics import (
+    ClaimVerdict,
+    Difference,
+    PairedBootstrap,
+    PairVerdict,
+    TaskComparison,
+    _claims,
+    judge_claim,
+)
+from orchestrator.statistics._claims import _pairs
+from orchestrator.storage.results import StudyResult
 from orchestrator.tables.claims import Claim
 
 LABELS = torch.arange(2000) % 4
@@ -56,6 +67,90 @@ def test_inside_the_noise_floor_nothing_is_told(study, artifacts):
     results = [study("ce", 1.02), study("ce+macal", 1.0)]
     found = judge_claim(LOWERS, results, artifacts, draws=200)
     assert found.verdict == found.pairs[0].verdict == "not testable here"
+
+
+@pytest.mark.parametrize(
+    ("metric", "ends", "margin", "inside", "verdict"),
+    [
+        ("ece", (-0.03, -0.01), 0.0, False, "confirmed"),
+        ("ece", (-0.03, 0.01), 0.0, False, "not testable here"),
+        ("ece", (0.01, 0.03), 0.0, False, "refuted"),
+        ("ece", (-0.03, -0.01), 0.0, True, "not testable here"),
+        ("ece", (0.01, 0.03), 0.0, True, "not testable here"),
+        ("ece", (-0.01, 0.03), 0.04, True, "confirmed"),
+        ("ece", (0.01, 0.03), 0.02, True, "not testable here"),
+        ("ece", (0.03, 0.05), 0.02, True, "refuted"),
+        ("acc", (0.01, 0.03), 0.0, False, "confirmed"),
+        ("acc", (-0.01, 0.03), 0.0, False, "not testable here"),
+        ("acc", (-0.03, -0.01), 0.0, False, "refuted"),
+        ("acc", (-0.01, 0.03), 0.02, False, "confirmed"),
+        ("acc", (-0.03, 0.01), 0.02, False, "not testable here"),
+        ("acc", (-0.05, -0.03), 0.02, False, "refuted"),
+    ],
+)
+def test_the_whole_interval_decides(monkeypatch, metric, ends, margin, inside, verdict):
+    low, high = ends
+    gap = Difference((low + high) / 2, low, high)
+    asked = []
+
+    def compared(pair, store, metric, **options):
+        asked.append((pair, store, metric, options))
+        values = {"ce": 0.5, "ce+macal": 0.5 + gap.value}
+        found = PairedBootstrap(metric, "ce", values, {"ce+macal": gap}, {}, 1, 1)
+        return TaskComparison("task", found, dict.fromkeys(values, float(inside)), {})
+
+    monkeypatch.setattr(_claims, "compare", compared)
+    claim = LOWERS.model_copy(update={"metric": metric, "margin": margin})
+    results = [
+        StudyResult("s", "t", name, "finished", predictions=("key",)) for name in ("ce+macal", "ce")
+    ]
+    (pair,) = judge_claim(claim, results, "store", draws=7, seed=5).pairs
+    assert asked == [
+        (
+            (results[0], results[1]),
+            *("store", metric),
+            {"baseline": "ce", "level": pytest.approx(0.95), "draws": 7, "seed": 5},
+        )
+    ]
+    assert pair.verdict == verdict
+    assert (pair.sweep, pair.task, pair.better, pair.than) == ("s", "t", "ce+macal", "ce")
+    assert pair.values == (0.5 + gap.value, 0.5)
+    assert pair.difference == gap
+
+
+@pytest.mark.parametrize(
+    ("pairs", "verdict"),
+    [
+        (["confirmed", "confirmed"], "confirmed"),
+        (["confirmed", "not testable here"], "not testable here"),
+        (["not testable here", "refuted"], "refuted"),
+        ([], "not testable here"),
+    ],
+)
+def test_a_claim_is_confirmed_by_all_pairs_and_refuted_by_any(pairs, verdict):
+    ends = Difference(0.0, 0.0, 0.0)
+    found = tuple(PairVerdict("s", "t", "a", "b", (0.0, 0.0), ends, 0.0, one) for one in pairs)
+    assert ClaimVerdict(LOWERS, found).verdict == verdict
+
+
+def test_pairs_are_of_one_sweep_and_task_and_have_predictions():
+    def study(sweep, task, recipe, **fields):
+        fields = {"status": "finished", "predictions": ("key",), "dataset": "cifar10", **fields}
+        return StudyResult(sweep, task, recipe, **fields)
+
+    results = [
+        *(study("a", "one", recipe) for recipe in ("ce", "ce+macal")),
+        *(study("a", "two", recipe) for recipe in ("ce", "ce+macal")),
+        *(study("b", "one", recipe) for recipe in ("ce", "ce+macal")),
+        *(study("b", "two", recipe) for recipe in ("ce",)),  # A pair with those of sweep a only.
+        *(study("c", "one", recipe, predictions=()) for recipe in ("ce", "ce+macal")),
+        *(study("d", "one", recipe, status="running") for recipe in ("ce", "ce+macal")),
+        *(study("e", "one", recipe, dataset="svhn") for recipe in ("ce", "ce+macal")),
+    ]
+    claim = LOWERS.model_copy(update={"datasets": ("cifar*",)})
+    found = [(one.sweep, one.task, one.recipe, than.recipe) for one, than in _pairs(claim, results)]
+    places = [("a", "one"), ("a", "two"), ("b", "one")]
+    assert found == [(*place, "ce+macal", "ce") for place in places]
 
 
 @pytest.mark.parametrize(("margin", "verdict"), [(0.5, "confirmed"), (1e-4, "not testable here")])
@@ -126,6 +221,38 @@ def test_one_claim_as_csv(calsweep):
         "confirmed",
     )
     assert float(row["high"]) < 0
+
+
+def test_what_is_printed_of_a_claim(capsys):
+    gap = Difference(-0.0123, -0.02, 0.001)
+    pair = PairVerdict("night", "a/b/c", "mbls", "ls", (0.05, 0.0623), gap, 0.015, "confirmed")
+    claim = LOWERS.model_copy(update={"datasets": ("*-lt*", "x")})
+    found = [ClaimVerdict(claim, (pair,)), ClaimVerdict(claim, ())]
+    _show(found, markdown=True)
+    title, head, _, row, none, missing, _ = filter(str.strip, capsys.readouterr().out.splitlines())
+    assert title == "**s** (p t; n): confirmed"
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == [
+        *("night: a/b/c", "mbls 5.00", "ls 6.23", "ECE % ↓", "-1.23", "[-2.00, +0.10]"),
+        *("1.50", "confirmed"),
+    ]
+    assert len(head.split("|")) == len(row.split("|"))
+    assert none == "**s** (p t; n): not testable here"
+    assert missing.endswith("of both *+macal and * on data sets *-lt*, x")
+    rows = [dict(zip(FIELDS, row, strict=True)) for row in _csv_rows(found)]
+    assert rows[0] == {
+        **{"claim": "n", "claim_verdict": "confirmed", "metric": "ece", "margin": 0.0},
+        **{"sweep": "night", "task": "a/b/c", "better": "mbls", "than": "ls"},
+        **{"better_value": 0.05, "than_value": 0.0623, "difference": -0.0123},
+        **{"low": -0.02, "high": 0.001, "detectable": 0.015, "verdict": "confirmed"},
+    }
+    assert {name for name, value in rows[1].items() if value is None} == {*FIELDS[4:]}
+
+
+def test_claims_are_those_asked_for_each_once(calsweep):
+    names = ["mbls-beats-ls", "macal-beats-ce"]
+    words = [word for name in [*names, names[0]] for word in ("--claim", name)]
+    _, out, _ = calsweep("claims", "s", "--draws", 2, "--format", "csv", *words)
+    assert [row["claim"] for row in csv.DictReader(io.StringIO(out))] == names
 
 
 def test_an_unknown_claim_is_one_line(calsweep):

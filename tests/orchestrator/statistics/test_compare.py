@@ -8,7 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from orchestrator.statistics import StoredPredictions, compare
+from orchestrator.statistics import (
+    Difference,
+    PairedBootstrap,
+    StoredPredictions,
+    TaskComparison,
+    compare,
+    paired_bootstrap,
+)
 from orchestrator.storage.results import StudyResult
 from trainables.common.errors import InputError
 from trainables.metrics import calibration_report, noise_floor
@@ -33,7 +40,13 @@ def plain_ece(log_probs, labels):
 def test_values_are_those_recomputed_from_the_stored_rows(artifacts, evaluated, made_up):
     tables = {"ce": [made_up(LABELS, 0), made_up(LABELS, 1)], "ls": [made_up(LABELS, 0, 0.3)]}
     results = [evaluated(recipe, seeds, LABELS) for recipe, seeds in tables.items()]
-    found = compare(results, artifacts, draws=100)
+    done = []
+    found = compare(results, artifacts, draws=100, seed=3, level=0.8, done=done.append)
+    options = {"baseline": "ce", "draws": 100, "seed": 3, "level": 0.8}
+    assert found.bootstrap == paired_bootstrap(tables, LABELS, **options)
+    assert (found.task, done) == (results[0].task, ["ce", "ls"])
+    other = compare(results, artifacts, baseline="ls", draws=2).bootstrap
+    assert (other.baseline, list(other.differences)) == ("ls", ["ce"])
     for recipe, seeds in tables.items():
         expected = sum(plain_ece(one, LABELS) for one in seeds) / len(seeds)
         assert found.bootstrap.values[recipe] == pytest.approx(expected, abs=1e-6)
@@ -52,11 +65,66 @@ def test_pixels_of_an_image_are_no_rows_of_their_own(artifacts, evaluated, made_
         for recipe, table in tables.items()
     ]
     found = compare(results, artifacts, draws=10)
+    options = {"baseline": "ce", "draws": 10, "groups": images}
+    copies = {recipe: [table.repeat_interleave(5, 0)] for recipe, table in tables.items()}
+    assert found.bootstrap == paired_bootstrap(copies, copied, **options)
     assert found.bootstrap.groups == 400
     for recipe, table in tables.items():
         rows = noise_floor(table).mean
         assert found.floors[recipe] == pytest.approx(rows, rel=0.2)
         assert noise_floor(table.repeat_interleave(5, 0)).mean < 0.6 * rows
+
+
+def test_each_seed_may_have_rows_of_a_file_of_its_own(artifacts, evaluated, made_up):
+    numbers = [torch.arange(0, 300), torch.arange(399, 99, -1)]
+    labels = [LABELS[own] for own in numbers]
+    tables = {
+        recipe: [made_up(own, seed, sharpness) for seed, own in enumerate(labels)]
+        for recipe, sharpness in (("ce", 1.0), ("ls", 0.3))
+    }
+    tables["fl"] = tables["ls"][:1]  # One seed only.
+    results = [
+        evaluated(recipe, seeds, labels, numbers=numbers) for recipe, seeds in tables.items()
+    ]
+    found = StoredPredictions(results, artifacts)
+    assert found.numbers is not None
+    for ours, expected in ((found.numbers, numbers), (found.truths, labels)):
+        assert [own.tolist() for own in ours] == [own.tolist() for own in expected]
+    assert torch.equal(found.labels, labels[0])
+    compared = compare(results, artifacts, draws=20)
+    options = {"baseline": "ce", "draws": 20, "numbers": numbers}
+    assert compared.bootstrap == paired_bootstrap(tables, labels, **options)
+    other = evaluated("mbls", tables["ls"], [labels[0], labels[0]], numbers=numbers)
+    with pytest.raises(InputError, match="ce and mbls were not tested on the same rows"):
+        StoredPredictions([*results, other], artifacts)
+
+
+def test_seeds_of_other_labels_have_other_rows(artifacts, evaluated, made_up):
+    seeds = evaluated("ce", [made_up(LABELS, 0)] * 2, [LABELS, LABELS.flip(0)])
+    with pytest.raises(InputError, match="seeds were not tested on the same rows of digits"):
+        StoredPredictions([seeds], artifacts)
+
+
+@pytest.mark.parametrize(
+    ("metric", "ends", "side"),
+    [
+        ("ece", (0.01, 0.02), "worse"),
+        ("ece", (-0.02, -0.01), "better"),
+        ("ece", (-0.01, 0.02), ""),
+        ("ece", (0.0, 0.02), ""),
+        ("ece", (-0.02, 0.0), ""),
+        ("acc", (0.01, 0.02), "better"),
+        ("acc", (-0.02, -0.01), "worse"),
+        ("acc", (-0.01, 0.02), ""),
+    ],
+)
+def test_which_side_is_better(metric, ends, side):
+    gaps = {"ls": Difference(0.01, *ends)}
+    found = PairedBootstrap(metric, "ce", {"ce": 0.1, "ls": 0.11}, gaps, {}, 1, 1)
+    compared = TaskComparison("t", found, {"ce": 0.01, "ls": 0.005}, {})
+    assert (compared.side("ls"), compared.side("ce")) == (side, "")
+    assert (compared.inside_floor("ls"), compared.inside_floor("ce")) == (True, False)
+    assert not replace(compared, floors={"ce": 0.009, "ls": 0.005}).inside_floor("ls")
 
 
 def test_a_small_difference_is_inside_the_floor_and_acc_has_none(artifacts, evaluated, made_up):
@@ -81,12 +149,14 @@ def test_what_has_no_predictions_is_named(artifacts, evaluated, made_up):
     fine = evaluated("ce", [made_up(LABELS, 0)], LABELS)
     others = [
         StudyResult("s", fine.task, "mbls", "failed", reason="NaN"),
+        StudyResult("s", fine.task, "fl", "failed"),
         StudyResult("s", fine.task, "acls", "running"),
         StudyResult("s", fine.task, "ls", "finished"),
     ]
     found = compare([fine, *others], artifacts, draws=5)
     assert found.absent == {
         "mbls": "failed: NaN",
+        "fl": "failed",
         "acls": "running",
         "ls": "no predictions on record",
     }

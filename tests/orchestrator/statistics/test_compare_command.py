@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 import torch
 
 import orchestrator.tracking
 from orchestrator.cli import main
+from orchestrator.cli._compare import FIELDS, _csv_rows, _show
+from orchestrator.cli._ranks import _rank_lines
+from orchestrator.statistics import (
+    BlockScores,
+    Difference,
+    PairedBootstrap,
+    PairTest,
+    RankComparison,
+    TaskComparison,
+    critical_difference_diagram,
+)
 from orchestrator.storage.results import StudyResult
 
 LABELS = torch.arange(300) % 4
@@ -17,20 +29,25 @@ TASK = "digits/convnet/digits"
 
 
 @pytest.fixture
-def calsweep(monkeypatch, capsys, tmp_path, evaluated, made_up):
-    """Return a function that runs a command on a sweep of four recipes."""
+def results(evaluated, made_up):
+    """Return the results of a sweep of four recipes."""
     near = made_up(LABELS, 0)
     fields = {"dataset": "digits", "model": "convnet"}
 
     def result(recipe, log_probs, ece):
         return evaluated(recipe, [log_probs], LABELS, test=({"ece": ece},), **fields)
 
-    results = [
+    return [
         result("ce", near, 0.1),
         result("ce+ts", 1.001 * near, 0.11),
         result("ls", 0.3 * near, 0.3),
         StudyResult("s", TASK, "mbls", "failed", reason="NaN", **fields),
     ]
+
+
+@pytest.fixture
+def calsweep(monkeypatch, capsys, tmp_path, results):
+    """Return a function that runs a command on that sweep."""
     monkeypatch.setattr(
         orchestrator.tracking, "study_results", lambda uri, sweep: results, raising=False
     )
@@ -68,6 +85,104 @@ def test_compare_as_csv_holds_fractions(calsweep):
     assert float(worse["difference"]) == pytest.approx(gap)
     assert 0 < float(worse["low"]) < gap < float(worse["high"])
     assert (rows["mbls"]["value"], rows["mbls"]["verdict"]) == ("", "failed: NaN")
+
+
+def made_up_comparison():
+    gaps = {"ls": Difference(0.02, 0.01, 0.03), "ts": Difference(-0.001, -0.03, -0.0001)}
+    values = {"ce": 0.05, "ls": 0.07, "ts": 0.049}
+    found = PairedBootstrap("ece", "ce", values, gaps, {"ce": 3, "ls": 1, "ts": 2}, 300, 50)
+    floors = {"ce": 0.015, "ls": 0.0125, "ts": 0.001}
+    return TaskComparison("a/b/c", found, floors, {"fl": "failed"})
+
+
+def test_what_is_printed_of_a_comparison(capsys):
+    _show(made_up_comparison(), markdown=True)
+    title, _, _, *rows, about, floor = filter(str.strip, capsys.readouterr().out.splitlines())
+    assert title == "**a/b/c**"
+    assert [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows] == [
+        ["ce", "5.00", "1.50", "", "", "baseline"],
+        ["ls", "7.00", "1.25", "+2.00", "[+1.00, +3.00]", "worse *"],
+        ["ts", "4.90", "0.10", "-0.10", "[-3.00, -0.01]", "better *, ≈ inside the noise floor"],
+        ["fl", "", "", "", "", "failed"],
+    ]
+    assert about.startswith("300 test rows, 50 paired resamples, seeds a recipe: 1 to 3; *")
+    assert floor.startswith("noise floor: ")
+    rows = [dict(zip(FIELDS, row, strict=True)) for row in _csv_rows(made_up_comparison())]
+    assert rows[2] == {
+        **{"task": "a/b/c", "metric": "ece", "recipe": "ts", "value": 0.049, "floor": 0.001},
+        **{"difference": -0.001, "low": -0.03, "high": -0.0001, "inside_floor": 1},
+        **{"verdict": "better *, ≈ inside the noise floor", "rows": 300, "draws": 50, "seeds": 2},
+    }
+    assert [row["recipe"] for row in rows] == ["ce", "ls", "ts", "fl"]
+    assert [row["inside_floor"] for row in rows] == [0, 0, 1, None]
+    assert [row["verdict"] for row in rows] == ["baseline", "worse *", rows[2]["verdict"], "failed"]
+
+
+def test_every_task_is_compared_unless_one_is_named(calsweep, results):
+    results += [replace(result, task="other") for result in results]
+    for words, tasks in (((), {TASK, "other"}), (("--task", "other"), {"other"})):
+        _, out, _ = calsweep("compare", "s", "--draws", 2, "--format", "csv", *words)
+        rows = list(csv.DictReader(io.StringIO(out)))
+        assert {row["task"] for row in rows} == tasks
+        assert len(rows) == 4 * len(tasks)
+
+
+def ranked(low, high, incomplete, **changes):
+    """Return the lines of ``calsweep ranks`` on made-up ranks."""
+    fields = {
+        "ranks": {"ts": 1.25, "ce": 1.75},
+        "blocks": 8,
+        "friedman": 0.01234,
+        "critical_difference": 0.6789,
+        "pairs": (PairTest("ts", "ce", 0.0312), PairTest("ts", "ls", 0.2)),
+    }
+    found = BlockScores({}, (("a", "b"),), incomplete, (low, high))
+    return [*_rank_lines(RankComparison(**{**fields, **changes}), found, "ECE % ↓")]
+
+
+def test_what_is_printed_of_ranks():
+    lines = ranked(1, 3, {"fl": (("a", "b"), ("c", "d"))})
+    assert lines == [
+        "average rank by ECE % ↓ over 8 (dataset, model) blocks, mean over seeds: 1 to 3",
+        "   1.25  ts",
+        "   1.75  ce",
+        "Friedman, all alike: p = 0.0123",
+        "critical difference of average ranks (Nemenyi): 0.68",
+        "Wilcoxon's signed-rank test, p with Holm's correction for 2 pairs (* below 5%):",
+        "  ts before ce: p = 0.0312 *",
+        "  ts before ls: p = 0.2000",
+        "not ranked: fl has no figure on a/b, c/d",
+    ]
+    few = ranked(2, 2, {}, friedman=None, critical_difference=None)
+    assert few[0].endswith("seeds: 2")
+    assert few[3:5] == ["Friedman, all alike: not testable", lines[5]]
+    mixed = ranked(2, 2, {}, pairs=(PairTest("ts", "ce", None), PairTest("ts", "ls", 0.04)))
+    assert mixed[-2:] == ["  ts before ce: not testable", "  ts before ls: p = 0.0400 *"]
+
+
+@pytest.mark.parametrize(("metric", "best"), [("ece", "ce"), ("acc", "ls")])
+def test_more_is_better_in_lines_and_diagram_where_it_is(
+    calsweep, results, tmp_path, monkeypatch, metric, best
+):
+    results[:] = [
+        replace(result, test=tuple({**row, "acc": row["ece"]} for row in result.test))
+        for result in results
+    ]
+    drawn = []
+
+    def draw(comparison, title):
+        drawn.append((comparison, title))
+        return critical_difference_diagram(comparison, title)
+
+    monkeypatch.setattr("orchestrator.statistics.critical_difference_diagram", draw)
+    words = ("--metric", metric, "--control", "ce", "--out", tmp_path / "cd.png")
+    _, out, _ = calsweep("ranks", "s", *words)
+    assert out.splitlines()[1].split() == ["1.00", best]
+    ((comparison, title),) = drawn
+    assert next(iter(comparison.ranks)) == best
+    assert len(comparison.pairs) == 3
+    assert title.startswith({"ece": "ECE % ↓", "acc": "Acc % ↑"}[metric])
+    assert "for 2 pairs" in out
 
 
 def test_compare_as_markdown_is_a_table(calsweep):

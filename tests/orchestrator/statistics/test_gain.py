@@ -11,8 +11,11 @@ import torch
 
 import orchestrator.tracking
 from orchestrator.cli import main
+from orchestrator.cli._table import _with_gains
 from orchestrator.statistics import paired_bootstrap, search_gains
 from orchestrator.tables.arrange import build_table
+from orchestrator.tables.table import Gain
+from trainables.metrics import noise_floor
 
 LABELS = torch.arange(300) % 4
 FIELDS = {"dataset": "digits", "model": "convnet"}
@@ -46,6 +49,25 @@ def test_a_gain_is_the_paired_difference_from_the_default(searched, made_up, art
     assert found.side("mbls") == "better"
 
 
+def test_a_gain_is_held_against_the_larger_of_both_floors(searched, made_up, artifacts):
+    tables = {"ls": (made_up(LABELS, 0, 4.0), made_up(LABELS, 1))}
+    tables["fl"] = tables["ls"][::-1]
+    done = []
+    results = [searched(recipe, *pair) for recipe, pair in tables.items()]
+    found = search_gains(results, artifacts, "ece", draws=20, seed=2, done=done.append)
+    assert done == ["ls", "fl"]
+    assert (found.bootstrap.rows, found.bootstrap.draws, found.task) == (300, 20, results[0].task)
+    for recipe, (chosen, default) in tables.items():
+        floors = [noise_floor(table.float()).mean for table in (chosen, default)]
+        assert found.floors[recipe] == max(floors) > 1.5 * min(floors)
+        pair = {"chosen": [chosen], "default": [default]}
+        expected = paired_bootstrap(pair, LABELS, baseline="default", draws=20, seed=2)
+        assert found.bootstrap.differences[recipe] == expected.differences["chosen"]
+        assert found.bootstrap.values[recipe] == expected.values["chosen"]
+    inside = replace(found, floors={**found.floors, "ls": 1.0})
+    assert [inside.inside_floor(recipe) for recipe in ("ls", "fl")] == [True, False]
+
+
 def test_a_default_that_was_chosen_brought_nothing(searched, made_up, artifacts):
     result = searched("mbls", made_up(LABELS, 0), None)
     (key,) = result.predictions
@@ -64,11 +86,13 @@ def test_why_no_gain_is_known_is_told(searched, made_up, artifacts):
         searched("ce", table, None, trials=1),
         searched("mbls", table, None),
         searched("ls", table, table, status="failed"),
+        searched("fl", table, table, searched_predictions=""),
     ]
     assert search_gains(results, artifacts).absent == {
         "ce": "nothing was searched",
         "mbls": "its published default failed, or was not measured",
         "ls": "failed",
+        "fl": "its published default failed, or was not measured",
     }
 
 
@@ -116,6 +140,25 @@ def test_gains_as_csv_are_fractions(table):
     assert -0.5 < low < value < high < 0
     assert float(rows["mbls"]["ece_gain"]) == 0
     assert rows["acls"]["ece_gain"] == rows["ce"]["ece_gain"] == ""
+
+
+def test_gains_are_those_of_each_task_and_metric(searched, made_up, artifacts, tmp_path):
+    near, far = made_up(LABELS, 0), made_up(LABELS, 1, sharpness=4.0)
+    kept = searched("fl", near, near)
+    kept = replace(kept, default_predictions=kept.searched_predictions)
+    other = replace(searched("turned", far, near), recipe="ls", task="other")
+    results = [searched("ls", near, far), kept, other]
+    shown = _with_gains(build_table(results, ("acc", "smooth_ece", "ece")), str(tmp_path))
+    expected = {}
+    for metric in ("acc", "ece"):
+        for own in (results[:2], results[2:]):
+            found = search_gains(own, artifacts, metric)
+            for recipe, gap in found.bootstrap.differences.items():
+                ends = (gap.value, gap.low, gap.high)
+                same = (recipe == "fl", found.inside_floor(recipe))
+                expected[recipe, own[0].task, metric] = Gain(*ends, *same)
+    assert shown.gains == expected
+    assert len(expected) == 6
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 
 from orchestrator.statistics import (
+    PairTest,
+    RankComparison,
     block_scores,
     critical_difference_diagram,
     holm,
@@ -80,6 +82,10 @@ def test_ranks_and_ties_by_hand():
     assert found.ranks == pytest.approx({"r0": 4.5 / 3, "r2": 2.0, "r1": 7.5 / 3})
     assert list(found.ranks) == ["r0", "r2", "r1"]
     assert list(rank_comparison(scores_of([[1, 2, 3]]), higher=True).ranks) == ["r2", "r1", "r0"]
+    assert [(p.first, p.second) for p in found.pairs] == [("r0", "r2"), ("r0", "r1"), ("r2", "r1")]
+    controlled = rank_comparison(scores_of([[1, 2, 3], [2, 2, 1], [1, 3, 2]]), control="r2")
+    assert [(p.first, p.second) for p in controlled.pairs] == [("r0", "r2"), ("r2", "r1")]
+    assert (found.blocks, controlled.ranks) == (3, found.ranks)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +126,44 @@ def test_friedman_and_the_critical_difference():
     assert (same.friedman, same.testable) == (None, False)
 
 
+@pytest.mark.parametrize(
+    ("blocks", "recipes", "testable"),
+    [(2, 4, False), (3, 4, True), (2, 3, False), (3, 3, True), (30, 2, False)],
+)
+def test_friedmans_test_needs_three_recipes_and_some_blocks(blocks, recipes, testable):
+    """Of 3 recipes that 3 blocks rank alike the statistic is 6, with p = exp(-3)."""
+    table = np.tile(np.arange(recipes), (blocks, 1))
+    found = rank_comparison(scores_of(table))
+    assert (found.friedman is not None) == testable
+    assert (found.critical_difference is not None) == testable
+    if (blocks, recipes) == (3, 3):
+        assert found.friedman == pytest.approx(np.exp(-3))
+        # Demsar (2006), table 5: q of 3 recipes is 2.343.
+        expected = 2.343 * np.sqrt(3 * 4 / (6 * 3))
+        assert found.critical_difference == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("alike", "cliques"),
+    [
+        ("ab bc", ["ab", "bc"]),
+        ("ab ac bc", ["abc"]),
+        ("ab ac bc bd cd", ["abc", "bcd"]),
+        ("ac bd", []),
+        ("cd", ["cd"]),
+        ("ab ac ad bc bd cd", ["abcd"]),
+    ],
+)
+def test_cliques_are_the_longest_runs_of_which_no_two_differ(alike, cliques):
+    pairs = tuple(
+        PairTest(*pair, 0.06 if "".join(pair) in alike.split() else 0.05)
+        for pair in combinations("abcd", 2)
+    )
+    ranks = dict(zip("abcd", (1.0, 2.0, 3.0, 4.0), strict=True))
+    found = RankComparison(ranks, 9, 0.01, 1.0, pairs).cliques()
+    assert ["".join(clique) for clique in found] == cliques
+
+
 def test_cliques_join_what_does_not_differ():
     rng = np.random.default_rng(0)
     table = np.array([0, 0, 20, 20]) + rng.normal(size=(14, 4))
@@ -154,6 +198,43 @@ def test_the_diagram_shows_every_recipe_and_says_what_is_not_testable():
         assert any(words in text for text in texts)
 
 
+def test_the_diagram_shows_each_rank_at_its_place():
+    """Names of the better half stand left, the others right; red bars join what is alike."""
+    ranks = dict(zip("abcde", (1.2, 1.9, 3.0, 4.3, 4.6), strict=True))
+    alike = {("a", "b"), ("c", "d"), ("d", "e"), ("c", "e")}
+    pairs = tuple(
+        PairTest(*pair, 0.5 if pair in alike else 0.001) for pair in combinations(ranks, 2)
+    )
+    figure = critical_difference_diagram(RankComparison(ranks, 9, 0.01, 1.0, pairs), "title")
+    (axes,) = figure.axes
+    assert axes.get_title() == "title"
+    texts = {text.get_text().strip(): text for text in axes.texts}
+    assert [texts[str(number)].get_position()[0] for number in range(1, 6)] == [1, 2, 3, 4, 5]
+    sides = {}
+    lines = [tuple(map(tuple, line.get_data())) for line in axes.lines]
+    for name, rank in ranks.items():
+        (words,) = (text for text in texts if name in text.split())
+        assert set(words.split()) == {name, f"{rank:.2f}"}
+        edge, height = texts[words].get_position()
+        sides.setdefault(texts[words].get_ha(), []).append((name, height))
+        assert ((rank, rank, edge), (0, height, height)) in lines
+        assert (edge < 1) == (texts[words].get_ha() == "right")
+    assert [name for name, _ in sides["right"]] == ["a", "b", "c"]
+    assert [name for name, _ in sides["left"]] == ["d", "e"]
+    # The lines to the names do not cross: inner ranks stand lower.
+    heights = dict(sides["right"]) | dict(sides["left"])
+    assert heights["a"] > heights["b"] > heights["c"]
+    assert heights["e"] > heights["d"]
+    bars = [line.get_data() for line in axes.lines if line.get_color() == "#c1272d"]
+    ends = [tuple(np.round(x, 2)) for x, _ in bars]
+    assert ends == [(1.17, 1.93), (2.97, 4.63)]
+    assert len({y[0] for _, y in bars}) == 2
+    assert all(max(heights.values()) < y[0] < 0 for _, y in bars)
+    low, high = axes.get_xlim()
+    assert low < 1 - 0.06 * 4
+    assert high > 5 + 0.06 * 4
+
+
 def test_the_diagram_needs_all_pairs():
     with pytest.raises(ValueError, match="2 pairs of 3 recipes; expected all"):
         critical_difference_diagram(rank_comparison(made_up(3, 3), control="r0"))
@@ -181,6 +262,34 @@ def test_blocks_hold_the_mean_over_seeds_and_name_what_is_incomplete():
     assert set(found.scores) == {"ce", "ls"}
     assert found.incomplete == {"mbls": (("svhn", "convnet"),)}
     assert found.seeds == (1, 2)
+
+
+def test_only_finite_figures_of_finished_studies_are_ranked():
+    results = [
+        study("ce", "digits", 0.1),
+        study("ls", "digits", 0.2),
+        study("fl", "digits", 0.1, status="running"),
+        study("dfl", "digits", 0.1, float("inf")),
+        study("au", "digits"),
+    ]
+    found = block_scores(results, "ece")
+    assert set(found.scores) == {"ce", "ls"}
+    assert set(found.incomplete) == {"fl", "dfl", "au"}
+    assert (found.blocks, found.unit) == ((("digits", "convnet"),), "(dataset, model) blocks")
+
+
+def test_tasks_of_given_logits_are_blocks_of_their_own():
+    results = [
+        study(recipe, "one", 0.1, model="given", task=task)
+        for recipe in ("given", "ts")
+        for task in ("one-100", "one-200")
+    ]
+    found = block_scores(results, "ece")
+    assert found.blocks == (("one-100", "given"), ("one-200", "given"))
+    assert found.unit == "tasks of logits"
+    mixed = [*results, *(study(recipe, "", 0.1, task="own") for recipe in ("given", "ts"))]
+    found = block_scores(mixed, "ece")
+    assert (found.blocks[-1], found.unit) == (("own", "convnet"), "(dataset, model) blocks")
 
 
 def test_blocks_that_cannot_be_ranked_are_one_line():

@@ -16,10 +16,11 @@ import pytest
 from rich.console import Console
 
 from orchestrator.storage.results import StudyResult
-from orchestrator.tables.arrange import build_table, combine
+from orchestrator.tables.arrange import build_table, by_pair, combine
 from orchestrator.tables.columns import COLUMNS, column
 from orchestrator.tables.make import TableOptions, make_table, render
 from orchestrator.tables.renderers import RENDERERS, to_rich
+from orchestrator.tables.table import Gain, Row
 from trainables.common.errors import InputError
 from trainables.metrics import METRICS, REPORTED
 
@@ -99,6 +100,12 @@ def test_a_column_says_what_is_better_and_in_which_unit(name, heading):
 def test_a_column_that_is_not_there_is_refused(name):
     with pytest.raises(InputError, match=f"unknown metric '{name}'; there are: acc"):
         column(name)
+
+
+def test_a_difference_of_nothing_has_no_minus():
+    assert [column("ece").show_change(gap) for gap in (-0.00004, 0.00004, 0.0, -0.00006)] == [
+        *("+0.00", "+0.00", "+0.00", "-0.01"),
+    ]
 
 
 def test_no_noise_floor_is_best():
@@ -267,6 +274,78 @@ def test_figures_of_an_unfinished_study_are_not_compared():
     assert rows_of(render(found, "markdown"))["ls"][1] == "**5.00**"
 
 
+def test_what_a_mean_lacks_is_told_in_full():
+    names = [f"task {number}" for number in range(9)]
+    results = [study("ce", figures(), task=name) for name in names[:6]]
+    results += [
+        study("ce", status="failed", task=names[6], trials_failed=2, reason="NaN"),
+        study("ce", status="running", task=names[7], trials_finished=1, trials_failed=3),
+        study("ls", figures(), task=names[8]),
+    ]
+    (notice,) = build_table(results, ("ece",)).line(build_table(results).rows[0])
+    assert notice.short == "of 9: 1 failed, 1 running, 1 not run"
+    assert notice.text == (
+        "of 9: 1 failed, 1 running, 1 not run; failed (2 of 6 trials): NaN; "
+        "running (1 trials finished, 3 failed)"
+    )
+
+
+def test_the_lines_below_tell_seeds_trials_and_runs():
+    results = [
+        study("ce", figures(), figures(), run_ids=("r1", "r2"), trials_failed=1),
+        study("ls", figures(), figures(), figures(), searched_predictions="k"),
+        study("fl", status="failed", trials_failed=4),
+    ]
+    table = make_table(results, TableOptions(runs=True, baseline="ls", floor=True))
+    seeds, difference, floor, failed, *runs = table.notes()
+    # Of ls it is known that the search has seen no seed of these.
+    assert seeds == "mean ± sample standard deviation over 2 to 3 seeds that no search has seen"
+    assert difference == "after a figure, its difference from the row ls"
+    assert floor.startswith("floor: ")
+    assert failed == f"ce on {TASK}: 1 of 5 trials failed"
+    assert runs == [
+        f"runs of ce on {TASK} (sweep demo): r1, r2",
+        *(f"runs of {name} on {TASK} (sweep demo): none" for name in ("ls", "fl")),
+    ]
+    assert make_table([study("ce", figures())]).notes() == []
+    rows = (Row("a", ("ce",), None, "b"), Row("b", ("ls",), None, "a"))
+    varied = dataclasses.replace(table, rows=rows, runs=False, floor=False).notes()
+    assert varied[1] == "after a figure, its difference from the row that it varies"
+
+
+GAINS = {
+    "ls": (Gain(-0.0123, -0.02, -0.01, False, False), ("-1.23", "better", ("[-2.00, -1.00]",))),
+    "fl": (Gain(0.0123, 0.01, 0.02, False, False), ("+1.23", "worse", ("[+1.00, +2.00]",))),
+    "dfl": (Gain(0.0, -0.01, 0.01, False, False), ("+0.00", "", ("[-1.00, +1.00]",))),
+    "au": (Gain(-0.01, -0.02, -0.005, False, True), ("≈ -1.00", "", ("[-2.00, -0.50]",))),
+    "acls": (Gain(-0.01, -0.02, -0.005, True, False), ("default", "", ())),
+    "ce": (None, ("", "", ())),
+}
+
+
+def test_what_a_search_brought_stands_after_its_figure():
+    results = [study(name, figures(), searched_predictions="k") for name in GAINS]
+    gains = {(name, TASK, "ece"): gain for name, (gain, _) in GAINS.items() if gain}
+    table = dataclasses.replace(build_table(results, ("ece", "acc")), gains=gains)
+    for row in table.rows:
+        ece, accuracy = table.line(row)
+        assert (ece.change, ece.tone, ece.asides) == GAINS[row.label][1], row.label
+        assert accuracy.change == ""
+    turned = {(name, task, "acc"): gain for (name, task, _), gain in gains.items()}
+    row = next(row for row in table.rows if row.label == "ls")
+    assert dataclasses.replace(table, gains=turned).line(row)[1].tone == "worse"
+    once = [dataclasses.replace(r, trials_finished=int(r.recipe == "ce")) for r in results]
+    about = [
+        dataclasses.replace(table, results=by_pair(r), gains=gains).notes() for r in (results, once)
+    ]
+    assert about[0][-1].endswith("was not measured (running the sweep again does) for ce")
+    assert about[1][-1] == "nothing was searched for ce"
+    lines = {row["recipe"]: row for row in csv.DictReader(io.StringIO(render(table, "csv")))}
+    names = ("ece_gain", "ece_gain_low", "ece_gain_high")
+    assert [float(lines["ls"][name]) for name in names] == [-0.0123, -0.02, -0.01]
+    assert [lines["ce"][name] for name in names] == [""] * 3
+
+
 # Formats
 
 
@@ -382,6 +461,22 @@ def test_a_narrow_terminal_loses_deviations_before_names_or_means():
     assert "85.00" in text
     assert "7.07" not in text
     assert "too narrow" in text
+    # Narrower still, and the columns stand below each other; each group begins with the names.
+    console = Console(file=io.StringIO(), width=36)
+    console.print(to_rich(table_of(*(placed("ce", *place) for place in PLACES))))
+    text = console.file.getvalue()
+    assert text.count("90.00") == 3
+    assert len([line for line in text.splitlines() if line.split()[:1] == ["ce"]]) == 3
+    assert max(map(len, text.splitlines())) <= 36
+
+
+def test_a_narrow_terminal_keeps_the_mark_of_the_floor():
+    results = [study("ce", *({"ece": e, "ece_floor": 0.1} for e in (0.05, 0.07)))]
+    found = make_table(results, TableOptions(metrics=("ece",), floor=True))
+    assert "6.00±1.41†" in render(found, "terminal")
+    console = Console(file=io.StringIO(), width=33)
+    console.print(to_rich(found))
+    assert "6.00† (floor 10.00)" in console.file.getvalue()
 
 
 # What a user can get wrong
@@ -443,6 +538,18 @@ def test_a_baseline_shows_gain_and_loss_with_their_own_sign():
     assert "its difference from the row ce" in render(found, "terminal")
 
 
+def test_a_baseline_goes_by_label_or_by_its_only_recipe():
+    found = table_of(study("ce", figures()), study("ls", figures()))
+    rows = (Row("mean", ("ce", "ls")), Row("plain", ("ce",)), Row("ls", ("ls",)))
+    table = dataclasses.replace(found, rows=rows)
+    for baseline, labels in (
+        ("ce", ["plain", "", "plain"]),
+        ("plain", ["plain", "", "plain"]),
+        ("mean", ["", "mean", "mean"]),
+    ):
+        assert [row.baseline for row in table.compared_with(baseline).rows] == labels
+
+
 def test_a_difference_needs_both_figures():
     found = table_of(
         study("ce", status="failed"), study("ls", figures()), study("fl", figures(nll=math.nan))
@@ -501,6 +608,45 @@ def test_several_tasks_stand_below_data_set_and_model():
         r"\cmidrule(lr){2-3} \cmidrule(lr){4-5} \cmidrule(lr){6-7}",
     ]
     assert "| recipe | a: x: Acc % ↑ | a: x: ECE % ↓ | a: y: " in render(found, "markdown")
+
+
+def test_equal_headings_below_different_ones_are_two():
+    places = [("a", "y"), ("a", "x"), ("b", "x")]
+    found = table_of(*(placed("ce", *place) for place in places), metrics=("ece",))
+    lines = render(found, "latex").splitlines()
+    assert lines[4].count(r"\multicolumn{1}{c}{x}") == 2
+    heads = _Cells(render(found, "html")).rows[1]
+    assert [text.strip() for text in heads] == ["y", "x", "x"]
+
+
+def test_more_tasks_than_fit_are_shown_as_their_mean():
+    names = "abcdefghi"
+    results = [study("ce", figures(ece=k / 100), task=name) for k, name in enumerate(names)]
+    results += [study("ls", figures(), task=name) for name in names[1:]]
+    eight = build_table(results[:8], ("ece",))
+    assert ([entry.tasks for entry in eight.columns], eight.notes()) == (
+        [(name,) for name in names[:8]],
+        [],
+    )
+    nine = build_table(results, ("ece", "acc"))
+    assert [(entry.groups, entry.tasks) for entry in nine.columns] == [
+        (("mean over 9 tasks",), tuple(names))
+    ] * 2
+    cells = rows_of(render(nine, "markdown"))
+    assert cells["ce"][0] == "**4.00**"
+    assert cells["ls"][0] == "of 9: 1 not run"
+    assert nine.remarks[0].startswith("mean over 9 tasks; --tasks NAME,... shows 8 or fewer")
+
+
+def test_tasks_of_one_place_go_by_their_names():
+    results = [dataclasses.replace(placed("ce", "a", "x"), task=task) for task in ("one", "two")]
+    for rows in (("recipe",), ("recipe", "model")):
+        columns = build_table(results, ("ece",), rows).columns
+        assert [entry.groups for entry in columns] == [("one",), ("two",)]
+    apart = [placed("ce", "a", "x"), placed("ce", "a", "y")]
+    apart[1] = dataclasses.replace(apart[1], task="own")
+    columns = build_table(apart, ("ece",), ("recipe", "dataset")).columns
+    assert [entry.groups for entry in columns] == [("x",), ("y",)]
 
 
 def test_protocols_and_names_stand_above_where_they_tell_tasks_apart():
@@ -605,6 +751,18 @@ def test_two_sweeps_with_one_recipe_and_task_are_not_mixed_unasked():
     assert found == {("a", "ls"), ("b", "ce"), ("b", "fl")}
     with pytest.raises(InputError, match="preferred sweep 'c' is none of: a, b"):
         combine(sweeps, prefer="c")
+
+
+def test_what_is_not_known_of_a_sweep_does_not_differ():
+    prints = [("a", "ce", ""), ("b", "ls", "1"), ("c", "fl", "")]
+    sweeps = [[of_sweep(name, recipe, fingerprint=code)] for name, recipe, code in prints]
+    assert len(combine(sweeps)) == 3
+    sweeps.append([of_sweep("d", "dfl", fingerprint="2")])
+    with pytest.raises(InputError, match=f"the data of {TASK} differs between sweeps b and d"):
+        combine(sweeps)
+    other = dataclasses.replace(of_sweep("d", "dfl", fingerprint="2"), task="other")
+    found = make_table(combine([sweeps[1], [other]]))
+    assert found.notes() == ["from the sweeps b, d"]
 
 
 @pytest.mark.parametrize(("field", "what"), [("fingerprint", "the data of"), ("code", "the code")])

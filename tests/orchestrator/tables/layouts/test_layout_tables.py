@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from orchestrator.storage.results import StudyResult
 from orchestrator.tables.layouts import layout_names, load_layout
 from orchestrator.tables.make import TableOptions, make_table, render
 from orchestrator.tables.published import load_published
+from orchestrator.tables.table import Gain
 from trainables.common.errors import InputError
 
 NETWORKS = ("resnet50", "resnet110", "wrn-26-10", "densenet121")
@@ -245,3 +247,13 @@ def test_csv_has_a_line_a_cell_with_fractions():
     assert (float(first["mean"]), float(first["published"])) == (0.02, pytest.approx(0.0411))
     assert (first["status"], first["run_ids"]) == ("finished", "run-ce-resnet50")
     assert lines[1]["status"] == "not run"
+    assert first["noise_floor"] == ""
+    task = "cifar10/resnet50/mukhoti2020"
+    floored = fill("macal/table1", study("ce", ece_floor=0.004))
+    gains = {("ce", task, "ece"): Gain(-0.01, -0.02, -0.005, False, False)}
+    text = render(replace(floored, gains=gains), "csv")
+    first, second, *_ = csv.DictReader(io.StringIO(text))
+    found = [float(first[name]) for name in ("noise_floor", "gain", "gain_low", "gain_high")]
+    assert found == [0.004, -0.01, -0.02, -0.005]
+    assert (second["gain"], second["run_ids"]) == ("", "")
+    assert (first["layout"], first["tasks"], first["metrics"]) == ("macal/table1", task, "ece")

@@ -1,0 +1,426 @@
+"""Every option reaches what does the work, and one that is left out has its default."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.cli import _replay
+from orchestrator.replay import ReplaySettings
+from orchestrator.storage.results import StudyResult
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.spec import SweepSpec
+from orchestrator.tables.make import TableOptions
+
+URI = "folder:/tracked"
+SWEEP = """
+name: night
+tasks: [{dataset: digits, model: convnet, protocol: digits}]
+recipes: [ce]
+storage: kept
+"""
+ASK = ("best", "--task", "a/b/c", "--recipe", "ce")
+
+
+class Reached(Exception):
+    """The work that a command hands over would begin here."""
+
+
+Asked = dict[str, Any]
+
+
+@pytest.fixture
+def asked(
+    monkeypatch: pytest.MonkeyPatch, calsweep: Callable[..., Any]
+) -> Callable[..., dict[str, Any]]:
+    """Return a function that runs a command and gives what another function is called with."""
+
+    def call(place: str, *words: object) -> Asked:
+        module, _, name = place.rpartition(".")
+        signature = inspect.signature(getattr(importlib.import_module(module), name))
+        found: Asked = {}
+
+        def reach(*arguments: Any, **named: Any) -> None:
+            bound = signature.bind(*arguments, **named)
+            bound.apply_defaults()
+            found.update(bound.arguments)
+            raise Reached
+
+        with monkeypatch.context() as patched:
+            patched.setattr(place, reach)
+            with pytest.raises(Reached):
+                calsweep(*words)
+        return found
+
+    return call
+
+
+@pytest.fixture
+def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Have every sweep be of two recipes on two tasks; tell what was asked for and where."""
+    told: list[tuple[str, str]] = []
+
+    def results(uri: str, sweep: str) -> list[StudyResult]:
+        told.append((uri, sweep))
+        names = [("one", "ce"), ("one", f"ls-{sweep}"), ("two", "ce")]
+        return [StudyResult(sweep, task, recipe, "finished") for task, recipe in names]
+
+    monkeypatch.setattr("orchestrator.tracking.study_results", results)
+    return told
+
+
+def default_uri(folder: Path, storage: str = "calsweep-storage") -> str:
+    return f"sqlite:///{folder / storage / 'mlflow.db'}"
+
+
+def moment(*parts: int) -> datetime:
+    return datetime(*parts).astimezone()  # type: ignore[misc, arg-type]
+
+
+# What is asked of the tracking store
+
+
+def test_best(asked: Callable[..., Asked], empty_folder: Path) -> None:
+    place = "orchestrator.tracking.best_config"
+    found = asked(
+        *(place, *ASK, "--sweep", "s", "--top", 3, "--fingerprint", "f1", "--code", "c1"),
+        *("--since", "2026-05-01", "--until", "2026-05-31", "--tag", "a=b", "--tag", "c=d=e"),
+        *("--tracking-uri", URI),
+    )
+    assert found == {
+        "task": "a/b/c",
+        "recipe": "ce",
+        "tracking_uri": URI,
+        "sweep": "s",
+        "top": 3,
+        "since": moment(2026, 5, 1),
+        "until": moment(2026, 6, 1),
+        "tags": {"a": "b", "c": "d=e"},
+        "fingerprint": "f1",
+        "code": "c1",
+    }
+    plain = asked(place, *ASK)
+    nothing = dict.fromkeys(("sweep", "since", "until", "fingerprint", "code"))
+    assert plain == {
+        **{**found, **nothing},
+        **{"top": 1, "tags": {}, "tracking_uri": default_uri(empty_folder)},
+    }
+
+
+def test_a_moment_is_taken_as_it_is(
+    asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        words = ("--since", "2026-05-01T13:30", "--until", "2026-05-01T13:30+00:00")
+        found = asked("orchestrator.tracking.best_config", *ASK, *words)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    ends = [found[end].isoformat() for end in ("since", "until")]
+    assert ends == ["2026-05-01T13:30:00+09:00", "2026-05-01T22:30:00+09:00"]
+
+
+def test_table(
+    asked: Callable[..., Asked], sweeps: list[tuple[str, str]], empty_folder: Path
+) -> None:
+    place = "orchestrator.tables.make.make_table"
+    words = (
+        *("--metrics", "ece, acc", "--recipes", "c*,ls", "--tasks", "one", "--sort", "nll"),
+        *("--rows", "recipe,model", "--layout", "l", "--columns", "sweep", "--published"),
+        *("--baseline", "ce", "--floor", "--runs", "--prefer", "b", "--tracking-uri", URI),
+    )
+    found = asked(place, "table", "a", "b", "a", *words)
+    assert found["options"] == TableOptions(
+        metrics=["ece", "acc"],
+        recipes=["c*", "ls"],
+        tasks=["one"],
+        rows=["recipe", "model"],
+        layout="l",
+        columns="sweep",
+        published=True,
+        baseline="ce",
+        floor=True,
+        runs=True,
+        sort="nll",
+    )
+    assert sweeps == [(URI, "a"), (URI, "b")]
+    told = [(result.sweep, result.task, result.recipe) for result in found["results"]]
+    assert told == [
+        *(("a", "one", "ls-a"), ("b", "one", "ce"), ("b", "one", "ls-b"), ("b", "two", "ce")),
+    ]
+    sweeps.clear()
+    plain = asked(place, "table", "--storage", "kept")
+    assert plain["options"] == TableOptions(rows=["recipe"])
+    assert sweeps == [(default_uri(empty_folder, "kept"), "demo")]
+    combined = asked("orchestrator.tables.arrange.combine", "table", "a", "--mixed")
+    assert (combined["prefer"], combined["mixed"]) == (None, True)
+
+
+def test_compare(
+    asked: Callable[..., Asked], sweeps: list[tuple[str, str]], empty_folder: Path
+) -> None:
+    place = "orchestrator.statistics.compare"
+    words = ("--metric", "nll", "--draws", 7, "--seed", 5, "--baseline", "ls", "--task", "two")
+    found = asked(place, "compare", "s", *words, "--storage", "kept")
+    assert [(result.task, result.recipe) for result in found["results"]] == [("two", "ce")]
+    names = ("metric", "baseline", "level", "draws", "seed")
+    assert [found[name] for name in names] == ["nll", "ls", 0.95, 7, 5]
+    assert found["store"].root == empty_folder / "kept" / "artifacts"
+    plain = asked(place, "compare")
+    assert [plain[name] for name in names] == ["ece", None, 0.95, 2000, 0]
+    assert [result.task for result in plain["results"]] == ["one", "one"]
+    assert sweeps[-1] == (default_uri(empty_folder), "demo")
+
+
+def test_claims(
+    asked: Callable[..., Asked], sweeps: list[tuple[str, str]], empty_folder: Path
+) -> None:
+    place = "orchestrator.statistics.judge_claim"
+    words = ("--draws", 7, "--seed", 5, "--claim", "mbls-beats-ls", "--tracking-uri", URI)
+    found = asked(place, "claims", "a", "b", *words, "--storage", "kept")
+    assert [result.sweep for result in found["results"]] == ["a"] * 3 + ["b"] * 3
+    assert (found["claim"].name, found["draws"], found["seed"]) == ("mbls-beats-ls", 7, 5)
+    assert found["store"].root == empty_folder / "kept" / "artifacts"
+    plain = asked(place, "claims", "a")
+    assert (plain["draws"], plain["seed"]) == (2000, 0)
+    assert [uri for uri, _ in sweeps] == [URI, URI, default_uri(empty_folder)]
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_report(
+    asked: Callable[..., Asked],
+    sweeps: list[tuple[str, str]],
+    empty_folder: Path,
+    journal: bool,
+) -> None:
+    folder = Storage("kept").sweep("night")
+    if journal:
+        folder.path.mkdir(parents=True)
+        folder.journal.write_text("")
+    place = "orchestrator.report.write_report"
+    words = ("report", "night", "--storage", "kept")
+    found = asked(place, *words)
+    # What the journal tells is shown; the tracking store is asked only where there is none.
+    assert bool(found["source"].results) is not journal
+    assert (found["path"], found["baseline"]) == (folder.report, None)
+    assert found["source"].name == "night"
+    assert found["source"].store.root == empty_folder / "kept" / "artifacts"
+    found = asked(place, *words, "--out", "page.html", "--baseline", "ls", "--tracking-uri", URI)
+    assert (found["path"], found["baseline"]) == (Path("page.html"), "ls")
+    assert len(found["source"].results) == 3
+    assert sweeps[-1] == (URI, "night")
+
+
+# Sweeps that are run
+
+
+@pytest.fixture
+def night(empty_folder: Path) -> Path:
+    path = empty_folder / "night.yaml"
+    path.write_text(SWEEP)
+    return path
+
+
+RUN = "orchestrator.running.run.run_sweep"
+
+
+def choices(found: Asked) -> tuple[bool, bool, str | None, bool]:
+    return found["resume"], found["fresh"], found["address"], found["console"] is None
+
+
+def test_run(asked: Callable[..., Asked], night: Path) -> None:
+    found = asked(RUN, "run", night)
+    assert (found["spec"].name, choices(found)) == ("night", (False, False, None, False))
+    assert choices(asked(RUN, "run", night, "--fresh")) == (False, True, None, False)
+    found = asked(RUN, "run", night, "--address", "auto", "--quiet")
+    assert choices(found) == (False, False, "auto", True)
+    Storage("kept").sweep("night").write_spec(found["spec"])
+    found = asked(RUN, "run", "--resume", "night", "--storage", "kept")
+    assert (found["spec"].name, choices(found)) == ("night", (True, False, None, False))
+
+
+def test_run_on_a_head(asked: Callable[..., Asked], night: Path) -> None:
+    night.write_text(SWEEP.replace("kept", f"{night.parent}\ntracking: {{uri: 'http://a:1'}}"))
+    place, away = "orchestrator.running.cluster.remote.run_on_head", "ray://head:1"
+    found = asked(place, "run", night, "--address", away, "--quiet")
+    assert (found["address"], found["arguments"]) == (away, ["run", "sweep.yaml", "--quiet"])
+    found = asked(place, "run", "--resume", "night", "--address", away, "--fresh")
+    words = ["run", "--resume", "night", "--storage", "calsweep-storage", "--fresh"]
+    assert (found["arguments"], found["files"]) == (words, {})
+
+
+def test_a_plan_asks_no_head(calsweep: Callable[..., Any], night: Path) -> None:
+    assert calsweep("run", night, "--dry-run", "--address", "ray://head:1").code == 0
+
+
+def test_demo(asked: Callable[..., Asked]) -> None:
+    found = asked(RUN, "demo", "--storage", "kept", "--fresh", "--quiet")
+    assert choices(found) == (False, True, None, True)
+    spec = found["spec"]
+    assert (spec.name, spec.storage, len(spec.expanded())) == ("demo", "kept", 28)
+    chosen = ("--recipes", "ce, mbls+ts", "--trials", 2, "--seeds", "4,5")
+    other = asked(RUN, "demo", *chosen, "--tasks", "digits/convnet/digits/0.5")
+    assert choices(other) == (False, False, None, False)
+    spec = other["spec"]
+    assert [recipe.name for recipe in spec.expanded()] == ["ce", "mbls+ts"]
+    assert (spec.search.trials, tuple(spec.seeds), spec.search.fixed) == (2, (4, 5), {})
+    (task,) = spec.tasks
+    assert (task.dataset, task.model, task.id) == ("digits", "convnet", "digits/convnet/digits/0.5")
+    kept = asked(RUN, "demo", "--recipes", "ce+macal")["spec"].search.fixed
+    assert kept == {"macal": {"epochs": 20}}
+
+
+def test_submit(
+    asked: Callable[..., Asked],
+    calsweep: Callable[..., Any],
+    night: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = "orchestrator.running.cluster.jobs.submit"
+    found = asked(place, "submit", night)
+    assert (found["sweep"], found["address"]) == (night, "http://127.0.0.1:8265")
+    assert isinstance(found["spec"], SweepSpec)
+    assert asked(place, "submit", night, "--address", "http://a:1")["address"] == "http://a:1"
+    monkeypatch.setattr(place, lambda *arguments: ("a client", "job-1"))
+    assert calsweep("submit", night).code == 0
+    found = asked("orchestrator.running.cluster.jobs.follow", "submit", night, "--wait")
+    assert (found["client"], found["job"]) == ("a client", "job-1")
+
+
+# What is stored
+
+
+def test_gc(asked: Callable[..., Asked], empty_folder: Path) -> None:
+    place = "orchestrator.storage.garbage.collect_garbage"
+    found = asked(place, "gc", "--storage", "kept", "--drop", "a", "--drop", "b", "--dry-run")
+    assert found["storage"].folder == empty_folder / "kept"
+    assert (list(found["drop"]), found["dry_run"]) == (["a", "b"], True)
+    found = asked(place, "gc")
+    assert found["storage"].folder == empty_folder / "calsweep-storage"
+    assert (list(found["drop"]), found["dry_run"]) == ([], False)
+
+
+def test_sync(asked: Callable[..., Asked], empty_folder: Path) -> None:
+    folder = Storage("kept").sweep("night")
+    folder.path.mkdir(parents=True)
+    folder.journal.write_text("")
+    folder.spec_file.write_text(f"{SWEEP}tracking: {{uri: 'folder:{empty_folder}/own'}}")
+    place = "orchestrator.tracking.sync"
+    found = asked(place, "sync", folder.path)
+    assert (found["journal"], found["uri"]) == (folder.journal, f"folder:{empty_folder}/own")
+    assert found["artifact_root"] == empty_folder / "kept" / "mlflow-artifacts"
+    found = asked(place, "sync", folder.journal, "--tracking-uri", URI)
+    assert (found["journal"], found["uri"]) == (folder.journal, URI)
+
+
+def test_reproduce(asked: Callable[..., Asked], empty_folder: Path) -> None:
+    place = "orchestrator.running.reproduce.reproduce"
+    words = ("--tolerance", 0.5, "--folder", "again", "--data-root", "d", "--tracking-uri", URI)
+    found = asked(place, "reproduce", "r1", *words)
+    names = ("run_id", "tracking_uri", "folder", "data_root", "tolerance")
+    assert [found[name] for name in names] == ["r1", URI, Path("again"), "d", 0.5]
+    found = asked(place, "reproduce", "r1", "--storage", "kept")
+    uri = default_uri(empty_folder, "kept")
+    assert [found[name] for name in names if name != "folder"] == ["r1", uri, "data", 1e-6]
+    assert not Path(found["folder"]).exists()
+
+
+def test_replay(
+    asked: Callable[..., Asked], empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = "orchestrator.replay.replay"
+    found = asked(place, "replay", "kept")
+    assert found["storage"].folder == empty_folder / "kept"
+    assert found["settings"] == ReplaySettings()
+    assert (list(found["sweeps"]), found["processes"]) == ([], None)
+    (empty_folder / "replay.yaml").write_text("searches: 3\njudge: brier\nbudgets: [4]\n")
+    words = ("--sweep", "a", "--sweep", "b", "--processes", 2, "--searches", 5)
+    found = asked(place, "replay", "kept", "replay.yaml", *words)
+    expected = ReplaySettings(searches=5, judge="brier", budgets=(4,))
+    assert found["settings"] == expected
+    assert (list(found["sweeps"]), found["processes"]) == (["a", "b"], 2)
+    found = asked(place, "replay", "kept", "replay.yaml", "--judge", "ece")
+    assert found["settings"] == ReplaySettings(searches=3, judge="ece", budgets=(4,))
+    monkeypatch.setattr(place, lambda *arguments, **named: "an outcome")
+    monkeypatch.setattr(_replay, "_show", lambda outcome, markdown: None)
+    write = "orchestrator.replay.output.write_replay"
+    found = asked(write, "replay", "kept")
+    assert found == {"outcome": "an outcome", "folder": empty_folder / "kept" / "replay"}
+    assert asked(write, "replay", "kept", "--out", "here")["folder"] == Path("here")
+
+
+# Files of logits
+
+
+@pytest.fixture
+def _logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have files and tasks be what they were asked for by."""
+    monkeypatch.setattr("trainables.data.read_logits", lambda path, kind=None: (str(path), kind))
+    monkeypatch.setattr("orchestrator.logits.calibrate.plan_task", lambda *arguments: arguments)
+
+
+@pytest.mark.usefixtures("_logits")
+def test_calibrate(asked: Callable[..., Asked]) -> None:
+    place = "orchestrator.logits.calibrate.calibrate_table"
+    chosen = ("--with", "ts, ets", "--objectives", "ls", "--bins", 20, "--out", "o")
+    words = ("--fit-rows", "0:5", "--fit", "c.npz", "--kind", "probs")
+    found = asked(place, "calibrate", "a.npz", "b.npz", *chosen, *words)
+    assert list(found["tasks"]) == [
+        ((name, "probs"), "0:5", ("c.npz", "probs")) for name in ("a.npz", "b.npz")
+    ]
+    assert (list(found["calibrators"]), list(found["objectives"])) == (["ts", "ets"], ["ls"])
+    assert (found["bins"], found["out"]) == (20, Path("o"))
+    plain = asked(place, "calibrate", "a.npz")
+    assert list(plain["tasks"]) == [(("a.npz", None), None, None)]
+    assert list(plain["calibrators"]) == ["ts", "ets", "pts", "cts"]
+    assert list(plain["objectives"]) == ["ce", "ls", "fl", "cls"]
+    assert (plain["bins"], plain["out"]) == (15, None)
+
+
+def test_apply(
+    asked: Callable[..., Asked],
+    calsweep: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = SimpleNamespace(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0]]), labels=torch.arange(2))
+    kinds, saved = [], []
+
+    def read(path: Path, kind: str | None) -> SimpleNamespace:
+        kinds.append((str(path), kind))
+        return SimpleNamespace(rows=rows)
+
+    monkeypatch.setattr("trainables.data.read_logits", read)
+    monkeypatch.setattr("trainables.calibrators.load_calibrator", lambda folder: torch.neg)
+    monkeypatch.setattr(
+        "orchestrator.logits.files.save_log_probs", lambda *arguments: saved.append(arguments)
+    )
+    words = ("apply", "calibrator", "a.npz")
+    found = asked("orchestrator.logits.scoring.score", *words, "--bins", 20, "--kind", "logits")
+    assert (found["bins"], kinds) == (20, [("a.npz", "logits")])
+    assert torch.equal(found["log_probs"], -rows.logits)
+    assert found["labels"] is rows.labels
+    assert asked("orchestrator.logits.scoring.score", *words)["bins"] == 15
+    monkeypatch.setattr("orchestrator.logits.scoring.score", lambda *arguments: (0.01, 0.5, 1.25))
+    told = calsweep(*words, "--out", "deep/o.npz").out
+    assert told == "ECE 1.00 %, accuracy 50.00 %, NLL 1.2500: deep/o.npz\n"
+    (path, log_probs, labels) = saved[-1]
+    assert (path, labels is rows.labels) == (Path("deep/o.npz"), True)
+    assert torch.equal(log_probs, -rows.logits)
+
+
+def test_arena(asked: Callable[..., Asked], night: Path) -> None:
+    place = "orchestrator.running.arena.run_arena"
+    found = asked(place, "arena", night, "--processes", 3)
+    assert (found["spec"].name, found["workers"]) == ("night", 3)
+    assert asked(place, "arena", night)["workers"] is None

@@ -1,0 +1,247 @@
+"""What commands print, write and end with, of outcomes that are made up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from rich.console import Console
+
+from orchestrator.cli import _reproduce
+from orchestrator.cli._console import print_table
+from orchestrator.cli._outcome import _relative, show_outcome
+from orchestrator.running.preview import StagePreview
+from orchestrator.running.reproduce import Comparison, Reproduction
+from orchestrator.running.run import SweepOutcome
+from orchestrator.storage.garbage import Removal
+from orchestrator.storage.results import StudyResult
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.spec import parse_sweep
+from orchestrator.tables.arrange import build_table
+from orchestrator.tables.make import render
+from orchestrator.tracking import BestConfig
+
+SWEEP = """
+name: night
+tasks: [{dataset: digits, model: convnet, protocol: digits}]
+recipes: [ce]
+storage: kept
+"""
+
+
+def words(out):
+    """Return the words of each line that has any."""
+    return [line.split() for line in out.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize(("option", "freed"), [([], "were"), (["--dry-run"], "would be")])
+def test_gc_tells_how_much(calsweep, monkeypatch, option, freed):
+    found = [Removal("train", 1, 2, 1_500_000, 300_000), Removal("data", 0, 3, 100_000, 0)]
+    monkeypatch.setattr("orchestrator.storage.garbage.collect_garbage", lambda *_: found)
+    code, out, _ = calsweep("gc", *option)
+    assert code == 0
+    assert words(out)[1:] == [
+        ["train", "1", "1.5", "2", "0.3"],
+        ["data", "0", "0.1", "3", "0.0"],
+        ["1.6", "MB", *freed.split(), "freed"],
+    ]
+
+
+def test_figures_stand_right_and_words_left(capsys):
+    print_table(("name", "n"), [("x", "1"), ("long", "22")], ("name",), True)
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.strip() for line in lines if set(line) & set("anx2")]
+    assert rows == ["| name |  n |", "| x    |  1 |", "| long | 22 |"]
+
+
+# Best
+
+
+def best_of(number, **fields):
+    known = {"task": "a/b/c", "recipe": "ls", "sweep": "s", "run_id": f"r{number}"}
+    known |= {"number": number, "objective": 0.1 * number, "rule": {}, "validation": {}}
+    return BestConfig(**known, fixed={"ls": {"smoothing": number / 10}}, **fields)
+
+
+@pytest.fixture
+def best(calsweep, monkeypatch):
+    """Return a function that asks for the best, of which there are two, or one."""
+    found = [best_of(1, note="older code is left out"), best_of(2)]
+
+    def call(*arguments, top=2):
+        monkeypatch.setattr("orchestrator.tracking.best_config", lambda *_, **__: found[:top])
+        return calsweep("best", "--task", "a/b/c", "--recipe", "ls", "--top", top, *arguments)
+
+    return call, found
+
+
+def test_the_best_are_one_document_or_several(best):
+    call, found = best
+    code, out, err = call()
+    assert (code, err) == (0, "calsweep: older code is left out\n")
+    assert list(yaml.safe_load_all(out)) == [one.to_dict() for one in found]
+    assert json.loads(call("--format", "json").out) == [one.to_dict() for one in found]
+    assert json.loads(call("--format", "json", top=1).out) == found[0].to_dict()
+    assert call("--format", "fixed", top=1).out == found[0].to_fixed()
+    assert call(top=1).out == found[0].to_yaml()
+
+
+@pytest.mark.parametrize(
+    ("out", "stem"),
+    [("o", "o"), ("o.yaml", "o"), ("o.yml", "o"), ("o.json", "o"), ("o.1", "o.1"), ("d/o", "d/o")],
+)
+def test_the_best_are_written_under_the_name_that_was_given(best, empty_folder, out, stem):
+    call, found = best
+    told = call("--out", out).out.splitlines()
+    files = [f"{stem}-{rank}.{ending}" for rank in (1, 2) for ending in ("yaml", "json")]
+    assert told == [f"wrote {name}" for name in files]
+    read = [yaml.safe_load((empty_folder / name).read_text()) for name in files]
+    assert read == [found[0].to_dict()] * 2 + [found[1].to_dict()] * 2
+    assert call("--out", out, top=1).out.splitlines() == [
+        f"wrote {stem}.yaml",
+        f"wrote {stem}.json",
+    ]
+
+
+@pytest.mark.parametrize(("new", "words"), [(True, "champion\n"), (False, "champion already\n")])
+def test_the_very_best_is_promoted(best, monkeypatch, new, words):
+    asked = []
+
+    def promote(*arguments):
+        asked.append(arguments)
+        return SimpleNamespace(model="a.b.c", version="3", alias="champion", new=new)
+
+    monkeypatch.setattr("orchestrator.tracking.champion.promote", promote)
+    _, _, err = best[0]("--promote", "--tracking-uri", "folder:/t", "--storage", "kept")
+    assert asked == [("r1", "folder:/t", "kept")]
+    assert err.endswith(f"calsweep: a.b.c version 3 is the {words}")
+
+
+# Computed again
+
+
+@pytest.mark.parametrize(
+    ("reproduced", "code", "verdict"),
+    [
+        (0.25, 0, "equal: no figure differs by more than 0.001"),
+        (0.251, 0, "equal: no figure differs by more than 0.001"),
+        (0.2, 1, "different: val_ece by -5.00e-02, more than 0.001; the run's code is c0ffee"),
+    ],
+)
+def test_a_reproduction_is_a_table_and_a_verdict(calsweep, monkeypatch, reproduced, code, verdict):
+    study = SimpleNamespace(recipe="ls", task="a/b/c")
+    run = SimpleNamespace(study=study, trial=SimpleNamespace(seed=7, code="c0ffee"))
+    figures = (Comparison("val_ece", 0.25, reproduced), Comparison("test_acc", 0.5, 0.5))
+    found = Reproduction(run, figures, 0.001 + 1e-9, "key", ("another GPU",))
+    monkeypatch.setattr("orchestrator.running.reproduce.reproduce", lambda *_, **__: found)
+    answer = calsweep("reproduce", "r1")
+    lines = [line.strip() for line in answer.out.splitlines() if line.strip()]
+    assert (answer.code, lines[0]) == (code, "ls on a/b/c, seed 7")
+    assert lines[-2:] == ["figures need not agree: another GPU", verdict]
+    rows = [line.split() for line in lines if line.startswith(("val_ece", "test_acc", "│"))]
+    rows = [[cell for cell in row if cell != "│"] for row in rows]
+    gap = reproduced - 0.25
+    change = f"{gap:+.2e}" if gap else "0"
+    assert rows == [
+        ["val_ece", "0.250000", f"{reproduced:.6f}", change],
+        ["test_acc", "0.500000", "0.500000", "0"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "told"),
+    [(1, [1]), (5, [1, 2, 3, 4, 5]), (20, [1, *range(2, 21, 2)]), (25, [1, *range(2, 25, 2), 25])],
+)
+def test_progress_is_told_now_and_then(capsys, epochs, told):
+    show = _reproduce._shown(Console())
+    for epoch in range(1, epochs + 1):
+        show("train", epoch, epochs)
+    expected = [f"train: epoch {epoch} of {epochs}" for epoch in told]
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+# Plans and sweeps
+
+
+def test_a_plan_tells_hours_where_they_are_known(calsweep, monkeypatch, empty_folder):
+    (empty_folder / "night.yaml").write_text(SWEEP)
+    stages = [StagePreview("t", "train", 40, 2, 90.0), StagePreview("t", "refine", 3, 0, None)]
+    monkeypatch.setattr("orchestrator.running.preview.preview", lambda *_: stages)
+    rows = words(calsweep("plan", "night.yaml").out)
+    assert ["t", "train", "40", "2", "90.0", "1.00"] in rows
+    assert ["t", "refine", "3", "0", "no", "estimate"] in rows
+
+
+@pytest.fixture
+def outcome():
+    """Return the outcome of a sweep of one recipe."""
+    spec = parse_sweep(f"{SWEEP}tracking: {{uri: 'http://me:secret@host:5000'}}", "night")
+    spec = spec.model_copy(update={"storage": str(Storage("kept").folder)})
+    result = StudyResult("night", "t", "ce", "finished", test=({"acc": 0.9, "ece": 0.05},))
+    SweepFolder.of(spec).path.mkdir(parents=True)
+    return SweepOutcome(spec, "finished", (result,), True, 61.4)
+
+
+@pytest.mark.parametrize(("status", "code"), [("finished", 0), ("failed", 1)])
+def test_a_sweep_ends_with_its_table_and_places(capsys, outcome, status, code):
+    assert show_outcome(replace(outcome, status=status)) == code
+    out = capsys.readouterr().out
+    assert ["ce", "90.00", "5.00", "–", "–", "–"] in words(out)
+    *_, where, report = out.splitlines()
+    assert where == (
+        "61 s · tracking: http://host:5000 · artifacts: kept/artifacts · "
+        "configurations: kept/sweeps/night/chosen · "
+        "tables: kept/sweeps/night/table.md, .csv, .tex, .html"
+    )
+    assert report.startswith("no report: ")
+    folder, table = SweepFolder.of(outcome.spec), build_table(outcome.results)
+    for ending, name in {"md": "markdown", "csv": "csv", "tex": "latex", "html": "html"}.items():
+        assert folder.table(ending).read_text() == render(table, name)
+
+
+def test_a_place_elsewhere_is_told_in_full(empty_folder):
+    assert _relative(empty_folder / "a" / "b") == "a/b"
+    assert _relative(empty_folder.parent / "c") == str(empty_folder.parent / "c")
+
+
+def test_a_sweep_that_was_not_delivered_says_how(capsys, outcome):
+    show_outcome(replace(outcome, tracked=False))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("not everything has reached http://host:5000; deliver the rest with: ")
+    assert last.endswith(f"calsweep sync {outcome.journal}")
+
+
+def test_a_sweep_with_a_journal_ends_with_its_report(capsys, outcome, journal_writer):
+    folder = SweepFolder.of(outcome.spec)
+    writer = journal_writer(folder.path, "night")
+    writer.start()
+    writer.trial(writer.open("ce"), 0, 0.1)
+    writer.end()
+    show_outcome(outcome)
+    assert capsys.readouterr().out.splitlines()[-1] == "report: kept/sweeps/night/report.html"
+    assert folder.report.is_file()
+
+
+def test_plots_are_listed(calsweep, journal_writer, empty_folder):
+    spec = parse_sweep(SWEEP, "night")
+    folder = SweepFolder.of(spec)
+    folder.write_spec(spec)
+    writer = journal_writer(folder.path, "night")
+    writer.start()
+    assert calsweep("plot", "night", "--storage", "kept").out == (
+        "sweep night has nothing to plot yet\n"
+    )
+    study = writer.open("ce")
+    writer.trial(study, 0, 0.1)
+    writer.end()
+    code, out, _ = calsweep("plot", "night", "--storage", "kept")
+    assert (code, out.splitlines()) == (
+        0,
+        [f"1 plots in {folder.plots}:", "  digits-convnet-digits--ce-learning.png"],
+    )
+    assert [path.name for path in folder.plots.iterdir()] == [
+        "digits-convnet-digits--ce-learning.png"
+    ]

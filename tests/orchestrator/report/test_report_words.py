@@ -1,0 +1,461 @@
+"""What the page says in words and figures, of made-up results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from orchestrator.report import ReportSource, from_folder
+from orchestrator.report._panels import Curves, Measured
+from orchestrator.report._records import (
+    Failure,
+    Run,
+    arena_of,
+    computed,
+    costs,
+    facts,
+    failures,
+    ranked_by,
+    ranks,
+    runs,
+    summary,
+)
+from orchestrator.report._studies import retention_figures, study_parts
+from orchestrator.report._tasks import FURTHER, KEPT, task_part
+from orchestrator.statistics import Difference, PairedBootstrap, TaskComparison
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.results import StudyResult
+from orchestrator.storage.storage import Storage
+from trainables.metrics import reliability_curve, risk_coverage_curve
+from trainables.store.artifacts import ArtifactStore
+
+TASK = "digits/convnet/digits"
+
+
+def result(recipe, *eces, task=TASK, status="finished", **fields):
+    test = tuple({"ece": ece, "acc": 0.9, "ece_floor": ece / 4} for ece in eces)
+    return StudyResult("night", task, recipe, status, test=test, **fields)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ArtifactStore(tmp_path / "artifacts")
+
+
+def told(results, store, events=None, runs=None):
+    history = None if events is None else Ledger(events)
+    return ReportSource("night", results, history, store, runs or {})
+
+
+# The sweep as a whole
+
+
+def test_the_size_of_a_sweep_is_told(store):
+    results = [
+        result("ce", 0.1, 0.2, trials_finished=3, trials_failed=1),
+        result("ls", 0.1, trials_finished=4),
+        result("ce", status="failed", task="other", trials_failed=2),
+    ]
+    assert summary(told(results, store)) == (
+        "2 recipes, 2 tasks, 2 seeds, 7 finished search trials, 3 failed"
+    )
+    alone = [result("ce", trials_finished=1)]
+    assert summary(told(alone, store)) == "1 recipe, 1 task, 1 finished search trial"
+
+
+def test_ranks_are_by_ece_and_of_given_logits_by_nll(store):
+    images = [result(name, 0.1, dataset="d", model="m") for name in ("ce", "ls")]
+    assert ranked_by(told(images, store)) == "ece"
+    assert arena_of(told(images, store)) == (None, "")
+    picture, problem = ranks(told(images, store))
+    assert picture.startswith("data:image/svg+xml;base64,")
+    assert problem == ""
+    given = [replace(found, model="given") for found in images]
+    assert ranked_by(told(given, store)) == "nll"
+    assert ranks(told(given, store))[0] == ""
+    assert ranks(told(given, store))[1].startswith("No ranks over data sets and models: 0 recipes")
+    assert arena_of(told(given, store))[1].startswith("No arena: an arena needs figures of two")
+
+
+def test_costs_are_means_over_seeds_by_task_and_recipe(store):
+    results = [result("ce", seconds=(1.0, 3.0)), result("ls"), result("ce", task="b", seconds=(5,))]
+    assert costs(told(results, store)) == {(TASK, "ce"): 2.0, ("b", "ce"): 5.0}
+
+
+@pytest.fixture
+def journal(tmp_path, journal_writer):
+    """Return the writer of a journal in a storage's folder."""
+    return journal_writer(tmp_path / "sweeps" / "night", "night")
+
+
+def gathered(tmp_path, results=None):
+    return from_folder(Storage(tmp_path).sweep("night"), results)
+
+
+def reuse(writer, key, **fields):
+    fields = {"metrics": {}, "reason": "", "seconds": 0.0, **fields}
+    writer.write("trial_finished", key=key, status="finished", reused=True, **fields)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(119.4, "119 seconds"), (120, "2 minutes"), (7199, "120 minutes"), (7200, "2.0 hours")],
+)
+def test_what_was_computed_and_what_was_there_already(journal, tmp_path, seconds, words):
+    journal.start()
+    study = journal.open("ce", trials=4)
+    keys = [journal.begin(study, number) for number in range(4)]
+    for key, took in ((keys[0], seconds - 1.0), (keys[1], 1.0)):
+        fields = {"metrics": {}, "reason": "", "reused": False, "seconds": took}
+        journal.write("trial_finished", key=key, status="finished", **fields)
+    reuse(journal, keys[2], seconds=500.0)
+    tuned = journal.open("ce+macal", trials=1)
+    journal.write(
+        "trial_started",
+        **{"study": tuned, "number": 0, "key": "ab", "role": "search", "seed": 0},
+        **{"stage": "refine", "parameters": {}, "configuration": {}},
+    )
+    journal.end("interrupted")
+    assert computed(gathered(tmp_path).history) == (
+        f"5 trials computed 3 trainings, 1 refinements in {words} of processing; "
+        "1 took an outcome that was stored already."
+    )
+
+
+def test_nothing_computed_is_said(journal, tmp_path):
+    journal.start()
+    reuse(journal, journal.begin(journal.open("ce"), 0))
+    assert computed(gathered(tmp_path).history).startswith("1 trials computed nothing in 0 seconds")
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_what_failed_and_what_did_not_end(journal, tmp_path, ended):
+    journal.start()
+    study = journal.open("ce", trials=3)
+    failed = journal.begin(study, 0, configuration={"ce": {"é": 1}})
+    journal.finish(failed, status="failed", reason="NaN")
+    journal.begin(study, 1)
+    good = journal.trial(study, 2, 0.1)
+    journal.finish(journal.begin(study, 0, role="seed", seed=7), status="failed", reason="full")
+    journal.close(study, good, finished=1, failed=1)
+    lost = journal.open("ls")
+    journal.close(lost, None, finished=1, failed=2)
+    if ended:
+        journal.end()
+    found = list(failures(gathered(tmp_path)))
+    begun = '{"ce": {"margin": 1.5}}'
+    pending = [Failure("ce", TASK, "trial 1", "no end", begun)] if ended else []
+    assert found == [
+        Failure("ce", TASK, "trial 0", "NaN", '{"ce": {"é": 1}}'),
+        *pending,
+        Failure("ce", TASK, "seed 7", "full", '{"ce": {"margin": 0.5}}'),
+        Failure("ls", TASK, "study failed", "1 trials finished, 2 failed"),
+    ]
+    reasons = [result("fl", status="failed", reason="why"), result("au", status="running")]
+    assert [(one.what, one.reason) for one in failures(told(reasons, None))] == [
+        ("study failed", "why"),
+        ("study running", "0 trials finished, 0 failed"),
+    ]
+
+
+def evaluated(journal, study, key, seed=0, predictions="", **facts):
+    facts = {"predictions": predictions, **facts}
+    journal.evaluate(key, study, seed=seed, facts=facts, test_ece=0.1)
+
+
+@pytest.mark.parametrize("shown", [(3, 1), (3,)])
+def test_runs_are_those_of_the_choice_seed_by_seed(journal, tmp_path, shown):
+    journal.start()
+    facts = {"origin": {"seeds": list(shown)}}
+    study = journal.open("ce", trials=3, **facts)
+    chosen = {"ce": {"margin": 2.5}}
+    other = journal.begin(study, 0, seed=3)
+    best = journal.begin(study, 1, seed=3, configuration=chosen)
+    again = journal.begin(study, 1, role="seed", seed=1, configuration=chosen)
+    for key in (other, best, again):
+        journal.finish(key)
+    journal.close(study, best)
+    evaluated(journal, study, best, 3, "b" * 64)
+    evaluated(journal, study, again, 1, "a" * 64)
+    evaluated(journal, study, other, 3, "c" * 64)
+    journal.end()
+    source = replace(gathered(tmp_path), runs={best: "run of best"})
+    last = Run("ce", TASK, 3, best[:12], "run of best", "b" * 12)
+    first = Run("ce", TASK, 1, again[:12], "", "a" * 12)
+    assert list(runs(source)) == ([first, last] if 1 in shown else [last])
+    # What the results tell is taken where the journal tells nothing.
+    alone = [result("ce", 0.1, 0.2, run_ids=("r1",), predictions=("p" * 64,))]
+    assert list(runs(told(alone, None))) == [
+        Run("ce", TASK, None, "", "r1", "p" * 12),
+        Run("ce", TASK, None, "", "", ""),
+    ]
+
+
+def test_where_the_figures_are_from(journal, tmp_path, store):
+    journal.write(
+        "sweep_started",
+        sweep="night",
+        sweep_id="5eed",
+        spec={"search": {"sampler": "tpe", "trials": 12}, "seeds": [3, 1]},
+        provenance={"versions": {"torch": "2", "ray": "3"}, "hardware": {"gpus": [], "cpu": 4}},
+    )
+    rule = {"objective": "ece", "accuracy_tolerance": "0.01", "epoch": "last", "tie": "earlier"}
+    more = {**rule, "accuracy_errors": "1", "keep_default": "2"}
+    known = {"sweep_id": "5eed", "code": "c0ffee", "rule": rule}
+    results = [
+        result("ce", fingerprint="f1", started=1_800_000_000.0, subset="test_limit 9", **known),
+        result("ls", fingerprint="f2", started=1_700_000_000.0, **known),
+        result("fl", task="other", **{**known, "rule": more, "code": "c1"}),
+    ]
+    found = facts(gathered(tmp_path, results))
+    told_rule = "lowest ece, accuracy tolerance 0.01, epoch: last, of equals the earlier"
+    assert found == [
+        ("Sweep", "night 5eed"),
+        ("Begun", "2023-11-14 22:13 UTC"),
+        ("Code", "c0ffee, c1"),
+        (f"Data of {TASK}", "f1, f2; a part of the data set: test_limit 9"),
+        ("Data of other", "not known"),
+        (
+            "Choice",
+            f"{told_rule}, {told_rule}, plus 1 standard errors, the published default unless "
+            "clearly beaten",
+        ),
+        ("Search", "tpe, 12 trials a study"),
+        ("Seeds", "3, 1"),
+        ("Versions", "torch 2, ray 3"),
+        ("Hardware", "gpus none, cpu 4"),
+        ("State", "running"),
+    ]
+    plain = facts(told([result("ce")], store))
+    assert plain == [("Sweep", "night "), ("Code", "not known"), (f"Data of {TASK}", "not known")]
+
+
+# What is at hand
+
+
+def stored(store, *keys):
+    for key in keys:
+        store.write("evaluate", key * 32, {"test": {"labels": torch.zeros(1)}}, {})
+    return [key * 32 for key in keys]
+
+
+def test_predictions_that_are_not_all_there_are_left_out(store):
+    first, second = stored(store, "ab", "cd")
+    lost = "ef" * 32
+    pair = {"searched_predictions": first, "default_predictions": second}
+    results = [
+        result("ce", predictions=(first, second), **pair),
+        result("ls", predictions=(first, lost), **pair),
+        result("fl", predictions=(second,), searched_predictions=lost, default_predictions=first),
+        result("au", predictions=(second,), searched_predictions=first, default_predictions=lost),
+        result("ce", task="other"),
+    ]
+    found = told(results, store).of_task(TASK)
+    assert [one.recipe for one in found] == ["ce", "ls", "fl", "au"]
+    assert [one.predictions for one in found] == [(first, second), (), (second,), (second,)]
+    assert [one.default_predictions for one in found] == [second, second, "", ""]
+    assert told(results, store).tasks == [TASK, "other"]
+
+
+def test_the_stage_that_a_recipe_ends_with(journal, tmp_path, store):
+    journal.start()
+    for recipe, stage in (("ce", "train"), ("ce+macal", "refine"), ("given", "given")):
+        fields = {"role": "search", "seed": 0, "parameters": {}, "configuration": {}}
+        study = journal.open(recipe)
+        journal.write("trial_started", study=study, number=0, key=recipe, stage=stage, **fields)
+    journal.open("empty")
+    source = gathered(tmp_path)
+    names = ("ce", "ce+macal", "given", "empty", "unknown")
+    stages = [source.stage(result(name)) for name in names]
+    assert stages == ["train", "refine", "train", "train", "train"]
+    assert told([], store).stage(result("ce")) == "train"
+
+
+# One task
+
+
+def compared(metric, gaps, floors=None):
+    values = {"ce": 0.04, **{name: 0.04 + gap.value for name, gap in gaps.items()}}
+    found = PairedBootstrap(metric, "ce", values, gaps, dict.fromkeys(values, 1), 120, 500)
+    return TaskComparison(TASK, found, floors or {}, {})
+
+
+GAPS = {
+    "ls": Difference(-0.02, -0.03, -0.01),
+    "fl": Difference(0.02, 0.01, 0.03),
+    "dfl": Difference(0.001, -0.01, 0.01),
+    "au": Difference(0.005, 0.001, 0.009),
+}
+FLOORS = dict.fromkeys(("ce", *GAPS), 0.005)
+
+
+@pytest.fixture
+def part(store):
+    """Return the part of a task of which all that can be measured is made up."""
+    results = [result("ce", 0.04, seconds=(2.0,)), result("ls", 0.02), result("fl", 0.06)]
+    results += [result("dfl", 0.041), result("au", 0.045), result("mbls", status="failed")]
+    comparisons = {"ece": compared("ece", GAPS, FLOORS), "acc": compared("acc", GAPS)}
+    return task_part(told(results, store), TASK, Measured(comparisons=comparisons), "ce")
+
+
+def test_what_is_to_be_seen_is_said(part):
+    assert part["lead"] == [
+        "The lowest ECE is that of ls, 2.00 %; that of ce is 4.00 %. A perfectly calibrated "
+        "network with the confidences of ls would show about 0.50 % on these test data.",
+        "Compared with ce, 1 recipe has a lower ECE beyond chance and 1 recipe has a higher one; "
+        "2 recipes cannot be told from it by these test data.",
+    ]
+
+
+def test_the_best_alone_is_not_compared_with_itself(store):
+    results = [result("ce", 0.01), result("ls", 0.02), result("fl", float("nan"))]
+    none = Measured(comparisons={"ece": compared("ece", {})})
+    (first, second) = task_part(told(results, store), TASK, none, "ce")["lead"]
+    assert first.startswith("The lowest ECE is that of ce, 1.00 %. A perfectly")
+    assert second.startswith("Compared with ce, no recipe has a lower ECE")
+    assert second.endswith("; 0 recipes cannot be told from it by these test data.")
+    empty = task_part(told([result("ce")], store), TASK, Measured(), "ce")
+    assert empty["lead"] == ["No recipe has a test figure yet."]
+    several = {name: Difference(-0.02, -0.03, -0.01) for name in ("ls", "fl")}
+    many = Measured(comparisons={"ece": compared("ece", several)})
+    assert "2 recipes have a lower" in task_part(told(results, store), TASK, many, "ce")["lead"][1]
+
+
+def test_differences_have_their_tone_and_ends(part):
+    shown = {name: (s.text, s.tone, s.ends) for name, s in part["shifts"]["ece"].items()}
+    assert shown == {
+        "ls": ("−2.00", "better", "−3.00 to −1.00"),
+        "fl": ("+2.00", "worse", "+1.00 to +3.00"),
+        "dfl": ("≈ +0.10", "similar", "−1.00 to +1.00"),
+        "au": ("≈ +0.50", "similar", "+0.10 to +0.90"),
+    }
+    accuracy = {name: shift.tone for name, shift in part["shifts"]["acc"].items()}
+    assert accuracy == {"ls": "worse", "fl": "better", "dfl": "similar", "au": "better"}
+    assert [shift.value for shift in part["shifts"]["acc"].values()] == [-0.02, 0.02, 0.001, 0.005]
+
+
+def test_the_scatter_is_of_finite_figures_and_the_baselines_floor(part, store):
+    for chart in part["scatter"]:
+        told_of = [mark.text for mark in chart.marks if "mark" in mark.style]
+        assert told_of[:2] == [
+            "ce: accuracy 90.00 %, ECE 4.00 %",
+            "ls: accuracy 90.00 %, ECE 2.00 %",
+        ]
+        assert len(told_of) == 5
+    assert [chart.size for chart in part["scatter"]] == [(880, 430), (328, 380)]
+    few = [result("ce", 0.04), result("ls", float("inf"))]
+    assert task_part(told(few, store), TASK, Measured(), "ce")["scatter"] == []
+
+
+def test_tables_are_of_what_was_measured(store):
+    row = dict.fromkeys(("acc", "ece", "nll", "mce", "brier"), 0.5)
+    suites = {f"{name}/ece": 0.5 for name in "abcdefghijklmnopqr"}
+    suites |= {"a/nll": 0.5, "a/auroc": 0.5, "ce/iou": 0.5}
+    measured = result("ce", seconds=())
+    measured = replace(measured, test=({**row, **suites}, {**row, **suites}))
+    part = task_part(told([measured, result("ls")], store), TASK, Measured(), "ce")
+    assert part["table"].metrics == ("acc", "ece")
+    further = dict(part["further"])
+    measures, sets = further.values()
+    assert measures.metrics == tuple(name for name in FURTHER if name in row)
+    assert sets.metrics == ("a/auroc", *(f"{name}/ece" for name in "abcdefghijklmno"))
+    assert (part["left"], part["seeds"], part["gained"]) == (3, True, None)
+
+
+def test_gains_are_shown_of_recipes_whose_default_is_known(store):
+    kept = {"searched_predictions": "k", "default_predictions": "k"}
+    results = [result("ce", 0.04), result("ls", 0.02), result("fl", 0.03, **kept)]
+    gaps = {"ls": GAPS["ls"], "fl": Difference(0.0, 0.0, 0.0)}
+    gains = {"ece": compared("ece", gaps), "acc": compared("acc", gaps)}
+    part = task_part(told(results, store), TASK, Measured(gains=gains), "ce")
+    assert part["gained"].recipes == ("ls", "fl")
+    assert part["gained"].metrics == ("acc", "ece")
+    for metric in ("acc", "ece"):
+        assert part["gains"][metric]["ls"].value == -0.02
+        assert part["gains"][metric]["fl"] is KEPT
+
+
+def curves(*rights):
+    """Return curves of seeds whose rows are ever less sure, right where it is said."""
+    probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]]).double()
+    labels = [1 - torch.tensor(right) for right in rights]
+    whole = reliability_curve(probs=probs.repeat(len(rights), 1), labels=torch.cat(labels))
+    risk = tuple(risk_coverage_curve(probs=probs, labels=own) for own in labels)
+    return Curves(whole, risk, 0.0123)
+
+
+def test_risk_panels_end_above_the_highest_error_of_all_rows(store):
+    results = [result("ce", 0.04), result("ls", 0.02), result("fl", 0.02)]
+    measured = Measured({"ce": curves([1, 1, 1, 0]), "ls": curves([0, 1, 0, 1], [1, 1, 1, 1])})
+    part = task_part(told(results, store), TASK, measured, "ce")
+    first, second = part["risk"]
+    assert [panel.chart.y.high for panel in (first, second)] == [pytest.approx(0.55)] * 2
+    assert [panel.title for panel in (first, second)] == ["ce", "ls"]
+    # Errors among the first 1, 2, 3, 4: 1, 1/2, 2/3, 1/2, and none in the other seed.
+    area = sum(curve.area for curve in measured.curves["ls"].risk) / 2
+    assert second.text == f"area {100 * area:.2f} %"
+    assert area == pytest.approx((1 + 1 / 2 + 2 / 3 + 1 / 2) / 4 / 2)
+    styles = [[m.style for m in panel.chart.marks if m.tag == "polyline"] for panel in part["risk"]]
+    assert ["line reference" in own for own in styles] == [False, True]
+    perfect = Measured({"ce": curves([1, 1, 1, 1])})
+    (alone,) = task_part(told(results, store), TASK, perfect, "ce")["risk"]
+    assert alone.chart.y.high == 0.01
+    (panel, _) = part["reliability"]
+    assert (panel.title, panel.text) == ("ce", "ECE 4.00 %, estimated true error 1.23 %")
+
+
+# Studies
+
+
+def test_what_is_said_of_a_search(journal, tmp_path):
+    journal.write(
+        "sweep_started",
+        sweep="night",
+        sweep_id="5eed",
+        spec={"search": {"objective": "nll"}},
+        provenance={},
+    )
+    study = journal.open("ce", trials=5)
+    keys = [journal.trial(study, number, 0.5 - number / 10) for number in range(3)]
+    journal.finish(journal.begin(study, 3), status="failed")
+    journal.finish(journal.begin(study, 4), status="pruned")
+    journal.begin(study, 5)
+    journal.close(study, keys[2])
+    one = journal.open("ls", trials=1)
+    journal.trial(one, 0, 0.1)
+    other = journal.open("ce", task="other")
+    journal.trial(other, 0, 0.1)
+    first, second, third = study_parts(gathered(tmp_path).history)
+    assert (first["name"], third["name"]) == (f"ce on {TASK}", "ce on other")
+    assert first["text"] == (
+        "6 trials (3 finished, 1 failed, 1 pruned, 1 running); chosen: number 2, objective 0.3000"
+    )
+    assert second["text"] == "1 trial"
+    assert (first["scored"], first["left"], first["importance"]) == (3, 0, [])
+
+
+def test_a_page_shows_the_best_curves_only(journal, tmp_path):
+    journal.start()
+    study = journal.open("macal", trials=20)
+    for number in range(20):
+        gamma = {"macal": {"gamma": 0.5 + number / 100}}
+        key = journal.begin(study, number, configuration=gamma)
+        for step in range(2):
+            metrics = {"val_ece": 0.1, "val_acc": 0.9, "q": 0.5}
+            journal.write("epoch", key=key, step=step, metrics=metrics)
+        journal.finish(key, val_ece=0.1)
+        journal.score(key, abs(number - 10) / 100)
+    chosen = journal.key(study, 0)
+    journal.close(study, chosen, finished=20)
+    history = gathered(tmp_path).history
+    (part,) = study_parts(history)
+    assert (part["name"], part["left"]) == ("macal", 4)
+    assert part["text"] == "20 trials; chosen: number 0, objective 10.00 %"
+    drawn = [mark.text for mark in part["curves"][0].chart.marks if "trial" in mark.style]
+    # The chosen one is drawn last, above the others; of those the best ones stay.
+    kept = sorted(range(1, 20), key=lambda number: (abs(number - 10), number))[:15]
+    assert drawn == [f"trial {number}" for number in [*reversed(kept), 0]]
+    (figure,) = retention_figures(history)
+    assert figure.title == "macal, gamma 0.5 to 0.67"
