@@ -146,8 +146,7 @@ class StageTrainable(tune.Trainable):
             "reason": "" if error is None else _described(error),
             "traceback": "" if error is None else where_raised(error),
             "host": HOST,
-            # Ray would start one to tell.
-            "node": ray.get_runtime_context().get_node_id() if ray.is_initialized() else "",
+            "node": node_here(),
             "storage_failed": isinstance(error, StorageError),
             "memory_failed": isinstance(error, torch.OutOfMemoryError),
             "reused": self._reused,
@@ -295,6 +294,12 @@ class StageTrainable(tune.Trainable):
             self._lock = None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def node_here() -> str:
+    """Return Ray's name of the node that this process is on, empty without Ray."""
+    # Ray would start one to tell.
+    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
 
 
 def _described(error: Exception) -> str:

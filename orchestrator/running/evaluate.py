@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import yaml
 
-from orchestrator.running.cluster.local import slots
+from orchestrator.running.cluster.local import elsewhere, slots
 from orchestrator.search.state import SweepState
 from orchestrator.search.study_state import StudyState
 from orchestrator.search.trials import Chosen
@@ -29,6 +29,7 @@ from trainables.stages import LastPass, evaluate_on_test, evaluate_suite, pooled
 from trainables.store.artifacts import Artifact, ArtifactStore
 
 MOST_IN_A_PROCESS = 8
+NODE = "calsweep_node"  # Attribute of an error: Ray's name of the node that raised it.
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,10 @@ def evaluate_all(
     A process measures up to ``MOST_IN_A_PROCESS``: it takes long to start on a GPU, and a network's
     pass over the test rows serves all that build on it.
 
-    What a machine fails is measured again, as often as a trial is started again; what runs out of
-    the memory of its share of a GPU, once more on a whole one. Of what still cannot be measured
-    ``give_up`` is told the study and the reason, and the others go on.
+    What a machine fails is measured again, as often as a trial is started again, on another node if
+    one has as much; what runs out of the memory of its share of a GPU, once more on a whole one. Of
+    what still cannot be measured ``give_up`` is told the study and the reason, and the others go
+    on.
 
     Raises:
         StorageError: If the storage cannot be written, which no other evaluation could do either.
@@ -126,22 +128,25 @@ def evaluate_all(
         # Declared, not an option of each call: only then Ray ends a process that has used a GPU.
         return ray.remote(num_cpus=1, num_gpus=gpus)(evaluate_each)
 
-    def start(some: Sequence[Evaluation], gpus: float) -> Any:
-        options = gpus, spec.resources.deterministic
-        return remote(gpus).remote(str(store.root), folder, some, *options)
+    def start(work: _Work) -> Any:
+        where = elsewhere(ray.nodes(), work.avoided, 1, work.gpus)
+        call = remote(work.gpus).options(label_selector=where)
+        options = work.gpus, spec.resources.deterministic
+        return call.remote(str(store.root), folder, work.jobs, *options)
 
     most = spec.resources.concurrent or max(1, len(jobs))
     processes = min(most, slots(ray.cluster_resources(), 1, given))
     # No more than leaves work to every other one.
     size = max(1, min(MOST_IN_A_PROCESS, math.ceil(len(jobs) / processes)))
-    waiting = deque((jobs[first : first + size], given, 0) for first in range(0, len(jobs), size))
-    tries: dict[Any, tuple[Sequence[Evaluation], float, int]] = {}
-    while waiting or tries:
-        while waiting and len(tries) < most:
-            some, gpus, failures = waiting.popleft()
-            tries[start(some, gpus)] = some, gpus, failures
-        (done,), _ = ray.wait(list(tries))
-        some, gpus, failures = tries.pop(done)
+    parts = (jobs[first : first + size] for first in range(0, len(jobs), size))
+    waiting = deque(_Work(some, given) for some in parts)
+    running: dict[Any, _Work] = {}
+    while waiting or running:
+        while waiting and len(running) < most:
+            work = waiting.popleft()
+            running[start(work)] = work
+        (done,), _ = ray.wait(list(running))
+        work = running.pop(done)
         try:
             events = ray.get(done)
         except Exception as error:  # noqa: BLE001 - what may pass is tried again, the rest told
@@ -149,28 +154,44 @@ def evaluate_all(
             cause = getattr(error, "cause", error)
             if isinstance(cause, StorageError):
                 raise cause from None
-            again = _gpus_of_another_try(cause, gpus, failures, spec.resources.max_failures)
+            again = work.after(cause, spec.resources.max_failures)
             if again is None:
-                study = some[0].chosen.trial.study
+                study = work.jobs[0].chosen.trial.study
                 give_up(study, f"not measured on test data: {reason_of(cause)}")
             else:
-                waiting.append((some[:1], again, failures + 1))
-            left = some[1:]
+                waiting.append(again)
+            left = _Work(work.jobs[1:], given, avoided=work.avoided | _node_of(cause))
         else:
             for event in events:
                 emit(event)
-            left = some[len(events) :]
-        if left:
-            waiting.append((left, given, 0))
+            left = _Work(work.jobs[len(events) :], given, avoided=work.avoided)
+        if left.jobs:
+            waiting.append(left)
 
 
-def _gpus_of_another_try(error: Exception, gpus: float, failures: int, most: int) -> float | None:
-    """Return the share of a GPU on which to measure again; None if that cannot mend the error."""
-    if isinstance(error, torch.OutOfMemoryError) and 0 < gpus < 1:
-        return 1.0
-    if is_machines_fault(error) and failures < most:
-        return gpus
-    return None
+@dataclass(frozen=True)
+class _Work:
+    """What a process is to measure, on what share of a GPU, and on which nodes not to try again."""
+
+    jobs: Sequence[Evaluation]
+    gpus: float
+    failures: int = 0
+    avoided: frozenset[str] = frozenset()
+
+    def after(self, error: Exception, most: int) -> "_Work | None":
+        """Return how to measure again what failed, the first; None if that cannot mend it."""
+        again = replace(self, jobs=self.jobs[:1], failures=self.failures + 1)
+        if isinstance(error, torch.OutOfMemoryError) and 0 < self.gpus < 1:
+            return replace(again, gpus=1.0)
+        if is_machines_fault(error) and self.failures < most:
+            return replace(again, avoided=self.avoided | _node_of(error))
+        return None
+
+
+def _node_of(error: Exception) -> frozenset[str]:
+    """Return the node on which a machine's fault was raised, if it is one and tells."""
+    where = getattr(error, NODE, "") if is_machines_fault(error) else ""
+    return frozenset([where] if where else [])
 
 
 def evaluate_each(
@@ -186,8 +207,12 @@ def evaluate_each(
     for job in jobs:
         try:
             events.append(evaluate(storage, folder, job, gpus, deterministic, last))
-        except Exception:
+        except Exception as error:
             if not events:
+                # Imported late: Ray reads its settings when it is imported.
+                from trainables.ray_edge import node_here
+
+                setattr(error, NODE, node_here())  # Ray tells what was raised, but not where.
                 raise
             break  # It begins the next process, which raises if this one was not the reason.
     return events

@@ -15,7 +15,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.utils.util import unflatten_dict
 
-from orchestrator.running.cluster.local import fitting
+from orchestrator.running.cluster.local import elsewhere
 from orchestrator.search.state import SweepState
 from orchestrator.search.trials import TrialSpec
 from orchestrator.storage.events import MACHINE, Epoch, TrialFinished
@@ -275,10 +275,9 @@ def _elsewhere(wanted: PlacementGroupFactory, avoided: set[str]) -> PlacementGro
     """Return wanted resources on nodes not to be avoided; on any if no other has as much."""
     (bundle,) = wanted.bundles
     cpu, gpu = bundle.get("CPU", 0), bundle.get("GPU", 0)
-    others = (node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in avoided)
-    if not any(fitting(node["Resources"], cpu, gpu) for node in others):
+    selector = elsewhere(ray.nodes(), avoided, cpu, gpu)
+    if not selector:
         return PlacementGroupFactory([bundle])
-    selector = {"ray.io/node-id": f"!in({','.join(sorted(avoided))})"}
     return PlacementGroupFactory([bundle], bundle_label_selector=[selector])
 
 

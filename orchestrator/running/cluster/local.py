@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,3 +191,16 @@ def fitting(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
     gpus = int(resources.get("GPU", 0))
     # A share of a GPU never spreads over two of them.
     return min(by_cpu, gpus * int(1 / gpu) if gpu < 1 else int(gpus // gpu))
+
+
+def elsewhere(
+    nodes: Iterable[Mapping[str, Any]], avoided: Collection[str], cpu: float, gpu: float
+) -> dict[str, str]:
+    """Return what labels Ray is to look for, to start on none of the nodes that are avoided.
+
+    Nothing if no other living one, of those that ``ray.nodes()`` lists, has as much in all.
+    """
+    others = (node for node in nodes if node["Alive"] and node["NodeID"] not in avoided)
+    if not avoided or not any(fitting(node["Resources"], cpu, gpu) for node in others):
+        return {}
+    return {"ray.io/node-id": f"!in({','.join(sorted(avoided))})"}

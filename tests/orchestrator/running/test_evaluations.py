@@ -25,11 +25,14 @@ LAUNCH = torch.AcceleratorError("CUDA error: unspecified launch failure")
 class OneNode:
     """In Ray's place: runs a task where it is waited for; notes its share of a GPU.
 
-    A task raises what ``errors`` holds, one after the other, wrapped as Ray does it.
+    A task raises what ``errors`` holds, one after the other, wrapped as Ray does it. There are
+    ``others`` beside the node that is bad, on which every task starts unless told otherwise.
     """
 
-    def __init__(self, *errors: Exception) -> None:
+    def __init__(self, *errors: Exception, others: int = 0) -> None:
         self.errors = list(errors)
+        self.others = others
+        self.where: list[dict[str, str]] = []
         self.shares: list[float] = []
         self.sizes: list[int] = []
         self.jobs: list[Any] = []
@@ -43,7 +46,15 @@ class OneNode:
             self.jobs.append(jobs)
             return len(self.jobs) - 1
 
-        return lambda function: SimpleNamespace(remote=start)
+        def options(label_selector: dict[str, str]) -> Any:
+            self.where.append(label_selector)
+            return SimpleNamespace(remote=start)
+
+        return lambda function: SimpleNamespace(options=options)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        names = ["bad", *map(str, range(self.others))]
+        return [{"Alive": True, "NodeID": n, "Resources": {"CPU": 8.0, "GPU": 1.0}} for n in names]
 
     def cluster_resources(self) -> dict[str, float]:
         return {"CPU": 8.0, "GPU": 1.0}
@@ -55,6 +66,7 @@ class OneNode:
     def get(self, task: int) -> Any:
         if self.errors:
             error = self.errors.pop(0)
+            error.calsweep_node = "bad"  # type: ignore[attr-defined]
             wrapped = type(error)(f"worker's traceback: {error}")
             wrapped.cause = error  # type: ignore[attr-defined]
             raise wrapped
@@ -87,6 +99,19 @@ def test_what_a_machine_fails_is_measured_again(tmp_path: Path) -> None:
     ray = OneNode(LAUNCH, OSError(5, "Input/output error"), LAUNCH)
     assert measured(ray, tmp_path) == (RECIPES, {})
     assert ray.shares == [0.0] * 5
+
+
+def test_what_a_node_fails_is_measured_on_another_if_there_is_one(tmp_path: Path) -> None:
+    elsewhere, anywhere = {"ray.io/node-id": "!in(bad)"}, {}
+    for others, again in ((1, elsewhere), (0, anywhere)):
+        ray = OneNode(LAUNCH, others=others)
+        assert measured(ray, tmp_path, gpu=1.0) == (RECIPES, {})
+        assert ray.sizes == [2, 1, 1]  # The one that failed, and what waited behind it.
+        assert ray.where == [anywhere, again, again]
+    # A configuration fails wherever it runs.
+    ray = OneNode(InputError("suite is damaged"), MEMORY, others=1)
+    measured(ray, tmp_path, gpu=0.5, concurrent="1")
+    assert ray.where == [anywhere] * 3
 
 
 @pytest.mark.parametrize(("concurrent", "most"), [("null", 2), ("1", 1), ("5", 2)])
