@@ -48,6 +48,7 @@ class TrainingMethod:
     def attach(self, network: Network, num_samples: int, num_classes: int) -> Network:
         """Make ready for a training set and return the network to train."""
         self.loss.prepare(num_samples, num_classes)
+        self.scheme.prepare(num_samples)
         return self.scheme.attach(network, num_classes)
 
     def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:

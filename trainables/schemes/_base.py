@@ -18,14 +18,11 @@ class Scheme:
     Attributes:
         forms_loss: Whether ``training_loss`` is the scheme's own, so that an augmentation, which
             forms the loss too, cannot be combined with it.
-        replayable: Whether ``training_loss`` keeps nothing on the host, so that a GPU can repeat
-            what it did there without it.
         not_for: Why it cannot be used with a kind of data, by the kind's name.
     """
 
     forms_loss: ClassVar[bool] = False
     not_for: ClassVar[Mapping[str, str]] = {}
-    replayable: ClassVar[bool] = True
 
     def attach(self, network: Network, num_classes: int) -> Network:
         """Return the network to train, which may be a wrapped or extended one.
@@ -34,13 +31,20 @@ class Scheme:
         """
         return network
 
+    def prepare(self, num_samples: int) -> None:
+        """Hear of the training set before the first epoch."""
+
     def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:
         """Prepare epoch ``epoch`` (from 0) of ``epochs``, such as by freezing parameters."""
 
     def training_loss(
         self, network: Network, loss: Loss, inputs: Tensor, targets: Tensor, indices: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the scalar to minimise and the logits (N, K)."""
+        """Return the scalar to minimise and the logits (N, K).
+
+        What it keeps of a step has its place in tensors on the device: a GPU that repeats a
+        recorded step does not call this again.
+        """
         logits = network(inputs)
         return loss(logits, targets, indices), logits
 

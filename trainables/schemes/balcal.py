@@ -156,19 +156,28 @@ class BalCAL(Scheme):
     not_for: ClassVar = {
         "images-with-masks": "its second classifier is of one feature vector an image"
     }
-    replayable = False
+
+    _logits: Tensor  # Of both classifiers, (2, N, K), of the rows that an epoch has seen so far.
+    _targets: Tensor
+    _seen: Tensor
 
     def __init__(self, *, delta: float = 0.95) -> None:
         self.delta = check_number("delta", delta, 0.0, 2.0, open_low=True)
-        self._outputs: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def prepare(self, num_samples: int) -> None:
+        """Hear how many rows an epoch has at most."""
+        self._num_samples = num_samples
 
     def attach(self, network: Network, num_classes: int) -> Network:
         """Return the network with a second classifier."""
         return BalancedNetwork(network.extractor, network.classifier)
 
     def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:
-        """Forget the outputs of an epoch that was interrupted."""
-        self._outputs.clear()
+        """Make room for the outputs of the epoch."""
+        frame = _balanced(network).frame
+        self._logits = frame.new_empty(2, self._num_samples, frame.shape[1])
+        self._targets = frame.new_empty(self._num_samples, dtype=torch.int64)
+        self._seen = frame.new_zeros((), dtype=torch.int64)
 
     def training_loss(
         self, network: Network, loss: Loss, inputs: Tensor, targets: Tensor, indices: Tensor
@@ -177,7 +186,7 @@ class BalCAL(Scheme):
         balanced = _balanced(network)
         lengths = class_lengths(targets, balanced.num_classes)
         linear, frame = balanced.both(balanced.features(inputs), lengths)
-        self._outputs.append((linear.detach(), frame.detach(), targets))
+        self._keep(torch.stack((linear, frame)).detach(), targets)
         weight = balanced.weight
         total = weight * loss(linear, targets, indices)
         total = total + (1 - weight) * loss_aside(loss, frame, targets, indices)
@@ -185,11 +194,19 @@ class BalCAL(Scheme):
 
     def end_epoch(self, network: Network, epoch: int) -> dict[str, float]:
         """Search the weight on the epoch's outputs; return it as ``balcal_weight``."""
-        linear, frame, targets = (torch.cat(parts) for parts in zip(*self._outputs, strict=True))
-        self._outputs.clear()
-        weight = balancing_weight(linear, frame, targets, self.delta)
+        seen = int(self._seen)
+        linear, frame = self._logits[:, :seen]
+        weight = balancing_weight(linear, frame, self._targets[:seen], self.delta)
+        del self._logits, self._targets
         _balanced(network).weight.fill_(weight)
         return {"balcal_weight": weight}
+
+    def _keep(self, logits: Tensor, targets: Tensor) -> None:
+        """Add a step's outputs, at a place that the device counts: it may repeat the step alone."""
+        rows = self._seen + torch.arange(len(targets), device=targets.device)
+        self._logits.index_copy_(1, rows, logits)
+        self._targets.index_copy_(0, rows, targets)
+        self._seen += len(targets)
 
 
 def _excess(logits: Tensor, targets: Tensor, delta: float) -> Tensor:

@@ -130,8 +130,6 @@ class Trainer:
         self._graphed: GraphedStep | None = None
         if graph and device.type == "cuda":
             self._graphed = GraphedStep(self._step, self.network, protocol.batch_size)
-            if not method.scheme.replayable:
-                self._graphed.refused = "the host keeps the outputs of every step"
 
     def train_epoch(self) -> dict[str, float]:
         """Run one epoch; return its loss (mean over the rows), its rate and the method's figures.

@@ -128,6 +128,8 @@ def test_loss_is_the_weighted_loss_of_both_classifiers() -> None:
     network = scheme.attach(build_model("convnet", 3, ImageShape(1, 8)), 3).eval()
     assert isinstance(network, BalancedNetwork)
     images, targets = torch.randn(6, 1, 8, 8), torch.tensor([0, 0, 0, 0, 1, 1])
+    scheme.prepare(6)
+    scheme.start_epoch(network, 0, 1)
     value, logits = scheme.training_loss(network, loss, images, targets, torch.arange(6))
     lengths = torch.tensor([(3 / 4) ** 0.5, (3 / 2) ** 0.5, 1.0])
     linear, frame = network.both(network.features(images), lengths)
@@ -222,6 +224,7 @@ def test_epoch_sets_the_weight_that_inference_uses() -> None:
     with torch.no_grad():
         network.classifier.weight.mul_(50)
     images, targets = torch.randn(90, 1, 8, 8), torch.arange(90) % 3
+    scheme.prepare(91)  # An epoch may leave one out.
     scheme.start_epoch(network, 0, 2)
     outputs = []
     for rows in torch.arange(90).split(30):
