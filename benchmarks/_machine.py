@@ -11,9 +11,9 @@ import numpy as np
 import torch
 import torchvision
 
-from trainables.data import DatasetInfo, Images, RowArrays, read_source
+from trainables.data import DatasetInfo, Images, MaskedImages, RowArrays, read_source
 
-SIDE, CLASSES = 32, 10
+SIDE, CLASSES, PIXEL_CLASSES = 32, 10, 21
 LARGEST = 8192
 """Side of the largest matrix that is multiplied to find a device's limit."""
 
@@ -21,7 +21,8 @@ LARGEST = 8192
 def describe(device: torch.device) -> str:
     """Return hardware, versions and load in one line."""
     if device.type == "cuda":
-        hardware = torch.cuda.get_device_name(device)
+        libraries = f"CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+        hardware = f"{torch.cuda.get_device_name(device)}, {libraries}"
     else:
         hardware = f"{_processor()}, {torch.get_num_threads()} threads"
     versions = (
@@ -62,6 +63,15 @@ def training_images(path: Path | None, count: int) -> tuple[RowArrays, DatasetIn
         source="",
     )
     return RowArrays(images, labels), info
+
+
+def masked_images(count: int) -> tuple[RowArrays, DatasetInfo]:
+    """Return random images with masks of 21 classes, of the same size."""
+    generator = np.random.default_rng(0)
+    values = generator.integers(0, PIXEL_CLASSES, (count, SIDE, SIDE, 4), dtype=np.uint8)
+    inputs = MaskedImages((SIDE, SIDE), (0.5,) * 3, (0.25,) * 3)
+    info = DatasetInfo("random", tuple(map(str, range(PIXEL_CLASSES))), inputs, "", "")
+    return RowArrays(values, np.zeros(count, np.int64)), info
 
 
 def matrix_limit(device: torch.device) -> float:

@@ -3,7 +3,8 @@
 Usage: gpu_scenarios.py FOLDER. It takes the GPU that there is, else the stand-in of
 ``standin_card.py``, or, under the ``run.sh`` of the pretended GPU, that one. The latter's kernels
 compute nothing: what is read back are leftovers of what was copied there, so that only devices,
-types, shapes and ends can be told. No scenario replaces a function of ours.
+types, shapes and ends can be told, and what it would have to count it is told. No scenario replaces
+a function of ours.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,7 +24,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from pretended_card import pretended_card
-from small_stages import MACAL, Workshop, request
+from small_stages import MACAL, Workshop, request, write_masks
 from standin_card import standin_card
 
 from trainables.calibrators import calibrator_from_recipe
@@ -38,13 +40,11 @@ from trainables.data import (
     SplitSpec,
     Texts,
     TextShape,
-    move,
     prepare,
 )
 from trainables.losses import LOSSES
 from trainables.methods import build_method, method_names
 from trainables.models import model_names
-from trainables.ray_edge import StageTrainable
 from trainables.refinements import REFINEMENTS
 from trainables.stages import (
     RefineStage,
@@ -59,7 +59,7 @@ from trainables.stages.pixels import calibrated, outputs_of, score_pixels
 from trainables.stages.probe import training_step
 from trainables.stages.protocols import protocol_from
 from trainables.stages.together import open_together
-from trainables.store.artifacts import Artifact
+from trainables.store.artifacts import Artifact, ArtifactStore
 
 PRETENDED = "NULLGPU" in os.environ
 STANDIN = not PRETENDED and not torch.cuda.is_available()
@@ -67,20 +67,16 @@ if PRETENDED:
     import nullgpu  # Makes torch see a GPU; comes with the pretended one, which has no cuDNN.
 
     torch.backends.cudnn.enabled = False
-    # Whether values are finite and labels in their range: the answer is yes.
-    ANSWERS, YES, NO = (
-        torch.library.Library("aten", "IMPL"),
-        torch.tensor(True),
-        torch.tensor(False),
-    )
-    ANSWERS.impl("any", lambda x: move(NO, x.device), "CUDA")
-    ANSWERS.impl("all", lambda x: move(YES, x.device), "CUDA")
-    ANSWERS.impl("all.dim", lambda x, dim: move(YES.expand(len(x)).clone(), x.device), "CUDA")
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    import gpu_launches
+
+    gpu_launches.answer()
 # The stand-in knows nothing of autocast, which is to cast what meets weights that are cast.
 PRECISION = "float32" if STANDIN else "bfloat16"
 GIBIBYTE = 2**30
 FOLDER = Path(sys.argv[1])
 SHARE = 0.5
+OF_MASKS = {"epochs": 1, "batch_size": 4, "augmentation": "scale-crop-flip"}
 
 
 SCENARIOS: dict[str, Callable[[], Any]] = {}
@@ -220,6 +216,9 @@ def every_method_deterministically() -> Any:
     device = trial_device(SHARE, deterministic=True)
     trained = {name: train({name: {}}).epoch for name in method_names()}
     trained |= {name: train({"ce": {}}, augmentation=name).epoch for name in AUGMENTATIONS}
+    for name, data in (("gpool-cnn", texts(20)), ("deeplabv3-small", masks(4))):
+        if not (STANDIN and "deeplab" in name):
+            train({"ce": {}}, name, data=data, augmentation=data[1].inputs.augmentation)
     try:
         torch.zeros(3, device=device).histc()
         refused = ""
@@ -233,13 +232,9 @@ def every_method_deterministically() -> Any:
 def every_model() -> Any:
     images = LAB.data.search.train
     few = RowArrays(images.values[:4], images.labels[:4])
-    texts = Texts(vocabulary=5, length=8, words=tuple("abcde"))
     given = {
         ImageShape: (few, LAB.prepared.info),
-        TextShape: (
-            RowArrays(np.arange(32, dtype=np.int32).reshape(4, 8) % 6, few.labels),
-            replace(LAB.prepared.info, inputs=texts),
-        ),
+        TextShape: texts(4),
         MaskedShape: masks(4),
     }
     quick = {"batch_size": 2, "augmentation": "none"}
@@ -249,6 +244,13 @@ def every_model() -> Any:
         for name in model_names(kind)
         if "@" not in name and not (STANDIN and name.startswith("deeplabv3-resnet"))
     }
+
+
+def texts(rows: int) -> tuple[RowArrays, DatasetInfo]:
+    """Return texts of eight words of three classes."""
+    values = np.arange(8 * rows, dtype=np.int32).reshape(rows, 8) % 6
+    inputs = Texts(vocabulary=5, length=8, words=tuple("abcde"))
+    return RowArrays(values, np.arange(rows) % 3), replace(LAB.prepared.info, inputs=inputs)
 
 
 def masks(rows: int) -> tuple[RowArrays, DatasetInfo]:
@@ -272,8 +274,6 @@ def pixels() -> Any:
         for name in (*LOSSES.names(), "mixup")
     }
     trained = {name: each.epoch for name, each in made.items()}
-    if PRETENDED:
-        return [trained, None]  # Images have no size there.
     fitted = calibrator_from_recipe("vs", {}).fit(torch.eye(3), torch.arange(3))
     calibrator = calibrator_from_recipe("vs", {})
     calibrator.load_state_dict(fitted.state_dict())
@@ -281,7 +281,31 @@ def pixels() -> Any:
     drawn = info.inputs.pixels(rows)
     batcher = info.inputs.batcher(rows.values, LAB.data.device)
     logits, report = score_pixels(outputs, batcher, drawn, 3)
-    return [trained, [list(logits.shape), len(drawn.labels), report.report()["acc"] >= 0]]
+    sound = PRETENDED or report.report()["acc"] >= 0
+    return [trained, [list(logits.shape), len(drawn.labels), sound]]
+
+
+@scenario
+def a_chain_of_masks() -> Any:
+    """Training, a calibrator and the look at test data of pixels, on the card and on the CPU."""
+    if PRETENDED:
+        return None
+    name = write_masks(FOLDER / "masks", train=8, val=3, test=3)
+    prepared = prepare(name, FOLDER, SplitSpec(validation="own"), FOLDER / "data of masks")
+    found = []
+    for device in (LAB.data.device, torch.device("cpu")):
+        store, data = ArtifactStore(FOLDER / f"of {device.type}"), TaskData(prepared, device)
+        made, figures = None, []
+        for stage, parts in (("train", {"mbls": {}}), ("calibrate", {"ts": {}})):
+            asked = request(prepared, stage, parts, made, protocol=OF_MASKS).plain()
+            run = open_stage(StageRequest(**{**asked, "model": "deeplabv3-small"}), store, data)
+            while run.epoch < run.epochs:
+                metrics = run.run_epoch()
+            made = run.finish(metrics)
+            tested, _ = evaluate_on_test(store, stage, made.key, prepared, device)
+            figures.append({**metrics, **tested})
+        found.append(figures)
+    return found
 
 
 @scenario
@@ -387,15 +411,18 @@ def launches() -> Any:
     """Launches and waits of a step, as the benchmark counts them."""
     if not PRETENDED:
         return None
-    sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-    from gpu_launches import loss_step, step
-
-    counts = {(name, k): loss_step(name, k) for name in LOSSES.names() for k in (10, 1000)}
+    count, step, scored = (
+        gpu_launches.loss_step,
+        gpu_launches.step,
+        gpu_launches.pixels_evaluated,
+    )
+    counts = {(name, k): count(name, k) for name in LOSSES.names() for k in (10, 1000)}
     return {
         "losses": {f"{name} {k}": found["launches"] for (name, k), found in counts.items()},
         "waits of losses": sum(c["syncs"] + c["h2d_pageable"] for c in counts.values()),
         "resnet50": step("resnet50", {"ce": {}}),
         "mixup": step("convnet", {"mixup": {}}),
+        "pixels": gpu_launches.each(scored(gpu_launches.SHORT), scored(gpu_launches.LONG)),
     }
 
 
@@ -420,16 +447,19 @@ def where_batches_are_counted() -> Any:
     return found
 
 
-class Edge(StageTrainable):
-    """The trainable, which Tune would hand the storage."""
-
-    def setup(self, config: dict[str, Any]) -> None:  # type: ignore[override]
-        super().setup(config, str(LAB.store.root), 0.0, 1)
-
-
 @scenario
 def a_trial_of_tune() -> Any:
     """The last one: a trial seals its process."""
+    if find_spec("ray") is None:
+        return None
+    from trainables.ray_edge import StageTrainable
+
+    class Edge(StageTrainable):
+        """The trainable, which Tune would hand the storage."""
+
+        def setup(self, config: dict[str, Any]) -> None:  # type: ignore[override]
+            super().setup(config, str(LAB.store.root), 0.0, 1)
+
     wanted = StageRequest(**{**LAB.asked("train", {"mbls": {}}).plain(), "seed": 1})
     trial = Edge({"request": wanted.plain(), "cpus": 1, "gpus": SHARE, "score": "val_nll"})
     found = [trial.train()]

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.stages import StageRequest, StageRun, TaskData, open_stage
@@ -26,6 +28,28 @@ MACAL: dict[str, Any] = {"macal": {"epochs": 4, "lr": 0.1}}
 
 def few_digits(folder: Path, split: SplitSpec = SPLIT) -> PreparedData:
     return prepare("digits", folder, split, folder / "data")
+
+
+def write_masks(folder: Path, train: int = 72, val: int = 0, test: int = 12) -> str:
+    """Dark and light halves with noise, the right half of another class in every other row."""
+    generator = np.random.default_rng(5)
+    parts = {"train": train, "val": val, "test": test}
+    for place in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+    for part, count in parts.items():
+        names = [f"{part}{number}" for number in range(count)]
+        for number, name in enumerate(names):
+            mask = np.zeros((24, 32 - 8 * (number % 3 == 2)), np.uint8)
+            mask[:, 16:] = 1 + number % 2
+            noise = generator.integers(0, 40, (*mask.shape, 3))
+            image = Image.fromarray((noise + 100 * mask[..., None]).astype(np.uint8))
+            mask[0] = 255
+            image.save(folder / "JPEGImages" / f"{name}.jpg", quality=95)
+            Image.fromarray(mask).save(folder / "SegmentationClass" / f"{name}.png")
+        if names:
+            path = folder / "ImageSets/Segmentation" / f"{part}.txt"
+            path.write_text("\n".join(names) + "\n")
+    return f"voc:{folder}"
 
 
 def request(

@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 CARD, HOST = torch.device("cuda:0"), torch.device("cpu")
 COPIES = {"aten::copy_", "aten::_to_copy"}
+AS_TENSOR = torch.as_tensor
+STRICT = {"aten::clamp"}  # Takes no number of the host that is a tensor.
 
 
 class OnCard(Tensor):
@@ -107,7 +109,9 @@ def refuse_others(name: str, given: list[Tensor]) -> None:
     """Raise what torch raises where tensors of the host come with those of the card."""
     # What autograd itself makes on the way back, it makes on the host.
     backward = torch._C._current_graph_task_id() >= 0
-    if not backward and any(not isinstance(each, OnCard) and each.dim() for each in given):
+    takes_numbers = name not in STRICT
+    host = [each for each in given if not isinstance(each, OnCard)]
+    if not backward and any(each.dim() or not takes_numbers for each in host):
         raise RuntimeError(f"{name}: expected all tensors on one device, found {CARD} and {HOST}")
 
 
@@ -141,6 +145,11 @@ class Card(TorchDispatchMode):
         return computed(func, args, kwargs or {})
 
 
+def as_tensor(data: Any, **kwargs: Any) -> Tensor:
+    """Do what ``torch.as_tensor`` does, which takes a tensor here for one of the host."""
+    return data if isinstance(data, OnCard) else AS_TENSOR(data, **kwargs)
+
+
 @contextmanager
 def standin_card(**memory: int) -> Iterator[None]:
     """Have torch see a GPU and compute what is sent there; ``memory`` is ``pretended_card``'s."""
@@ -152,6 +161,7 @@ def standin_card(**memory: int) -> Iterator[None]:
             pretended_card(**memory),
             patch("trainables.refinements._trainer.Generator", CardGenerator),
             patch.object(torch.cuda.random, "_lazy_init", lambda: None),
+            patch.object(torch, "as_tensor", as_tensor),
             patch.object(torch.cuda, "default_generators", (torch.Generator(),)),
             Card(),
         ):

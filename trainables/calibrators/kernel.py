@@ -67,7 +67,7 @@ class KernelCalibration(MixedCalibrator):
         return F.log_softmax(torch.log(sums + FLOOR * log_probs.exp()), dim=1)
 
     def _transform_alone(self, logits: Tensor) -> Tensor:
-        log_probs = F.log_softmax(logits, dim=1).clamp(min=torch.tensor(LEAST).log())
+        log_probs = F.log_softmax(logits, dim=1).clamp(min=float(torch.tensor(LEAST).log()))
         self.probs, self.labels = self.probs.to(logits.device), self.labels.to(logits.device)
         norms = self._log_norms(float(self.bandwidth))
         parts = [

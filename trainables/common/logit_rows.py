@@ -33,8 +33,8 @@ def check_logits(logits: Any) -> Tensor:
     values = values.detach()
     if values.dtype not in (torch.float32, torch.float64):
         values = values.float()
-    parts = values.split(ROWS_AT_ONCE)
-    if not bool(torch.stack([torch.isfinite(part).all() for part in parts]).all()):
+    parts = row_blocks(values, ROWS_AT_ONCE)
+    if not bool(torch.stack([torch.isfinite(values[part]).all() for part in parts]).all()):
         finite = torch.isfinite(values)
         row, column = map(int, (~finite).nonzero()[0])
         raise InputError(

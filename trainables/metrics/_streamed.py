@@ -62,9 +62,7 @@ class StreamedReport:
         # On a CPU few enough for its cache: most time is spent on reading and writing otherwise.
         elements = CACHED_ELEMENTS if rows.device.type == "cpu" else BLOCK_ELEMENTS
         step = max(1, elements // len(self._confusion))
-        self._proper, self._confusion = (
-            sums.to(rows.device) for sums in (self._proper, self._confusion)
-        )
+        self._proper = self._proper.to(rows.device)
         for some, its in zip(rows.split(step), truth.split(step), strict=True):
             self._add(some.double(), its)
 
@@ -84,9 +82,7 @@ class StreamedReport:
         self._proper[0] += (scale.log() - logs).sum()
         self._proper[1] += probs.square().sum() + (1 - 2 * true).sum()
         self._add_classes(probs, labels)
-        classes = len(self._confusion)
-        pairs = (labels * classes + predicted).bincount(minlength=classes**2)
-        self._confusion += pairs.view(classes, classes)
+        self._confusion = _add_at(self._confusion, labels * len(self._confusion) + predicted)
 
     def _add_classes(self, probs: Tensor, labels: Tensor) -> None:
         cells = self._bins * CLASS_STEPS

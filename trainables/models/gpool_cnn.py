@@ -9,6 +9,17 @@ EMBEDDING, WIDTH, KERNEL, POOLED = 100, 128, 5, 5
 SPREAD = 0.05  # As Keras has it: from torch's unit deviation, learning takes several times as long.
 
 
+class LargestOfText(nn.Module):
+    """Maps (N, C, L) to the largest value of each channel, (N, C).
+
+    As ``AdaptiveMaxPool1d(1)`` and ``Flatten``, whose gradient no GPU can give deterministically.
+    """
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return the largest values (N, C)."""
+        return values.max(dim=2).values
+
+
 class Embedding(nn.Module):
     """Vectors of words, with the axes in the order of convolutions.
 
@@ -59,7 +70,7 @@ def gpool_cnn(num_classes: int, shape: TextShape) -> Network:
         embedding,
         _convolution(embedding.width, nn.MaxPool1d(POOLED, ceil_mode=True)),
         _convolution(WIDTH, nn.MaxPool1d(POOLED, ceil_mode=True)),
-        _convolution(WIDTH, nn.Sequential(nn.AdaptiveMaxPool1d(1), nn.Flatten())),
+        _convolution(WIDTH, LargestOfText()),
         nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True)),
     ]
     return Network(nn.Sequential(*layers), nn.Linear(WIDTH, num_classes))

@@ -54,22 +54,22 @@ def score_pixels(
     Raises:
         TrainingDivergedError: If an output is not finite.
     """
-    report, table = StreamedReport(num_classes), torch.empty(len(pixels.labels), num_classes)
-    row = 0
+    report, row = StreamedReport(num_classes), 0
+    kept: list[Tensor] = []
     for batch in batcher.batches(torch.arange(len(batcher)), batcher.at_once):
         for images, targets in batcher.whole(batch):
             found = outputs(images).movedim(1, -1)
             if not bool(found.isfinite().all()):
                 raise TrainingDivergedError("logits of pixels became NaN or infinite")
-            labelled = targets >= 0
+            labelled = (targets >= 0).nonzero(as_tuple=True)  # Once: a device is waited for.
             report.add(found[labelled], targets[labelled])
             ends = torch.tensor([row, row := row + len(images)])
             taken = slice(*torch.searchsorted(pixels.rows, ends).tolist())
             drawn = pixels.rows[taken] - int(ends[0]), pixels.places[taken]
             own, places = (move(part, found.device) for part in drawn)
             width = batch.shape[3]
-            table[taken] = found[own, places // width, places % width].cpu()
-    return table, report
+            kept.append(found[own, places // width, places % width])
+    return torch.cat(kept).cpu(), report
 
 
 @torch.inference_mode()

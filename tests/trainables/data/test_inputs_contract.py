@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from small_stages import MACAL, PROTOCOL
+from small_stages import MACAL, PROTOCOL, write_masks
 from torch import Generator, Tensor, nn
 
 from trainables.augmentations import AUGMENTATIONS
@@ -159,28 +158,6 @@ def write_texts(folder: Path) -> str:
                 row = {"text": " ".join(words), "label": "abc"[number % 3]}
                 stream.write(json.dumps(row) + "\n")
     return f"text:{folder}"
-
-
-def write_masks(folder: Path, val: int = 0, test: int = 12) -> str:
-    """Dark and light halves with noise, the right half of another class in every other row."""
-    generator = np.random.default_rng(5)
-    parts = {"train": 72, "val": val, "test": test}
-    for place in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
-        (folder / place).mkdir(parents=True, exist_ok=True)
-    for part, count in parts.items():
-        names = [f"{part}{number}" for number in range(count)]
-        for number, name in enumerate(names):
-            mask = np.zeros((24, 32 - 8 * (number % 3 == 2)), np.uint8)
-            mask[:, 16:] = 1 + number % 2
-            noise = generator.integers(0, 40, (*mask.shape, 3))
-            image = Image.fromarray((noise + 100 * mask[..., None]).astype(np.uint8))
-            mask[0] = 255
-            image.save(folder / "JPEGImages" / f"{name}.jpg", quality=95)
-            Image.fromarray(mask).save(folder / "SegmentationClass" / f"{name}.png")
-        if names:
-            path = folder / "ImageSets/Segmentation" / f"{part}.txt"
-            path.write_text("\n".join(names) + "\n")
-    return f"voc:{folder}"
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from trainables.common.errors import InputError
 from trainables.data import ImageShape, TextShape
 from trainables.models import Network, build_model, model_names
+from trainables.models.gpool_cnn import LargestOfText
 
 
 def network(length: int = 60) -> Network:
@@ -68,3 +70,16 @@ def test_padding_has_a_vector_of_zeros_that_is_not_learnt() -> None:
 def test_images_are_refused() -> None:
     with pytest.raises(InputError, match="'gpool-cnn' takes texts, the data are images"):
         build_model("gpool-cnn", 4, ImageShape(1, 8))
+
+
+def test_the_first_of_the_largest_values_has_the_gradient() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(7, 5, 9, generator=generator).round().relu()  # Many are equal.
+    weights = torch.randn(7, 5, generator=generator)
+    found = []
+    for pooling in (LargestOfText(), nn.Sequential(nn.AdaptiveMaxPool1d(1), nn.Flatten())):
+        given = values.clone().requires_grad_()
+        pooled = pooling(given)
+        found.append((pooled, *torch.autograd.grad((weights * pooled).sum(), given)))
+    for own, torchs in zip(*found, strict=True):
+        assert torch.equal(own, torchs)
