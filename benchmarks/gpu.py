@@ -4,79 +4,95 @@ Run it as
 
     python benchmarks/gpu.py --data FOLDER --out docs/results/gpu.md
 
-on a machine with a card, where ``FOLDER`` holds CIFAR-10; without it no trials are tracked. It runs
-the tests that need a card and ``calsweep doctor``, then measures, side by side with what it is
-compared with. Every part has a process of its own, which a fault of the card ends alone: what
-cannot be measured says why, and the rest goes on. ``--quick`` takes a few steps of everything, to
-see that it works. Where there is no card it says that.
+on a machine with a card, where ``FOLDER`` holds CIFAR-10, or is an .npz file of it; without it no
+trials are measured. It runs the tests that need a card and ``calsweep doctor``, then measures, side
+by side with what it is compared with. Every part has ten minutes and a process of its own, which a
+fault of the card ends alone: what cannot be measured says why, and the rest goes on. ``--parts``
+measures some of them and keeps what the page says of the others, so that shorter runs make a page
+together. ``--quick`` takes a few steps of everything, to see that it works. Where there is no card
+it says that.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from _machine import clock, describe, training_images
 from _plain_loop import PlainLoop
 
-from orchestrator.running.run import run_sweep
-from orchestrator.storage.journal import read_events
-from orchestrator.sweep.spec import parse_sweep
-from trainables.common.devices import default_device, trial_device
+from orchestrator.storage.provenance import git_commit
+from trainables.common.devices import trial_device
 from trainables.common.faults import reason_of
-from trainables.data import DatasetInfo, RowArrays, SplitSpec, prepare
+from trainables.data import DatasetInfo, RowArrays, SplitSpec, find_reader, prepare
 from trainables.methods import build_method
 from trainables.metrics import calibration_report
 from trainables.refinements import HeadsTogether, HeadTrainer, build_refinement
+from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_stage
 from trainables.stages.engine import Trainer, predict
-from trainables.stages.protocols import Protocol
+from trainables.stages.protocols import Protocol, protocol_from
+from trainables.store.artifacts import ArtifactStore
 
 BATCH, WORKERS = 128, 8
 STEPS, ROUNDS = 200, 5
 HEADS, FEATURES, CLASSES, ROWS = 64, 2048, 100, 45_000
+DEVICE = torch.device("cuda", 0)
 ACCURACY = 0.94
-LIMIT_SECONDS = 3600  # Of a part.
-TESTS, RATES, MANY, PRECISION, TRACKED = "Tests", "ResNet-50", "Heads", "Precision", "Tracked"
-PARTS = (TESTS, RATES, MANY, PRECISION, TRACKED)
+LIMIT_SECONDS = 600  # Of a part.
+RECIPE = {
+    "batch_size": 512,
+    "lr": 0.4,
+    "schedule": "cosine",
+    "warmup": 3,
+    "nesterov": True,
+    "augmentation": "crop-flip",
+}
 SWEEP = """
 name: gpu
-tasks:
-  - name: cifar10/resnet18/gpu
-    dataset: cifar10
-    model: resnet18
-    protocol:
-      {{epochs: {epochs}, batch_size: 512, lr: 0.4, schedule: cosine, warmup: 3, nesterov: true,
-        augmentation: crop-flip, compile: {compiled}}}
+tasks: [{{name: cifar10/resnet18/gpu, dataset: {dataset}, model: resnet18, protocol: {protocol}}}]
 recipes: [ls]
 search: {{trials: {trials}, sampler: random}}
 resources: {{concurrent: 1, graph: {graph}, train: {{cpu: 2, gpu: 1}}}}
-data_root: {data}
+data_root: {root}
 storage: {storage}
 """
 
 EXPLANATION = f"""\
-- *ResNet-50*: images a second of short epochs of {STEPS} batches of {BATCH} random images of
-  CIFAR-10's form, random crops and flips, cross-entropy; the engine (bfloat16, channels last,
+- *Rates*, of ResNet-50: images a second of short epochs of {STEPS} batches of {BATCH} random images
+  of CIFAR-10's form, random crops and flips, cross-entropy; the engine (bfloat16, channels last,
   images on the card) and the papers' loop (a DataLoader with {WORKERS} workers, channels first,
-  float32, a loss read back every step) in turn, {ROUNDS} rounds after one that does not count.
-  *compiled* is the engine with `compile: true`, *recorded* with `graph: true`, and said is what it
-  then remarks. Medians, with the smallest and largest.
-- *heads*: one epoch of {HEADS} MaC-Cal heads (one width, {ROWS:,} rows of {FEATURES:,} features,
+  float32 with PyTorch's default, TF32 in convolutions, a loss read back every step) in turn,
+  {ROUNDS} rounds after one that does not count. *compiled* is the engine with `compile: true`,
+  *recorded* with `graph: true`, and said is what it then remarks. Medians, with the smallest and
+  largest.
+- *Heads*: one epoch of {HEADS} MaC-Cal heads (one width, {ROWS:,} rows of {FEATURES:,} features,
   {CLASSES} classes), together and one by one; the second epoch counts.
-- *precision*: `resnet18`, trained for a quarter of the trials' epochs, twice with the same seed, on
+- *Precision*: `resnet18`, trained for a quarter of the trials' epochs, twice with the same seed, on
   CIFAR-10 if it is there, else on random images; accuracy and ECE are those of validation rows, and
   *same bits* says whether both gave the same logits, as `deterministic: true` promises and
   `reproduce` then expects.
-- *tracked*: a sweep of trials of `resnet18` on CIFAR-10, from a trial's start to its end as the
-  journal has them, tracked in MLflow; the accuracy is the validation rows'. *After them* come the
-  evaluations on test data, several in a process, and the end of the sweep.
+- *Trials* of `resnet18` on CIFAR-10 in one process, without Ray and tracking: from the request
+  until the artifact is stored, then the look at test data. The first also starts the card.
+- *Tracked*: a sweep of such trials, from a trial's start to its end as the journal has them,
+  tracked in MLflow; the accuracy is the validation rows'. *After them* come the evaluations on test
+  data, several in a process, and the end of the sweep.
+
+A part's last line says where, when and of which code its figures are.
 """
 
 
@@ -95,53 +111,54 @@ def spread(values: list[float]) -> str:
 
 
 def rates(
-    run: dict[str, Callable[[], object]], device: torch.device, effort: Effort
-) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Return images a second of each, in turn, and why others could not be measured."""
-    found: dict[str, list[float]] = {name: [] for name in run}
-    failed: dict[str, str] = {}
+    make: dict[str, Callable[[], Any]], device: torch.device, effort: Effort
+) -> tuple[dict[str, list[float]], list[str]]:
+    """Return images a second of what is made, in turn, and what is to be said of it."""
+    found: dict[str, list[float]] = {name: [] for name in make}
+    made: dict[str, Any] = {}
+    said = []
     for turn in range(effort.rounds + 1):
-        for name in [name for name in run if name not in failed]:
-            started = clock(device)
+        for name in list(found):
             try:
-                run[name]()
+                made[name] = made.get(name) or make[name]()
+                started = clock(device)
+                made[name].train_epoch()
+                taken = clock(device) - started
             except Exception as error:  # noqa: BLE001 - said in the page
-                failed[name] = reason_of(error)
+                del found[name]
+                said.append(f"- {name}: not measured: {reason_of(error)}")
                 continue
             if turn:
-                found[name].append(effort.steps * BATCH / (clock(device) - started))
-    return {name: values for name, values in found.items() if name not in failed}, failed
+                found[name].append(effort.steps * BATCH / taken)
+    told = {name: each.remarks() for name, each in made.items() if isinstance(each, Trainer)}
+    return found, said + [f"- {name}: {text}" for name, texts in told.items() for text in texts]
 
 
-def throughput(device: torch.device, effort: Effort) -> list[str]:
+def throughput(device: torch.device, effort: Effort, compiled: bool) -> list[str]:
     """Return the lines on ResNet-50."""
     arrays, info = training_images(None, effort.steps * BATCH)
-    trainers = {
-        name: Trainer(
-            "resnet50",
-            build_method({"ce": {}}),
-            arrays,
-            info,
-            _protocol("compiled" in name, effort.rounds + 1),
-            0,
-            device,
-            "bfloat16",
-            "recorded" in name,
-        )
-        for name in ("engine", "recorded", "compiled", "compiled and recorded")
-    }
-    loop = PlainLoop(
-        "resnet50", arrays, info, _protocol(False, effort.rounds + 1), 0, device, WORKERS
-    )
-    run: dict[str, Callable[[], object]] = {n: t.train_epoch for n, t in trainers.items()}
-    found, failed = rates({**run, "plain loop": loop.train_epoch}, device, effort)
+    epochs = effort.rounds + 1
+
+    def engine(name: str) -> Trainer:
+        method, protocol = build_method({"ce": {}}), _protocol("compiled" in name, epochs)
+        modes = "bfloat16", "recorded" in name
+        found = Trainer("resnet50", method, arrays, info, protocol, 0, device, *modes)
+        torch.backends.cudnn.allow_tf32 = True  # For the papers' loop; it changes no bfloat16.
+        return found
+
+    def plain() -> PlainLoop:
+        return PlainLoop("resnet50", arrays, info, _protocol(False, epochs), 0, device, WORKERS)
+
+    names = ("compiled", "compiled and recorded") if compiled else ("engine", "recorded")
+    make: dict[str, Callable[[], Any]] = {name: partial(engine, name) for name in names}
+    make["plain loop"] = plain
+    found, said = rates(make, device, effort)
     lines = ["| ResNet-50 | images a second | times the plain loop |", "| --- | ---: | ---: |"]
     for name, values in found.items():
-        plain = found.get("plain loop")
-        times = spread(list(np.asarray(values) / np.asarray(plain))) if plain else ""
+        base = found.get("plain loop")
+        times = spread(list(np.asarray(values) / np.asarray(base))) if base else ""
         lines.append(f"| {name} | {spread(values)} | {times} |")
-    said = [f"{name}: {remark}" for name, made in trainers.items() for remark in made.remarks()]
-    return [*lines, "", *(f"- {n}: not measured: {why}" for n, why in failed.items()), *said]
+    return [*lines, "", *said]
 
 
 def _protocol(compiled: bool, epochs: int) -> Protocol:
@@ -227,13 +244,18 @@ def _images(
         odd, even = slice(1, None, 2), slice(None, None, 2)
         parts = [RowArrays(arrays.values[each], arrays.labels[each]) for each in (even, odd)]
         return parts[0], parts[1], info
-    prepared = prepare("cifar10", data, SplitSpec(validation=5000), folder)
+    prepared = prepare(dataset(data), data, SplitSpec(), folder)
     search = prepared.search()
     return search.train, search.validation, prepared.info
 
 
+def dataset(data: Path) -> str:
+    """Return what sweeps call CIFAR-10 in a folder or an .npz file."""
+    return f"npz:{data.resolve()}" if data.suffix == ".npz" else "cifar10"
+
+
 def ended(*command: str) -> list[str]:
-    """Return the command, how it ended and the last line that it printed."""
+    """Return the command, how it ended and the last line that it printed, and what it faults."""
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=Path(__file__).parents[1],
@@ -242,21 +264,62 @@ def ended(*command: str) -> list[str]:
         text=True,
         check=False,
     )
-    last = [line for line in done.stdout.strip().splitlines() if not line.startswith("info")][-1:]
-    return [f"- `{' '.join(command)}`: exit code {done.returncode}; {''.join(last)}"]
+    lines = [line for line in done.stdout.strip().splitlines() if not line.startswith("info")]
+    faults = [line for line in lines if line.startswith(("FAILED", "ERROR", "FAIL"))]
+    told = f"- `{' '.join(command)}`: exit code {done.returncode}; {''.join(lines[-1:])}"
+    return [told, *(f"    - `{line[:200]}`" for line in faults)]
 
 
-def tracked(data: Path | None, epochs: int, trials: int, compiled: bool, graph: bool) -> list[str]:
+def trials(
+    device: torch.device, data: Path, epochs: int, count: int, compiled: bool, graph: bool
+) -> list[str]:
+    """Return the lines on trials in one process."""
+    lines = [
+        f"| trial of {epochs} epochs | seconds | accuracy | test, seconds | accuracy |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+    ]
+    protocol = protocol_from({**RECIPE, "epochs": epochs, "compile": compiled}).to_dict()
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = prepare(dataset(data), data, SplitSpec(), Path(folder) / "data")
+        store, task = ArtifactStore(Path(folder) / "store"), TaskData(prepared, device, graph)
+        for seed in range(count):
+            asked = StageRequest(
+                "train",
+                {"ls": {}},
+                str(prepared.directory),
+                "resnet18",
+                protocol,
+                seed,
+                precision="bfloat16",
+            )
+            started = clock(device)
+            run = open_stage(asked, store, task)
+            while run.epoch < run.epochs:
+                metrics = run.run_epoch()
+            found = run.finish(metrics)
+            stored = clock(device)
+            tested, _ = evaluate_on_test(store, "train", found.key, prepared, device)
+            training = f"{stored - started:.2f} | {metrics['val_acc']:.2%}"
+            testing = f"{clock(device) - stored:.2f} | {tested['acc']:.2%}"
+            lines.append(f"| {seed + 1} | {training} | {testing} |")
+            said = run.remarks()
+    return [*lines, "", *said]
+
+
+def tracked(data: Path, epochs: int, trials: int, compiled: bool, graph: bool) -> list[str]:
     """Return the lines on trials that are tracked."""
-    if data is None:
-        return ["Not measured: `--data` did not say where CIFAR-10 lies."]
+    # Not imported above: what needs neither Ray nor MLflow is measured without them.
+    from orchestrator.running.run import run_sweep
+    from orchestrator.storage.journal import read_events
+    from orchestrator.sweep.spec import parse_sweep
+
     with tempfile.TemporaryDirectory() as storage:
         text = SWEEP.format(
-            epochs=epochs,
+            dataset=json.dumps(dataset(data)),
+            protocol=json.dumps({**RECIPE, "epochs": epochs, "compile": compiled}),
             trials=trials,
-            compiled=str(compiled).lower(),
-            graph=str(graph).lower(),
-            data=data.resolve(),
+            graph=json.dumps(graph),
+            root=json.dumps(str(data.resolve())),
             storage=storage,
         )
         outcome = run_sweep(parse_sweep(text, "gpu"))
@@ -277,68 +340,112 @@ def tracked(data: Path | None, epochs: int, trials: int, compiled: bool, graph: 
     return [*header, *rows, "", told]
 
 
+def parts(options: argparse.Namespace) -> dict[str, Callable[[torch.device], list[str]]]:
+    """Return what gives the lines of each part on a device."""
+    effort = Effort(quick=True, steps=6, rounds=1) if options.quick else Effort()
+    epochs, count = (1, 1) if options.quick else (options.epochs, options.trials)
+    shape = options.data, epochs, count, options.compile, options.graph
+    marked = "-m", "gpu", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"
+    missing = ["Not measured: `--data` did not say where CIFAR-10 lies."]
+    return {
+        "Tests": lambda device: [
+            *ended("trainables.stages.probe", str(device)),
+            *ended("pytest", "tests/trainables", *marked),
+            *ended("orchestrator", "doctor"),
+        ],
+        "Rates": lambda device: throughput(device, effort, compiled=False),
+        "Rates, compiled": lambda device: throughput(device, effort, compiled=True),
+        "Heads": lambda device: heads(device, effort),
+        "Precision": lambda _: precision(options.data, max(1, epochs // 4), effort),
+        "Trials": lambda device: trials(device, *shape) if options.data else missing,
+        "Tracked": lambda _: tracked(*shape) if options.data else missing,
+    }
+
+
 def main() -> None:
     """Measure, print the page and write it if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="folder of CIFAR-10")
-    parser.add_argument("--epochs", type=int, default=20, help="of a tracked trial")
-    parser.add_argument("--trials", type=int, default=3, help="tracked")
-    parser.add_argument("--compile", action="store_true", help="the tracked trials, too")
-    parser.add_argument("--graph", action="store_true", help="record the tracked trials' steps")
+    parser.add_argument("--data", type=Path, help="folder of CIFAR-10, or an .npz file")
+    parser.add_argument("--epochs", type=int, default=20, help="of a trial")
+    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--compile", action="store_true", help="the trials, too")
+    parser.add_argument("--graph", action="store_true", help="record the trials' steps")
     parser.add_argument("--quick", action="store_true", help="a few steps of everything")
-    parser.add_argument("--out", type=Path, help="Markdown file to write")
-    parser.add_argument("--part", choices=PARTS, help="measure this alone; --out gets its lines")
+    parser.add_argument("--out", type=Path, help="Markdown file to write, or to write anew in part")
+    parser.add_argument("--parts", nargs="+", metavar="PART", help="such as Heads; else all")
+    parser.add_argument("--lines", type=Path, help=argparse.SUPPRESS)  # Of a single part.
     options = parser.parse_args()
-    device = default_device()
-    if device.type != "cuda":
+    every = list(parts(options))
+    if unknown := [name for name in options.parts or () if name not in every]:
+        parser.error(f"unknown part {unknown[0]!r}; there are: {', '.join(every)}")
+    if options.data:
+        status = find_reader(dataset(options.data), options.data).check()
+        if not status.present:
+            parser.error(f"--data: {status.detail}; {status.remedy}")
+    if not torch.cuda.is_available():  # Asked without a CUDA context, which only parts need.
         sys.exit("no card: torch sees no CUDA device here, so that nothing was measured")
-    if options.part:
-        text = "\n".join(measured(options, device))
-        (options.out or Path("/dev/stdout")).write_text(text, encoding="utf-8")
+    if options.lines:
+        text = "\n".join(measured(options, options.parts[0]))
+        options.lines.write_text(text, encoding="utf-8")
         return
-    text = "\n".join(["# On a GPU", "", EXPLANATION, describe(device), ""])
-    sys.stdout.write(text)
-    for name in PARTS:
-        part = "\n".join([f"\n## {name}", "", in_a_process(name), ""])
-        sys.stdout.write(part)
+    page = sections(options.out) if options.out else {}
+    for name in options.parts or every:
+        page[name] = in_a_process(name)
+        sys.stdout.write(f"## {name}\n\n{page[name]}\n\n")
         sys.stdout.flush()
-        text += part
         if options.out:
+            found = [f"## {part}\n\n{page[part]}\n" for part in every if part in page]
+            text = "\n".join(["# On a GPU\n", EXPLANATION, *found])
             options.out.write_text(text, encoding="utf-8")
 
 
-def measured(options: argparse.Namespace, device: torch.device) -> list[str]:
-    """Return the lines of a part, or why there are none."""
-    effort = Effort(quick=True, steps=6, rounds=1) if options.quick else Effort()
-    tests = ["-m", "gpu", "-q", "-p", "no:cacheprovider"]
-    shape = options.epochs, options.trials, options.compile, options.graph
-    parts: dict[str, Callable[[], list[str]]] = {
-        TESTS: lambda: [*ended("pytest", *tests), *ended("orchestrator", "doctor")],
-        RATES: lambda: throughput(device, effort),
-        MANY: lambda: heads(device, effort),
-        PRECISION: lambda: precision(options.data, max(1, options.epochs // 4), effort),
-        TRACKED: lambda: tracked(options.data, *shape),
-    }
+def sections(page: Path) -> dict[str, str]:
+    """Return the lines of each part of a page that was written before."""
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    _, *found = re.split(r"^## (.+)\n\n", text, flags=re.MULTILINE)
+    return {name: lines.strip() for name, lines in zip(found[::2], found[1::2], strict=True)}
+
+
+def measured(options: argparse.Namespace, part: str) -> list[str]:
+    """Return the lines of a part, or why there are none, and what they are of."""
+    started = time.monotonic()
     try:
-        lines = parts[options.part]()
+        lines = parts(options)[part](DEVICE)
     except Exception as error:  # noqa: BLE001 - it is said in the page
-        return [f"Not measured: {reason_of(error)}"]
-    most = torch.cuda.max_memory_allocated(device)
-    return [*lines, "", f"Most memory of the card: {most / 2**30:.2f} GiB."] if most else lines
+        lines = [f"Not measured: {reason_of(error)}"]
+    return [*lines, "", _told(options, time.monotonic() - started)]
+
+
+def _told(options: argparse.Namespace, seconds: float) -> str:
+    """Return where, when and of which code figures are."""
+    try:
+        where = describe(DEVICE)
+        most = f"{torch.cuda.max_memory_allocated(DEVICE) / 2**30:.2f} GiB of the card's memory"
+    except RuntimeError as error:  # A card that failed may not tell its name either.
+        where, most = reason_of(error), "unknown memory"
+    flags = [f" --{name}" for name in ("compile", "graph", "quick") if getattr(options, name)]
+    command = f"benchmarks/gpu.py --epochs {options.epochs} --trials {options.trials}"
+    when = datetime.now(UTC).strftime("%Y-%m-%d")
+    of = f"`{command}{''.join(flags)}` of {git_commit() or 'unknown code'}"
+    return f"{where}; {most} at most; {seconds:.0f} s on {when}; {of}."
 
 
 def in_a_process(part: str) -> str:
     """Return what a part gives in a process of its own, which it may end."""
     with tempfile.TemporaryDirectory() as folder:
         lines = Path(folder) / "lines"
-        command = [sys.executable, __file__, *sys.argv[1:], "--part", part, "--out", str(lines)]
+        command = [sys.executable, __file__, *sys.argv[1:], "--parts", part, "--lines", str(lines)]
+        process = subprocess.Popen(command, stdout=sys.stderr, start_new_session=True)
         try:
-            done = subprocess.run(command, check=False, timeout=LIMIT_SECONDS, stdout=sys.stderr)
+            process.wait(LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
+            # What it has started holds the card, too.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
             return f"Not measured: it took more than {LIMIT_SECONDS} seconds."
         if lines.exists():
             return lines.read_text(encoding="utf-8")
-        return f"Not measured: the process ended with exit code {done.returncode}."
+        return f"Not measured: the process ended with exit code {process.returncode}."
 
 
 if __name__ == "__main__":
