@@ -163,11 +163,12 @@ OTHERWISE: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("usual_first", [True, False])
 @pytest.mark.parametrize("name", REFINEMENTS.parameter_names("macal"))
-def test_whoever_may_be_trained_together_is_as_if_alone(name: str) -> None:
+def test_whoever_may_be_trained_together_is_as_if_alone(name: str, usual_first: bool) -> None:
     """Whichever setting two differ in: they are refused, or their figures are their own."""
     usual: dict[str, Any] = {"hidden": 10, "epochs": EPOCHS}
-    settings = [usual, {**usual, name: OTHERWISE[name]}]
+    settings = [usual, {**usual, name: OTHERWISE[name]}][:: 1 if usual_first else -1]
     alone, members = ([trainer("macal", 0, **own) for own in settings] for _ in range(2))
     try:
         together = HeadsTogether(members)
@@ -196,6 +197,9 @@ def test_whoever_may_be_trained_together_is_as_if_alone(name: str) -> None:
             {"zero_masked": True, "resample": "batch"},
         ),
         ("macal", {"restrict_gradient": True}, {"restrict_gradient": False}),
+        ("macal", {"epochs": 3}, {"epochs": 4}),
+        ("tst", {"epochs": 3}, {"epochs": 4}),
+        ("tst", {"latent_dim": 0}, {"latent_dim": 4}),
         ("vtst", {}, {}),
     ],
 )

@@ -85,7 +85,7 @@ def test_frozen_parameters_stand_still_against_momentum_and_decay(
 
 @pytest.mark.parametrize("groups", ["block", "stage"])
 def test_whole_groups_are_frozen_from_the_top(groups: str) -> None:
-    network = build_model("resnet8", 3, ImageShape(1, 8))
+    network = build_model("resnet20", 3, ImageShape(1, 8))
     scheme, found = ProgressivelyLayerPeeled(groups=groups), parameter_groups(network, groups)
     for epoch in (5, 3, 0):
         scheme.start_epoch(network, epoch, 6)
