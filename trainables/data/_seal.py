@@ -1,10 +1,11 @@
 """Law 1: a search trial cannot reach test data."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from trainables.common.errors import InputError
-from trainables.data._guard import seal_paths
+from trainables.data._guard import TestDataSealedError, seal_paths
 from trainables.data._prepare import raw_test_paths
 from trainables.data._prepared import MANIFEST, SUITES, TEST
 
@@ -46,9 +47,11 @@ def _targets(path: Path) -> list[Path]:
 
 
 def _suite_sources(suites: Path) -> list[Path]:
-    """Return where the sources of stored suites keep their images."""
-    return [
-        Path(source)
-        for manifest in sorted(suites.glob(f"*/{SUITE_MANIFEST}"))
-        for source in json.loads(manifest.read_text(encoding="utf-8"))["test_paths"]
-    ]
+    """Return where the sources of stored suites keep their images, but of those sealed already."""
+    sources: list[Path] = []
+    for manifest in sorted(suites.glob(f"*/{SUITE_MANIFEST}")):
+        # A process that goes on to another task sealed the sources together with the manifests.
+        with suppress(TestDataSealedError):
+            fields = json.loads(manifest.read_text(encoding="utf-8"))
+            sources += map(Path, fields["test_paths"])
+    return sources
