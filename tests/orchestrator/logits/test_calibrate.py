@@ -6,9 +6,12 @@ import io
 import json
 import os
 import pickle
+import re
 import resource
 import signal
+import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,9 +23,16 @@ from typer.testing import CliRunner
 from orchestrator.cli import main
 from orchestrator.cli._apply import apply
 from orchestrator.cli._calibrate import calibrate
-from orchestrator.logits.calibrate import Task, calibrate_table, plan_task
+from orchestrator.logits.calibrate import (
+    CalibrationCell,
+    CalibrationTable,
+    Task,
+    average_cell,
+    calibrate_table,
+    plan_task,
+)
 from orchestrator.logits.files import parse_rows, save_log_probs
-from orchestrator.logits.progress import shown_recipes
+from orchestrator.logits.progress import _Watch, shown_recipes
 from orchestrator.logits.scoring import score
 from trainables.calibrators import build_calibrator, cross_fit, load_calibrator
 from trainables.common.errors import InputError
@@ -209,6 +219,26 @@ def test_rows_to_fit_on_are_never_scored(npz, text, left):
     assert len(task.judge) == left
     assert len(task.fit) + left == 400
     assert not fitted & scored
+    start, stop = (int(end or 400) for end in text.split(":"))
+    for rows, kept in (
+        (task.fit, np.arange(start, stop)),
+        (task.judge, np.delete(np.arange(400), np.arange(start, stop))),
+    ):
+        for found, whole in zip((rows.logits, rows.labels), draw(), strict=True):
+            np.testing.assert_array_equal(found.numpy(), whole[kept])
+
+
+def test_a_file_of_two_parts_is_fitted_on_its_first_whichever_file_is_judged(tmp_path, npz):
+    (logits, labels), (others, theirs) = draw(40, seed=1), draw(30, seed=2)
+    arrays = {"logits_fit": logits, "labels_fit": labels}
+    np.savez(tmp_path / "two.npz", **arrays, logits_test=others, labels_test=theirs)
+    two, file = read_logits(tmp_path / "two.npz"), read_logits(npz)
+    for task, judged in ((plan_task(two), 30), (plan_task(file, None, two), 400)):
+        assert (len(task.fit), len(task.judge)) == (40, judged)
+        np.testing.assert_array_equal(task.fit.labels.numpy(), labels)
+    assert plan_task(file, None, two).name == "net"
+    assert len(plan_task(two, "0:10").judge) == 20
+    assert len(plan_task(two, None, file).fit) == 400
 
 
 def test_plan_task_refuses_what_makes_no_sense(tmp_path, npz):
@@ -224,7 +254,7 @@ def test_plan_task_refuses_what_makes_no_sense(tmp_path, npz):
 
 def test_the_table_holds_the_figures_of_each_calibrator(npz):
     task = plan_task(read_logits(npz), "0:200")
-    table = calibrate_table([task], ["ts", "cts", "vs"], ["ce", "cls"])
+    table = calibrate_table([task], ["ts", "cts", "vs"], ["ce", "cls"], bins=7)
     assert table.rows == [
         ("uncalibrated", ""),
         ("ts", "ce"),
@@ -236,8 +266,10 @@ def test_the_table_holds_the_figures_of_each_calibrator(npz):
         ("average", "cls"),
     ]
     fitted = build_calibrator("ts", "cls").fit(task.fit.logits, task.fit.labels)
-    expected = calibration_report(logits=fitted(task.judge.logits), labels=task.judge.labels)
+    judged = {"labels": task.judge.labels, "bins": 7}
+    expected = calibration_report(logits=fitted(task.judge.logits), **judged)
     cell = table.cell("net", "ts", "cls")
+    assert cell.seconds > 0
     assert cell.ece == pytest.approx(expected["ece"])
     assert cell.accuracy == pytest.approx(expected["acc"])
     assert cell.nll == pytest.approx(expected["nll"])
@@ -246,8 +278,45 @@ def test_the_table_holds_the_figures_of_each_calibrator(npz):
     assert table.cell("net", "vs").gain is None
     mean = np.mean([table.cell("net", c, "cls").ece for c in ("ts", "cts")])
     assert table.cell("net", "average", "cls").ece == pytest.approx(mean)
-    before = calibration_report(logits=task.judge.logits, labels=task.judge.labels)
+    before = calibration_report(logits=task.judge.logits, **judged)
     assert table.cell("net", "uncalibrated").ece == pytest.approx(before["ece"])
+
+
+def test_a_table_says_what_its_cells_hold():
+    nan = float("nan")
+    cells = [
+        [CalibrationCell(0.1, 0.5, 1.0, seconds=1.0), CalibrationCell(0.2, 0.75, 2.0, seconds=2.0)],
+        [CalibrationCell(0.05, 0.5, 0.5, 0.01), CalibrationCell(0.3, 0.25, 1.5, -0.05, note="odd")],
+        [CalibrationCell(0.04, 0.5, 0.5, 0.02), CalibrationCell(nan, nan, nan, note="no")],
+        [CalibrationCell(0.04, 0.5, 0.5, 0.02), CalibrationCell(0.03, 0.5, 0.5)],
+    ]
+    rows = [("uncalibrated", ""), ("ts", "ls"), ("vs", ""), ("ets", "ls")]
+    table = CalibrationTable(["a", "long name"], rows, cells)
+    assert table.cell("long name", "ts", "ls") is cells[1][1]
+    assert table.cell("a", "vs") is cells[2][0]
+    lines = table.lines()
+    assert [[part.strip() for part in line.split("|")[1:-1]] for line in lines[:1] + lines[2:]] == [
+        ["calibrator", "objective", "a", "long name", "average"],
+        ["uncalibrated", "", "10.00 (50.00)", "20.00 (75.00)", "15.00 (62.50)"],
+        ["ts", "ls", "5.00 (50.00) +1.00", "30.00 (25.00) -5.00 *", "17.50 (37.50) -2.00"],
+        ["vs", "", "4.00 (50.00) +2.00", "-", "-"],
+        ["ets", "ls", "4.00 (50.00) +2.00", "3.00 (50.00)", "3.50 (50.00)"],
+    ]
+    assert len({tuple(k for k, sign in enumerate(line) if sign == "|") for line in lines}) == 1
+    assert set(lines[1]) == set("| -")
+    assert table.notes() == ["* ts-ls on long name: odd", "* vs on long name: no"]
+    assert average_cell(cells[0]) == CalibrationCell(
+        pytest.approx(0.15), pytest.approx(0.625), pytest.approx(1.5), None, 3.0
+    )
+    entries = json.loads(table.to_json())
+    assert [(e["task"], e["calibrator"], e["objective"]) for e in entries[:3]] == [
+        ("a", "uncalibrated", ""),
+        ("long name", "uncalibrated", ""),
+        ("a", "ts", "ls"),
+    ]
+    assert entries[3]["gain"] == -0.05
+    assert (entries[5]["ece"], entries[5]["nll"], entries[5]["note"]) == (None, None, "no")
+    assert len(CalibrationTable(["a"], rows[:1], [cells[0][:1]]).lines()[0].split("|")) == 5
 
 
 def test_the_table_in_text(npz):
@@ -267,9 +336,12 @@ def test_the_table_in_text(npz):
     assert "+" in lines[-1] or "-" in lines[-1]
 
 
-def test_without_rows_to_fit_on_every_row_is_cross_fitted(npz):
+def test_without_rows_to_fit_on_every_row_is_cross_fitted(tmp_path, npz):
     rows = read_logits(npz).rows
-    table = calibrate_table([plan_task(read_logits(npz))], ["ts"], ["ce"])
+    table = calibrate_table([plan_task(read_logits(npz))], ["ts"], ["ce"], out=tmp_path / "out")
+    kept = load_calibrator(tmp_path / "out" / "net" / "ts-ce")
+    whole = build_calibrator("ts").fit(rows.logits, rows.labels)
+    assert torch.equal(kept(rows.logits), whole(rows.logits))
     held_out = cross_fit(lambda: build_calibrator("ts"), rows.logits, rows.labels)
     assert table.cell("net", "ts", "ce").ece == pytest.approx(score(held_out, rows.labels, 15)[0])
 
@@ -438,6 +510,22 @@ def test_progress_is_shown_of_what_takes_long_and_of_nothing_else(npz, monkeypat
         while not shown[1].getvalue() and time.monotonic() < deadline:
             time.sleep(0.01)
     assert "recipe 2 of 2: ts-cls on net" in shown[1].getvalue()
+    before = threading.active_count()
+    with shown_recipes(Console(file=shown[0]), 2):
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+    assert re.fullmatch(r"(recipe 0 of 2: uncalibrated rows · 0:00:\d\d\n)?", shown[0].getvalue())
+
+
+def test_progress_begins_with_the_uncalibrated_rows(monkeypatch):
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("orchestrator.logits.progress.time", clock)
+    now = 100.0
+    watch = _Watch(Console(file=io.StringIO()), 3)
+    now = 161.4
+    assert watch._line().plain == "recipe 0 of 3: uncalibrated rows · 0:01:01"
+    watch.begin("ts-ce on net")
+    assert watch._line().plain == "recipe 1 of 3: ts-ce on net · 0:01:01"
 
 
 def test_fit_on_another_file(tmp_path, npz, command):
@@ -460,6 +548,7 @@ def test_fit_on_another_file(tmp_path, npz, command):
         ("apply", "nowhere", "net.npz", "--out", "x.csv"),
         ("apply", "nowhere", "net.npz", "--out", "net.npz/x.npz"),
         ("calibrate", "net.npz", "--with", "ts", "--out", "net.npz"),
+        ("calibrate", "net.npz", "--with", "ts", "--out", "s3://bucket/x"),
     ],
 )
 def test_wrong_input_is_an_input_error(npz, command, monkeypatch, words):

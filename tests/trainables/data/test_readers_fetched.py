@@ -20,12 +20,14 @@ from trainables.data import (
     PreparedData,
     SplitSpec,
     find_reader,
+    missing_download,
     prepare,
     read_source,
 )
 from trainables.data import _rows as rows_module
 from trainables.data import _stored as stored_module
 from trainables.data import imagenet as imagenet_module
+from trainables.data._prepare import raw_test_paths
 from trainables.data.cub200 import Cub200Reader
 from trainables.data.tiny_imagenet import TinyImageNetReader
 
@@ -137,6 +139,7 @@ def test_cub(cub200: Path) -> None:
         expected = image.resize((256, 256), Image.Resampling.BILINEAR)
     np.testing.assert_array_equal(test.values[4], np.asarray(expected))
     assert found.info.inputs.shape == ImageShape(3, 224)
+    assert raw_test_paths(cub200 / "prepared") == find_reader("cub200", cub200).test_paths()
     assert DatasetInfo.from_dict(found.info.to_dict()) == found.info
 
 
@@ -236,6 +239,18 @@ def test_tiny_imagenet_wrong_size(tiny: Path) -> None:
     draw_image(path, 63, 64, 0)
     with pytest.raises(InputError, match=r"_3\.JPEG is 63 x 64 pixels, expected are 64 x 64"):
         prepared_from("tiny-imagenet", tiny)
+
+
+@pytest.mark.parametrize(
+    ("name", "sealed"),
+    [
+        ("tiny-imagenet", ["tiny-imagenet-200/val", "tiny-imagenet-200.zip"]),
+        ("imagenet", ["imagenet/val"]),
+        ("cub200", ["CUB_200_2011/images", "CUB_200_2011.tgz"]),
+    ],
+)
+def test_what_holds_test_images_is_sealed(name: str, sealed: list[str], tmp_path: Path) -> None:
+    assert find_reader(name, tmp_path).test_paths() == [tmp_path / place for place in sealed]
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -389,7 +404,14 @@ def packed(
 def test_an_intact_archive_is_unpacked(packed: tuple[str, Path, Path]) -> None:
     name, root, _ = packed
     assert find_reader(name, root).check().present
+    assert missing_download(name, root, SplitSpec()) == ""
     assert prepared_from(name, root).info.num_classes == 3
+    train, test = find_reader(name, root).labels()
+    source = read_source(name, root, download=False)
+    np.testing.assert_array_equal(train, source.train.labels)
+    np.testing.assert_array_equal(test, source.test.labels)
+    with pytest.raises(InputError, match=f"'{name}': split train_limit=2"):
+        missing_download(name, root, SplitSpec(validation=3, train_limit=2))
 
 
 def test_an_archive_with_a_wrong_checksum_is_refused(packed: tuple[str, Path, Path]) -> None:

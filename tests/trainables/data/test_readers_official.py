@@ -44,6 +44,7 @@ def test_names_are_those_of_the_files():
         ("cifar10-lt:0.5", "ratio '0.5' is outside"),
         ("cifar100-lt:many", "ratio 'many' is outside"),
         ("cifar10-lt:nan", "ratio 'nan' is outside"),
+        ("cifar10-lt:inf", "ratio 'inf' is outside"),
     ],
 )
 def test_wrong_name(name: str, text: str, tmp_path: Path):
@@ -125,6 +126,25 @@ def test_cifar_long_tail(cifar, ratio: str):
     assert_same(source.test, test)
     again = read_source(f"{name}-lt{ratio}", root, download=False)
     assert again.fingerprint == source.fingerprint
+    assert_same(read_source(f"{name}-lt:1", root, download=False).train, train)
+
+
+def test_what_holds_test_images_is_sealed(cifar, svhn, fashion):
+    name, root, _, _ = cifar
+    kind = KINDS[name]
+    expected = {
+        name: [kind.test_list[0][0], kind.filename],
+        f"{name}-lt:4": [kind.test_list[0][0], kind.filename],
+        "svhn": ["test_32x32.mat"] * 2,
+        "fashion-mnist": [
+            f"t10k-{of}-ubyte{ending}"
+            for ending in ("", ".gz")
+            for of in ("images-idx3", "labels-idx1")
+        ],
+    }
+    for dataset, names in expected.items():
+        assert [path.name for path in find_reader(dataset, root).test_paths()] == names
+    assert len(find_reader(name, root).files()) == len(kind.train_list) + 2
 
 
 @pytest.mark.parametrize(

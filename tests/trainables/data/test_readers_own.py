@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 
 from trainables.common.errors import InputError
 from trainables.data import SplitSpec, find_reader, prepare, read_source
+from trainables.data._files import is_image
 from trainables.data._images import image_statistics
 
 
@@ -164,6 +165,33 @@ def test_folder_of_grey_images_stays_grey(folder: Path):
     assert read_source(f"folder:{folder}", "unused").train.values.shape == (12, 5, 7, 1)
 
 
+def test_folder_passes_over_what_is_hidden_or_no_image(folder: Path):
+    for place in ("train", "test"):
+        (folder / place / ".thumbs").mkdir()
+        (folder / place / "notes.txt").write_text("?")
+    for name in (".hidden.png", "notes.txt"):
+        (folder / "train" / "cat" / name).write_text("?")
+    (folder / "train" / "cat" / "folder.png").mkdir()
+    image = Image.open(folder / "train" / "cat" / "5.png")
+    image.save(folder / "train" / "cat" / "6.PNG")
+    source = read_source(f"folder:{folder}", "unused")
+    assert (len(source.train), len(source.test)) == (13, 4)
+    np.testing.assert_array_equal(source.train.values[6], np.asarray(image))
+    status = find_reader(f"folder:{folder}", "unused").check()
+    assert status.detail.endswith("2 classes, 13 training and 4 test images")
+
+
+def test_every_image_is_in_a_folders_signature(folder: Path):
+    reader = find_reader(f"folder:{folder}", "unused")
+    seen = {reader.signature()}
+    for path in sorted(folder.rglob("*.png")):
+        path.write_bytes(path.read_bytes() + b"x")
+        seen.add(reader.signature())
+    assert len(seen) == 17
+    path.rename(path.with_name("other.png"))
+    assert reader.signature() not in seen
+
+
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK"])
 @pytest.mark.parametrize("name", ["train/cat/0", "train/dog/3"])
 def test_folder_of_mixed_modes_becomes_rgb(folder: Path, mode: str, name: str):
@@ -184,7 +212,31 @@ def _write_deep(path: Path) -> None:
     Image.fromarray(np.full((5, 7), 40000, np.uint16)).save(path)
 
 
+def _write_numbers(path: Path, kind: type) -> None:
+    path.with_suffix(".png").unlink()
+    Image.fromarray(np.full((5, 7), 3, kind)).save(path)
+
+
+@pytest.mark.parametrize(
+    "ending", [".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp", ".JPG"]
+)
+def test_what_counts_as_an_image(tmp_path: Path, ending: str):
+    for name in ("a", ".a"):
+        (tmp_path / f"{name}{ending}").write_text("")
+    assert is_image(tmp_path / f"a{ending}")
+    assert not is_image(tmp_path / f".a{ending}")
+    assert not is_image(tmp_path / f"b{ending}")
+
+
 FOLDER_FAULTS = {
+    "whole numbers": (
+        lambda f: _write_numbers(f / "train/dog/1.tif", np.int32),
+        "train/dog/1.tif has image mode I, allowed is 8 bits",
+    ),
+    "floating numbers": (
+        lambda f: _write_numbers(f / "train/dog/1.tif", np.float32),
+        "train/dog/1.tif has image mode F, allowed is 8 bits",
+    ),
     "wrong mode": (lambda f: _write_deep(f / "train/dog/1.png"), "train/dog/1.png has image mode"),
     "truncated": (lambda f: _shorten(f / "test/cat/1.png"), "test/cat/1.png cannot be read"),
     "no image": (lambda f: (f / "test/cat/1.png").write_text("?"), "test/cat/1.png cannot be read"),
@@ -302,6 +354,11 @@ def test_the_side_is_the_median_of_the_training_images(folder: Path):
         _draw(path, 12 + number, 40, "RGB")
     _draw(folder / "test/cat/0.png", 900, 900, "RGB")
     assert read_source(f"folder:{folder}", "unused").info.inputs.size == (17, 17)
+    # Of all images, now 14 to 23, where the split has yet to choose those of the test.
+    lay_flat(folder)
+    for number in (0, 1):
+        (folder / "cat" / f"{number}.png").unlink()
+    assert read_source(f"folder:{folder}", "unused").info.inputs.size == (18, 18)
 
 
 def test_large_images_of_unequal_size_become_224(folder: Path):

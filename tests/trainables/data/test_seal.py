@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from trainables.data import PreparedData, SplitSpec, prepare
+from trainables.data._guard import INHERITED
 
 SCRIPT = Path(__file__).with_name("seal_attempts.py")
 NAMES = re.findall(r"@attempt\ndef (\w+)", SCRIPT.read_text(encoding="utf-8"))
@@ -88,6 +89,52 @@ print("clean")
     lines = run_python("-c", script).splitlines()
     assert lines[0].startswith("2 arrays of test data")
     assert lines[1:] == ["sealed all the same", "clean"]
+
+
+def test_arrays_of_a_source_are_noticed_if_they_are_test_data(
+    archive, write_npz, digits: PreparedData
+):
+    script = f"""
+from trainables.data import PreparedData, TestDataSealedError, read_source, seal_test_data
+source = read_source({write_npz(archive)!r}, ".")
+train, test = source.train, source.test
+data = PreparedData.open({str(digits.directory)!r})
+del source
+
+def seal():
+    try:
+        seal_test_data(data.directory)
+        print("clean")
+    except TestDataSealedError as error:
+        print(error)
+
+seal()
+del test
+seal()
+data.verify()
+for place in ("test", "tests", "search"):
+    try:
+        print(len(open(data.directory / place / "labels.npy", "rb").read()))
+    except (TestDataSealedError, FileNotFoundError) as error:
+        print(type(error).__name__)
+"""
+    first, second, *opened = run_python("-c", script).splitlines()
+    assert first.startswith("2 arrays of test data")
+    assert second == "clean"
+    # What only begins like a sealed folder is none.
+    assert opened == ["TestDataSealedError", "FileNotFoundError", "FileNotFoundError"]
+
+
+def test_a_child_of_a_process_that_sealed_no_file_is_sealed_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(INHERITED, "")
+    script = """
+from trainables.data import TestDataSealedError, read_source
+try:
+    read_source("digits", ".")
+except TestDataSealedError:
+    print("sealed")
+"""
+    assert run_python("-c", script) == "sealed\n"
 
 
 def test_raw_files_and_missing_paths(tmp_path: Path):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainables.data import SplitSpec
@@ -99,6 +99,7 @@ def test_every_row_is_equally_likely():
     least=st.integers(0, 1),
     spare=st.integers(0, 1),
 )
+@example(counts=[30, 29, 1, 1, 1, 1], share=3 / 57, least=1, spare=0)  # Two can give back.
 def test_allot(counts: list[int], share: float, least: int, spare: int):
     available = np.array(counts)
     high = np.maximum(available - spare, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -72,6 +73,7 @@ def test_labels_are_names_for_metrics(name: str, label: str) -> None:
         (["ood-npz:a/x.npz", "ood-folder:b/x"], "are both called 'ood-x'"),
         (["ood-svhn", "ood-svhn"], "are both called 'ood-svhn'"),
         (["bins"], "unknown suite 'bins'; there are: bins-"),
+        (["bins-1000000"], "unknown suite 'bins-1000000'; there are: bins-"),
         (["bins-0"], "unknown suite 'bins-0'; there are: bins-"),
     ],
 )
@@ -198,6 +200,10 @@ OFFICIAL_FAULTS = {
     "no labels": (lambda f: (f / "labels.npy").unlink(), "labels.npy cannot be read"),
     "short labels": (_save("labels", lambda y: y[:-1]), "labels.npy is uint8 (99,), expected"),
     "other labels": (_save("labels", np.sort), "differs between severities"),
+    "one label too high": (
+        _save("labels", lambda y: np.where(y == 9, 10, y)),
+        "holds labels outside 0..9",
+    ),
     "high labels": (_save("labels", lambda y: y + 90), "holds labels outside 0..9"),
     "pickled": (_save("fog", lambda x: x.astype(object)), "fog.npy cannot be read"),
 }
@@ -327,6 +333,31 @@ def test_colours_become_grey_and_transparency_goes(make_task: MakeTask) -> None:
     weights = np.array([0.299, 0.587, 0.114])
     assert np.abs(grey[..., 0] - colours[..., :3] @ weights).max() < 1.5
     np.testing.assert_array_equal(fitted(grey, form), grey)
+    np.testing.assert_array_equal(fitted(colours[..., [0, 3]], form), colours[..., :1])
+    np.testing.assert_array_equal(
+        fitted(colours[..., [0, 3]], make_task().info.inputs), colours[..., [0, 0, 0]]
+    )
+
+
+def test_a_suites_names_and_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = find_suite("ood-npz:own.npz", "raw")
+    assert own.full_name() == f"ood-npz:{tmp_path / 'own.npz'}"
+    assert own.test_paths() == [tmp_path / "own.npz"]
+    official = find_suite("cifar100-c", "raw")
+    folder, archive = tmp_path / "raw" / "CIFAR-100-C", tmp_path / "raw" / "CIFAR-100-C.tar"
+    assert official.test_paths() == [folder, archive]
+    assert str(archive) in official.missing_download()
+    before = official.signature()
+    folder.mkdir(parents=True)
+    assert official.missing_download() == ""
+    (folder / "labels.npy").write_bytes(b"")
+    assert official.signature() != before
+    shutil.rmtree(folder)
+    archive.write_bytes(b"")
+    assert official.missing_download() == ""
+    assert "svhn" in find_suite("ood-svhn", "raw").missing_download()
+    assert find_suite("bins-999999", "raw").test_paths() == []
 
 
 def test_ood_metrics_are_those_of_the_largest_probability(
