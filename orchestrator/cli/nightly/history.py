@@ -27,6 +27,8 @@ def history(
     judged = judged_nights(benchmark)
     records = [record for record, _ in judged]
     known = all_cells(records)
+    if not known:
+        raise InputError(f"{benchmark.name} has no figures in any night: all recipes failed")
     cells = [named for text in cell for named in matching_cells(text, known)] if cell else known
     alarmed = defaultdict(list)
     for number, (_, verdict) in enumerate(judged):

@@ -47,9 +47,9 @@ def run(
     if night is not None and not NIGHT.fullmatch(night):
         raise InputError(f"--night: {night!r} is not YYYY-MM-DD or YYYY-MM-DD.N")
     known = nightly.installation(benchmark)
-    if not at:
-        at, time_zone = (known.at, known.time_zone) if known else ("00:00", None)
-    name = night or nightly.make_schedule(at, time_zone).night_of(datetime.now(UTC))
+    if known and not at:
+        at, time_zone = known.at, time_zone or known.time_zone
+    name = night or nightly.make_schedule(at or "00:00", time_zone).night_of(datetime.now(UTC))
     try:
         if job_server is not None:
             return _submit(benchmark, name, job_server)

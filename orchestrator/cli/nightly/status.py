@@ -52,9 +52,9 @@ def _trends(book: nightly.Book, metric: str, nights: int) -> Table:
     """Return one metric's series of every recipe, drawn in a line each."""
     records = [record for record, _ in book.judged()][-nights:]
     table = _table("recipe", "task", f"{metric}, {len(records)} nights", "last")
-    known = all_cells(records[-1:])
+    known = all_cells(records)
     cells = [cell for cell in known if cell.metric == metric]
-    if records and not cells:
+    if known and not cells:
         metrics = ", ".join(dict.fromkeys(cell.metric for cell in known))
         raise InputError(f"--metric: {metric!r} is not recorded; there are: {metrics}")
     for cell in cells:

@@ -89,16 +89,17 @@ def preview(request: Request) -> str:
 def install(request: Request, out: Path | None = None) -> list[str]:
     """Write and activate the schedule of a benchmark; one that is there is replaced.
 
-    Returns what was done, a line each. ``out`` is where the manifests of ``kubernetes`` go.
+    What is refused beforehand leaves that. Returns what was done, a line each. ``out`` is where the
+    manifests of ``kubernetes`` go.
 
     Raises:
         InputError: If the scheduler is not there or refuses.
     """
     nightly, starter, namespace = request.nightly, _starter(request), ""
-    entry = request.entry()
+    entry, text = request.entry(), preview(request)
+    _require(starter)
     uninstall(nightly)
     if request.scheduler == "kubernetes":
-        text = request.manifests(entry)
         lines = _apply(text, out or nightly.folder / "kubernetes.yaml")
         namespace = request.cluster.namespace if request.cluster else ""
     else:
@@ -144,6 +145,14 @@ def _starter(request: Request) -> str:
     return str(request.scheduler)
 
 
+def _require(starter: str) -> None:
+    """Refuse a scheduler of this machine that is not there."""
+    if starter == "systemd" and not _has_systemd():
+        raise InputError("no systemd of this user answers here; use --with cron, or --print")
+    if starter == "cron":
+        _read_crontab()
+
+
 def with_entry(table: str, entry: entries.Entry) -> str:
     """Return a crontab with the entry in it, once; all other lines stay as they are."""
     rest = without_entry(table, entry.name)
@@ -183,8 +192,6 @@ def _write_crontab(table: str) -> None:
 
 
 def _start_timer(entry: entries.Entry) -> list[str]:
-    if not _has_systemd():
-        raise InputError("no systemd of this user answers here; use --with cron, or --print")
     files = {_unit_folder() / name: text for name, text in entries.systemd_units(entry).items()}
     for path, text in files.items():
         write_text(path, text)

@@ -21,11 +21,19 @@ import pytest
 import yaml
 
 from orchestrator.cli import main
-from orchestrator.nightly import KubernetesOptions, Nightly, installation, load_nightly
+from orchestrator.nightly import (
+    Installation,
+    KubernetesOptions,
+    Nightly,
+    Schedule,
+    installation,
+    load_nightly,
+)
 from orchestrator.nightly.schedule.entry import (
     Entry,
     crontab_block,
     kubernetes_manifests,
+    kubernetes_name,
     make_entry,
     systemd_units,
 )
@@ -50,10 +58,22 @@ def odd_entry(make_benchmark: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return make_entry(load_nightly(path), "02:30", None)
 
 
-def test_the_entry_is_this_python_in_this_folder(odd_entry: Entry) -> None:
-    assert odd_entry.command[:4] == (sys.executable, "-P", "-m", "orchestrator")
+def test_the_entry_is_this_python_in_this_folder(
+    odd_entry: Entry, make_benchmark: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = (sys.executable, "-P", "-m", "orchestrator", "nightly", "run")
+    file = str(Path.cwd() / "nightly.yaml")
+    assert odd_entry.command == (*run, file, "--at", "02:30", "--quiet")
     assert odd_entry.directory == Path.cwd()
     assert odd_entry.directory.name == ODD
+    benchmark = make_benchmark()
+    assert odd_entry.log == benchmark.folder / "schedule.log"
+    entry = make_entry(benchmark, "23:30", BERLIN, ["--address", "auto"])
+    options = ("--at", "23:30", "--time-zone", BERLIN, "--address", "auto", "--quiet")
+    assert entry.command == (*run, str(benchmark.path), *options)
+    assert (entry.hours, entry.minute, entry.time_zone) == ((23,), 30, BERLIN)
+    monkeypatch.setattr(Schedule, "in_a_gap", lambda *_: True)
+    assert entry.hours == (23, 0)
 
 
 def test_a_control_character_is_refused(make_benchmark: Make) -> None:
@@ -87,6 +107,9 @@ def test_a_crontab_keeps_its_other_lines_and_the_entry_once(odd_entry: Entry) ->
     assert with_entry(once, odd_entry) == once
     both = with_entry(once, other)
     assert without_entry(both, "other") == once
+    assert without_entry(f"{both}2 2 * * * false\n", odd_entry.name) == (
+        f"{table}\n{crontab_block(other)}2 2 * * * false\n"
+    )
     assert without_entry(once, odd_entry.name) == table + "\n"
 
 
@@ -117,6 +140,23 @@ def analyse(tmp_path: Path, files: dict[str, str]) -> subprocess.CompletedProces
 def test_systemd_verifies_the_units(odd_entry: Entry, tmp_path: Path, zone: str | None) -> None:
     found = analyse(tmp_path, systemd_units(replace(odd_entry, time_zone=zone)))
     assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_systemd_is_told_where_what_and_when(odd_entry: Entry) -> None:
+    entry = replace(odd_entry, command=("/bin/true",), directory=Path("/a %"), at="04:05")
+    assert systemd_units(replace(entry, time_zone=BERLIN)) == {
+        "calsweep-nightly-told.service": (
+            "[Unit]\nDescription=calsweep nightly benchmark told\n\n"
+            '[Service]\nType=oneshot\nWorkingDirectory=/a %%\nExecStart="/bin/true"\n'
+        ),
+        "calsweep-nightly-told.timer": (
+            "[Unit]\nDescription=Starts the calsweep nightly benchmark told\n\n"
+            f"[Timer]\nOnCalendar=*-*-* 04:05:00 {BERLIN}\nAccuracySec=1s\nPersistent=true\n\n"
+            "[Install]\nWantedBy=timers.target\n"
+        ),
+    }
+    timer = systemd_units(entry)["calsweep-nightly-told.timer"]
+    assert "OnCalendar=*-*-* 04:05:00\n" in timer
 
 
 def test_systemd_notices_a_broken_unit(odd_entry: Entry, tmp_path: Path) -> None:
@@ -157,7 +197,7 @@ def valid(name: str, document: dict[str, Any]) -> None:
 @pytest.fixture
 def kubernetes(make_benchmark: Make) -> list[dict[str, Any]]:
     """Return the manifests as a reader of YAML sees them."""
-    benchmark = make_benchmark(sweep={"name": "Big_bench.2"})
+    benchmark = make_benchmark(sweep={"name": "Big_bench.2"}, keep=7)
     options = KubernetesOptions("registry.example.org/calsweep:1", "data", "research")
     text = kubernetes_manifests(benchmark, make_entry(benchmark, "02:30", BERLIN), options)
     return list(yaml.safe_load_all(text))
@@ -170,7 +210,10 @@ def test_the_kubernetes_manifests_fit_their_schemas(kubernetes: list[dict[str, A
     files = by_kind["ConfigMap"]["data"]
     job = yaml.safe_load(files["rayjob.yaml"])
     valid("rayjob.json", job)
-    assert "--at 02:30 --time-zone Europe/Berlin" in job["spec"]["entrypoint"]
+    run = "calsweep nightly run /calsweep-nightly/nightly.yaml --at 02:30 --time-zone Europe/Berlin"
+    assert job["spec"]["entrypoint"] == f"cd /calsweep && {run} --address auto --quiet"
+    assert by_kind["CronJob"]["spec"]["timeZone"] == BERLIN
+    assert {d["metadata"]["name"] for d in kubernetes} == {"calsweep-big-bench-2"}
     assert all(d["metadata"]["namespace"] == "research" for d in [*kubernetes, job])
     allowed = by_kind["Role"]["rules"]
     assert allowed == [
@@ -207,7 +250,8 @@ def test_the_file_in_kubernetes_is_the_same_benchmark(
     path.write_text(settings["nightly.yaml"])
     there = load_nightly(path)
     assert there.fingerprint == make_benchmark(sweep={"name": "Big_bench.2"}).fingerprint
-    assert there.sweep.storage == "/calsweep/storage"
+    assert (there.sweep.storage, there.sweep.data_root) == ("/calsweep/storage", "/calsweep/data")
+    assert there.model.keep == 7
 
 
 def test_a_login_does_not_get_into_a_manifest(
@@ -250,20 +294,24 @@ TEXTS = [ODD, "a: [b] # {c}", "\U0001f600 \u00e9 \x7f", "two\nlines", "'", "yes"
 @pytest.mark.parametrize("text", TEXTS)
 def test_what_manifests_hold_stays_text(make_benchmark: Make, text: str) -> None:
     benchmark = make_benchmark()
-    options = KubernetesOptions(text, text, text, text)
+    options = KubernetesOptions(
+        *(f"{text}{place}" for place in ("image", "claim", "space", "tool"))
+    )
     manifests = kubernetes_manifests(benchmark, make_entry(benchmark, "02:30", None), options)
     documents = {document["kind"]: document for document in yaml.safe_load_all(manifests)}
     pod = documents["CronJob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    assert pod["containers"][0]["image"] == text
-    assert documents["Role"]["metadata"]["namespace"] == text
+    assert pod["containers"][0]["image"] == f"{text}tool"
+    assert documents["Role"]["metadata"]["namespace"] == f"{text}space"
     job = yaml.safe_load(documents["ConfigMap"]["data"]["rayjob.yaml"])
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
-    assert head["containers"][0]["image"] == text
-    assert head["volumes"][0]["persistentVolumeClaim"] == {"claimName": text}
+    assert head["containers"][0]["image"] == f"{text}image"
+    assert head["volumes"][0]["persistentVolumeClaim"] == {"claimName": f"{text}claim"}
 
 
 def test_a_name_that_kubernetes_cannot_take_is_refused(make_benchmark: Make) -> None:
-    benchmark = make_benchmark(sweep={"name": "n" * 60})
+    assert kubernetes_name("_Big__bench.2-") == "calsweep-big-bench-2"
+    assert kubernetes_name("n" * 40) == f"calsweep-{'n' * 40}"
+    benchmark = make_benchmark(sweep={"name": "n" * 41})
     entry = make_entry(benchmark, "02:30", None)
     with pytest.raises(InputError, match="cannot name things in Kubernetes"):
         kubernetes_manifests(benchmark, entry, KubernetesOptions("i", "c"))
@@ -323,19 +371,126 @@ def test_cron_is_installed_replaced_and_removed(
 
 
 def test_systemd_is_installed_and_removed(
-    make_benchmark: Make, no_programs: Path, tmp_path: Path
+    make_benchmark: Make, no_programs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls = tmp_path / "calls"
     program(no_programs, "systemctl", f'echo "$@" >> "{calls}"')
     benchmark = make_benchmark()
-    assert main(["nightly", "install", str(benchmark.path), "--at", "02:00"]) == 0
     folder = tmp_path / "config/systemd/user"
-    names = {path.name for path in folder.iterdir()}
-    assert names == {"calsweep-nightly-told.service", "calsweep-nightly-told.timer"}
-    assert "--user enable --now calsweep-nightly-told.timer" in calls.read_text()
+    folder.mkdir(parents=True)
+    other = folder / "calsweep-nightly-told.2.timer"
+    other.touch()
+    zone = ["--time-zone", BERLIN]
+    assert main(["nightly", "install", str(benchmark.path), "--at", "02:00", *zone]) == 0
+    entry = make_entry(benchmark, "02:00", BERLIN)
+    units = {folder / name: text for name, text in systemd_units(entry).items()}
+    assert {path: path.read_text() for path in folder.iterdir()} == {**units, other: ""}
+    assert capsys.readouterr().out.count("wrote ") == 2
+    known = Installation("systemd", "02:00", BERLIN)
+    assert installation(benchmark) == known
+    timer = "calsweep-nightly-told.timer"
+    there, reload = "--user show-environment", "--user daemon-reload"
+    started = [reload, f"--user enable --now {timer}", f"--user restart {timer}"]
+    assert [call for call in calls.read_text().splitlines() if call != there] == started
+    calls.unlink()
+    assert main(["nightly", "uninstall", str(benchmark.path)]) == 0
+    assert list(folder.iterdir()) == [other]
+    assert capsys.readouterr().out == "removed the systemd timer\n"
+    stopped = [there, f"--user disable --now {timer}", reload]
+    assert calls.read_text().splitlines() == stopped
+    assert installation(benchmark) is None
+
+
+def test_units_are_removed_where_systemd_is_away_and_its_refusal_is_told(
+    make_benchmark: Make,
+    no_programs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = tmp_path / "home/.config/systemd/user"
+    folder.mkdir(parents=True)
+    (folder / "calsweep-nightly-told.timer").touch()
+    benchmark = make_benchmark()
     assert main(["nightly", "uninstall", str(benchmark.path)]) == 0
     assert list(folder.iterdir()) == []
-    assert "--user disable --now calsweep-nightly-told.timer" in calls.read_text()
+    refuse = 'if [ "$2" = enable ]; then echo "not today" >&2; exit 1; fi'
+    program(no_programs, "systemctl", refuse)
+    assert main(["nightly", "install", str(benchmark.path), "--at", "02:00"]) == 2
+    assert "systemctl enable failed: not today" in capsys.readouterr().err
+    assert installation(benchmark) is None
+
+
+@pytest.mark.parametrize("starter", ["cron", "systemd"])
+def test_ray_has_this_machine_submit_the_night(
+    make_benchmark: Make,
+    no_programs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    starter: str,
+) -> None:
+    monkeypatch.setenv("TABLE", str(tmp_path / "table"))
+    program(no_programs, "crontab", FAKE_CRONTAB)
+    program(no_programs, "systemctl", f"exit {0 if starter == 'systemd' else 1}")
+    benchmark = make_benchmark()
+    server = ["--job-server", "http://127.0.0.1:8265"]
+    install = ["nightly", "install", str(benchmark.path), "--at", "02:00", "--with", "ray"]
+    assert main([*install, *server]) == 0
+    entry = make_entry(benchmark, "02:00", None, server)
+    service = tmp_path / "config/systemd/user/calsweep-nightly-told.service"
+    if starter == "cron":
+        assert (tmp_path / "table").read_text() == crontab_block(entry)
+    else:
+        assert service.read_text() == systemd_units(entry)[service.name]
+    assert service.exists() == (starter == "systemd")
+    assert installation(benchmark) == Installation("ray", "02:00")
+
+
+@pytest.mark.parametrize("asked", ["cron", "systemd", "kubernetes"])
+def test_a_preview_is_what_would_be_written_and_writes_nothing(
+    make_benchmark: Make,
+    no_programs: Path,
+    tmp_path: Path,
+    asked: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    benchmark = make_benchmark()
+    options = ["--address", "auto"]
+    entry = make_entry(benchmark, "02:00", None, options)
+    units = systemd_units(entry).items()
+    cluster = ["--image", "i", "--claim", "c", "--namespace", "s", "--kubectl-image", "k"]
+    expected = {
+        "cron": crontab_block(entry),
+        "systemd": "\n".join(f"# {name}\n{text}" for name, text in units),
+        "kubernetes": kubernetes_manifests(benchmark, entry, KubernetesOptions("i", "c", "s", "k")),
+    }
+    show = ["nightly", "install", str(benchmark.path), "--at", "02:00", "--with", asked, "--print"]
+    assert main([*show, *options, *cluster, "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out == expected[asked]
+    assert not (tmp_path / "out").exists()
+    assert installation(benchmark) is None
+    assert not benchmark.folder.exists()
+
+
+def test_a_crontab_that_cannot_be_read_or_written_is_left(
+    make_benchmark: Make,
+    no_programs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = tmp_path / "table"
+    table.write_text("1 1 * * * true\n")
+    monkeypatch.setenv("TABLE", str(table))
+    install = ["nightly", "install", str(make_benchmark().path), "--at", "02:00", "--with", "cron"]
+    for option, expected in (("-l", "crontab -l failed: broken"), ("-", "cron refuses the entry")):
+        refuse = f'if [ "$1" = "{option}" ]; then echo broken >&2; exit 1; fi\n'
+        program(no_programs, "crontab", refuse + FAKE_CRONTAB)
+        assert main(install) == 2
+        assert expected in capsys.readouterr().err
+        assert table.read_text() == "1 1 * * * true\n"
 
 
 def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
@@ -343,22 +498,36 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
 ) -> None:
     benchmark = make_benchmark()
     out = tmp_path / "kube.yaml"
-    options = ["--with", "kubernetes", "--image", "i:1", "--claim", "c", "--out", str(out)]
+    options = ["--with", "kubernetes", "--image", "i:1", "--claim", "c", "--namespace", "research"]
     command = ["nightly", "install", str(benchmark.path), "--at", "02:00", *options]
-    assert main(command) == 0
-    assert "kubectl apply --filename" in capsys.readouterr().out
+    uninstall = ["nightly", "uninstall", str(benchmark.path)]
+    assert main([*command, "--out", str(out)]) == 0
+    assert f"apply it with: kubectl apply --filename {out}" in capsys.readouterr().out
     assert len(list(yaml.safe_load_all(out.read_text()))) == 5
-    program(no_programs, "kubectl", f'echo "$@" >> "{tmp_path}/calls"; echo created')
+    assert installation(benchmark) == Installation("kubernetes", "02:00", None, "research")
+    delete = "delete cronjob,configmap,rolebinding,role,serviceaccount calsweep-told"
+    delete += " --namespace research --ignore-not-found"
+    assert main(uninstall) == 0
+    assert f"remove it with: kubectl {delete}" in capsys.readouterr().out
+    program(no_programs, "kubectl", f'echo "$@" >> "{tmp_path}/calls"; echo done')
     assert main(command) == 0
-    assert f"apply --filename {out}" in (tmp_path / "calls").read_text()
-    assert main(["nightly", "uninstall", str(benchmark.path)]) == 0
-    assert "delete cronjob" in (tmp_path / "calls").read_text()
+    usual = benchmark.folder / "kubernetes.yaml"
+    assert usual.read_text() == out.read_text()
+    assert capsys.readouterr().out == f"wrote {usual}\ndone\n"
+    assert main(uninstall) == 0
+    assert capsys.readouterr().out == "done\n"
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls == [f"apply --filename {usual}", delete]
+    program(no_programs, "kubectl", "echo forbidden >&2; exit 1")
+    assert main(command) == 2
+    assert "failed: forbidden" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--with", "kubernetes"], "needs --image and --claim"),
+        (["--with", "kubernetes", "--claim", "c"], "needs --image and --claim"),
+        (["--with", "kubernetes", "--image", "i"], "needs --image and --claim"),
         (["--with", "ray"], "--job-server URL and --with ray go together"),
         (["--with", "ray", "--job-server", "http://h:99999"], "port is not 1 to 65535"),
         (["--with", "ray", "--job-server", "http://me:pw@h:1"], "RAY_AUTH_TOKEN_PATH"),
@@ -376,32 +545,47 @@ def test_what_cannot_be_installed_is_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     benchmark = make_benchmark()
-    assert main(["nightly", "install", str(benchmark.path), "--at", "02:00", *options]) == 2
+    install = ["nightly", "install", str(benchmark.path), "--at"]
+    assert main([*install, "03:00", "--with", "kubernetes", "--image", "i", "--claim", "c"]) == 0
+    assert main([*install, "02:00", *options]) == 2
     errors = capsys.readouterr().err
     assert expected in errors
     assert errors.count("\n") == 1
-    assert installation(benchmark) is None
+    assert installation(benchmark) == Installation("kubernetes", "03:00", None, "default")
 
 
 class JobServer:
-    """Stands in for Ray's job server: its jobs end with the exit codes given, one after another."""
+    """Stands in for Ray's job server: its jobs end with the exit codes given, one after another.
+
+    Where ``states`` are given, each answer about a job has the next one, and then it is gone. One
+    more than expected is refused; if it was ``raced``, since another one had just submitted it.
+    """
 
     def __init__(self) -> None:
         self.codes: list[int | None] = []
+        self.states: list[str] | None = None
+        self.raced: int | None = None
         self.jobs: dict[str, dict[str, Any]] = {}
         self.submitted: list[dict[str, Any]] = []
 
     def submit(self, body: dict[str, Any]) -> None:
         self.submitted.append(body)
         code = self.codes.pop(0)
-        status = "SUCCEEDED" if code == 0 else "FAILED"
-        self.jobs[body["submission_id"]] = {
+        self.add(body["submission_id"], code, body["entrypoint"])
+
+    def add(self, job: str, code: int | None, entrypoint: str = "") -> None:
+        self.jobs[job] = {
             "type": "SUBMISSION",
-            "submission_id": body["submission_id"],
-            "status": status,
-            "entrypoint": body["entrypoint"],
+            "submission_id": job,
+            "status": "SUCCEEDED" if code == 0 else "FAILED",
+            "entrypoint": entrypoint,
             "driver_exit_code": code,
         }
+
+    def asked(self, job: str) -> dict[str, Any] | None:
+        if self.states is None or job not in self.jobs:
+            return self.jobs.get(job)
+        return {**self.jobs[job], "status": self.states.pop(0)} if self.states else None
 
 
 @pytest.fixture
@@ -422,15 +606,20 @@ def job_server() -> Iterator[tuple[str, JobServer]]:
             job = self.path.removeprefix("/api/jobs/")
             if self.path == "/api/version":
                 self.answer(200, {"version": "4", "ray_version": "2.60.0", "ray_commit": "x"})
-            elif job in kept.jobs:
-                self.answer(200, kept.jobs[job])
+            elif found := kept.asked(job):
+                self.answer(200, found)
             else:
                 self.answer(404, f"Job {job} does not exist")
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            kept.submit(body)
             name = body["submission_id"]
+            if not kept.codes:
+                if kept.raced is not None:
+                    kept.add(name, kept.raced)
+                self.answer(500, "no more jobs")
+                return
+            kept.submit(body)
             self.answer(200, {"job_id": name, "submission_id": name})
 
         def log_message(self, *_: Any) -> None:
@@ -468,6 +657,51 @@ def test_a_ray_job_that_ended_is_followed_by_one_that_goes_on(
     assert submit_night(address, "b", "2026-11-21", command, 0.01) == ("nightly-b-2026-11-21", 4)
     second = submit_night(address, "b", "2026-11-21", command, 0.01)
     assert second == ("nightly-b-2026-11-21-2", 0)
+    server.codes = [3]
+    third = submit_night(address, "b", "2026-11-21", ("calsweep", "a b"), 0.01)
+    assert third == ("nightly-b-2026-11-21-3", 3)
+    assert server.submitted[-1]["entrypoint"] == "calsweep 'a b'"
+    assert server.submitted[-1]["entrypoint_num_cpus"] == 0
+
+
+@pytest.mark.parametrize(
+    ("states", "code", "expected"),
+    [
+        (["PENDING", "RUNNING", "SUCCEEDED"], 0, 0),
+        (["RUNNING", "FAILED"], 3, 3),
+        (["RUNNING", "FAILED"], 1, 4),
+        (["RUNNING", "STOPPED"], None, 4),
+    ],
+)
+def test_a_ray_job_that_runs_is_waited_for_and_not_submitted_again(
+    job_server: tuple[str, JobServer], states: list[str], code: int | None, expected: int
+) -> None:
+    address, server = job_server
+    server.add("nightly-b-2026-11-21", code)
+    server.states = states
+    found = submit_night(address, "b", "2026-11-21", ("calsweep",), 0.01)
+    assert found == ("nightly-b-2026-11-21", expected)
+    assert server.submitted == []
+
+
+def test_a_ray_job_that_stopped_is_followed_by_another(job_server: tuple[str, JobServer]) -> None:
+    address, server = job_server
+    server.add("nightly-b-2026-11-21", None)
+    server.states, server.codes = ["STOPPED", "SUCCEEDED"], [0]
+    found = submit_night(address, "b", "2026-11-21", ("calsweep",), 0.01)
+    assert found == ("nightly-b-2026-11-21-2", 0)
+
+
+def test_a_ray_job_that_vanishes_or_is_refused_is_named(job_server: tuple[str, JobServer]) -> None:
+    address, server = job_server
+    with pytest.raises(InputError, match="no more jobs"):
+        submit_night(address, "b", "2026-11-21", ("calsweep",), 0.01)
+    server.raced = 3
+    assert submit_night(address, "b", "2026-11-20", ("calsweep",), 0.01)[1] == 3
+    server.add("nightly-b-2026-11-21", 0)
+    server.states = ["RUNNING"]
+    with pytest.raises(InputError, match="job nightly-b-2026-11-21 has vanished"):
+        submit_night(address, "b", "2026-11-21", ("calsweep",), 0.01)
 
 
 def test_a_job_server_that_is_away_is_exit_code_4(

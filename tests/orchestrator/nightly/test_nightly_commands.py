@@ -1,0 +1,366 @@
+"""The commands of ``calsweep nightly`` over nights that are told: what they ask, say and return."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nights import ACC, ECE, SPEED, TASK, name, record
+
+from orchestrator import nightly
+from orchestrator.cli import main
+from orchestrator.nightly import (
+    Book,
+    BusyError,
+    CellKey,
+    Finding,
+    Nightly,
+    NightOutcome,
+    NightRecord,
+    Verdict,
+)
+from orchestrator.nightly.book import RECORD, VERDICT
+from orchestrator.nightly.schedule.install import INSTALLED
+from trainables.common.errors import InputError
+
+Make = Callable[..., Nightly]
+OTHER = CellKey("ce", TASK, "ece")
+
+
+@pytest.fixture
+def store() -> str:
+    """Return the address of what nobody asks."""
+    return "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def benchmark(make_benchmark: Make) -> Nightly:
+    return make_benchmark(history=5)
+
+
+def judged(benchmark: Nightly, own: NightRecord, verdict: Verdict | None = None) -> None:
+    night = Book(benchmark.folder).begin(own.night, 0.0, {})
+    night.write(RECORD, own.to_json())
+    night.write(VERDICT, (verdict or Verdict(own.night, "ok")).to_json())
+
+
+def found(cell: CellKey, since: int | None) -> Finding:
+    return Finding(cell, "soft", "nights", "is worse", since="" if since is None else name(since))
+
+
+def scheduled(benchmark: Nightly, at: str, time_zone: str | None) -> None:
+    known = {"scheduler": "cron", "at": at, "time_zone": time_zone, "namespace": ""}
+    benchmark.folder.mkdir(parents=True, exist_ok=True)
+    (benchmark.folder / INSTALLED).write_text(json.dumps(known))
+
+
+def lines(text: str) -> list[list[str]]:
+    """Return the words of every line, those of a cell of a table together."""
+    return [
+        [part.strip() for part in line.split("  ") if part.strip()] for line in text.split("\n")
+    ]
+
+
+def test_status_lists_the_last_nights_whatever_became_of_them(
+    benchmark: Nightly, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = Book(benchmark.folder)
+    both = (found(ECE, 1), found(ACC, 1))
+    judged(benchmark, record(0))
+    judged(benchmark, record(1), Verdict(name(1), "suspicious", suspicions=both))
+    judged(benchmark, record(2), Verdict(name(2), "regression", both[1:], both[:1]))
+    book.give_up(book.begin(name(3), 0.0, {}), "the code has changed")
+    book.begin(name(4), 0.0, {})
+    assert main(["nightly", "status", str(benchmark.path), "--last", "4"]) == 0
+    shown = lines(capsys.readouterr().out)
+    assert shown[:6] == [
+        ["told: not scheduled from here"],
+        ["night", "verdict", "what"],
+        [name(1), "suspicious", f"{ECE}; {ACC}"],
+        [name(2), "regression", str(ACC)],
+        [name(3), "given up", "the code has changed"],
+        [name(4), "unfinished", "the next start goes on"],
+    ]
+
+
+def test_status_draws_the_trend_of_one_metric(
+    benchmark: Nightly, capsys: pytest.CaptureFixture[str]
+) -> None:
+    falling = (9.0, 9.0, 2.0, 1.6, 1.3, 1.1, 1.0)
+    for day, factor in enumerate(falling):
+        judged(benchmark, record(day, factors={SPEED: 3.0 - factor, ECE: factor}))
+    file = str(benchmark.path)
+    assert main(["nightly", "status", file, "--metric", "images_per_second"]) == 0
+    shown = lines(capsys.readouterr().out)
+    assert shown[2:9] == [[name(day), "ok"] for day in range(7)]
+    assert shown[9] == ["recipe", "task", "images_per_second, 5 nights", "last"]
+    assert ["ls", TASK, "▁▄▆▇█", "10150"] in shown[10:]
+    assert len(shown[10:-1]) == 3
+    assert main(["nightly", "status", file]) == 0
+    assert ["ls", TASK, "█▅▃▂▁", "0.0203"] in lines(capsys.readouterr().out)
+    assert main(["nightly", "status", file, "--metric", "beauty"]) == 2
+    assert "'beauty' is not recorded; there are: acc, ece, nll, " in capsys.readouterr().err
+
+
+def test_status_and_history_cope_with_a_night_on_which_all_failed(
+    benchmark: Nightly, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(benchmark.path)
+    judged(benchmark, replace(record(0), cells={}))
+    assert main(["nightly", "status", file]) == 0
+    assert main(["nightly", "history", file]) == 2
+    assert "told has no figures in any night" in capsys.readouterr().err
+    judged(benchmark, record(1))
+    judged(benchmark, replace(record(2), cells={}))
+    assert main(["nightly", "status", file]) == 0
+    assert ["ls", TASK, "·▅·", "-"] in lines(capsys.readouterr().out)
+
+
+def test_status_says_when_the_next_night_begins(
+    benchmark: Nightly, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Not at the machine's own time, nor in its zone.
+    before = datetime.now(UTC)
+    scheduled(benchmark, "02:30", "Asia/Kolkata")
+    assert main(["nightly", "status", str(benchmark.path)]) == 0
+    schedule = nightly.make_schedule("02:30", "Asia/Kolkata")
+    starts = {schedule.next_start(moment) for moment in (before, datetime.now(UTC))}
+    told = [f"told: by cron, next {start:%Y-%m-%d} 02:30 IST" for start in starts]
+    assert capsys.readouterr().out.splitlines()[0] in told
+
+
+class Plot:
+    """Stands in for a drawing; knows what was to be drawn, and where it was saved."""
+
+    def __init__(self, records: Any, cells: Any, alarmed: Any) -> None:
+        self.drawn = [r.night for r in records], list(cells), dict(alarmed)
+
+    def savefig(self, path: Path, dpi: int) -> None:
+        path.write_text(repr((self.drawn, dpi)))
+
+
+def test_history_holds_the_series_asked_for_and_marks_their_alarms(
+    benchmark: Nightly, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(nightly, "plotted", Plot)
+    alarms = (found(ECE, 1), found(ECE, 2), found(CellKey(*ECE.pair), 1))
+    for day in range(4):
+        raised = Verdict(name(day), "regression", alarms[:2] if day == 1 else alarms)
+        judged(benchmark, record(day), raised if day in (1, 3) else None)
+    file, folder = str(benchmark.path), benchmark.folder
+    asked = ["--cell", f"ls on {TASK}", "--cell", str(OTHER)]
+    assert main(["nightly", "history", file, *asked]) == 0
+    cells = [CellKey("ls", TASK, metric) for metric in record(0).shape.metrics]
+    alarmed = {ECE: [1, 3], CellKey(*ECE.pair): [3]}
+    drawn = ([name(day) for day in range(4)], [*cells, OTHER], alarmed)
+    assert (folder / "history.png").read_text() == repr((drawn, 110))
+    rows = (folder / "history.csv").read_text().splitlines()
+    assert len(rows) == 1 + 4 * 6 * 3
+    assert f"4 nights, 6 series: {folder / 'history.csv'}" in capsys.readouterr().out
+    assert main(["nightly", "history", file, "--cell", "fl on e"]) == 2
+    error = capsys.readouterr().err
+    assert f"no cell 'fl on e'; there are 15, such as 'ce on {TASK}: acc'" in error
+    assert main(["nightly", "history", file, "--cell", "fl"]) == 2
+
+
+@pytest.mark.parametrize("command", ["history", "accept"])
+def test_a_benchmark_without_a_verdict_is_refused(
+    benchmark: Nightly, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Book(benchmark.folder).begin(name(0), 0.0, {})
+    more = [str(OTHER), "--why", "x", "--file"] if command == "accept" else []
+    assert main(["nightly", command, *more, str(benchmark.path)]) == 2
+    assert "told has no night with a verdict in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("cell", "options", "night"),
+    [
+        (str(ECE), [], 3),
+        (str(ACC), [], 2),
+        (str(SPEED), [], 6),
+        (f"ls on {TASK}", [], 2),
+        (str(OTHER), [], 6),
+        (str(ECE), ["--from", name(4)], 4),
+        (str(ECE), ["--from", name(7)], None),
+        (str(ECE), ["--from", name(0)], 0),
+    ],
+)
+def test_an_accepted_change_starts_where_it_began(
+    benchmark: Nightly,
+    cell: str,
+    options: list[str],
+    night: int | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for day in range(6):
+        judged(benchmark, record(day), Verdict(name(day), "regression", (found(OTHER, 0),)))
+    changes = (found(ECE, 3),), (found(ACC, 2),), (found(SPEED, None),)
+    judged(benchmark, record(6), Verdict(name(6), "regression", *changes))
+    accept = ["nightly", "accept", cell, "--why", " a \n b ", "--file", str(benchmark.path)]
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    assert main([*accept, *options]) == (2 if night is None else 0)
+    if night is None:
+        assert f"'{name(7)}' has no verdict; the last is {name(6)}" in capsys.readouterr().err
+        assert not (benchmark.folder / "accepted.jsonl").exists()
+        return
+    said = json.loads((benchmark.folder / "accepted.jsonl").read_text())
+    assert before <= datetime.fromisoformat(said.pop("time")) <= datetime.now(UTC)
+    assert said == {"cell": cell, "night": name(night), "why": "a b"}
+    assert capsys.readouterr().out == f"{cell}: the series starts anew on {name(night)}\n"
+
+
+class Clock(datetime):
+    """Shows half past midnight in summer, UTC."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> datetime:
+        return datetime(2026, 7, 2, 0, 30, tzinfo=UTC)
+
+
+class Runs:
+    """Stands in for nights: knows how each was started, and ends them all in one way."""
+
+    def __init__(self, benchmark: Nightly, outcome: Any) -> None:
+        self.nights: list[tuple[str, Any]] = []
+        self.jobs: list[tuple[Any, ...]] = []
+        self.failures: list[str] = []
+        self._benchmark, self._outcome = benchmark, outcome
+
+    def night(self, benchmark: Nightly, name: str, **options: Any) -> NightOutcome:
+        self.nights.append((name, options))
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return replace(self._outcome, night=Book(self._benchmark.folder).night(name))
+
+    def job(self, *asked: Any) -> tuple[str, int]:
+        self.jobs.append(asked)
+        return "a-job", 3
+
+    def failure(self, benchmark: Nightly, name: str, reason: str) -> list[str]:
+        self.failures.append(f"{name}: {reason}")
+        return ["the webhook is deaf"]
+
+
+@pytest.fixture
+def start(benchmark: Nightly, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Runs]]:
+    """Return a function that starts the command, half past midnight, and tells what it did."""
+    module = importlib.import_module("orchestrator.cli.nightly.run")
+    monkeypatch.setattr(module, "datetime", Clock)
+    quiet = NightOutcome(Book(benchmark.folder).night("n"), Verdict("n", "ok"), True)
+
+    def started(*options: str, code: int = 0, outcome: Any = quiet) -> Runs:
+        runs = Runs(benchmark, outcome)
+        monkeypatch.setattr(nightly, "run_night", runs.night)
+        monkeypatch.setattr(nightly, "submit_night", runs.job)
+        monkeypatch.setattr(nightly, "publish_failure", runs.failure)
+        assert main(["nightly", "run", str(benchmark.path), *options]) == code
+        return runs
+
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield started
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("installed", "options", "night"),
+    [
+        (None, [], "2026-07-02"),
+        (("12:00", "UTC"), [], "2026-07-01"),
+        (("02:00", "Europe/Berlin"), [], "2026-07-02"),
+        (("02:00", "UTC"), ["--time-zone", "Europe/Berlin"], "2026-07-02"),
+        (None, ["--time-zone", "America/New_York"], "2026-07-01"),
+        (("02:00", "Europe/Berlin"), ["--at", "12:00"], "2026-07-01"),
+        (None, ["--at", "02:00", "--time-zone", "Europe/Berlin"], "2026-07-02"),
+        (("12:00", "UTC"), ["--night", "2025-01-31.12"], "2025-01-31.12"),
+    ],
+)
+def test_tonight_is_the_night_of_the_schedule_that_holds(
+    benchmark: Nightly,
+    start: Callable[..., Runs],
+    installed: tuple[str, str] | None,
+    options: list[str],
+    night: str,
+) -> None:
+    if installed:
+        scheduled(benchmark, *installed)
+    runs = start(*options, "--quiet", "--address", "auto")
+    assert runs.nights == [(night, {"address": "auto", "console": None})]
+
+
+@pytest.mark.parametrize("night", ["2026-7-2", "2026-07-02.", "x2026-07-02", "2026-07-02x", ""])
+def test_a_night_has_a_name_of_its_own_kind(
+    start: Callable[..., Runs], night: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert start("--night", night, code=2).nights == []
+    assert "is not YYYY-MM-DD or YYYY-MM-DD.N" in capsys.readouterr().err
+
+
+def test_a_start_says_what_it_came_to(
+    benchmark: Nightly, start: Callable[..., Runs], capsys: pytest.CaptureFixture[str]
+) -> None:
+    night = Book(benchmark.folder).night("n")
+    alarms = (found(ECE, 1), found(ACC, 2))
+    verdict = Verdict("n", "regression", alarms, alarms[:1])
+    outcome = NightOutcome(night, verdict, True, ("the webhook is deaf", "so is the mail"))
+    start(code=3, outcome=outcome)
+    said = capsys.readouterr()
+    head = "nightly told, 2026-07-02: something got worse (2 alarms)"
+    cells = [f"  {ECE}: is worse", f"  {ACC}: is worse"]
+    file = f"  {benchmark.folder / 'nights/2026-07-02/report.md'}"
+    assert said.out.splitlines() == [head, *cells, file]
+    complaints = [f"calsweep nightly: {message}" for message in outcome.messages]
+    assert said.err.splitlines() == complaints
+    start(code=3, outcome=replace(outcome, fresh=False))
+    again = "  (this night has run before; it was not run again)"
+    assert capsys.readouterr().out.splitlines() == [head, *cells, again, file]
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "details"),
+    [
+        (BusyError("another run is going on"), None, False),
+        (InputError("the disk\n is full"), "the disk is full", False),
+        (OSError("the disk\n is full"), "OSError: the disk is full", True),
+    ],
+)
+def test_a_night_that_could_not_run_is_told_unless_another_runs(
+    benchmark: Nightly,
+    start: Callable[..., Runs],
+    error: Exception,
+    told: str | None,
+    details: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    benchmark.folder.mkdir(parents=True)
+    runs = start(code=4, outcome=error)
+    assert runs.failures == ([f"2026-07-02: {told}"] if told else [])
+    kept = benchmark.folder / "error.txt"
+    complaints = [f"could not run: {told}"] if told else ["another run is going on"]
+    complaints += [f"details: {kept}"] if details else []
+    complaints += ["the webhook is deaf"] if told else []
+    errors = capsys.readouterr().err.splitlines()
+    assert errors == [f"calsweep nightly: {complaint}" for complaint in complaints]
+    assert kept.exists() == details
+
+
+def test_a_submitted_night_is_one_command_on_the_cluster(
+    benchmark: Nightly, start: Callable[..., Runs], capsys: pytest.CaptureFixture[str]
+) -> None:
+    scheduled(benchmark, "12:00", "UTC")
+    runs = start("--job-server", "http://h:8265", code=3)
+    night = "2026-07-01"
+    run = ("calsweep", "nightly", "run", str(benchmark.path), "--night", night)
+    options = ("--address", "auto", "--quiet")
+    assert runs.jobs == [("http://h:8265", "told", night, (*run, *options))]
+    assert (runs.nights, runs.failures) == ([], [])
+    assert capsys.readouterr().out == "job a-job on http://h:8265 ended with exit code 3\n"
