@@ -8,10 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from orchestrator.nightly import lock
 from orchestrator.nightly.lock import SILENT_SECONDS, BusyError, held_lock
 from trainables.common.errors import InputError
 
@@ -86,10 +91,39 @@ def test_an_owner_elsewhere_counts_as_alive_while_it_touches_the_file(tmp_path: 
     owner(path, host="another-machine")
     with pytest.raises(BusyError, match="on another-machine"), held_lock(path):
         pass
-    before = time.time() - SILENT_SECONDS - 1
-    os.utime(path, (before, before))
-    with held_lock(path) as gone:
-        assert "another-machine" in gone
+    for silent, refused in ((SILENT_SECONDS - 60, True), (SILENT_SECONDS + 1, False)):
+        before = time.time() - silent
+        os.utime(path, (before, before))
+        with pytest.raises(BusyError) if refused else nullcontext(), held_lock(path) as gone:
+            assert "another-machine" in gone
+    assert {found.name for found in tmp_path.iterdir()} <= {"lock.moment"}
+
+
+def test_what_another_one_has_taken_over_is_left_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with held_lock(path):
+        taken = json.dumps({**json.loads(path.read_text()), "pid": 1})
+        path.write_text(taken)
+    assert path.read_text() == taken
+
+
+@pytest.mark.parametrize("seconds", [30.0, 0.5])
+def test_the_owner_touches_the_file_as_often_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    now, touched = 0.0, []
+
+    class Over:
+        def wait(self, pause: float) -> bool:
+            nonlocal now
+            now += pause
+            return now > 100
+
+    monkeypatch.setattr(lock, "time", SimpleNamespace(monotonic=lambda: now))
+    utime = SimpleNamespace(utime=lambda path: touched.append((path, now)))
+    monkeypatch.setattr(lock, "os", utime)
+    lock._beat(tmp_path, cast(Event, Over()), seconds)
+    assert touched == [(tmp_path, n * seconds) for n in range(1, int(100 / seconds) + 1)]
 
 
 def test_the_owner_touches_the_file(tmp_path: Path) -> None:
@@ -102,9 +136,10 @@ def test_the_owner_touches_the_file(tmp_path: Path) -> None:
         assert path.stat().st_mtime > 1.0
 
 
-def test_half_a_file_is_nobodys(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ['{"host": "so', "[1]", ""])
+def test_half_a_file_is_nobodys(tmp_path: Path, text: str) -> None:
     path = tmp_path / "lock"
-    path.write_text('{"host": "so')
+    path.write_text(text)
     with held_lock(path) as gone:
         assert gone == ""
 

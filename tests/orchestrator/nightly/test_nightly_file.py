@@ -10,7 +10,8 @@ import yaml
 from told_sweep import document
 
 from orchestrator.cli import main
-from orchestrator.nightly import Nightly, benchmark_file, load_nightly
+from orchestrator.nightly import Limits, Nightly, benchmark_file, load_nightly
+from orchestrator.nightly.config import COSTS
 from orchestrator.sweep.plan import make_plan
 from trainables.common.errors import InputError
 
@@ -51,7 +52,34 @@ def test_another_benchmark_has_another_fingerprint_and_other_places_have_not(
 ) -> None:
     first = make_benchmark().fingerprint
     assert make_benchmark(sweep={"storage": "elsewhere", "data_root": "d"}).fingerprint == first
-    assert make_benchmark(sweep={"recipes": ["ce"]}).fingerprint != first
+    others = (
+        {"recipes": ["ce"]},
+        {"variants": {"soft": {"of": "ls", "fixed": {"smoothing": 0.2}}}},
+        {"search": {"trials": 1, "fixed": {"ts": {"selection": "ece"}}}},
+        {"tasks": [{"name": "d", "dataset": "digits", "model": "resnet18", "protocol": "digits"}]},
+    )
+    found = {make_benchmark(sweep=changes).fingerprint for changes in others}
+    assert len({*found, first}) == 5
+
+
+def test_what_a_file_leaves_out_is_the_usual(make_benchmark: Callable[..., Nightly]) -> None:
+    benchmark = make_benchmark()
+    model, report = benchmark.model, benchmark.model.report
+    assert (model.history, model.keep, model.limits) == (90, 3, Limits())
+    assert (model.limits.window, model.limits.false_alarms) == (21, 0.25)
+    assert benchmark.shape.metrics == ("acc", "ece", "aece", "cwece", "nll", *COSTS)
+    assert (report.when, report.mail, report.webhook) == ("alarm", (), None)
+    assert benchmark.folder == Path(benchmark.sweep.storage) / "nightly/told"
+    folder = benchmark.sweep_folder("2026-11-21").path
+    assert folder == benchmark.folder / "nights/2026-11-21/sweeps/told-2026-11-21"
+
+
+def test_the_least_and_the_most_that_a_file_may_say(make_benchmark: Callable[..., Nightly]) -> None:
+    for history, window, keep in ((5, 5, 1), (3650, 365, 9)):
+        model = make_benchmark(history=history, keep=keep, limits={"window": window}).model
+        assert (model.history, model.keep, model.limits.window) == (history, keep, window)
+    for web in ("https://h/x", "http://h:65535/x?y"):
+        assert make_benchmark(report={"webhook": web}).model.report.webhook == web
 
 
 MISTAKES = {
@@ -71,6 +99,15 @@ MISTAKES = {
     "an address of no number": ({"report": {"webhook": "http://h:abc/x"}}, "1 to 65535"),
     "an address of half a host": ({"report": {"webhook": "http://[::1/x"}}, "http://HOST"),
     "a shell line": ({"report": {"mail": "mail -s x"}}, "report.mail"),
+    "a letter beyond ASCII": ({"report": {"webhook": "http://h/\u00e9"}}, "http://HOST"),
+    "an address elsewhere": ({"report": {"webhook": "http://h/x@y"}}, "http://HOST"),
+    "a copy elsewhere": ({"report": {"markdown": "s3://b/x"}}, "is a URL"),
+    "a page elsewhere": ({"report": {"html": "s3://b/x"}}, "is a URL"),
+    "a test elsewhere": ({"report": {"junit": "s3://b/x"}}, "is a URL"),
+    "no metric": ({"metrics": []}, "metrics"),
+    "too short a history": ({"history": 4}, "history"),
+    "too long a history": ({"history": 3651}, "history"),
+    "too wide a window": ({"limits": {"window": 366}}, "limits.window"),
     "nothing kept": ({"keep": 0}, "keep"),
 }
 

@@ -36,7 +36,24 @@ def test_a_night_is_named_by_the_date_on_which_it_was_to_begin() -> None:
 def test_a_clock_set_back_a_little_loses_no_night() -> None:
     schedule = make_schedule("02:00", "UTC")
     assert schedule.night_of(at("2026-11-21T01:59:57+00:00")) == "2026-11-21"
-    assert schedule.night_of(at("2026-11-21T01:50:00+00:00")) == "2026-11-20"
+    assert schedule.night_of(at("2026-11-21T01:55:00+00:00")) == "2026-11-21"
+    assert schedule.night_of(at("2026-11-21T01:54:59+00:00")) == "2026-11-20"
+
+
+def test_the_next_start_comes_after_this_moment_on_the_schedules_clock() -> None:
+    schedule = make_schedule("02:00", "Asia/Kolkata")
+    for moment, expected in (
+        ("2026-11-20T20:29:59+00:00", "2026-11-21T02:00:00+05:30"),
+        ("2026-11-20T20:30:00+00:00", "2026-11-22T02:00:00+05:30"),
+        ("2026-11-21T12:00:00+00:00", "2026-11-22T02:00:00+05:30"),
+    ):
+        assert schedule.next_start(at(moment)).isoformat() == expected
+    twice = make_schedule("02:30", BERLIN)
+    for moment, expected in (
+        ("2026-10-25T00:00:00+00:00", "2026-10-25T02:30:00+02:00"),
+        ("2026-10-25T00:30:00+00:00", "2026-10-26T02:30:00+01:00"),
+    ):
+        assert twice.next_start(at(moment)).isoformat() == expected
 
 
 def test_a_time_that_exists_twice_is_one_night() -> None:
@@ -72,6 +89,9 @@ def test_the_hours_that_do_not_exist_on_some_day_are_known() -> None:
     assert make_schedule("02:30", BERLIN).in_a_gap(start)
     assert not make_schedule("03:30", BERLIN).in_a_gap(start)
     assert not make_schedule("02:30", "UTC").in_a_gap(start)
+    night, day = make_schedule("02:30", BERLIN), date(2026, 3, 29)
+    assert [night.in_a_gap(first, 1) for first in (day - timedelta(1), day)] == [False, True]
+    assert not night.in_a_gap(day + timedelta(1), 360)
 
 
 def test_the_machines_own_zone_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

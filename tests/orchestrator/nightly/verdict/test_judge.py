@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nights import ACC, ECE, LEVELS, RECIPES, SPEED, TASK, history, name, record
 
-from orchestrator.nightly import Bounds, CellKey, Limits, NightRecord, Verdict, judge
+from orchestrator.nightly import Bounds, CellKey, Limits, NightRecord, Shape, Verdict, judge
 
 QUIET = history(range(10))
 
@@ -47,6 +47,8 @@ def test_one_worse_night_is_suspicious_and_the_second_an_alarm() -> None:
     assert alarm.upper is not None
     assert alarm.lower is not None
     assert alarm.lower < alarm.expected < alarm.upper < alarm.value
+    gap = f"0.02436 instead of 0.0203, since {name(10)}"
+    assert alarm.text == f"{ECE} is worse, 2 nights in a row: {gap}"
 
 
 def test_one_worse_night_between_good_ones_stays_without_an_alarm() -> None:
@@ -161,7 +163,12 @@ def test_a_table_of_the_wrong_shape_makes_the_night_incomplete() -> None:
         (CellKey("ls", TASK), "hard", "missing"),
         (CellKey("fl", TASK), "hard", "unexpected"),
     ]
-    assert "lacks ece of seed 2" in verdict.alarms[0].text
+    assert verdict.alarms[0].text == f"ls on {TASK} lacks ece of seed 2"
+    gone = changed(changed(night, ECE, {1: 0.02}), ACC, {0: 0.9, 1: 0.9})
+    text = f"ls on {TASK} lacks acc of seed 2, ece of seeds 0, 2"
+    assert judge(QUIET, gone).alarms[0].text == text
+    shapeless = replace(record(10), shape=Shape())
+    assert judge(QUIET, changed(shapeless, CellKey("fl", TASK, "ece"), {0: 0.02})).status == "ok"
     whole = changed(record(10), CellKey("*", "*", "total_seconds"), {0: 60.0})
     assert judge(QUIET, whole).status == "ok"
 
@@ -179,6 +186,10 @@ def test_a_bound_needs_one_night_and_no_history() -> None:
         (CellKey(recipe, TASK, "ece"), "hard", "limit") for recipe in ("ce", "ls", "ce+ts")
     ]
     assert verdict.alarms[0].upper == 0.02005
+    assert verdict.alarms[0].text == f"ce on {TASK}: ece is 0.0201, above the limit of 0.02005"
+    (low,) = judge([], record(0), Limits(hard={"nll": Bounds(min=0.202, max=1)})).alarms
+    assert low.text == f"ce on {TASK}: nll is 0.201, below the limit of 0.202"
+    assert (low.value, low.lower, low.upper) == (pytest.approx(0.201), 0.202, 1.0)
     assert judge([], record(0), Limits(hard={"ece": Bounds(max=0.05)})).status == "ok"
     exactly = Limits(hard={"ece": Bounds(min=0.5, max=0.5)})
     on_it = judge([], changed(record(0), ECE, dict.fromkeys(range(3), 0.5)), exactly)

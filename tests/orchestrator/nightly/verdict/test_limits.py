@@ -19,6 +19,40 @@ def test_defaults_hold_where_nothing_is_said() -> None:
     assert limits.bounds("ece") is None
 
 
+DIFFERENCES = {
+    "acc": (0.0, 0.005),
+    "nll": (0.05, 0.002),
+    "brier": (0.05, 0.001),
+    "ece": (0.1, 0.001),
+    "aece": (0.1, 0.001),
+    "cwece": (0.1, 0.0002),
+    "cwaece": (0.1, 0.0002),
+    "mce": (0.25, 0.01),
+    "miou": (0.0, 0.005),
+    "auroc": (0.0, 0.005),
+    "fpr95": (0.0, 0.01),
+    "images_per_second": (0.15, 0.0),
+    "wall_seconds": (0.12, 0.0),
+    "total_seconds": (0.12, 0.0),
+    "peak_memory": (0.2, 0.0),
+}
+
+
+def test_every_metric_has_its_smallest_difference_and_its_good_side() -> None:
+    found = {metric: Limits().threshold(metric) for metric in MEASURES}
+    assert {name: (own.relative, own.absolute) for name, own in found.items()} == DIFFERENCES
+    higher = {metric for metric, measure in MEASURES.items() if measure.higher}
+    assert higher == {"acc", "miou", "auroc", "images_per_second"}
+    costs = {metric: measure for metric, measure in MEASURES.items() if measure.ratio}
+    families = {name: measure.family for name, measure in costs.items()}
+    times = {"wall_seconds": "time", "total_seconds": "time"}
+    assert families == {"images_per_second": "speed", **times, "peak_memory": "memory"}
+    assert {name for name, measure in MEASURES.items() if measure.best} == {
+        "images_per_second",
+        *times,
+    }
+
+
 def test_a_suite_may_have_limits_of_its_own() -> None:
     limits = Limits.model_validate(
         {
@@ -29,6 +63,8 @@ def test_a_suite_may_have_limits_of_its_own() -> None:
     assert limits.threshold("cifar10-c/ece").relative == 0.4
     assert limits.bounds("cifar10-c/ece").max == 0.5
     assert limits.bounds("ece") is None
+    everywhere = Limits.model_validate({"hard": {"ece": {"min": 0.0, "max": 0.0}}})
+    assert everywhere.bounds("cifar10-c/ece").min == 0.0
 
 
 @pytest.mark.parametrize(
@@ -39,6 +75,15 @@ def test_a_suite_may_have_limits_of_its_own() -> None:
         ({"thresholds": {"speed": {"relative": 0.1}}}, "metric='speed' is not one of acc, ece"),
         ({"thresholds": {"ece": {}}}, "one must be above"),
         ({"thresholds": {"wall_seconds": {"absolute": 5}}}, "wall_seconds takes a relative"),
+        ({"thresholds": {"ece": {"relative": 1}}}, "less than 1"),
+        ({"thresholds": {"ece": {"absolute": -0.1}}}, "greater than or equal to 0"),
+        (
+            {"thresholds": {"peak_memory": {"relative": 0.1, "absolute": 5}}},
+            "peak_memory takes a relative",
+        ),
+        ({"window": 366}, "less than or equal to 365"),
+        ({"false_alarms": 31}, "less than or equal to 30"),
+        ({"hard": {"speed": {"max": 1}}}, "metric='speed' is not one of acc, ece"),
         ({"hard": {"ece": {}}}, "neither min nor max"),
         ({"hard": {"ece": {"min": 2, "max": 1}}}, "min=2.0 is above max=1.0"),
         ({"windows": 5}, "Extra inputs"),
@@ -52,6 +97,7 @@ def test_wrong_limits_are_refused(values: dict[str, object], message: str) -> No
 def test_a_cell_is_read_as_it_is_written() -> None:
     for cell in (CellKey("ce+ts", "a:b/c/d", "x/ece"), CellKey("ls", "d")):
         assert CellKey.parse(str(cell)) == cell
+    assert CellKey.parse(" ls  on  d :  ece ") == CellKey("ls", "d", "ece")
     for text in ("ece", "ls on", " on d: ece", "ls@d: ece"):
         with pytest.raises(ValueError, match="is not RECIPE on TASK: METRIC"):
             CellKey.parse(text)
@@ -61,9 +107,11 @@ def test_a_record_survives_json() -> None:
     night = NightRecord(
         "2026-11-21",
         1.5,
-        {CellKey("ls", "d", "ece"): {0: 0.1, 7: math.inf}},
+        {CellKey("ls", "d", "ece"): {0: 0.1, 7: math.inf}, CellKey("ls", "d", "nll"): {}},
         {("ce", "d"): "out of memory"},
         Shape(("ce", "ls"), ("d",), ("ece",), (0, 7)),
         {"torch": "2.11.0"},
     )
     assert NightRecord.from_json(json.loads(json.dumps(night.to_json(), allow_nan=False))) == night
+    assert night.mean(CellKey("ls", "d", "ece")) == math.inf
+    assert night.mean(CellKey("ls", "d", "nll")) is night.mean(CellKey("ls", "d")) is None

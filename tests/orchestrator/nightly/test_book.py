@@ -1,0 +1,116 @@
+"""The folder of all nights: their order, what becomes of them, and what is accepted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from nights import ECE, record
+
+from orchestrator.nightly import Acceptance, Book, CellKey, Night, Verdict
+from orchestrator.nightly.book import ACCEPTED, DELIVERED, FACTS, RECORD, VERDICT
+from trainables.common.errors import InputError, StorageError
+
+
+def measured(night: Night) -> None:
+    night.write(RECORD, replace(record(0), night=night.name).to_json())
+
+
+def judged(night: Night) -> None:
+    night.write(VERDICT, Verdict(night.name, "ok").to_json())
+
+
+def test_nights_are_numbered_and_ordered_by_their_beginning(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    names = ["2031-01-01", *(f"2026-12-{day}" for day in range(30, 10, -2))]
+    for name in names:
+        book.begin(name, 0.0, {})
+    book.night("2026-12-31").folder.mkdir()
+    assert [night.name for night in book.nights()] == names
+    assert [night.facts["number"] for night in book.nights()] == list(range(1, 12))
+
+
+def test_a_night_that_begins_anew_keeps_its_number_alone(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    night = book.begin("2026-11-21", 1.0, {"torch": "1"})
+    book.begin("2026-11-22", 2.0, {})
+    begun = {"number": 1, "started": 1.0, "environment": {"torch": "1"}}
+    assert night.facts == begun
+    book.give_up(night, "the code has changed")
+    assert night.facts == {**begun, "given_up": "the code has changed"}
+    book.begin("2026-11-21", 3.0, {"torch": "2"})
+    assert night.facts == {"number": 1, "started": 3.0, "environment": {"torch": "2"}}
+
+
+def test_a_night_is_unfinished_from_its_beginning_to_its_verdict(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    night, other = book.night("2026-11-21"), book.night("2026-11-22")
+    states = [night.unfinished]
+    for happens in (lambda: book.begin(night.name, 0.0, {}), lambda: measured(night)):
+        happens()
+        states.append(night.unfinished)
+        assert book.judged() == []
+    judged(night)
+    book.begin(other.name, 0.0, {})
+    judged(other)
+    assert [*states, night.unfinished] == [False, True, True, False]
+    assert [pair[0].night for pair in book.judged()] == [night.name]
+    measured(other)
+    assert book.judged() == [(n.record, n.verdict) for n in (night, other)]
+    third = book.begin("2026-11-23", 0.0, {})
+    book.give_up(third, "the code has changed")
+    assert not third.unfinished
+
+
+@pytest.mark.parametrize(("keep", "shrunk"), [(2, [0, 1]), (1, [0, 1, 3]), (5, [])])
+def test_all_but_the_last_nights_shrink_once_nothing_waits_for_them(
+    tmp_path: Path, keep: int, shrunk: list[int]
+) -> None:
+    book = Book(tmp_path)
+    nights = [book.begin(f"2026-11-{day}", 0.0, {}) for day in range(21, 26)]
+    for number, night in enumerate(nights):
+        for part in ("artifacts", "sweeps", "kept"):
+            (night.folder / part / "deep").mkdir(parents=True)
+        if number not in (1, 2):
+            night.write(DELIVERED, {})
+    book.give_up(nights[1], "the code has changed")
+    book.prune(keep)
+    for part in ("artifacts", "sweeps"):
+        gone = [n for n, night in enumerate(nights) if not (night.folder / part).exists()]
+        assert gone == shrunk
+    assert all((night.folder / "kept/deep").exists() and night.facts for night in nights)
+
+
+def test_accepted_changes_are_kept_and_the_latest_word_counts(tmp_path: Path) -> None:
+    book, pair = Book(tmp_path / "new"), CellKey(*ECE.pair)
+    assert book.restarts() == {}
+    for cell, night in ((ECE, "2026-11-23"), (pair, "2026-11-24"), (ECE, "2026-11-21")):
+        book.accept(Acceptance(cell, night, "meant", "2026-11-25T08:00:00+00:00"))
+    assert book.restarts() == {ECE: "2026-11-21", pair: "2026-11-24"}
+    rows = [json.loads(line) for line in (book.folder / ACCEPTED).read_text().splitlines()]
+    said = {"why": "meant", "time": "2026-11-25T08:00:00+00:00"}
+    assert rows[0] == {"cell": str(ECE), "night": "2026-11-23", **said}
+    assert len(rows) == 3
+
+
+@pytest.mark.parametrize("line", ['{"cell"', "3", '{"cell": "ls on d"}', '{"cell": "ls"}'])
+def test_damaged_files_are_named(tmp_path: Path, line: str) -> None:
+    book = Book(tmp_path)
+    (tmp_path / ACCEPTED).write_text(f"{line}\n")
+    with pytest.raises(InputError, match=r"accepted\.jsonl is damaged"):
+        book.restarts()
+    night = book.begin("2026-11-21", 0.0, {})
+    (night.folder / FACTS).write_text('{"number')
+    with pytest.raises(InputError, match=r"night\.json cannot be read"):
+        book.nights()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    book = Book(tmp_path / "file")
+    with pytest.raises(StorageError, match=r"night\.json cannot be written"):
+        book.night("2026-11-21").write(FACTS, {})
+    with pytest.raises(StorageError, match=r"accepted\.jsonl cannot be written"):
+        book.accept(Acceptance(ECE, "2026-11-21", "meant", ""))

@@ -1,0 +1,293 @@
+"""What exactly reaches files, people and the tracking server, without any of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+
+import pytest
+from nights import ACC, ECE, TASK, record
+
+from orchestrator.nightly import Book, CellKey, Finding, Nightly, Verdict, publish
+from orchestrator.nightly.book import DELIVERED, RECORD, VERDICT, Night
+from orchestrator.nightly.publish import Publisher, publish_failure
+from orchestrator.storage.storage import Storage
+from orchestrator.tracking import SingleRun
+from trainables.common.errors import InputError
+
+Make = Callable[..., Nightly]
+REPORTS = ("report.md", "report.html", "junit.xml")
+WAYS = {"webhook": "http://h/hook", "mail": ["mail", "me"]}
+ALARM = Finding(ECE, "soft", "nights", "is worse")
+FAILED = Finding(CellKey("ce", TASK), "hard", "failed", "it failed")
+RAISED = ("regression", (FAILED, ALARM), (Finding(ACC, "soft", "nights", "is worse"),))
+
+
+@pytest.fixture
+def store() -> str:
+    """Return an address with a login, of what nobody asks."""
+    return "http://ada:planted@127.0.0.1:9/"
+
+
+@dataclass
+class World:
+    """What was sent; ``deaf`` ways and a server that is ``away`` take nothing."""
+
+    sent: list[tuple[str, Any]] = field(default_factory=list)
+    deaf: set[str] = field(default_factory=set)
+    away: bool = False
+
+    def way(self, name: str) -> Callable[..., str]:
+        def send(*said: Any) -> str:
+            self.sent.append((name, said))
+            return f"{name} failed" if name in self.deaf else ""
+
+        return send
+
+    def server(self, name: str) -> Callable[..., None]:
+        def deliver(*said: Any, **more: Any) -> None:
+            self.sent.append((name, (*said, *more.items())))
+            if self.away:
+                raise InputError("the server is away")
+
+        return deliver
+
+    def took(self, *names: str) -> list[Any]:
+        found = [said for name, said in self.sent if name in names]
+        self.sent = [entry for entry in self.sent if entry[0] not in names]
+        return found
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    for way in WAYS:
+        monkeypatch.setattr(publish, "_post" if way == "webhook" else "_mail", world.way(way))
+    monkeypatch.setattr(publish, "sync", world.server("sync"))
+    monkeypatch.setattr(publish, "deliver_run", world.server("run"))
+    return world
+
+
+def judged(benchmark: Nightly, day: int, *verdict: Any, **changes: Any) -> Night:
+    """Return a night with a verdict that nobody has heard of."""
+    own = replace(record(day), **changes)
+    night = Book(benchmark.folder).begin(own.night, own.started, own.environment)
+    night.write(RECORD, own.to_json())
+    night.write(VERDICT, Verdict(own.night, *(verdict or ("ok",))).to_json())
+    return night
+
+
+def publisher(benchmark: Nightly) -> Publisher:
+    return Publisher(benchmark, Book(benchmark.folder))
+
+
+@pytest.mark.parametrize(("written", "ended"), [(100.25, 100_250), (40.0, 86_400)])
+def test_a_night_is_a_run_with_all_its_figures(
+    make_benchmark: Make, world: World, written: float, ended: int
+) -> None:
+    benchmark = make_benchmark()
+    cells = {
+        ECE: {0: 0.02, 1: 0.04},
+        ACC: {0: math.nan},
+        CellKey("*", "*", "total_seconds"): {0: 9.0},
+    }
+    night = judged(benchmark, 0, *RAISED, (ALARM,) * 3, cells=cells, started=86.4)
+    os.utime(night.folder / VERDICT, (written, written))
+    journal = benchmark.sweep_folder(night.name).journal
+    journal.parent.mkdir(parents=True)
+    journal.touch()
+    assert publisher(benchmark).publish(night) == []
+    uri, files = benchmark.sweep.tracking_uri, Storage.of(benchmark.sweep).tracked_files
+    run = SingleRun(
+        key="told 2026-01-01",
+        name="nightly told, 2026-01-01: something got worse (2 alarms)",
+        status="FINISHED",
+        started=86_400,
+        ended=ended,
+        tags={
+            "calsweep.night": "2026-01-01",
+            "calsweep.night.benchmark": "told",
+            "calsweep.night.status": "regression",
+            "calsweep.night.alarms": f"ce on {TASK}, {ECE}",
+            "calsweep.night.torch": "1",
+        },
+        metrics={
+            "alarms": 2.0,
+            "suspicions": 1.0,
+            "improvements": 3.0,
+            f"{TASK}/ls/ece": pytest.approx(0.03),
+            "all/all/total_seconds": 9.0,
+        },
+        files={name: night.folder / name for name in (*REPORTS, RECORD, VERDICT)},
+    )
+    delivered = (uri, "told-nights", "nights", run, files)
+    assert world.sent == [
+        ("sync", (journal, uri, files, ("interrupted", True))),
+        ("run", delivered),
+    ]
+    assert night.read(DELIVERED) == {"uri": "http://127.0.0.1:9/"}
+    assert publisher(benchmark).publish(night) == []
+    assert len(world.sent) == 2
+
+
+def test_a_server_that_is_away_is_asked_once_a_start(make_benchmark: Make, world: World) -> None:
+    benchmark = make_benchmark()
+    nights = [judged(benchmark, day) for day in (0, 1)]
+    world.away = True
+    start = publisher(benchmark)
+    waits = "waits for the next start to be tracked: the server is away"
+    assert start.publish(nights[0]) == [f"the verdict on {nights[0].name} {waits}"]
+    assert start.publish(nights[1]) == []
+    assert len(world.took("run")) == 1
+    assert not any(night.delivered for night in nights)
+    world.away, start = False, publisher(benchmark)
+    assert [start.publish(night) for night in nights] == [[], []]
+    assert [run.key for _, _, _, run, _ in world.took("run")] == [
+        f"told {night.name}" for night in nights
+    ]
+
+
+def test_a_night_without_a_verdict_waits(make_benchmark: Make, world: World) -> None:
+    benchmark = make_benchmark()
+    night = judged(benchmark, 0)
+    for name in (RECORD, VERDICT):
+        text = (night.folder / name).read_text()
+        (night.folder / name).unlink()
+        assert publisher(benchmark).publish(night) == []
+        assert (world.sent, (night.folder / "report.md").exists()) == ([], False)
+        (night.folder / name).write_text(text)
+
+
+def test_a_summary_is_that_of_its_own_night_and_the_latest_that_of_the_last(
+    make_benchmark: Make, world: World
+) -> None:
+    benchmark = make_benchmark(history=5)
+    nights = [judged(benchmark, day, *RAISED) for day in range(7)]
+    book = Book(benchmark.folder)
+    book.begin("2026-02-01", 0.0, {})
+    for number in (6, 3):
+        publisher(benchmark).publish(nights[number])
+        for name in REPORTS:
+            own = (nights[number].folder / name).read_text()
+            assert nights[number].name in own
+            latest = (benchmark.folder / name).read_text() == own
+            assert latest == (number == 6)
+    for number, count in ((6, 5), (3, 4)):
+        page = (nights[number].folder / "report.html").read_text()
+        titles = [f"{f.cell}, {count} nights, last" for f in (ALARM, RAISED[2][0])]
+        assert all(title in page for title in titles)
+        assert page.count("<figure>") == 2
+
+
+@pytest.mark.parametrize(
+    ("when", "verdict", "told"),
+    [
+        ("alarm", RAISED, True),
+        ("alarm", ("suspicious", (), (ALARM,)), False),
+        ("always", ("ok",), True),
+    ],
+)
+def test_people_hear_all_of_what_they_asked_for_once(
+    make_benchmark: Make, world: World, when: str, verdict: Any, told: bool
+) -> None:
+    benchmark = make_benchmark(report={**WAYS, "when": when})
+    night = judged(benchmark, 0, *verdict)
+    assert night.verdict is not None
+    title = {"regression": "something got worse (2 alarms)", "ok": "as before"}.get(verdict[0])
+    for _ in range(2):
+        assert publisher(benchmark).publish(night) == []
+        (night.folder / DELIVERED).unlink()
+    body = {"nightly": "told", "code": 3 if night.verdict.raised else 0}
+    body |= {**night.verdict.to_json(), "text": f"nightly told, {night.name}: {title}"}
+    text = (night.folder / "report.md").read_text()
+    expected = [("http://h/hook", body), (("mail", "me"), body["text"], text)]
+    assert world.took("webhook", "mail") == (expected if told else [])
+    assert night.read("told.json") == {"problems": [], "left": []}
+
+
+def test_a_way_that_failed_is_tried_again_by_the_next_start_alone(
+    make_benchmark: Make, world: World
+) -> None:
+    benchmark = make_benchmark(report={**WAYS, "when": "always"})
+    nights = [judged(benchmark, day) for day in (0, 1)]
+    world.deaf = {"mail"}
+    start = publisher(benchmark)
+    assert [start.publish(night) for night in nights] == [["mail failed"], []]
+    assert (len(world.took("webhook")), len(world.took("mail"))) == (2, 1)
+    assert nights[0].read("told.json") == {"problems": ["mail failed"], "left": ["mail"]}
+    assert nights[1].read("told.json") == {"problems": [], "left": ["mail"]}
+    assert all(night.delivered for night in nights)
+    world.deaf, start = set(), publisher(benchmark)
+    assert [start.publish(night) for night in nights] == [[], []]
+    assert (len(world.took("webhook")), len(world.took("mail"))) == (0, 2)
+    assert publisher(benchmark).publish(nights[0]) == []
+    assert world.took("webhook", "mail") == []
+
+
+def test_a_night_that_could_not_run_is_told_and_written(
+    make_benchmark: Make, world: World, tmp_path: Path
+) -> None:
+    benchmark = make_benchmark(report={**WAYS, "html": str(tmp_path / "out" / "x.html")})
+    world.deaf = {"webhook"}
+    assert publish_failure(benchmark, "2026-01-01", "the disk is full") == ["webhook failed"]
+    title = "nightly told, 2026-01-01: could not run"
+    body = {"nightly": "told", "night": "2026-01-01", "status": "could not run", "code": 4}
+    text = (benchmark.folder / "report.md").read_text()
+    assert text == f"# {title}\n\n- the disk is full\n"
+    assert world.took("webhook", "mail") == [
+        ("http://h/hook", {**body, "reason": "the disk is full", "text": title}),
+        (("mail", "me"), title, text),
+    ]
+    assert title in (tmp_path / "out/x.html").read_text()
+    assert not (benchmark.folder / "report.html").exists()
+    (tmp_path / "file").touch()
+    benchmark = make_benchmark(report={**WAYS, "markdown": str(tmp_path / "file/x.md")})
+    (problem,) = publish_failure(benchmark, "2026-01-01", "the disk is full")[:-1]
+    assert problem.startswith("the summary is missing: ")
+    assert len(world.took("webhook", "mail")) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (HTTPError("http://h/secret", 404, "secret", {}, None), "it answered with status 404"),  # type: ignore[arg-type]
+        (URLError(ConnectionRefusedError(111, "Connection refused")), "Connection refused"),
+        (URLError("secret"), "URLError"),
+        (TimeoutError("secret"), "TimeoutError"),
+        (PermissionError(13, "Permission denied"), "Permission denied"),
+    ],
+)
+def test_a_fault_is_named_in_no_words_of_the_other_side(error: Exception, expected: str) -> None:
+    assert publish._fault(error) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("pass", ""),
+        ("raise SystemExit(3)", " failed with exit code 3"),
+        ("import os; os.kill(os.getpid(), 9)", " failed with exit code -9"),
+        ("import time; time.sleep(60)", " failed: TimeoutExpired"),
+    ],
+)
+def test_a_mail_command_that_fails_in_any_way_is_named(
+    code: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "MAIL_SECONDS", 0.5 if "sleep" in code else 60)
+    said = f"mail command {sys.executable!r}{expected}" if expected else ""
+    assert publish._mail([sys.executable, "-c", code], "title", "text \ud800") == said
+
+
+def test_a_mail_command_gets_title_and_text(tmp_path: Path) -> None:
+    code = "import json, sys; json.dump([*sys.argv[2:], sys.stdin.read()], open(sys.argv[1], 'w'))"
+    letter = tmp_path / "letter"
+    command = [sys.executable, "-c", code, str(letter), "-s", "{subject}", "a {subject}"]
+    assert publish._mail(command, "title", "text") == ""
+    assert json.loads(letter.read_text()) == ["-s", "title", "a {subject}", "text"]

@@ -1,0 +1,219 @@
+"""Every figure and word of a summary, of its drawings, of JUnit XML and of histories."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from orchestrator.nightly import CellKey, Finding, NightRecord, Shape, Verdict
+from orchestrator.nightly.page import (
+    Block,
+    failure_junit,
+    figure,
+    headline,
+    heights,
+    night_junit,
+    night_summary,
+    plotted,
+    series_of,
+    sparkline,
+    to_csv,
+    to_html,
+    to_markdown,
+)
+
+ECE, PEAK = CellKey("ce", "d", "ece"), CellKey("ce", "d", "peak_memory")
+WALL, TOTAL = CellKey("ce", "d", "wall_seconds"), CellKey("*", "*", "total_seconds")
+FAILED, GONE = CellKey("ls", "d"), CellKey("fl", "e", "ece")
+CELLS = {ECE: {0: 0.02, 1: 0.04}, PEAK: {0: 3.0 * 2**20}, WALL: {0: 1.5, 1: 2.25}, TOTAL: {0: 9.0}}
+
+
+def night(name: str, torch: str = "1", **changes: Any) -> NightRecord:
+    shape = Shape(("ce", "ls"), ("d", "e"), ("ece", "peak_memory"), (0, 1))
+    values = {"cells": CELLS, "failed": {FAILED.pair: "out of memory"}, "shape": shape, **changes}
+    return NightRecord(name, 90.0, environment={"torch": torch}, **values)
+
+
+ALARMS = (
+    Finding(FAILED, "hard", "failed", "it failed", since="2026-01-02", causes=("a", "b")),
+    Finding(ECE, "soft", "nights", "is worse", value=0.03, expected=0.02, since="2026-01-01"),
+    Finding(GONE, "soft", "step", "has a step", value=0.5, expected=0.25, causes=("c",)),
+)
+VERDICT = Verdict("2026-01-02", "regression", ALARMS, improvements=ALARMS[1:2], notes=("young",))
+
+
+@pytest.mark.parametrize(
+    ("status", "counts", "expected"),
+    [
+        ("ok", (0, 0, 2), "as before"),
+        ("suspicious", (0, 1, 0), "as before, with suspicions (1 suspicion)"),
+        ("suspicious", (0, 2, 1), "as before, with suspicions (2 suspicions)"),
+        ("regression", (1, 2, 0), "something got worse (1 alarm)"),
+        ("incomplete", (3, 0, 0), "results are missing (3 alarms)"),
+    ],
+)
+def test_a_headline_counts_what_matters_most(
+    status: Any, counts: tuple[int, int, int], expected: str
+) -> None:
+    alarms, suspicions, improvements = (ALARMS[:1] * count for count in counts)
+    verdict = Verdict("2026-01-02", status, alarms, suspicions, improvements)
+    assert headline("n", "2026-01-02", verdict) == f"nightly n, 2026-01-02: {expected}"
+    assert (verdict.raised, verdict.code) == (bool(alarms), 3 if alarms else 0)
+
+
+def test_a_summary_tells_all_of_the_last_night() -> None:
+    history = [night("2025-12-31", "0"), night("2026-01-01"), night("2026-01-02", "2")]
+    head = ("cell", "tonight", "expected", "since", "what", "likely causes")
+    worse = (str(ECE), "0.0300", "0.0200", "2026-01-01", "is worse", "none known")
+    alarms = (
+        head,
+        (str(FAILED), "-", "-", "2026-01-02", "it failed", "a; b"),
+        worse,
+        (str(GONE), "0.5000", "0.2500", "", "has a step", "c"),
+    )
+    figures = (
+        ("task", "recipe", "ece", "peak_memory"),
+        ("d", "ce", "0.0300", "3 MB"),
+        ("d", "ls", "failed: out of memory"),
+        ("e", "ce", "-", "-"),
+        ("e", "ls", "-", "-"),
+    )
+    blocks = night_summary("n", history, VERDICT)
+    assert blocks == [
+        Block("nightly n, 2026-01-02: something got worse (3 alarms)", ("young",)),
+        Block("Alarms", table=alarms),
+        Block("Improvements", table=(head, worse)),
+        Block("Changes since the night before", ("torch: 1 -> 2 (2026-01-02)",)),
+        Block("Figures (mean over seeds)", table=figures),
+        Block("Environment", table=(("what", "value"), ("torch", "2"))),
+    ]
+    first = night_summary("n", history[:1], VERDICT)
+    assert first[3] == Block("Changes since the night before", ("none",))
+
+
+BLOCKS = [Block("one", ("a_b", "c")), Block("two", table=(("x", "y"), ("1", "2"), ("3", "4")))]
+
+
+def test_markdown_is_a_list_and_a_table_below_each_heading() -> None:
+    text = "# one\n\n- a\\_b\n- c\n\n## two\n\n| x | y |\n| --- | --- |\n| 1 | 2 |\n| 3 | 4 |\n"
+    assert to_markdown(BLOCKS) == text
+
+
+def test_html_draws_each_series_below_the_first_block() -> None:
+    series = [0.01, None, 0.03, 0.02, None]
+    page = to_html(BLOCKS, [(ECE, series), (WALL, [1.0])])
+    text = re.sub(r"<svg.*?<polyline points=\"([^\"]*)\".*?</svg>", r"\1", page)
+    text = re.sub(r"\s*(<[^>]*>)\s*", r"\1", text.split("<body>")[1])
+    first = f"<figure><figcaption>{ECE}, 5 nights, last 0.0200</figcaption>"
+    second = f"<figure><figcaption>{WALL}, 1 nights, last 1.00 s</figcaption>"
+    rows = "<tr><th>x</th><th>y</th></tr><tr><td>1</td><td>2</td></tr><tr><td>3</td><td>4</td></tr>"
+    assert text == (
+        f"<h1>one</h1><p>a_b</p><p>c</p>{first}0.0,44.0 160.0,4.0 240.0,24.0</figure>"
+        f"{second}0.0,24.0</figure><h2>two</h2><table>{rows}</table></body></html>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "expected"),
+    [
+        ("ece", None, "-"),
+        ("ece", math.nan, "nan"),
+        ("peak_memory", math.inf, "inf"),
+        ("ece", 0.12345, "0.1235"),
+        ("cifar10-c/acc", 0.5, "0.5000"),
+        ("peak_memory", 1.6 * 2**20, "2 MB"),
+        ("wall_seconds", 61.234, "61.23 s"),
+        ("total_seconds", 3.0, "3.00 s"),
+        ("images_per_second", 1234.5678, "1235"),
+    ],
+)
+def test_a_figure_stands_in_the_unit_that_people_read(
+    metric: str, value: float | None, expected: str
+) -> None:
+    assert figure(CellKey("ce", "d", metric), value) == expected
+
+
+def test_a_series_is_drawn_from_its_lowest_to_its_highest() -> None:
+    assert heights([3.0, None, 1.0, 1.5]) == [1.0, None, 0.0, 0.25]
+    assert heights([2.0, None]) == [0.5, None]
+    assert sparkline(range(8)) == "▁▂▃▄▅▆▇█"
+    assert sparkline([0.0, 0.4, None, 1.0]) == "▁▄·█"
+    assert sparkline([]) == ""
+    cells = [{ECE: {0: 1.0, 1: 2.0}}, {}, {ECE: {0: math.inf}}, {ECE: {}}]
+    nights = [night("2026-01-01", cells=own) for own in cells]
+    assert series_of(nights, ECE) == [1.5, None, None, None]
+
+
+def case(found: ElementTree.Element) -> tuple[Any, ...]:
+    named = tuple(found.attrib[name] for name in ("name", "classname", "time"))
+    result = [(e.tag, e.attrib["type"], e.attrib["message"], e.text) for e in found]
+    return (*named, *result)
+
+
+def test_junit_tells_time_result_and_surroundings_of_every_pair() -> None:
+    (suite,) = ElementTree.fromstring(night_junit("n", night("2026-01-02"), VERDICT))
+    assert (suite.attrib["name"], suite.attrib["time"]) == ("n 2026-01-02", "0.0")
+    assert suite.attrib["timestamp"] == "1970-01-01T00:01:30"
+    assert [p.attrib for p in suite.iter("property")] == [{"name": "torch", "value": "1"}]
+    worse, gone = f"{ECE}: is worse", f"{GONE}: has a step"
+    assert [case(found) for found in suite.iter("testcase")] == [
+        ("ce", "d", "3.75", ("failure", "soft", worse, None)),
+        ("ls", "d", "0.0", ("failure", "hard", f"{FAILED}: it failed", "a\nb")),
+        ("ce", "e", "0.0"),
+        ("ls", "e", "0.0"),
+        ("night", "2026-01-02", "9.0"),
+        ("fl", "e", "0.0", ("failure", "soft", gone, "c")),
+    ]
+
+
+def test_junit_joins_the_alarms_of_a_pair() -> None:
+    hard = Finding(ECE, "hard", "limit", "is above", causes=("d",))
+    both = Verdict("2026-01-02", "regression", (ALARMS[1], hard))
+    (suite,) = ElementTree.fromstring(night_junit("n", night("2026-01-02"), both))
+    first = next(suite.iter("testcase"))
+    assert case(first)[3:] == (("failure", "hard", f"{ECE}: is worse; {ECE}: is above", "d"),)
+
+
+def test_junit_of_a_night_that_could_not_run_is_one_error() -> None:
+    (suite,) = ElementTree.fromstring(failure_junit("n", "2026-01-02", 90.0, "the disk is full"))
+    assert suite.attrib["name"] == "n 2026-01-02"
+    assert suite.attrib["timestamp"] == "1970-01-01T00:01:30"
+    error = ("error", "could not run", "the disk is full", None)
+    assert [case(found) for found in suite.iter("testcase")] == [
+        ("2026-01-02", "night", "0.0", error)
+    ]
+
+
+def test_csv_has_a_row_for_every_value_in_the_order_of_nights() -> None:
+    nights = [night("2026-01-02"), night("2026-01-01", cells={ECE: {7: 0.1}})]
+    assert to_csv(nights, [WALL, ECE, GONE]).splitlines() == [
+        "night,recipe,task,metric,seed,value",
+        "2026-01-02,ce,d,wall_seconds,0,1.5",
+        "2026-01-02,ce,d,wall_seconds,1,2.25",
+        "2026-01-02,ce,d,ece,0,0.02",
+        "2026-01-02,ce,d,ece,1,0.04",
+        "2026-01-01,ce,d,ece,7,0.1",
+    ]
+
+
+def test_a_plot_has_a_panel_for_each_series_and_marks_its_alarms() -> None:
+    nights = [
+        night(f"2026-01-0{day}", cells={ECE: {0: value}} if value else {})
+        for day, value in ((1, 0.1), (2, 0.0), (3, 0.3), (4, 0.4))
+    ]
+    page = plotted(nights, [PEAK, WALL, TOTAL, ECE], {ECE: [2, 3], GONE: [0]})
+    assert page.get_size_inches() == pytest.approx((12.6, 4.6))
+    assert [axes.get_title() for axes in page.axes] == [str(c) for c in (PEAK, WALL, TOTAL, ECE)]
+    axes = page.axes[-1]
+    assert axes.get_subplotspec().get_geometry() == (2, 3, 3, 3)  # type: ignore[union-attr]
+    series, marks = axes.lines
+    assert list(series.get_xdata()) == [0, 1, 2, 3]
+    assert list(series.get_ydata()) == pytest.approx([0.1, math.nan, 0.3, 0.4], nan_ok=True)
+    assert (list(marks.get_xdata()), list(marks.get_ydata())) == ([2, 3], [0.3, 0.4])
+    assert list(axes.get_xticks()) == [0, 3]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2026-01-01", "2026-01-04"]
+    assert list(page.axes[0].lines[1].get_xdata()) == []
