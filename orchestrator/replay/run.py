@@ -104,9 +104,9 @@ class ReplayOutcome:
 
     def finals(self) -> list[Summary]:
         """Return every strategy after all its trials, whatever these are in each study."""
-        last: dict[tuple[str, str, int], Judged] = {}
+        last: dict[tuple[str, str, str, int], Judged] = {}
         for judged in self.judged:
-            last[judged.strategy, judged.study, judged.search] = judged
+            last[judged.strategy, judged.sweep, judged.study, judged.search] = judged
         return [
             _summary(name, 0, [j for j in last.values() if j.strategy == name])
             for name in self.settings.strategies

@@ -10,7 +10,7 @@ from orchestrator.running.data import prepare_data
 from orchestrator.running.evaluate import evaluate, pending_evaluations
 from orchestrator.search.state import SweepState
 from orchestrator.search.trials import TrialSpec
-from orchestrator.storage.events import SweepEnded, SweepStarted, TrialFinished
+from orchestrator.storage.events import Epoch, SweepEnded, SweepStarted, TrialFinished
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import Storage, SweepFolder
@@ -54,8 +54,16 @@ def tiny_sweep(
 
 def run_within(spec: SweepSpec) -> SweepSpec:
     """Run any sweep within this process."""
-    name, storage, folder = spec.name, Storage.of(spec), SweepFolder.of(spec)
-    data, store = prepare_data(spec), storage.store()
+    compute_within(spec)
+    with databases_made():
+        sync(SweepFolder.of(spec).journal, spec.tracking_uri, Storage.of(spec).tracked_files)
+    return spec
+
+
+def compute_within(spec: SweepSpec) -> None:
+    """Run any sweep within this process, tracked nowhere."""
+    name, folder = spec.name, SweepFolder.of(spec)
+    data, store = prepare_data(spec), Storage.of(spec).store()
     with Journal(folder.journal) as journal:
         journal.append(
             SweepStarted(
@@ -67,19 +75,18 @@ def run_within(spec: SweepSpec) -> SweepSpec:
         )
         state = SweepState(make_plan(spec), f"{name}-id", data, journal.append)
         while (trial := state.next_trial()) is not None:
-            state.record(trial, compute(trial, store, PreparedData.open(trial.request.data)))
+            state.record(trial, compute(trial, store, journal))
         for job in pending_evaluations(state, Ledger()):
             journal.append(evaluate(str(store.root), str(folder.chosen), job))
         journal.append(SweepEnded(status="finished"))
-    with databases_made():
-        sync(journal.path, spec.tracking_uri, storage.tracked_files)
-    return spec
 
 
-def compute(trial: TrialSpec, store: ArtifactStore, data: PreparedData) -> TrialFinished:
+def compute(trial: TrialSpec, store: ArtifactStore, journal: Journal) -> TrialFinished:
+    data = PreparedData.open(trial.request.data)
     stage = open_stage(trial.request, store, TaskData(data, torch.device("cpu")))
     metrics: dict[str, float] = {}
     while stage.epoch < stage.epochs:
         metrics = stage.run_epoch()
+        journal.append(Epoch(key=trial.key, step=stage.epoch, metrics=metrics))
     stage.finish(metrics, seconds=2.0)
     return trial.ending("finished", metrics, artifact=trial.request.key(), seconds=0.5)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.replay.recorded import RecordedStudy, RecordedTrial
+from orchestrator.replay.recorded import RecordedStudy, RecordedTrial, _apart
 from orchestrator.replay.run import Judged, ReplayOutcome
 from orchestrator.replay.settings import ReplaySettings, changed, load_replay
 from orchestrator.replay.simulate import Table, resampled, simulate
@@ -19,6 +19,7 @@ from orchestrator.search.state import SweepState
 from orchestrator.storage.ledger import Trial
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from search_spaces import Parameter
 from trainables.common.errors import InputError
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.stages import ValidationRows, objective_terms
@@ -125,6 +126,21 @@ def test_a_strategy_may_search_for_several_metrics(
     assert found != simulate(Table(study), spec, seed=3)
 
 
+def test_a_guard_that_was_never_there_guards_no_strategy(
+    live: tuple[SweepState, RecordedStudy], spec: SweepSpec
+) -> None:
+    _, study = live
+    free = changed(spec, "free", {"accuracy_tolerance": None, "keep_default": False})
+    strict = changed(spec, "strict", {"accuracy_tolerance": 0.0, "keep_default": False})
+    alone = Table(replace(study, plain=None))
+    assert simulate(alone, strict, seed=3) == simulate(Table(study), free, seed=3)
+    assert study.plain is not None
+    right = replace(study.plain.trial, metrics={**study.plain.trial.metrics, "val_acc": 1.0})
+    guarded = Table(replace(study, plain=replace(study.plain, trial=right)))
+    best = [simulate(table, strict, seed=3).choices[-1] for table in (guarded, alone)]
+    assert best[0].objective > best[1].objective
+
+
 def test_other_rows_make_other_objectives(
     live: tuple[SweepState, RecordedStudy], spec: SweepSpec
 ) -> None:
@@ -173,6 +189,26 @@ def test_the_nearest_configuration_answers_and_says_how_near_it_is(
     scale = math.log(1000) if study.plan.searched["mbls"]["weight"].scale == "log" else 0.999
     step = math.log(1.01) if scale > 1 else 0.01 * tried["mbls"]["weight"]
     assert study.nearest({"mbls": weight}) == (2, pytest.approx(step / scale))
+    both = {**margin, "weight": weight["weight"]}
+    assert study.nearest({"mbls": both}) == (2, pytest.approx(max(0.001, step / scale)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "one", "other", "distance"),
+    [
+        ({"type": "float", "low": 1.0, "high": 5.0}, 4.0, 2.0, 0.5),
+        ({"type": "float", "low": 1.0, "high": 100.0, "scale": "log"}, 1.0, 10.0, 0.5),
+        ({"type": "int", "low": 1, "high": 9}, 3, 5, 0.25),
+        ({"type": "float", "low": 2.0, "high": 2.0}, 2.0, 2.0, 0.0),
+        ({"type": "categorical", "choices": ("a", "b", 2.0)}, "a", "a", 0.0),
+        ({"type": "categorical", "choices": ("a", "b", 2.0)}, 2.0, "b", 1.0),
+    ],
+)
+def test_values_are_as_far_apart_as_their_range_says(
+    fields: dict[str, Any], one: Any, other: Any, distance: float
+) -> None:
+    parameter = Parameter("x", "x", source="here", default=one, **fields)
+    assert _apart(parameter, one, other) == _apart(parameter, other, one) == distance
 
 
 def judged(search: int, number: int, loss: float, budget: int = 8) -> Judged:
@@ -224,3 +260,12 @@ def test_a_wrong_replay_file_is_refused_in_one_line(
     with pytest.raises(InputError, match=f"replay.yaml: {complaint}") as raised:
         load_replay(path)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("resample", "validation", "resampled"),
+    [(True, None, True), (True, 50, False), (False, None, False), (False, 50, False)],
+)
+def test_rows_are_drawn_in_one_way(resample: bool, validation: int | None, resampled: bool) -> None:
+    found = ReplaySettings(resample=resample, validation=validation)
+    assert found.resampled == resampled

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,10 @@ def test_figures_are_those_of_a_calibrator_fitted_and_judged_by_hand(
 
 def drawn(spec: SweepSpec) -> list[tuple[list[int], list[int]]]:
     """Return the rows to fit on and to test on, for each seed."""
-    data = prepare_data(spec)
+    data, looked = prepare_data(spec), preview_data(spec).prepared
+    assert {name: own.directory for name, own in looked.items()} == {
+        name: own.directory for name, own in data.items()
+    }
     places = [data[spec.tasks[0].data_name(seed)].directory for seed in spec.seeds]
     parts = ("search/validation_indices.npy", "test/indices.npy")
     found = [[np.load(place / part).tolist() for part in parts] for place in places]
@@ -311,6 +315,38 @@ def test_a_fit_that_an_arenas_rows_do_not_allow_fails_its_study_alone(
     assert (failed.trials_finished, failed.trials_failed) == (1, 1)
     assert [len(r.test) for r in (given, failed, other)] == [2, 1, 2]
     assert [len(r.seconds) for r in (given, failed, other)] == [2, 1, 2]
+
+
+@pytest.mark.usefixtures("_threads")
+def test_an_arena_tells_the_seconds_of_the_fits_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, fitted, report = [0.0], arena._fitted, arena.calibration_report
+
+    def fit(name: str, parameters: Any, rows: torch.Tensor, labels: torch.Tensor) -> Calibrator:
+        now[0] += {"ts": 2.0, "ets-cls": 5.0}[name] * len(rows)
+        return fitted(name, parameters, rows, labels)
+
+    def judge(**options: Any) -> dict[str, float]:
+        now[0] += 9000
+        return report(**options)
+
+    monkeypatch.setattr(arena, "_fitted", fit)
+    monkeypatch.setattr(arena, "calibration_report", judge)
+    monkeypatch.setattr(arena, "time", SimpleNamespace(process_time=lambda: now[0]))
+    found = run_arena(make_spec(folder, files="files/one.npz"), 1)
+    assert [result.seconds for result in found] == [(0.0, 0.0), (200.0, 200.0), (500.0, 500.0)]
+    for result in found:
+        assert (result.sweep, result.dataset, result.model) == ("logits", "one", "given")
+        assert list(result.configuration) == [result.recipe]
+    assert found[2].configuration["ets-cls"]["normalization"] == "nd"
+
+
+def test_the_sets_of_a_named_task_are_called_after_it(folder: Path) -> None:
+    for place, names in (("files", ["mine/one", "mine/two"]), ("files/one.npz", ["mine"])):
+        task = f"{{name: mine, logits: {folder / place}}}"
+        spec = parse_sweep(f"name: named\ntasks: [{task}]\nrecipes: [ts]\n", "named")
+        assert [found.id for found in spec.tasks] == names
 
 
 def test_what_is_best_can_be_fixed_in_another_sweep(folder: Path, spec: SweepSpec) -> None:

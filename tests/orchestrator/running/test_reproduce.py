@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from orchestrator.cli import main
-from orchestrator.running.reproduce import reproduce
+from orchestrator.running import reproduce as reproducing
+from orchestrator.running.reproduce import Comparison, Reproduction, reproduce
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage
+from orchestrator.sweep.recipes import parse_recipe
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import best_trials, study_results
 from orchestrator.tracking.champion import load_champion, promote
@@ -61,9 +66,16 @@ def test_results_lead_to_predictions_data_and_cost(
 def test_a_run_computed_again_gives_the_same_figures(
     spec: SweepSpec, results: dict[str, StudyResult], tmp_path: Path, recipe: str, seed: int
 ) -> None:
+    told: list[Any] = []
     found = reproduce(
-        results[recipe].run_ids[seed], tracking_uri=spec.tracking_uri, folder=tmp_path
+        results[recipe].run_ids[seed],
+        tracking_uri=spec.tracking_uri,
+        folder=tmp_path,
+        progress=lambda *epoch: told.append(epoch),
     )
+    epochs = {"train": 2, "refine": 2, "calibrate": 1}
+    stages = [link.stage for link in parse_recipe(recipe, {"short": "ls"}).chain]
+    assert told == [(s, epoch + 1, epochs[s]) for s in stages for epoch in range(epochs[s])]
     assert found.run.trial.seed == seed
     assert found.equal
     assert found.worst.difference == 0.0
@@ -92,6 +104,62 @@ def test_a_training_for_a_gpu_is_computed_again_in_its_precision(
         "refine": "float32",
         "calibrate": "float32",
     }
+
+
+CPU = {"device": "cpu", "precision": "float32", "deterministic": True}
+LOOSE = {**CPU, "device": "A GPU", "deterministic": False}
+NOW_LOOSE = "computed now on A GPU in float32, sums in any order"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "then", "now", "remark"),
+    [
+        (0, CPU, CPU, ""),
+        (1, CPU, CPU, ""),
+        (0, None, CPU, ""),
+        (1, None, {**LOOSE, "deterministic": True}, ""),
+        (1, None, CPU, "train: recorded on a GPU, computed now on cpu in float32"),
+        (1, LOOSE, LOOSE, f"train: recorded on A GPU in float32, sums in any order, {NOW_LOOSE}"),
+        (1, None, LOOSE, f"train: recorded on A GPU in float32, sums in any order, {NOW_LOOSE}"),
+        (0, CPU, LOOSE, f"train: recorded on cpu in float32, {NOW_LOOSE}"),
+        (
+            0,
+            {**CPU, "precision": "bfloat16"},
+            CPU,
+            "train: recorded on cpu in bfloat16, computed now on cpu in float32",
+        ),
+    ],
+)
+def test_why_figures_need_not_agree_is_said(
+    gpu: float, then: dict[str, Any] | None, now: dict[str, Any], remark: str
+) -> None:
+    run: Any = SimpleNamespace(
+        trial=SimpleNamespace(computed={"train": then} if then else {"refine": LOOSE}),
+        study=SimpleNamespace(
+            origin={"resources": {"train": {"gpu": gpu}, "refine": {"gpu": 1 - gpu}}}
+        ),
+    )
+    assert reproducing._remark(run, "train", now) == remark
+
+
+def test_a_stage_is_computed_again_with_what_the_trial_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr(reproducing, "trial_device", lambda *given: asked.append(given))
+    resources = {"train": {"cpu": 3, "gpu": 0.5}, "refine": {"cpu": 2, "gpu": 0.0}}
+    for deterministic, stage in ((True, "train"), (False, "refine")):
+        origin = {"resources": resources, "deterministic": deterministic}
+        reproducing._prepare_process(origin, stage)
+    reproducing._prepare_process({"resources": resources}, "refine")  # As of earlier runs.
+    assert asked == [3, (0.5, True), 2, (0.0, False), 2, (0.0, False)]
+
+
+def test_the_figure_that_differs_most_decides() -> None:
+    figures = [Comparison("val_ece", 0.5, 0.5), Comparison("val_nll", 0.5, 0.25)]
+    run: Any = None
+    found = Reproduction(run, (*figures, Comparison("val_acc", 0.5, 0.625)), 0.25, "")
+    assert (found.worst.metric, found.worst.difference, found.equal) == ("val_nll", -0.25, True)
+    assert not replace(found, tolerance=0.249).equal
 
 
 def test_the_command_tells_equal_from_different(

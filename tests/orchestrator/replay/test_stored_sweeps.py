@@ -1,0 +1,340 @@
+"""What sweeps leave in a storage, and replays of it: small searches on a file of logits."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from orchestrator.cli._replay import _settings
+from orchestrator.replay import ReplayOutcome, ReplaySettings, read_sweeps, replay
+from orchestrator.replay.output import HEADINGS, cells, draw, headings, notes, write_replay
+from orchestrator.replay.run import _chunks, _searches
+from orchestrator.replay.simulate import repeat
+from orchestrator.storage.events import Epoch, Evaluated, SweepStarted
+from orchestrator.storage.journal import Journal, iterate_events
+from orchestrator.storage.ledger import read_ledger
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.spec import parse_sweep
+from tests.orchestrator.tiny_sweep import compute_within
+from trainables.common.errors import InputError
+
+SWEEP = """
+name: {name}
+tasks: [{{logits: {folder}/rows.npz, split: {{test: 0.5, validation: 60}}}}]
+recipes: [given, spline]
+search: {{trials: {trials}, sampler: random, keep_default: false}}
+seeds: [0, 1]
+storage: {folder}/storage
+"""
+TRIALS = {"one": 4, "two": 3}
+STUDY = "rows|spline"
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Storage:
+    """Two sweeps of the same study that have ended, and one that has not."""
+    folder = tmp_path_factory.mktemp("replay")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 200)
+    logits = 3 * (rng.normal(size=(200, 3)) + 1.5 * np.eye(3)[labels])
+    np.savez(folder / "rows.npz", logits=logits.astype(np.float32), labels=labels)
+    for name, trials in (*TRIALS.items(), ("open", 4)):
+        spec = parse_sweep(SWEEP.format(name=name, folder=folder, trials=trials), name)
+        SweepFolder.of(spec).write_spec(spec)
+        if name in TRIALS:
+            compute_within(spec)
+        else:
+            with Journal(SweepFolder.of(spec).journal) as journal:
+                journal.append(SweepStarted(sweep=name, sweep_id="id", spec={}, provenance={}))
+    return Storage(folder / "storage")
+
+
+@pytest.fixture(scope="module")
+def outcome(storage: Storage) -> ReplayOutcome:
+    strategies: dict[str, dict[str, Any]] = {"as run": {}, "few": {"trials": 2}}
+    settings = ReplaySettings(searches=2, resample=False, budgets=(1, 2), strategies=strategies)
+    told: list[Any] = []
+    found = replay(storage, settings, searching=lambda *count: told.append(count))
+    assert told == [(4, 8), (8, 8)]  # Two searches of a study by each of two strategies.
+    return found
+
+
+def test_what_was_chosen_is_measured_and_written_down(storage: Storage) -> None:
+    folder, store = storage.sweep("one"), storage.store()
+    ledger = read_ledger(folder.journal)
+    study = ledger.studies[STUDY]
+    events = [e for e in iterate_events(folder.journal) if isinstance(e, Evaluated)]
+    measured = [event for event in events if event.study == STUDY]
+    assert sorted(event.seed for event in measured) == [0, 1]
+    for event in measured:
+        trial, place = ledger.trials[event.key], folder.chosen / f"rows/spline/seed-{event.seed}"
+        assert study.chosen_trial is not None
+        assert (trial.seed, trial.configuration) == (event.seed, study.chosen_trial.configuration)
+        assert {path.name: str(path) for path in place.iterdir()} == event.artifacts
+        assert yaml.safe_load((place / "configuration.yaml").read_text()) == {
+            "task": "rows",
+            "recipe": "spline",
+            "seed": event.seed,
+            "objective": trial.objective,
+            "fixed": trial.configuration,
+        }
+        tested = store.find("evaluate", event.predictions)
+        assert tested is not None
+        assert tested.record["upstream"] == trial.artifact
+        assert event.metrics == {f"test_{k}": v for k, v in tested.record["metrics"].items()}
+        assert event.seconds == 4.0  # Two stages of two seconds.
+        assert set(event.computed) == {"given", "calibrate"}
+        # The published default is measured beside what was chosen over it.
+        assert (event.default_predictions is not None) == (event.key == study.chosen)
+        if event.default_predictions is not None:
+            default = store.find("evaluate", event.default_predictions)
+            assert default is not None
+            assert default.record["upstream"] == study.searched[0].artifact
+
+
+def test_every_trial_of_what_has_ended_is_read_and_measured(storage: Storage) -> None:
+    told: list[Any] = []
+    sweeps = read_sweeps(storage, done=lambda *count: told.append(count))
+    assert [(sweep.folder.name, sweep.complete) for sweep in sweeps] == [
+        ("one", True),
+        ("two", True),
+    ]
+    assert told == [(5, 5), (4, 4)]  # The given logits are a trial too.
+    for sweep in sweeps:
+        assert sweep.skipped == {"rows|given": "nothing to search"}
+        assert sorted(sweep.data) == ["rows 0", "rows 1"]
+        (study,) = sweep.studies
+        assert [found.trial.number for found in study.trials] == list(
+            range(TRIALS[sweep.folder.name])
+        )
+        assert (len(study.labels), len(study.test_labels)) == (60, 100)
+        assert study.plain is not None
+        assert study.plain.trial.study == "rows|given"
+        for found in study.trials:
+            rows = found.outputs.double()[range(100), study.test_labels]
+            assert found.test["nll"] == pytest.approx(-float(rows.mean()), abs=1e-6)
+        assert study.losses("nll") == {f.trial.number: f.test["nll"] for f in study.trials}
+        artifacts = {f.trial.artifact: f for f in (*study.trials, study.plain)}
+        assert study.by_artifact == artifacts
+        seen = [(trial.key, step, metrics) for trial, step, metrics in sweep.epochs()]
+        assert seen == [
+            (event.key, event.step, event.metrics)
+            for event in iterate_events(sweep.folder.journal, kinds=(Epoch,))
+            if isinstance(event, Epoch)
+        ]
+
+
+def test_without_test_rows_nothing_is_measured_on_them(storage: Storage) -> None:
+    (sweep,) = read_sweeps(storage, ["two"], ["spline"], test=False)
+    (study,) = sweep.studies
+    assert sweep.skipped == {}
+    for found in study.trials:
+        assert (len(found.logits), len(found.outputs), found.test) == (60, 0, {})
+    assert len(study.test_labels) == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "recipes", "complaint"),
+    [
+        (["three"], [], "no sweep 'three' in .*; there are: one, open, two$"),
+        (["one", "open"], [], "sweep 'open' has not ended, and its choices come first; "),
+        ([], ["ts"], "no recipe 'ts' in sweep 'one'; there are: given, spline$"),
+        ([], ["given"], r"can be replayed: rows\|given: nothing to search$"),
+    ],
+)
+def test_what_cannot_be_replayed_is_named(
+    storage: Storage, names: list[str], recipes: list[str], complaint: str
+) -> None:
+    with pytest.raises(InputError, match=complaint):
+        read_sweeps(storage, names, recipes)
+
+
+def test_what_is_gone_cannot_be_replayed(storage: Storage, tmp_path: Path) -> None:
+    copy = Storage(shutil.copytree(storage.folder, tmp_path / "copy"))
+    first, second = (
+        read_sweeps(copy, ["one"], test=False)[0].data[f"rows {seed}"] for seed in (0, 1)
+    )
+    shutil.rmtree(second.directory)
+    (sweep,) = read_sweeps(copy, ["one"], test=False)
+    assert (list(sweep.data), sweep.complete) == (["rows 0"], False)
+    gone = sweep.studies[0].trials[2].trial.artifact
+    shutil.rmtree(copy.store().path("calibrate", gone))
+    with pytest.raises(InputError, match="spline: the artifact of trial 2 is gone"):
+        read_sweeps(copy, ["one"], test=False)
+    shutil.rmtree(first.directory)
+    with pytest.raises(InputError, match="spline: its data are gone from the storage"):
+        read_sweeps(copy, ["one"], test=False)
+
+
+def test_each_search_is_judged_by_what_is_recorded_of_its_choice(outcome: ReplayOutcome) -> None:
+    order = [(row.strategy, row.sweep, row.search, row.budget) for row in outcome.judged]
+    assert order == [
+        (strategy, sweep, search, budget)
+        for strategy, budgets in (("as run", [1, 2]), ("few", [1]))
+        for sweep in ("one", "two")
+        for search in (0, 1)
+        for budget in [*budgets, TRIALS[sweep] if strategy == "as run" else 2]
+    ]
+    for row in outcome.judged:
+        (sweep,) = (found for found in outcome.sweeps if found.folder.name == row.sweep)
+        losses = sweep.studies[0].losses("nll")
+        figures = (row.study, row.loss, row.default, row.best)
+        assert figures == (STUDY, losses[row.number], losses[0], min(losses.values()))
+        if row.budget == 1:
+            assert row.number == 0
+        # The first search draws what the sweep itself has drawn.
+        if row.search == 0:
+            assert row.distance == 0
+            best = min(
+                sweep.studies[0].trials[: row.budget],
+                key=lambda found: (found.trial.objective, found.trial.number),
+            )
+            assert row.number == best.trial.number
+    assert {row.distance > 0 for row in outcome.judged if row.search == 1} == {True}
+    assert all(choice.same for found in outcome.repeated.values() for choice in found)
+    assert {name: len(found) for name, found in outcome.repeated.items()} == {"one": 2, "two": 2}
+
+
+def test_what_never_ran_is_not_chosen_again(storage: Storage) -> None:
+    (sweep,) = read_sweeps(storage, ["one"], ["spline"], test=False)
+    study = sweep.ledger.studies[STUDY]
+    assert study.chosen_trial is not None
+    number = study.chosen_trial.number
+    del sweep.ledger.trials[study.chosen_trial.key]
+    given, spline = repeat(sweep)
+    assert given.same
+    assert (spline.study, spline.recorded, spline.same) == (STUDY, number, False)
+
+
+def test_a_summary_is_over_all_studies_of_all_sweeps(outcome: ReplayOutcome) -> None:
+    finals, summaries = outcome.finals(), outcome.summaries()
+    assert [(one.strategy, one.budget) for one in summaries] == [
+        ("as run", 1),
+        ("as run", 2),
+        ("as run", 4),
+        ("as run", 3),
+        ("few", 1),
+        ("few", 2),
+    ]
+    assert [one.searches for one in summaries] == [4, 4, 2, 2, 4, 4]
+    for final, name in zip(finals, ("as run", "few"), strict=True):
+        last = {sweep: TRIALS[sweep] if name == "as run" else 2 for sweep in TRIALS}
+        rows = [r for r in outcome.judged if r.strategy == name and r.budget == last[r.sweep]]
+        assert (final.strategy, final.budget, final.searches) == (name, 0, 4)
+        assert final.loss == pytest.approx(sum(row.loss for row in rows) / 4)
+        assert final.default == pytest.approx(sum(row.default for row in rows) / 4)
+        assert final.regret == pytest.approx(sum(row.loss - row.best for row in rows) / 4)
+        assert final.worse == sum(row.loss > row.default for row in rows) / 4
+        assert final.kept == sum(row.number == 0 for row in rows) / 4
+        assert final.distance == pytest.approx(sum(row.distance for row in rows) / 4)
+        means = [sum(row.loss for row in rows if row.search == n) / 2 for n in (0, 1)]
+        assert (final.low, final.high) == pytest.approx(tuple(np.quantile(means, (0.025, 0.975))))
+    assert finals[1] == replace(summaries[-1], budget=0)
+
+
+def test_rows_that_a_search_has_not_drawn_judge_it(storage: Storage) -> None:
+    sweeps = read_sweeps(storage, ["one"])
+    (study,) = sweeps[0].studies
+    settings = ReplaySettings(searches=1, validation=90, strategies={"as run": {}}, seed=5)
+    rows = _searches(("one", study, {"as run": sweeps[0].spec}, settings, range(2, 3)))
+    drawn = study.drawn(90, 7)
+    assert [row.search for row in rows] == [2] * len(rows)
+    assert {row.loss for row in rows} == {drawn.losses("nll")[row.number] for row in rows}
+    few = settings.model_copy(update={"validation": 159})
+    assert len(replay(storage, few, ["one"]).judged) == len(rows)
+    with pytest.raises(InputError, match="validation: 160 leaves no row to judge by: rows"):
+        replay(storage, few.model_copy(update={"validation": 160}), ["one"])
+
+
+def test_searches_are_given_out_five_at_a_time() -> None:
+    assert _chunks(12) == [range(5), range(5, 10), range(10, 12)]
+    assert _chunks(5) == [range(5)]
+
+
+def test_tables_and_plot_hold_every_figure(outcome: ReplayOutcome, tmp_path: Path) -> None:
+    files = write_replay(outcome, tmp_path / "out")
+    assert [path.name for path in files] == ["outcomes.csv", "searches.csv", "replay.png"]
+    every, searches = (list(csv.DictReader(path.open())) for path in files[:2])
+    assert [
+        tuple(row[key] for key in ("strategy", "sweep", "study", "search", "budget", "number"))
+        for row in searches
+    ] == [
+        (j.strategy, j.sweep, j.study, str(j.search), str(j.budget), str(j.number))
+        for j in outcome.judged
+    ]
+    for row, judged in zip(searches, outcome.judged, strict=True):
+        for name in ("loss", "default", "best", "distance"):
+            assert float(row[name]) == getattr(judged, name)
+    trials = [
+        (sweep.folder.name, trial, step, metrics)
+        for sweep in outcome.sweeps
+        for trial, step, metrics in sweep.epochs()
+    ]
+    assert len(every) == len(trials) > 0
+    for row, (sweep, trial, step, metrics) in zip(every, trials, strict=True):
+        assert [row[key] for key in ("sweep", "study", "number", "role", "seed", "epoch")] == [
+            *(sweep, trial.study, str(trial.number), trial.role, str(trial.seed), str(step))
+        ]
+        assert (row["status"], json.loads(row["configuration"])) == (
+            trial.status,
+            trial.configuration,
+        )
+        told = {name: float(row[name]) for name in row if name.startswith("val_") and row[name]}
+        assert told == {name: v for name, v in metrics.items() if name.startswith("val_")}
+
+    (axes,) = draw(outcome).axes
+    summaries = outcome.summaries()
+    for line, name in zip(axes.get_lines(), ("as run", "few"), strict=False):
+        own = [one for one in summaries if one.strategy == name]
+        assert line.get_label() == name
+        drawn = np.column_stack((line.get_xdata(), line.get_ydata()))
+        assert drawn.tolist() == [[one.budget, one.loss] for one in own]
+    assert set(np.asarray(axes.get_lines()[2].get_ydata())) == {outcome.finals()[0].default}
+
+
+def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -> None:
+    (first, _) = outcome.finals()
+    shown = replace(
+        first, loss=0.5, low=0.25, high=0.75, regret=0.125, worse=0.1, kept=0.2, distance=0.034
+    )
+    assert headings(outcome) == ["strategy", "test NLL ↓", *HEADINGS]
+    interval = dict(zip(headings(outcome), cells(shown, outcome), strict=True))
+    assert {name: text.strip() for name, text in interval.items()} == {
+        "strategy": "as run",
+        "test NLL ↓": "0.5000",
+        "95% interval": "[0.2500, 0.7500]",
+        "regret": "0.1250",
+        "worse than default": "10.0 %",
+        "default kept": "20.0 %",
+        "distance": "3.4 %",
+    }
+    lines = notes(outcome)
+    assert lines[:2] == [
+        f"sweep {name}: 2 of 2 choices are made again by its own settings" for name in TRIALS
+    ]
+    assert lines[2].startswith(
+        "2 studies, 2 searches of each by every strategy, validation rows the same; the published "
+    )
+    assert lines[-1] == "rows|given: not replayed: nothing to search"
+    for change, words in (
+        ({"resample": True}, "validation rows resampled;"),
+        ({"resample": True, "validation": 9}, "validation rows 9 drawn anew, the others judge;"),
+    ):
+        settings = outcome.settings.model_copy(update=change)
+        assert words in notes(replace(outcome, settings=settings))[2]
+
+
+def test_options_go_before_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "replay.yaml"
+    path.write_text("searches: 7\njudge: brier\nseed: 3\n")
+    assert _settings(None, None, None) == ReplaySettings()
+    assert _settings(path, None, "ece") == ReplaySettings(searches=7, judge="ece", seed=3)
+    assert _settings(path, 9, None) == ReplaySettings(searches=9, judge="brier", seed=3)
