@@ -159,6 +159,7 @@ def test_trials_are_counted_by_stage_and_with_further_seeds() -> None:
     ("dataset", "model", "margin", "gamma"),
     [
         ("cifar10", "resnet50", 6.0, 5.0),
+        ("cifar10", "resnet110", 6.0, 4.5),
         ("cifar100", "resnet50", 10.0, None),
         ("digits", "convnet", 6.0, None),
     ],
