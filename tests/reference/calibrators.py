@@ -33,13 +33,16 @@ def golden(function: Callable[[float], float], low: float, high: float) -> float
 
 
 def row_loss(row: Matrix, y: int, objective: str) -> float:
-    log_ps = [log_p(row, k) for k in range(len(row))]
+    return log_loss([log_p(row, k) for k in range(len(row))], y, objective)
+
+
+def log_loss(log_ps: list[float], y: int, objective: str) -> float:
     p = exp(log_ps[y])
     return {
         "ce": -log_ps[y],
-        "ls": -0.95 * log_ps[y] - 0.05 * sum(log_ps) / len(row),
+        "ls": -0.95 * log_ps[y] - 0.05 * sum(log_ps) / len(log_ps),
         "fl": -((1 - p) ** 3) * log_ps[y],
-        "mse": sum((exp(q) - (k == y)) ** 2 for k, q in enumerate(log_ps)) / len(row),
+        "mse": sum((exp(q) - (k == y)) ** 2 for k, q in enumerate(log_ps)) / len(log_ps),
     }[objective]
 
 
@@ -72,13 +75,10 @@ def by_error(fit: Fit) -> float:
 def ets(fit: Fit, objective: str = "ce") -> Map:
     t = temperature(fit, objective)
     members = np.array([[softmax(z / t), softmax(z), np.full(len(z), 1 / len(z))] for z in fit[0]])
-    hits = np.eye(members.shape[2])[fit[1]]
 
     def total(weights: Matrix) -> float:
-        probs = np.einsum("m,nmk->nk", weights, members)
-        if objective == "mse":
-            return float(((probs - hits) ** 2).sum())
-        return -float(np.log((probs * hits).sum(1)).sum())
+        logs = np.log(np.einsum("m,nmk->nk", weights, members))
+        return sum(log_loss(row, y, objective) for row, y in zip(logs, fit[1], strict=True))
 
     def inner(uniform: float) -> tuple[float, Matrix]:
         def of(scaled: float) -> Matrix:
@@ -317,17 +317,17 @@ def plain(classes: int) -> Matrix:
     return np.hstack([np.eye(classes), np.zeros((classes, 1))])
 
 
-def affine(fit: Fit, logs: bool) -> Map:
-    """Matrix scaling, of log-probabilities or of logits, with both penalties 0.01."""
+def affine(fit: Fit, logs: bool, outside: float = 0.01, bias: float = 0.01) -> Map:
+    """Matrix scaling, of log-probabilities or of logits."""
 
     def features(z: Matrix) -> Matrix:
         return log_probs(z) if logs else z
 
     rows = np.array([features(z) for z in fit[0]])
     classes = rows.shape[1]
-    weights = weights_of(0.0, 0.01, 0.01, classes)
-    matrix, bias = linear(rows, fit[1], plain(classes), weights)
-    return lambda z: list(log_probs(matrix @ features(z) + bias))
+    weights = weights_of(0.0, outside, bias, classes)
+    matrix, biases = linear(rows, fit[1], plain(classes), weights)
+    return lambda z: list(log_probs(matrix @ features(z) + biases))
 
 
 def vector(fit: Fit, decay: float) -> Map:
@@ -339,7 +339,9 @@ def vector(fit: Fit, decay: float) -> Map:
     return lambda z: list(log_probs(matrix @ z + bias))
 
 
-def structured(fit: Fit, whole: bool) -> Map:
+def structured(
+    fit: Fit, whole: bool, diag: float = 1.0, offdiag: float = 1.0, bias: float = 1.0
+) -> Map:
     """Scale log-probabilities after temperature scaling and one uniform row: svs, or sms."""
     t, (count, classes) = temperature(fit), fit[0].shape
     uniform = 1 / (count + 1)
@@ -348,15 +350,16 @@ def structured(fit: Fit, whole: bool) -> Map:
         return np.log((1 - uniform) * softmax(z / t) + uniform / classes)
 
     pull = classes / count
-    weights = weights_of(pull, pull * (classes - 1) if whole else np.inf, pull, classes)
+    outside = offdiag * pull * (classes - 1) if whole else np.inf
+    weights = weights_of(diag * pull, outside, bias * pull, classes)
     rows = np.array([features(z) for z in fit[0]])
-    matrix, bias = linear(rows, fit[1], plain(classes), weights)
-    return lambda z: list(log_probs(matrix @ features(z) + bias))
+    matrix, biases = linear(rows, fit[1], plain(classes), weights)
+    return lambda z: list(log_probs(matrix @ features(z) + biases))
 
 
-def class_temperatures(fit: Fit, shrinkage: float) -> Map:
+def class_temperatures(fit: Fit, shrinkage: float, objective: str = "ce") -> Map:
     """A temperature for the rows predicted as each class, pulled towards the common one."""
-    common = log(temperature(fit))
+    common = log(temperature(fit, objective))
     pairs = list(zip(*fit, strict=True))
 
     def fitted(k: int) -> float:
@@ -364,7 +367,7 @@ def class_temperatures(fit: Fit, shrinkage: float) -> Map:
 
         def total(log_t: float) -> float:
             pull = shrinkage * (log_t - common) ** 2 / 2
-            return pull - sum(log_p(z / exp(log_t), y) for z, y in own)
+            return pull + sum(row_loss(z / exp(log_t), y, objective) for z, y in own)
 
         return exp(golden(total, log(0.05), log(20)))
 
@@ -384,10 +387,13 @@ def logit_temperatures(fit: Fit) -> Map:
     return lambda z: list(log_probs(z / found))
 
 
-def classwise(fit: Fit) -> Map:
-    """TS with class-wise loss scaling: class losses standardised, bounds as released."""
+def classwise(
+    fit: Fit, normalization: str = "nd", bounds: str = "released", reduction: str = "mean"
+) -> Map:
+    """TS with class-wise loss scaling; for the arguments see ``cls``."""
     classes = fit[0].shape[1]
-    counts = [fit[1].count(k) for k in range(classes)]
+    counts = [fit[1].count(k) if reduction == "mean" else 1 for k in range(classes)]
+    share = 1 if reduction == "mean" else len(fit[1])
 
     def class_losses(t: float) -> Matrix:
         losses = [0.0] * classes
@@ -396,7 +402,12 @@ def classwise(fit: Fit) -> Map:
         return np.array(losses)
 
     def standard(values: Matrix) -> Matrix:
-        return (values - values.mean()) / values.std(ddof=1)
+        spread = values.max() - values.min()
+        return {
+            "nd": (values - values.mean()) / values.std(ddof=1),
+            "cm": (values - values.mean()) / spread,
+            "mm": (values - values.min()) / spread,
+        }[normalization]
 
     def swing(values: Matrix, alpha: float, beta: float) -> Matrix:
         return beta * (1 / (1 + np.exp(-values / alpha)) - 0.5)
@@ -405,7 +416,7 @@ def classwise(fit: Fit) -> Map:
         """Return the derivative in T of the class losses, each weighted as it is at T."""
         weights = 1 + swing(standard(class_losses(t)), alpha, beta)
         return sum(
-            weights[y] / counts[y] * (z[y] - softmax(z / t) @ z) / t**2
+            weights[y] / counts[y] / share * (z[y] - softmax(z / t) @ z) / t**2
             for z, y in zip(*fit, strict=True)
         )
 
@@ -418,8 +429,11 @@ def classwise(fit: Fit) -> Map:
         gaps = before - swing(standard(then), *at) * (then - before) - then.mean()
         return float(np.sqrt((gaps**2).sum()))
 
-    bounds = [(0.1, log(classes) / 2), (1.5, 2.0)]
-    alpha, beta = minimize(distance, [1.0, 1.5], method="SLSQP", bounds=bounds).x
+    allowed = {
+        "released": [(0.1, log(classes) / 2), (1.5, 2.0)],
+        "paper": [(1e-6, None), (0.0, None)],
+    }[bounds]
+    alpha, beta = minimize(distance, [1.0, 1.5], method="SLSQP", bounds=allowed).x
     t = brentq(lambda t: slope(t, alpha, beta), 0.05, 20, xtol=1e-12)
     return lambda z: list(log_probs(z / t))
 
@@ -460,26 +474,32 @@ def spline(fit: Fit, knots: int) -> Map:
     return mapped
 
 
-def network(fit: Fit, nodes: int, decay: float) -> Map:
-    """PTS: two hidden layers read the sorted log-probabilities and move the common temperature."""
-    common, (count, classes) = log(temperature(fit)), fit[0].shape
-    seen = np.array([np.sort(log_probs(z))[::-1] for z in fit[0]])
+def network(
+    fit: Fit, nodes: int = 5, decay: float = 0.05, top: int = 10, layers: int = 2, seed: int = 0
+) -> Map:
+    """PTS: hidden layers read the largest log-probabilities and move the common temperature."""
+    common, count = log(temperature(fit)), len(fit[1])
+
+    def largest(z: Matrix) -> Matrix:
+        return np.sort(log_probs(z))[::-1][:top]
+
+    seen = np.array([largest(z) for z in fit[0]])
     centre, scale = seen.mean(0), seen.std(0)
     inputs, logits = torch.from_numpy((seen - centre) / scale), torch.from_numpy(fit[0])
     # The initial weights are PyTorch's draws, which is part of the method.
-    draw = torch.Generator().manual_seed(0)
-    drawn = [
-        torch.randn(nodes, width, generator=draw, dtype=torch.float64) * (2 / width) ** 0.5
-        for width in (classes, nodes)
-    ]
-    zeros = [torch.zeros(size, dtype=torch.float64) for size in (nodes, nodes, nodes, 1)]
-    shapes = [drawn[0], zeros[0], drawn[1], zeros[1], zeros[2], zeros[3]]
+    draw = torch.Generator().manual_seed(seed)
+    shapes: list[torch.Tensor] = []
+    for width in (seen.shape[1], *[nodes] * (layers - 1)):
+        drawn = torch.randn(nodes, width, generator=draw, dtype=torch.float64) * (2 / width) ** 0.5
+        shapes += [drawn, torch.zeros(nodes, dtype=torch.float64)]
+    shapes += [torch.zeros(size, dtype=torch.float64) for size in (nodes, 1)]
 
     def log_t(flat: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         parts = torch.split(flat, [part.numel() for part in shapes])
-        w1, b1, w2, b2, w3, b3 = (p.view(s.shape) for p, s in zip(parts, shapes, strict=True))
-        hidden = torch.clamp(torch.clamp(rows @ w1.T + b1, min=0) @ w2.T + b2, min=0)
-        return common + hidden @ w3 + b3
+        *hidden, last, bias = (p.view(s.shape) for p, s in zip(parts, shapes, strict=True))
+        for weight, shift in zip(hidden[::2], hidden[1::2], strict=True):
+            rows = torch.clamp(rows @ weight.T + shift, min=0)
+        return common + rows @ last + bias
 
     def total(at: Matrix) -> tuple[float, Matrix]:
         flat = torch.tensor(at, requires_grad=True)
@@ -494,7 +514,7 @@ def network(fit: Fit, nodes: int, decay: float) -> Map:
     found = torch.from_numpy(minimize(total, start, jac=True, method="BFGS").x)
 
     def mapped(z: Matrix) -> list[float]:
-        row = torch.from_numpy((np.sort(log_probs(z))[::-1] - centre) / scale)
+        row = torch.from_numpy((largest(z) - centre) / scale)
         return list(log_probs(z / exp(log_t(found, row).item())))
 
     return mapped
@@ -507,8 +527,18 @@ CASES: list[tuple[str, str | None, dict[str, Any], Callable[[Fit], Map]]] = [
         for objective in ("ce", "ls", "fl", "mse")
     ),
     ("ts", None, {"selection": "ece"}, lambda fit: ts(fit, selection="ece")),
-    *(("ets", objective, {}, lambda fit, o=objective: ets(fit, o)) for objective in ("ce", "mse")),
+    *(
+        ("ets", objective, {}, lambda fit, o=objective: ets(fit, o))
+        for objective in ("ce", "ls", "fl", "mse")
+    ),
+    ("ets", "ce", {"variant": "released"}, lambda fit: ets(fit, "mse")),
     ("histogram-binning", None, PAPER, lambda fit: one_versus_rest(fit, bins)),
+    (
+        "histogram-binning",
+        None,
+        {"bins": 4, **PAPER},
+        lambda fit: one_versus_rest(fit, lambda scores, hits: bins(scores, hits, 4)),
+    ),
     ("isotonic", None, PAPER, lambda fit: one_versus_rest(fit, isotonic)),
     ("cir", None, PAPER, lambda fit: one_versus_rest(fit, cir)),
     ("venn-abers", None, PAPER, lambda fit: one_versus_rest(fit, venn_abers)),
@@ -528,16 +558,54 @@ CASES: list[tuple[str, str | None, dict[str, Any], Callable[[Fit], Map]]] = [
     ("kernel", None, PAPER, kernel),
     ("meta-mis", None, {"alpha": 0.2, "seed": 3}, lambda fit: meta_mis(fit, 0.2, 3)),
     ("meta-acc", None, {"accuracy": 0.7, "seed": 3}, lambda fit: meta_acc(fit, 0.7, 3)),
-    ("ts", "cls", {}, classwise),
+    *(
+        ("ts", "cls", parameters, lambda fit, p=parameters: classwise(fit, **p))
+        for parameters in (
+            {},
+            {"normalization": "mm", "bounds": "paper"},
+            {"normalization": "cm", "reduction": "sum"},
+        )
+    ),
     ("cts", None, {}, lambda fit: class_temperatures(fit, 30.0)),
+    ("cts", "fl", {"shrinkage": 4.0}, lambda fit: class_temperatures(fit, 4.0, "fl")),
     ("cts", None, {"assignment": "logit"}, logit_temperatures),
-    ("pts", None, {}, lambda fit: network(fit, 5, 0.05)),
-    ("vs", None, PAPER, lambda fit: vector(fit, 1e-4)),
+    ("pts", None, {}, network),
+    (
+        "pts",
+        None,
+        {"top": 3, "nodes": 4, "layers": 1, "weight_decay": 0.02, "seed": 2},
+        lambda fit: network(fit, 4, 0.02, 3, 1, 2),
+    ),
+    *(
+        ("vs", None, {"weight_decay": decay, **PAPER}, lambda fit, d=decay: vector(fit, d))
+        for decay in (1e-4, 0.3)
+    ),
     ("svs", None, {}, lambda fit: structured(fit, False)),
+    (
+        "svs",
+        None,
+        {"weight_diag": 9.0, "weight_bias": 0.1},
+        lambda fit: structured(fit, False, 9.0, bias=0.1),
+    ),
     ("sms", None, {}, lambda fit: structured(fit, True)),
-    ("spline", None, PAPER, lambda fit: spline(fit, 6)),
+    (
+        "sms",
+        None,
+        {"weight_diag": 9.0, "weight_offdiag": 0.2, "weight_bias": 0.1},
+        lambda fit: structured(fit, True, 9.0, 0.2, 0.1),
+    ),
+    *(
+        ("spline", None, {"knots": knots, **PAPER}, lambda fit, k=knots: spline(fit, k))
+        for knots in (6, 4)
+    ),
     ("ms", None, PAPER, lambda fit: affine(fit, False)),
     ("dirichlet", None, PAPER, lambda fit: affine(fit, True)),
+    (
+        "dirichlet",
+        None,
+        {"weight_offdiag": 0.003, "weight_bias": 0.2, **PAPER},
+        lambda fit: affine(fit, True, 0.003, 0.2),
+    ),
 ]
 
 

@@ -134,12 +134,17 @@ def acls(
     parts: str = "full",
 ) -> float:
     def amount(distance: float) -> float:
-        beyond = distance - margin
+        beyond = distance - (0.0 if parts == "ranking" else margin)
         beyond = beyond if parts == "adaptive-only" else relu(beyond)
         return beyond if parts == "conditional" else beyond**2
 
     def row(i: int) -> float:
-        z, top = b.z[i], b.top[i]
+        z, top, j = b.z[i], b.top[i], (i + 1) % b.n
+        if parts == "ranking":
+            behind = b.memory[j]["share"] - b.memory[i]["share"]
+            surer = b.fixed_p[i].max() - b.fixed_p[j].max()
+            if behind <= 0 or behind + surer <= 0:
+                return 0.0
         rest = [k for k in range(b.k) if k != top]
         if variant == "paper":
             others = sum(amount(z[top] - z[k]) for k in rest)
@@ -163,12 +168,15 @@ def selective(p: Matrix, kind: str, variant: str) -> float:
     return surety(softmax(p) if variant == "released" else p, kind)
 
 
-def aurc(b: Batch, score: str = "msp", variant: str = "paper") -> float:
+def aurc(
+    b: Batch, score: str = "msp", variant: str = "paper", batch_size: int | None = None
+) -> float:
+    n = batch_size or b.n
     scores = [selective(p, score, variant) for p in b.fixed_p]
     places = sorted(range(b.n), key=scores.__getitem__)
     total = 0.0
     for rank, i in enumerate(places, start=1):
-        weight = sum(1 / m for m in range(b.n - rank + 1, b.n + 1))
+        weight = sum(1 / m for m in range(n - rank + 1, n + 1))
         total += weight * -log_p(b.z[i], b.y[i])
     return total / b.n
 
@@ -181,7 +189,10 @@ def au(
     bins: int = 64,
     variant: str = "released",
     histogram: str = "epoch",
+    batch_size: int | None = None,
 ) -> float:
+    limit = 1 / ((batch_size or b.n) + 1)
+
     def confidence(p: Matrix) -> float:
         value = selective(p, score, variant)
         return 1 + value / log(b.k) if score == "neg_entropy" else value
@@ -197,7 +208,7 @@ def au(
 
     def below(x: float) -> float:
         steps = (n / (1 + exp(-(x - (m + 0.5) / bins) / smoothness)) for m, n in enumerate(counts))
-        return min(max(sum(steps) / b.n, 1 / (b.n + 1)), b.n / (b.n + 1))
+        return min(max(sum(steps) / b.n, limit), 1 - limit)
 
     return b.mean(
         [-log(1 - below(min(c, tau))) * loss for c, loss in zip(scores, b.ce(), strict=True)]
@@ -366,7 +377,13 @@ def cape(b: Batch, bins: int, every: int) -> float:
 
 
 def patra(
-    b: Batch, weight: float, gamma: float, threshold: float, pruned: float, every: int
+    b: Batch,
+    weight: float,
+    gamma: float,
+    threshold: float,
+    pruned: float,
+    every: int,
+    momentum: float = 0.3,
 ) -> float:
     kept = [i for i in range(b.n) if b.memory[i]["kept"]]
     rest = Batch(b.z[kept], b.fixed[kept], [b.y[i] for i in kept], [])
@@ -392,14 +409,16 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     *(
         ("acls", {**ACLS, "variant": variant, "parts": parts})
         for variant in ("paper", "released")
-        for parts in ("full", "adaptive-only", "conditional")
+        for parts in ("full", "adaptive-only", "conditional", "ranking")
     ),
     *(
         ("aurc", {"score": score, "variant": variant})
         for score in ("msp", "margin", "neg_entropy")
         for variant in ("paper", "released")
     ),
+    ("aurc", {"batch_size": 20}),
     ("au", {}),
+    ("au", {"coverage": 0.95, "smoothness": 0.02, "variant": "paper", "batch_size": 20}),
     ("au", {"coverage": 0.6, "smoothness": 0.05, "score": "margin", "bins": 10}),
     ("au", {"coverage": 0.6, "smoothness": 0.5, "variant": "paper", "histogram": "batch"}),
     ("au", {"coverage": 0.6, "smoothness": 0.5, "variant": "paper", "score": "neg_entropy"}),
@@ -418,6 +437,10 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("crl", {"weight": 0.5, "condition": "margin", "margin": 6.0}),
     ("cape", {"bins": 4, "every": 3}),
     ("patra", {"weight": 2.0, "gamma": 1.5, "threshold": 0.05, "pruned": 0.25, "every": 3}),
+    (
+        "patra",
+        {"weight": 0.2, "gamma": 1.0, "threshold": 1.0, "pruned": 0.5, "every": 3, "momentum": 0.8},
+    ),
 ]
 FORMULAS = {
     name: globals()[name.replace("-", "_")] for name in dict.fromkeys(name for name, _ in CASES)

@@ -14,6 +14,7 @@ from trainables.calibrators.objectives import build_objective
 from trainables.common.checks import check_choice
 
 MIXING_STATE = ("share", "temperature")
+LARGEST_LOG_RATIO = 500.0  # Of likelihoods: the sum of many is then still a number.
 
 
 class MixedCalibrator(Calibrator):
@@ -82,7 +83,7 @@ def likeliest_share(first: Tensor, second: Tensor) -> float:
         first: Log-probability that it gives the label of each row, (N,), float64.
         second: The same of the other one.
     """
-    ratio = (first - second).exp()
+    ratio = (first - second).clamp(max=LARGEST_LOG_RATIO).exp()
 
     def slope(share: float) -> float:
         return float(((ratio - 1) / (1 + share * (ratio - 1))).mean())

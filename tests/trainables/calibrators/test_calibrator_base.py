@@ -39,6 +39,8 @@ WITH_OBJECTIVE = (*TEMPERATURES, *STRUCTURED)
 PUBLISHED = ("ce", "ls", "fl", "cls")
 KEEPERS = [(name, objective) for name in TEMPERATURES for objective in PUBLISHED]
 OWN = {"meta-acc": {"accuracy": 0.5}}
+# How far apart their solvers stop where sums are rounded differently.
+SOLVED = {"dirichlet": 1e-3, "ms": 1e-3, "pts": 1e-2, "sms": 1e-4, "svs": 1e-4}
 RECIPES = [
     *KEEPERS,
     *((name, objective) for name in STRUCTURED for objective in PUBLISHED),
@@ -210,7 +212,111 @@ def test_saving_and_loading_changes_nothing(rows, tmp_path, name, objective):
     assert torch.equal(loaded(logits), calibrator(logits))
     assert loaded.summary() == calibrator.summary()
     assert loaded.parameters() == calibrator.parameters()
-    assert loaded.report.iterations == calibrator.report.iterations
+    assert str(loaded.report) == str(calibrator.report)  # Its objective may be NaN.
+
+
+MIXED = {"share": [0.5], "temperature": [2.0]}
+STATES = [
+    ("ts", {}, {"temperature": [2.0]}, {"temperature": 2.0}),
+    (
+        "ets",
+        {},
+        {"temperature": [2.0], "weights": [0.5, 0.3, 0.2]},
+        {"temperature": 2.0, "weight_scaled": 0.5, "weight_plain": 0.3, "weight_uniform": 0.2},
+    ),
+    (
+        "cts",
+        {},
+        {"temperatures": [2.0, 6.0, 1.0]},
+        {"temperature_min": 1.0, "temperature_mean": 3.0, "temperature_max": 6.0},
+    ),
+    (
+        "pts",
+        {"layers": 1},
+        {
+            **{"centre": [0.0], "scale": [1.0], "common": [np.log(3.0)]},
+            **{"weight_0": [[1.0]], "bias_0": [1.0], "weight_1": [[1.0]], "bias_1": [1.0]},
+        },
+        {"temperature": 3.0},
+    ),
+    (
+        "vs",
+        {},
+        {"slope": [2.0, 6.0, 1.0], "bias": [1.0, -4.0, 0.0]},
+        {"slope_min": 1.0, "slope_mean": 3.0, "slope_max": 6.0, "bias_max": 4.0},
+    ),
+    (
+        "ms",
+        {},
+        {"matrix": [[2.0, 1.0], [3.0, 4.0]], "bias": [-1.0, 0.5]},
+        {"diagonal_mean": 3.0, "offdiagonal_rms": 5.0**0.5, "bias_max": 1.0},
+    ),
+    (
+        "sms",
+        {},
+        {"temperature": [2.0], "uniform": [0.1], "change": [[0.5, 3.0, -2.0], [4.0, 1.5, 1.0]]},
+        {
+            **{"temperature": 2.0, "diagonal_mean": 2.0},
+            **{"offdiagonal_rms": 12.5**0.5, "bias_max": 2.0},
+        },
+    ),
+    (
+        "svs",
+        {},
+        {"temperature": [2.0], "uniform": [0.1], "change": [[0.5, -0.25], [1.0, -3.0]]},
+        {"temperature": 2.0, "slope_min": 0.75, "slope_max": 1.5, "bias_max": 3.0},
+    ),
+    (
+        "platt",
+        {},
+        {"coefficients": [[1.0, 2.0], [3.0, 6.0]], **MIXED},
+        {"coefficient_0": 2.0, "coefficient_1": 4.0},
+    ),
+    (
+        "histogram-binning",
+        {},
+        {"shares": [[0.3, 0.7], [0.2, 0.9]], **MIXED},
+        {"share_min": 0.2, "share_max": 0.9},
+    ),
+    (
+        "isotonic",
+        {},
+        {"points": [0.0] * 5, "values": [0.0] * 5, "offsets": [0.0, 2.0, 5.0], **MIXED},
+        {"points_per_class": 2.5},
+    ),
+    (
+        "kernel",
+        {},
+        {"probs": [[0.5, 0.5]], "labels": [0.0], "bandwidth": [0.1], **MIXED},
+        {"bandwidth": 0.1},
+    ),
+    (
+        "spline",
+        {},
+        {"confidences": [0.3, 0.6, 0.8], "calibrated": [0.5, 0.2, 0.9], **MIXED},
+        {"lowest": 0.5, "highest": 0.9},
+    ),
+    (
+        "venn-abers",
+        {},
+        {"scores": [[0.5]], "as_hit": [[0.5, 1.0]], "as_miss": [[0.1, 0.2]], **MIXED},
+        {"width_mean": 0.6},
+    ),
+    (
+        "meta-mis",
+        {},
+        {"threshold": [0.7], "temperature": [2.0]},
+        {"threshold": 0.7, "temperature": 2.0},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters", "state", "expected"), STATES)
+def test_the_summary_is_of_the_state(name, parameters, state, expected):
+    calibrator = build_calibrator(name, **parameters)
+    tensors = {key: torch.tensor(values, dtype=torch.float64) for key, values in state.items()}
+    calibrator.load_state_dict({**tensors, "num_classes": torch.tensor(2)})
+    assert calibrator.summary() == pytest.approx(expected)
 
 
 def test_objective_parameters_survive_saving(rows, tmp_path):
@@ -384,12 +490,13 @@ def test_a_class_missing_from_the_fitting_rows_stays_finite(rows, name, objectiv
 
 
 @pytest.mark.parametrize(("name", "objective"), [r for r in RECIPES if "meta" not in r[0]])
-@pytest.mark.parametrize("rows_of", ["constant", "single", "all right"])
+@pytest.mark.parametrize("rows_of", ["constant", "single", "all right", "sure"])
 def test_degenerate_rows_give_finite_log_probabilities(name, objective, rows_of):
     logits, labels = {
         "constant": (torch.ones(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])),
         "single": (torch.tensor([[2.0, 0.0, 1.0]]), torch.tensor([1])),
         "all right": (8 * torch.eye(3).repeat(4, 1), torch.arange(3).repeat(4)),
+        "sure": (1e4 * torch.eye(3).repeat(4, 1), torch.tensor([0, 1, 2] * 3 + [1, 1, 0])),
     }[rows_of]
     out = build(name, objective).fit(logits, labels)(logits)
     assert bool(torch.isfinite(out).all())
@@ -415,10 +522,11 @@ def test_a_fit_that_is_not_to_be_trusted_warns(name, logits, labels, text):
     assert str(warned[0].message) == f"{name}: {report.doubt}"
 
 
-def test_a_fit_that_did_not_converge_warns(rows, monkeypatch):
+@pytest.mark.parametrize("name", ["ts", "ets", "svs", "meta-mis"])
+def test_a_fit_that_did_not_converge_warns(rows, monkeypatch, name):
     monkeypatch.setattr("trainables.calibrators._temperature.MAX_PASSES", 1)
-    with pytest.warns(FitWarning, match="ts: not converged: last change"):
-        build("ts").fit(*rows)
+    with pytest.warns(FitWarning, match=f"{name}: not converged: last change"):
+        build(name).fit(*rows)
 
 
 @pytest.mark.parametrize(("name", "objective"), RECIPES)
@@ -433,12 +541,15 @@ def test_half_precision_logits_are_answered_in_float32(rows):
     assert build("ts").fit(logits.half(), labels)(logits.half()).dtype == torch.float32
 
 
-def test_results_do_not_depend_on_where_blocks_end(rows, monkeypatch):
-    logits, labels = rows
-    whole = build("ets", "cls").fit(logits, labels)(logits)
-    monkeypatch.setattr("trainables.common.logit_rows.BLOCK_VALUES", {"cpu": 35})
-    parts = build("ets", "cls").fit(logits, labels)(logits)
-    torch.testing.assert_close(whole, parts, rtol=1e-9, atol=1e-9)
+@pytest.mark.parametrize(("name", "objective"), RECIPES)
+def test_results_do_not_depend_on_where_blocks_end(rows, monkeypatch, name, objective):
+    logits, labels = rows[0][:120], rows[1][:120]
+    whole = build(name, objective).fit(logits, labels)(logits)
+    monkeypatch.setattr("trainables.common.logit_rows.BLOCK_VALUES", {"cpu": 240})
+    for own in ("kernel.BLOCK", "_logistic.BLOCK_VALUES", "venn_abers.STARTS_AT_ONCE"):
+        monkeypatch.setattr(f"trainables.calibrators.{own}", 50)
+    parts = build(name, objective).fit(logits, labels)(logits)
+    torch.testing.assert_close(whole, parts, rtol=0, atol=SOLVED.get(name, 1e-8))
 
 
 def test_objectives_can_be_built_alone():

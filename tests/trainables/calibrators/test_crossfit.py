@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainables.calibrators import build_calibrator, cross_fit
+from trainables.calibrators import build_calibrator, cross_fit, fold_calibrators
 from trainables.calibrators._crossfit import stratified_folds
 from trainables.common.errors import InputError
 
@@ -36,6 +36,18 @@ def test_a_group_is_in_one_fold():
     assert not bool(cross_fit(Memory, logits, labels, folds=4, groups=groups).any())
     with pytest.raises(InputError, match="folds=8 needs at least as many groups of rows, got 7"):
         cross_fit(Memory, logits, labels, folds=8, groups=groups)
+
+
+def test_groups_are_dealt_out_evenly_in_the_order_of_the_seed():
+    logits, labels = torch.arange(60.0).reshape(30, 2), torch.arange(30) % 2
+    groups = 5 * (torch.arange(30) % 10)  # Ten groups of three rows.
+
+    def dealt(seed: int) -> list[set[int]]:
+        folds = fold_calibrators(Memory, logits, labels, 4, seed, groups)
+        return [set(groups[held].tolist()) for _, held in folds]
+
+    assert [len(fold) for fold in dealt(0)] == [3, 3, 2, 2]
+    assert dealt(0) == dealt(0) != dealt(1)
 
 
 def test_each_row_gets_the_calibrator_of_the_other_folds(rows):

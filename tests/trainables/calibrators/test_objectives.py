@@ -112,6 +112,28 @@ def test_cls_bounds_are_the_released_ones_or_none(rows):
     assert unbounded["alpha"] > 0
 
 
+@pytest.mark.parametrize("name", ["ts", "cts", "logit"])
+def test_cls_is_set_by_the_class_losses_around_the_first_step(rows, name):
+    logits, labels = rows
+    winner = logits.argmax(1, keepdim=True)
+
+    def losses_at(t):
+        divisor = t[winner] if name == "cts" else t
+        return F.cross_entropy(logits / divisor, labels, reduction="none")
+
+    expected = ClasswiseScaling()
+    start = torch.ones(1 if name == "ts" else 5, dtype=torch.float64, requires_grad=True)
+    before = losses_at(start)
+    expected.begin(before.detach(), labels, 5)
+    weights = expected.row_weights(before.detach(), labels, 5)
+    (slope,) = torch.autograd.grad((weights * before).sum(), start)
+    step = 0.02 * min(1.0, 1 / float(slope.abs().sum())) * slope
+    expected.freeze(losses_at(start - step).detach(), labels, 5)
+    own = {"assignment": "logit"} if name == "logit" else {}
+    fitted = build_calibrator("ts" if name == "ts" else "cts", "cls", **own).fit(logits, labels)
+    assert fitted.objective.state() == pytest.approx(expected.state(), rel=1e-4)
+
+
 def test_adaptive_fits_are_fixed_points(rows):
     logits, labels = rows
     fitted = build_calibrator("cts", "cls", assignment="logit").fit(logits, labels)

@@ -50,12 +50,13 @@ def test_cts_with_cls_settles_where_classes_push_each_other_back_and_forth():
     assert report.converged, report.note
 
 
-def test_cts_leaves_a_class_that_is_never_predicted_at_the_common_temperature(rows):
+@pytest.mark.parametrize("shrinkage", [0.0, 30.0])
+def test_cts_leaves_a_class_that_is_never_predicted_at_the_common_temperature(rows, shrinkage):
     logits, labels = rows
     logits = logits.clone()
     logits[:, 2] -= 50
     labels = torch.where(labels == 2, 1, labels)
-    fitted = build_calibrator("cts").fit(logits, labels)
+    fitted = build_calibrator("cts", shrinkage=shrinkage).fit(logits, labels)
     common = build_calibrator("ts").fit(logits, labels).summary()["temperature"]
     assert float(fitted.temperatures[2]) == pytest.approx(common)
 
@@ -131,8 +132,10 @@ def test_strong_odir_leaves_a_diagonal(rows):
     assert fitted.summary()["bias_max"] < 1e-4
 
 
-def test_isotonic_is_scikit_learns_curve_a_class_normalised(rows):
+@pytest.mark.parametrize("tied", [False, True])
+def test_isotonic_is_scikit_learns_curve_a_class_normalised(rows, tied):
     logits, labels = rows
+    logits = logits[:40].repeat(15, 1) if tied else logits
     probs = logits.softmax(1).numpy()
     curves = [
         IsotonicRegression(out_of_bounds="clip").fit(probs[:, k], labels.numpy() == k)
@@ -169,6 +172,13 @@ def test_spline_brings_the_confidence_to_the_accuracy(synthetic):
     assert after < 0.02
 
 
+def test_spline_of_rows_that_are_all_wrong_leaves_nothing_to_tell_classes_by(rows):
+    logits = rows[0]
+    wrong = (logits.argmax(1) + 1) % 5
+    found = build_calibrator("spline", variant="paper").fit(logits, wrong)(logits).exp()
+    torch.testing.assert_close(found, torch.full_like(found, 1 / 5))
+
+
 def test_meta_calibrators_make_uncertain_rows_uniform_and_keep_their_promise(synthetic):
     logits, labels = synthetic(rows=20_000, classes=4, temperature=1.2)
     fit, test = slice(0, 10_000), slice(10_000, 20_000)
@@ -191,6 +201,21 @@ def test_meta_acc_says_what_it_can_reach(synthetic):
     easy = build_calibrator("meta-acc", accuracy=0.01).fit(logits, labels)
     ts = build_calibrator("ts").fit(logits, labels)(logits)
     torch.testing.assert_close(easy(logits), ts, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "drawn"), [(1, 1), (19, 1), (20, 2), (4990, 499), (5000, 500), (9000, 500)]
+)
+def test_a_tenth_of_the_rows_but_no_more_than_500_give_the_threshold(rows, drawn):
+    found = build_calibrator("meta-mis", seed=1)._draw(torch.arange(rows))
+    assert len(found.unique()) == len(found) == drawn
+    other = build_calibrator("meta-mis", seed=2)._draw(torch.arange(rows))
+    assert drawn == 1 or not torch.equal(found, other)
+
+
+def test_meta_calibrators_that_keep_no_row_say_so():
+    with pytest.raises(InputError, match="meta-mis: no fitting row has an entropy below"):
+        build_calibrator("meta-mis").fit(torch.eye(3), torch.arange(3))
 
 
 def test_meta_mis_without_a_right_row_is_an_error():

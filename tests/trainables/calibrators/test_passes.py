@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from trainables.calibrators import build_calibrator, calibrator_from_recipe
+from trainables.calibrators import build_calibrator, build_objective, calibrator_from_recipe
+from trainables.calibrators._passes import TemperaturePasses
+from trainables.calibrators._temperature import TemperatureFit
 
 Rows = tuple[Tensor, Tensor]
 
@@ -26,6 +29,20 @@ def test_passes_are_cut_without_a_trace(
     tolerance = 1e-2 if recipe == "pts" else 1e-9  # Its solver stops near the minimum.
     for name, tensor in whole.state_dict().items():
         torch.testing.assert_close(cut.state_dict()[name], tensor, atol=tolerance, rtol=0)
+
+
+def test_slopes_of_groups_are_those_of_the_weighted_loss(rows: Rows) -> None:
+    passes = TemperaturePasses(*rows, build_objective("ce"))
+    groups, weights = rows[0].argmax(1), torch.linspace(0, 1, len(rows[1]), dtype=torch.float64)
+    fit = TemperatureFit(passes, groups, 5, prior_log=0.3, shrinkage=200.0)
+    theta = torch.linspace(-0.5, 1.0, 5, dtype=torch.float64).requires_grad_()
+    scaled = rows[0] / theta[groups].exp().unsqueeze(1)
+    losses = F.cross_entropy(scaled, rows[1], reduction="none")
+    pull = 200.0 / len(rows[1]) / 2 * (theta - 0.3).square().sum()
+    expected = (weights * losses).sum() + pull
+    value, (slope,) = fit.evaluate([theta.detach()], weights)
+    assert value == pytest.approx(float(expected.detach()))
+    torch.testing.assert_close(slope, torch.autograd.grad(expected, theta)[0])
 
 
 @pytest.mark.parametrize("decay", [1e-4, 1e-2])

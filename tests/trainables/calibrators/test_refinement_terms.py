@@ -25,6 +25,7 @@ def test_the_temperature_of_a_network_does_not_count() -> None:
     assert min(nll[0.2], nll[5.0]) > nll[1.0] + 0.05
 
 
+@pytest.mark.filterwarnings("error::trainables.calibrators.FitWarning")
 def test_no_row_is_scored_by_a_temperature_that_has_seen_it() -> None:
     logits = torch.tensor([[3.0, 0.0]]).repeat(10, 1)
     labels = torch.zeros(10, dtype=torch.long)

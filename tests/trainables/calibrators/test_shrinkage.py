@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,6 +98,93 @@ def test_the_likeliest_share_is_that_of_the_mixture_that_was_drawn() -> None:
     low, high = torch.full((5,), -3.0), torch.full((5,), -1.0)
     assert likeliest_share(low.double(), high.double()) == 0.0
     assert likeliest_share(high.double(), low.double()) == 1.0
+    # One row that the second has for impossible, and one that it has for likelier.
+    share = likeliest_share(torch.tensor([0.0, -3.0]).double(), torch.tensor([-1e4, -0.5]).double())
+    assert share == pytest.approx(0.5 / (1 - math.exp(-2.5)))
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [("histogram-binning", {"bins": 4}), ("spline", {"knots": 4}), ("platt", {}), ("kernel", {})],
+)
+def test_the_share_is_the_one_under_which_held_out_rows_are_likeliest(name, own, rows) -> None:
+    logits, labels = rows[0][:150], rows[1][:150]
+    of_rows: dict[str, list[Tensor]] = {"alone": [], "scaled": []}
+    for held in validation_folds(len(labels), labels.device):
+        for key, fresh in (
+            ("alone", build_calibrator(name, **own, variant="paper")),
+            ("scaled", build_calibrator("ts")),
+        ):
+            found = fresh.fit(logits[~held], labels[~held])(logits[held])
+            of_rows[key].append(found.gather(1, labels[held, None]).exp())
+    alone, scaled = (torch.cat(values) for values in of_rows.values())
+    shares = torch.linspace(0, 1, 10_001, dtype=torch.float64)
+    best = shares[(shares * alone + (1 - shares) * scaled).log().mean(0).argmax()]
+    fitted = build_calibrator(name, **own).fit(logits, labels)
+    assert float(fitted.share) == pytest.approx(float(best), abs=2e-4)
+    paper = build_calibrator(name, **own, variant="paper").fit(logits, labels)(logits).exp()
+    plain = build_calibrator("ts").fit(logits, labels)(logits).exp()
+    mixed = fitted.share * paper + (1 - fitted.share) * plain
+    torch.testing.assert_close(fitted(logits).exp(), mixed)
+
+
+def pulled_loss(name: str, pull: float, rows: tuple[Tensor, Tensor], weights: Tensor) -> Tensor:
+    """The penalised likelihood of a map under a pull, from its definition."""
+    logits, labels = rows
+    t = build_calibrator("ts").fit(logits, labels).summary()["temperature"]
+    if name == "vs":
+        slope, bias = weights.chunk(2)
+        away = 0.02 * ((slope - 1 / t).square().sum() + bias.square().sum())
+        pulled = (t * slope - 1).square().sum() + bias.square().sum()
+        return F.cross_entropy(logits * slope + bias, labels) + (away + pull * pulled) / 2
+    matrix, bias = weights[:, :-1], weights[:, -1]
+    outside = (matrix - torch.diag(matrix.diagonal())).square().sum()
+    own = 0.1 * ((t * matrix.diagonal() - 1).square().sum() + bias.square().sum())
+    odir = 0.004 * outside + 0.03 * bias.square().sum()
+    features = F.log_softmax(logits, dim=1) if name == "dirichlet" else logits
+    loss = F.cross_entropy(features @ matrix.T + bias, labels)
+    return loss + odir + pull * (t**2 * outside + own)
+
+
+PULLED = {
+    "vs": {"weight_decay": 0.02},
+    "ms": {"weight_offdiag": 0.004, "weight_bias": 0.03},
+    "dirichlet": {"weight_offdiag": 0.004, "weight_bias": 0.03},
+}
+
+
+@pytest.mark.parametrize("pull", [0.0, 0.01, 1.0])
+@pytest.mark.parametrize("name", RICH)
+def test_a_pulled_fit_ends_where_the_gradient_vanishes(name, pull, rows) -> None:
+    some = rows[0][:200] - 3, rows[1][:200]
+    problem: Any = build_calibrator(name, **PULLED[name])
+    found, report = problem._problem(*some).minimize(pull, None, 1e-12)
+    leaf = found.clone().requires_grad_()
+    value = pulled_loss(name, pull, some, leaf)
+    (slope,) = torch.autograd.grad(value, leaf)
+    assert report.objective == pytest.approx(float(value.detach()), rel=1e-9)
+    assert float(slope.abs().max()) < 1e-4
+
+
+def test_the_pull_is_the_one_under_which_held_out_rows_lose_least(synthetic) -> None:
+    logits, _ = synthetic(rows=200, classes=3)
+    draw = torch.Generator().manual_seed(1)
+    mixed = logits * torch.tensor([0.3, 1.0, 1.0]) + torch.tensor([1.0, -1.0, 0.0])
+    labels = torch.multinomial(mixed.softmax(1), 1, generator=draw).squeeze(1)
+    fresh: Any = build_calibrator("vs")
+    folds = [
+        (fresh._problem(logits[~held], labels[~held]), fresh._problem(logits[held], labels[held]))
+        for held in validation_folds(len(labels), labels.device)
+    ]
+
+    def loss(pull: float) -> float:
+        return sum(held.loss(known.minimize(pull)[0]) for known, held in folds)
+
+    best = choose_pull(loss, sum(held.loss(known.scaled) for known, held in folds))
+    assert 0 < best < 30
+    expected = fresh._problem(logits, labels).minimize(best)[0]
+    fitted: Any = build_calibrator("vs").fit(logits, labels)
+    torch.testing.assert_close(torch.cat([fitted.slope, fitted.bias]), expected)
 
 
 @pytest.mark.parametrize("name", ["ms", "dirichlet"])

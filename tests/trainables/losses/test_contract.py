@@ -13,7 +13,7 @@ from torch import Tensor
 
 from search_spaces import Parameter, load_space
 from trainables.common.errors import InputError
-from trainables.losses import LOSSES, Loss, build_loss
+from trainables.losses import LOSSES, Loss, build_loss, loss_aside
 
 NAMES = LOSSES.names()
 ROWS, CLASSES = 24, 10
@@ -245,6 +245,23 @@ def test_state_survives_saving(name: str) -> None:
             first(*batch(seed=10 * epoch + seed))
     second.load_state_dict(first.state_dict())
     assert torch.equal(first(*batch(seed=99)), second(*batch(seed=99)))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["au", "cape", "crl", "patra"])
+def test_a_loss_taken_aside_counts_no_sample(
+    name: str, training: bool, make_seasoned: Make
+) -> None:
+    loss = make_seasoned(name).train(training)
+    before = {key: kept.clone() for key, kept in loss.state_dict().items()}
+    value = loss_aside(loss, *batch())
+    assert loss.training is training
+    assert all(torch.equal(before[key], kept) for key, kept in loss.state_dict().items())
+    assert torch.equal(value, loss.eval()(*batch()))
+    loss.train(training)
+    with pytest.raises(ValueError, match="do not belong"):
+        loss_aside(loss, torch.zeros(2, 3), torch.zeros(4))
+    assert loss.training is training
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if "reduction" in LOSSES.parameter_names(n)])

@@ -356,6 +356,25 @@ def test_crl_pairs_neighbours_among_the_rows_that_count() -> None:
     torch.testing.assert_close(value - build_loss("ce")(logits, targets), penalty)
 
 
+def test_crl_measures_histories_from_the_worst_to_the_epochs_that_passed() -> None:
+    loss = ready_crl()
+    logits = torch.zeros(4, CLASSES, dtype=torch.float64)
+    logits[:, 0] = torch.tensor([1.0, 3.0, 2.0, 0.5])
+    right = [[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 1]]  # By epochs: 3, 2, 1 and 2 times.
+    for epoch, of_epoch in enumerate(right):
+        loss.start_epoch(epoch)
+        loss(logits, 1 - torch.tensor(of_epoch), torch.arange(4))
+    loss.start_epoch(3)
+    c, share = logits.softmax(1)[:, 0], [1.0, 0.5, 0.0, 0.5]
+    total = 0.0
+    for i, j in ((0, 1), (1, 2), (2, 3), (3, 0)):
+        sign = 1 if share[i] > share[j] else -1
+        total += max(0.0, abs(share[i] - share[j]) - sign * float(c[i] - c[j]))
+    targets = torch.zeros(4, dtype=torch.int64)
+    value = loss(logits, targets, torch.arange(4)) - build_loss("ce")(logits, targets)
+    assert value.item() == pytest.approx(total / 4)
+
+
 def test_crl_averages_the_pixels_of_an_image() -> None:
     loss = ready_crl()
     logits, targets = batch()
@@ -371,7 +390,9 @@ def test_crl_survives_a_sample_counted_twice_an_epoch() -> None:
     for epoch in range(3):
         loss.start_epoch(epoch)
         for _ in range(2):
-            assert torch.isfinite(loss(logits, targets, torch.arange(4)))
+            value = loss(logits, targets, torch.arange(4)) - build_loss("ce")(logits, targets)
+    # Three samples were always right and count as 1, the last never; confidences are equal.
+    assert value.item() == pytest.approx((1 + 1) / 4)
 
 
 def test_crl_with_the_margin_condition_needs_no_history() -> None:
@@ -384,18 +405,23 @@ def test_crl_with_the_margin_condition_needs_no_history() -> None:
     torch.testing.assert_close(loss(logits, targets), expected)
 
 
-def test_acls_with_the_ranking_condition_spares_what_is_ranked_well() -> None:
+@pytest.mark.parametrize("pixels", [0, 2])
+def test_acls_with_the_ranking_condition_spares_what_is_ranked_well(pixels: int) -> None:
     parameters = {"weight_pos": 0.3, "weight_neg": 0.0}
     loss = build_loss("acls", parts="ranking", **parameters)
     loss.prepare(3, CLASSES)
     logits = torch.zeros(3, CLASSES, dtype=torch.float64)
     logits[:, 0] = torch.tensor([3.0, 2.0, 4.0])
     targets = torch.tensor([1, 0, 1])
-    loss(logits, targets, torch.arange(3))
+    given = logits, targets
+    if pixels:
+        images = logits.view(3, CLASSES, 1, 1).expand(-1, -1, 1, pixels)
+        given = images, targets.view(3, 1, 1).expand(-1, 1, pixels)
+    loss(*given, torch.arange(3))
     loss.start_epoch(1)
     # Sample 0 was wrong and sample 1 right, but 0 is surer. Sample 2 was wrong as often as 0.
     expected = build_loss("ce")(logits, targets) + 0.3 * 3.0**2 / 3
-    torch.testing.assert_close(loss(logits, targets, torch.arange(3)), expected)
+    torch.testing.assert_close(loss(*given, torch.arange(3)), expected)
 
 
 def test_acls_with_the_ranking_condition_needs_the_history() -> None:

@@ -73,6 +73,20 @@ def expected_least(momentum: float) -> int:
     return int(average.argmin())
 
 
+def test_the_pixels_of_a_pruned_image_go_with_it() -> None:
+    loss = build_loss("patra", pruned=0.4, every=1)
+    loss.prepare(3, 2)
+    logits = torch.cat([LOGITS, LOGITS[:1]]).view(3, 1, 2, 2).movedim(-1, 1).clone()
+    targets, places = torch.cat([TARGETS, TARGETS[:1]]).view(3, 1, 2), torch.tensor([2, 0, 1])
+    loss(logits, targets, places)
+    loss.start_epoch(1)
+    # Mean confidences are 0.70, 0.84 and 0.75.
+    loss(logits.requires_grad_(), targets, places).backward()
+    assert logits.grad is not None
+    moved = logits.grad.abs().sum(dim=1).gt(0).view(3, 2)
+    assert moved.tolist() == [[False, False], [True, True], [True, True]]
+
+
 def test_what_is_pruned_survives_saving() -> None:
     first, second = fresh(pruned=0.4, every=1), fresh(pruned=0.4, every=1)
     first(LOGITS, TARGETS, PLACES)

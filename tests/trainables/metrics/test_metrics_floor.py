@@ -90,6 +90,58 @@ def test_the_spread_of_a_bin_is_that_of_calibrated_ones():
     assert found[often] == pytest.approx(shown[often], rel=0.2)
 
 
+def binned(scores, bins, mass):
+    """Bin of each score of a column."""
+    if mass:
+        n = len(scores)
+        edges = np.interp(np.arange(bins + 1) * n / bins, np.arange(n), np.sort(scores))
+    else:
+        edges = np.arange(bins + 1) / bins
+    return np.searchsorted(edges[1:-1], scores)
+
+
+def residuals(scores, hits, index, bins, groups):
+    """What each group adds to each bin's gap beyond what the others have in as many rows."""
+    found = np.zeros((len(set(groups)), bins))
+    for b in range(bins):
+        for g in set(groups):
+            own, rest = (index == b) & (groups == g), (index == b) & (groups != g)
+            gap = (scores - hits)[rest].mean() if rest.any() else 0.0
+            found[g, b] = (scores - hits)[own].sum() - own.sum() * gap
+    return found
+
+
+@pytest.mark.parametrize("bins", [3, 15])
+def test_the_floor_and_spread_of_groups_are_those_of_the_definition(bins):
+    rows, classes, count = 60, 3, 4
+    log_probs = predictions(rows, classes)
+    labels, groups = torch.arange(rows) % classes, torch.arange(rows) * 7 % 11 % count
+    probs, truth, which = log_probs.exp().numpy(), labels.numpy(), groups.numpy()
+    top = probs.max(1), (probs.argmax(1) == truth).astype(float)
+    signs = torch.randint(2, (9, count), generator=torch.Generator().manual_seed(3)).numpy() * 2 - 1
+
+    def errors(scores, hits, mass=False):
+        found = residuals(scores, hits, binned(scores, bins, mass), bins, which)
+        return np.abs(signs @ found).sum(1) / rows
+
+    expected = {
+        "ece": errors(*top),
+        "aece": errors(*top, mass=True),
+        "cwece": np.mean([errors(probs[:, k], truth == k) for k in range(classes)], axis=0),
+    }
+    floors = noise_floors_of_groups(log_probs, labels, 10 * groups, bins=bins, draws=9, seed=3)
+    assert list(floors) == list(expected)
+    for name, values in expected.items():
+        assert floors[name].mean == pytest.approx(values.mean()), name
+        assert floors[name].quantile == pytest.approx(np.quantile(values, 0.95)), name
+    index = binned(top[0], bins, False)
+    with np.errstate(invalid="ignore"):
+        spread = np.sqrt((residuals(*top, index, bins, which) ** 2).sum(0))
+        spread /= np.bincount(index, minlength=bins)
+    found = bin_spread_of_groups(log_probs, labels, groups, bins)
+    np.testing.assert_allclose(found, spread, atol=1e-12)
+
+
 @pytest.mark.parametrize("of_groups", [noise_floors_of_groups, bin_spread_of_groups])
 def test_groups_are_one_a_row(of_groups):
     with pytest.raises(ValueError, match=r"groups are \(4,\), expected \(5,\)"):

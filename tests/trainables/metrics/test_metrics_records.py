@@ -84,6 +84,16 @@ def test_an_objective_is_minimised_on_validation_data() -> None:
     }
 
 
+def test_tables_mark_the_best_and_show_shares_as_percentages() -> None:
+    higher = {metric.name for metric in METRICS.values() if metric.better == "higher"}
+    assert higher == {"acc", "miou", "iou", "auroc"}
+    plain = {metric.name for metric in METRICS.values() if not metric.percent}
+    assert plain == {"nll", "brier", "refinement"}
+    unjudged = {metric.name for metric in METRICS.values() if not metric.is_judged}
+    floors = {f"{name}_floor" for name in FLOORED}
+    assert unjudged == floors | {"debiased_ece", "smooth_ece", "iou", "refinement"}
+
+
 def test_evaluations_stored_before_are_found() -> None:
     assert metrics_in_key("report", "test") == {"version": 2}
     assert metrics_in_key("report", "suite") == {}

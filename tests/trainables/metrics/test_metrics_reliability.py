@@ -41,6 +41,12 @@ def test_errors_are_those_of_the_report(data, bins):
     assert mass.count.sum() == width.count.sum() == 300
 
 
+def test_edges_have_the_precision_of_the_probabilities():
+    probs = np.array([[k / 15, 1 - k / 15] for k in range(8, 16)], dtype=np.float32)
+    curve = reliability_curve(probs=probs, labels=np.zeros(8, int))
+    np.testing.assert_array_equal(curve.count, [0] * 7 + [1] * 8)
+
+
 def test_equal_mass_bins_hold_equally_many_rows(data):
     count = reliability_curve(**data, bins=15, scheme="mass").count
     assert abs(count - 20).max() <= 1
@@ -55,15 +61,30 @@ def test_bad_arguments_are_refused(data):
         reliability_curve()
 
 
+def boxes(bars):
+    """Left and lower end and height of bars."""
+    return [[getattr(bar, f"get_{key}")() for bar in bars] for key in ("x", "y", "height")]
+
+
 def test_the_diagram_draws_the_curve(data):
     curve = reliability_curve(**data)
     figure = reliability_diagram(curve, title="a $ and a _")
     main, share = figure.axes
-    bars = main.containers[0]
-    heights = [bar.get_height() for bar in bars]
-    np.testing.assert_allclose(heights, curve.accuracy[curve.count > 0])
-    shares = [bar.get_height() for bar in share.containers[0]]
-    np.testing.assert_allclose(shares, curve.count / 300)
+    filled = curve.count > 0
+    left, gap = curve.edges[:-1], curve.confidence - curve.accuracy
+    accuracy = [left[filled], np.zeros(filled.sum()), curve.accuracy[filled]]
+    np.testing.assert_allclose(boxes(main.containers[0]), accuracy)
+    gaps = [left[filled], curve.accuracy[filled], gap[filled]]
+    np.testing.assert_allclose(boxes(main.containers[1]), gaps)
+    shares = [left, np.zeros(15), curve.count / 300]
+    np.testing.assert_allclose(boxes(share.containers[0]), shares)
+    for bar in (*main.containers[0], *main.containers[1], *share.containers[0]):
+        assert bar.get_width() == pytest.approx(1 / 15)
+    np.testing.assert_array_equal(main.lines[0].get_xydata(), [[0, 0], [1, 1]])
+    assert (main.get_xlim(), main.get_ylim()) == ((0, 1), (0, 1))
+    assert [text.get_text() for text in main.get_legend().texts] == ["accuracy", "gap"]
+    labels = main.get_ylabel(), share.get_ylabel(), share.get_xlabel()
+    assert labels == ("accuracy", "share", "confidence")
     assert main.get_title() == "a $ and a _"
     assert f"{100 * curve.error:.2f} %" in main.texts[0].get_text()
 

@@ -250,6 +250,11 @@ def test_tensors_arrays_and_read_only_views_give_the_same():
     assert calibration_report(logits=frozen, labels=labels.astype(np.uint8)) == expected
     assert calibration_report(logits=wide[::-1][::-1], labels=labels) == expected
     assert calibration_report(logits=logits.astype(">f8"), labels=labels) == expected
+    assert calibration_report(logits=logits.astype(np.longdouble), labels=labels) == expected
+    whole = logits.round()
+    assert calibration_report(logits=whole.astype(int), labels=labels) == calibration_report(
+        logits=whole, labels=labels
+    )
     tensor = torch.tensor(logits, requires_grad=True)
     assert calibration_report(logits=tensor, labels=torch.tensor(labels)) == expected
 
@@ -326,6 +331,8 @@ LABELS = np.array([0, 1])
         ({"probs": np.array([[0.5, 0.5], [np.nan, 1]]), "labels": LABELS}, "probs hold NaN"),
         ({"probs": np.array([[0.5, 0.5], [-0.1, 1.1]]), "labels": LABELS}, "probs hold -0.1"),
         ({"probs": np.array([[0.5, 0.5], [0.5, 0.6]]), "labels": LABELS}, "sums to 1.1"),
+        ({"probs": np.array([[0.5, 0.5], [0.5, 0.4]]), "labels": LABELS}, "sums to 0.9"),
+        ({"probs": np.array([[0.5, 0.5], [0.5, 0.502]]), "labels": LABELS}, "sums to 1.002"),
         ({"probs": GOOD * 0, "labels": LABELS}, "sums to 0"),
         ({"logits": GOOD, "labels": LABELS, "bins": 0}, r"bins=0 is not an integer in \[1, inf\)"),
         ({"logits": GOOD, "labels": LABELS, "bins": 1.5}, r"bins=1.5"),
@@ -336,6 +343,11 @@ def test_bad_input_gives_one_line(inputs, text):
     with pytest.raises(ValueError, match=text) as error:
         calibration_report(**inputs)
     assert "\n" not in str(error.value)
+
+
+def test_sums_may_be_off_by_a_thousandth():
+    probs = np.array([[0.5, 0.5], [0.5, 0.4991]])
+    assert calibration_report(probs=probs, labels=LABELS)["acc"] == 0.5
 
 
 @pytest.mark.parametrize("form", ["logits", "probs"])

@@ -16,14 +16,15 @@ def predictions(rows: int, classes: int, spread: float) -> tuple[torch.Tensor, t
 
 
 @pytest.mark.parametrize(
-    ("rows", "classes", "spread"), [(40_000, 11, 3.0), (20_000, 21, 8.0), (20_000, 2, 0.5)]
+    ("rows", "classes", "spread", "bins"),
+    [(40_000, 11, 3.0, 15), (20_000, 21, 8.0, 20), (20_000, 2, 0.5, 18)],
 )
-def test_parts_add_up_to_the_report(rows: int, classes: int, spread: float) -> None:
+def test_parts_add_up_to_the_report(rows: int, classes: int, spread: float, bins: int) -> None:
     logits, labels = predictions(rows, classes, spread)
-    report = StreamedReport(classes)
+    report = StreamedReport(classes, bins)
     for some, its in zip(logits.split(7001), labels.split(7001), strict=True):
         report.add(some, its)
-    expected, found = evaluation_report(logits, labels), report.report()
+    expected, found = evaluation_report(logits, labels, bins), report.report()
     names = [*REPORTED, "debiased_ece", "smooth_ece"]
     assert list(found) == [*names, "miou"]
     for name in names:
@@ -53,6 +54,23 @@ def test_the_bound_holds_where_no_cell_can_tell_confidences_apart() -> None:
     assert 1e-3 < error <= report.aece_error
 
 
+def test_the_bound_holds_whichever_rows_share_a_cell() -> None:
+    generator = torch.Generator().manual_seed(0)
+    reached = []
+    for _ in range(6):
+        places = torch.randint(4, (60,), generator=generator)
+        near = 1e-9 * torch.randn(60, generator=generator, dtype=torch.float64)
+        logits = torch.stack([0.3 + 0.5 * places + near, torch.zeros_like(near)], 1)
+        labels = torch.randint(2, (60,), generator=generator)
+        report = StreamedReport(2, bins=5)
+        report.add(logits, labels)
+        exact = calibration_report(logits=logits, labels=labels, bins=5)["aece"]
+        error = abs(report.report()["aece"] - exact)
+        assert error <= report.aece_error + 1e-12
+        reached.append(error > 0.01)
+    assert any(reached)
+
+
 def test_iou_is_of_pixels_that_are_labelled_or_predicted_as_a_class() -> None:
     predicted, labels = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([0, 1, 1, 1, 0])
     report = StreamedReport(3)
@@ -71,3 +89,5 @@ def test_wrong_rows_are_refused() -> None:
         report.add(torch.zeros(1, 3), torch.tensor([3]))
     with pytest.raises(ValueError, match="logits have 4 classes, expected 3"):
         report.add(torch.zeros(1, 4), torch.tensor([3]))
+    with pytest.raises(ValueError, match="logits hold NaN or infinity"):
+        report.add(torch.tensor([[0.0, torch.inf, 0.0]]), torch.tensor([0]))
