@@ -93,6 +93,7 @@ def test_half_precision_autocast_stays_close(name: str, image_problem: Problem) 
         torch.manual_seed(0)
         method = build_method({name: {}})
         network = method.attach(build_model("convnet", 3, ImageShape(1, 8)), 96, 3).train()
+        method.start_epoch(network, 0, 4)
         generator = torch.Generator().manual_seed(0)
         with torch.autocast("cpu", torch.bfloat16, half):
             drawn = method.draw(network, images, generator)
@@ -121,6 +122,7 @@ def test_history_counts_every_sample_once_an_epoch(
 ) -> None:
     method = build_method({"crl": {}, name: {}})
     network = method.attach(train_shortly({"ce": {}}, epochs=6), 96, 3).train()
+    method.start_epoch(network, 0, 4)
     images, labels = image_problem
     generator = torch.Generator().manual_seed(0)
     for rows in torch.arange(96).split(24):
