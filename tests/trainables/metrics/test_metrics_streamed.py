@@ -54,6 +54,15 @@ def test_the_bound_holds_where_no_cell_can_tell_confidences_apart() -> None:
     assert 1e-3 < error <= report.aece_error
 
 
+@pytest.mark.parametrize("bins", [6, 7])
+def test_rows_of_which_each_has_its_cell_are_cut_exactly(bins: int) -> None:
+    logits, labels = predictions(60, 3, 1.0)
+    report = StreamedReport(3, bins)
+    report.add(logits, labels)
+    exact = calibration_report(logits=logits, labels=labels, bins=bins)["aece"]
+    assert report.report()["aece"] == pytest.approx(exact, abs=1e-12)
+
+
 def test_the_bound_holds_whichever_rows_share_a_cell() -> None:
     generator = torch.Generator().manual_seed(0)
     reached = []
