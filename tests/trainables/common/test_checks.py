@@ -85,6 +85,10 @@ class OwnConstructor(Declared):
         self.kept = True
 
 
+class WithoutFields(OwnConstructor):
+    pass
+
+
 def test_fields_are_arguments_with_defaults_and_are_kept_as_checked() -> None:
     found = Declared(0, 3.0, "b", True, rows=4)
     assert vars(found) == {"share": 0.0, "size": 3, "mode": "b", "on": True, "rows": 4}
@@ -94,7 +98,7 @@ def test_fields_are_arguments_with_defaults_and_are_kept_as_checked() -> None:
         "rows": None,
     }
     assert Further(0.5, weight=2).weight == 2.0
-    assert vars(OwnConstructor()) == {"kept": True}
+    assert vars(OwnConstructor()) == vars(WithoutFields()) == {"kept": True}
 
 
 @pytest.mark.parametrize(

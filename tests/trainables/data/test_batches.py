@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 
 import numpy as np
@@ -21,7 +22,16 @@ from torchvision.transforms import (
 from torchvision.transforms import functional as TF
 
 from trainables.common.devices import fits
-from trainables.data import Batcher, DatasetInfo, Images, ImageShape, PreparedData
+from trainables.data import (
+    Batcher,
+    DatasetInfo,
+    Images,
+    ImageShape,
+    MaskedImages,
+    MaskedShape,
+    PreparedData,
+    TextShape,
+)
 from trainables.data._images import (
     ImagesWithMargin,
     check_images,
@@ -345,3 +355,22 @@ def test_info_is_checked(field: str, value, text: str):
     assert DatasetInfo.from_dict(json.loads(json.dumps(info.to_dict()))) == info
     with pytest.raises(ValueError, match=text):
         DatasetInfo.from_dict({**info.to_dict(), field: value})
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: ImageShape(0, 8), "channels=0 is outside"),
+        (lambda: ImageShape(1, 0), "size=0 is outside"),
+        (lambda: MaskedShape((8, 0)), "size=0 is outside"),
+        (lambda: MaskedShape((0, 8)), "size=0 is outside"),
+        (lambda: TextShape(0, 8), "tokens=0 is outside"),
+        (lambda: TextShape(8, 0), "length=0 is outside"),
+        (lambda: MaskedImages((8, 8), (0.5,) * 2, (0.5,) * 3), "must be three numbers"),
+        (lambda: MaskedImages((8, 8), (0.5,) * 3, (0.5,) * 2), "must be three numbers"),
+        (lambda: MaskedImages((8, 8), (0.5,) * 3, (0.5, 0.5, 0.0)), "std above 0"),
+    ],
+)
+def test_shapes_are_checked(make: Callable[[], object], text: str):
+    with pytest.raises(ValueError, match=text):
+        make()

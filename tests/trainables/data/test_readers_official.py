@@ -13,7 +13,7 @@ import pytest
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from trainables.common.errors import InputError
-from trainables.data import RowArrays, find_reader, read_source, source_names
+from trainables.data import SOURCES, RowArrays, find_reader, read_source, source_names
 from trainables.data.cifar import long_tail_counts
 
 KINDS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
@@ -32,6 +32,12 @@ def test_names_are_those_of_the_files():
         *("folder:PATH", "imagenet", "logits:PATH", "npz:PATH", "svhn", "text:PATH"),
         *("tiny-imagenet", "voc:PATH", "voc2012"),
     ]
+
+
+def test_what_is_held_out_for_validation_where_nobody_says():
+    usual = {name: SOURCES.get(name).validation for name in SOURCES.names()}
+    others = {"logits": "all", "voc": "own", "voc2012": "own"}
+    assert usual == dict.fromkeys(usual, 0.1) | others
 
 
 @pytest.mark.parametrize(
