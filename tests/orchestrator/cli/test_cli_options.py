@@ -197,6 +197,14 @@ def test_claims(
     assert [uri for uri, _ in sweeps] == [URI, URI, default_uri(empty_folder)]
 
 
+def test_ranks(asked: Callable[..., Asked], sweeps: list[tuple[str, str]]) -> None:
+    place = "orchestrator.statistics.block_scores"
+    found = asked(place, "ranks", "a", "b", "--metric", "nll", "--tracking-uri", URI)
+    assert [result.sweep for result in found["results"]] == ["a"] * 3 + ["b"] * 3
+    assert (found["metric"], sweeps) == ("nll", [(URI, "a"), (URI, "b")])
+    assert asked(place, "ranks", "a")["metric"] == "ece"
+
+
 @pytest.mark.parametrize("journal", [False, True])
 def test_report(
     asked: Callable[..., Asked],
@@ -277,6 +285,8 @@ def test_demo(asked: Callable[..., Asked]) -> None:
     assert (spec.search.trials, tuple(spec.seeds), spec.search.fixed) == (2, (4, 5), {})
     (task,) = spec.tasks
     assert (task.dataset, task.model, task.id) == ("digits", "convnet", "digits/convnet/digits/0.5")
+    for option in (("--seeds", "0"), ("--tasks", "digits/convnet/digits"), ("--trials", 4)):
+        assert asked(RUN, "demo", *option)["spec"].name.startswith("demo-")
     kept = asked(RUN, "demo", "--recipes", "ce+macal")["spec"].search.fixed
     assert kept == {"macal": {"epochs": 20}}
 
@@ -353,11 +363,14 @@ def test_replay(
     found = asked(place, "replay", "kept", "replay.yaml", "--judge", "ece")
     assert found["settings"] == ReplaySettings(searches=3, judge="ece", budgets=(4,))
     monkeypatch.setattr(place, lambda *arguments, **named: "an outcome")
-    monkeypatch.setattr(_replay, "_show", lambda outcome, markdown: None)
+    shown: list[Any] = []
+    monkeypatch.setattr(_replay, "_show", lambda *arguments: shown.append(arguments))
     write = "orchestrator.replay.output.write_replay"
     found = asked(write, "replay", "kept")
     assert found == {"outcome": "an outcome", "folder": empty_folder / "kept" / "replay"}
-    assert asked(write, "replay", "kept", "--out", "here")["folder"] == Path("here")
+    found = asked(write, "replay", "kept", "--out", "here", "--markdown")
+    assert found["folder"] == Path("here")
+    assert shown == [("an outcome", False), ("an outcome", True)]
 
 
 # Files of logits

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from orchestrator.report import ReportSource, from_folder
 from orchestrator.report._panels import Curves, Measured
@@ -22,7 +23,7 @@ from orchestrator.report._records import (
     runs,
     summary,
 )
-from orchestrator.report._studies import retention_figures, study_parts
+from orchestrator.report._studies import _distribution, retention_figures, study_parts
 from orchestrator.report._tasks import FURTHER, KEPT, task_part
 from orchestrator.statistics import Difference, PairedBootstrap, TaskComparison
 from orchestrator.storage.ledger import Ledger
@@ -434,6 +435,28 @@ def test_what_is_said_of_a_search(journal, tmp_path):
     )
     assert second["text"] == "1 trial"
     assert (first["scored"], first["left"], first["importance"]) == (3, 0, [])
+
+
+def test_the_most_important_parameter_stands_first(journal, tmp_path, monkeypatch):
+    journal.start()
+    journal.trial(journal.open("ce"), 0, 0.1)
+    shares = {"a": 0.1, "b": 0.7, "c": 0.2}
+    monkeypatch.setattr("orchestrator.report._studies.importance", lambda *_: shares)
+    (part,) = study_parts(gathered(tmp_path).history)
+    assert part["importance"] == [("b", 0.7), ("c", 0.2), ("a", 0.1)]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, 20], FloatDistribution(1.0, 20.0)),
+        ([0.01, 1.0, 0.5], FloatDistribution(0.01, 1.0, log=True)),
+        (["b", "a", "b"], CategoricalDistribution(["a", "b"])),
+        ([True, False], CategoricalDistribution([False, True])),
+    ],
+)
+def test_importance_is_of_the_range_that_was_tried(values, expected):
+    assert _distribution(values) == expected
 
 
 def test_a_page_shows_the_best_curves_only(journal, tmp_path):

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from orchestrator import best_config
+from orchestrator.cli._plan import show_plan
 from orchestrator.report import from_folder, render_report
 from orchestrator.running import arena
 from orchestrator.running.arena import run_arena
@@ -22,6 +23,7 @@ from orchestrator.running.reproduce import reproduce
 from orchestrator.statistics import compare
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking import study_results
 from tests.orchestrator.tiny_sweep import run_within
@@ -268,6 +270,17 @@ def test_a_wrong_file_names_task_and_file(
 def test_an_absent_file_is_told_when_the_data_are_looked_at(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"tasks\[0\] \(absent\): .*absent.npz: no such file"):
         preview_data(make_spec(tmp_path, files="absent.npz"))
+
+
+def test_a_plan_of_given_logits_tells_of_calibrations_alone(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = make_plan(make_spec(folder))
+    show_plan(plan.spec)
+    out = capsys.readouterr().out
+    count = plan.stage_trials()["calibrate"]
+    assert f" studies, {plan.trials} trials: {count} calibrations of given logits\n" in out
+    assert "training" not in out
 
 
 @pytest.fixture

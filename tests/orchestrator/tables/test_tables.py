@@ -268,6 +268,36 @@ def test_a_pair_that_was_not_run_is_named():
         assert render(found, name).count("not run") == 2
 
 
+def test_a_reason_stands_below_with_its_place():
+    good, bad = {"trials_finished": 1}, {"status": "failed", "trials_failed": 1, "reason": "NaN"}
+    results = [placed("ce", "a", "x", **good), placed("ce", "b", "x", **good)]
+    results += [placed("ls", "a", "x", **good)]
+    results += [dataclasses.replace(placed("ls", "b", "x"), test=(), **bad)]
+    found = build_table(results, ("ece", "acc"))
+    text = render(found, "terminal").splitlines()
+    assert text[-1] == "ls on b / x: failed (1 of 5 trials): NaN"
+    words = [line.split() for line in text if line.strip()]
+    # A block of its own for each data set, in which one word stands for both figures.
+    assert [line for line in words if line[0] in ("a", "b", "ce", "ls")][:6] == [
+        ["a", "·", "x"],
+        ["ce", "5.00", "90.00"],
+        ["ls", "5.00", "90.00"],
+        ["b", "·", "x"],
+        ["ce", "5.00", "90.00"],
+        ["ls", "failed"],
+    ]
+    places = (("ce", "x"), ("ce", "y"), ("ls", "y"))
+    lost = build_table([placed(name, "a", model) for name, model in places], ("ece", "acc"))
+    lines = render(lost, "terminal").splitlines()
+    row = next(line for line in lines if line.split()[:1] == ["ls"])
+    head = next(line for line in lines if "ECE" in line)
+    ends = [match.end() for match in re.finditer(r"[↓↑]", head)]
+    # Figures stand below their headings, beside a notice that spans two columns.
+    assert [row[:end].split()[-1] for end in (ends[2], ends[3])] == ["5.00", "90.00"]
+    assert row[: ends[0]].split() == ["ls", "not", "run"]
+    assert lines[0].split() == ["a"]
+
+
 def test_figures_of_an_unfinished_study_are_not_compared():
     found = table_of(study("ce", figures(ece=0.001), status="running"), study("ls", figures()))
     assert found.summary("ce", TASK, "ece") is None
@@ -331,6 +361,9 @@ def test_what_a_search_brought_stands_after_its_figure():
         ece, accuracy = table.line(row)
         assert (ece.change, ece.tone, ece.asides) == GAINS[row.label][1], row.label
         assert accuracy.change == ""
+    mean = Row("mean", ("ls", "fl"))  # Of several studies no gain is known.
+    (ece, _) = dataclasses.replace(table, rows=(*table.rows, mean)).line(mean)
+    assert (ece.change, ece.asides) == ("", ())
     turned = {(name, task, "acc"): gain for (name, task, _), gain in gains.items()}
     row = next(row for row in table.rows if row.label == "ls")
     assert dataclasses.replace(table, gains=turned).line(row)[1].tone == "worse"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.tables.layouts import layout_names, load_layout, published_key
+from orchestrator.storage.results import StudyResult
+from orchestrator.tables.layouts import arrange_layout, layout_names, load_layout, published_key
 from orchestrator.tables.published import load_published
 from trainables.common.errors import InputError
 
@@ -19,6 +20,7 @@ NAMES = [f"{paper}/{table}" for paper, tables in ISSUED.items() for table in tab
 # Lost tables of which another one repeats some figures, as their notes say.
 REPEATED = {"mbls/table6": "missing Table 6"}
 METRICS = {"seconds": "train_seconds"}
+RUN = {("none", "a task"): StudyResult("s", "a task", "none", "finished")}
 
 
 def published(layout):
@@ -67,6 +69,37 @@ def test_every_published_column_is_one_column_of_the_layout(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_every_published_figure_stands_in_its_cell(name):
+    layout = load_layout(name)
+    found = arrange_layout(layout, RUN, columns="paper", published=True)
+    columns = [
+        (dataset, model, metric)
+        for dataset, models in layout.columns.items()
+        for model in models
+        for metric in layout.metrics
+    ]
+    assert len(found.columns) == len(columns)
+    expected = {}
+    for row in published(layout).dropna(subset="value").itertuples():
+        if {"all", row.dataset, row.model} & set(layout.incomparable):
+            continue
+        key = (row.method, row.stage2, row.posthoc)
+        (label,) = (
+            own.name
+            for own in layout.rows
+            if published_key(own)[:3] == key and row.note.startswith(published_key(own).note)
+        )
+        suite = "bins-10/" if str(row.n_bins) == "10" else ""
+        metric = {value: ours for ours, value in METRICS.items()}.get(row.metric, row.metric)
+        factor = 1 if metric == "seconds" else 100
+        at = columns.index((row.dataset, row.model, f"{suite}{metric}"))
+        expected[label, at] = pytest.approx(row.value / factor)
+    ours = {at: value for at, value in found.published.items() if at in expected}
+    assert ours == expected
+    assert name in REPEATED or len(found.published) == len(expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_not_offered_is_published_and_has_a_reason(name):
     layout = load_layout(name)
     table = load_published("results")
@@ -105,6 +138,15 @@ WRONG = {
     "neither recipe nor mean": (
         GOOD.replace("ls", "{label: x}"),
         "a row has either a recipe or a mean of recipes",
+    ),
+    "both recipe and mean": (
+        GOOD.replace("ls", "{label: x, recipe: ls, mean: [ce]}"),
+        "a row has either a recipe or a mean of recipes",
+    ),
+    "a mean without a label": (GOOD.replace("ls", "{mean: [ce, ls]}"), "needs a label"),
+    "unknown published key": (
+        GOOD.replace("ls", "{recipe: ls, published: {stage: x}}"),
+        "published has the keys method, stage2, posthoc and note",
     ),
     "no such paper": (GOOD + "paper: macal\ntable: Table 99\n", "'macal' 'Table 99' is none of"),
     "a list": ("[1, 2]", "the document is a list; a layout is a mapping of keys"),
