@@ -208,11 +208,11 @@ def another_configuration_midway() -> Any:
     trial, other = edge(storage), edge(storage)
     before = trial.train()
     blocked = other.train()["status"]
+    reset = trial.reset(config(seed=1))
+    own = reports(trial)
     with lock_of(storage, seed=2):
         trial.reset(config(seed=2))
         waiting = trial.train()
-    reset = trial.reset(config(seed=1))
-    own = reports(trial)
     return {
         "blocked": blocked,
         "waiting": {**brief(waiting), "history": waiting["history"]},
