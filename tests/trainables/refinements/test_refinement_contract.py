@@ -172,6 +172,20 @@ def test_a_second_pass_measures_all_rows_in_parts_of_any_size(
     assert found == pytest.approx(expected, abs=1e-6)
 
 
+def test_every_epoch_of_every_seed_has_an_order_and_draws_of_its_own(
+    make_trainer: MakeTrainer,
+) -> None:
+    orders, noises = [], []
+    for seed in (0, 1):
+        trainer = make_trainer("macal", seed=seed)
+        for _ in range(3):
+            order, noise = trainer.draw_order()
+            assert sorted(order.tolist()) == list(range(256))
+            orders.append(tuple(order.tolist()))
+            noises.append(float(torch.rand((), generator=noise)))
+    assert len(set(orders)) == len(set(noises)) == 6
+
+
 def test_a_linear_head_is_trained_as_a_plain_loop_would(
     make_trainer: MakeTrainer, problem: Problem
 ) -> None:
