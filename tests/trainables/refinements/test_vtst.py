@@ -19,7 +19,9 @@ def test_loss_is_cross_entropy_plus_the_mean_divergence() -> None:
         losses[beta], logits = refinement.batch_loss(head, features, targets, generator)
         assert isinstance(head, VariationalHead)
         mean, log_variance = head.encode(features)
-    assert logits.shape == (9, 3)
+    noise = torch.randn(9, 5, generator=torch.Generator().manual_seed(1))
+    drawn = Normal(mean, (0.5 * log_variance).exp())
+    torch.testing.assert_close(logits, head.classifier(drawn.mean + drawn.stddev * noise))
     expected = kl_divergence(Normal(mean, (0.5 * log_variance).exp()), Normal(0.0, 1.0)).mean()
     torch.testing.assert_close((losses[2.0] - losses[0.0]) / 2, expected)
     torch.testing.assert_close(losses[0.0], torch.nn.functional.cross_entropy(logits, targets))
@@ -33,6 +35,13 @@ def test_output_is_the_log_of_averaged_probabilities() -> None:
         draws = mean + (0.5 * log_variance).exp() * head.noise[:, None]
         expected = head.classifier(draws).softmax(dim=2).mean(dim=0)
         torch.testing.assert_close(head(features).exp(), expected)
+
+
+def test_the_fixed_noise_is_standard_normal() -> None:
+    noise = build_refinement("vtst", latent_dim=50, samples=200).build_head(6, 3).noise
+    assert noise.shape == (200, 50)
+    assert abs(noise.mean()) < 0.05
+    assert abs(noise.std() - 1) < 0.05
 
 
 def test_variance_stays_below_the_prior() -> None:

@@ -211,6 +211,8 @@ def test_the_second_classifier_is_an_adaptor_and_the_frame() -> None:
         assert hidden.shape == (5, width // 2)
         cosines = adapted / adapted.norm(dim=1, keepdim=True) @ network.frame
         torch.testing.assert_close(frame, cosines)
+        lengths = torch.linspace(0.5, 2, classes)
+        torch.testing.assert_close(network.both(features, lengths)[1], cosines * lengths)
         torch.testing.assert_close(linear, network.classifier(features))
         mixed = 0.8 * linear + 0.2 * frame
         torch.testing.assert_close(network.classify(features), mixed)
