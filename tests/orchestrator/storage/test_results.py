@@ -41,7 +41,8 @@ def test_a_result_is_all_of_its_study(writer: Any) -> None:
         ]
         older = writer.trial(study, 3, 0.5, configuration=CONFIGURATION)
         chosen = writer.trial(study, 1, 0.25 + at, configuration=CONFIGURATION)
-        other = writer.trial(study, 2, 0.25, seed=2, configuration={"ls": {}, "ts": {}})
+        plain = {"ls": {}, "ts": {}}
+        other = writer.trial(study, 5, 0.25, role="seed", seed=2, configuration=plain)
         writer.close(study, chosen, finished=3, failed=1 + at, reason=f"r{at}")
         costs = zip((other, *seeds, chosen, older), (2, 2, 1, 0, 0), range(5), strict=True)
         for key, seed, number in costs:

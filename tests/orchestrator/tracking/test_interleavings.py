@@ -181,7 +181,7 @@ def test_runs_are_those_of_a_naive_fold(journal_writer, steps, faults, chunk, ab
             patch.setattr(f"orchestrator.tracking._shipper.{patience}", 1e9)
         story, uri = Story(journal_writer(folder / "sweep", "told")), f"folder:{folder}/tracked"
         journal = story.writer.path
-        sync(journal, uri)
+        open_tracker(uri, create=True).open_experiment("told", folder)
         # Of another sweep under the same name, with a key of ours: not ours to delete.
         stranger = {"calsweep.key": story.studies["ce"], "calsweep.sweep_id": "0ther"}
         experiment = open_tracker(uri).sweeps()["told"]
@@ -231,6 +231,8 @@ def check_record(folder: Path, run_id: str, expected: dict, epochs: int) -> None
     assert record["params"] == expected.get("params", {})
     if expected["status"] != "RUNNING":
         assert record["ended"] == expected["ended"]
+    ticks = [step for step, *_ in record["metrics"].get("trials_finished", [])]
+    assert ticks == list(range(1, len(ticks) + 1))
     losses = [(step, value) for step, _, value in record["metrics"].get("train_loss", [])]
     assert losses == [(step, 1.0 / (step + 1)) for step in range(epochs)]
 

@@ -24,12 +24,14 @@ class FakeTracker:
     def __init__(self):
         self.lock = threading.Lock()
         self.created, self.logged = [], []
+        self.questions = 0
         self.on_log = lambda: None
 
     def open_experiment(self, name, root):
         return Experiment("1", 0), not self.created
 
     def runs(self, query):
+        self.questions += 1
         return [run for run in self.created if query.tags.items() <= run.tags.items()]
 
     def create_run(self, experiment, name, tags, started, parent):
@@ -80,6 +82,14 @@ def test_a_file_is_written_by_one_at_a_time(server, writer, store):
     sync(writer.path, store)
     assert max(most) == 1
     assert len(most) == TRIALS
+
+
+def test_pieces_follow_each_other_and_ask_once_what_is_there(server, writer, monkeypatch):
+    server.open_experiment = lambda name, root: (Experiment("1", 0), False)
+    # The first piece is as long as that, to the byte.
+    monkeypatch.setattr(_shipper, "CHUNK", len(writer.path.read_bytes().splitlines()[0]) + 1)
+    assert sync(writer.path, URI).runs == TRIALS + 1
+    assert server.questions == 1
 
 
 def test_an_outage_in_the_middle_loses_nothing_and_repeats_no_run(server, writer, monkeypatch):

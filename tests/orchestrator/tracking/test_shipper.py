@@ -147,6 +147,8 @@ def test_artifacts_lie_under_the_root_with_the_names_given(writer, store, tmp_pa
     (place,) = root.iterdir()
     stored = place / run.info.run_id / "artifacts" / "reliability.png"
     assert stored.read_bytes() == b"png"
+    sync(writer.path, store, artifact_root=tmp_path / "another")  # Not beside the database.
+    assert client.get_experiment(run.info.experiment_id).artifact_location == place.as_uri()
 
 
 def test_a_copy_of_a_storage_delivers_its_own_files(journal_writer, tmp_path):
