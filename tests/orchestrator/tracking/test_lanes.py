@@ -129,6 +129,7 @@ def test_progress_is_seen_within_a_piece(server, writer, monkeypatch):
     assert list(places) == sorted(places)
     assert 0 < places[-1] < delivered(writer.path)[1] == delivered(writer.path)[0]
     assert TRIALS - 1 <= runs[-1] <= TRIALS + 1
+    assert Memory.load(writer.path).ahead == 0
 
 
 @pytest.mark.parametrize(("size", "told"), [(400, (150, 400)), (120, (120, 120)), (None, (0, 0))])
