@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from collections import namedtuple
@@ -20,9 +21,12 @@ from orchestrator.cli import main
 from orchestrator.nightly import Book, CellKey, Nightly, NightOutcome, Verdict, run_night
 from orchestrator.nightly.book import DELIVERED, RECORD, VERDICT
 from orchestrator.nightly.measure import TOTAL
+from orchestrator.storage.events import from_fields
+from orchestrator.storage.journal import Journal
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import SweepSpec
 from trainables.common.errors import InputError, StorageError
+from trainables.stages import EVERY_STAGE
 
 Make = Callable[..., Nightly]
 FIRST, SECOND = "2026-11-21", "2026-11-22"
@@ -53,8 +57,16 @@ def test_a_night_is_recorded_judged_tracked_and_summed_up(
     make_benchmark: Make, told_sweep: ToldSweep
 ) -> None:
     benchmark = make_benchmark(sweep={"name": "once"})
+    specs: list[SweepSpec] = []
+    told_sweep.before_end = specs.append
     outcome = run_night(benchmark, FIRST)
     assert (outcome.verdict.status, outcome.fresh, outcome.messages) == ("ok", True, ())
+    # Data and the tracking server are those of all nights, all else is the night's own.
+    assert (specs[0].name, specs[0].storage) == (f"once-{FIRST}", str(outcome.night.folder))
+    assert specs[0].tracking_uri == benchmark.sweep.tracking_uri
+    own, shared = Storage.of(specs[0]), Storage.of(benchmark.sweep)
+    assert own.data.resolve() == shared.data.resolve()
+    assert own.tracked_files.resolve() == shared.tracked_files.resolve()
     record = outcome.night.record
     assert record is not None
     assert record.cells[ECE] == {0: 0.02, 1: 0.021}
@@ -97,13 +109,14 @@ def test_a_night_that_broke_off_is_gone_on_with(
     night = Book(benchmark.folder).night(FIRST)
     assert night.unfinished
     kept = night.folder / "artifacts/train/d|/d|ce 0"
-    lost = night.folder / "artifacts/train/aa/aa00"
-    for artifact in (kept, lost):
+    lost = [night.folder / "artifacts" / stage / "aa/aa00" for stage in EVERY_STAGE]
+    for artifact in (kept, *lost):
         artifact.mkdir(parents=True)
     told_sweep.before_end = lambda spec: None
     outcome = run_night(benchmark, FIRST)
     # What the journal knows the cost of stays; what was finished in the moment of the crash goes.
-    assert (kept.exists(), lost.exists()) == (True, False)
+    assert kept.exists()
+    assert not any(artifact.exists() for artifact in lost)
     assert outcome.night.record is not None
     assert TOTAL not in outcome.night.record.cells  # Nobody knows how long it would have taken.
     assert outcome.verdict.status == "ok"
@@ -117,21 +130,34 @@ def test_an_earlier_night_that_broke_off_is_finished_before_tonights(
     told_sweep.before_end = broken_off
     with pytest.raises(BrokenOffError):
         run_night(benchmark, FIRST)
+
+    def second_broken_off(spec: SweepSpec) -> None:
+        assert not spec.name.endswith(SECOND), "the second breaks off"
+
+    told_sweep.before_end = second_broken_off
+    with pytest.raises(AssertionError, match="the second breaks off"):
+        run_night(benchmark, SECOND)
+    # People wait for the first one's verdict, whatever becomes of the second.
+    assert Book(benchmark.folder).night(FIRST).delivered
     told_sweep.before_end = lambda spec: None
     outcome = run_night(benchmark, SECOND)
-    assert told_sweep.runs[1:] == [f"earlier-{FIRST}", f"earlier-{SECOND}"]
+    assert told_sweep.runs[1:] == [f"earlier-{name}" for name in (FIRST, SECOND, SECOND)]
     assert outcome.night.name == SECOND
     assert [record.night for record, _ in Book(benchmark.folder).judged()] == [FIRST, SECOND]
     assert len(nightlies(benchmark)) == 2
 
 
 def test_half_a_night_of_other_code_is_given_up(
-    make_benchmark: Make, told_sweep: ToldSweep, monkeypatch: pytest.MonkeyPatch
+    make_benchmark: Make, told_sweep: ToldSweep, monkeypatch: pytest.MonkeyPatch, store: str
 ) -> None:
     benchmark = make_benchmark(sweep={"name": "other"})
     told_sweep.before_end = broken_off
     with pytest.raises(BrokenOffError):
         run_night(benchmark, FIRST)
+    trial = {"study": "d|ce", "number": 2, "key": "open", "seed": 2, "stage": "train"}
+    with Journal(benchmark.sweep_folder(FIRST).journal) as journal:
+        started = {"event": "trial_started", "role": "seed", "configuration": {}, **trial}
+        journal.append(from_fields(started))
     told_sweep.before_end = lambda spec: None
     monkeypatch.setattr("orchestrator.storage.provenance.git_commit", lambda: "c0ffee")
     outcome = run_night(benchmark, SECOND)
@@ -140,6 +166,7 @@ def test_half_a_night_of_other_code_is_given_up(
     nights = Book(benchmark.folder).nights()
     assert [night.unfinished for night in nights] == [False, False]
     assert not (nights[0].folder / "sweeps").exists()
+    assert states(store, "other") == {"FINISHED", "KILLED"}
     run_night(benchmark, "2026-11-23")
     assert told_sweep.runs[2:] == ["other-2026-11-23"]
 
@@ -216,7 +243,8 @@ def test_old_nights_keep_record_and_verdict_alone(
 def test_a_night_is_judged_by_the_last_nights_that_the_file_asks_for(
     make_benchmark: Make, told_sweep: ToldSweep
 ) -> None:
-    benchmark = make_benchmark(sweep={"name": "window"}, history=5)
+    limits = {"hard": {"ece": {"max": 0.06}}}
+    benchmark = make_benchmark(sweep={"name": "window"}, history=5, limits=limits)
     first = run_night(benchmark, "2026-11-01").night.record
     assert first is not None
     book = Book(benchmark.folder)
@@ -229,7 +257,8 @@ def test_a_night_is_judged_by_the_last_nights_that_the_file_asks_for(
         night.write(VERDICT, Verdict(name, "ok").to_json())
         night.write(DELIVERED, {})
     told_sweep.changes["ce", "ece"] = 3.0
-    assert run_night(benchmark, "2026-11-11").verdict.status == "ok"
+    verdict = run_night(benchmark, "2026-11-11").verdict
+    assert [(found.cell, found.reason) for found in verdict.alarms] == [(ECE, "limit")]
 
 
 def test_nights_are_in_the_order_of_running_whatever_the_clock_said(
@@ -254,15 +283,61 @@ def test_a_data_set_that_is_gone_keeps_the_night_from_running(
     assert Book(benchmark.folder).judged() == []
 
 
-def test_a_full_disk_keeps_the_night_from_beginning(
-    make_benchmark: Make, told_sweep: ToldSweep, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("sizes", "own", "needed"),
+    [([], 0, 100), ([50], 0, 100), ([900, 300, 200, 100], 0, 360), ([200, 300], 50, 310)],
+)
+def test_a_night_needs_a_fifth_more_room_than_the_largest_of_the_last_three(
+    make_benchmark: Make,
+    told_sweep: ToldSweep,
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: list[int],
+    own: int,
+    needed: int,
 ) -> None:
     benchmark = make_benchmark(sweep={"name": "full"})
+    book = Book(benchmark.folder)
+    for day, size in enumerate(sizes, 1):
+        night = book.begin(f"2026-10-{day:02}", 0.0, {})
+        book.give_up(night, "the code has changed")
+        sized(night.folder / "deep/file", size)
+    sized(book.night(FIRST).folder / "deep/file", own)
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 2**20))
-    with pytest.raises(StorageError, match="1 MB are free, a night needs about 100"):
+    free = needed - 1
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, free * 2**20))
+    expected = f"{free} MB are free, a night needs about {needed + own}"
+    with pytest.raises(StorageError, match=expected):
         run_night(benchmark, FIRST)
     assert told_sweep.runs == []
+    free = needed + 1
+    told_sweep.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        run_night(benchmark, FIRST)
+
+
+def sized(path: Path, size: int) -> None:
+    """Make a file of so many MB that takes no room."""
+    path.parent.mkdir(parents=True)
+    path.touch()
+    os.truncate(path, size * 2**20)
+
+
+def test_an_interrupted_night_is_gone_on_with(
+    make_benchmark: Make, told_sweep: ToldSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "stopped"})
+    run = ["nightly", "run", str(benchmark.path), "--night", FIRST]
+    told_sweep.interrupted = True
+    assert main([*run, "--address", "auto", "--quiet"]) == 130
+    night = Book(benchmark.folder).night(FIRST)
+    assert (night.unfinished, night.record) == (True, None)
+    told_sweep.interrupted = False
+    assert main(run) == 0
+    assert night.record is not None
+    assert TOTAL not in night.record.cells
+    assert told_sweep.options[0] == {"address": "auto", "console": None}
+    assert told_sweep.options[1]["address"] is None
+    assert told_sweep.options[1]["console"].stderr
 
 
 def test_a_tracking_server_that_is_away_gets_the_verdict_from_the_next_start(
@@ -298,15 +373,18 @@ def test_a_run_that_a_server_made_twice_is_there_once(
 
 
 def test_no_run_stays_running(make_benchmark: Make, told_sweep: ToldSweep, store: str) -> None:
-    benchmark = make_benchmark(sweep={"name": "still"})
-    run_night(benchmark, FIRST)
+    run_night(make_benchmark(sweep={"name": "still"}), FIRST)
+    assert states(store, "still") == {"FINISHED"}
+
+
+def states(store: str, name: str) -> set[str]:
+    """Return the states of all runs of a benchmark."""
     with closing(sqlite3.connect(store.removeprefix("sqlite:///"))) as database:
         query = (
             "SELECT status FROM runs JOIN experiments USING (experiment_id) "
-            "WHERE experiments.name LIKE 'still-%'"
+            "WHERE experiments.name LIKE ?"
         )
-        states = {state for (state,) in database.execute(query)}
-    assert states == {"FINISHED"}
+        return {state for (state,) in database.execute(query, [f"{name}-%"])}
 
 
 def test_a_disk_that_fills_up_on_the_way_leaves_the_night_to_the_next_start(

@@ -36,10 +36,13 @@ class ToldSweep:
         self.changes: dict[tuple[str, str], float] = {}
         self.failures: dict[str, str] = {}
         self.runs: list[str] = []
+        self.options: list[dict[str, Any]] = []
+        self.interrupted = False
         self.before_end: Callable[[SweepSpec], None] = lambda spec: None
 
-    def __call__(self, spec: SweepSpec, **_: Any) -> SweepOutcome:
+    def __call__(self, spec: SweepSpec, **options: Any) -> SweepOutcome:
         self.runs.append(spec.name)
+        self.options.append(options)
         path = SweepFolder.of(spec).journal
         with Journal(path) as journal:
             said = {"event": "sweep_started", "sweep": spec.name, "sweep_id": spec.name}
@@ -48,7 +51,8 @@ class ToldSweep:
                 self._study(journal, recipe, spec.seeds)
             self.before_end(spec)
             journal.append(SweepEnded(status="finished"))
-        status = "failed" if self.failures else "finished"
+        ended = "failed" if self.failures else "finished"
+        status = "interrupted" if self.interrupted else ended
         return SweepOutcome(spec, status, (), True, 30.0)
 
     def _study(self, journal: Journal, recipe: str, seeds: tuple[int, ...]) -> None:
