@@ -216,6 +216,25 @@ def test_one_that_listens_but_takes_nothing_is_given_up(monkeypatch: pytest.Monk
     assert shipper.waits > 5
 
 
+@pytest.mark.parametrize(("pause", "whole"), [(44.0, True), (46.0, False)])
+def test_a_pause_is_measured_from_the_last_delivery(
+    monkeypatch: pytest.MonkeyPatch, pause: float, whole: bool
+) -> None:
+    listening(monkeypatch, True)
+    now, steps = [0.0], iter([(40.0, 1), (40.0, 2), (pause, 2), (1.0, 3)])
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    shipper = Shipper(3)
+
+    def wait(timeout: float) -> bool:
+        gap, shipper.delivered = next(steps)
+        now[0] += gap
+        return shipper.delivered == 3
+
+    monkeypatch.setattr(shipper, "wait_drained", wait)
+    monkeypatch.setattr(shipper, "progress", lambda: (shipper.delivered, 9))
+    assert ending(shipper) == (whole, not whole)
+
+
 @pytest.mark.parametrize(("delivers", "there"), [(3, False), (0, True)])
 def test_an_interrupted_sweep_leaves_its_shipper_at_work(
     monkeypatch: pytest.MonkeyPatch, delivers: int, there: bool

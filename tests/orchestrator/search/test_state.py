@@ -319,10 +319,11 @@ def test_results_on_other_data_with_another_network_or_protocol_are_not_compared
         {},
         {"model": "resnet8"},
         {"protocol": {"base": "digits", "lr": 0.5}},
+        {"protocol": {"base": "digits", "lr": 0.25}},
     ]
     tasks = [task.model_copy(update=change) for change in changes]
     settings = [setting_of(one, data[TASK]) for one in tasks] + [setting_of(task, other)]
-    assert len(set(settings)) == 4
+    assert len(set(settings)) == 5
     named = task.model_copy(update={"name": "else", "suites": ("ood-svhn",)})
     assert setting_of(named, data[TASK]) == settings[0]
 
