@@ -30,12 +30,6 @@ FAILED = Finding(CellKey("ce", TASK), "hard", "failed", "it failed")
 RAISED = ("regression", (FAILED, ALARM), (Finding(ACC, "soft", "nights", "is worse"),))
 
 
-@pytest.fixture
-def store() -> str:
-    """Return an address with a login, of what nobody asks."""
-    return "http://ada:planted@127.0.0.1:9/"
-
-
 @dataclass
 class World:
     """What was sent; ``deaf`` ways and a server that is ``away`` take nothing."""
@@ -92,7 +86,8 @@ def publisher(benchmark: Nightly) -> Publisher:
 def test_a_night_is_a_run_with_all_its_figures(
     make_benchmark: Make, world: World, written: float, ended: int
 ) -> None:
-    benchmark = make_benchmark()
+    login = {"tracking": {"uri": "http://ada:planted@127.0.0.1:9/"}}
+    benchmark = make_benchmark(sweep=login)
     cells = {
         ECE: {0: 0.02, 1: 0.04},
         ACC: {0: math.nan},

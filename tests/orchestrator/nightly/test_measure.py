@@ -18,12 +18,6 @@ Make = Callable[..., Nightly]
 STAGES = {"ce": "train", "ls": "refine", "ce+ts": "calibrate"}
 
 
-@pytest.fixture
-def store() -> str:
-    """Return the address of what nobody asks."""
-    return "http://127.0.0.1:9"
-
-
 def prepared(**facts: Any) -> dict[str, PreparedData]:
     return {"d": cast(PreparedData, SimpleNamespace(**facts))}
 

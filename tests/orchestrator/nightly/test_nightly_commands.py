@@ -35,12 +35,6 @@ OTHER = CellKey("ce", TASK, "ece")
 
 
 @pytest.fixture
-def store() -> str:
-    """Return the address of what nobody asks."""
-    return "http://127.0.0.1:9"
-
-
-@pytest.fixture
 def benchmark(make_benchmark: Make) -> Nightly:
     return make_benchmark(history=5)
 

@@ -196,19 +196,35 @@ def test_a_bound_needs_one_night_and_no_history() -> None:
     assert ECE not in {alarm.cell for alarm in on_it.alarms}
 
 
-def test_a_recipe_that_comes_to_equal_another_is_named() -> None:
-    twin = record(10)
+def twins(night: NightRecord, recipe: str, factor: float = 1.0) -> NightRecord:
+    """Let ce and a recipe have the same figures, those of ce times a factor."""
     for metric in ("acc", "ece", "nll"):
-        twin = changed(
-            twin, CellKey("ls", TASK, metric), {**twin.cells[CellKey("ce", TASK, metric)]}
-        )
+        usual = night.cells[CellKey("ce", TASK, metric)].items()
+        for either in ("ce", recipe):
+            own = {seed: factor * value for seed, value in usual}
+            night = changed(night, CellKey(either, TASK, metric), own)
+    return night
+
+
+def test_a_recipe_that_comes_to_equal_another_is_named() -> None:
+    twin = twins(record(10, environment={"torch": "2"}), "ls")
     verdict = judge(QUIET, twin)
     assert told(verdict) == [(CellKey("ls", TASK), "hard", "twin")]
-    assert "same figures as ce" in verdict.alarms[0].text
+    same = f"ls on {TASK} has the same figures as ce to the last digit, since {name(10)}"
+    assert verdict.alarms[0].text == same
     later = replace(twin, night=name(11))
-    assert judge([*QUIET, twin], later).alarms[0].since == name(10)
+    alarm = judge([*QUIET, twin], later).alarms[0]
+    assert (alarm.since, alarm.causes) == (name(10), (f"torch: 1 -> 2 ({name(10)})",))
+    # They were equal before, and apart in between.
+    before = [twins(record(8), "ls"), record(9)]
+    assert judge([*QUIET[:8], *before, twin], later).alarms[0].since == name(10)
     assert judge([*QUIET, twin], later, accepted={CellKey("ls", TASK): name(10)}).status == "ok"
     assert judge([twin], later).status == "ok"
+    both = judge(QUIET, twins(record(10), "ls", 1.001)).alarms
+    assert [(alarm.cell.recipe, alarm.text.split()[8]) for alarm in both] == [
+        ("ce", "ls"),
+        ("ls", "ce"),
+    ]
 
 
 @pytest.mark.parametrize(
