@@ -244,38 +244,44 @@ GOOD = [b"HTTP/1.1 204 Fine\r\n\r\n"]
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_a_strange_webhook_stops_no_night_and_is_tried_again(
+def test_a_strange_webhook_stops_no_night(
     answer: str,
     make_benchmark: Make,
     told_sweep: ToldSweep,
     stranger: Stranger,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("orchestrator.nightly.publish.WEBHOOK_SECONDS", 1)
     stranger.pieces = ANSWERS[answer]
-    letters = tmp_path / "letters"
-    report = {"webhook": stranger.url, "mail": mail_to(letters), "when": "always"}
+    report = {"webhook": stranger.url, "when": "always"}
     name = re.sub("[^a-z]+", "-", answer)
-    benchmark = make_benchmark(sweep={"name": name}, report=report)
-    first = run_night(benchmark, FIRST)
-    assert first.verdict.status == "ok"
-    (problem,) = first.messages
+    outcome = run_night(make_benchmark(sweep={"name": name}, report=report), FIRST)
+    assert outcome.verdict.status == "ok"
+    (problem,) = outcome.messages
     assert problem.startswith("webhook at 127.0.0.1 was not reached: ")
     assert problem.isprintable()
     assert "secret" not in problem
+
+
+def test_what_a_webhook_did_not_hear_is_told_again_and_nothing_else(
+    make_benchmark: Make, told_sweep: ToldSweep, stranger: Stranger, tmp_path: Path
+) -> None:
+    stranger.pieces = ANSWERS["nothing"]
+    letters = tmp_path / "letters"
+    report = {"webhook": stranger.url, "mail": mail_to(letters), "when": "always"}
+    benchmark = make_benchmark(sweep={"name": "told-again"}, report=report)
+    assert len(run_night(benchmark, FIRST).messages) == 1
     asked: list[int] = []
     told_sweep.before_end = lambda spec: asked.append(stranger.asked)
-    second = run_night(benchmark, "2026-11-22")
+    assert len(run_night(benchmark, "2026-11-22").messages) == 1
     assert asked == [1], "the second night told of the first before it computed"
-    assert len(second.messages) == 1
     stranger.pieces = GOOD
     before = stranger.asked
     assert run_night(benchmark, "2026-11-23").messages == ()
     assert stranger.asked == before + 3
     assert letters.read_text().count("# nightly") == 3, "mail had arrived and was sent again"
     latest = (benchmark.folder / "report.md").read_text()
-    assert latest.startswith(f"# nightly {name}, 2026-11-23")
+    assert latest.startswith("# nightly told-again, 2026-11-23")
 
 
 @pytest.mark.parametrize("code", [0, 1])
