@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -40,6 +39,19 @@ def one_process() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@dataclass
+class Remote:
+    """A function that Ray would call elsewhere; where makes no difference here."""
+
+    function: Callable[..., Any]
+
+    def options(self, label_selector: dict[str, str]) -> Remote:
+        return self
+
+    def remote(self, *arguments: Any) -> Callable[[], Any]:
+        return partial(self.function, *arguments)
+
+
 class Here:
     """What a sweep asks of Ray but for Tune: a call is made when its result is asked for."""
 
@@ -50,7 +62,7 @@ class Here:
         return {"CPU": 2.0}
 
     def remote(self, **resources: float) -> Callable[[Callable[..., Any]], Any]:
-        return lambda function: SimpleNamespace(remote=partial(partial, function))
+        return Remote
 
     def wait(self, calls: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         return calls[:1], calls[1:]
