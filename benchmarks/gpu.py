@@ -228,7 +228,7 @@ def precision(data: Path | None, epochs: int, effort: Effort) -> list[str]:
                     for _ in range(epochs):
                         made.train_epoch()
                     found.append(predict(made.network, batcher))
-                told = calibration_report(found[0], labels)
+                told = calibration_report(found[0], labels=labels)
                 name = f"{kind}, deterministic" if deterministic else kind
                 same = "yes" if torch.equal(*found) else "no"
                 lines.append(f"| {name} | {told['acc']:.2%} | {told['ece']:.3%} | {same} |")
@@ -343,7 +343,7 @@ def tracked(data: Path, epochs: int, trials: int, compiled: bool, graph: bool) -
 def parts(options: argparse.Namespace) -> dict[str, Callable[[torch.device], list[str]]]:
     """Return what gives the lines of each part on a device."""
     effort = Effort(quick=True, steps=6, rounds=1) if options.quick else Effort()
-    epochs, count = (1, 1) if options.quick else (options.epochs, options.trials)
+    epochs, count = (4, 1) if options.quick else (options.epochs, options.trials)
     shape = options.data, epochs, count, options.compile, options.graph
     marked = "-m", "gpu", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"
     missing = ["Not measured: `--data` did not say where CIFAR-10 lies."]
