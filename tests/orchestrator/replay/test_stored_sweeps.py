@@ -18,7 +18,7 @@ from orchestrator.replay import ReplayOutcome, ReplaySettings, read_sweeps, repl
 from orchestrator.replay.output import HEADINGS, cells, draw, headings, notes, write_replay
 from orchestrator.replay.run import _chunks, _searches
 from orchestrator.replay.simulate import repeat
-from orchestrator.storage.events import Epoch, Evaluated, SweepStarted
+from orchestrator.storage.events import Epoch, Evaluated, SweepStarted, TrialFinished
 from orchestrator.storage.journal import Journal, iterate_events
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
@@ -172,6 +172,20 @@ def test_what_is_gone_cannot_be_replayed(storage: Storage, tmp_path: Path) -> No
     shutil.rmtree(first.directory)
     with pytest.raises(InputError, match="spline: its data are gone from the storage"):
         read_sweeps(copy, ["one"], test=False)
+
+
+def test_trials_that_were_pruned_are_left_out(storage: Storage, tmp_path: Path) -> None:
+    copy = Storage(shutil.copytree(storage.folder, tmp_path / "copy"))
+    file = copy.sweep("one").journal
+    study = read_ledger(file).studies[STUDY]
+    (pruned,) = (trial.key for trial in study.searched[-1:])
+    events = [event for event in iterate_events(file) if isinstance(event, TrialFinished)]
+    (end,) = (event for event in events if event.key == pruned != study.chosen)
+    with Journal(file) as journal:
+        journal.append(replace(end, status="pruned", artifact=None))
+    (sweep,) = read_sweeps(copy, ["one"], test=False)
+    left = [recorded.trial.key for recorded in sweep.studies[0].trials]
+    assert (len(left), pruned in left) == (TRIALS["one"] - 1, False)
 
 
 def test_each_search_is_judged_by_what_is_recorded_of_its_choice(outcome: ReplayOutcome) -> None:

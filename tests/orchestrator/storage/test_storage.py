@@ -85,7 +85,8 @@ def test_a_sweep_is_owned_as_long_as_it_runs(tmp_path: Path) -> None:
     for _ in range(2):
         with sweep.owned():
             assert again.is_owned()
-            with pytest.raises(InputError, match="'one' is being run by "):
+            (sweep.path / "owner").write_text("process 7 on ada")
+            with pytest.raises(InputError, match=r"'one' is being run by process 7 on ada$"):
                 again.owned().__enter__()
         assert not again.is_owned()
     with pytest.raises(ZeroDivisionError), sweep.owned():

@@ -237,6 +237,20 @@ def test_a_configuration_comes_with_where_it_is_from(sweeps, writer, store):
 
 
 @in_a_folder
+def test_the_code_of_a_configuration_is_that_which_computed_it(writer, store):
+    writer.start("old")
+    study = writer.open("ce", task=writer.sweep, **FACTS)
+    keys = [writer.trial(study, 0, 0.3)]
+    writer.start("new")
+    keys.append(writer.trial(study, 1, 0.2))
+    writer.close(study, keys[1])
+    writer.end()
+    sync(writer.path, store)
+    found = best_config(writer.sweep, "ce", tracking_uri=store, top=2)
+    assert [(one.objective, one.code) for one in found] == [(0.2, "new"), (0.3, "old")]
+
+
+@in_a_folder
 def test_a_run_that_is_no_finished_trial_is_refused(writer, store):
     writer.start()
     study = writer.open("ce")

@@ -45,6 +45,21 @@ def test_errors_are_told_apart(error: Exception, kind: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("uri", "text", "kind"),
+    [
+        ("postgresql://ada@h/m", 'password authentication failed for user "ada"', LoginError),
+        ("postgresql://ada@h/m", "no password supplied", LoginError),
+        ("postgresql://ada@h/m", "connection refused", UnreachableError),
+        ("sqlite:///m.db", "authentication failed", UnreachableError),
+    ],
+)
+def test_a_database_that_is_away_refuses_no_login(uri: str, text: str, kind: type) -> None:
+    with pytest.raises((LoginError, UnreachableError)) as caught, translated(uri):
+        raise DBAPIError("SELECT", {}, Exception(text))
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
     ("error", "text"),
     [
         (said("INTERNAL_ERROR", "a\n  planted b"), "a *** b"),

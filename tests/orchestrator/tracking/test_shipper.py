@@ -621,6 +621,8 @@ def is_zombie(pid):
 
 def test_a_database_that_could_not_be_created_whole_is_created_anew(tmp_path):
     """Run in a process whose files may not grow, as on a full disk, and then may."""
+    for left in (".mlflow.db.killed.tmp", ".mlflow.db.killed.tmp-journal"):
+        (tmp_path / left).touch()
     script = f"""
 import resource, signal
 from orchestrator.tracking import UnreachableError
