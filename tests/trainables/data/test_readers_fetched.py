@@ -335,6 +335,11 @@ LAYOUT_FAULTS = {
         _edit("CUB_200_2011/image_class_labels.txt", "3 1\n", "3 4\n"),
         "image 3 has class '4', allowed is 1 to 3",
     ),
+    "cub, class 0": (
+        "cub200",
+        _edit("CUB_200_2011/image_class_labels.txt", "3 1\n", "3 0\n"),
+        "image 3 has class '0', allowed is 1 to 3",
+    ),
     "cub, no class": (
         "cub200",
         _edit("CUB_200_2011/image_class_labels.txt", "3 1\n", ""),

@@ -109,6 +109,9 @@ def test_what_holds_no_test_set_is_sealed_whole(write: Write, tmp_path: Path) ->
 def test_classes_are_those_of_the_training_texts(write: Write) -> None:
     folder = write(train=rows(8, names=True), test=rows(1, names=True))
     assert read_source(f"text:{folder}", "unused").info.classes == ("cat", "dog")
+    named = [{"text": "x", "label": f"class {k % 9}"} for k in range(18)]
+    found = read_source(f"text:{write(train=named) / 'train.jsonl'}", "unused")
+    assert found.info.classes == tuple(f"class {k}" for k in range(9))
     numbered = [{"text": "x", "label": k % 12} for k in range(24)]
     found = read_source(f"text:{write(train=numbered) / 'train.jsonl'}", "unused")
     assert found.info.classes == tuple(map(str, range(12)))
