@@ -176,6 +176,45 @@ class CorrectnessRanking:
         return (self.counts[indices.cpu().numpy()] - low) / (self.epochs - low)
 
 
+class CalibratedProbability:
+    """An epoch of CaPE that calibrates, with goals and notes in NumPy arrays on the host."""
+
+    def __init__(self, goals: np.ndarray, indices: Tensor) -> None:
+        self.goals = goals
+        self.confidences, self.right = np.zeros_like(goals), np.zeros_like(goals)
+        self.indices = indices
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Note the batch, then fit its confidences to their goals."""
+        confidence, predicted = F.softmax(logits, dim=1).max(dim=1)
+        places = self.indices.cpu().numpy()
+        self.confidences[places] = confidence.detach().cpu().numpy()
+        self.right[places] = (predicted == targets).cpu().numpy()
+        goals = torch.from_numpy(self.goals[places]).float().to(logits.device)
+        return F.binary_cross_entropy(confidence, goals)
+
+
+class PrunedHuber:
+    """Focal loss and Huber penalty of the samples that are kept, noted in NumPy arrays."""
+
+    def __init__(self, kept: np.ndarray, indices: Tensor) -> None:
+        self.kept = kept
+        self.average = np.zeros(len(kept))
+        self.indices = indices
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Note the batch, leave out its pruned rows and compute the loss of the others."""
+        places = self.indices.cpu().numpy()
+        confidence, predicted = F.softmax(logits, dim=1).max(dim=1)
+        newest = confidence.detach().cpu().numpy()
+        self.average[places] = 0.3 * newest + 0.7 * self.average[places]
+        kept = torch.from_numpy(self.kept[places]).to(logits.device)
+        log_prob, prob = _true_prob(logits[kept], targets[kept])
+        accuracy = (predicted == targets)[kept].float().mean()
+        penalty = F.huber_loss(confidence[kept].mean(), accuracy, delta=0.005)
+        return (-1 * (1 - prob) * log_prob).mean() + penalty
+
+
 def _pairs(first: Tensor, second: Tensor) -> Tensor:
     left = first.unsqueeze(1).repeat(1, second.shape[0]).unsqueeze(2)
     right = second.unsqueeze(1).repeat(1, first.shape[0]).unsqueeze(2)

@@ -17,7 +17,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _straightforward_losses import REFERENCES, CorrectnessRanking, Reference, SelectiveAU
+from _straightforward_losses import (
+    REFERENCES,
+    CalibratedProbability,
+    CorrectnessRanking,
+    PrunedHuber,
+    Reference,
+    SelectiveAU,
+)
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -28,7 +35,8 @@ from trainables.losses import LOSSES, build_loss
 
 SHAPES = ((128, 10), (256, 1000), (1024, 200))
 ROUNDS = 3
-EPOCH = 8
+EPOCH = 11
+"""The epoch, from 0: one in which cape calibrates."""
 SLOW = 10.0
 """Seconds beyond which a step is not repeated."""
 SETTINGS = {"au": {"variant": "released"}, "aurc": {"variant": "released"}}
@@ -100,6 +108,12 @@ def make_steps(name: str, logits: Tensor, targets: Tensor) -> tuple[Step, Step]:
     if name == "crl":
         loss.history.counts.copy_(counts)
         reference = CorrectnessRanking(counts.double().numpy(), indices, EPOCH)
+    elif name == "cape":
+        loss.goals.copy_(torch.rand(len(counts), generator=generator))
+        reference = CalibratedProbability(loss.goals.double().cpu().numpy(), indices)
+    elif name == "patra":
+        loss.kept.copy_(torch.rand(len(counts), generator=generator) < 0.9)
+        reference = PrunedHuber(loss.kept.cpu().numpy(), indices)
     elif name == "au":
         reference = SelectiveAU()
     else:

@@ -1,8 +1,13 @@
 """The scripts whose results are committed still find what they import."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from trainables.losses import LOSSES
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
@@ -13,3 +18,13 @@ def test_every_benchmark_can_be_imported() -> None:
     command = [sys.executable, "-c", IMPORT, *names]
     ended = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("name", LOSSES.names())
+def test_every_loss_is_timed_against_a_reference_of_the_same_value(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    benchmark = importlib.import_module("losses")
+    ours, reference = benchmark.make_steps(name, *benchmark.make_batch(64, 10, "cpu"))
+    assert float(ours()) == pytest.approx(float(reference()), rel=1e-5)
