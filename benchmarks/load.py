@@ -32,7 +32,7 @@ from unittest import mock
 from _forked_workers import forked_workers
 from _load_logins import try_logins
 from _load_watch import SENT, Watch
-from _noop_sweep import NoOpSweep, run_no_ops, stage_report
+from _noop_sweep import JUDGED, NoOpSweep, run_no_ops, stage_report
 from _postgres import postgres_here
 from _team_server import TeamServer, team_server
 
@@ -72,7 +72,7 @@ Points = Counter[tuple[str, int, float]]
 def expected(number: int, step: int) -> dict[str, float]:
     """Return what a trial reports, as numbers that are the same in every representation."""
     numbered = {f"val_m{k}": number + step / 1024 + k / 16 for k in range(METRICS - 3)}
-    return {**numbered, "val_ece": 0.125, "val_acc": 0.875}
+    return {**numbered, **JUDGED}
 
 
 def no_op_trainable(folder: Path, trials: int, reports: int) -> type:
@@ -89,7 +89,7 @@ def no_op_trainable(folder: Path, trials: int, reports: int) -> type:
 
         def step(self) -> dict[str, Any]:
             if not self.tick and not self.begun():
-                empty = stage_report([0], {"val_ece": 0.125, "val_acc": 0.875}, False)
+                empty = stage_report([0], JUDGED, False)
                 return {**empty, "status": "waiting", "history": []}
             self.tick += 1.0
             time.sleep(max(0.0, self.tick - time.monotonic()))

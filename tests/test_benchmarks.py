@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.sweep.spec import parse_sweep
 from trainables.losses import LOSSES
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -28,3 +29,16 @@ def test_every_loss_is_timed_against_a_reference_of_the_same_value(
     benchmark = importlib.import_module("losses")
     ours, reference = benchmark.make_steps(name, *benchmark.make_batch(64, 10, "cpu"))
     assert float(ours()) == pytest.approx(float(reference()), rel=1e-5)
+
+
+@pytest.mark.parametrize("script", ["overhead", "load"])
+def test_trials_without_work_report_what_their_sweep_searches(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    sweep = importlib.import_module(script).SWEEP
+    uri = f"sqlite:///{tmp_path}/runs.db"
+    spec = parse_sweep(sweep.format(trials=3, uri=uri, storage=tmp_path), script)
+    no_op = importlib.import_module("_noop_sweep")
+    report = no_op.stage_report([1], no_op.JUDGED, True)
+    assert report["score"] == report["metrics"][f"val_{spec.search.objective}"]
