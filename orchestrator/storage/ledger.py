@@ -90,6 +90,7 @@ class Study(StudyOpened):
     Attributes:
         index: Its place among the studies.
         code: Git commit that it was opened with.
+        versions: Of the libraries that it was opened with.
         status: ``running``, ``finished`` or ``failed``.
         closed: What was said of its end, if it has come to one.
         chosen: Key of the chosen trial.
@@ -101,6 +102,7 @@ class Study(StudyOpened):
 
     index: int
     code: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
     sweep_id: str = ""
     status: str = "running"
     closed: StudyClosed | None = None
@@ -217,6 +219,7 @@ class Ledger:
         self.studies[event.study] = Study(
             index=len(self.studies),
             code=self.git_commit,
+            versions=self.provenance.get("versions") or {},
             sweep_id=self.sweep_id,
             **fields_of(event, StudyOpened),
         )

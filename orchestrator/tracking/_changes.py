@@ -122,9 +122,11 @@ class Changes:
         news = _news(event.metrics, trial.metrics)
         if event.seconds is not None and event.seconds != trial.seconds:
             news[names.SECONDS] = event.seconds
-        tags = {names.REUSED: names.yes(event.reused), names.ARTIFACT: event.artifact or ""}
-        if event.reason or trial.reason or not trial.open:
-            tags[names.REASON] = (event.reason or "")[: names.MAX_TAG]
+        tags = {
+            names.REUSED: names.yes(event.reused),
+            names.ARTIFACT: event.artifact or "",
+            names.REASON: (event.reason or "")[: names.MAX_TAG],  # Also one that was cut off.
+        }
         points = self._points(trial.key, news, event.time, max(trial.last_step, 0))
         status, study = names.STATUS_OF_TRIAL[event.status], self.ledger.studies.get(trial.study)
         changes = [Change(trial.key, points, tags=tags, status=status, time=event.time)]

@@ -29,6 +29,8 @@ class Memory:
     Attributes:
         store: Digest of the tracker's address and experiment for which the rest is true.
         offset: Bytes of the journal that have been delivered.
+        last: Time of the last event in them, 0 where an older shipper was at work. A line in its
+            place may be as long, after the journal was cut.
         runs: Run id of each trial (by key) and study (by name).
         ahead: About how many bytes beyond ``offset`` have been delivered; a shipper that starts
             again delivers them again.
@@ -39,6 +41,7 @@ class Memory:
     offset: int = 0
     runs: dict[str, str] = field(default_factory=dict)
     ahead: int = 0
+    last: int = 0
 
     @classmethod
     def load(cls, journal: Path) -> Memory:

@@ -177,6 +177,7 @@ class _Shipper:
         self._changes = Changes()
         self._pending: dict[str, Change] = {}
         self._reached = 0
+        self._last = 0
         self._piece = 0
         self._looked = False
         self._doubtful: set[str] = set()
@@ -199,10 +200,12 @@ class _Shipper:
             self.shipment.events += len(events)
             for event in events:
                 self._collect(self._changes.apply(event))
+                self._last = event.time
             self._piece = len(self._pending)
         self._deliver_pending()
         if self._reached != before:
             self._memory.offset, self._memory.ahead = self._reached, 0
+            self._memory.last = self._last
             self._memory.save(self.journal)
         return self._reached - before >= CHUNK
 
@@ -255,7 +258,7 @@ class _Shipper:
         self._memory = Memory.load(self.journal)
         if (self._memory.store, self._memory.sweep_id) != (fresh.store, fresh.sweep_id):
             self._memory = fresh
-        if not self._replay(self._memory.offset):
+        if not self._replay(self._memory.offset) or self._memory.last not in (0, self._last):
             self._memory, self._changes = fresh, Changes()
         self._reached = self._memory.offset
 
@@ -268,6 +271,7 @@ class _Shipper:
                 return False
             for event in events:
                 self._changes.apply(event)
+                self._last = event.time
             place = end
         return place == until
 

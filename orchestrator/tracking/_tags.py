@@ -33,10 +33,7 @@ def trial_name(trial: Trial, ledger: Ledger) -> str:
 
 def study_tags(study: Study, ledger: Ledger) -> dict[str, str]:
     """Return the tags with which a study's run is created."""
-    versions = {
-        names.VERSION + name: str(version)
-        for name, version in (ledger.provenance.get("versions") or {}).items()
-    }
+    versions = {names.VERSION + name: str(version) for name, version in study.versions.items()}
     return versions | {
         **_common_tags(ledger, "study", study.name, study.task, study.recipe),
         names.GIT_COMMIT: study.code,
@@ -101,6 +98,11 @@ def study_of(run: Run) -> Study:
         },
         origin=json.loads(tags.get(names.ORIGIN, "{}")),
         code=tags.get(names.GIT_COMMIT, ""),
+        versions={
+            name.removeprefix(names.VERSION): value
+            for name, value in tags.items()
+            if name.startswith(names.VERSION)
+        },
         sweep_id=tags[names.SWEEP_ID],
     )
 

@@ -1,42 +1,29 @@
-"""Whatever is written, delivered and lost in whatever order: the runs are those of a naive fold."""
+"""Whatever is written, delivered, cut off and lost in whatever order: runs are those of a fold."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.storage.journal import iterate_events
-from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.journal import Journal, iterate_events
+from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.tracking import UnreachableError, _shipper, open_tracker, sync
 from orchestrator.tracking._tags import study_of, trial_of
 from orchestrator.tracking.folder import FolderTracker
 from orchestrator.tracking.tracker import Run, RunQuery
 
 STUDIES = ("ce", "ls")
-METRICS = (
-    "train_loss",
-    "objective",
-    "seconds",
-    "test_ece",
-    "trials_finished",
-    "trials_failed",
-)
-TRIAL_FACTS = (
-    *("study", "number", "key", "role", "seed", "stage", "configuration", "time", "code"),
-    *("objective", "artifact", "test", "predictions", "default_predictions", "chain_seconds"),
-    "computed",
-)
-STUDY_FACTS = (
-    *("study", "task", "recipe", "index", "trials", "row", "time", "upstream", "fingerprint"),
-    *("dataset", "model", "protocol", "setting", "origin", "code", "sweep_id", "chosen"),
-    *("finished", "failed"),
-)
+TASK = "digits/convnet/digits"
 FACTS = {
     "dataset": "digits",
     "model": "net",
@@ -45,6 +32,24 @@ FACTS = {
     "rule": {"objective": "val_ece", "accuracy_tolerance": 0.5},
     "origin": {"seeds": [1, 2]},
 }
+# What a run does not tell of a trial or study, or tells in words of its own.
+UNTOLD_OF_TRIALS = {
+    *("parameters", "open", "status", "fault", "reused", "seconds", "epoch_seconds", "metrics"),
+    *("peak_memory", "last_step", "epochs", "curves", "accuracy_error", "run_id", "reason"),
+}
+UNTOLD_OF_STUDIES = {"block", "closed", "begun", "rule", "run_id", "status", "reason"}
+STATUS_OF_STUDY = {
+    "RUNNING": "running",
+    "FINISHED": "finished",
+    "FAILED": "failed",
+    "KILLED": "failed",
+}
+STATUS_OF_TRIAL = {
+    "RUNNING": (True, "running"),
+    "FINISHED": (False, "finished"),
+    "FAILED": (False, "failed"),
+    "KILLED": (False, "pruned"),
+}
 ENDS = {"finished": "FINISHED", "failed": "FAILED", "pruned": "KILLED"}
 PLACE = st.tuples(st.sampled_from(STUDIES), st.integers(0, 2))
 STEPS = st.one_of(
@@ -52,99 +57,233 @@ STEPS = st.one_of(
     st.tuples(st.just("end"), PLACE, st.sampled_from(sorted(ENDS))),
     st.tuples(st.just("close"), PLACE, st.integers(0, 3)),
     st.tuples(st.just("stop"), PLACE, st.booleans()),
-    st.tuples(st.sampled_from(["deliver", "forget"]), st.none(), st.none()),
+    st.tuples(st.sampled_from(["deliver", "forget", "stranger"]), st.none(), st.none()),
 )
 FAULTS = st.lists(st.sampled_from(["", "before", "after"]), min_size=6, max_size=20)
 
+Record = dict[str, Any]
+
 
 class Story:
-    """Writes a journal, and folds it by itself: what each run must come to."""
+    """Writes a journal, and folds it by itself: what each run must come to.
 
-    def __init__(self, writer) -> None:
-        self.writer = writer
-        writer.start()
-        self.studies = {name: writer.open(name, row=name == "ce", **FACTS) for name in STUDIES}
-        fresh = {"status": "RUNNING", "trials_finished": 0, "trials_failed": 0}
-        self.expected = {study: dict(fresh) for study in self.studies.values()}
-        for name, study in self.studies.items():
-            self.expected[study]["name"] = f"{name} on digits/convnet/digits"
-        self.last: dict[str, int] = {}
-        self.ended: dict[str, str] = {}
+    Attributes:
+        told: What the file of each run holds, by key: tags with their prefix, metrics as lists of
+            (step, time, value) in the order of telling, ``study`` for the parent.
+        stays: What the runs held when the journal was cut, which nothing takes back.
+    """
 
-    def tell(self, what: str, place: tuple[str, int], value) -> None:
-        study = self.studies[place[0]]
-        seed = place[1] == 2
-        key = self.writer.key(study, place[1], "seed" if seed else "search")
-        if what == "close":
-            for run in self.expected.values():
-                if run.get("study") == study:
-                    run["chosen"] = "false"
-            known = key in self.expected
-            self.writer.close(study, key if known else None, finished=value, failed=3 - value)
-            status = "FINISHED" if known else "FAILED"
-            counts = {"trials_finished": value, "trials_failed": 3 - value}
-            ended = {"status": status, "reason": "", "ended": self.writer.now}
-            self.expected[study] |= {**ended, **counts}
-            if known:
-                self.expected[key]["chosen"] = "true"
-        elif what == "stop":
+    def __init__(self, writer: Any, picture: Path) -> None:
+        self.writer, self.picture = writer, picture
+        self.stays: dict[str, Record] = {}
+        self.told: dict[str, Record] = {}
+        self.epochs: dict[str, int] = {}
+        self.ends: dict[str, str] = {}
+        self.chosen: dict[str, str] = {}
+        self.counts: dict[str, dict[str, int]] = {}
+        self.pages: list[tuple[int, tuple[Any, ...]]] = []
+        self.start("c0de")
+        for number, name in enumerate(STUDIES):
+            self.study(number, name)
+
+    def start(self, code: str) -> None:
+        """Begin a run of the sweep, each with code and libraries of its own."""
+        self.code = code
+        self.writer.write(
+            "sweep_started",
+            sweep=self.writer.sweep,
+            sweep_id=self.writer.sweep_id,
+            spec={"name": self.writer.sweep, "tags": {"team": "red"}},
+            provenance={"git_commit": code, "versions": {"torch": f"2.{code}"}},
+        )
+
+    def study(self, number: int, name: str) -> None:
+        study = self.writer.open(name, row=name == "ce", **FACTS)
+        own = {key: value for key, value in FACTS.items() if isinstance(value, str)}
+        own |= {"kind": "study", "key": study, "number": number, "trials": 2, "upstream": ""}
+        own |= {"row": "true" if name == "ce" else "false", "origin": '{"seeds": [1, 2]}'}
+        own |= {"rule.objective": "val_ece", "rule.accuracy_tolerance": "0.5"}
+        self.create(study, study, f"{name} on {TASK}", {**own, "version.torch": f"2.{self.code}"})
+        self.counts[study] = {"finished": 0, "failed": 0}
+        self.tell_counts(study)
+
+    def create(self, key: str, study: str, name: str, own: Record) -> None:
+        own |= {"sweep": self.writer.sweep, "sweep_id": self.writer.sweep_id, "study": study}
+        own |= {"task": TASK, "recipe": study.partition("|")[2], "fingerprint": "f1"}
+        tags = {f"calsweep.{tag}": str(value) for tag, value in own.items()}
+        self.told[key] = {
+            "name": name,
+            "study": None if key == study else study,
+            "status": "RUNNING",
+            "started": self.writer.now,
+            "ended": None,
+            "tags": tags | {"calsweep.git_commit": self.code, "team": "red"},
+            "params": {},
+            "metrics": {},
+            "files": set(),
+        }
+
+    def tag(self, key: str, **tags: str) -> None:
+        self.told[key]["tags"] |= {f"calsweep.{name}": value for name, value in tags.items()}
+
+    def report(self, key: str, step: int, **figures: float) -> None:
+        for name, value in figures.items():
+            points = self.told[key]["metrics"].setdefault(name, [])
+            points.append((step, self.writer.now, value))
+
+    def note(self, key: str, step: int, **figures: float) -> None:
+        """Report figures that are others than were told last."""
+        known = {name: points[-1][2] for name, points in self.told[key]["metrics"].items()}
+        news = {name: value for name, value in figures.items() if known.get(name) != value}
+        self.report(key, step, **news)
+
+    def tell_counts(self, study: str) -> None:
+        tick = 1 + max((len(points) for points in self.told[study]["metrics"].values()), default=0)
+        counts = {f"trials_{status}": count for status, count in self.counts[study].items()}
+        known = {name: points[-1][2] for name, points in self.told[study]["metrics"].items()}
+        if known != counts:
+            self.report(study, tick, **counts)
+
+    def settle(self, key: str, status: str) -> None:
+        self.told[key] |= {"status": status, "ended": self.writer.now}
+
+    def again(self, key: str) -> None:
+        self.told[key]["status"] = "RUNNING"
+        self.tag(key, reason="")
+
+    def leave(self, status: str, time: int) -> None:
+        for key, run in self.told.items():
+            if run["status"] == "RUNNING":
+                self.tag(key, reason=f"the sweep ended ({status}) before this did")
+                run |= {"status": "KILLED", "ended": time}
+
+    def tell(self, what: str, place: tuple[str, int], value: Any) -> None:
+        """Tell one thing, which may be of a trial that was never begun."""
+        known = (self.told, self.epochs, self.ends, self.chosen, self.counts, self.code)
+        self.pages.append((self.writer.path.stat().st_size, deepcopy(known)))
+        study = f"{TASK}|{place[0]}"
+        key = self.writer.key(study, place[1], "seed" if place[1] == 2 else "search")
+        if what == "stop":
             self.writer.end("interrupted")
-            self.leave(self.writer.now)
-            self.writer.start(f"c0de{self.writer.now}")
+            self.leave("interrupted", self.writer.now)
+            self.start(f"c0de{self.writer.now}")
             if value:
                 self.writer.open(place[0])
-                self.expected[study] |= {"status": "RUNNING", "reason": ""}
+                self.again(study)
         elif what == "begin":
-            self.writer.begin(study, place[1], **({"role": "seed", "seed": 7} if seed else {}))
-            fresh = {"study": study, "chosen": "false"}
-            fresh["name"] = f"{place[0]} ~7" if seed else f"{place[0]} #{place[1]}"
-            fresh["params"] = {f"{place[0]}.margin": f"{place[1]}.5"}
-            again = {"status": "RUNNING", "reason": ""}
-            self.expected[key] = {**self.expected.get(key, fresh), **again}
-        elif key not in self.expected:
+            self.begin(key, study, place[1])
+        elif what == "close":
+            self.close(key, study, value)
+        elif key in self.told:
+            getattr(self, what)(key, study, value)
+
+    def begin(self, key: str, study: str, number: int) -> None:
+        more = {"role": "seed", "seed": 7} if number == 2 else {"role": "search", "seed": 0}
+        self.writer.begin(study, number, **more)
+        if key in self.told:
+            self.again(key)
             return
-        elif what == "epoch":
-            first = self.last.get(key, 0)
-            again = min(first, value % 2)  # As a resumed trial says what it has said before.
-            self.writer.epochs(key, value + again, first - again)
-            self.last[key] = first + value
-            self.expected[key]["train_loss"] = 1.0 / (first + value)
-        elif what == "score":
-            self.writer.score(key, value / 10)
-            self.expected[key]["objective"] = value / 10
-        elif what == "evaluate":
-            facts = {"predictions": f"p{value}", "computed": {"train": {"device": f"d{value}"}}}
-            facts |= {"default_predictions": f"q{value}", "seconds": value} if value % 2 else {}
-            self.writer.evaluate(key, study, facts=facts, test_ece=value / 10)
-            self.expected[key] |= {"test_ece": value / 10, "evaluated": "true"}
-        else:
-            told = {"reason": "nan" if value == "failed" else "", "artifact": f"of {value}"}
-            seconds = 1.0 + len(self.ended)
-            self.writer.write(
-                "trial_finished", key=key, status=value, metrics={}, seconds=seconds, **told
-            )
-            self.expected[key] |= {"seconds": seconds, **told}
-            if not seed:
-                self.count(study, self.ended.get(key), -1)
-                self.count(study, value, 1)
-            self.ended[key] = value
-            self.expected[key] |= {"status": ENDS[value], "ended": self.writer.now}
+        recipe = study.partition("|")[2]
+        own = {"kind": "trial", "key": key, "number": number, "stage": "train", **more}
+        own |= {"configuration": json.dumps({recipe: {"margin": number + 0.5}})}
+        name = f"{recipe} ~7" if number == 2 else f"{recipe} #{number}"
+        self.create(key, study, name, own)
+        self.told[key]["params"] = {f"{recipe}.margin": f"{number}.5"}
+        self.note(key, 0, trial_number=number)
 
-    def leave(self, time: int) -> None:
-        for run in self.expected.values():
-            if run["status"] == "RUNNING":
-                reason = "the sweep ended (interrupted) before this did"
-                run |= {"status": "KILLED", "reason": reason, "ended": time}
+    def epoch(self, key: str, study: str, count: int) -> None:
+        first = self.epochs.get(key, 0)
+        self.epochs[key] = first + count
+        for step in range(first - min(first, count % 2), first + count):  # Some are told again.
+            self.writer.epochs(key, 1, step)
+            if step >= first:
+                losses = {"val_ece": 0.5 / (step + 1), "train_loss": 1.0 / (step + 1)}
+                self.report(key, step, **losses, val_acc=0.9)
 
-    def count(self, study: str, status: str | None, change: int) -> None:
-        if f"trials_{status}" in self.expected[study]:
-            self.expected[study][f"trials_{status}"] += change
+    def score(self, key: str, study: str, value: int) -> None:
+        self.writer.score(key, value / 10)
+        self.note(key, 0, objective=value / 10)
+
+    def evaluate(self, key: str, study: str, value: int) -> None:
+        computed = {"train": {"device": f"d{value}"}}
+        more = {"default_predictions": f"q{value}", "seconds": value} if value % 2 else {}
+        files = {"one.png": str(self.picture)} if value > 2 else {}
+        facts = {"predictions": f"p{value}", "computed": computed, **more}
+        self.writer.evaluate(key, study, artifacts=files, facts=facts, test_ece=value / 10)
+        cost = {"chain_seconds": value} if value % 2 else {}
+        self.note(key, self.step(key), test_ece=value / 10, **cost)
+        default = {"default_predictions": f"q{value}"} if value % 2 else {}
+        told = {"predictions": f"p{value}", "computed": json.dumps(computed)}
+        self.tag(key, evaluated="true", **told, **default)
+        self.told[key]["files"] |= set(files)
+
+    def end(self, key: str, study: str, status: str) -> None:
+        tags = {"reason": "nan" if status == "failed" else "", "artifact": f"of {status}"}
+        figure, seconds = len(status) / 10, 1.0 + len(self.ends) % 2
+        reused = status == "pruned"
+        facts = {"status": status, "metrics": {"val_ece": figure}, "reused": reused, **tags}
+        self.writer.write("trial_finished", key=key, seconds=seconds, **facts)
+        self.note(key, self.step(key), val_ece=figure, seconds=seconds)
+        self.tag(key, reused="true" if reused else "false", **tags)
+        self.settle(key, ENDS[status])
+        if self.told[key]["tags"]["calsweep.role"] == "search":
+            for told, change in ((self.ends.get(key), -1), (status, 1)):
+                if told in self.counts[study]:
+                    self.counts[study][told] += change
+            self.tell_counts(study)
+        self.ends[key] = status
+
+    def close(self, key: str, study: str, finished: int) -> None:
+        chosen = key if key in self.told else ""
+        self.writer.close(study, chosen or None, finished=finished, failed=3 - finished)
+        for other in {self.chosen.get(study, ""), chosen} - {""}:
+            won = other == chosen
+            self.tag(other, chosen="true" if won else "false", best_of=study if won else "")
+        self.chosen[study] = chosen
+        self.counts[study] = {"finished": finished, "failed": 3 - finished}
+        self.tell_counts(study)
+        self.tag(study, chosen=chosen, reason="")
+        self.settle(study, "FINISHED" if chosen else "FAILED")
+
+    def step(self, key: str) -> int:
+        return max(self.epochs.get(key, 0) - 1, 0)
+
+    def cut(self, pages: int, delivered: dict[str, Record]) -> None:
+        """Cut the journal within a line, as people are told to where one is damaged."""
+        size, known = (
+            self.pages[-pages:][0] if self.pages else (self.writer.path.stat().st_size, None)
+        )
+        self.writer.journal.close()
+        with open(self.writer.path, "r+b") as stream:
+            stream.truncate(min(size + 9, self.writer.path.stat().st_size))
+        self.writer.journal = Journal(self.writer.path)
+        if known is not None:
+            self.told, self.epochs, self.ends, self.chosen, self.counts, self.code = known
+            del self.pages[-pages:]
+        self.stays = delivered
+
+    def runs(self) -> dict[str, Record]:
+        """Return what the file of each run must hold."""
+        found = deepcopy(self.stays)
+        for key, run in deepcopy(self.told).items():
+            for name, points in run["metrics"].items():
+                run["metrics"][name] = set(points)
+            before = found.get(key, run)
+            metrics = {
+                name: before["metrics"].get(name, set()) | run["metrics"].get(name, set())
+                for name in {*before["metrics"], *run["metrics"]}
+            }
+            commit = {"calsweep.git_commit": before["tags"]["calsweep.git_commit"]}
+            merged = {"tags": before["tags"] | run["tags"] | commit, "metrics": metrics}
+            merged |= {"files": before["files"] | run["files"], "started": before["started"]}
+            found[key] = {**run, **merged, "ended": run["ended"] or before["ended"]}
+        return found
 
 
-def failing(real, faults: list[str]):
+def failing(real: Callable[..., Any], faults: list[str]) -> Callable[..., Any]:
     """Return a request that may fail, before or after it has taken effect."""
 
-    def request(*arguments):
+    def request(*arguments: Any) -> Any:
         fault = faults.pop() if faults else ""
         if fault == "before":
             raise UnreachableError("connection refused")
@@ -156,9 +295,25 @@ def failing(real, faults: list[str]):
     return request
 
 
-def runs_of(uri: str, sweep: str) -> list:
-    tracker = open_tracker(uri)
-    return list(tracker.runs(RunQuery([tracker.sweeps()[sweep]], {})))
+def kept(folder: Path, sweep_id: str) -> dict[str, Record]:
+    """Return what the files of a sweep's runs hold, by key, of which there is one each."""
+    found: dict[str, Record] = {}
+    files = {path.stem: path for path in folder.glob("tracked/experiments/*/runs/*.json")}
+    records = {run_id: json.loads(file.read_text()) for run_id, file in files.items()}
+    for run_id, record in records.items():
+        tags = record["tags"]
+        key = tags["calsweep.key"]
+        if tags["calsweep.sweep_id"] != sweep_id or key.startswith("stranger"):
+            continue
+        assert key not in found, f"{key} is there twice"
+        parent = record.pop("parent")
+        record["study"] = parent and records[parent]["tags"]["calsweep.key"]
+        for name, points in record["metrics"].items():
+            assert len(points) == len({tuple(point) for point in points})
+            record["metrics"][name] = {tuple(point) for point in points}
+        uploaded = (files[run_id].parents[1] / "files" / run_id).glob("*")
+        found[key] = {**record, "files": {path.name for path in uploaded}}
+    return found
 
 
 @settings(max_examples=15, derandomize=True, database=None)
@@ -166,9 +321,12 @@ def runs_of(uri: str, sweep: str) -> list:
     steps=st.lists(STEPS, min_size=20, max_size=40),
     faults=FAULTS,
     chunk=st.sampled_from([1, 1000, _shipper.CHUNK]),
-    abandoned=st.booleans(),
+    ending=st.sampled_from(["open", "abandoned", "ended"]),
+    cut=st.sampled_from([0, 1, 3, 8]),
 )
-def test_runs_are_those_of_a_naive_fold(journal_writer, steps, faults, chunk, abandoned) -> None:
+def test_runs_are_those_of_a_naive_fold(
+    journal_writer: Any, steps: list[Any], faults: list[str], chunk: int, ending: str, cut: int
+) -> None:
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         folder = Path(place)
         clock = iter(range(10**6))
@@ -179,71 +337,90 @@ def test_runs_are_those_of_a_naive_fold(journal_writer, steps, faults, chunk, ab
         patch.setattr(_shipper, "CHUNK", chunk)
         for patience in ("PATIENCE_ONCE", "PATIENCE_ORPHANED"):
             patch.setattr(f"orchestrator.tracking._shipper.{patience}", 1e9)
-        story, uri = Story(journal_writer(folder / "sweep", "told")), f"folder:{folder}/tracked"
-        journal = story.writer.path
-        open_tracker(uri, create=True).open_experiment("told", folder)
-        # Of another sweep under the same name, with a key of ours: not ours to delete.
-        stranger = {"calsweep.key": story.studies["ce"], "calsweep.sweep_id": "0ther"}
-        experiment = open_tracker(uri).sweeps()["told"]
-        foreign = open_tracker(uri).create_run(experiment, "foreign", stranger, 1)
+        picture = folder / "picture.png"
+        picture.write_bytes(b"png")
+        story = Story(journal_writer(folder / "sweep", "told"), picture)
+        journal, uri = story.writer.path, f"folder:{folder}/tracked"
+        tracker = open_tracker(uri, create=True)
+        experiment, _ = tracker.open_experiment("told", folder)
         real = FolderTracker.create_run
+        strangers: dict[str, Run] = {}
+
+        def add_stranger(key: str, sweep_id: str) -> None:
+            tags = {"calsweep.key": key, "calsweep.sweep_id": sweep_id}
+            run_id = real(tracker, experiment.id, "strange", tags, 1)  # type: ignore[arg-type]
+            strangers[run_id] = tracker.run(run_id)
+
+        # Of another sweep under the same name, with a key of ours: not ours to delete.
+        add_stranger(f"{TASK}|ce", "0ther")
         patch.setattr(FolderTracker, "create_run", failing(real, [*faults, "after"]))
-        for name in ("log", "set_status"):
+        for name in ("log", "set_status", "upload"):
             patch.setattr(FolderTracker, name, failing(getattr(FolderTracker, name), faults))
-        for what, where, value in steps:
+
+        def deliver(interrupted: bool = False) -> None:
+            shipment = sync(journal, uri, interrupted=interrupted)
+            assert shipment.refused == []
+
+        for number, (what, where, value) in enumerate(steps):
+            if cut and number == len(steps) * 2 // 3:
+                deliver()
+                story.cut(cut, kept(folder, story.writer.sweep_id))
             if what == "deliver":
-                sync(journal, uri)
+                deliver()
             elif what == "forget":
                 journal.with_name("shipped.json").unlink(missing_ok=True)
+            elif what == "stranger":  # From a copy of the sweep that goes on by itself.
+                add_stranger(f"stranger {len(strangers)}", story.writer.sweep_id)
             else:
                 story.tell(what, where, value)
-        sync(journal, uri, interrupted=abandoned)
-        if abandoned:
-            story.leave(2 * 10**12)
+        if ending == "ended":
+            story.writer.end()
+            story.leave("finished", story.writer.now)
+        deliver(interrupted=ending != "open")
+        if ending == "abandoned":
+            story.leave("interrupted", 2 * 10**12)
 
-        runs = runs_of(uri, "told")
-        assert foreign in {run.id for run in runs}
-        ours = [run for run in runs if run.id != foreign]
-        ids = {run.tags["calsweep.key"]: run.id for run in ours}
-        assert sorted(run.tags["calsweep.key"] for run in ours) == sorted(story.expected)
-        ledger = Ledger(iterate_events(journal))
-        for run in ours:
-            expected = story.expected[run.tags["calsweep.key"]]
-            assert run.status == expected["status"]
-            for name in ("reason", "artifact", "evaluated"):
-                assert run.tags.get(f"calsweep.{name}", "") == expected.get(name, "")
-            assert run.parent == ids.get(expected.get("study"))
-            for name in METRICS:
-                assert run.metrics.get(name) == expected.get(name)
-            if "chosen" in expected:
-                assert run.tags.get("calsweep.chosen", "false") == expected["chosen"]
-                best_of = expected["study"] if expected["chosen"] == "true" else ""
-                assert run.tags.get("calsweep.best_of", "") == best_of
-            check_record(folder, run.id, expected, story.last.get(run.tags["calsweep.key"], 0))
-            check_facts(run, ledger)
+        check_same(kept(folder, story.writer.sweep_id), story.runs())
+        assert {run_id: tracker.run(run_id) for run_id in strangers} == strangers
+        check_facts(tracker.runs(RunQuery([experiment.id], {"team": "red"})), story)
+        # Nothing is there twice where nothing is remembered.
+        journal.with_name("shipped.json").unlink()
+        patch.setattr(_shipper, "CHUNK", 10**6)
+        deliver(interrupted=ending != "open")
+        check_same(kept(folder, story.writer.sweep_id), story.runs())
 
 
-def check_record(folder: Path, run_id: str, expected: dict, epochs: int) -> None:
-    """Compare what a run's file holds besides with what was told of it."""
-    (file,) = folder.glob(f"tracked/experiments/*/runs/{run_id}.json")
-    record = json.loads(file.read_text())
-    assert record["name"] == expected["name"]
-    assert record["params"] == expected.get("params", {})
-    if expected["status"] != "RUNNING":
-        assert record["ended"] == expected["ended"]
-    ticks = [step for step, *_ in record["metrics"].get("trials_finished", [])]
-    assert ticks == list(range(1, len(ticks) + 1))
-    losses = [(step, value) for step, _, value in record["metrics"].get("train_loss", [])]
-    assert losses == [(step, 1.0 / (step + 1)) for step in range(epochs)]
+def check_same(found: dict[str, Record], expected: dict[str, Record]) -> None:
+    assert found.keys() == expected.keys()
+    for key, run in found.items():
+        # Of an end and what came after it in one piece, the end is not delivered.
+        for name in run.keys() - {"ended" if run["status"] == "RUNNING" else ""}:
+            assert run[name] == expected[key][name], (key, name)
 
 
-def check_facts(run: Run, ledger: Ledger) -> None:
-    """Compare what is read back of a run with what the journal tells."""
-    trial = ledger.trials.get(run.tags["calsweep.key"])
-    told = ledger.studies[run.tags["calsweep.key"]] if trial is None else trial
-    found = study_of(run) if trial is None else trial_of(run)
-    for name in STUDY_FACTS if trial is None else TRIAL_FACTS:
-        assert getattr(found, name) == getattr(told, name), name
-    if trial is None:
-        rule = {"objective": "val_ece", "accuracy_tolerance": "0.5"}
-        assert (found.rule, found.run_id) == (rule, run.id)
+def check_facts(runs: Iterable[Run], story: Story) -> None:
+    """Compare what is read back of runs with what the journal tells, where it was never cut."""
+    ledger = Ledger(iterate_events(story.writer.path, kinds=None))
+    for run in runs:
+        expected = story.runs()[run.tags["calsweep.key"]]
+        now = {name: max(points)[-1] for name, points in expected["metrics"].items()}
+        assert (run.metrics, run.status) == (now, expected["status"])
+        if story.stays:
+            continue
+        if expected["study"] is None:
+            study, told = study_of(run), ledger.studies[run.tags["calsweep.key"]]
+            assert facts_of(study, UNTOLD_OF_STUDIES) == facts_of(told, UNTOLD_OF_STUDIES)
+            rule = {"objective": "val_ece", "accuracy_tolerance": "0.5"}
+            assert (study.rule, study.run_id) == (rule, run.id)
+            assert study.status == STATUS_OF_STUDY[run.status]
+        else:
+            trial, begun = trial_of(run), ledger.trials[run.tags["calsweep.key"]]
+            assert facts_of(trial, UNTOLD_OF_TRIALS) == facts_of(begun, UNTOLD_OF_TRIALS)
+            cost = {} if begun.seconds is None else {"seconds": begun.seconds}
+            assert (trial.metrics, trial.run_id) == ({**begun.metrics, **cost}, run.id)
+            assert (trial.open, trial.status) == STATUS_OF_TRIAL[run.status]
+
+
+def facts_of(told: Trial | Study, untold: set[str]) -> Record:
+    """Return what a trial or study holds, but for some of it."""
+    return {entry.name: getattr(told, entry.name) for entry in fields(told)} | dict.fromkeys(untold)

@@ -137,9 +137,9 @@ def test_no_more_is_delivered_than_there_is(tmp_path, size, told):
     journal = tmp_path / "journal.jsonl"
     if size is not None:
         journal.write_bytes(b"x" * size)
-    Memory("store", "5eed", offset=100, runs={"k": "r"}, ahead=50).save(journal)
+    Memory("store", "5eed", offset=100, runs={"k": "r"}, ahead=50, last=7).save(journal)
     assert delivered(journal) == told
-    assert Memory.load(journal) == Memory("store", "5eed", 100, {"k": "r"}, 50)
+    assert Memory.load(journal) == Memory("store", "5eed", 100, {"k": "r"}, 50, 7)
 
 
 @pytest.mark.parametrize("content", ['{"offset": 3', "[1]", '{"unknown": 1}', "\udcff", "7"])
