@@ -15,7 +15,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -101,6 +102,43 @@ def stored(storage: Path, **changes: Any) -> Any:
     return ArtifactStore(storage).find(asked.stage, asked.key())
 
 
+class Clock:
+    """Stands still but while an epoch is computed, or while the trainable sleeps."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 1000.0, list[float]()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@contextmanager
+def on_a_clock(begun: Callable[[], object] = lambda: None) -> Iterator[Clock]:
+    """Have every epoch take ten seconds of a clock, and call what is to happen at its start."""
+    clock, real = Clock(), ray_edge.open_together
+
+    def opened(*given: Any) -> Any:
+        run = real(*given)
+        compute = run.run_epoch
+
+        def run_epoch() -> Any:
+            begun()
+            clock.now += 10
+            return compute()
+
+        run.run_epoch = run_epoch  # type: ignore[method-assign]
+        return run
+
+    with patch.multiple(ray_edge, time=clock, open_together=opened):
+        yield clock
+
+
 @scenario
 def a_training() -> Any:
     storage = fresh_store()
@@ -123,6 +161,26 @@ def a_training() -> Any:
 def short_epochs_together() -> Any:
     (report,) = reports(edge(fresh_store(), report_seconds=1e9))
     return {"steps": [entry["step"] for entry in report["history"]], **brief(report)}
+
+
+@scenario
+def epochs_of_ten_seconds() -> Any:
+    """Broken off after the third of four reports, and gone on with from the second one's state."""
+    storage, seven = fresh_store(), {"protocol": {"epochs": 7}}
+    found, left = [], []
+    with on_a_clock():
+        first = edge(storage, report_seconds=15, every=2, **seven)
+        for _ in range(3):
+            found.append(first.train())
+            left.append(len(list((storage / "checkpoints").rglob("*.pt"))))
+        first.stop()
+        resumed = reports(edge(storage, report_seconds=15, every=2, **seven))
+    return {
+        "steps": [[entry["step"] for entry in report["history"]] for report in (*found, *resumed)],
+        "seconds": [report["seconds"] for report in (*found, *resumed)],
+        "states": left,
+        "cost": stored(storage, **seven).record["seconds"],
+    }
 
 
 @scenario
@@ -189,6 +247,28 @@ def another_that_is_silent() -> Any:
         os.utime(held.lock_file, (0, time.time() - ray_edge.PATIENCE_SECONDS - 1))
         found = reports(trial)
     return {"last": brief(found[-1]), "stored": stored(storage) is not None}
+
+
+@scenario
+def patience() -> Any:
+    """The other one was heard of ten minutes ago but for a second; the next look is later."""
+    storage = fresh_store()
+    trial = edge(storage)
+    with lock_of(storage) as held, on_a_clock() as clock:
+        os.utime(held.lock_file, (0, clock.now - 599.9))
+        return [[trial.train()["status"] for _ in range(2)], clock.slept]
+
+
+@scenario
+def a_lock_of_long_ago() -> Any:
+    """What is seen of it during the first epoch, which others wait for."""
+    storage, seen = fresh_store(), []
+    path = lock_of(storage).lock_file
+    Path(path).touch()
+    os.utime(path, (0, 0))
+    with on_a_clock(lambda: seen.append(os.stat(path).st_mtime > 0)):
+        edge(storage).train()
+    return seen
 
 
 @scenario
@@ -501,6 +581,27 @@ def devices() -> Any:
         trials = [edge(fresh_store(), gpus=gpus) for gpus in (0.0, 0.5)]
         trials[1].reset(config(gpus=2.0, seed=1))
     return [[str(trial._device) for trial in trials], [round(share, 6) for _, share in shares]]
+
+
+@scenario
+def tasks_at_hand() -> Any:
+    """How many tasks are kept after a second one is opened, and what they and torch are told."""
+    kept, told, freed = [], [], []
+    asked = ((0.0, False), (0.5, False), (0.5, True))
+    with (
+        pretended_card(),
+        patch.object(torch.cuda, "empty_cache", lambda: freed.append(None)),
+    ):
+        for gpus, flag in asked:
+            place = {"storage": fresh_store(), "report_seconds": 0.0}
+            trial = Edge({**config(gpus), "deterministic": flag, "graph": flag, **place})
+            told.append(torch.are_deterministic_algorithms_enabled())
+            tasks = [trial._task(f"{DIRECTORY}{end}") for end in ("", "/.")]
+            kept.append(len(trial._tasks))
+            told += [tasks[1].graph, trial._task(f"{DIRECTORY}/.") is tasks[1]]
+        trial.stop()
+    torch.use_deterministic_algorithms(False)
+    return {"kept": kept, "told": told, "freed": len(freed)}
 
 
 @scenario

@@ -117,6 +117,16 @@ def test_short_epochs_are_reported_together(sealed: dict[str, Any]) -> None:
     assert finished(found)
 
 
+def test_reports_and_states_come_in_time_and_seconds_add_up(sealed: dict[str, Any]) -> None:
+    found = sealed["epochs_of_ten_seconds"]
+    # More than fifteen seconds are two epochs. The state is that of the second report.
+    resumed = [[1, 2, 3, 4, 5, 6], [7]]
+    assert found["steps"] == [[1, 2], [3, 4], [5, 6], *resumed]
+    assert found["seconds"] == [20, 40, 60, 60, 70]
+    assert found["states"] == [0, 1, 1]
+    assert found["cost"] == 70
+
+
 def test_what_is_stored_is_not_computed_again(sealed: dict[str, Any]) -> None:
     found = sealed["a_stored_artifact"]
     assert finished(found["again"], reused=True)
@@ -160,6 +170,8 @@ def test_a_trial_does_not_wait_for_good(sealed: dict[str, Any]) -> None:
     assert finished(found["last"])
     assert found["stored"]
     assert sealed["signs_of_life"]
+    assert sealed["a_lock_of_long_ago"] == [True]
+    assert sealed["patience"] == [["waiting", "running"], [0.2]]
 
 
 def test_an_actor_lets_go_of_what_it_leaves_unfinished(sealed: dict[str, Any]) -> None:
@@ -298,6 +310,7 @@ def test_a_damaged_checkpoint_is_not_used(sealed: dict[str, Any], damage: str) -
     found = sealed[damage]
     assert finished(found["last"])
     assert found["reports"] == len(EPOCHS)
+    assert found["last"]["metrics"] == sealed["a_checkpoint"]["expected"]["metrics"]
     (notice,) = found["notices"]
     assert "damaged" in notice
 
@@ -326,3 +339,10 @@ def test_resources_decide_device_and_threads(sealed: dict[str, Any]) -> None:
     assert places == ["cpu", "cuda:0"]
     assert shares == [0.5, 1.0]
     assert sealed["threads"] == [1, 2]
+
+
+def test_a_gpu_holds_one_task_and_is_let_go_with_the_trial(sealed: dict[str, Any]) -> None:
+    found = sealed["tasks_at_hand"]
+    assert found["kept"] == [2, 1, 1]
+    assert found["told"] == [False, False, True, False, False, True, True, True, True]
+    assert found["freed"] == 1
