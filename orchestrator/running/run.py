@@ -28,6 +28,7 @@ from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.provenance import provenance
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.names import GIVEN
 from orchestrator.sweep.plan import Plan, make_plan
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import ShipperProcess, check_login, listens, start_shipper
@@ -231,7 +232,8 @@ def _require_room(plan: Plan, ray: Any) -> None:
     available = ray.cluster_resources()
     for stage in plan.stage_trials():
         wanted = getattr(plan.spec.resources, stage)
-        require_room(available, stage, wanted.cpu, wanted.gpu)
+        key = "calibrate" if stage == GIVEN else stage  # Given logits have no key of their own.
+        require_room(available, key, wanted.cpu, wanted.gpu)
 
 
 def _next_free(spec: SweepSpec) -> SweepSpec:
