@@ -101,6 +101,10 @@ def test_what_a_machine_fails_is_measured_again(tmp_path: Path) -> None:
     assert ray.shares == [0.0] * 5
 
 
+def test_where_nothing_was_chosen_there_is_nothing_to_measure(tmp_path: Path) -> None:
+    assert measured(OneNode(), tmp_path, recipes=[]) == ([], {})
+
+
 def test_what_a_node_fails_is_measured_on_another_if_there_is_one(tmp_path: Path) -> None:
     elsewhere, anywhere = {"ray.io/node-id": "!in(bad)"}, {}
     for others, again in ((1, elsewhere), (0, anywhere)):

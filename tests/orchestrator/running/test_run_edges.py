@@ -147,7 +147,9 @@ def test_whoever_comes_second_is_told_who_is_there(spec: SweepSpec) -> None:
             second.__enter__()
 
 
-@pytest.mark.parametrize("past", [[], [ENDED, BEGUN]])
+@pytest.mark.parametrize(
+    "past", [[], [ENDED, BEGUN], *([SweepEnded(status=s)] for s in ("interrupted", "failed"))]
+)
 def test_what_is_damaged_is_not_built_on(tmp_path: Path, past: list[Event]) -> None:
     store = ArtifactStore(tmp_path)
     keys = ["ab" * 32, "cd" * 32]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,7 @@ from orchestrator.storage.journal import read_events
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from tests.orchestrator.databases import place_database
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, StorageError
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.stages import StageRequest
 from trainables.store.artifacts import Artifact
@@ -154,6 +155,7 @@ NODES = [
 ]
 
 
+@pytest.mark.parametrize("make", [CountingScheduler, lambda: StudySchedulers({"a": 9})])
 @pytest.mark.parametrize(
     ("wanted", "failed", "avoided"),
     [
@@ -167,10 +169,14 @@ NODES = [
     ],
 )
 def test_a_trial_avoids_the_nodes_that_failed_it_if_another_has_room(
-    monkeypatch: pytest.MonkeyPatch, wanted: dict[str, float], failed: list[str], avoided: str
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[], CountingScheduler],
+    wanted: dict[str, float],
+    failed: list[str],
+    avoided: str,
 ) -> None:
     monkeypatch.setattr("orchestrator.running.searcher.ray.nodes", lambda: NODES)
-    trial, scheduler = trial_of("a", 0), CountingScheduler()
+    trial, scheduler = trial_of("a", 0), make()
     trial.placement_group_factory = PlacementGroupFactory([wanted])
     trial.update_resources = lambda given: setattr(trial, "placement_group_factory", given)
     scheduler.on_trial_add(None, trial)
@@ -181,6 +187,15 @@ def test_a_trial_avoids_the_nodes_that_failed_it_if_another_has_room(
     labels = {"ray.io/node-id": f"!in({avoided})"}
     kept = {"bundle_label_selector": [labels]} if avoided else {}
     assert trial.placement_group_factory == PlacementGroupFactory([wanted], **kept)
+
+
+def test_a_trial_that_was_given_up_has_failed_once_at_least() -> None:
+    """Of a process that dies while it is changed over Tune counts no failure."""
+    scheduler = CountingScheduler()
+    for name, count in (("a", 0), ("b", 1), ("c", 3)):
+        told = SimpleNamespace(trial_id=name, run_metadata=SimpleNamespace(num_failures=count))
+        scheduler.on_trial_error(None, told)
+    assert scheduler.failures == {"a": 1, "b": 1, "c": 3}
 
 
 # -- the searcher
@@ -530,6 +545,18 @@ def test_what_runs_out_of_its_share_of_a_gpu_is_tried_once_more_alone(
     ]
 
 
+@pytest.mark.parametrize("error", [False, True])
+def test_a_trial_alone_on_a_gpu_makes_room_where_it_ends_at_once(
+    sharing: SweepSearcher, error: bool
+) -> None:
+    sharing.suggest("one")
+    sharing.on_trial_complete("one", flat(**OUT_OF_MEMORY))
+    assert sharing.suggest("again")["gpus"] == 1.0
+    assert sharing.suggest("later") is None
+    sharing.on_trial_complete("again", None if error else flat(), error)
+    assert sharing.suggest("later")["number"] == 1
+
+
 @pytest.mark.parametrize("gpu", [0, 1])
 def test_what_had_a_gpu_for_itself_or_none_is_not_tried_again(
     data: dict[str, PreparedData], pages: Pages, gpu: float
@@ -566,6 +593,22 @@ def test_a_journal_that_cannot_be_written_ends_the_sweep(
         searcher.on_trial_complete("one", flat())
     with pytest.raises(InputError, match=r"journal\.jsonl cannot be written"):
         searcher.suggest("two")
+
+
+def test_a_storage_that_cannot_be_written_ends_the_sweep_and_no_trial(
+    searcher: SweepSearcher, pages: Pages
+) -> None:
+    """A resumed sweep computes it. What failed first is what is told."""
+    for number in ("one", "two"):
+        searcher.suggest(number)
+    for number in ("one", "two"):
+        reason = f"cannot write artifact {number}: no space left"
+        searcher.on_trial_complete(
+            number, flat(status="failed", storage_failed=True, reason=reason)
+        )
+    assert ends(pages) == []
+    with pytest.raises(StorageError, match=r"^cannot write artifact one: no space left$"):
+        searcher.suggest("three")
 
 
 def test_tunes_snapshots_leave_the_state_out(searcher: SweepSearcher, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from orchestrator.running import tune as edge
 from orchestrator.running.searcher import StudySchedulers, SweepSearcher
@@ -51,6 +53,7 @@ def test_tune_is_given_what_the_sweep_file_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str
 ) -> None:
     asked: dict[str, Any] = {}
+    said = io.StringIO()
 
     def tuner(trainable: Any, **settings: Any) -> Any:
         asked.update(settings)
@@ -63,9 +66,11 @@ def test_tune_is_given_what_the_sweep_file_says(
     data = {"d": prepare("digits", tmp_path, SplitSpec(), tmp_path / "data")}
     with Journal(tmp_path / "journal.jsonl") as journal:
         state = SweepState(make_plan(spec), "id", data, journal.append)
-        edge.search(state, journal, store, Cluster(4.0), None)
+        place = state, journal, store, Cluster(4.0), Console(file=said, width=100)
+        edge.search(*place, growing=scheduler == "asha")
         settings, run = asked["tune_config"], asked["run_config"]
         given = [settings.search_alg.suggest(str(number)) for number in range(5)]
+        settings.search_alg.on_trial_result("3", {"notices": ["a checkpoint is damaged"]})
 
     trainable, parameters, wanted = asked["fitted"]
     assert trainable is StageTrainable
@@ -83,7 +88,13 @@ def test_tune_is_given_what_the_sweep_file_says(
     trial = SimpleNamespace(config=given[1], trial_id="t1")
     assert settings.trial_name_creator(trial) == "d|mbls|0"
     assert settings.trial_dirname_creator(trial) == "t1"
-    assert [isinstance(one, dict) for one in given] == [True] * 4 + [False]  # Four processors.
+    # Four processors; where more may come, as many trials wait for them.
+    fifth = scheduler == "asha"
+    assert [isinstance(one, dict) for one in given] == [True] * 4 + [fifth]
+    assert said.getvalue().splitlines() == [
+        "studies 0/3 · trials 0/11, 0 running",
+        "a checkpoint is damaged",
+    ]
     assert (run.name, run.storage_path) == ("tune", str(SweepFolder.of(spec).path))
     assert run.failure_config.max_failures == 7
     # What Tune counts of a trial that it gives up is what the searcher asks for.

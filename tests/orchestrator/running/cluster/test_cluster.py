@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from contextlib import nullcontext
 
 import pytest
 from ray.exceptions import AuthenticationError
@@ -77,18 +79,46 @@ def test_on_one_machine_ray_listens_on_the_loopback_if_it_is_told_in_time(
     assert (len(environ.get("RAY_AUTH_TOKEN", "")) == 64) == (not imported)
 
 
-def test_ray_that_is_too_slow_to_start(monkeypatch):
-    tried = []
+SLOW = "The current node timed out during startup. This could happen because\n..."
 
-    def time_out(**options):
-        tried.append(options["address"])
-        raise Exception("The current node timed out during startup. This could happen because\n...")
 
-    monkeypatch.setattr("ray.init", time_out)
-    match = "^Ray does not start on this machine: The current node timed out during startup"
-    with pytest.raises(InputError, match=match), join_cluster(None):
+@pytest.mark.parametrize(
+    ("address", "errors", "tried", "complaint"),
+    [
+        (None, [], ["local"], ""),
+        (None, [SLOW], ["local", "shutdown", "local"], ""),
+        (None, [SLOW] * 2, ["local", "shutdown", "local"], "Ray does not start on this machine: "),
+        (None, ["no port"], ["local"], "Ray does not start on this machine: no port$"),
+        ("auto", [SLOW], ["auto"], "no Ray cluster answers at 'auto'"),
+    ],
+)
+def test_a_ray_that_is_slow_to_start_here_is_started_once_more(
+    token, monkeypatch, address, errors, tried, complaint
+):
+    asked = []
+
+    def init(**options):
+        asked.append(options["address"])
+        assert options["include_dashboard"] == (False if address is None else None)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # As Ray does.
+        if errors:
+            raise Exception(errors.pop())
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr("ray.shutdown", lambda: asked.append("shutdown"))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(InputError, match=complaint) if complaint else nullcontext():
+        with join_cluster(address):
+            assert signal.getsignal(signal.SIGTERM) == before
+        tried = [*tried, "shutdown"]
+    assert asked == tried
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_that_comes_while_ray_starts_is_an_interruption(monkeypatch):
+    monkeypatch.setattr("ray.init", lambda **options: sys.exit(15))  # So Ray answers it.
+    with pytest.raises(KeyboardInterrupt), join_cluster(None):
         pass
-    assert tried == ["local", "local"]
 
 
 def test_a_cluster_without_a_token_is_named(monkeypatch, caplog):
