@@ -266,6 +266,9 @@ def test_run_on_a_head(asked: Callable[..., Asked], night: Path) -> None:
     found = asked(place, "run", "--resume", "night", "--address", away, "--fresh")
     words = ["run", "--resume", "night", "--storage", "calsweep-storage", "--fresh"]
     assert (found["arguments"], found["files"]) == (words, {})
+    other = ("--resume", "night", "--storage", "kept", "--address", away)
+    found = asked(place, "run", *other, "--quiet")
+    assert found["arguments"] == ["run", *other[:4], "--quiet"]
 
 
 def test_a_plan_asks_no_head(calsweep: Callable[..., Any], night: Path) -> None:

@@ -343,6 +343,21 @@ def test_the_lines_below_tell_seeds_trials_and_runs():
     assert varied[1] == "after a figure, its difference from the row that it varies"
 
 
+def test_splits_are_told_if_one_study_varied_them():
+    results = [study("ce", figures(), figures()), study("ls", figures(), figures(), varied=True)]
+    deviations = "mean ± sample standard deviation over 2 seeds"
+    assert table_of(*results).notes() == [f"{deviations} and splits"]
+    assert table_of(results[0]).notes() == [deviations]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_mean_of_studies_that_were_not_run_was_not_run(count):
+    found = table_of(study("ce", figures()))
+    absent = Row("mean", ("ls", "fl")[:count])
+    cell = dataclasses.replace(found, rows=(absent,)).line(absent)[0]
+    assert (cell.short, cell.text) == ("not run", "not run")
+
+
 GAINS = {
     "ls": (Gain(-0.0123, -0.02, -0.01, False, False), ("-1.23", "better", ("[-2.00, -1.00]",))),
     "fl": (Gain(0.0123, 0.01, 0.02, False, False), ("+1.23", "worse", ("[+1.00, +2.00]",))),
@@ -828,3 +843,150 @@ def test_latex_compiles(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
     assert (tmp_path / "table.pdf").stat().st_size > 0
+
+
+# Whole tables
+
+
+@pytest.fixture
+def every_kind_of_cell():
+    """Return a table that has two levels of headings and each kind of cell and of notice."""
+    results = [
+        placed("ce", "a&b", "x", ece=0.05),
+        placed("ls", "a&b", "x", ece=0.042),
+        placed("fl_1", "a&b", "x", ece=0.05),
+        placed(
+            "dfl", "a&b", "x", status="failed", trials_finished=0, trials_failed=2, reason="<oom>"
+        ),
+        placed("ce", "a&b", "y", ece=0.06),
+        placed("ls", "a&b", "y", ece=0.09),
+        placed("ce", "c", "y", ece=0.07),
+        placed("ls", "c", "y", status="running"),
+    ]
+    results = [
+        dataclasses.replace(r, test=tuple({**seed, "ece_floor": 0.01} for seed in r.test))
+        for r in results
+    ]
+    return make_table(results, TableOptions(metrics=("acc", "ece"), floor=True, baseline="ce"))
+
+
+FLOOR = (
+    "floor: what a perfectly calibrated network with the same confidences would show on average "
+    "on these test data; {} a figure not above it, {} a difference not above it"
+)
+CHANGE = "after a figure, its difference from the row ce"
+
+
+def test_all_of_a_table_as_html(every_kind_of_cell):
+    *rows, last = render(every_kind_of_cell, "html").split("</tr>\n")
+    cells = [re.findall(r"<(t[dh].*?)</t[dh]>", row) for row in rows]
+    best, even = (
+        "td><strong>90.00</strong>",
+        'td><strong>90.00</strong> <span class="similar">(+0.00)',
+    )
+    floor, empty = "<small>(floor 1.00)</small>", 'td colspan="2">not run'
+    even += "</span>"
+    assert cells == [
+        ['th rowspan="3">recipe', 'th colspan="4">a&amp;b', 'th colspan="2">c'],
+        ['th colspan="2">x', 'th colspan="2">y', 'th colspan="2">y'],
+        ["th>Acc % ↑", "th>ECE % ↓"] * 3,
+        [
+            "th>ce",
+            best,
+            f"td><u>5.00</u> {floor}",
+            best,
+            f"td><strong>6.00</strong> {floor}",
+            best,
+            f"td><strong>7.00</strong> {floor}",
+        ],
+        [
+            "th>ls",
+            even,
+            f'td><strong>4.20</strong> <span class="similar">(≈ -0.80)</span> {floor}',
+            even,
+            f'td><u>9.00</u> <span class="worse">(+3.00)</span> {floor}',
+            'td colspan="2">running (4 trials finished, 0 failed)',
+        ],
+        ["th>fl_1", even, f'td><u>5.00</u> <span class="similar">(≈ +0.00)</span> {floor}']
+        + [empty] * 2,
+        ["th>dfl", 'td colspan="2">failed (2 of 2 trials): &lt;oom&gt;', empty, empty],
+    ]
+    notes = f"<p>{CHANGE}</p>\n<p>{FLOOR.format('†', '≈')}</p>\n"
+    assert last == f"</tbody>\n</table>\n{notes}"
+    assert [row.partition("<tr>")[0] for row in rows] == [
+        *("<table>\n<thead>\n", "", "", "</thead>\n<tbody>\n", "", "", ""),
+    ]
+
+
+def test_all_of_a_table_as_latex(every_kind_of_cell):
+    lines = render(every_kind_of_cell, "latex").splitlines()
+    reason = r"failed (2 of 2 trials): \textless{}oom\textgreater{}"
+    floor = FLOOR.format(r"$\dagger$", r"$\approx$")
+    best, even = r"\textbf{90.00}", r"\textbf{90.00} (+0.00)"
+    absent = r"\multicolumn{2}{l}{\emph{not run}}"
+    heads = r" & Acc \% $\uparrow$ & ECE \% $\downarrow$" * 3
+    assert lines == [
+        r"\begin{tabular}{lrrrrrr}",
+        r"\toprule",
+        r" & \multicolumn{4}{c}{a\&b} & \multicolumn{2}{c}{c} \\",
+        r"\cmidrule(lr){2-5} \cmidrule(lr){6-7}",
+        r" & \multicolumn{2}{c}{x} & \multicolumn{2}{c}{y} & \multicolumn{2}{c}{y} \\",
+        r"\cmidrule(lr){2-3} \cmidrule(lr){4-5} \cmidrule(lr){6-7}",
+        rf"recipe{heads} \\",
+        r"\midrule",
+        rf"ce & {best} & \underline{{5.00}} (floor 1.00) & {best} & \textbf{{6.00}} (floor 1.00)"
+        rf" & {best} & \textbf{{7.00}} (floor 1.00) \\",
+        rf"ls & {even} & \textbf{{4.20}} ($\approx$ -0.80) (floor 1.00) & {even} & "
+        r"\underline{9.00} (+3.00) (floor 1.00) & \multicolumn{2}{l}{\emph{running}} \\",
+        rf"fl\_1 & {even} & \underline{{5.00}} ($\approx$ +0.00) (floor 1.00) & {absent} & {absent}"
+        r" \\",
+        rf"dfl & \multicolumn{{2}}{{l}}{{\emph{{failed}}}} & {absent} & {absent} \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\par{\footnotesize ls on c / y: running (4 trials finished, 0 failed)}",
+        rf"\par{{\footnotesize dfl on a\&b / x: {reason}}}",
+        rf"\par{{\footnotesize {CHANGE}}}",
+        rf"\par{{\footnotesize {floor}}}",
+    ]
+
+
+def test_all_of_a_table_as_markdown(every_kind_of_cell):
+    lines = render(every_kind_of_cell, "markdown").splitlines()
+    table = [line.strip("|").split("|") for line in lines[:6]]
+    heads = [
+        f" {place}: {head} "
+        for place in (r"a\&b: x", r"a\&b: y", "c: y")
+        for head in ("Acc % ↑", "ECE % ↓")
+    ]
+    best, even, absent = " **90.00** ", " **90.00** (+0.00) ", [" not run ", "  "]
+    assert table == [
+        [" recipe ", *heads],
+        [" --- ", *[" ---: "] * 6],
+        [
+            " ce ",
+            best,
+            " <ins>5.00</ins> (floor 1.00) ",
+            best,
+            " **6.00** (floor 1.00) ",
+            best,
+            " **7.00** (floor 1.00) ",
+        ],
+        [
+            " ls ",
+            even,
+            " **4.20** (≈ -0.80) (floor 1.00) ",
+            even,
+            " <ins>9.00</ins> (+3.00) (floor 1.00) ",
+            " running (4 trials finished, 0 failed) ",
+            "  ",
+        ],
+        [r" fl\_1 ", even, " <ins>5.00</ins> (≈ +0.00) (floor 1.00) ", *absent * 2],
+        [" dfl ", r" failed (2 of 2 trials): \<oom\> ", "  ", *absent * 2],
+    ]
+    assert lines[6:] == ["", CHANGE, "", FLOOR.format("†", "≈")]
+
+
+def test_a_task_that_stands_alone_goes_by_its_name():
+    alone = build_table([placed("ce", "a", "x")], ("acc",))
+    assert [entry.groups for entry in alone.columns] == [("a/x/p",)]
+    assert render(alone, "markdown").startswith("**a/x/p**\n\n| recipe | Acc % ↑ |\n")
