@@ -605,7 +605,8 @@ def _check_ranges(where: str, part: str, ranges: Mapping[str, RangeModel]) -> No
             narrowed = change.applied_to(known[name])
         except SpaceError as error:
             raise InputError(f"{where}: {error}") from error
-        for value in narrowed.choices:
+        ends = [end for end in (change.low, change.high) if end is not None]
+        for value in (*narrowed.choices, *ends):
             check_values(where, part, {name: value})
 
 

@@ -123,6 +123,14 @@ BAD = {
         GOOD.replace("{trials: 3}", "{spaces: {mbls: {weight: {choices: [0.1, -1.0]}}}}"),
         ["search.spaces.mbls", "weight=-1"],
     ),
+    "a range that begins below what the part takes": (
+        GOOD.replace("{trials: 3}", "{spaces: {mbls: {margin: {low: -3}}}}"),
+        ["search.spaces.mbls", "margin=-3.0 is outside [0, inf)"],
+    ),
+    "a range that ends above what the part takes": (
+        GOOD.replace("{trials: 3}", "{spaces: {ls: {smoothing: {high: 2}}}}").replace("mbls", "ls"),
+        ["search.spaces.ls", "smoothing=2.0 is outside"],
+    ),
     "a variant under the name of a part": (
         GOOD + "variants: {ets: {of: ts}}\n",
         ["variants.ets", "'ets' is the name of a part already"],
