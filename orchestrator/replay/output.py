@@ -131,7 +131,19 @@ def notes(outcome: ReplayOutcome) -> list[str]:
         "regret: to the best recorded trial, which no search knows; distance: of a configuration "
         "from the recorded one that answered for it, the largest of its parameters', in % of the "
         "range",
-        *(f"{study}: not replayed: {reason}" for study, reason in outcome.skipped.items()),
+        *_left_out(outcome),
+    ]
+
+
+def _left_out(outcome: ReplayOutcome) -> list[str]:
+    """Return which studies were not replayed and why, each once; with its sweeps if not in all."""
+    found: dict[str, list[str]] = {}
+    for (sweep, study), reason in outcome.skipped.items():
+        found.setdefault(f"{study}: not replayed: {reason}", []).append(sweep)
+    every = len(outcome.sweeps)
+    return [
+        line if len(sweeps) == every else f"{line} (sweep {', '.join(sweeps)})"
+        for line, sweeps in found.items()
     ]
 
 

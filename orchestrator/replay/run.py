@@ -86,14 +86,14 @@ class ReplayOutcome:
     Attributes:
         repeated: Every choice of each sweep, by its name, made again with its own settings.
         judged: Every simulated search, budget by budget.
-        skipped: Studies that cannot be replayed, with the reason.
+        skipped: Sweep and study of what cannot be replayed, with the reason.
     """
 
     settings: ReplaySettings
     sweeps: tuple[RecordedSweep, ...]
     repeated: Mapping[str, Sequence[Repeated]]
     judged: Sequence[Judged]
-    skipped: Mapping[str, str]
+    skipped: Mapping[tuple[str, str], str]
 
     def summaries(self) -> list[Summary]:
         """Return every strategy at each of its budgets."""
@@ -166,7 +166,7 @@ def replay(
         tuple(found),
         {sweep.folder.name: repeat(sweep) for sweep in found if sweep.complete},
         judged,
-        {name: reason for sweep in found for name, reason in sweep.skipped.items()},
+        {(s.folder.name, study): why for s in found for study, why in s.skipped.items()},
     )
 
 

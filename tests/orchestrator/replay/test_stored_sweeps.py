@@ -64,6 +64,7 @@ def outcome(storage: Storage) -> ReplayOutcome:
     told: list[Any] = []
     found = replay(storage, settings, searching=lambda *count: told.append(count))
     assert told == [(4, 8), (8, 8)]  # Two searches of a study by each of two strategies.
+    assert found.skipped == {(name, "rows|given"): "nothing to search" for name in TRIALS}
     return found
 
 
@@ -304,14 +305,28 @@ def test_tables_and_plot_hold_every_figure(outcome: ReplayOutcome, tmp_path: Pat
         told = {name: float(row[name]) for name in row if name.startswith("val_") and row[name]}
         assert told == {name: v for name, v in metrics.items() if name.startswith("val_")}
 
-    (axes,) = draw(outcome).axes
+
+@pytest.mark.parametrize(
+    ("judge", "factor", "heading"), [("nll", 1, "NLL ↓"), ("ece", 100, "ECE % ↓")]
+)
+def test_the_plot_shows_each_strategy_and_the_default_in_the_metrics_own_unit(
+    outcome: ReplayOutcome, judge: str, factor: int, heading: str
+) -> None:
+    settings = outcome.settings.model_copy(update={"judge": judge})
+    (axes,) = draw(replace(outcome, settings=settings)).axes
     summaries = outcome.summaries()
-    for line, name in zip(axes.get_lines(), ("as run", "few"), strict=False):
+    bands = axes.collections
+    for line, band, name in zip(axes.get_lines(), bands, ("as run", "few"), strict=False):
         own = [one for one in summaries if one.strategy == name]
         assert line.get_label() == name
         drawn = np.column_stack((line.get_xdata(), line.get_ydata()))
-        assert drawn.tolist() == [[one.budget, one.loss] for one in own]
-    assert set(np.asarray(axes.get_lines()[2].get_ydata())) == {outcome.finals()[0].default}
+        assert drawn.tolist() == [[one.budget, factor * one.loss] for one in own]
+        corners = {tuple(corner) for corner in band.get_paths()[0].vertices}
+        ends = {(one.budget, factor * end) for one in own for end in (one.low, one.high)}
+        assert corners == ends
+    default = axes.get_lines()[2].get_ydata()
+    assert set(np.asarray(default)) == {factor * outcome.finals()[0].default}
+    assert axes.get_ylabel() == f"test {heading}"
 
 
 def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -> None:
@@ -338,6 +353,12 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
         "2 studies, 2 searches of each by every strategy, validation rows the same; the published "
     )
     assert lines[-1] == "rows|given: not replayed: nothing to search"
+    skipped = {("one", STUDY): "gone", ("two", STUDY): "gone", ("two", "rows|ts"): "pixels"}
+    assert notes(replace(outcome, skipped={**skipped, ("one", "rows|ets"): "pixels"}))[4:] == [
+        f"{STUDY}: not replayed: gone",
+        "rows|ts: not replayed: pixels (sweep two)",
+        "rows|ets: not replayed: pixels (sweep one)",
+    ]
     for change, words in (
         ({"resample": True}, "validation rows resampled;"),
         ({"resample": True, "validation": 9}, "validation rows 9 drawn anew, the others judge;"),
