@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from search_spaces import Parameter, SearchSpace, SpaceError, load_space, space_names
+from search_spaces._spaces import _space
 
 
 def parameter(**fields: Any) -> Parameter:
@@ -50,6 +51,7 @@ def test_a_value_comes_back_as_the_parameters_own(
         (INT, 2.5, "is not a whole number"),
         (INT, 5, r"is outside \[1, 4\]"),
         (FLAGS, True, "is not one of 1, 0, a"),
+        ({**FLAGS, "default": True, "choices": (True, False)}, 1, "is not one of True, False"),
         (FLAGS, "b", "is not one of 1, 0, a"),
     ],
 )
@@ -102,3 +104,18 @@ def test_what_is_not_there_is_named_with_what_is() -> None:
         space_names("losses")
     with pytest.raises(SpaceError, match="no search space objectives/ts; there are: ce, cls"):
         load_space("objectives", "ts")
+
+
+@pytest.mark.parametrize(
+    ("document", "complaint"),
+    [
+        ({"source": "s"}, "'title'"),
+        ({"title": "t", "source": "s", "parameters": {"x": {**FLOAT, "scale": "square"}}}, "scale"),
+        ({"title": "t", "source": "s", "parameters": {"x": {"low": 1.0}}}, "missing"),
+    ],
+)
+def test_a_malformed_file_is_named(document: dict[str, Any], complaint: str) -> None:
+    for fields in document.get("parameters", {}).values():
+        fields.update(symbol="x", source="s")
+    with pytest.raises(SpaceError, match=rf"^search_spaces/methods/m\.yaml: .*{complaint}"):
+        _space("methods", "m", document)

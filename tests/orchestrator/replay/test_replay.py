@@ -172,6 +172,16 @@ def test_rows_drawn_for_a_search_do_not_judge_it(
     (choice,) = simulate(Table(drawn), free, seed=3).choices
     nll = [float(objective_terms("nll", t.logits, drawn.labels).mean()) for t in drawn.trials]
     assert (choice.position, choice.objective) == (nll.index(min(nll)), pytest.approx(min(nll)))
+    # The guard sees the same rows: here of a network that is always right.
+    says_0, says_1 = (5 * torch.eye(3)[label].expand(60, 3) for label in (0, 1))
+    assert study.plain is not None
+    plain = replace(study.plain, logits=says_0, outputs=says_1.log_softmax(1))
+    guarded = replace(study, plain=plain).drawn(50, seed=1)
+    strict = {"accuracy_tolerance": 0.0, "accuracy_errors": 0.0, "keep_default": False}
+    (choice,) = simulate(Table(guarded), changed(spec, "strict", strict), seed=3).choices
+    right = [(t.logits.argmax(1) == drawn.labels).double().mean() for t in drawn.trials]
+    charged = [n + 1.0 - float(acc) for n, acc in zip(nll, right, strict=True)]
+    assert choice.objective == pytest.approx(min(charged))
     others = -first.outputs.double()[range(70), drawn.test_labels].mean()
     assert study.losses("nll")[0] == 0.5
     assert drawn.losses("nll")[0] == pytest.approx(float(others))

@@ -17,7 +17,8 @@ from orchestrator.cli._replay import _settings
 from orchestrator.replay import ReplayOutcome, ReplaySettings, read_sweeps, replay
 from orchestrator.replay.output import HEADINGS, cells, draw, headings, notes, write_replay
 from orchestrator.replay.run import _chunks, _searches
-from orchestrator.replay.simulate import repeat
+from orchestrator.replay.settings import changed
+from orchestrator.replay.simulate import Table, repeat, simulate
 from orchestrator.storage.events import Epoch, Evaluated, SweepStarted, TrialFinished
 from orchestrator.storage.journal import Journal, iterate_events
 from orchestrator.storage.ledger import read_ledger
@@ -30,11 +31,12 @@ SWEEP = """
 name: {name}
 tasks: [{{logits: {folder}/rows.npz, split: {{test: 0.5, validation: 60}}}}]
 recipes: [given, spline]
-search: {{trials: {trials}, sampler: random, keep_default: false}}
-seeds: [0, 1]
+search: {{trials: {trials}, sampler: random, keep_default: false, seed: {seed}}}
+seeds: {seeds}
 storage: {folder}/storage
 """
 TRIALS = {"one": 4, "two": 3}
+SEEDS = {"one": ("null", [0, 1]), "two": (0, [1])}  # The search's own and the others.
 STUDY = "rows|spline"
 
 
@@ -47,7 +49,9 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Storage:
     logits = 3 * (rng.normal(size=(200, 3)) + 1.5 * np.eye(3)[labels])
     np.savez(folder / "rows.npz", logits=logits.astype(np.float32), labels=labels)
     for name, trials in (*TRIALS.items(), ("open", 4)):
-        spec = parse_sweep(SWEEP.format(name=name, folder=folder, trials=trials), name)
+        seed, seeds = SEEDS.get(name, ("null", [0]))
+        text = SWEEP.format(name=name, folder=folder, trials=trials, seed=seed, seeds=seeds)
+        spec = parse_sweep(text, name)
         SweepFolder.of(spec).write_spec(spec)
         if name in TRIALS:
             compute_within(spec)
@@ -113,6 +117,8 @@ def test_every_trial_of_what_has_ended_is_read_and_measured(storage: Storage) ->
         assert sweep.skipped == {"rows|given": "nothing to search"}
         assert sorted(sweep.data) == ["rows 0", "rows 1"]
         (study,) = sweep.studies
+        fingerprint = sweep.ledger.studies[STUDY].fingerprint
+        assert fingerprint == sweep.data["rows 0"].key != sweep.data["rows 1"].key
         assert [found.trial.number for found in study.trials] == list(
             range(TRIALS[sweep.folder.name])
         )
@@ -156,6 +162,15 @@ def test_what_cannot_be_replayed_is_named(
 ) -> None:
     with pytest.raises(InputError, match=complaint):
         read_sweeps(storage, names, recipes)
+
+
+def test_where_no_sweep_has_ended_one_that_goes_on_is_named(
+    storage: Storage, tmp_path: Path
+) -> None:
+    alone = Storage(tmp_path)
+    shutil.copytree(storage.sweep("open").path, alone.sweep("open").path)
+    with pytest.raises(InputError, match="sweep 'open' has not ended, and its choices come first"):
+        read_sweeps(alone)
 
 
 def test_what_is_gone_cannot_be_replayed(storage: Storage, tmp_path: Path) -> None:
@@ -213,7 +228,12 @@ def test_each_search_is_judged_by_what_is_recorded_of_its_choice(outcome: Replay
                 key=lambda found: (found.trial.objective, found.trial.number),
             )
             assert row.number == best.trial.number
-    assert {row.distance > 0 for row in outcome.judged if row.search == 1} == {True}
+        else:
+            changes = outcome.settings.strategies[row.strategy]
+            spec = changed(sweep.spec, row.strategy, changes)
+            apart = simulate(Table(sweep.studies[0]), spec, seed=1).distances
+            assert row.distance == pytest.approx(sum(apart) / len(apart)) != 0
+            assert apart[0] == 0 < max(apart)
     assert all(choice.same for found in outcome.repeated.values() for choice in found)
     assert {name: len(found) for name, found in outcome.repeated.items()} == {"one": 2, "two": 2}
 

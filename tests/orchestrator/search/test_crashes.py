@@ -62,7 +62,12 @@ class Machine:
             past = Ledger(self.journal)
             try:
                 self.state = SweepState(
-                    PLAN, "id", self.data, self.write, past, lambda _, key: key not in self.lost
+                    PLAN,
+                    "id",
+                    self.data,
+                    self.write,
+                    past,
+                    lambda _, key: key not in ("", *self.lost),
                 )
                 return
             except CrashError:

@@ -310,6 +310,24 @@ resources: {deterministic: true, refine: {cpu: 2}}
         }
 
 
+def test_every_task_has_data_of_its_own(data: dict[str, PreparedData], tmp_path: Path) -> None:
+    (task,) = make_spec().tasks
+    tasks = tuple(task.model_copy(update={"name": name}) for name in "ab")
+    other = prepare("digits", tmp_path, SplitSpec(seed=1), tmp_path)
+    own = {"b": other, "a": data[TASK]}
+    spec = make_spec("ce, ce+ts").model_copy(update={"tasks": tasks})
+    state, events = make_state(spec, own)
+    asked = drive(state, 2, random.Random(0))
+    opened = [event for event in events if event.event == "study_opened"]
+    assert [event.study for event in opened] == ["a|ce", "a|ce+ts", "b|ce", "b|ce+ts"]
+    for event in opened:
+        plan = state.studies[event.study].plan
+        assert event.fingerprint == own[event.task].key
+        assert event.setting == setting_of(plan.task, own[event.task])
+    for trial in asked:
+        assert trial.request.data == str(own[trial.study[0]].directory)
+
+
 def test_results_on_other_data_with_another_network_or_protocol_are_not_compared(
     data: dict[str, PreparedData], tmp_path: Path
 ) -> None:

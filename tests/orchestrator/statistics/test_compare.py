@@ -184,6 +184,9 @@ def test_a_recipe_twice_is_refused(artifacts, evaluated, made_up):
     result = evaluated("ce", [made_up(LABELS, 0)], LABELS)
     with pytest.raises(InputError, match="two results for ce"):
         compare([result, result], artifacts)
+    failed = StudyResult("s", result.task, "mbls", "failed")
+    with pytest.raises(InputError, match="two results for mbls"):
+        compare([result, failed, failed], artifacts)
     with pytest.raises(ValueError, match="expected one task"):
         StoredPredictions([result, replace(result, task="other")], artifacts)
 

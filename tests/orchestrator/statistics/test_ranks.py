@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -193,7 +194,10 @@ def test_scores_are_checked(wrong, message):
 def test_the_diagram_shows_every_recipe_and_says_what_is_not_testable():
     few, many = rank_comparison(made_up(3, 5)), rank_comparison(made_up(14, 5))
     for found, words in ((few, "not testable"), (many, "does not tell apart")):
-        texts = [text.get_text() for text in critical_difference_diagram(found, "$x").axes[0].texts]
+        (axes,) = critical_difference_diagram(found, "$x").axes
+        texts = [text.get_text() for text in axes.texts]
+        bars = [line for line in axes.lines if line.get_color() == "#c1272d"]
+        assert bool(bars) == found.testable
         assert all(any(name in text for text in texts) for name in found.ranks)
         assert any(words in text for text in texts)
 
@@ -262,6 +266,8 @@ def test_blocks_hold_the_mean_over_seeds_and_name_what_is_incomplete():
     assert set(found.scores) == {"ce", "ls"}
     assert found.incomplete == {"mbls": (("svhn", "convnet"),)}
     assert found.seeds == (1, 2)
+    lacking = replace(results[1], test=({"ece": 0.2}, {"nll": 0.2}))
+    assert block_scores([lacking, results[2]], "ece").seeds == (1, 1)
 
 
 def test_only_finite_figures_of_finished_studies_are_ranked():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.sweep.names import study_id
-from orchestrator.sweep.plan import MANY, Plan, make_plan
+from orchestrator.sweep.plan import MANY, Plan, make_plan, searches
 from orchestrator.sweep.spec import parse_sweep
 
 DIGITS = "digits/convnet/digits"
@@ -48,6 +48,10 @@ def test_studies_come_after_those_they_build_on() -> None:
         "mbls+macal": study_id(DIGITS, "mbls"),
         "ce+macal+ts": study_id(DIGITS, "ce+macal"),
     }
+    # Short chains first, else as they are mentioned, the baseline before all.
+    assert list(builds_on) == ["ce", "mbls", "ce+macal", "mbls+macal", "ce+macal+ts"]
+    assert list(rows(plan("mbls, fl, ce"))) == ["ce", "mbls", "fl"]
+    assert list(rows(plan("mbls, fl, ce", accuracy_tolerance=None))) == ["mbls", "fl", "ce"]
 
 
 def test_what_is_only_built_on_is_no_row() -> None:
@@ -153,6 +157,25 @@ def test_trials_are_counted_by_stage_and_with_further_seeds() -> None:
     made = plan("mbls, ce, ce+macal, ce+macal+ts", seeds="[0, 1, 2]")
     assert made.stage_trials() == {"train": (5 + 2) + (1 + 2), "refine": 5 + 2, "calibrate": 1 + 2}
     assert made.trials == sum(made.stage_trials().values())
+    # The search's own seed is one more.
+    own = plan("mbls, ce", seeds="[0, 1, 2]", seed=7)
+    assert own.stage_trials() == {"train": (5 + 3) + (1 + 3)}
+
+
+@pytest.mark.parametrize(
+    ("recipes", "rules", "searched"),
+    [
+        ("ce, ce+ts", {}, False),
+        ("ce, ce+spline", {}, True),
+        ("mbls", {}, True),
+        ("mbls", {"trials": 1}, False),
+        ("mbls", {"tune": {}}, False),
+    ],
+)
+def test_a_sweep_searches_where_a_study_has_two_trials(
+    recipes: str, rules: dict[str, Any], searched: bool
+) -> None:
+    assert searches(plan(recipes, **rules).spec) == searched
 
 
 @pytest.mark.parametrize(
@@ -162,6 +185,7 @@ def test_trials_are_counted_by_stage_and_with_further_seeds() -> None:
         ("cifar10", "resnet110", 6.0, 4.5),
         ("cifar100", "resnet50", 10.0, None),
         ("digits", "convnet", 6.0, None),
+        ("'npz:/data/cifar100.npz'", "resnet50", 6.0, None),
     ],
 )
 def test_defaults_are_those_published_for_the_data_set(

@@ -320,6 +320,7 @@ def test_seeds_choose_rows_where_they_are_to_and_no_two_the_same() -> None:
         for own, seed in product((0, 1, 2, 2**31 - 1), repeat=2)
     ]
     assert found[0] == given.split_spec
+    assert found[4].seed == 2**31  # Of the split's seed 1 and the sweep's 0, for ever.
     assert len({split.seed for split in found}) == len(found)
     assert {split.validation_seed for split in found} == {None}
     names = [[task.data_name(seed) for seed in (0, 1)] for task in (plain, vary, given)]

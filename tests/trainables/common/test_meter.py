@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from pretended_card import pretended_card
 
 from trainables.common import meter
 from trainables.common.meter import Meter
@@ -60,3 +61,36 @@ def test_without_the_systems_help_memory_is_read_after_each_epoch(
         with own.epoch():
             pass
         assert own.report()["peak_memory"] == most
+
+
+@pytest.mark.parametrize(
+    ("status", "peak"),
+    [("VmPeak:\t 9 kB\nVmHWM:\t    2048 kB\n", 2 * MEBIBYTE), ("VmRSS: 9 kB\n", 7)],
+)
+def test_the_peak_is_what_the_system_tells_or_what_is_resident(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, peak: int
+) -> None:
+    process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=7))
+    monkeypatch.setattr(meter, "psutil", SimpleNamespace(Process=lambda: process))
+    for name in ("RESET", "STATUS"):
+        monkeypatch.setattr(meter, name, tmp_path / name)
+    (tmp_path / "STATUS").write_text(status)
+    assert Meter(CPU).report()["peak_memory"] == peak
+    assert (tmp_path / "RESET").read_text() == "5"
+
+
+def test_on_a_gpu_the_wall_clock_and_the_devices_memory_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = iter([1.0, 4.0])
+    monkeypatch.setattr(
+        meter, "time", SimpleNamespace(process_time=pytest.fail, monotonic=ticks.__next__)
+    )
+    most = {torch.device("cuda:1"): 99}
+    with pretended_card(1):
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda at: most.update({at: 5}))
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", most.__getitem__)
+        own = Meter(torch.device("cuda"))
+        with own.epoch():
+            pass
+        assert own.report() == {"epoch_seconds": 3.0, "peak_memory": 5.0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from trainables.common import faults
 from trainables.common.errors import InputError, StorageError, TrainingDivergedError
 from trainables.common.faults import is_final, is_machines_fault, reason_of, where_raised
 
@@ -53,7 +54,7 @@ def test_the_configuration_is_at_fault(error: Exception) -> None:
     assert not is_machines_fault(error)
 
 
-def test_what_is_kept_is_short_and_says_where() -> None:
+def test_what_is_kept_is_short_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
     def deep(level: int, secret: str) -> None:
         if level == 0:
             raise OSError(f"no answer from {secret}\nsecond line")
@@ -69,6 +70,8 @@ def test_what_is_kept_is_short_and_says_where() -> None:
     assert 10 <= text.count(", in deep") <= 20
     assert text.splitlines()[-1].endswith('raise OSError(f"no answer from {secret}\\nsecond line")')
     assert "word-pass" not in text
+    monkeypatch.setattr(faults, "LENGTH", 99)
+    assert where_raised(caught.value) == text[-99:]
     assert reason_of(caught.value) == "OSError: no answer from word-pass-?"
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from trainables.stages import (
     STAGES,
     LastPass,
     StageRequest,
+    base,
     calibrate,
     evaluate,
     evaluate_on_test,
@@ -555,6 +557,8 @@ def test_a_training_computes_in_the_precision_that_is_asked_for(
 ) -> None:
     logits, others = (each.tensors("validation")["logits"] for each in (trained, coarse))
     assert not torch.equal(logits, others)
+    told = [each.record["computed"]["precision"] for each in (trained, coarse)]
+    assert told == ["float32", "bfloat16"]
     network = network_of(coarse)
     pixels = normalised(workshop.data.search.validation.values)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -653,6 +657,52 @@ def test_an_upstream_that_is_missing_or_damaged_is_named(
         attempt()
     with pytest.raises(InputError, match="no upstream artifact is named"):
         open_stage(replace(wanted, upstream=None), store, workshop.data).run_epoch()
+
+
+def test_what_is_damaged_below_a_stage_is_computed_again_unless_another_trial_was_first(
+    tmp_path: Path, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ArtifactStore(tmp_path / "store")
+
+    def chained(stage: str, parts: Any, before: Artifact | None = None) -> StageRequest:
+        wanted = request(workshop.prepared, stage, parts, before, protocol={"epochs": 2})
+        return replace(wanted, upstream_request=before and before.record["request"])
+
+    def finished(wanted: StageRequest) -> Artifact:
+        run = open_stage(wanted, store, workshop.data)
+        history = [{"step": step, "metrics": run.run_epoch()} for step in (1, 2)]
+        run.finish(history[-1]["metrics"], history)
+        found = store.find(wanted.stage, wanted.key())
+        assert found is not None
+        return found
+
+    trained = finished(chained("train", {"ce": {}}))
+    refined = finished(chained("refine", {"macal": {"epochs": 2}}, trained))
+    last = chained("calibrate", {"ts": {}}, refined)
+    expected = open_stage(last, store, workshop.data).run_epoch()
+    shutil.copytree(store.root, tmp_path / "whole")
+    shutil.rmtree(store.root / "features")
+    for each in (trained, refined):
+        (each.directory / "validation.safetensors").write_bytes(b"x")
+    assert open_stage(last, store, workshop.data).run_epoch() == expected
+    for each in (trained, refined):
+        again = store.find(each.stage, each.key)
+        assert again is not None
+        for fact in ("request", "metrics", "history", "computed"):
+            assert again.record[fact] == each.record[fact]
+
+    lock = store.lock
+
+    @contextmanager
+    def waited(stage: str, key: str) -> Iterator[None]:
+        with lock(stage, key):
+            shutil.copytree(tmp_path / "whole", store.root, dirs_exist_ok=True)
+            yield
+
+    (refined.directory / "validation.safetensors").write_bytes(b"x")
+    monkeypatch.setattr(store, "lock", waited)
+    monkeypatch.setattr(base, "open_stage", lambda *_: pytest.fail("computed again"))
+    assert open_stage(last, store, workshop.data).run_epoch() == expected
 
 
 def test_an_unknown_stage_is_named(workshop: Workshop) -> None:
