@@ -36,9 +36,20 @@ def sweeps(writer, store, tmp_path, request):
     """Return a function that runs a sweep of one study and delivers it."""
     made = []
 
-    def run(objectives, code="c0de", tags=None, day=0, closed=True, failed=0, chosen=None, **facts):
+    def run(
+        objectives,
+        code="c0de",
+        tags=None,
+        day=0,
+        closed=True,
+        failed=0,
+        chosen=None,
+        name=None,
+        **facts,
+    ):
         number = len(made)
-        made.append(sweep := type(writer)(tmp_path / str(number), f"{writer.sweep}-{number}"))
+        name = f"{writer.sweep}-{number if name is None else name}"
+        made.append(sweep := type(writer)(tmp_path / str(number), name))
         sweep.sweep_id = f"{request.node.name}-{number}"
         sweep.clock = iter(range(1_800_000_000_000 + day * DAY + number, 1_900_000_000_000))
         provenance = {"git_commit": code, "versions": {}}
@@ -172,6 +183,7 @@ in_a_folder = pytest.mark.parametrize("either_store", ["folder"], indirect=True)
 def test_what_is_left_out_is_told_by_kind_with_some_of_its_sweeps(sweeps, ask):
     old = [sweeps([0.1], code="a" * 40).sweep for _ in range(3)]
     dirty = [sweeps([0.1], code="b" * 40 + "-dirty", day=3).sweep for _ in range(5)]
+    again = [sweeps([0.1], code="d" * 40, day=3, name="again").sweep for _ in range(4)]
     sweeps([0.5], code="c" * 40, day=9)
     (best,) = ask()
     days = [
@@ -181,6 +193,7 @@ def test_what_is_left_out_is_told_by_kind_with_some_of_its_sweeps(sweeps, ask):
         f"from code {'c' * 12}, the latest; left out: "
         f"code {'a' * 12} of {days[0]} ({', '.join(old)}); "
         f"code {'b' * 12}-dirty of {days[1]} ({', '.join(dirty[:3])} and 2 more); "
+        f"code {'d' * 12} of {days[1]} ({again[0]}); "
         "ask with --code, or --code any for all"
     )
 

@@ -6,15 +6,19 @@ import json
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from orchestrator.cli import main
+from orchestrator.storage.ledger import Study, Trial
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.tracking import (
+    TrackedTrial,
     UnreachableError,
     best_trials,
+    champion,
     open_tracker,
     start_shipper,
     study_results,
@@ -76,6 +80,55 @@ def test_a_sweep_file_names_a_folder_and_every_question_is_answered(
     stored = store.find("evaluate", result.predictions[0]).tensors("test")["log_probs"]
     data = PreparedData.open(tmp_path / "storage" / "data" / result.fingerprint)
     assert network(data.test().values).equal(stored)
+
+
+def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
+    study = Study(
+        **{"study": "t|ce", "task": "t", "recipe": "ce", "index": 0, "trials": 1, "row": True},
+        fingerprint="f1",
+        code="of the study",
+    )
+    trial = Trial(
+        **{"study": "t|ce", "number": 1, "key": "k", "role": "search", "seed": 0},
+        **{"stage": "train", "configuration": {}, "artifact": "a1", "run_id": "r1"},
+        code="of the trial",
+        objective=0.1,
+        metrics={"val_ece": 0.25, "val_acc": 0.5},
+        test={"ece": 0.75},
+    )
+    told: list[tuple] = []
+    store = SimpleNamespace(root=tmp_path, contains=lambda stage, key: (stage, key) in have)
+    have = {("train", "a1")}
+    place = SimpleNamespace(store=lambda: store, data=tmp_path)
+    info = SimpleNamespace(info="the data")
+
+    def export(store, stage, key, data, folder):
+        told.append((stage, key, data))
+
+    def register(*arguments):
+        told.append((arguments[:2], *arguments[3:]))
+        return "t", "3", True
+
+    monkeypatch.setattr(champion, "tracked_trial", lambda *_: TrackedTrial(trial, study, "s"))
+    monkeypatch.setattr(champion, "Storage", lambda storage: place)
+    monkeypatch.setattr(champion.PreparedData, "open", lambda path: told.append(path) or info)
+    monkeypatch.setattr(champion, "export_chain", export)
+    tracker = SimpleNamespace(register=register)
+    monkeypatch.setattr(champion, "open_tracker", lambda uri: tracker)
+    found = promote("r1", "folder:/t", "storage")
+    assert found == champion.Champion("t", "3", "champion", "r1", True)
+    facts = {"task": "t", "recipe": "ce", "sweep": "s", "run": "r1", "code": "of the trial"}
+    facts |= {"fingerprint": "f1", "objective": "0.1"}
+    facts |= {"val_ece": "0.25", "val_acc": "0.5", "test_ece": "0.75"}
+    tags = {f"calsweep.{name}": value for name, value in facts.items()}
+    assert told == [tmp_path / "f1", ("train", "a1", "the data"), (("t", "r1"), tags, "champion")]
+    have.clear()
+    with pytest.raises(InputError, match=r"not in .* with `calsweep reproduce r1`"):
+        promote("r1", "folder:/t", "storage")
+    have.add(("train", ""))
+    trial.artifact = ""
+    with pytest.raises(InputError, match="its weights are not in"):
+        promote("r1", "folder:/t", "storage")
 
 
 def test_a_shipper_killed_at_any_moment_delivers_everything_once(writer, folder):

@@ -246,6 +246,8 @@ def test_of_two_sweeps_of_one_name_the_later_counts_unless_one_is_named(writer, 
     later.clock = iter(range(1_900_000_000_000, 1_900_000_001_000))
     for sweep, figure in ((writer, 0.5), (later, 0.25)):
         sweep.start()
+        if sweep is writer:
+            sweep.open("ce", row=False)
         study = sweep.open("mbls+ts")
         keys = [sweep.trial(study, n, figure, configuration=CONFIGURATION) for n in range(2)]
         sweep.close(study, keys[0])

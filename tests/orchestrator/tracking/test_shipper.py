@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -516,6 +517,23 @@ def test_only_one_process_ships_a_journal(writer, store, monkeypatch):
         sync(writer.path, store)
 
 
+@pytest.mark.parametrize(("parent", "longest"), [(None, _shipper.LOCK_WAIT), (os.getpid(), -1)])
+def test_who_follows_a_sweep_waits_for_another_shipper_as_long_as_it_takes(
+    writer, tmp_path, monkeypatch, parent, longest
+):
+    asked = []
+
+    def lock(path):
+        asked.append(path)
+        return SimpleNamespace(acquire=lambda timeout: nullcontext(asked.append(timeout)))
+
+    monkeypatch.setattr(_shipper, "FileLock", lock)
+    writer.start()
+    writer.end()
+    sync(writer.path, f"folder:{tmp_path}/tracked", parent_pid=parent)
+    assert asked == [writer.path.with_name("shipped.lock"), longest]
+
+
 def test_changes_of_a_run_that_is_gone_are_refused_not_repeated(store):
     with pytest.raises(RefusedError):
         MlflowTracker(store).log("0" * 32, Change("k", tags={"a": "b"}))
@@ -758,12 +776,52 @@ def test_a_shipper_that_is_not_done_in_time_says_so(writer, store):
     assert shipper.process.poll() is not None
 
 
-def test_one_that_keeps_failing_is_given_up(writer, store, monkeypatch):
-    monkeypatch.setattr("orchestrator.tracking._process.RESTARTS", 1)
-    writer.write("sweep_ended", status="finished")
-    shipper = start_shipper(writer.path, store)
-    assert not shipper.wait_drained(600)
-    assert shipper.log.read_text().count("not the start of a sweep") == 2
+@pytest.mark.parametrize(
+    ("codes", "drained", "starts"),
+    [
+        ([0], True, 1),
+        ([1, 0], True, 2),
+        ([1, -9, 1, 0], True, 4),
+        ([1, 1, 1, 1, 0], False, 4),
+        ([None, None, 0], True, 1),
+        ([None, 1, None, 0], True, 2),
+        ([None, None, None, None, None, 0], False, 1),
+        ([1, None, None, None, None, None, 0], False, 2),
+    ],
+)
+def test_one_that_fails_is_started_again_some_times(
+    writer, tmp_path, monkeypatch, codes, drained, starts
+):
+    """Each code is what waiting half a second for it gives; None if it is still at work then."""
+    started, clock, left = [], [0.0], iter(codes)
+
+    class Process:
+        code = None
+
+        def __init__(self, command, **options):
+            started.append(command)
+
+        def poll(self):
+            return self.code
+
+        def wait(self, timeout):
+            self.code = next(left)
+            clock[0] += timeout
+            if self.code is None:
+                raise subprocess.TimeoutExpired("shipper", timeout)
+            return self.code
+
+    kinds = {"DEVNULL": subprocess.DEVNULL, "TimeoutExpired": subprocess.TimeoutExpired}
+    where = "orchestrator.tracking._process"
+    monkeypatch.setattr(f"{where}.subprocess", SimpleNamespace(Popen=Process, **kinds))
+    shipper = start_shipper(writer.path, f"folder:{tmp_path}/tracked")
+    monkeypatch.setattr(f"{where}.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    assert not shipper.revive()
+    assert shipper.wait_drained(2.5) == drained
+    assert len(started) == starts
+    assert started == started[:1] * starts
+    dead = shipper.process.poll() not in (None, 0)
+    assert shipper.revive() == dead
 
 
 def test_a_journal_can_be_followed_in_the_same_process(writer, store, tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -11,7 +13,9 @@ from mlflow import MlflowClient
 
 from orchestrator.tracking import RefusedError, SingleRun, deliver_run, open_tracker
 from orchestrator.tracking._changes import Change, Point
-from orchestrator.tracking.tracker import RunQuery
+from orchestrator.tracking.mlflow import server
+from orchestrator.tracking.mlflow.server import MlflowTracker
+from orchestrator.tracking.tracker import Experiment, RunQuery
 from trainables.common.errors import InputError
 
 
@@ -83,6 +87,40 @@ def test_a_folder_that_a_database_cannot_keep_is_refused(postgresql, tmp_path):
     tracker = open_tracker(postgresql, create=True)
     with pytest.raises(RefusedError, match="keeps at most 157; use a storage with a shorter path"):
         tracker.open_experiment(uuid4().hex, tmp_path / ("x" * 150))
+
+
+@pytest.mark.parametrize("uri", ["postgresql+psycopg2://ada@h/m", "http://h", "sqlite:///m.db"])
+@pytest.mark.parametrize("length", [157, 158])
+def test_only_a_database_elsewhere_bounds_the_place_of_files(uri, length, tmp_path, monkeypatch):
+    made = []
+
+    class Client:
+        def __init__(self, tracking_uri, registry_uri):
+            pass
+
+        def get_experiment_by_name(self, name):
+            return None
+
+        def create_experiment(self, name, place, tags):
+            made.append((name, place, tags))
+            return "7"
+
+        def get_experiment(self, experiment_id):
+            return SimpleNamespace(creation_time=5)
+
+    monkeypatch.setattr(server, "MlflowClient", Client)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(server, "_create", lambda file: None)
+    root = Path("/", "x" * (length - len("file:////a_b")))
+    if uri.startswith("postgresql") and length > 157:
+        with pytest.raises(RefusedError, match=f"{length} characters, .* at most 157"):
+            MlflowTracker(uri).open_experiment("a b", root)
+        return
+    assert MlflowTracker(uri).open_experiment("a b", root) == (Experiment("7", 5), True)
+    ((name, place, tags),) = made
+    assert (name, tags) == ("a b", {"calsweep.kind": "sweep"})
+    assert place == (None if uri.startswith("http") else f"file://{root}/a_b")
+    assert place is None or len(place) == length
 
 
 def test_a_run_comes_back_as_it_was_made(tracker, experiment):
