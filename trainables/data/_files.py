@@ -252,13 +252,14 @@ def list_classes(
     return listing
 
 
-def read_words(path: Path) -> list[list[str]]:
-    """Return the words of every line of a text file.
+def read_words(path: Path) -> list[tuple[int, list[str]]]:
+    """Return the number, from 1, and the words of every line of a text file that is not blank.
 
     Raises:
         InputError: If it cannot be read.
     """
     try:
-        return [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line]
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
+    return [(number, words) for number, line in enumerate(lines, 1) if (words := line.split())]

@@ -243,6 +243,9 @@ class MaskedReader(Reader):
         assert ones[0] is not None
         return ones[0], ones[1]
 
+    def own_validation(self) -> np.ndarray | None:
+        return self._rows()[2]
+
     def files(self) -> list[Path]:
         """Return the lists, class names and every image and mask; only lists if one is wrong."""
         found = [*self.lists().values(), self.path / CLASSES]

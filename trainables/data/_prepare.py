@@ -98,7 +98,7 @@ def missing_download(
     labels = reader.labels()
     if labels is not None:
         if split is not None:
-            _split(name, *labels, split, trains=reader.kind.trains)
+            _split(name, *labels, split, reader.own_validation(), reader.kind.trains)
         return ""
     status = reader.check()
     if not status.present and not reader.downloads:
@@ -133,7 +133,7 @@ def _find(reader: Reader, split: SplitSpec, destination: Path) -> PreparedData |
         key = _key(record["fingerprint"], DatasetInfo.from_dict(record["info"]), split)
         prepared = PreparedData.open(destination / key)
         prepared.verify()
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         # Absent or damaged: it is made again.
         return None
     return prepared

@@ -123,6 +123,10 @@ class Reader(ABC):
         """
         return None
 
+    def own_validation(self) -> np.ndarray | None:
+        """Return the rows of its own validation list as ``read`` would; see ``Rows``."""
+        return None
+
     @abstractmethod
     def files(self) -> list[Path]:
         """Return the files that ``read`` reads, whether or not they exist."""

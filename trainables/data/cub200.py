@@ -67,7 +67,7 @@ class Cub200Reader(OfficialReader):
     def _column(self, name: str) -> dict[str, str]:
         """Return the second word of every line by its first, in order."""
         rows = read_words(self.path / name)
-        for number, words in enumerate(rows, 1):
+        for number, words in rows:
             if len(words) != 2:
                 raise InputError(f"{self.path / name}, line {number}: {words}, expected two words")
-        return dict(rows)
+        return dict(words for _, words in rows)

@@ -41,7 +41,7 @@ class TinyImageNetReader(OfficialReader):
         path = self.path / "val" / "val_annotations.txt"
         numbers = {name: label for label, name in enumerate(classes)}
         listing = []
-        for number, words in enumerate(read_words(path), 1):
+        for number, words in read_words(path):
             if len(words) < 2 or words[1] not in numbers:
                 raise InputError(
                     f"{path}, line {number}: {' '.join(words[:2])!r} is not an image and one of "

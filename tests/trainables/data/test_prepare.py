@@ -20,6 +20,7 @@ from trainables.data import (
     Source,
     SplitSpec,
     _stored,
+    find_prepared,
     find_reader,
     prepare,
     read_source,
@@ -182,6 +183,25 @@ def test_damaged_data_is_made_again(tmp_path: Path, reads: list[str], victim: st
     assert sorted(p.name for p in (tmp_path / "p").iterdir() if p.is_dir()) == sorted(
         [again.key, "sources"]
     )
+
+
+def test_a_damaged_record_of_a_source_is_passed_over(tmp_path: Path):
+    where = ("digits", tmp_path, SplitSpec(), tmp_path / "p")
+    made = prepare(*where)
+    (path,) = (tmp_path / "p" / "sources").iterdir()
+    whole = json.loads(path.read_text())
+    assert find_prepared(*where) == made
+    strange: list[object] = [[], None, "text", 3, {}]
+    for key in ("schema", "signature", "fingerprint", "info"):
+        strange += [{k: v for k, v in whole.items() if k != key}, {**whole, key: 3}]
+    info = whole["info"]
+    strange += [{**whole, "info": {**info, "size": 3}}, {**whole, "info": {**info, "more": 3}}]
+    strange += [{**whole, "info": {k: v for k, v in info.items() if k != key}} for key in info]
+    for document in strange:
+        path.write_text(json.dumps(document))
+        assert find_prepared(*where) is None
+    assert prepare(*where) == made
+    assert json.loads(path.read_text()) == whole
 
 
 def test_open_names_what_is_wrong(tmp_path: Path):

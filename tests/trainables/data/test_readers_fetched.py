@@ -27,6 +27,7 @@ from trainables.data import (
 from trainables.data import _rows as rows_module
 from trainables.data import _stored as stored_module
 from trainables.data import imagenet as imagenet_module
+from trainables.data._files import ListedReader
 from trainables.data._prepare import raw_test_paths
 from trainables.data.cub200 import Cub200Reader
 from trainables.data.tiny_imagenet import TinyImageNetReader
@@ -355,6 +356,26 @@ LAYOUT_FAULTS = {
         _edit("CUB_200_2011/classes.txt", "001.Black", "001. Black"),
         "classes.txt, line 1",
     ),
+    "tiny, wrong class behind blank lines": (
+        "tiny-imagenet",
+        _edit(ANNOTATIONS, f"\nval_1.JPEG\t{WNIDS[1]}", "\n\n \t\nval_1.JPEG\tn0"),
+        "val_annotations.txt, line 4: 'val_1.JPEG n0' is not an image and one of the 3 classes",
+    ),
+    "tiny, one word": (
+        "tiny-imagenet",
+        _edit(ANNOTATIONS, "val_0.JPEG\t", "val_0.JPEG"),
+        "val_annotations.txt, line 1: 'val_0.JPEGn02124075 0' is not an image",
+    ),
+    "cub, one word behind blank lines": (
+        "cub200",
+        _edit("CUB_200_2011/images.txt", f"2 {BIRDS[0]}/1.jpg", f"\n\n{BIRDS[0]}/1.jpg"),
+        f"images.txt, line 4: ['{BIRDS[0]}/1.jpg'], expected two words",
+    ),
+    "cub, classes from 0": (
+        "cub200",
+        lambda root: (root / "CUB_200_2011/classes.txt").write_text("0 a\n1 b\n2 c\n"),
+        "classes.txt does not number its classes from 1",
+    ),
     "cub, class without test images": (
         "cub200",
         lambda root: [
@@ -377,6 +398,19 @@ def test_layout_fault(fault: str, request: pytest.FixtureRequest) -> None:
         read_source(name, root, download=False)
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["tiny-imagenet", "cub200"])
+def test_blank_lines_and_other_line_ends_change_nothing(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    root = request.getfixturevalue(name.partition("-")[0])
+    before = read_source(name, root, download=False)
+    reader = find_reader(name, root)
+    assert isinstance(reader, ListedReader)
+    for path in (reader.path / each for each in reader.lists):
+        path.write_bytes(b"\r\n" + path.read_bytes().replace(b"\n", b"\r\n \r\n\r\n"))
+    assert read_source(name, root, download=False).fingerprint == before.fingerprint
 
 
 def _pack(root: Path, folder: str, archive: str) -> Path:

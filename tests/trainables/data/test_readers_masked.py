@@ -91,6 +91,23 @@ def test_without_a_list_of_test_images_those_of_validation_are_the_test(tmp_path
     assert len(reader.test_paths()) == 40
 
 
+@pytest.mark.parametrize("lists", [{"val": 1, "test": 2}, {"val": 4, "test": 2}, {"val": 2}])
+@pytest.mark.parametrize("validation", ["own", 3])
+def test_a_split_is_refused_beforehand_just_where_it_would_be_in_the_end(
+    lists: dict[str, int], validation: str | int, tmp_path: Path
+) -> None:
+    name = f"voc:{write(tmp_path, train=20, **lists)}"
+    train = prepared(tmp_path, SplitSpec(validation)).counts["train"]
+    assert missing_download(name, "unused", SplitSpec(validation, train_limit=train)) == ""
+    split = SplitSpec(validation, train_limit=train + 1)
+    for refuse in (
+        lambda: missing_download(name, "unused", split),
+        lambda: prepared(tmp_path, split),
+    ):
+        with pytest.raises(InputError, match=f"split train_limit={train + 1} is more than the"):
+            refuse()
+
+
 def test_every_file_is_in_the_signature(tmp_path: Path) -> None:
     write(tmp_path, train=2, val=1, test=1)
     (tmp_path / "classes.json").write_text(json.dumps({"classes": ["a", "b", "c"]}))
