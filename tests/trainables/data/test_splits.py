@@ -129,45 +129,98 @@ def parts_of(split: Split) -> list[list[int]]:
     return [part.tolist() for part in (split.train, split.validation, split.test)]
 
 
+class ByHand:
+    """Splits row by row, from the orders that ``shuffled`` gives; ``ValueError`` as the product."""
+
+    def __init__(self, spec: SplitSpec, trains: bool) -> None:
+        self.spec, self.spare = spec, int(trains)
+
+    def split(
+        self, train: list[int], test: list[int] | None, own: list[int] | None
+    ) -> list[list[int]]:
+        spec, rows = self.spec, list(range(len(train)))
+        judged, of = list(range(len(test or ()))), test or train
+        if test is None:
+            judged = self.drawn(train, rows, self.size(spec.test, rows), spec.seed, "test", spare=1)
+            rows = [row for row in rows if row not in judged]
+        if spec.validation == "all" and not self.spare:
+            held = rows
+        elif spec.validation == "own" and own is not None:
+            held = own
+        else:
+            share = 0.1 if isinstance(spec.validation, str) else spec.validation
+            seed = spec.seed if spec.validation_seed is None else spec.validation_seed
+            held = self.drawn(
+                train, rows, self.size(share, rows), seed, "validation", spare=self.spare
+            )
+        rows = [row for row in rows if row not in held]
+        if spec.train_limit is not None:
+            rows = self.drawn(train, rows, spec.train_limit, spec.seed, "train_limit", least=1)
+        if spec.test_limit is not None:
+            judged = self.drawn(of, judged, spec.test_limit, spec.seed, "test_limit")
+        return [rows, held, judged]
+
+    def size(self, share: float | int, rows: list[int]) -> int:
+        return share if isinstance(share, int) else max(1, round(share * len(rows)))
+
+    def drawn(
+        self,
+        labels: list[int],
+        rows: list[int],
+        size: int,
+        seed: int,
+        stream: str,
+        least: int = 0,
+        spare: int = 0,
+    ) -> list[int]:
+        """Go through the rows in their random order: each is taken whose class wants one more."""
+        counts = [sum(labels[row] == k for row in rows) for k in range(max(labels) + 1)]
+        high = [max(count - spare, 0) for count in counts]
+        low = [min(least, most) for most in high]
+        if not sum(low) <= size <= sum(high):
+            raise ValueError
+        wanted, taken = allot_by_hand(counts, size, low, high), []
+        for place in shuffled(len(rows), seed, stream):
+            label = labels[rows[place]]
+            if wanted[label] > 0:
+                wanted[label] -= 1
+                taken.append(rows[place])
+        return sorted(taken)
+
+
 @given(
-    labels=st.lists(st.integers(0, 3), min_size=12, max_size=40),
-    validation=st.sampled_from([1, 3, 0.1, 0.3, "own", "all"]),
-    test=st.sampled_from([1, 4, 0.25, 0.5]),
-    official=st.booleans(),
+    labels=st.lists(st.integers(0, 3), min_size=6, max_size=40),
+    spec=st.builds(
+        SplitSpec,
+        validation=st.sampled_from([1, 3, 6, 0.1, 0.3, 0.5, "own", "all"]),
+        test=st.sampled_from([1, 4, 0.25, 0.5]),
+        train_limit=st.sampled_from([None, None, 1, 4, 12]),
+        test_limit=st.sampled_from([None, None, 1, 3, 8]),
+        seed=st.sampled_from([0, 5, MAX_SEED]),
+        validation_seed=st.sampled_from([None, 0, 7]),
+    ),
+    official=st.sampled_from([None, [0, 1, 2, 3] * 2, [3] * 9]),
+    listed=st.booleans(),
     trains=st.booleans(),
-    seed=st.sampled_from([0, 5, MAX_SEED]),
 )
 def test_every_row_goes_where_it_belongs(
-    labels: list[int],
-    validation: float | int | str,
-    test: float | int,
-    official: bool,
-    trains: bool,
-    seed: int,
+    labels: list[int], spec: SplitSpec, official: list[int] | None, listed: bool, trains: bool
 ) -> None:
-    rows, judged = np.array(labels), TEST if official else None
-    spec = SplitSpec(validation, test, seed=seed)
-    held = 0 if official else test if isinstance(test, int) else max(1, round(test * len(rows)))
-    rest = len(rows) - held
-    share = 0.1 if validation in ("own", "all") else validation
-    size = share if isinstance(share, int) else max(1, round(share * rest))
-    if validation == "all" and not trains:
-        size = rest
-    if size > rest - (len(set(labels)) if trains else 0):
-        with pytest.raises(ValueError, match="validation="):
-            make_split(rows, judged, spec, trains=trains)
+    own = list(range(1, len(labels), 5)) if listed and official else None
+    given = (
+        np.array(labels),
+        None if official is None else np.array(official),
+        spec,
+        None if own is None else np.array(own),
+        trains,
+    )
+    try:
+        expected = ByHand(spec, trains).split(labels, official, own)
+    except ValueError:
+        with pytest.raises(ValueError, match=r"(validation|test|train_limit|test_limit)="):
+            make_split(*given)
         return
-    split = make_split(rows, judged, spec, trains=trains)
-    assert len(split.validation) == size
-    assert len(split.test) == (len(TEST) if official else held)
-    used = np.concatenate([split.train, split.validation, [] if official else split.test])
-    assert sorted(used.tolist()) == list(range(len(rows)))
-    if trains:
-        assert set(rows[split.train]) == set(labels)
-    for part in parts_of(split):
-        assert part == sorted(part)
-    again = SplitSpec(validation, test, train_limit=None, seed=seed, validation_seed=seed)
-    assert parts_of(make_split(rows, judged, again, trains=trains)) == parts_of(split)
+    assert parts_of(make_split(*given)) == expected
 
 
 @pytest.mark.parametrize("official", [True, False])
