@@ -181,6 +181,10 @@ def test_what_is_gone_cannot_be_replayed(storage: Storage, tmp_path: Path) -> No
     shutil.rmtree(second.directory)
     (sweep,) = read_sweeps(copy, ["one"], test=False)
     assert (list(sweep.data), sweep.complete) == (["rows 0"], False)
+    # Its searches can be judged, but not all of its own choices be made again.
+    few = ReplaySettings(searches=1, validation=30, test=False, strategies={"as run": {}})
+    found = replay(copy, few, ["one"])
+    assert (len(found.judged) > 0, found.repeated) == (True, {})
     gone = sweep.studies[0].trials[2].trial.artifact
     shutil.rmtree(copy.store().path("calibrate", gone))
     with pytest.raises(InputError, match="spline: the artifact of trial 2 is gone"):
