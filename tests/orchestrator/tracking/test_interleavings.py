@@ -54,7 +54,7 @@ ENDS = {"finished": "FINISHED", "failed": "FAILED", "pruned": "KILLED"}
 PLACE = st.tuples(st.sampled_from(STUDIES), st.integers(0, 2))
 KINDS = (
     *("begin", "begin", "begin", "epoch", "epoch", "epoch", "score", "score", "evaluate"),
-    *("evaluate", "end", "end", "end", "close", "stop", "deliver", "forget", "stranger"),
+    *("evaluate", "end", "end", "end", "close", "stop", "deliver", "forget"),
 )
 STEPS = st.tuples(st.sampled_from(KINDS), PLACE, st.integers(1, 4))
 FAULTS = st.lists(st.sampled_from(["", "before", "after"]), min_size=6, max_size=20)
@@ -279,11 +279,15 @@ class Story:
         return found
 
 
-def failing(real: Callable[..., Any], faults: list[str]) -> Callable[..., Any]:
-    """Return a request that may fail, before or after it has taken effect."""
+def failing(
+    real: Callable[..., Any], faults: list[str], meanwhile: Callable[[], None] = lambda: None
+) -> Callable[..., Any]:
+    """Return a request that may fail, before or after it has taken effect and others theirs."""
 
     def request(*arguments: Any) -> Any:
         fault = faults.pop() if faults else ""
+        if fault:
+            meanwhile()
         if fault == "before":
             raise UnreachableError("connection refused")
         answer = real(*arguments)
@@ -345,14 +349,17 @@ def test_runs_are_those_of_a_naive_fold(
         real = FolderTracker.create_run
         strangers: dict[str, Run] = {}
 
-        def add_stranger(key: str, sweep_id: str) -> None:
+        def add_stranger(key: str = "", sweep_id: str = story.writer.sweep_id) -> None:
+            key = key or f"stranger {len(strangers)}"
             tags = {"calsweep.key": key, "calsweep.sweep_id": sweep_id}
             run_id = real(tracker, experiment.id, "strange", tags, 1)  # type: ignore[arg-type]
             strangers[run_id] = tracker.run(run_id)
 
         # Of another sweep under the same name, with a key of ours: not ours to delete.
         add_stranger(f"{TASK}|ce", "0ther")
-        patch.setattr(FolderTracker, "create_run", failing(real, [*faults, "after"]))
+        # While answers get lost, a copy of the sweep delivers runs of its own.
+        lossy = failing(real, [*faults, "after"], meanwhile=add_stranger)
+        patch.setattr(FolderTracker, "create_run", lossy)
         for name in ("log", "set_status", "upload"):
             patch.setattr(FolderTracker, name, failing(getattr(FolderTracker, name), faults))
 
@@ -368,8 +375,6 @@ def test_runs_are_those_of_a_naive_fold(
                 deliver()
             elif what == "forget":
                 journal.with_name("shipped.json").unlink(missing_ok=True)
-            elif what == "stranger":  # From a copy of the sweep that goes on by itself.
-                add_stranger(f"stranger {len(strangers)}", story.writer.sweep_id)
             else:
                 story.tell(what, where, value)
         if ending == "ended":
