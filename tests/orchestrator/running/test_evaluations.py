@@ -151,8 +151,10 @@ def test_a_process_on_a_gpu_measures_several_up_to_one_that_fails(
 
     monkeypatch.setattr(evaluate, "evaluate", named)
     assert evaluate.evaluate_each("", "", ["a", "b", "bad", "c"], 0.5, False) == ["a", "b"]  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="bad"):
+    monkeypatch.setattr("trainables.ray_edge.node_here", lambda: "node 7")
+    with pytest.raises(ValueError, match="bad") as caught:
         evaluate.evaluate_each("", "", ["bad", "c"], 0.5, False)  # type: ignore[list-item]
+    assert getattr(caught.value, evaluate.NODE) == "node 7"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import make_plan
-from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from orchestrator.sweep.spec import SweepSpec, TaskSpec, parse_sweep
 from trainables.common.errors import InputError
 from trainables.store.artifacts import ArtifactStore
 
@@ -90,6 +90,14 @@ def test_a_sweep_goes_on_only_as_what_it_was(
                 run._check_same(now, resume)
         else:
             run._check_same(now, resume)
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+@pytest.mark.parametrize("name", TaskSpec.model_fields)
+def test_all_of_a_task_but_its_suites_makes_another_sweep(spec: SweepSpec, name: str) -> None:
+    other = spec.tasks[0].model_copy(update={name: "another"})
+    changed = run._identity(spec.model_copy(update={"tasks": (other,)})) != run._identity(spec)
+    assert changed == (name != "suites")
 
 
 @pytest.mark.parametrize(

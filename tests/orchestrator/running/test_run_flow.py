@@ -22,6 +22,7 @@ from orchestrator.running.run import SweepOutcome, run_sweep
 from orchestrator.storage.events import (
     Evaluated,
     Event,
+    StudyClosed,
     SweepEnded,
     SweepStarted,
     TrialFinished,
@@ -33,7 +34,7 @@ from orchestrator.storage.provenance import provenance
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from tests.orchestrator.one_process import REPLACED, Here, search_here
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, StorageError
 
 SERVER = "http://127.0.0.1:9"
 SWEEP = """
@@ -221,6 +222,18 @@ def test_a_search_that_is_cut_short_is_gone_on_with(
     assert len(events_of(spec, TrialFinished)) == 4, "none is computed twice"
 
 
+def test_a_sweep_that_runs_is_not_run_a_second_time(spec: SweepSpec, company: Company) -> None:
+    def run_again(*of_a_sweep: Any) -> None:
+        before = SweepFolder.of(spec).journal.read_bytes()
+        with pytest.raises(InputError, match=rf"'flow' is being run by .* process {os.getpid()}, "):
+            ran(spec)
+        assert SweepFolder.of(spec).journal.read_bytes() == before
+
+    company.search = run_again
+    assert ran(spec)[0].status == "interrupted"
+    assert [asked[0] for asked in company.asked].count("ship") == 1
+
+
 def test_what_goes_wrong_within_a_search_is_told_after_a_proper_end(
     spec: SweepSpec, company: Company
 ) -> None:
@@ -310,6 +323,18 @@ def test_all_is_told_of_what_is_measured(
             "objective": scores[key],
             "fixed": trial.configuration,
         }
+
+
+def test_a_folder_that_takes_no_figures_ends_the_run_and_fails_no_study(
+    spec: SweepSpec, company: Company
+) -> None:
+    chosen = SweepFolder.of(spec).chosen
+    chosen.parent.mkdir(parents=True)
+    chosen.write_text("No folder can be below a file.")
+    with pytest.raises(StorageError, match=f"{chosen}/l/.* cannot be written: "):
+        ran(spec)
+    assert [event.status for event in events_of(spec, SweepEnded)] == ["interrupted"]
+    assert {event.chosen is None for event in events_of(spec, StudyClosed)} == {False}
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -409,6 +434,8 @@ def test_a_scheduler_that_ends_the_process_is_the_one_who_watches(
 
 def test_a_fresh_start_is_another_sweep(spec: SweepSpec, company: Company) -> None:
     company.search = interrupt
-    names = [ran(spec, fresh=fresh)[0].spec.name for fresh in (False, True, False, True)]
+    other = spec.model_copy(update={"seeds": (1,)})
+    runs = ((spec, False), (spec, True), (spec, False), (other, True))
+    names = [ran(one, fresh=fresh)[0].spec.name for one, fresh in runs]
     assert names == ["flow", "flow-2", "flow", "flow-3"]
     assert [asked[1] for asked in company.asked if asked[0] == "ship"] == names
