@@ -216,7 +216,7 @@ def chosen_one(key: str, upstream: str | None = None, before: str | None = None)
     return SimpleNamespace(trial=trial, outcome=outcome)
 
 
-def test_what_builds_on_one_training_is_measured_in_turn() -> None:
+def test_what_builds_on_one_training_is_measured_in_turn_if_it_is_a_row() -> None:
     jobs = [
         chosen_one("a"),
         chosen_one("b"),
@@ -227,9 +227,11 @@ def test_what_builds_on_one_training_is_measured_in_turn() -> None:
     plan = SimpleNamespace(
         row=True, task=SimpleNamespace(id="t", suites=()), recipe=SimpleNamespace(name="r")
     )
-    study = SimpleNamespace(plan=plan, chosen=None, seeds=dict(enumerate(jobs)))
+    study = SimpleNamespace(plan=plan, chosen=None, seeds=dict(enumerate([*jobs, None])))
+    no_row = SimpleNamespace(plan=SimpleNamespace(row=False), seeds={0: chosen_one("base")})
     spec = SimpleNamespace(data_root="")
-    state: Any = SimpleNamespace(plan=SimpleNamespace(spec=spec), studies={"t|r": study})
+    studies = {"t|base": no_row, "t|r": study}
+    state: Any = SimpleNamespace(plan=SimpleNamespace(spec=spec), studies=studies)
     order = [job.chosen.trial.key for job in pending_evaluations(state, Ledger())]
     assert order == ["a", "a+ts", "b", "b+macal", "b+macal+ts"]
 

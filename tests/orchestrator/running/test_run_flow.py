@@ -43,6 +43,7 @@ tasks: [{{name: l, logits: {folder}/l.npz, split: {{test: 0.5, validation: 30}}}
 recipes: [given, ts]
 search: {{trials: 1}}
 seeds: [0, 1]
+resources: {{deterministic: true}}
 storage: {folder}/storage
 tracking: {{uri: "{uri}"}}
 mirror: "{mirror}"
@@ -275,7 +276,19 @@ def test_what_cannot_be_measured_fails_its_study_until_a_run_measures_it(
 def test_all_is_told_of_what_is_measured(
     spec: SweepSpec, company: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A published default is measured where its outcome is there still."""
+    """A published default is measured where its outcome is there still; all where trials may be."""
+    place, seen = torch.device("cpu", 0), []
+    measure = evaluate.evaluate_on_test
+
+    def where(gpus: float, deterministic: bool) -> torch.device:
+        return place if (gpus, deterministic) == (0.0, True) else torch.device("cpu")
+
+    def seeing(*given: Any) -> Any:
+        seen.append(given[-2:])
+        return measure(*given)
+
+    monkeypatch.setattr(evaluate, "trial_device", where)
+    monkeypatch.setattr(evaluate, "evaluate_on_test", seeing)
     real = run.pending_evaluations
 
     def with_defaults(*given: Any) -> list[evaluate.Evaluation]:
@@ -287,6 +300,10 @@ def test_all_is_told_of_what_is_measured(
 
     monkeypatch.setattr(run, "pending_evaluations", with_defaults)
     ran(spec)
+    devices, passes = zip(*seen, strict=True)
+    assert (len(seen), set(devices)) == (4 + 2, {place})
+    assert len({id(last) for last in passes if last is not None}) == 2, "one a process"
+    assert None not in passes
     folder, store = SweepFolder.of(spec), Storage.of(spec).store()
     trials = {trial.key: trial for trial in events_of(spec, TrialStarted)}
     keys = {event.key: event.artifact for event in events_of(spec, TrialFinished)}

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from trainables.common.errors import InputError
@@ -183,6 +184,27 @@ def test_what_another_process_has_mended_meanwhile_stays(
     monkeypatch.undo()
     assert judged == [directory, directory]
     assert store.find("train", KEY) is not None
+
+
+def test_artifacts_come_and_go_under_one_lock(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what one process has just mended may be removed by another that saw it damaged."""
+    real, held = artifacts._remove_damaged, list[bool]()
+
+    def look(path: Path) -> None:
+        try:
+            with FileLock(store.root / ".changing.lock", timeout=0):
+                held.append(False)
+        except Timeout:
+            held.append(True)
+        real(path)
+
+    monkeypatch.setattr(artifacts, "_remove_damaged", look)
+    flip_a_byte(put(store).directory / "weights.safetensors")
+    assert store.find("train", KEY) is None
+    put(store)
+    assert held == [True] * 3
 
 
 def test_the_first_writer_wins_and_leaves_no_draft(store: ArtifactStore) -> None:
