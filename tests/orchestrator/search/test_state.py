@@ -416,12 +416,6 @@ def test_failed_trials_count_and_the_study_goes_on(data: dict[str, PreparedData]
     closed = [e for e in events if e.event == "study_closed" and e.study == f"{TASK}|mbls"]
     assert [(e.finished, e.failed, e.reason) for e in closed] == [(3, 2, "loss of 0 became nan")]
     assert state.finished
-    # They leave no artifact, and are not computed again for want of one.
-    again, later = make_state(
-        make_spec(), data, past=Ledger(events), available=lambda stage, key: key != ""
-    )
-    assert again.take_over()
-    assert later == []
 
 
 def test_nothing_is_built_on_a_study_without_a_finished_trial(
