@@ -231,6 +231,13 @@ def test_a_file_of_bytes_is_named(tmp_path: Path) -> None:
         load_sweep(path)
 
 
+def test_a_file_is_as_large_as_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    path.write_text("#" + "ü" * 2**16, encoding="utf-8")  # One byte more than 128 KiB.
+    with pytest.raises(InputError, match=r"large\.yaml: is larger than 128 KiB, the most allowed"):
+        load_sweep(path)
+
+
 def test_a_narrower_range_replaces_the_published_one() -> None:
     spec = parse_sweep(
         GOOD.replace("{trials: 3}", "{spaces: {mbls: {margin: {low: 8.0, high: 12.0}}}}"), "good"
