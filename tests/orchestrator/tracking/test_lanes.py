@@ -112,7 +112,9 @@ def test_an_outage_in_the_middle_loses_nothing_and_repeats_no_run(server, writer
     assert set(server.logged) == {run.id for run in server.created}
 
 
-def test_progress_is_seen_within_a_piece(server, writer, monkeypatch):
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_progress_is_seen_within_a_piece(server, writer, monkeypatch, pieces):
+    monkeypatch.setattr(_shipper, "CHUNK", writer.path.stat().st_size // pieces)
     monkeypatch.setattr(_shipper, "SAVE_SECONDS", -1.0)
     server.lanes = 1
     seen = []
