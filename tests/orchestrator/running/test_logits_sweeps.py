@@ -129,6 +129,15 @@ def test_seeds_redraw_all_rows_but_spare_those_of_the_test_where_something_is_se
     assert not {*fit, *other_fit} & {*test}
 
 
+def test_the_search_has_rows_of_its_own_seed(folder: Path) -> None:
+    text = SWEEP.replace("trials: {trials}", "trials: {trials}, seed: 7")
+    place = {"files": folder / "files" / "one.npz", "storage": folder / "storage-of-seeds"}
+    spec = parse_sweep(text.format(**place, fit=100, trials=1), "logits")
+    names = {spec.tasks[0].data_name(seed) for seed in (7, 0, 1)}
+    assert len(names) == 3
+    assert set(prepare_data(spec)) == set(preview_data(spec).prepared) == names
+
+
 def test_recipes_are_compared_seed_by_seed_on_the_rows_of_each_seed(
     spec: SweepSpec, results: dict[tuple[str, str], StudyResult]
 ) -> None:
