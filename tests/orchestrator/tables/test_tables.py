@@ -388,6 +388,9 @@ def test_what_a_search_brought_stands_after_its_figure():
     ]
     assert about[0][-1].endswith("was not measured (running the sweep again does) for ce")
     assert about[1][-1] == "nothing was searched for ce"
+    lost = [*results, study("crl", status="failed", trials_finished=0, trials_failed=2)]
+    told = dataclasses.replace(table, rows=build_table(lost).rows, results=by_pair(lost)).notes()
+    assert told == about[0]  # Of one that failed nothing could be known.
     lines = {row["recipe"]: row for row in csv.DictReader(io.StringIO(render(table, "csv")))}
     names = ("ece_gain", "ece_gain_low", "ece_gain_high")
     assert [float(lines["ls"][name]) for name in names] == [-0.0123, -0.02, -0.01]
@@ -516,6 +519,37 @@ def test_a_narrow_terminal_loses_deviations_before_names_or_means():
     assert text.count("90.00") == 3
     assert len([line for line in text.splitlines() if line.split()[:1] == ["ce"]]) == 3
     assert max(map(len, text.splitlines())) <= 36
+
+
+def shown_in(width, table):
+    """Return what a terminal shows: its lines, how many blocks, and if it says it is narrow."""
+    console = Console(file=io.StringIO(), width=width)
+    console.print(to_rich(table))
+    lines = console.file.getvalue().splitlines()
+    blocks = sum(line.split()[:1] == ["ce"] for line in lines)
+    return lines, blocks, any("too narrow" in line for line in lines)
+
+
+def test_deviations_give_way_before_a_table_is_split_and_only_where_there_are_some():
+    once = [placed("ce", "a", model) for model in ("x", "y")]
+    twice = [dataclasses.replace(r, test=(figures(0.7), figures(0.8))) for r in once]
+    short, full = (
+        max(map(len, shown_in(200, build_table(results, ("acc", "ece")))[0][:-1]))
+        for results in (once, twice)
+    )
+    assert short < full
+    for results, wide in ((once, short), (twice, full)):
+        table = build_table(results, ("acc", "ece"))
+        assert shown_in(max(wide, 40), table)[1:] == (1, False)
+    table = build_table(twice, ("acc", "ece"))
+    for width in (full - 1, short):
+        lines, *found = shown_in(width, table)
+        assert found == [1, True]
+        assert not any("±" in line and "75.00" in line for line in lines)
+    assert shown_in(short - 1, table)[1] == 2
+    alone = build_table(once[:1], ("acc", "ece"))
+    wide = max(map(len, shown_in(200, alone)[0]))
+    assert not shown_in(wide - 2, alone)[2]
 
 
 def test_a_narrow_terminal_keeps_the_mark_of_the_floor():

@@ -1,0 +1,388 @@
+"""The page's templates, element by element, of made-up content."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.report._chart import Axis, Chart, Figure
+from orchestrator.report._page import environment
+from orchestrator.report._records import Failure, Run
+from orchestrator.report._tasks import Shift
+from orchestrator.statistics import Arena, Interval, Standing
+from orchestrator.storage.results import StudyResult
+from orchestrator.tables.arrange import build_table
+
+VOID = ("meta", "link", "input", "img", "br")
+NONE = "# = .none: –"
+
+
+class _Outline(HTMLParser):
+    """The elements of a page, a line each with its text; of tables the rows, a text a cell.
+
+    A cell is ``KIND =ORDER .CLASS: TEXT``, its kind ``#`` for numbers; what is small follows a
+    ``~``, a drawing is ``svg`` with its label or classes.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.rows: list[list[str]] = []
+        self.path: list[str] = []
+        self.feed(text)
+        assert not self.path
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if "svg" in self.path:
+            pass
+        elif tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append(_cell(given))
+        elif "tr" in self.path:
+            inner = {"span": "", "small": "~", "code": "code"}.get(tag, tag)
+            shown = (given[name] for name in ("style", "class") if name in given)
+            self.rows[-1][-1] = " ".join(filter(None, (self.rows[-1][-1], inner, *shown)))
+        elif "table" not in self.path or tag == "caption":
+            given.pop("viewbox", None)
+            named = [f'{name}="{value}"' if value else name for name, value in given.items()]
+            self.lines.append(" ".join((tag, *named)))
+        if tag not in VOID:
+            self.path.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.path.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        words = " ".join(data.split())
+        if not words or {"svg", "style", "script"} & set(self.path):
+            return
+        if "tr" in self.path:
+            self.rows[-1][-1] += f" {words}"
+        else:
+            self.lines[-1] += f" {words}"
+
+
+def _cell(given: dict[str, str]) -> str:
+    marks = ["#"] if given.get("data-kind") == "number" else []
+    marks += [f"={given['data-order']}"] if "data-order" in given else []
+    marks += [f".{given['class']}"] if "class" in given else []
+    marks += [given["data-first"]] if "data-first" in given else []
+    marks += [f"({given['title']})"] if "title" in given else []
+    return " ".join(marks) + ":"
+
+
+def written(template: str, name: str, *arguments: Any, **named: Any) -> _Outline:
+    """Return what a macro writes."""
+    found = environment().get_template(template).module
+    return _Outline(str(getattr(found, name)(*arguments, **named)))
+
+
+def result(recipe: str, task: str = "digits", **fields: Any) -> StudyResult:
+    return StudyResult("night", task, recipe, fields.pop("status", "finished"), **fields)
+
+
+def seeds(*eces: float) -> tuple[dict[str, float], ...]:
+    return tuple({"ece": ece, "acc": 0.875 - ece, "ece_floor": 0.01} for ece in eces)
+
+
+RESULTS = [
+    result("ce", test=seeds(0.25, 0.375), trials_finished=3),
+    result("ls", test=seeds(0.125), trials_finished=2, trials_failed=1),
+    result("fl", status="failed", trials_failed=4, reason="out & about"),
+    result("mbls+ts", test=seeds(float("nan")), trials_finished=1),
+    result("acls", test=({"acc": 0.5},), trials_finished=1),
+    result("ce", "odd", test=seeds(0.5), trials_finished=1),
+]
+
+
+def chart(label: str) -> Chart:
+    return Chart((10, 20), Axis(0, 1), Axis(0, 1), label)
+
+
+# Tables
+
+
+def test_a_task_has_figures_with_their_deviation_marks_and_differences() -> None:
+    table = build_table(RESULTS[:5], ("acc", "ece", "ece_floor"))
+    drawn = Shift("−12.50", -0.125, "better", "−14.00 to −11.00", chart("ls"))
+    shifts = {"ece": {"ls": drawn, "mbls+ts": Shift("≈ +0.01", 0.0001, "similar", "", None)}}
+    found = written(
+        "tables.html", "task_table", table, "t-1", "What & where", "ce", shifts, "NOTES"
+    )
+    hint = "(difference from ce in percentage points, with its 95 % interval)"
+    assert found.rows == [
+        [
+            ": Recipe",
+            "# descending: Acc % ↑",
+            "#: ECE % ↓",
+            f"# {hint}: ECE against ce",
+            "#: ECE floor %",
+        ],
+        [
+            "=ce .baseline: ce ~ baseline",
+            "# =0.5625 .second: 56.25 ~ ±8.84",
+            "# =0.3125 .second: 31.25 ~ ±8.84",
+            NONE,
+            "# =0.01: 1.00 ~ ±0.00",
+        ],
+        [
+            "=ls: ls ~ 1 of 3 trials failed",
+            "# =0.75 .best: 75.00",
+            "# =0.125 .best: 12.50",
+            "# =-0.125 .better: −12.50 ~ −14.00 to −11.00 svg interval better",
+            "# =0.01: 1.00",
+        ],
+        ["=fl: fl ~ failed (4 of 4 trials): out & about", *[NONE] * 4],
+        [
+            "=mbls+ts: mbls+ts",
+            "# = .none: nan",
+            "# = .none: nan",
+            "# =0.0001 .similar: ≈ +0.01",
+            "# =0.01: 1.00",
+        ],
+        ["=acls: acls", "# =0.5: 50.00", NONE, NONE, NONE],
+    ]
+    assert found.lines == [
+        'div class="block" data-filtered',
+        'div class="scroll" tabindex="0" role="region" aria-labelledby="t-1"',
+        'table class="sortable"',
+        'caption id="t-1" What & where NOTES',
+    ]
+
+
+def test_further_tables_of_a_task_name_recipes_alone() -> None:
+    table = build_table(RESULTS[:3], ("ece",))
+    found = written("tables.html", "task_table", table, "more", "More", "ce", asides=False)
+    assert [row[0] for row in found.rows[1:]] == ["=ce: ce", "=ls: ls", "=fl: fl"]
+
+
+def test_every_task_has_its_column_of_one_metric() -> None:
+    found = written("tables.html", "overview_table", build_table(RESULTS, ("acc",)))
+    absent = "# = .none: not run"
+    assert found.rows == [
+        [": Recipe", "# descending: digits", "# descending: odd"],
+        ["=ce: ce", "# =0.5625 .second: 56.25 ~ ±8.84", "# =0.375 .best: 37.50"],
+        ["=ls: ls", "# =0.75 .best: 75.00", absent],
+        ["=fl: fl", "# = .none: failed", absent],
+        ["=mbls+ts: mbls+ts", "# = .none: nan", absent],
+        ["=acls: acls", "# =0.5: 50.00", absent],
+    ]
+    places = [
+        result("ce", task, dataset="data", model=task, protocol="p", test=seeds(0.5))
+        for task in ("one", "two")
+    ]
+    heads = written("tables.html", "overview_table", build_table(places, ("ece",))).rows[0]
+    assert heads == [": Recipe", "#: one", "#: two"]
+
+
+def test_costs_are_told_by_task_where_there_are_several() -> None:
+    costs = {("digits", "ce"): 10.0, ("digits", "ls"): 25.04, ("odd", "ls"): 3.0}
+    found = written("tables.html", "cost_table", costs, "ce", True)
+    assert found.rows == [
+        [": Recipe", ": Task", "#: Seconds", "#: × ce", ":"],
+        ["=ce: ce", "=digits: digits", "# =10.0: 10.0", "# =1.0: 1.00", "=: width:39.9% bar"],
+        ["=ls: ls", "=digits: digits", "# =25.04: 25.0", "# =2.504: 2.50", "=: width:100.0% bar"],
+        ["=ls: ls", "=odd: odd", "# =3.0: 3.0", NONE, "=: width:12.0% bar"],
+    ]
+    alone = written("tables.html", "cost_table", {("digits", "ce"): 0.0}, "ce", False)
+    assert alone.rows == [
+        [": Recipe", "#: Seconds", "#: × ce", ":"],
+        ["=ce: ce", "# =0.0: 0.0", NONE, "=: width:0.0% bar"],
+    ]
+
+
+def test_failures_have_their_configuration_where_it_is_known() -> None:
+    trial = Failure("ce", "digits", "trial 3", "<oom>", '{"a": 1}')
+    study = Failure("ls", "odd", "study failed", "none finished")
+    found = written("tables.html", "failure_table", [trial, study], True)
+    words = ['={"a": 1} .code: code {"a": 1}', "=:"]
+    assert found.rows == [
+        [": Recipe", ": Task", ": What", ": Reason", ": Configuration"],
+        ["=ce: ce", "=digits: digits", "=trial 3: trial 3", "=<oom>: <oom>", words[0]],
+        [
+            "=ls: ls",
+            "=odd: odd",
+            "=study failed: study failed",
+            "=none finished: none finished",
+            words[1],
+        ],
+    ]
+    alone = written("tables.html", "failure_table", [trial], False)
+    assert [row[1] for row in alone.rows] == [": What", "=trial 3: trial 3"]
+
+
+def test_runs_are_named_by_seed_trial_run_and_predictions() -> None:
+    known = Run("ce", "digits", 7, "t1", "r1", "p1")
+    codes = ["=t1 .code: code t1", "=r1 .code: code r1", "=p1 .code: code p1"]
+    found = written("tables.html", "run_table", [known, Run("ls", "odd", None, "", "", "")], True)
+    heads = [": Trial", ": MLflow run", ": Predictions"]
+    assert found.rows == [
+        [": Recipe", ": Task", "#: Seed", *heads],
+        ["=ce: ce", "=digits: digits", "# =7.0: 7", *codes],
+        ["=ls: ls", "=odd: odd", "# =: –", *["=– .code: code –"] * 3],
+    ]
+    alone = written("tables.html", "run_table", [known], False)
+    assert alone.rows[1] == ["=ce: ce", "# =7.0: 7", *codes]
+
+
+@pytest.mark.parametrize(("count", "filtered"), [(5, False), (6, True)])
+def test_a_filter_stands_above_more_than_five(count: int, filtered: bool) -> None:
+    costs = {("digits", f"recipe {number}"): 1.0 for number in range(count)}
+    found = written("tables.html", "cost_table", costs, "ce", False)
+    panels = [Figure(f"p{number}", chart("c"), "text") for number in range(count)]
+    shown = written("charts.html", "panels", panels)
+    words = ['p class="controls" hidden', "label Show rows with"]
+    assert found.lines[1:3] == words if filtered else found.lines[1].startswith("div class")
+    assert ("label Show recipes with" in shown.lines) == filtered
+    assert shown.lines.count("figure data-item") == count
+
+
+def test_panels_have_title_text_and_chart() -> None:
+    shown = written("charts.html", "panels", [Figure("ce", chart("a chart"), "ECE 1 %")])
+    assert shown.lines == [
+        'div class="block" data-filtered',
+        'div class="panels"',
+        "figure data-item",
+        "figcaption",
+        "strong ce",
+        "small ECE 1 %",
+        'svg width="10" height="20" role="img" aria-label="a chart" class="panel"',
+    ]
+    plain = written("charts.html", "figures", [Figure("q", chart("by epoch"))])
+    assert plain.lines == [
+        'div class="figures"',
+        "figure",
+        "figcaption q",
+        'svg width="10" height="20" role="img" aria-label="by epoch"',
+    ]
+
+
+def test_every_kind_of_mark_is_drawn_at_its_place_in_its_colour() -> None:
+    drawn = Chart((100, 50), Axis(0, 1), Axis(0, 1), "c", margin=(0, 0, 0, 0))
+    drawn.dot(0.25, 0.5, 3.25, "mark search", "trial 1", "#123456")
+    drawn.dot(0, 1, 2, "")
+    drawn.shape(((1, 2), (3, 4.06)), "share")
+    drawn.text(5, 6, "words", "end", "axis")
+    svg = str(environment().get_template("charts.html").module.svg(drawn))  # type: ignore[attr-defined]
+    assert svg.partition(">")[2].removesuffix("</svg>") == (
+        '<circle cx="25.0" cy="25.0" r="3.2" class="mark search" color="#123456">'
+        "<title>trial 1</title></circle>"
+        '<circle cx="0.0" cy="0.0" r="2.0"></circle>'
+        '<polygon points="1.0,2.0 3.0,4.1 " class="share"></polygon>'
+        '<text x="5.0" y="6.0" text-anchor="end" class="axis">words</text>'
+    )
+
+
+# The page
+
+
+def task(name: str, **fields: Any) -> dict[str, Any]:
+    table = build_table(RESULTS[:1], ("acc", "ece"))
+    empty = dict.fromkeys(("lead", "further", "scatter", "reliability", "risk", "maps"), ())
+    return {
+        **{"name": name, "table": table, "shifts": {}, "gains": {}, "gained": None},
+        **{"bootstrap": None, "left": 0, "problem": "", "absent": {}, "seeds": False, **empty},
+        **fields,
+    }
+
+
+BARE = {
+    **dict.fromkeys(("several", "journal"), False),
+    **dict.fromkeys(("diagram", "no_ranks", "no_arena", "computed", "spec"), ""),
+    **dict.fromkeys(("overviews", "studies", "retention", "failures", "facts", "runs"), ()),
+    **{"name": "a & b", "baseline": "ce", "summary": "1 recipe", "rank_label": "ECE"},
+    **{"arena": None, "most_curves": 16, "enough": 10, "costs": {}, "version": "9.9"},
+    "tasks": [task("digits")],
+}
+
+
+def page_of(**content: Any) -> _Outline:
+    return _Outline(environment().get_template("page.html").render({**BARE, **content}))
+
+
+def sections(found: _Outline) -> dict[str, list[str]]:
+    """Return the lines of a page, the first 80 letters of each, by the id of their section."""
+    parts: dict[str, list[str]] = {"": []}
+    for line in found.lines:
+        if line.startswith("section "):
+            parts[line.split('"')[1]] = []
+        parts[[*parts][-1]].append(line[:80])
+    return {name: lines[1:] for name, lines in parts.items()}
+
+
+def grid(name: str, caption: str) -> list[str]:
+    return [
+        'div class="block" data-filtered',
+        f'div class="scroll" tabindex="0" role="region" aria-labelledby="{name}"'[:80],
+        'table class="sortable"',
+        f'caption id="{name}" {caption}'[:80],
+    ]
+
+
+BOLD = 'p class="note" Bold is the best figure of a column as printed, underlined the second best.'
+CAPTION = "Test figures of the configurations chosen on validation data,"
+
+
+def test_what_is_not_there_is_said_or_left_out() -> None:
+    found = page_of()
+    parts = sections(found)
+    assert [*parts] == ["", "task-1", "search", "cost-of", "failed", "provenance"]
+    links = [line.partition(" ")[2] for line in parts[""] if line.startswith("a ")]
+    assert links[0] == 'href="#task-1" Results'
+    assert len(links) == 5
+    assert parts["task-1"] == ["h2 digits", *grid("table-1", f"{CAPTION} digits"), BOLD[:80]]
+    assert [len(parts[name]) for name in ("search", "cost-of", "failed")] == [2, 2, 3]
+    words = [line for line in found.lines if 'class="missing"' in line or "Nothing" in line]
+    assert words[0].startswith('p class="missing" The journal of this sweep is not in this storage')
+    assert words[1:] == [
+        'p class="missing" The cost of these results is not known.',
+        'p class="lead" Nothing failed.',
+        'p class="missing" Single trials are known from the journal only.',
+    ]
+
+
+def test_the_arena_names_its_size_and_who_is_left_out() -> None:
+    gains = dict.fromkeys(("nll", "brier", "ece"), Interval(0.5, 0.25, 0.75))
+    standing = Standing("ts", gains, Interval(0.5, 0.5, 0.5), 10.0, 0.25)
+    arena = Arena("given", (standing,), ("one", "two"), 4, 3, {"ets": "no fit"})
+    found = page_of(several=True, arena=arena)
+    lines = sections(found)["all"]
+    assert lines[:2] == ["h2 All tasks", "h3 Arena"]
+    assert lines[3:] == [
+        *grid("arena", "Gains, wins and strengths"),
+        'p class="missing" ets is left out: no fit',
+    ]
+    (told,) = (line for line in found.lines if "Every recipe against every other on" in line)
+    assert "on 4 tasks of 2 networks, 3 splits each. Gains are over given, above 0" in told
+    assert "in points of Elo over given," in told
+
+
+@pytest.mark.parametrize("seeds_told", [False, True])
+def test_notes_below_a_table_are_of_what_it_shows(seeds_told: bool) -> None:
+    metrics = ("ece", "ece_floor")
+    table = build_table([result("ce+ts", test=seeds(0.25))], metrics)
+    bootstrap = SimpleNamespace(draws=7, drawn="90 test rows", groups=3, rows=11)
+    own = task("digits", table=table, seeds=seeds_told, bootstrap=bootstrap)
+    lines = written("tables.html", "notes", own, "ls").lines
+    starts = ["Bold is the best", "Calibrators are fitted", "ECE floor: what"]
+    starts += ["Differences from ls with 95 % intervals of 7 paired resamples of 90 test rows, in"]
+    starts[1:1] = ["Means over seeds, ±"] * seeds_told
+    assert len(lines) == len(starts)
+    assert all(f'p class="note" {start}' in line for line, start in zip(lines, starts, strict=True))
+    (gain,) = written("tables.html", "gain_note", own).lines
+    assert gain.endswith(
+        " What other seeds differ by is the ± beside a figure."
+        if seeds_told
+        else " One seed does not tell what others would differ by."
+    )
+    panel = [Figure("r", chart("rel"), "t")]
+    found = page_of(tasks=[{**own, "reliability": panel, "risk": panel}])
+    text = " ".join(found.lines)
+    assert "Drawn are 11 pixels of 3 images:" in text
+    assert (", all seeds together" in text) == (", the mean over seeds" in text) == seeds_told
+    assert "No differences" not in text
