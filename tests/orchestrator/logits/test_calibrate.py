@@ -205,7 +205,9 @@ def test_parse_rows(text, expected):
     assert parse_rows(text, 10) == slice(*expected)
 
 
-@pytest.mark.parametrize("text", ["", "5", "5:5", "6:3", "0:11", "-3:5", "a:b", "1:2:3"])
+@pytest.mark.parametrize(
+    "text", ["", "5", "5:5", "6:3", "0:11", "10:", "-3:5", "a:b", "1:2:3", ":0", "0:0", "4:0"]
+)
 def test_parse_rows_refuses_the_rest(text):
     with pytest.raises(InputError, match="rows"):
         parse_rows(text, 10)
@@ -378,6 +380,8 @@ def test_two_files_of_one_name_are_refused(npz):
     task = plan_task(read_logits(npz))
     with pytest.raises(InputError, match="different names, got net, net"):
         calibrate_table([task, task], ["ts"], ["ce"])
+    with pytest.raises(InputError, match="different names, got none"):
+        calibrate_table([], ["ts"], ["ce"])
 
 
 @pytest.fixture
@@ -487,10 +491,11 @@ def test_a_table_without_a_fitted_calibrator_is_still_written(tmp_path, npz, com
     assert json.loads((out / "table.json").read_text())[1]["ece"] is None
 
 
-def test_pieces_score_as_the_whole_does(npz, monkeypatch):
+@pytest.mark.parametrize("values", [4 * 7, 1])
+def test_pieces_score_as_the_whole_does(npz, monkeypatch, values):
     rows = read_logits(npz).rows
     whole = score(rows.logits, rows.labels, 15)
-    monkeypatch.setattr("orchestrator.logits.scoring.VALUES_AT_ONCE", 4 * 7)
+    monkeypatch.setattr("orchestrator.logits.scoring.VALUES_AT_ONCE", values)
     assert score(rows.logits, rows.labels, 15) == pytest.approx(whole, rel=1e-12)
     expected = calibration_report(logits=rows.logits, labels=rows.labels)
     assert whole == pytest.approx([expected[name] for name in ("ece", "acc", "nll")], rel=1e-12)
@@ -515,6 +520,20 @@ def test_progress_is_shown_of_what_takes_long_and_of_nothing_else(npz, monkeypat
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
     assert re.fullmatch(r"(recipe 0 of 2: uncalibrated rows · 0:00:\d\d\n)?", shown[0].getvalue())
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(600.0, 1), (0.01, 3)])
+def test_where_nobody_watches_a_line_is_printed_now_and_then(monkeypatch, seconds, lines):
+    monkeypatch.setattr("orchestrator.logits.progress.PATIENCE", 0.0)
+    monkeypatch.setattr("orchestrator.logits.progress.PLAIN_SECONDS", seconds)
+    shown = io.StringIO()
+    with shown_recipes(Console(file=shown), 2):
+        deadline = time.monotonic() + 600
+        while shown.getvalue().count("\n") < lines and time.monotonic() < deadline:
+            time.sleep(0.01)
+    found = shown.getvalue().splitlines()
+    assert all(line.startswith("recipe 0 of 2: uncalibrated rows · ") for line in found)
+    assert len(found) == 1 if seconds == 600 else len(found) >= lines
 
 
 def test_progress_begins_with_the_uncalibrated_rows(monkeypatch):

@@ -324,8 +324,12 @@ def test_views_are_the_same_on_every_device(images: np.ndarray, device: str):
 def test_wrong_arguments(images: np.ndarray):
     with pytest.raises(ValueError, match="images is float64"):
         form().batcher(images / 255)
-    with pytest.raises(ValueError, match="3 channels, expected 1"):
-        form(1).batcher(images)
+    for kind in (np.int8, np.uint16, np.bool_):
+        with pytest.raises(ValueError, match=f"images is {np.dtype(kind)} "):
+            form().batcher(images.astype(kind))
+    for given, expected in ((3, 1), (1, 3), (2, 3)):
+        with pytest.raises(ValueError, match=f"{given} channels, expected {expected}"):
+            form(expected).batcher(images[..., :given])
     check_images("x", np.zeros((1, 1, 1, 4), np.uint8))
     for shape in ((1, 1, 1, 5), (0, 1, 1, 1), (1, 1, 0, 1), (1, 1, 1)):
         with pytest.raises(ValueError, match=r"x has shape .*, allowed is \(N, H, W, C\)"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,127 @@ def test_a_set_of_an_hdf5_file(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:600])
     with pytest.raises(InputError, match=r"arena\.h5: cannot be read as HDF5"):
         read_logits(path)
+
+
+Parts = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def write_parts(path: Path, parts: Parts) -> str:
+    """Write the parts ``fit`` and ``test``, scores and labels each, in the format of an ending."""
+    if path.suffix == ".npz":
+        arrays = {f"probs_{part}": scores for part, (scores, _) in parts.items()}
+        write(path, **arrays, **{f"labels_{part}": labels for part, (_, labels) in parts.items()})
+        return str(path)
+    if path.suffix == ".p":
+        path.write_bytes(pickle.dumps((parts["fit"], parts["test"])))
+        return str(path)
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        for part, (scores, labels) in parts.items():
+            name = {"fit": "cal", "test": "test"}[part]
+            file[f"cifar/vit/probas_{name}"], file[f"cifar/vit/labels_{name}"] = scores, labels
+    return f"{path}:cifar/vit"
+
+
+FAULTS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], tuple[Any, Any]], str]] = {
+    "other classes": (
+        lambda scores, labels: (np.pad(scores, ((0, 0), (0, 1))), labels),
+        "{} classes to fit on, {} to test on; they must agree",
+    ),
+    "no row": (lambda scores, labels: (scores[:0], labels[:0]), r"shape \(0, 3\), expected \(N, K"),
+    "one class": (
+        lambda scores, labels: (scores[:, :1] * 0 + 1, labels * 0),
+        r"shape \(5, 1\), expected \(N, K",
+    ),
+    "a label less": (lambda scores, labels: (scores, labels[:-1]), r"labels: shape \(4,\), expect"),
+    "a label too high": (
+        lambda scores, labels: (scores, labels + np.array([0, 0, 0, 3, 0])),
+        "labels: 3 in row 3, allowed are 0 to 2",
+    ),
+    "a label too low": (
+        lambda scores, labels: (scores, labels - np.array([0, 0, 0, 0, 2])),
+        "labels: -1 in row 4, allowed are 0 to 2",
+    ),
+    "labels from 1": (
+        lambda scores, labels: (scores, labels + 1),
+        "labels: 3 in row [02], allowed are 0 to 2",
+    ),
+    "labels that are no whole numbers": (
+        lambda scores, labels: (scores, labels / 1),
+        "labels: expected an array of whole numbers, found float64",
+    ),
+    "labels of classes": (
+        lambda scores, labels: (scores, np.eye(3, dtype=int)[labels]),
+        r"labels: shape \(5, 3\), expected \(5,\)",
+    ),
+    "whole numbers": (
+        lambda scores, labels: (np.eye(3, dtype=int)[labels], labels),
+        "probabilities: expected floating values",
+    ),
+    "a sum of 2": (
+        lambda scores, labels: (scores * np.array([[1], [1], [1], [1], [2]]), labels),
+        "row 4 is no set of probabilities: sum 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", [".npz", ".p", ".h5"])
+def test_what_is_wrong_in_either_part_is_told_of_every_format(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
+    scores = np.random.default_rng(0).dirichlet([1, 1, 1], 10)
+    good: Parts = {
+        "fit": (scores[:5], np.array([0, 1, 2, 0, 1])),
+        "test": (scores[5:], np.array([2, 1, 2, 0, 1])),
+    }
+    address = write_parts(tmp_path / f"good{ending}", good)
+    file = read_logits(address, "probs")
+    assert file.fit is not None
+    for rows, (given, labels) in zip((file.fit, file.rows), good.values(), strict=True):
+        np.testing.assert_allclose(rows.logits, np.log(given))
+        assert rows.labels.tolist() == labels.tolist()
+    for number, (fault, (spoil, text)) in enumerate(FAULTS.items()):
+        for part in good:
+            path = tmp_path / f"{part}{number}{ending}"
+            address = write_parts(path, {**good, part: spoil(*good[part])})
+            told = text.format(*((4, 3) if part == "fit" else (3, 4)))
+            with pytest.raises(InputError, match=told) as caught:
+                read_logits(address, "probs")
+            assert str(path) in str(caught.value), (fault, part)
+            assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("ending", [".npz", ".p", ".h5"])
+def test_a_file_of_two_parts_is_fitted_on_one_and_tested_on_the_other(
+    ending: str, tmp_path: Path
+) -> None:
+    scores = np.random.default_rng(0).dirichlet([1, 1, 1], 16)
+    labels = np.arange(16) % 3
+    parts = {"fit": (scores[:11], labels[:11]), "test": (scores[11:], labels[11:])}
+    path = tmp_path / f"a{ending}"
+    name, settings = f"logits:{write_parts(path, parts)}", {"kind": "probs"}
+    reader = find_reader(name, "unused", settings)
+    assert reader.check().detail == f"{name.removeprefix('logits:')}: 16 rows, 3 classes"
+    assert reader.test_paths() == reader.files() == [path]
+    data = prepare(name, "unused", SplitSpec("all", seed=3), tmp_path / "d", settings=settings)
+    assert data.counts == {"train": 0, "validation": 11, "test": 5}
+    held, judged, told = data.search().validation, data.test(), reader.labels()
+    np.testing.assert_allclose(held.values, np.log(scores[:11]), rtol=1e-6)
+    np.testing.assert_allclose(judged.values, np.log(scores[11:]), rtol=1e-6)
+    for rows, expected, found in zip((held, judged), (labels[:11], labels[11:]), told, strict=True):
+        assert rows.labels.tolist() == found.tolist() == expected.tolist()
+    before = reader.signature()
+    path.write_bytes(path.read_bytes() + b"\n")
+    assert reader.signature() != before
+
+
+def test_a_logit_that_single_precision_cannot_hold_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.npz", logits=[[0.0, 1e39], [3e38, 0.0]], labels=[0, 1])
+    assert len(read_logits(path).rows) == 2
+    with pytest.raises(InputError, match=r"a\.npz: a logit does not fit into float32"):
+        read_source(f"logits:{path}", "unused")
+    assert not find_reader(f"logits:{path}", "unused").check().present
 
 
 def test_logits_are_rows_of_a_data_set(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,10 @@ from trainables.data import (
 from trainables.data import _rows as rows_module
 from trainables.data import _stored as stored_module
 from trainables.data import imagenet as imagenet_module
-from trainables.data._files import ListedReader
+from trainables.data._files import ImageFiles, ListedReader
+from trainables.data._masked_files import MaskedFiles
 from trainables.data._prepare import raw_test_paths
+from trainables.data._rows import Rows, fingerprint
 from trainables.data.cub200 import Cub200Reader
 from trainables.data.tiny_imagenet import TinyImageNetReader
 
@@ -178,6 +181,34 @@ def test_fingerprint_and_key_follow_every_file(cub200: Path) -> None:
     assert len({first.key, second.key, third.key}) == 3
 
 
+def test_the_fingerprint_of_files_follows_all_that_is_read_of_them(tmp_path: Path) -> None:
+    names = ("a", "b", "c")
+    for name, content in zip(names, (b"12", b"3", b"12"), strict=True):
+        (tmp_path / name).write_bytes(content)
+    a, b, c = (tmp_path / name for name in names)
+    plain = ImageFiles([a, b], np.array([0, 1]), (4, 6))
+    assert fingerprint(plain) == fingerprint(replace(plain, paths=[c, b]))
+    others: list[Rows] = [
+        *(replace(plain, size=(6, 4)), replace(plain, resize=(4, 6)), replace(plain, resize=(4,))),
+        *(replace(plain, labels=np.array([0, 0])), replace(plain, paths=[b, a])),
+        plain.take(np.array([1, 0])),
+        *(plain.take(np.array([0])), plain.take(np.array([], np.int64))),
+    ]
+    masked = MaskedFiles([(a, b)], (4, 6), 2)
+    others += [masked, replace(masked, size=(6, 4)), replace(masked, pairs=[(b, a)])]
+    others += [replace(masked, pairs=[(a, b), (a, b)]), replace(masked, pairs=[])]
+    found = {fingerprint(plain), *map(fingerprint, others)}
+    # As many bytes in all, but of other files.
+    a.write_bytes(b"1")
+    b.write_bytes(b"23")
+    found |= {fingerprint(plain), fingerprint(masked)}
+    assert len(found) == 1 + len(others) + 2
+    a.unlink()
+    for rows in (plain, masked):
+        with pytest.raises(InputError, match=f"{a} cannot be read: No such file"):
+            fingerprint(rows)
+
+
 READERS = {
     "tiny-imagenet": "tiny-imagenet-200/train/n01629819/images/n01629819_3.JPEG",
     "imagenet": "imagenet/train/n01629819/train_3.JPEG",
@@ -205,6 +236,21 @@ def test_other_modes_become_rgb(miniature: tuple[str, Path, Path], mode: str) ->
     assert pixels.shape == (1, *train.shape)
     # The centre of a coarse image has about its colours.
     np.testing.assert_allclose(pixels[0].mean((0, 1)), expected, atol=30)
+
+
+def test_every_list_and_image_is_in_the_signature(miniature: tuple[str, Path, Path]) -> None:
+    name, root, _ = miniature
+    reader = find_reader(name, root)
+    source = read_source(name, root, download=False)
+    assert isinstance(reader, ListedReader)
+    images = [path for part in (source.train, source.test) for path in part.paths]
+    seen = {reader.signature()}
+    for path in (*(reader.path / each for each in reader.lists), *images):
+        path.write_bytes(path.read_bytes() + b"\n")
+        seen.add(reader.signature())
+    assert len(seen) == 1 + len(reader.lists) + len(images)
+    images[0].unlink()
+    assert reader.signature() not in seen
 
 
 def _truncate(path: Path) -> None:
@@ -375,6 +421,19 @@ LAYOUT_FAULTS = {
         "cub200",
         lambda root: (root / "CUB_200_2011/classes.txt").write_text("0 a\n1 b\n2 c\n"),
         "classes.txt does not number its classes from 1",
+    ),
+    "imagenet, class folder in val alone": (
+        "imagenet",
+        lambda root: shutil.copytree(root / f"imagenet/val/{WNIDS[0]}", root / "imagenet/val/n1"),
+        "train has no class folder 'n1'",
+    ),
+    "cub, class without training images": (
+        "cub200",
+        lambda root: [
+            _edit("CUB_200_2011/train_test_split.txt", f"\n{number} 1\n", f"\n{number} 0\n")(root)
+            for number in (11, 13, 15)
+        ],
+        "class '003.Sooty_Albatross' has no training image",
     ),
     "cub, class without test images": (
         "cub200",

@@ -136,6 +136,31 @@ def test_small_images_are_seen_at_their_own_size(tmp_path: Path) -> None:
         assert images.shape == (1, 3, *masks.shape[1:])
 
 
+@pytest.mark.parametrize(("shown", "classes"), [(0, 2), (1, 2), (2, 3), (7, 8)])
+@pytest.mark.parametrize("mode", ["L", "P"])
+def test_without_names_classes_are_numbers_up_to_the_highest_that_is_shown(
+    shown: int, classes: int, mode: str, tmp_path: Path
+) -> None:
+    write(tmp_path, train=4, val=2, test=2)
+    for path in (tmp_path / "SegmentationClass").iterdir():
+        mask = np.array(Image.open(path))
+        mask[mask == 2] = shown if path.stem == "train3" else 0
+        Image.fromarray(mask).convert(mode).save(path)
+    data = prepared(tmp_path)
+    assert data.info.classes == tuple(map(str, range(classes)))
+    assert set(np.unique(data.search().train.values[..., 3])) >= {0, shown, VOID}
+
+
+def test_masks_of_two_classes_may_be_black_and_white(tmp_path: Path) -> None:
+    write(tmp_path, train=4, val=2, test=2)
+    for path in (tmp_path / "SegmentationClass").iterdir():
+        Image.fromarray(np.asarray(Image.open(path)) == 2).save(path)
+    data = prepared(tmp_path)
+    assert data.info.classes == ("0", "1")
+    masks = data.search().train.values[0, :10, :, 3]
+    np.testing.assert_array_equal(masks[1:], np.repeat([[0] * 7 + [1] * 7], 9, axis=0))
+
+
 def test_a_test_image_may_be_the_largest(tmp_path: Path) -> None:
     write(tmp_path, train=3, val=2, test=2)
     for place, ending, mode in (("JPEGImages", "jpg", "RGB"), ("SegmentationClass", "png", "L")):

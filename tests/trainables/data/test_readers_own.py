@@ -91,6 +91,34 @@ NPZ_FAULTS = {
     ),
     "too few names": (lambda a: a.update(classes=np.array(["a", "b"])), "y_train holds 2"),
     "same names": (lambda a: a.update(classes=np.array(list("abca"))), "different names"),
+    "names in a column": (
+        lambda a: a.update(classes=np.array([["a"], ["b"], ["c"], ["d"]])),
+        "classes is <U1 (4, 1), allowed are strings (K,)",
+    ),
+    "one text for all names": (
+        lambda a: a.update(classes=np.array("abcd")),
+        "classes is <U4 (), allowed are strings (K,)",
+    ),
+    "signed images": (
+        _set("x_train", lambda x: (x // 2).astype(np.int8)),
+        "x_train is int8 (40, 6, 6, 3), allowed is uint8",
+    ),
+    "five channels": (
+        _set("x_train", lambda x: x[..., [0, 1, 2, 0, 1]]),
+        "x_train has shape (40, 6, 6, 5)",
+    ),
+    "other channels": (
+        _set("x_test", lambda x: x[..., :1]),
+        "x_test has images of shape (6, 6, 1), x_train of (6, 6, 3)",
+    ),
+    "labels in two columns": (
+        _set("y_test", lambda y: np.stack((y, y), axis=1)),
+        "y_test has shape (8, 2), allowed is (N,)",
+    ),
+    "one label more": (
+        _set("y_test", lambda y: np.append(y, 0)),
+        "x_test has 8 images but y_test 9 labels",
+    ),
     "names not text": (lambda a: a.update(classes=np.arange(4)), "classes is int64"),
     "one class": (
         lambda a: a.update(y_train=a["y_train"] * 0, y_test=a["y_test"] * 0),
@@ -159,10 +187,24 @@ def _convert(path: Path, mode: str) -> None:
     Image.open(path).convert(mode).save(path)
 
 
-def test_folder_of_grey_images_stays_grey(folder: Path):
-    for path in folder.rglob("*.png"):
-        _convert(path, "L")
-    assert read_source(f"folder:{folder}", "unused").train.values.shape == (12, 5, 7, 1)
+@pytest.mark.parametrize(
+    ("modes", "channels"),
+    [("L", 1), ("1", 1), ("L1", 1), ("P", 3), (["LA"], 3), (["L", "LA"], 3), ("LP", 3)],
+)
+def test_only_what_is_grey_and_opaque_all_over_stays_grey(
+    folder: Path, modes: str | list[str], channels: int
+):
+    paths = sorted(folder.rglob("*.png"))
+    for number, path in enumerate(paths):
+        _convert(path, modes[number % len(modes)])
+    source = read_source(f"folder:{folder}", "unused")
+    assert source.info.inputs.channels == channels
+    pixels = [
+        np.asarray(Image.open(path).convert("L" if channels == 1 else "RGB")) for path in paths
+    ]
+    stacked = np.stack(pixels).reshape(16, 5, 7, channels)
+    np.testing.assert_array_equal(source.test.values, stacked[:4])
+    np.testing.assert_array_equal(source.train.values, stacked[4:])
 
 
 def test_folder_passes_over_what_is_hidden_or_no_image(folder: Path):
@@ -237,6 +279,10 @@ FOLDER_FAULTS = {
         lambda f: _write_numbers(f / "train/dog/1.tif", np.float32),
         "train/dog/1.tif has image mode F, allowed is 8 bits",
     ),
+    "two bytes, the higher first": (
+        lambda f: Image.new("I;16B", (7, 5)).save(f / "train/dog/6.tif"),
+        "train/dog/6.tif has image mode I;16B, allowed is 8 bits",
+    ),
     "wrong mode": (lambda f: _write_deep(f / "train/dog/1.png"), "train/dog/1.png has image mode"),
     "truncated": (lambda f: _shorten(f / "test/cat/1.png"), "test/cat/1.png cannot be read"),
     "no image": (lambda f: (f / "test/cat/1.png").write_text("?"), "test/cat/1.png cannot be read"),
@@ -296,7 +342,11 @@ def labels_of(folder: Path) -> tuple[list[int], list[int] | None]:
 def test_classes_directly_below_are_one_part(folder: Path):
     parted = read_source(f"folder:{folder}", "unused")
     assert labels_of(folder) == (parted.train.labels.tolist(), parted.test.labels.tolist())
+    reader = find_reader(f"folder:{folder}", "unused")
+    assert reader.test_paths() == [folder / "test"]
     lay_flat(folder)
+    # Any image may be a test image.
+    assert reader.test_paths() == [folder / "cat", folder / "dog"]
     flat = read_source(f"folder:{folder}", "unused")
     assert flat.test is None
     assert flat.info.classes == ("cat", "dog")

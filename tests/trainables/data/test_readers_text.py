@@ -24,6 +24,7 @@ from trainables.data import (
     read_source,
 )
 from trainables.data import _texts as texts_module
+from trainables.data._rows import fingerprint
 from trainables.data._texts import LabelledTexts, Texts, words_of
 from trainables.models import build_model
 
@@ -191,6 +192,28 @@ def test_equally_frequent_words_are_taken_in_alphabetical_order() -> None:
     texts = LabelledTexts(["d b c", "b c a", "a e"], np.arange(3))
     assert Texts(vocabulary=4).fitted(texts).words == ("a", "b", "c", "d")
     assert Texts().fitted(LabelledTexts(["?"], np.zeros(1, np.int64))).length == 1
+
+
+def test_the_fingerprint_of_texts_follows_where_each_ends_and_its_label() -> None:
+    texts = (["ab", "c"], ["a", "bc"], ["abc", ""], ["c", "ab"], ["ab", "c "], ["ab"], ["ab", "ç"])
+    rows = [LabelledTexts(its, np.arange(len(its))) for its in texts]
+    rows += [LabelledTexts(["ab", "c"], np.array([0, 0]))]
+    assert len(set(map(fingerprint, rows))) == len(rows)
+    again = LabelledTexts(["c", "ab"], np.array([1, 0])).take(np.array([1, 0]))
+    assert fingerprint(again) == fingerprint(rows[0])
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_every_file_of_a_folder_of_texts_is_in_the_signature(tmp_path: Path, part: str) -> None:
+    for place in ("train/a", "train/b", "test/a", "test/b"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "1.txt").write_text("one")
+    reader = find_reader(f"text:{tmp_path}", "unused")
+    seen = {reader.signature()}
+    for path in (tmp_path / part / "a" / "1.txt", tmp_path / part / "b" / "2.txt"):
+        path.write_text("other words")
+        seen.add(reader.signature())
+    assert len(seen) == 3
 
 
 def test_rows_hold_numbers_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,7 +403,14 @@ def test_a_wrong_setting_is_named(inputs: dict[str, object], text: str) -> None:
         find_reader("digits", "unused", {"length": 3})
 
 
-GLOVE = ("cats 1 2 3", "dogs -1 0.5 0", "of 4 5 6", ". . . 7 8 9", "unseen 1 1 1")
+GLOVE = (
+    "cats 1 2 3",
+    "dogs -1 0.5 0",
+    "of 4 5 6",
+    ". . . 7 8 9",
+    "of you@x.org 7 8 9",
+    "unseen 1 1 1",
+)
 
 
 def test_vectors_are_read_from_a_text_file(write: Write, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -256,6 +257,44 @@ def test_other_class_names_are_refused(make_task: MakeTask) -> None:
 def need_library() -> None:
     pytest.importorskip(
         "imagecorruptions", reason="OpenCV finds no libGL on this system", exc_type=ImportError
+    )
+
+
+def test_each_image_is_corrupted_by_draws_of_its_own_wherever_blocks_end(
+    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library stands in that says what it was asked for, and draws as the true one does."""
+    from trainables.data.suites import generated_c
+
+    def corrupt(image: np.ndarray, severity: int, name: str, seed: int | None = None) -> np.ndarray:
+        own = seed is not None
+        assert own == (name in ("impulse_noise", "glass_blur"))
+        said = image.copy()
+        said[0, 0] = (severity, CORRUPTIONS.index(name), own)
+        said[0, 1] = np.frombuffer(np.uint32(seed).tobytes()[:3], np.uint8) if own else 0
+        said[0, 2] = np.random.randint(0, 256, 3)
+        return said
+
+    monkeypatch.setitem(sys.modules, "imagecorruptions", SimpleNamespace(corrupt=corrupt))
+    images = make_task().test().values
+    drawn: set[tuple[int, ...]] = set()
+    for number, corruption in enumerate(CORRUPTIONS[:5]):
+        whole = generated_c._block(images, corruption, 2, 0)
+        np.testing.assert_array_equal(whole[:, 1:], images[:, 1:])
+        np.testing.assert_array_equal(generated_c._block(images[7:], corruption, 2, 7), whole[7:])
+        other = generated_c._block(images, corruption, 3, 0)
+        assert whole[:, 0, 0, :2].tolist() == [[2, number]] * ROWS
+        assert other[:, 0, 0, :2].tolist() == [[3, number]] * ROWS
+        for made in (whole, other):
+            drawn |= {tuple(said) for said in made[:, 0, 2].tolist()}
+            seeds = {tuple(said) for said in made[:, 0, 1].tolist()}
+            assert len(seeds) == (ROWS if made[0, 0, 0, 2] else 1)
+    assert len(drawn) == 5 * 2 * ROWS
+    state = np.random.get_state()[1].copy()
+    parts = list(generated_c._corrupted(images, "fog"))
+    np.testing.assert_array_equal(np.random.get_state()[1], state)
+    np.testing.assert_array_equal(
+        np.concatenate(parts)[:, 0, 0, 0], np.repeat(np.arange(1, 6), ROWS)
     )
 
 
