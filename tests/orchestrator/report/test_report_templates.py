@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.report._chart import Axis, Chart, Figure
+from orchestrator.report._maps import Maps
 from orchestrator.report._page import environment
 from orchestrator.report._records import Failure, Run
 from orchestrator.report._tasks import Shift
@@ -281,6 +282,11 @@ def test_every_kind_of_mark_is_drawn_at_its_place_in_its_colour() -> None:
 # The page
 
 
+def study(name: str, **fields: Any) -> dict[str, Any]:
+    empty = {"slices": [], "fronts": [], "curves": [], "importance": [], "scored": 3, "left": 0}
+    return {"name": name, "text": f"text of {name}", **empty, **fields}
+
+
 def task(name: str, **fields: Any) -> dict[str, Any]:
     table = build_table(RESULTS[:1], ("acc", "ece"))
     empty = dict.fromkeys(("lead", "further", "scatter", "reliability", "risk", "maps"), ())
@@ -324,8 +330,131 @@ def grid(name: str, caption: str) -> list[str]:
     ]
 
 
+def drawing(title: str, label: str) -> list[str]:
+    start = ['div class="figures"', "figure", f"figcaption {title}"]
+    return [*start, f'svg width="10" height="20" role="img" aria-label="{label}"']
+
+
 BOLD = 'p class="note" Bold is the best figure of a column as printed, underlined the second best.'
 CAPTION = "Test figures of the configurations chosen on validation data,"
+SEARCHED = [Figure("one", chart("slice"))]
+
+
+def test_every_section_is_named_and_filled() -> None:
+    other = ("Other", build_table(RESULTS[:1], ("nll",)))
+    first = task(
+        "first",
+        **{"lead": ["Lead 1", "Lead 2"], "further": [other], "seeds": True, "left": 3},
+        **{"gained": build_table(RESULTS[:1], ("ece",)), "absent": {"fl": "gone"}},
+        **{"scatter": [chart("wide"), chart("narrow")], "maps": [Maps("ce", "data:m")]},
+        **{"reliability": [Figure("r", chart("rel"), "t")]},
+        **{"risk": [Figure("k", chart("risk"), "area")]},
+    )
+    found = page_of(
+        several=True,
+        overviews=[build_table(RESULTS, (metric,)) for metric in ("ece", "acc")],
+        **{"diagram": "data:x", "no_ranks": "no ranks", "no_arena": "no arena"},
+        **{"tasks": [first, task("second", problem="damaged")], "journal": True},
+        **{"retention": SEARCHED, "computed": "Computed.", "costs": {("first", "ce"): 1.0}},
+        **{
+            "failures": [Failure("ce", "first", "w", "r")],
+            "facts": [("Sweep", "x"), ("Code", "y")],
+        },
+        **{"runs": [Run("ce", "first", 1, "t", "r", "p")], "spec": "name: x"},
+    )
+    parts = sections(found)
+    names = ["", "all", "task-1", "task-2", "search", "sparsity", "cost-of", "failed", "provenance"]
+    assert [*parts] == names
+    links = {line.split('"')[1]: line.split("> ")[-1] for line in parts[""] if line[:2] == "a "}
+    assert [*links] == [f"#{name}" for name in names[1:]]
+    titles = [
+        "All tasks",
+        "first",
+        "second",
+        "Search",
+        "Sparsity",
+        "Cost",
+        "Failures",
+        "Provenance",
+    ]
+    assert [link.rpartition('"')[2].strip() for link in links.values()] == titles
+    assert {"h1 a & b", "title a & b · calsweep report", 'p class="summary" 1 recipe'} <= {
+        *parts[""]
+    }
+    assert parts["all"] == [
+        "h2 All tasks",
+        *grid("all-ece", "Test ECE % ↓ on every task"),
+        *grid("all-acc", "Test Acc % ↑ on every task"),
+        'figure class="diagram scroll" tabindex="0"',
+        'img src="data:x" alt="Critical-difference diagram of average ranks by ECE"',
+        'p class="note" no ranks',
+        'p class="note" no arena',
+    ]
+    panel = [
+        'div class="block" data-filtered',
+        'div class="panels"',
+        "figure data-item",
+        "figcaption",
+    ]
+    svg = 'svg width="10" height="20" role="img" aria-label='
+    assert [line for line in parts["task-1"] if 'class="explain"' not in line] == [
+        "h2 first",
+        *('p class="lead" Lead 1', 'p class="lead" Lead 2'),
+        *grid("table-1", f"{CAPTION} first"),
+        BOLD[:80],
+        'p class="note" Means over seeds, ± sample standard deviation.',
+        *grid("more-1-1", "Other, first"),
+        *grid("gain-1", "What the searches brought over the published defaults, first"),
+        'p class="note" The chosen trial against the study’s first one, which had the publishe',
+        'p class="missing" No differences: ce has no predictions here',
+        'p class="missing" fl: no diagrams and no interval: gone',
+        'p class="missing" 3 more columns of other test sets: calsweep table --metrics',
+        "h3 Accuracy against calibration error",
+        *('figure class="wide"', f'{svg}"wide" class="scatter"'),
+        *('figure class="narrow" aria-hidden="true"', f'{svg}"narrow" class="scatter"'),
+        'p class="legend"',
+        'span class="key train" method alone',
+        'span class="key refine" refined',
+        'span class="key calibrate" calibrated',
+        'span class="key ring" ce',
+        "h3 Reliability",
+        'span class="ink over" too confident , one above it',
+        'span class="ink under" not confident enough ; in the grey boxes 95 % of dots would lie by'[
+            :80
+        ],
+        *(*panel, "strong r", "small t", f'{svg}"rel" class="panel"'),
+        "h3 Risk and coverage",
+        *(*panel, "strong k", "small area", f'{svg}"risk" class="panel"'),
+        "h3 Where it is wrong",
+        *('div class="maps"', "figure", "figcaption ce"),
+        'img src="data:m" alt="ce: image, confidence and errors of test images"',
+    ]
+    explained = [line for line in found.lines if 'class="explain"' in line]
+    assert ", in 15 bins, all seeds together." in explained[1]
+    assert ", the mean over seeds; in grey the curve of ce." in explained[2]
+    assert parts["task-2"] == [
+        "h2 second",
+        *grid("table-2", f"{CAPTION} second"),
+        BOLD[:80],
+        'p class="missing" No diagrams and no intervals: damaged',
+    ]
+    assert parts["sparsity"][3:] == drawing("one", "slice")
+    note = "What came from the store counts what it cost when it was first computed."
+    assert parts["cost-of"] == [
+        *("h2 Cost", 'p class="lead" Computed.'),
+        *grid("cost", "Seconds to compute the chosen configuration, all its stages, the mean"),
+        f'p class="note" {note}'[:80],
+    ]
+    failed = grid("failures", "Trials and studies that failed or did not end")
+    assert parts["failed"] == ["h2 What failed", *failed]
+    assert parts["provenance"][:-3] == [
+        *("h2 Provenance", 'dl class="facts"', "div", "dt Sweep", "dd x", "div", "dt Code", "dd y"),
+        *("details", "summary", "h3 Runs", "small 1", *grid("runs", "The runs behind the figures")),
+        *("details", "summary", "h3 Sweep file"),
+        'div class="scroll" tabindex="0" role="region" aria-label="Sweep file"',
+        "pre name: x",
+    ]
+    assert "p Made by calsweep 9.9. The page holds" in parts["provenance"][-2]
 
 
 def test_what_is_not_there_is_said_or_left_out() -> None:
@@ -344,6 +473,48 @@ def test_what_is_not_there_is_said_or_left_out() -> None:
         'p class="lead" Nothing failed.',
         'p class="missing" Single trials are known from the journal only.',
     ]
+
+
+def test_studies_are_shown_as_far_as_there_is_something_to_draw() -> None:
+    shares = [("gamma", 0.75), ("width", 0.25)]
+    studies = [
+        study("s1", slices=SEARCHED, importance=shares, fronts=SEARCHED, scored=12, left=2),
+        study("s2", curves=SEARCHED),
+        study("s3", slices=SEARCHED),
+        study("s4"),
+        study("s5", scored=0),
+        study("s6", slices=SEARCHED, scored=10),
+    ]
+    lines = sections(page_of(studies=studies, journal=True))["search"]
+    starts = [place for place, line in enumerate(lines) if line == "details"]
+    ends = [*starts[1:], len(lines)]
+    parts = [lines[start:end] for start, end in zip(starts, ends, strict=True)]
+    assert lines[0] == "h2 Search"
+    assert lines[3:5] == [
+        'p class="controls" hidden',
+        'button type="button" data-open="search" Open all studies',
+    ]
+    assert parts[0] == [
+        *("details", "summary", "h3 s1", "small text of s1", "h4 Importance", 'dl class="bars"'),
+        *("div", "dt gamma", "dd", 'span class="bar" style="width:52.5%" 75 %'),
+        *("div", "dt width", "dd", 'span class="bar" style="width:17.5%" 25 %'),
+        'p class="note" Share of the objective\'s variance (fANOVA, 12 trials).',
+        *("h4 Objective by parameter", *drawing("one", "slice")),
+        *("h4 Pareto front", parts[0][19], *drawing("one", "slice")),
+        'p class="note" Curves of the 16 best trials; 2 are left out.',
+    ]
+    few = 'p class="note" 3 trials are too few to tell importance; 10 are needed.'
+    curves = ["h4 Learning curves", *drawing("one", "slice")]
+    slices = ["h4 Objective by parameter", *drawing("one", "slice")]
+    assert parts[1] == ["details", "summary", "h3 s2", "small text of s2", *curves]
+    assert parts[2] == ["details", "summary", "h3 s3", "small text of s3", few, *slices]
+    even = 'p class="note" These trials do not tell which parameter is important.'
+    assert parts[3][:-1] == ["details", "summary", "h3 s6", "small text of s6", even, *slices]
+    assert parts[3][-1] == (
+        'p class="note" Nothing to draw, one configuration and no epochs: s4, s5.'
+    )
+    alone = sections(page_of(studies=studies[3:5], journal=True))["search"]
+    assert alone == ["h2 Search", parts[3][-1]]
 
 
 def test_the_arena_names_its_size_and_who_is_left_out() -> None:
