@@ -79,6 +79,18 @@ def test_a_device_that_does_a_training_step_and_one_that_never_answers(monkeypat
     assert _doctor._step("cpu") == "did no training step within 0.01 seconds"
 
 
+@pytest.mark.parametrize(
+    ("told", "fault"),
+    [("echo first >&2; echo last >&2;", "last"), ("", "the process ended with code 3")],
+)
+def test_a_device_is_blamed_with_the_last_words_of_the_step(monkeypatch, tmp_path, told, fault):
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{told} exit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(_doctor.sys, "executable", str(program))
+    assert _doctor._step("cuda:0") == fault
+
+
 def test_a_library_that_is_missing_is_to_be_installed(calsweep, no_ray, monkeypatch):
     versions = {"torch": "2.11", "ray": "not installed", "mlflow": "not installed"}
     monkeypatch.setattr("orchestrator.storage.provenance.library_versions", lambda: versions)

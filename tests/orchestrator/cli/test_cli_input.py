@@ -47,6 +47,9 @@ WRONG = {
     "folder without a journal": (["sync", "."], "journal.jsonl is no sweep's journal"),
     "logits of nothing": (["calibrate", "absent.npz"], "absent.npz: no such file"),
     "calibrator of nothing": (["apply", "absent", "absent.npz"], "absent"),
+    "no .npz": (["apply", "a", "b.npz", "--out", "c.csv"], "c.csv: ending '.csv', allowed is .npz"),
+    "claim": (["claims", "a", "--claim", "none"], "--claim 'none' is not one of: "),
+    "two things after a figure": (["table", "--gain", "--baseline", "ce"], "exclude each other"),
 }
 
 

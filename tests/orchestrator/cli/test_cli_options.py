@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.cli import _replay
+from orchestrator.cli import _doctor, _replay
+from orchestrator.cli._claims import _chosen
 from orchestrator.replay import ReplaySettings
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage
@@ -195,6 +196,11 @@ def test_claims(
     plain = asked(place, "claims", "a")
     assert (plain["draws"], plain["seed"]) == (2000, 0)
     assert [uri for uri, _ in sweeps] == [URI, URI, default_uri(empty_folder)]
+
+
+def test_a_claim_that_is_asked_for_twice_is_judged_once() -> None:
+    names = ["mbls-beats-ls", "mbls-beats-ce", "mbls-beats-ls"]
+    assert [claim.name for claim in _chosen(names)] == names[:2]
 
 
 def test_ranks(asked: Callable[..., Asked], sweeps: list[tuple[str, str]]) -> None:
@@ -440,3 +446,17 @@ def test_arena(asked: Callable[..., Asked], night: Path) -> None:
     found = asked(place, "arena", night, "--processes", 3)
     assert (found["spec"].name, found["workers"]) == ("night", 3)
     assert asked(place, "arena", night)["workers"] is None
+
+
+def test_doctor(
+    asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch, empty_folder: Path
+) -> None:
+    monkeypatch.setattr(_doctor, "_ray", lambda: _doctor.Finding("Ray", "not asked"))
+    monkeypatch.setattr("orchestrator.tracking.check_login", lambda uri, seconds: None)
+    ping, reader = "orchestrator.tracking.ping", "trainables.data.find_reader"
+    assert asked(ping, "doctor", "--tracking-uri", URI)["uri"] == URI
+    kept = f"sqlite:///{empty_folder / 'kept'}/"
+    assert asked(ping, "doctor", "--storage", "kept")["uri"].startswith(kept)
+    monkeypatch.setattr(ping, lambda uri, seconds: (True, "there"))
+    for words, place in (((), "data"), (("--data-root", "other"), "other")):
+        assert asked(reader, "doctor", *words)["root"] == Path(place)

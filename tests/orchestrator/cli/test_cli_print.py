@@ -23,6 +23,7 @@ from orchestrator.sweep.spec import parse_sweep
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.make import render
 from orchestrator.tracking import BestConfig
+from trainables.common.errors import InputError
 
 SWEEP = """
 name: night
@@ -200,6 +201,13 @@ def test_a_sweep_ends_with_its_table_and_places(capsys, outcome, status, code):
     folder, table = SweepFolder.of(outcome.spec), build_table(outcome.results)
     for ending, name in {"md": "markdown", "csv": "csv", "tex": "latex", "html": "html"}.items():
         assert folder.table(ending).read_text() == render(table, name)
+
+
+def test_tables_that_cannot_be_written_are_named(outcome):
+    path = SweepFolder.of(outcome.spec).table("tex")
+    path.mkdir()
+    with pytest.raises(InputError, match=f"{path} cannot be written: "):
+        show_outcome(outcome)
 
 
 def test_a_place_elsewhere_is_told_in_full(empty_folder):

@@ -100,6 +100,12 @@ def test_the_best_ones_are_numbered(best, empty_folder):
     assert margins == [7.0, 8.0]
 
 
+def test_several_that_are_asked_for_are_a_list_even_of_one(ask):
+    words = ("best", "--task", TASK, "--recipe", "ce", "--format", "json")
+    one, several = (json.loads(ask(*words, "--top", top).out) for top in (1, 2))
+    assert several == [one]
+
+
 @pytest.mark.parametrize("out", ["file/inside", "/"])
 def test_a_place_that_cannot_be_written_is_named(best, empty_folder, out):
     (empty_folder / "file").write_text("")

@@ -79,6 +79,15 @@ def test_a_later_process_of_the_same_number_is_not_the_owner(tmp_path: Path) -> 
         assert gone
 
 
+def test_a_process_that_is_no_more_holds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    owner(path, pid=ended.pid, began=time.time())
+    with held_lock(path) as gone:
+        assert gone.startswith(f"process {ended.pid} on ")
+
+
 def test_an_owner_before_the_machine_was_started_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     owner(path, boot="another")

@@ -162,6 +162,8 @@ def test_history_holds_the_series_asked_for_and_marks_their_alarms(
     error = capsys.readouterr().err
     assert f"no cell 'fl on e'; there are 15, such as 'ce on {TASK}: acc'" in error
     assert main(["nightly", "history", file, "--cell", "fl"]) == 2
+    assert main(["nightly", "history", file, "--out", file]) == 2
+    assert f"--out {file}: cannot be written: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["history", "accept"])
