@@ -405,7 +405,7 @@ def test_every_section_is_named_and_filled() -> None:
         'p class="note" Means over seeds, ± sample standard deviation.',
         *grid("more-1-1", "Other, first"),
         *grid("gain-1", "What the searches brought over the published defaults, first"),
-        'p class="note" The chosen trial against the study’s first one, which had the publishe',
+        'p class="note" The chosen trial against the study’s first one, which had the pub',
         'p class="missing" No differences: ce has no predictions here',
         'p class="missing" fl: no diagrams and no interval: gone',
         'p class="missing" 3 more columns of other test sets: calsweep table --metrics',
@@ -494,13 +494,16 @@ def test_studies_are_shown_as_far_as_there_is_something_to_draw() -> None:
         'p class="controls" hidden',
         'button type="button" data-open="search" Open all studies',
     ]
+    front = 'p class="note" Coloured trials are those that no other beats in all that was searched'[
+        :80
+    ]
     assert parts[0] == [
         *("details", "summary", "h3 s1", "small text of s1", "h4 Importance", 'dl class="bars"'),
         *("div", "dt gamma", "dd", 'span class="bar" style="width:52.5%" 75 %'),
         *("div", "dt width", "dd", 'span class="bar" style="width:17.5%" 25 %'),
         'p class="note" Share of the objective\'s variance (fANOVA, 12 trials).',
         *("h4 Objective by parameter", *drawing("one", "slice")),
-        *("h4 Pareto front", parts[0][19], *drawing("one", "slice")),
+        *("h4 Pareto front", front, *drawing("one", "slice")),
         'p class="note" Curves of the 16 best trials; 2 are left out.',
     ]
     few = 'p class="note" 3 trials are too few to tell importance; 10 are needed.'
