@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from orchestrator.storage.storage import Storage
 from trainables.metrics import evaluation_report
 from trainables.store.artifacts import ArtifactStore, stage_key
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 NAME = "night"
 TASK = 'task <script>window.stolen = "task"</script>'
 EVIL = "\"><img src=x onerror='window.stolen=1'><script>window.stolen='recipe'</script>"
@@ -130,3 +133,17 @@ def source(make_sweep, storage):
 @pytest.fixture(scope="session")
 def page(source):
     return render_report(source)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Return a real browser; without one the tests that ask for it skip."""
+    installed = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if installed is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as play:
+        # The sandbox of the browser does not start for root or in most containers.
+        found = play.chromium.launch(executable_path=installed, args=["--no-sandbox"])
+        yield found
+        found.close()

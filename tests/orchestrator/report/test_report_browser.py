@@ -2,24 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FOUND = next(filter(None, map(shutil.which, BROWSERS)), None)
-
-pytestmark = pytest.mark.skipif(FOUND is None, reason=f"none of {', '.join(BROWSERS)} is installed")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with api.sync_playwright() as play:
-        # The sandbox of the browser does not start for root or in most containers.
-        found = play.chromium.launch(executable_path=FOUND, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,23 +1,15 @@
-"""The report's script: sorting, filtering, opening, paper; on a page that Node.js holds."""
+"""The report's script in a real browser: sorting, filtering, opening, paper, case by case."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-from html.parser import HTMLParser
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from orchestrator.report._page import environment
 
-NODE = shutil.which("node")
-HOLDER = Path(__file__).with_name("page_in_node.js")
-VOID = ("meta", "link", "input", "img", "br")
-
-pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
+Visit = Callable[..., list[Any]]
 
 # By the first column's order: A, B, C ... are the rows' names.
 ROWS = [
@@ -55,35 +47,37 @@ def small_page() -> str:
     )
 
 
-class _Tree(HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.root: list[Any] = ["document", {}, []]
-        self.path = [self.root]
-        self.feed(text)
+@pytest.fixture
+def visit(browser: Any) -> Visit:
+    """Return a function that gives what steps see of a page whose script has run."""
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        node: list[Any] = [tag, {name: value or "" for name, value in attrs}, []]
-        self.path[-1][2].append(node)
-        if tag not in VOID:
-            self.path.append(node)
+    def take(*steps: tuple[Any, ...], page: str = "") -> list[Any]:
+        tab = browser.new_page()
+        tab.set_content(
+            page or f"{small_page()}<script>{environment().globals['script_js']}</script>"
+        )
+        seen = [_step(tab, *step) for step in steps]
+        tab.close()
+        return seen
 
-    def handle_endtag(self, tag: str) -> None:
-        self.path.pop()
-
-    def handle_data(self, data: str) -> None:
-        self.path[-1][2].append(data)
+    return take
 
 
-def visit(*steps: tuple[Any, ...], page: str = "") -> list[Any]:
-    """Return what the steps see of a page whose script has run."""
-    script = str(environment().globals["script_js"])
-    told = {"script": script, "page": _Tree(page or small_page()).root, "steps": steps}
-    command = [str(NODE), str(HOLDER)]
-    done = subprocess.run(command, input=json.dumps(told), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found: list[Any] = json.loads(done.stdout)
-    return found
+def _step(tab: Any, kind: str, what: str, *more: Any) -> Any:
+    found = tab.locator(what) if kind != "tell" else None
+    if kind == "tell":
+        return tab.evaluate("(name) => { dispatchEvent(new Event(name)); }", what)
+    if kind == "click":
+        return found.nth(*more).click()
+    if kind == "type":
+        return found.nth(more[0]).fill(more[1])
+    read = {
+        "texts": "(all) => all.map((one) => one.textContent)",
+        "shown": "(all) => all.map((one) => !one.hidden)",
+        "open": "(all) => all.map((one) => one.open)",
+        "read": "(all, name) => all.map((one) => one.getAttribute(name))",
+    }
+    return found.evaluate_all(read[kind], *more)
 
 
 def heading(place: int) -> tuple[str, str, int]:
@@ -110,20 +104,20 @@ def names(texts: list[str]) -> tuple[str, str]:
     ],
 )
 def test_a_heading_sorts_its_table_to_and_fro_with_empty_cells_last(
-    column: int, clicks: int, order: list[str]
+    column: int, clicks: int, order: list[str], visit: Visit
 ) -> None:
     seen = visit(*[step for _ in range(clicks) for step in (heading(column), NAMES)])[1::2]
     assert [names(texts) for texts in seen] == [(found, "ABCDEF") for found in order]
 
 
-def test_equal_cells_keep_the_order_of_the_heading_before() -> None:
+def test_equal_cells_keep_the_order_of_the_heading_before(visit: Visit) -> None:
     words = heading(0)
     seen = visit(words, words, NAMES, heading(1), NAMES)
     assert names(seen[2])[0] == "CEDAFB"
     assert names(seen[4])[0] == "BFDEAC"
 
 
-def test_the_heading_that_sorts_says_so_alone_in_its_table() -> None:
+def test_the_heading_that_sorts_says_so_alone_in_its_table(visit: Visit) -> None:
     read = ("read", "thead th", "aria-sort")
     seen = visit(heading(3), heading(0), read, heading(0), read, heading(2), read)
     other = ["ascending", None, None, None, None]
@@ -132,10 +126,10 @@ def test_the_heading_that_sorts_says_so_alone_in_its_table() -> None:
     assert seen[6] == [None, None, "descending", None, *other]
 
 
-def test_headings_of_words_are_buttons_and_others_are_left() -> None:
+def test_headings_of_words_are_buttons_and_others_are_left(visit: Visit) -> None:
     seen = visit(("texts", "thead th button"), ("texts", "thead th"), ("texts", "button"))
     own = ["name", "figure", "more is better"]
-    assert seen == [own * 2, [*own, "", *own, "", "plain"], [*own * 2, "open"]]
+    assert seen == [own * 2, [*own, " ", *own, " ", "plain"], [*own * 2, "open"]]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +142,9 @@ def test_headings_of_words_are_buttons_and_others_are_left() -> None:
         ("  ", "ABCDEF", ""),
     ],
 )
-def test_a_filter_keeps_the_rows_that_hold_every_word(text: str, rows: str, told: str) -> None:
+def test_a_filter_keeps_the_rows_that_hold_every_word(
+    text: str, rows: str, told: str, visit: Visit
+) -> None:
     write = ("type", "input", 1, text)
     shown, outputs = visit(
         ("type", "input", 1, "zzz"), write, ("shown", "tr"), ("texts", "output")
@@ -160,7 +156,7 @@ def test_a_filter_keeps_the_rows_that_hold_every_word(text: str, rows: str, told
     assert outputs == ["", told]
 
 
-def test_controls_are_shown_and_open_the_parts_that_they_name() -> None:
+def test_controls_are_shown_and_open_the_parts_that_they_name(visit: Visit) -> None:
     seen = visit(
         ("shown", ".controls"),
         ("open", "details"),
@@ -170,13 +166,13 @@ def test_controls_are_shown_and_open_the_parts_that_they_name() -> None:
     assert seen == [[True] * 3, [False, True] * 2, None, [True, True, False, True]]
 
 
-def test_all_is_open_on_paper_and_as_before_afterwards() -> None:
+def test_all_is_open_on_paper_and_as_before_afterwards(visit: Visit) -> None:
     state = ("open", "details")
-    seen = visit(("window", "beforeprint"), state, ("window", "afterprint"), state)
+    seen = visit(("tell", "beforeprint"), state, ("tell", "afterprint"), state)
     assert seen[1::2] == [[True] * 4, [False, True] * 2]
 
 
-def test_the_page_of_a_sweep_is_sorted_by_its_figures(page: str) -> None:
+def test_the_page_of_a_sweep_is_sorted_by_its_figures(page: str, visit: Visit) -> None:
     orders = ("read", "table tbody td", "data-order")
     before, after = visit(orders, ("click", "table thead th button", 3), orders, page=page)[::2]
     width = 5  # Two metrics with their differences, and the noise floor.
