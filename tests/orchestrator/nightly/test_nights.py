@@ -18,7 +18,7 @@ from mlflow import MlflowClient
 from told_sweep import ToldSweep
 
 from orchestrator.cli import main
-from orchestrator.nightly import Book, CellKey, Nightly, NightOutcome, Verdict, run_night
+from orchestrator.nightly import Book, BusyError, CellKey, Nightly, NightOutcome, Verdict, run_night
 from orchestrator.nightly.book import DELIVERED, RECORD, VERDICT
 from orchestrator.nightly.measure import TOTAL
 from orchestrator.storage.events import from_fields
@@ -58,7 +58,13 @@ def test_a_night_is_recorded_judged_tracked_and_summed_up(
 ) -> None:
     benchmark = make_benchmark(sweep={"name": "once"})
     specs: list[SweepSpec] = []
-    told_sweep.before_end = specs.append
+
+    def another_night(spec: SweepSpec) -> None:
+        specs.append(spec)
+        with pytest.raises(BusyError):
+            run_night(benchmark, SECOND)
+
+    told_sweep.before_end = another_night
     outcome = run_night(benchmark, FIRST)
     assert (outcome.verdict.status, outcome.fresh, outcome.messages) == ("ok", True, ())
     # Data and the tracking server are those of all nights, all else is the night's own.

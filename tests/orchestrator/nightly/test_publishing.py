@@ -261,6 +261,7 @@ def test_a_strange_webhook_stops_no_night(
     assert problem.startswith("webhook at 127.0.0.1 was not reached: ")
     assert problem.isprintable()
     assert "secret" not in problem
+    assert stranger.asked == 1, "it was followed to where it sends"
 
 
 def test_what_a_webhook_did_not_hear_is_told_again_and_nothing_else(

@@ -7,8 +7,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from orchestrator.tracking.mlflow.sqlite import relocate, require_database
+from orchestrator.tracking.mlflow import sqlite
+from orchestrator.tracking.mlflow.sqlite import exclusive, relocate, require_database
 from trainables.common.errors import InputError
 
 
@@ -44,3 +46,14 @@ def test_an_experiment_and_its_runs_move_and_no_others(tmp_path: Path) -> None:
         moved = set(database.execute("SELECT * FROM runs").fetchall())
     assert places == before - {("1", "old/e")} | {("1", "newer/place")}
     assert moved == runs - {("1", "old/e/r/artifacts")} | {("1", "newer/place/r/artifacts")}
+
+
+def test_who_keeps_a_database_from_others_is_waited_for_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "OPEN_WAIT", 0.1)
+    file = tmp_path / "kept" / "mlflow.db"
+    with exclusive(file), pytest.raises(TimeoutError), exclusive(file):
+        pytest.fail("two hold it")
+    with FileLock(file.with_name("mlflow.db.lock"), timeout=0):
+        pass
