@@ -146,6 +146,9 @@ def test_without_test_rows_nothing_is_measured_on_them(storage: Storage) -> None
     for found in study.trials:
         assert (len(found.logits), len(found.outputs), found.test) == (60, 0, {})
     assert len(study.test_labels) == 0
+    settings = ReplaySettings(searches=1, validation=30, test=False, strategies={"as run": {}})
+    (replayed,) = replay(storage, settings, ["two"]).sweeps
+    assert [found.test for found in replayed.studies[0].trials] == [{}] * len(study.trials)
 
 
 @pytest.mark.parametrize(
@@ -198,14 +201,18 @@ def test_trials_that_were_pruned_are_left_out(storage: Storage, tmp_path: Path) 
     copy = Storage(shutil.copytree(storage.folder, tmp_path / "copy"))
     file = copy.sweep("one").journal
     study = read_ledger(file).studies[STUDY]
-    (pruned,) = (trial.key for trial in study.searched[-1:])
+    pruned = next(t.key for t in study.searched if t.number and t.key != study.chosen)
     events = [event for event in iterate_events(file) if isinstance(event, TrialFinished)]
-    (end,) = (event for event in events if event.key == pruned != study.chosen)
+    (end,) = (event for event in events if event.key == pruned)
     with Journal(file) as journal:
         journal.append(replace(end, status="pruned", artifact=None))
-    (sweep,) = read_sweeps(copy, ["one"], test=False)
-    left = [recorded.trial.key for recorded in sweep.studies[0].trials]
-    assert (len(left), pruned in left) == (TRIALS["one"] - 1, False)
+    (sweep,) = read_sweeps(copy, ["one"])
+    left = sweep.studies[0].trials
+    assert [found.trial.key for found in left] == [
+        trial.key for trial in study.searched if trial.key != pruned
+    ]
+    losses = {found.trial.number: found.test["nll"] for found in left}
+    assert sweep.studies[0].losses("nll") == losses
 
 
 def test_each_search_is_judged_by_what_is_recorded_of_its_choice(outcome: ReplayOutcome) -> None:

@@ -362,6 +362,11 @@ LAYOUT_FAULTS = {
         lambda root: [_remove(f"imagenet/{part}/n02124075")(root) for part in ("train", "val")],
         "train has 2 class folders, ImageNet has 3",
     ),
+    "imagenet, class folder too many": (
+        "imagenet",
+        lambda root: [(root / f"imagenet/{part}/n9").mkdir() for part in ("train", "val")],
+        "train has 4 class folders, ImageNet has 3",
+    ),
     "imagenet, empty class": (
         "imagenet",
         _empty("imagenet/train/n02124075"),

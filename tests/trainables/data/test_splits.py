@@ -298,6 +298,8 @@ def test_the_smallest_and_largest_values_are_allowed(seed: int) -> None:
         ({"validation": "half"}, "validation='half'"),
         ({"test": "own"}, "test='own' is neither"),
         ({"test": 0}, "test=0 is outside"),
+        ({"test": 0, "validation": "all"}, "test=0 is outside"),
+        ({"test": -0.5, "validation": "own"}, "test=-0.5 is neither"),
         ({"test": 1.0}, "test=1.0 is neither"),
         ({"test_limit": 0}, "test_limit=0"),
     ],

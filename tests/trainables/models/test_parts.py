@@ -43,6 +43,15 @@ def test_dense_blocks_are_stages_and_dense_layers_blocks() -> None:
     assert len(units(extractor, "block")) == 39
 
 
+@pytest.mark.parametrize(
+    ("name", "stages", "blocks"), [("resnet18", 5, 9), ("wrn-16-4", 4, 7), ("preresnet56", 4, 28)]
+)
+def test_residual_blocks_are_opened_one_by_one(name: str, stages: int, blocks: int) -> None:
+    extractor = build_model(name, 4, ImageShape(3, 32)).extractor
+    assert len(units(extractor, "stage")) == stages  # With the first convolution.
+    assert len(units(extractor, "block")) == blocks
+
+
 def test_normalisation_belongs_to_the_layer_before() -> None:
     extractor = build_model("convnet", 4, ImageShape(1, 8)).extractor
     kinds = [[type(part).__name__ for part in group] for group in units(extractor, "block")]

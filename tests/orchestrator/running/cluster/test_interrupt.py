@@ -60,6 +60,7 @@ def test_tune_is_asked_to_end_and_the_interruption_told_afterwards(number: signa
 
     assert interrupted(search)
     assert ended == [True]
+    assert signal.alarm(0) == 0, "what comes after Tune would be cut short"
 
 
 def test_what_tune_does_not_end_in_time_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus
 
 from orchestrator.cli import main
-from orchestrator.running.cluster.jobs import check_cluster, read_portable
+from orchestrator.running.cluster.jobs import check_cluster, job_client, read_portable
 from orchestrator.running.cluster.local import spans_machines
 from orchestrator.sweep.spec import load_sweep
 from trainables.common.errors import InputError
@@ -127,9 +127,10 @@ def test_an_address_of_a_cluster_holds_no_login(address: str, fine: bool) -> Non
     if fine:
         check_cluster(address)
         return
-    with pytest.raises(InputError, match=r"^--address ") as caught:
-        check_cluster(address)
-    assert "secret" not in str(caught.value)
+    for asked in (check_cluster, job_client):
+        with pytest.raises(InputError, match=r"^--address ") as caught:
+            asked(address)
+        assert "secret" not in str(caught.value)
 
 
 def test_a_sweep_file_that_holds_a_login_stays_here(tmp_path: Path) -> None:
