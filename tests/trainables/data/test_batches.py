@@ -30,6 +30,7 @@ from trainables.data import (
     MaskedImages,
     MaskedShape,
     PreparedData,
+    Texts,
     TextShape,
 )
 from trainables.data._images import (
@@ -296,6 +297,12 @@ def test_images_stay_on_the_host_where_they_would_fill_the_device(
         for device in ("cuda", "cuda:0"):
             assert fits(50 * 32 * 32 * 3, torch.device(device)) is resident
     assert fits(50 * 32 * 32 * 3, torch.device("cpu"))
+
+
+def test_rows_of_wide_numbers_are_measured_in_bytes() -> None:
+    rows = np.zeros((100, 500), np.int32)
+    with pretended_card(free=2 * rows.nbytes - 1):
+        assert not Texts().batcher(rows, torch.device("cuda")).resident
 
 
 def test_batches_do_not_touch_the_images(images: np.ndarray):

@@ -221,6 +221,13 @@ def test_the_order_of_rows_does_not_matter(name: str, make_seasoned: Make) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_batch_may_be_a_single_row(name: str, make_seasoned: Make) -> None:
+    value, gradient = value_and_gradient(make_seasoned(name), *batch(rows=1))
+    assert bool(value.isfinite())
+    assert bool(gradient.isfinite().all())
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_call_leaves_its_inputs_alone(name: str, make_seasoned: Make) -> None:
     given = batch()
     kept = tuple(part.clone() for part in given)
