@@ -186,8 +186,9 @@ def test_a_set_of_an_hdf5_file(tmp_path: Path) -> None:
         (f"{path}:none/vit", None, "no set 'none/vit'; there are: cifar/half"),
         (f"{path}:readme", None, "no set 'readme'"),
     ):
-        with pytest.raises(InputError, match=text):
+        with pytest.raises(InputError, match=text) as caught:
             read_logits(address, kind)
+        assert "cannot be read" not in str(caught.value)
     with h5py.File(path, "a") as file:
         del file["cifar"]
         file["svhn/other"] = h5py.SoftLink("/svhn/vit")

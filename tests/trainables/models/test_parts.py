@@ -6,6 +6,7 @@ import torch
 from trainables.data import ImageShape
 from trainables.models import build_model
 from trainables.models._base import units
+from trainables.models._blocks import Residual
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,12 @@ def test_residual_blocks_are_opened_one_by_one(name: str, stages: int, blocks: i
     extractor = build_model(name, 4, ImageShape(3, 32)).extractor
     assert len(units(extractor, "stage")) == stages  # With the first convolution.
     assert len(units(extractor, "block")) == blocks
+
+
+def test_a_sequence_of_layers_with_a_block_among_them_is_opened() -> None:
+    block = Residual(torch.nn.Conv2d(3, 3, 1), torch.nn.Identity())
+    module = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Conv2d(3, 3, 1), block))
+    assert [len(units(module, kind)) for kind in ("stage", "block")] == [1, 2]
 
 
 def test_normalisation_belongs_to_the_layer_before() -> None:
