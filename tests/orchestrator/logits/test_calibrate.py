@@ -323,13 +323,13 @@ def test_a_table_says_what_its_cells_hold():
 
 def test_the_table_in_text(npz):
     file = read_logits(npz)
-    tasks = [plan_task(file, "0:200"), Task("other", file.rows.take(slice(0, 200)))]
+    tasks = [plan_task(file, "0:200"), Task("early", file.rows.take(slice(0, 200)))]
     lines = calibrate_table(tasks, ["ts"], ["ce", "ls"]).lines()
     assert [part.strip() for part in lines[0].split("|")[1:-1]] == [
         "calibrator",
         "objective",
         "net",
-        "other",
+        "early",
         "average",
     ]
     assert len({len(line) for line in lines}) == 1

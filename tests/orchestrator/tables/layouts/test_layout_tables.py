@@ -61,7 +61,8 @@ def test_the_rows_and_columns_are_the_layout_s_in_its_order():
 
 
 def test_what_was_not_run_says_so_and_what_is_not_asked_for_is_named():
-    table = fill("macal/table1", study("ce"), study("esd"), study("ce", model="resnet8"))
+    foreign = [study(recipe, model="resnet8") for recipe in ("ce", "esd")]
+    table = fill("macal/table1", study("ce"), study("esd"), *foreign)
     found = cells(table, "ce")
     assert found["cifar10", "resnet50", "ece"].text == "2.00"
     assert found["cifar10", "resnet110", "ece"].text == "not run"
