@@ -220,8 +220,9 @@ class MaskedReader(Reader):
     def _split_rule(tested: bool, own: bool) -> str:
         if own:
             return "the data set's own lists train, val and test"
-        test = "test is a list of the data set" if tested else "no list of test images: test"
-        return f"{test}; validation is a draw from train" if tested else f"{test} and validation"
+        if tested:
+            return "test is a list of the data set; validation is a draw from train"
+        return "no list of test images: test and validation are draws from train"
 
     def _classes(self, train: Sequence[tuple[Path, Path]]) -> tuple[str, ...]:
         path = self.path / CLASSES

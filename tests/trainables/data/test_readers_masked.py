@@ -12,11 +12,13 @@ import torch
 from PIL import Image
 from scipy.stats import kstest
 from torch import Tensor
+from torchvision.models.segmentation import DeepLabV3_ResNet50_Weights
 
 from trainables.common.errors import InputError
 from trainables.data import (
     MaskedBatcher,
     PreparedData,
+    SourceStatus,
     SplitSpec,
     find_reader,
     missing_download,
@@ -36,6 +38,7 @@ from trainables.data._masked import (
     sample_pixels,
 )
 from trainables.data._masked_files import MaskedFiles
+from trainables.data.voc2012 import Voc2012Reader
 
 OWN = SplitSpec(validation="own")
 LISTS = "ImageSets/Segmentation"
@@ -74,6 +77,8 @@ def test_parts_are_the_lists(tmp_path: Path) -> None:
         f"val{k}.png" for k in (2, 1, 0)
     ]
     np.testing.assert_array_equal(data.search().validation.values, train.take(rows).read(0, 3))
+    usual = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    assert data.info.inputs == MaskedImages((11, 14), *usual, 0, "scale-crop-flip")
     share = prepared(tmp_path, SplitSpec(validation=2))
     assert share.counts == {"train": 7, "validation": 2, "test": 2}
     assert data.key != share.key
@@ -89,6 +94,23 @@ def test_without_a_list_of_test_images_those_of_validation_are_the_test(tmp_path
     # Any image may be a test image.
     assert {path.stem for path in reader.test_paths()} == {f"train{k}" for k in range(20)}
     assert len(reader.test_paths()) == 40
+
+
+@pytest.mark.parametrize(
+    ("lists", "counts", "rule"),
+    [
+        ({"val": 3, "test": 2}, [20, 3, 2], "the data set's own lists train, val and test"),
+        ({"test": 2}, [18, 2, 2], "test is a list of the data set; validation is a draw"),
+        ({"val": 3}, [18, 2, 3], "test is a list of the data set; validation is a draw"),
+        ({}, [13, 2, 5], "no list of test images: test and validation are draws"),
+    ],
+)
+def test_a_rule_says_which_lists_are_what(
+    lists: dict[str, int], counts: list[int], rule: str, tmp_path: Path
+) -> None:
+    data = prepared(write(tmp_path, train=20, **lists))
+    assert list(data.counts.values()) == counts
+    assert data.info.split_rule == (rule if "own" in rule else f"{rule} from train")
 
 
 @pytest.mark.parametrize("lists", [{"val": 1, "test": 2}, {"val": 4, "test": 2}, {"val": 2}])
@@ -137,18 +159,19 @@ def test_small_images_are_seen_at_their_own_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shown", "classes"), [(0, 2), (1, 2), (2, 3), (7, 8)])
-@pytest.mark.parametrize("mode", ["L", "P"])
+@pytest.mark.parametrize(("mode", "where"), [("L", "train0"), ("P", "val1")])
 def test_without_names_classes_are_numbers_up_to_the_highest_that_is_shown(
-    shown: int, classes: int, mode: str, tmp_path: Path
+    shown: int, classes: int, mode: str, where: str, tmp_path: Path
 ) -> None:
     write(tmp_path, train=4, val=2, test=2)
     for path in (tmp_path / "SegmentationClass").iterdir():
         mask = np.array(Image.open(path))
-        mask[mask == 2] = shown if path.stem == "train3" else 0
+        mask[mask == 2] = shown if path.stem == where else 0
         Image.fromarray(mask).convert(mode).save(path)
     data = prepared(tmp_path)
     assert data.info.classes == tuple(map(str, range(classes)))
-    assert set(np.unique(data.search().train.values[..., 3])) >= {0, shown, VOID}
+    rows = data.search().train if where == "train0" else data.search().validation
+    assert set(np.unique(rows.values[..., 3])) >= {0, shown, VOID}
 
 
 def test_masks_of_two_classes_may_be_black_and_white(tmp_path: Path) -> None:
@@ -237,6 +260,57 @@ def test_a_crop_is_cut_out_of_image_and_mask_alike(noise: np.ndarray, crop: int)
                 image, mask = image.flip(2), mask.flip(1)
             torch.testing.assert_close(shown[row], image, rtol=0, atol=1e-3)
             assert torch.equal(masks[row], mask)
+
+
+def test_a_scaled_crop_shows_what_its_window_says() -> None:
+    row, column = np.mgrid[:40, :60]
+    values = np.stack((row, column, row, row // 10), axis=2).astype(np.uint8)
+    inputs = MaskedImages((40, 60), (0.0,) * 3, (1.0,) * 3, crop=16)
+    batcher = inputs.batcher(np.stack([values] * 50))
+    (batch,) = batcher.batches(torch.arange(50), 50)
+    windows = draw_windows(
+        torch.tensor([[40, 60]] * 50), (16, 16), True, torch.Generator().manual_seed(0)
+    )
+    images, masks = batcher.example(
+        batch, torch.zeros(50), inputs.augmentation, torch.Generator().manual_seed(0)
+    )
+    top, left, height, width, flip = windows.view(5, -1, 1)
+    places = (torch.arange(16) + 0.5) / 16
+    rows = (top + places * height - 0.5).unsqueeze(2).expand_as(masks)
+    columns = (left + torch.where(flip == 1, 1 - places, places) * width - 0.5).unsqueeze(1)
+    columns = columns.expand_as(masks)
+    inside = (rows >= 0) & (rows <= 39) & (columns >= 0) & (columns <= 59)
+    for found, expected in ((images[:, 0], rows), (images[:, 1], columns)):
+        torch.testing.assert_close(255 * found[inside], expected[inside], rtol=0, atol=1e-2)
+    sure = inside & ((rows - rows.round()).abs() < 0.4)
+    assert torch.equal(masks[sure], rows[sure].round().long() // 10)
+
+
+def test_light_is_changed_of_the_same_crops(noise: np.ndarray) -> None:
+    batcher, batch, _ = of_noise(noise, 6)
+    one, other = (torch.Generator().manual_seed(1) for _ in range(2))
+    images, masks = batcher.example(batch, torch.zeros(7), "crop-flip", one)
+    lit, same = batcher.example(batch, torch.zeros(7), "crop-flip-light", other)
+    torch.testing.assert_close(lit, _relit(images, one))
+    assert torch.equal(masks, same)
+
+
+def test_without_augmentation_images_are_seen_as_stored_and_void_counts_nowhere(
+    noise: np.ndarray,
+) -> None:
+    batcher, batch, images = of_noise(noise, 6)
+    shown, masks = batcher.example(batch, torch.zeros(7), "none", torch.Generator())
+    torch.testing.assert_close(shown, images, rtol=0, atol=1e-5)
+    assert torch.equal(masks, targets_of(noise[..., 3]))
+    with pytest.raises(ValueError, match="augmentation='flip' is not one of none, crop-flip, "):
+        batcher.example(batch, torch.zeros(7), "flip", torch.Generator())
+    with pytest.raises(ValueError, match="augmentation='flip' is not one of none, crop-flip, "):
+        MaskedImages((9, 12), (0.5,) * 3, (0.5,) * 3, augmentation="flip")
+
+
+def test_an_image_larger_than_a_batch_comes_alone() -> None:
+    large = np.zeros((1, 725, 725, 3), np.uint8)
+    assert MaskedImages((725, 725), (0.5,) * 3, (0.5,) * 3).batcher(large).at_once == 1
 
 
 def test_light_changes_contrast_and_brightness_both_ways() -> None:
@@ -418,6 +492,41 @@ def test_voc2012_tests_on_its_validation_list_and_trains_on_more_where_that_is(
     (place / LISTS / "val.txt").unlink()
     (place / LISTS / "trainaug.txt").write_text("nobody")
     assert place in find_reader("voc2012", tmp_path).test_paths()
+
+
+def test_voc2012_is_downloaded_where_it_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def download(root: str, download: bool) -> None:
+        asked.append(root)
+        if len(asked) == 1:
+            raise RuntimeError("no network\nat all")
+        write(Path(root) / "VOCdevkit" / "VOC2012", train=20, val=3)
+
+    monkeypatch.setattr("torchvision.datasets.VOCSegmentation", download)
+    place = "http://host.robots.ox.ac.uk/pascal/VOC/voc2012"
+    with pytest.raises(InputError) as caught:
+        read_source("voc2012", tmp_path)
+    assert str(caught.value) == (
+        "dataset 'voc2012': RuntimeError: no network at all; "
+        f"put the archive from {place} into {tmp_path}"
+    )
+    reader = find_reader("voc2012", tmp_path)
+    folder = tmp_path / "VOCdevkit" / "VOC2012"
+    assert reader.check().remedy == f"allow the download, or unpack {place} at {folder}"
+    for _ in ("downloaded", "there already"):
+        assert len(read_source("voc2012", tmp_path).train) == 20
+    assert asked == [str(tmp_path)] * 2
+    assert reader.check() == SourceStatus(
+        True, f"{folder}: images with masks: 20 train, 3 val", remedy=""
+    )
+
+
+def test_classes_of_voc2012_have_their_usual_numbers() -> None:
+    meta = DeepLabV3_ResNet50_Weights.COCO_WITH_VOC_LABELS_V1.meta["categories"]
+    assert list(Voc2012Reader.names) == ["background", *meta[1:]]
 
 
 def test_voc2012_says_what_has_to_be_downloaded(tmp_path: Path) -> None:
