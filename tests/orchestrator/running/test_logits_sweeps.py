@@ -231,9 +231,25 @@ WRONG = {
     "an empty folder": ("tasks: [{logits: empty}]", "tasks[0].logits: empty: no logits in it"),
     "both kinds": (
         "tasks: [{logits: a.npz}, {dataset: digits, model: convnet, protocol: digits}]",
-        "logits or of data sets, not both",
+        "tasks[1]: a sweep has tasks of logits or of data sets, not both",
     ),
+    "both kinds the other way round": (
+        "tasks: [{dataset: digits, model: convnet, protocol: digits}, {logits: a.npz}]",
+        "tasks[1]: a sweep has tasks of logits or of data sets, not both",
+    ),
+    "an empty second folder": (
+        "tasks: [{logits: a.npz}, {logits: empty}]",
+        "tasks[1].logits: empty: no logits in it",
+    ),
+    "no path": ("tasks: [{logits: ''}]", "tasks[0]: logits='' is not a path"),
+    "a number as a path": ("tasks: [{logits: 3}]", "tasks[0]: logits=3 is not a path"),
     "a model": ("tasks: [{logits: a.npz, model: convnet}]", "either logits or model, not both"),
+    "a protocol": ("tasks: [{logits: a.npz, protocol: x}]", "either logits or protocol, not both"),
+    "a set of data": ("tasks: [{logits: a.npz, dataset: x}]", "either logits or dataset, not both"),
+    "a protocol spelled out": (
+        "tasks: [{dataset: 'logits:a.npz', model: given, protocol: digits}]",
+        "tasks[0].model: logits take model and protocol 'given'; write logits: PATH alone",
+    ),
     "a network": ("tasks: [{logits: a.npz}]\nrecipes: [ce]", "recipe 'ce': tasks with logits"),
     "a data set": (
         "tasks: [{dataset: digits, model: convnet, protocol: digits}]",
@@ -364,9 +380,14 @@ def test_an_arena_tells_the_seconds_of_the_fits_alone(
     assert found[2].configuration["ets-cls"]["normalization"] == "nd"
 
 
-def test_the_sets_of_a_named_task_are_called_after_it(folder: Path) -> None:
-    for place, names in (("files", ["mine/one", "mine/two"]), ("files/one.npz", ["mine"])):
-        task = f"{{name: mine, logits: {folder / place}}}"
+def test_the_sets_of_a_named_task_are_called_after_it(folder: Path, tmp_path: Path) -> None:
+    write_logits(tmp_path / "alone.npz")
+    for place, names in (
+        (folder / "files", ["mine/one", "mine/two"]),
+        (folder / "files" / "one.npz", ["mine"]),
+        (tmp_path, ["mine/alone"]),
+    ):
+        task = f"{{name: mine, logits: {place}}}"
         spec = parse_sweep(f"name: named\ntasks: [{task}]\nrecipes: [ts]\n", "named")
         assert [found.id for found in spec.tasks] == names
 

@@ -9,8 +9,17 @@ from typing import Any
 import pytest
 
 from orchestrator.sweep.plan import searched_parameters, starting_values
-from orchestrator.sweep.spec import SplitModel, TaskSpec, is_sweep_name, load_sweep, parse_sweep
+from orchestrator.sweep.spec import (
+    SplitModel,
+    StageResources,
+    TaskSpec,
+    is_sweep_name,
+    load_sweep,
+    parse_sweep,
+)
 from trainables.common.errors import InputError
+from trainables.data import SplitSpec
+from trainables.data._images import Images
 
 GOOD = """
 name: small
@@ -96,7 +105,7 @@ BAD = {
     ),
     "parameter of an absent part": (
         GOOD.replace("{trials: 3}", "{fixed: {fl: {gamma: 2}}}"),
-        ["search.fixed", "'fl'", "ce, mbls, ts"],
+        ["search.fixed: 'fl' is part of no recipe here; parts are: ce, mbls, ts"],
     ),
     "tuning what is fixed": (
         GOOD.replace("{trials: 3}", "{fixed: {mbls: {margin: 6.0}}, tune: {mbls: [margin]}}"),
@@ -189,7 +198,10 @@ BAD = {
     ),
     "seed twice": (GOOD + "seeds: [1, 1]\n", ["seeds", "twice"]),
     "negative seed": (GOOD + "seeds: [-1]\n", ["seeds[0]", "-1"]),
-    "bare tracking path": (GOOD + "tracking: {uri: ./mlruns}\n", ["mlruns"]),
+    "bare tracking path": (
+        GOOD + "tracking: {uri: ./mlruns}\n",
+        ["tracking.uri './mlruns' is not"],
+    ),
     "bad name": (GOOD.replace("small", "../up"), ["name", "../up"]),
     "task name that leaves the folder": (
         GOOD.replace("{dataset:", "{name: a/../b, dataset:"),
@@ -204,6 +216,95 @@ BAD = {
         ["resources.train.gpu", "one GPU at most", "fraction", "got 2"],
     ),
     "not finite": (GOOD.replace("3}", "3, accuracy_tolerance: .nan}"), ["accuracy_tolerance"]),
+    "a tolerance above all": (
+        GOOD.replace("trials: 3", "accuracy_tolerance: 1.5"),
+        ["search.accuracy_tolerance", "less than or equal to 1, got 1.5"],
+    ),
+    "a tolerance below none": (
+        GOOD.replace("trials: 3", "accuracy_tolerance: -0.1"),
+        ["search.accuracy_tolerance", "greater than or equal to 0, got -0.1"],
+    ),
+    "errors without end": (
+        GOOD.replace("trials: 3", "keep_default: .inf"),
+        ["search.keep_default", "a finite number, got inf"],
+    ),
+    "errors below none": (
+        GOOD.replace("trials: 3", "accuracy_errors: -1"),
+        ["search.accuracy_errors", "greater than or equal to 0, got -1"],
+    ),
+    "no choices": (
+        GOOD.replace("trials: 3", "spaces: {mbls: {margin: {choices: []}}}"),
+        ["search.spaces.mbls.margin.choices", "at least 1 item"],
+    ),
+    "another scale on a grid": (
+        GOOD.replace("trials: 3", "sampler: grid, spaces: {mbls: {margin: {scale: linear}}}"),
+        ["search.spaces.mbls.margin", "the grid sampler needs `choices`"],
+    ),
+    "a range of a second part": (
+        GOOD.replace("[ce", "[ce, fl").replace(
+            "trials: 3", "spaces: {fl: {gamma: {low: 1.0}}, mbls: {margin: {low: -3}}}"
+        ),
+        ["search.spaces.mbls", "margin=-3.0 is outside [0, inf)"],
+    ),
+    "a range from nothing": (
+        GOOD.replace("mbls", "aurc").replace("trials: 3", "spaces: {aurc: {score: {low: 0}}}"),
+        ["search.spaces.aurc", "score takes choices, not a range"],
+    ),
+    "less than no GPU": (
+        GOOD + "resources: {train: {gpu: -1}}\n",
+        ["resources.train.gpu", "greater than or equal to 0, got -1"],
+    ),
+    "no seeds": (GOOD + "seeds: []\n", ["seeds", "at least 1 item"]),
+    "a seed of 32 bits": (GOOD + f"seeds: [0, {2**31}]\n", ["seeds[1]", f"less than {2**31}"]),
+    "a tag of two words": (GOOD + "tags: {a b: c}\n", ["tags", "letters, digits", "got {'a b'"]),
+    "a mirror of an unknown kind": (
+        GOOD + "mirror: nothing://bucket\n",
+        ["mirror 'nothing://bucket' cannot be used"],
+    ),
+    "an unknown field of a protocol": (
+        GOOD.replace("protocol: digits", "protocol: {base: digits, epochz: 1}"),
+        ["tasks[0].protocol: ", "no field 'epochz'"],
+    ),
+    "a split of no rows": (
+        GOOD.replace("protocol: digits", "protocol: digits, split: {validation: 0}"),
+        ["tasks[0].split: validation=0 is outside"],
+    ),
+    "a setting that the data have not": (
+        GOOD.replace("protocol: digits", "protocol: digits, inputs: {length: 4}"),
+        ["tasks[0].dataset: ", "inputs.length is unknown"],
+    ),
+    "a network of texts on images in a second task": (
+        GOOD.replace(
+            "recipes:",
+            "  - {name: b, dataset: digits, model: gpool-cnn, protocol: digits}\nrecipes:",
+        ),
+        ["tasks[1].model", "'gpool-cnn' takes texts, the data are images"],
+    ),
+    "a part that a second task has no use for": (
+        GOOD.replace("recipes:", f"  - {{name: b, dataset: {TEXTS}}}\nrecipes:").replace(
+            "[ce, mbls", "[ce, wide"
+        )
+        + "variants: {wide: {of: cutmix}}\n",
+        ["recipes: tasks[1] (b): ", "'cutmix' is not for texts"],
+    ),
+    "an unknown parameter of a variant": (
+        GOOD + "variants: {wide: {of: mbls, fixed: {margn: 1}}}\n",
+        ["variants.wide.fixed: unknown parameter 'margn'"],
+    ),
+    "a variant with a space": (
+        GOOD + "variants: {'wide ': {of: mbls}}\n",
+        ["variants.wide : a name is made of small letters"],
+    ),
+    "a range of a variant": (
+        GOOD.replace("mbls", "wide").replace("trials: 3", "spaces: {wide: {margin: {low: -3}}}")
+        + "variants: {wide: {of: mbls}}\n",
+        ["search.spaces.wide: margin=-3.0 is outside"],
+    ),
+    "a fixed value of a variant": (
+        GOOD.replace("mbls", "wide").replace("trials: 3", "fixed: {wide: {margin: -3}}")
+        + "variants: {wide: {of: mbls}}\n",
+        ["search.fixed.wide: margin=-3 is outside"],
+    ),
 }
 
 
@@ -370,3 +471,53 @@ def test_true_stands_for_one_standard_error_and_false_for_none() -> None:
     assert (found.keep_default, found.accuracy_errors) == (1.0, 0.0)
     usual = parse_sweep(GOOD, "good").search
     assert (usual.keep_default, usual.accuracy_errors, usual.accuracy_tolerance) == (2.0, 0.0, 0.01)
+
+
+def test_the_ends_of_what_is_allowed_are_allowed() -> None:
+    text = GOOD.replace("trials: 3", "accuracy_tolerance: 1, keep_default: 0, trials: 1")
+    spec = parse_sweep(
+        f"{text}seeds: [0, {2**31 - 1}]\n"
+        "resources: {train: {gpu: 1}, checkpoint_every: 0, max_failures: 0, concurrent: 1}\n",
+        "good",
+    )
+    assert (spec.seeds[1], spec.search.accuracy_tolerance, spec.search.trials) == (2**31 - 1, 1, 1)
+    own = spec.resources
+    assert (own.train.gpu, own.checkpoint_every, own.max_failures) == (1.0, 0, 0)
+
+
+def test_resources_that_nobody_names() -> None:
+    usual = {"cpu": 1, "gpu": 0.0}
+    assert parse_sweep(GOOD, "good").resources.model_dump() == {
+        **dict.fromkeys(("train", "refine", "calibrate"), usual),
+        "concurrent": None,
+        "checkpoint_every": 10,
+        "max_failures": 3,
+        "deterministic": False,
+        "graph": False,
+    }
+
+
+def test_given_logits_are_read_with_what_a_calibration_takes() -> None:
+    spec = parse_sweep(f"{GOOD}resources: {{calibrate: {{cpu: 2}}}}\n", "good")
+    assert spec.resources.given == spec.resources.calibrate == StageResources(cpu=2)
+
+
+def test_a_split_that_nobody_names_is_that_of_protocol_and_data() -> None:
+    assert parse_sweep(GOOD, "good").tasks[0].split_spec == SplitSpec(validation=0.5, test=0.25)
+
+
+def test_runs_are_tracked_in_the_storage_unless_an_address_is_given(tmp_path: Path) -> None:
+    spec = parse_sweep(f"{GOOD}storage: {tmp_path}\n", "good")
+    assert spec.tracking_uri == f"sqlite:///{tmp_path}/mlflow.db"
+    other = parse_sweep(f"{GOOD}tracking: {{uri: 'http://there:5000'}}\n", "good")
+    assert other.tracking_uri == "http://there:5000"
+
+
+def test_views_are_not_judged_where_the_kind_of_data_names_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Images, "views", ())
+    changed = {"base": "digits", "augmentation": "scale-crop-flip"}
+    text = GOOD.replace("protocol: digits", f"protocol: {changed}")
+    (task,) = parse_sweep(text, "good").tasks
+    assert task.resolved_protocol.augmentation == "scale-crop-flip"
