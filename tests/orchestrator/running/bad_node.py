@@ -59,7 +59,7 @@ class Job:
 
 
 def main(folder: Path) -> None:
-    cluster = Cluster(initialize_head=True, head_node_args=NODE)
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     cluster.add_node(**NODE)
     ray.init(address=cluster.address, log_to_driver=False)
     tune.Tuner(
