@@ -231,7 +231,7 @@ def test_a_torn_last_line_is_not_read_and_is_cut_off_on_opening(path, tail):
         b"",
     ],
 )
-def test_a_damaged_line_elsewhere_names_file_and_line(path, line):
+def test_a_damaged_line_elsewhere_names_file_and_line(path, line, monkeypatch):
     with Journal(path) as journal:
         for step in range(4):
             journal.append(from_fields(epoch(step)))
@@ -244,6 +244,9 @@ def test_a_damaged_line_elsewhere_names_file_and_line(path, line):
     with pytest.raises(InputError, match=message):
         read_events(path, offset=len(lines[0]))
     assert path.read_bytes() == b"".join(lines)
+    monkeypatch.chdir(path.parent)
+    with pytest.raises(InputError, match=f"`calsweep run --resume {path.parent.name}`$"):
+        read_events(path.name)
 
 
 def everything(writer):

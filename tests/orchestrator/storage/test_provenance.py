@@ -52,6 +52,20 @@ def test_the_commit_says_whether_there_are_local_changes(package: Path) -> None:
     assert git_commit() == f"{commit}-dirty"
 
 
+def test_before_its_first_commit_a_repository_has_none(package: Path) -> None:
+    git(package, "add", ".")
+    git(package, "update-ref", "-d", "HEAD")
+    assert git_commit() == ""
+
+
+def test_a_git_that_does_not_answer_tells_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(command: list[str], timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert git_commit() == ""
+
+
 def test_outside_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "provenance.py"
     file.write_text("code")
@@ -66,7 +80,8 @@ def test_every_library_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = library_versions()
     assert versions["numpy"] == numpy.__version__
     assert "not installed" not in versions.values()
-    assert versions.keys() > {"calsweep", "torch", "torchvision", "timm", "scipy", "ray", "optuna"}
+    named = "calsweep torch torchvision timm ray optuna mlflow numpy scipy scikit-learn"
+    assert list(versions) == named.split()
     monkeypatch.setattr(provenance, "LIBRARIES", ("no-such-library",))
     assert library_versions() == {"no-such-library": "not installed"}
 

@@ -113,6 +113,19 @@ def test_what_is_known_of_some_seeds_alone_is_not_told_as_of_all(writer: Any) ->
         assert (found.predictions, found.seconds) == known
 
 
+def test_a_choice_is_told_before_it_is_evaluated(writer: Any) -> None:
+    restart(writer, "code")
+    study = writer.open("ls+ts")
+    older, chosen = (writer.trial(study, n, 0.5, configuration=CONFIGURATION) for n in (0, 1))
+    writer.close(study, chosen)
+    (found,) = results_of(read_ledger(writer.path))
+    assert (found.configuration, found.validation) == (CONFIGURATION, {"ece": 0.25, "acc": 0.91})
+    assert found.test == ()
+    writer.evaluate(older, study, test_ece=0.1)
+    (found,) = results_of(read_ledger(writer.path))
+    assert found.test == ({"ece": 0.1},)
+
+
 def result(**facts: Any) -> StudyResult:
     return StudyResult(**{"sweep": "s", "task": "t", "recipe": "ce", "status": "running", **facts})
 

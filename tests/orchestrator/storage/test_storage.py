@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
+import psutil
 import pytest
 
 from orchestrator.storage.storage import Storage
@@ -60,13 +63,25 @@ def test_a_storage_without_sweeps_is_named(tmp_path: Path) -> None:
         Storage(tmp_path).sweeps()
 
 
-def test_a_sweep_runs_in_the_storage_in_which_it_is_found(tmp_path: Path) -> None:
+def test_a_sweep_runs_in_the_storage_in_which_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = begun(tmp_path / "old")
     (tmp_path / "old").rename(tmp_path / "new")
     found = Storage(tmp_path / "new").load_spec("one")
     assert found.storage == str(tmp_path / "new")
     assert found.model_copy(update={"storage": before.storage}) == before
+    monkeypatch.chdir(tmp_path)
+    assert Storage("new").load_spec("one").storage == "new"
     assert (tmp_path / "new/sweeps/one/sweep.yaml").read_text().startswith("name: one\n")
+
+
+def test_a_stored_specification_that_is_wrong_is_named_by_its_file(tmp_path: Path) -> None:
+    begun(tmp_path)
+    file = Storage(tmp_path).sweep("one").spec_file
+    file.write_text(file.read_text().replace("recipes:", "recipe:"))
+    with pytest.raises(InputError, match=re.escape(str(file))):
+        Storage(tmp_path).load_spec("one")
 
 
 @pytest.mark.parametrize("name", ["none", "", "../sweeps/one"])
@@ -92,6 +107,17 @@ def test_a_sweep_is_owned_as_long_as_it_runs(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), sweep.owned():
         raise ZeroDivisionError
     assert not sweep.is_owned()
+
+
+def test_who_runs_a_sweep_is_told(tmp_path: Path) -> None:
+    sweep = Storage(tmp_path).sweep("one")
+    with sweep.owned():
+        said = (sweep.path / "owner").read_text()
+        place = f"{psutil.Process().username()} on {os.uname().nodename}, process {os.getpid()}"
+        assert re.fullmatch(rf"{place}, since \d{{4}}(-\d\d){{2}} \d\d(:\d\d){{2}}.\d\d:\d\d", said)
+        (sweep.path / "owner").unlink()  # As before the other one has written it.
+        with pytest.raises(InputError, match=r"'one' is being run by another process$"):
+            sweep.owned().__enter__()
 
 
 def test_a_sweep_whose_folder_cannot_be_made_is_refused(tmp_path: Path) -> None:
