@@ -258,6 +258,14 @@ def test_where_there_is_no_journal_nothing_is_known(tmp_path: Path) -> None:
     assert ledger.studies == ledger.trials == {}
 
 
+def test_epochs_are_not_read_with_a_journal(writer: Any) -> None:
+    writer.start()
+    key = writer.trial(writer.open("ce"), 0, 0.5)
+    found = read_ledger(writer.path).trials[key]
+    assert (found.epochs, found.last_step) == (0, -1)
+    assert "train_loss" not in found.metrics
+
+
 def test_a_journal_holds_one_sweep() -> None:
     first = SweepStarted(sweep="s", sweep_id="1d", spec={}, provenance={})
     other = SweepStarted(sweep="s", sweep_id="2d", spec={}, provenance={})

@@ -92,6 +92,12 @@ def test_pieces_follow_each_other_and_ask_once_what_is_there(server, writer, mon
     assert server.questions == 1
 
 
+def test_another_password_is_no_other_tracker(server, writer):
+    assert sync(writer.path, "http://ada:first@127.0.0.1:9").events > 0
+    assert sync(writer.path, "http://ada:second@127.0.0.1:9").events == 0
+    assert sync(writer.path, "http://127.0.0.1:8").events > 0
+
+
 def test_an_outage_in_the_middle_loses_nothing_and_repeats_no_run(server, writer, monkeypatch):
     monkeypatch.setattr(_shipper, "PATIENCE_ONCE", 0.0)
     calls = []

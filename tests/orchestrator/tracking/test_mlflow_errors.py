@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 
 import pytest
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import DBAPIError
 
-from orchestrator.tracking import LoginError, RefusedError, UnreachableError
+from orchestrator.tracking import (
+    LoginError,
+    RefusedError,
+    UnreachableError,
+    check_login,
+    ping,
+)
 from orchestrator.tracking.mlflow import server
 from orchestrator.tracking.mlflow.errors import MAX_TEXT, translated
 
@@ -94,3 +101,23 @@ def test_a_question_for_seconds_leaves_later_ones_their_time(
         server.probe(URI, timeout)
     assert asked == [URI, seconds]
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == before
+
+
+@pytest.mark.parametrize("ask", [ping, check_login])
+def test_who_asks_whether_a_server_answers_says_how_long_it_waits(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[str, float], object]
+) -> None:
+    asked = []
+    monkeypatch.setattr(server, "probe", lambda *question: asked.append(question) or "answers")
+    monkeypatch.setattr("orchestrator.tracking._open.listens", lambda uri: True)
+    ask(URI, 2.5)
+    assert asked == [(URI, 2.5)]
+
+
+@pytest.mark.parametrize("user", ["", "bob"])
+def test_who_may_not_do_it_is_named(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", user)
+    with pytest.raises(LoginError) as caught, translated(URI):
+        raise said("PERMISSION_DENIED")
+    whom = "user 'bob'" if user else "this login"
+    assert str(caught.value) == f"tracking http://host does not let {whom} do this"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -250,6 +251,9 @@ def test_a_restart_takes_up_where_the_last_one_stopped(writer, store, tmp_path, 
     assert sync(other, store).events == 12
     other.write_bytes(b"".join(lines))
     assert sync(other, store).events == len(lines) - 12
+    memory = json.loads(other.with_name("shipped.json").read_text())
+    other.with_name("shipped.json").write_text(json.dumps({**memory, "last": 0}))
+    assert sync(other, store).events == 0  # An older shipper was at work, which noted no time.
     other.write_bytes(b"".join(lines[:1] + lines[3:]))
     assert sync(other, store).events == len(lines) - 2
 
@@ -261,7 +265,8 @@ def test_what_a_sweep_did_anew_after_a_cut_is_delivered_whole(writer, store):
     writer.trial(study, 0, 0.25)
     sync(writer.path, store)
     os.truncate(writer.path, begun)  # As the message about a damaged line tells people to.
-    others = [writer.trial(study, number, 0.5) for number in (1, 2)]
+    # The first line of what is new is as long as the one in whose place it stands.
+    others = [writer.trial(study, number, objective) for number, objective in ((1, 0.75), (2, 0.5))]
     sync(writer.path, store)
     runs = runs_of(store, writer.sweep)
     for number, key in enumerate(others, 1):
@@ -297,6 +302,7 @@ def test_a_trial_costs_three_requests(writer, store, monkeypatch):
     assert calls.count("create_run") == 4
     assert calls.count("log_batch") == 4
     assert calls.count("set_terminated") == 3
+    assert not {"update_run", "search_runs"} & set(calls)
     assert len(calls) <= 3 * 4 + 3
 
 
@@ -395,7 +401,7 @@ def test_a_clock_that_goes_back_does_not_bring_back_old_values(writer, store):
     assert runs_of(store, writer.sweep)[key].data.metrics["objective"] == 0.1
 
 
-def test_what_the_store_refuses_is_named_and_stops_nothing(writer, store, tmp_path):
+def test_what_the_store_refuses_is_named_and_stops_nothing(writer, store, tmp_path, caplog):
     writer.start()
     study = writer.open("ce")
     gone = writer.begin(study, 0)
@@ -408,6 +414,8 @@ def test_what_the_store_refuses_is_named_and_stops_nothing(writer, store, tmp_pa
     assert len(shipment.refused) == 2
     assert "'active' state" in shipment.refused[0]
     assert "no.png does not exist" in shipment.refused[1]
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert said == [f"refused for good: {line}" for line in shipment.refused]
     run = runs_of(store, writer.sweep)[other]
     assert (run.info.status, run.data.metrics["test_ece"]) == ("FINISHED", 0.1)
     assert sync(writer.path, store).events == 0
@@ -685,7 +693,33 @@ def test_while_the_store_is_away_it_outlives_its_parent_by_a_while_only(writer, 
     assert most - _shipper.LONGEST_PAUSE <= sum(alone) <= most
 
 
-def test_who_asks_once_waits_for_seconds_only(writer, monkeypatch):
+@pytest.fixture
+def dead_parent():
+    """Return the id of a process that has ended and is not reaped before the test ends."""
+    parent = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    parent.stdout.read()
+    os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
+    yield parent.pid
+    parent.communicate()
+
+
+def test_who_finds_its_parent_dead_waits_for_a_minute(writer, monkeypatch, dead_parent):
+    writer.start()
+    waits = []
+    clock = SimpleNamespace(sleep=waits.append, monotonic=lambda: sum(waits))
+    monkeypatch.setattr(_shipper, "time", clock)
+
+    def away(*_, **options):
+        raise UnreachableError("connection refused")
+
+    monkeypatch.setattr(_shipper, "open_tracker", away)
+    with pytest.raises(UnreachableError):
+        sync(writer.path, "http://127.0.0.1:5000", parent_pid=dead_parent)
+    assert waits[:5] == [0.5, 1.0, 2.0, 4.0, 5.0]
+    assert 55 <= sum(waits) <= 60
+
+
+def test_who_asks_once_waits_for_seconds_only(writer, monkeypatch, caplog):
     writer.start()
     waits = []
     clock = SimpleNamespace(sleep=waits.append, monotonic=lambda: sum(waits))
@@ -698,6 +732,8 @@ def test_who_asks_once_waits_for_seconds_only(writer, monkeypatch):
     with pytest.raises(UnreachableError):
         sync(writer.path, "http://127.0.0.1:5000")
     assert waits == [0.5, 1.0, 2.0]
+    told = [f"connection refused; trying again in {pause} s" for pause in waits]
+    assert [record.getMessage() for record in caplog.records] == told
 
 
 @pytest.mark.parametrize("deliver", [sync, start_shipper])
@@ -717,8 +753,12 @@ def test_a_parent_that_died_before_is_noticed(writer, tmp_path):
     assert (run.tags["calsweep.key"], run.status) == (study, "KILLED")
 
 
-def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatch):
+def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatch, caplog):
     started, asked = [], []
+    caplog.set_level("INFO")
+    monkeypatch.chdir(writer.path.parent)  # The process may have another folder.
+    log = writer.path.with_name("shipper.log")
+    log.write_text("of an earlier run")
 
     def start(command, **options):
         started.append((command, options))
@@ -727,8 +767,9 @@ def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatc
     monkeypatch.setattr("orchestrator.tracking._process.subprocess", process)
     uri = f"folder:{tmp_path}/tracked"
     before = time.time_ns() // 1_000_000
-    shipper = start_shipper(writer.path, uri, tmp_path / "root", poll_seconds=0.25)
+    shipper = start_shipper(writer.path.name, uri, "root", poll_seconds=0.25)
     ((command, options),) = started
+    assert (shipper.log, log.read_text()) == (log, "of an earlier run")
     assert command[:3] == [sys.executable, "-m", "orchestrator.tracking"]
     assert (options["stdin"], options["start_new_session"]) == (subprocess.DEVNULL, True)
     assert options["env"] == {**os.environ, URI_VARIABLE: uri}
@@ -738,7 +779,7 @@ def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatc
         asked.append((journal, uri, options))
         if len(asked) > 1:
             raise InputError("refused")
-        return Shipment()
+        return Shipment(events=21, runs=5)
 
     monkeypatch.setattr(_shipper, "sync", answer)
     monkeypatch.setattr(program, "_log_without_secrets", lambda uri: None)
@@ -746,10 +787,13 @@ def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatc
     monkeypatch.setattr(os, "environ", options["env"])
     monkeypatch.setattr(sys, "argv", command[2:])
     assert [program.main(), program.main()] == [0, 1]
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["21 events in 5 runs delivered", "refused"]
     (journal, address, told), _ = asked
     assert before <= told.pop("since") <= time.time_ns() // 1_000_000
     assert (journal, address) == (writer.path, uri)
-    expected = {"artifact_root": tmp_path / "root", "parent_pid": os.getpid(), "poll_seconds": 0.25}
+    root = writer.path.parent / "root"
+    expected = {"artifact_root": root, "parent_pid": os.getpid(), "poll_seconds": 0.25}
     assert told == expected
     monkeypatch.delitem(os.environ, URI_VARIABLE)
     with pytest.raises(SystemExit):

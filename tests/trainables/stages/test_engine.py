@@ -21,6 +21,7 @@ from trainables.data import Batcher, DatasetInfo, Images, ImageShape, RowArrays
 from trainables.losses import build_loss
 from trainables.methods import TrainingMethod, build_method
 from trainables.models import model_names
+from trainables.schemes._base import Scheme
 from trainables.stages import engine
 from trainables.stages.engine import (
     PRECISIONS,
@@ -186,6 +187,14 @@ def test_what_a_loss_remembers_is_part_of_the_state(method: str, rows: int) -> N
     remembered = [value for value in made.state_dict()["loss"].values() if value.numel() > 1]
     assert remembered
     assert all(value.sum() > 0 for value in remembered)
+
+
+def test_what_a_scheme_remembers_is_part_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    remembered, told = {"seen": torch.ones(3)}, []
+    monkeypatch.setattr(Scheme, "state_dict", lambda _: remembered)
+    monkeypatch.setattr(Scheme, "load_state_dict", lambda _, state: told.append(state))
+    trainer().load_state_dict(trainer().state_dict())
+    assert told == [remembered]
 
 
 @pytest.mark.parametrize(

@@ -302,6 +302,12 @@ def test_equal_numbers_give_equal_protocols() -> None:
     assert whole == Protocol(**{**PLAIN, "lr": 1.0}, validation=5000, weight_decay=0.0)
     texts = {json.dumps(whole.to_dict()), json.dumps(protocol_from(whole.to_dict()).to_dict())}
     assert len(texts) == 1
+    counts = {"epochs": 10, "batch_size": 8, "warmup": 2, "keep_after": 1}
+    given = {name: float(value) for name, value in counts.items()}
+    exact = Protocol(**{**PLAIN, **given}, keep="best_val_nll")
+    assert {name: repr(getattr(exact, name)) for name in counts} == {
+        name: repr(value) for name, value in counts.items()
+    }
 
 
 @pytest.mark.parametrize("name", [*protocol_names(), "mukhoti2020/0.1"])
@@ -353,7 +359,9 @@ def test_the_aurc_protocols_keep_the_epoch_of_lowest_validation_loss() -> None:
 
 def test_description_by_name_or_by_base() -> None:
     assert protocol_from("mbls2022") is named_protocol("mbls2022")
-    changed = protocol_from({"base": "mukhoti2020/0.1", "lr": 0.05})
+    given = {"base": "mukhoti2020/0.1", "lr": 0.05}
+    changed = protocol_from(given)
+    assert given == {"base": "mukhoti2020/0.1", "lr": 0.05}
     assert changed.name == "mukhoti2020/0.1-custom"
     assert changed.to_dict() == {**named_protocol("mukhoti2020/0.1").to_dict(), "lr": 0.05}
     assert protocol_from({"base": "digits", "name": "mine"}).name == "mine"
@@ -366,6 +374,7 @@ def test_description_by_name_or_by_base() -> None:
         ({"epochs": 3}, r"protocol lacks batch_size, lr; give them, or a protocol as base"),
         ({**PLAIN, "learning_rate": 0.1}, r"protocol has no field 'learning_rate'"),
         ({**PLAIN, "momentun": 0.1}, r"no field 'momentun'; there are: momentum"),
+        ({**PLAIN, "zz": 1}, r"has no field 'zz'; there are: name, epochs, .*, note, base$"),
         ({"base": "mukhoti2021"}, r"unknown protocol 'mukhoti2021'; there are: mukhoti2020"),
         ({"base": 7}, r"base=7 is not the name of a protocol"),
         ({"base": "mukhoti2020", "epochs": 100}, r"milestone=250 is outside \[1, 100\]"),

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch.nn import functional as F
 
 from trainables.calibrators import Calibrator, FitReport, build_calibrator, cross_fit
 from trainables.common.errors import InputError, TrainingDivergedError
-from trainables.data import Batcher, ImageShape, SplitSpec
+from trainables.data import Batcher, ImageShape, MaskedImages, SplitSpec
 from trainables.models import Network, build_model
 from trainables.stages import (
     STAGES,
@@ -35,6 +36,7 @@ from trainables.stages import (
     open_stage,
     refine,
     train,
+    validation_rows,
     with_objective,
 )
 from trainables.stages.calibrate import calibrator_of
@@ -740,8 +742,31 @@ def test_validation_logits_that_are_not_finite_are_noticed(
     logits = torch.zeros(300, 10)
     logits[7, 3] = math.inf
     monkeypatch.setattr(train, "predict", lambda *_: logits)
-    with pytest.raises(TrainingDivergedError, match="validation logits became NaN or infinite"):
+    with pytest.raises(TrainingDivergedError, match="logits became NaN or infinite in epoch 1"):
         run.run_epoch()
+
+
+def test_a_part_that_is_not_for_the_data_is_refused(workshop: Workshop) -> None:
+    inputs = MaskedImages((8, 8), (0.5,) * 3, (0.25,) * 3)
+    data: Any = SimpleNamespace(prepared=SimpleNamespace(info=SimpleNamespace(inputs=inputs)))
+    for part in ("balcal", "cutmix"):
+        wanted = request(workshop.prepared, parts={"ce": {}, part: {}})
+        with pytest.raises(InputError, match=f"{part!r} is not for images-with-masks: "):
+            open_stage(wanted, workshop.store, data)
+
+
+@pytest.mark.parametrize("images", [None, torch.tensor([4, 4, 5])])
+def test_validation_rows_are_those_that_are_stored(
+    workshop: Workshop, images: Tensor | None
+) -> None:
+    rows = {"logits": torch.rand(3, 2), "labels": torch.tensor([1, 0, 1])}
+    stored = rows if images is None else {**rows, "images": images}
+    key = ("b" if images is None else "c") * 64
+    workshop.store.write("train", key, {"validation": stored}, {})
+    found = validation_rows(workshop.store, "train", key)
+    assert torch.equal(found.logits, rows["logits"])
+    assert torch.equal(found.labels, rows["labels"])
+    assert found.images is None if images is None else torch.equal(found.images, images)
 
 
 # -- objectives beyond the report
