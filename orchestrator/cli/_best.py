@@ -104,7 +104,7 @@ def _day(option: str, text: str | None, after: bool = False) -> datetime | None:
     try:
         day = date.fromisoformat(text) + timedelta(days=int(after))
         return datetime(day.year, day.month, day.day).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError):
         pass
     try:
         return datetime.fromisoformat(text).astimezone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,6 +48,26 @@ def test_what_is_wrong_comes_with_its_remedy(calsweep, no_ray, empty_folder):
         mark, text = found[subject]
         assert mark == "FAIL"
         assert text.endswith(f"-> give another {remedy}")
+
+
+def test_every_gpu_is_named_and_tried(calsweep, no_ray, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda index: f"card {index}")
+    faults = {"cuda:0": "", "cuda:1": "it is bad"}
+    monkeypatch.setattr(_doctor, "_step", faults.__getitem__)
+    code, out, _ = calsweep("doctor")
+    found = findings(out)
+    assert (code, found["GPUs"]) == (1, ("ok", "card 0, card 1"))
+    assert found["GPU 0"] == ("ok", "does a training step")
+    assert found["GPU 1"][0] == "FAIL"
+    assert found["GPU 1"][1].startswith("it is bad -> leave it out")
+
+
+def test_the_room_in_the_storage_is_that_which_users_may_fill(calsweep, no_ray, monkeypatch):
+    facts = SimpleNamespace(f_bavail=7 * 2**18, f_bfree=9 * 2**18, f_frsize=2**12, f_bsize=2**20)
+    monkeypatch.setattr(_doctor.os, "statvfs", lambda folder: facts)
+    assert findings(calsweep("doctor").out)["storage"][1].endswith(" is writable, 7 GB free")
 
 
 def test_a_gpu_that_does_no_training_step(calsweep, no_ray, monkeypatch):

@@ -117,6 +117,17 @@ def test_best(asked: Callable[..., Asked], empty_folder: Path) -> None:
     }
 
 
+def test_the_last_of_all_days_has_no_day_after_it(
+    asked: Callable[..., Asked], calsweep: Callable[..., Any]
+) -> None:
+    found = asked("orchestrator.tracking.best_config", *ASK, "--until", "9999-12-31")
+    assert found["until"] == moment(9999, 12, 31)
+    for day in ("0001-01-01", "2026-02-30"):
+        code, _, err = calsweep(*ASK, "--since", day)
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"--since '{day}' is no date; allowed: 2026-05-01" in err
+
+
 def test_a_moment_is_taken_as_it_is(
     asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +323,8 @@ def test_submit(
     assert isinstance(found["spec"], SweepSpec)
     assert asked(place, "submit", night, "--address", "http://a:1")["address"] == "http://a:1"
     monkeypatch.setattr(place, lambda *arguments: ("a client", "job-1"))
-    assert calsweep("submit", night).code == 0
+    told = "job job-1; its output: ray job logs job-1 --follow --address http://a:1\n"
+    assert calsweep("submit", night, "--address", "http://a:1") == (0, told, "")
     found = asked("orchestrator.running.cluster.jobs.follow", "submit", night, "--wait")
     assert (found["client"], found["job"]) == ("a client", "job-1")
 

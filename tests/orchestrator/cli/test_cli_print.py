@@ -203,6 +203,18 @@ def test_a_sweep_ends_with_its_table_and_places(capsys, outcome, status, code):
         assert folder.table(ending).read_text() == render(table, name)
 
 
+@pytest.mark.parametrize("address", [None, "auto"])
+def test_an_interrupted_sweep_says_how_to_go_on(capsys, outcome, address):
+    stopped = replace(outcome, status="interrupted")
+    assert show_outcome(stopped, address) == 130
+    storage = Storage("kept").folder
+    command = f"calsweep run --resume night --storage {storage}"
+    command += "" if address is None else " --address auto"
+    told = f"sweep night was interrupted; go on with: {command}\n"
+    assert capsys.readouterr().out == told
+    assert not SweepFolder.of(stopped.spec).table("md").exists()
+
+
 def test_tables_that_cannot_be_written_are_named(outcome):
     path = SweepFolder.of(outcome.spec).table("tex")
     path.mkdir()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +33,8 @@ def test_nights_are_numbered_and_ordered_by_their_beginning(tmp_path: Path) -> N
     book.night("2026-12-31").folder.mkdir()
     assert [night.name for night in book.nights()] == names
     assert [night.facts["number"] for night in book.nights()] == list(range(1, 12))
+    shutil.rmtree(book.night(names[0]).folder)
+    assert book.begin("2026-12-09", 0.0, {}).facts["number"] == 12
 
 
 def test_a_night_that_begins_anew_keeps_its_number_alone(tmp_path: Path) -> None:
@@ -105,6 +110,36 @@ def test_damaged_files_are_named(tmp_path: Path, line: str) -> None:
     (night.folder / FACTS).write_text('{"number')
     with pytest.raises(InputError, match=r"night\.json cannot be read"):
         book.nights()
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    (tmp_path / ACCEPTED).mkdir()
+    with pytest.raises(InputError, match=r"accepted\.jsonl is damaged: .*Is a directory"):
+        book.restarts()
+    night = book.night("2026-11-21")
+    (night.folder / RECORD).mkdir(parents=True)
+    with pytest.raises(InputError, match=r"record\.json cannot be read: .*Is a directory"):
+        _ = night.record
+
+
+def test_a_number_that_json_does_not_know_is_not_written(tmp_path: Path) -> None:
+    night = Book(tmp_path).begin("2026-11-21", 1.0, {})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        night.write(FACTS, {"started": math.nan})
+    assert night.facts["started"] == 1.0
+
+
+def test_what_is_written_or_accepted_is_kept_by_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
+    book = Book(tmp_path)
+    night = book.begin("2026-11-21", 0.0, {})
+    book.accept(Acceptance(ECE, night.name, "meant", ""))
+    for path in (night.folder / FACTS, tmp_path / ACCEPTED):
+        assert path.stat().st_ino in synced
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
+from xml.etree import ElementTree
 
 import pytest
 from nights import ACC, ECE, TASK, record
@@ -242,11 +244,41 @@ def test_a_night_that_could_not_run_is_told_and_written(
     ]
     assert title in (tmp_path / "out/x.html").read_text()
     assert not (benchmark.folder / "report.html").exists()
+    (suite,) = ElementTree.fromstring((benchmark.folder / "junit.xml").read_text())
+    (case,) = suite.iter("testcase")
+    assert (suite.attrib["name"], case.attrib["name"]) == ("told 2026-01-01", "2026-01-01")
+    told = datetime.fromisoformat(suite.attrib["timestamp"]).replace(tzinfo=UTC)
+    assert abs(datetime.now(UTC) - told) < timedelta(days=1)
     (tmp_path / "file").touch()
     benchmark = make_benchmark(report={**WAYS, "markdown": str(tmp_path / "file/x.md")})
     (problem,) = publish_failure(benchmark, "2026-01-01", "the disk is full")[:-1]
     assert problem.startswith("the summary is missing: ")
     assert len(world.took("webhook", "mail")) == 2
+
+
+def test_an_error_that_nobody_foresaw_is_named_in_one_line_and_stops_nothing_else(
+    make_benchmark: Make, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no\n template")
+
+    monkeypatch.setattr(publish.page, "to_html", fail)
+    benchmark = make_benchmark(report=WAYS)
+    night = judged(benchmark, 0, *RAISED)
+    (night.folder / "report.md").touch()
+    waits = f"the verdict on {night.name} waits for the next start to be written: "
+    assert publisher(benchmark).publish(night) == [f"{waits}RuntimeError: no template"]
+    assert len(world.took("webhook", "mail")) == 2
+    assert night.delivered
+
+
+def test_a_summary_may_go_to_the_home_folder(
+    make_benchmark: Make, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    benchmark = make_benchmark(report={"markdown": "~/out/night.md"})
+    assert publisher(benchmark).publish(judged(benchmark, 0)) == []
+    assert (tmp_path / "home/out/night.md").read_text().startswith("# nightly told, ")
 
 
 @pytest.mark.parametrize(

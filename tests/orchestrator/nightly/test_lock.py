@@ -135,6 +135,25 @@ def test_the_owner_touches_the_file_as_often_as_it_says(
     assert touched == [(tmp_path, n * seconds) for n in range(1, int(100 / seconds) + 1)]
 
 
+def test_a_file_system_that_is_away_for_a_while_ends_no_touching(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touched = []
+
+    def touch(path: Path) -> None:
+        touched.append(path)
+        if len(touched) == 1:
+            raise OSError(116, "Stale file handle")
+
+    class Over:
+        def wait(self, pause: float) -> bool:
+            return len(touched) == 3
+
+    monkeypatch.setattr(lock, "os", SimpleNamespace(utime=touch))
+    lock._beat(tmp_path, cast(Event, Over()), 0.0)
+    assert len(touched) == 3
+
+
 def test_the_owner_touches_the_file(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with held_lock(path, beat_seconds=0.05):

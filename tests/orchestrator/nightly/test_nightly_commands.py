@@ -349,6 +349,19 @@ def test_a_night_that_could_not_run_is_told_unless_another_runs(
     assert kept.exists() == details
 
 
+def test_what_went_wrong_is_told_where_its_details_cannot_be_kept(
+    benchmark: Nightly, start: Callable[..., Runs], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = start(code=4, outcome=OSError("the disk is away"))
+    kept = benchmark.folder / "error.txt"
+    assert runs.failures == ["2026-07-02: OSError: the disk is away"]
+    assert capsys.readouterr().err.splitlines() == [
+        "calsweep nightly: could not run: OSError: the disk is away",
+        f"calsweep nightly: {kept} cannot be written: No such file or directory",
+        "calsweep nightly: the webhook is deaf",
+    ]
+
+
 def test_a_submitted_night_is_one_command_on_the_cluster(
     benchmark: Nightly, start: Callable[..., Runs], capsys: pytest.CaptureFixture[str]
 ) -> None:

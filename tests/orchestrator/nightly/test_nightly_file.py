@@ -51,7 +51,8 @@ def test_another_benchmark_has_another_fingerprint_and_other_places_have_not(
     make_benchmark: Callable[..., Nightly],
 ) -> None:
     first = make_benchmark().fingerprint
-    assert make_benchmark(sweep={"storage": "elsewhere", "data_root": "d"}).fingerprint == first
+    elsewhere = {"storage": "elsewhere", "data_root": "d", "resources": {"concurrent": 1}}
+    assert make_benchmark(sweep=elsewhere).fingerprint == first
     others = (
         {"recipes": ["ce"]},
         {"variants": {"soft": {"of": "ls", "fixed": {"smoothing": 0.2}}}},
@@ -87,7 +88,7 @@ MISTAKES = {
     "an unknown key": ({"alarm": 1}, "alarm: unknown key; allowed are: sweep, limits, report"),
     "a search": ({"sweep": {"search": {"trials": 4}}}, "`trials` must be 1"),
     "a grid": ({"sweep": {"search": {"trials": 1, "sampler": "grid"}}}, "not grid"),
-    "a wrong sweep": ({"sweep": {"recipes": ["nonsense"]}}, "nonsense"),
+    "a wrong sweep": ({"sweep": {"recipes": ["nonsense"]}}, "nightly.yaml: sweep: recipe "),
     "an unknown metric": ({"metrics": ["beauty"]}, "beauty"),
     "a cost as metric": ({"metrics": ["wall_seconds"]}, "recorded in any case"),
     "a wrong limit": ({"limits": {"window": 1}}, "limits.window"),

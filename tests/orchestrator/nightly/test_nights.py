@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -15,11 +16,13 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
+from rich.console import Console
 from told_sweep import ToldSweep
 
 from orchestrator.cli import main
 from orchestrator.nightly import Book, BusyError, CellKey, Nightly, NightOutcome, Verdict, run_night
 from orchestrator.nightly.book import DELIVERED, RECORD, VERDICT
+from orchestrator.nightly.lock import held_lock
 from orchestrator.nightly.measure import TOTAL
 from orchestrator.storage.events import from_fields
 from orchestrator.storage.journal import Journal
@@ -141,8 +144,16 @@ def test_an_earlier_night_that_broke_off_is_finished_before_tonights(
         assert not spec.name.endswith(SECOND), "the second breaks off"
 
     told_sweep.before_end = second_broken_off
+    with held_lock(lock := benchmark.folder / "lock"):
+        left = json.loads(lock.read_text())
+    lock.write_text(json.dumps({**left, "pid": 7, "began": 1.0}))
+    said = io.StringIO()
     with pytest.raises(AssertionError, match="the second breaks off"):
-        run_night(benchmark, SECOND)
+        run_night(benchmark, SECOND, console=Console(file=said, width=200))
+    assert said.getvalue().splitlines() == [
+        f"taken over from process 7 on {left['host']}, which is gone",
+        f"night {FIRST} broke off: it is finished first",
+    ]
     # People wait for the first one's verdict, whatever becomes of the second.
     assert Book(benchmark.folder).night(FIRST).delivered
     told_sweep.before_end = lambda spec: None
@@ -151,6 +162,19 @@ def test_an_earlier_night_that_broke_off_is_finished_before_tonights(
     assert outcome.night.name == SECOND
     assert [record.night for record, _ in Book(benchmark.folder).judged()] == [FIRST, SECOND]
     assert len(nightlies(benchmark)) == 2
+
+
+def test_what_an_earlier_night_could_not_tell_is_said_once(
+    make_benchmark: Make, told_sweep: ToldSweep
+) -> None:
+    report = {"mail": ["no-such-program"], "when": "always"}
+    benchmark = make_benchmark(sweep={"name": "mute"}, report=report)
+    told_sweep.before_end = broken_off
+    with pytest.raises(BrokenOffError):
+        run_night(benchmark, FIRST)
+    told_sweep.before_end = lambda spec: None
+    (message,) = run_night(benchmark, SECOND).messages
+    assert message.startswith("mail command 'no-such-program' failed")
 
 
 def test_half_a_night_of_other_code_is_given_up(
@@ -184,12 +208,25 @@ def test_tonights_half_of_other_code_begins_anew(
     told_sweep.before_end = broken_off
     with pytest.raises(BrokenOffError):
         run_night(benchmark, FIRST)
+    folder = benchmark.sweep_folder(FIRST).path
+    half = folder / "half"
+    half.touch()
+
+    def away(*_: Any) -> None:
+        raise InputError("tracking http://127.0.0.1:9 gives no answer")
+
     told_sweep.before_end = lambda spec: None
     monkeypatch.setattr("orchestrator.storage.provenance.git_commit", lambda: "c0ffee")
-    record = run_night(benchmark, FIRST).night.record
+    # Nobody asks any more for the runs that the server misses.
+    monkeypatch.setattr("orchestrator.nightly.run.sync", away)
+    said = io.StringIO()
+    record = run_night(benchmark, FIRST, console=Console(file=said, width=200)).night.record
     assert record is not None
     assert record.environment["code"] == "c0ffee"
     assert TOTAL in record.cells
+    assert (folder.exists(), half.exists()) == (True, False)
+    expected = f"night {FIRST} begins anew: its surroundings have changed\n"
+    assert said.getvalue() == expected
 
 
 @pytest.mark.parametrize("lost", ["verdict.json", "delivered.json", "told.json", "junit.xml"])

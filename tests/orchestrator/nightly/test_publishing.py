@@ -76,6 +76,12 @@ def test_texts_stay_texts_in_html() -> None:
     assert not any(word in page for word in ("http:", "https:", "src=", "url("))
 
 
+def test_no_sign_of_markdown_is_left_bare() -> None:
+    text = to_markdown([Block("h", ("a\\b `c` *d* _e_ [f] |g| #h <i> & j",))])
+    plain = r"a\\b \`c\` \*d\* \_e\_ \[f\] \|g\| \#h &lt;i&gt; &amp; j"
+    assert text == f"# h\n\n- {plain}\n"
+
+
 def test_texts_stay_texts_in_markdown() -> None:
     text = to_markdown([Block("h", (NASTY,), (("a", "b"), (NASTY, "c")))])
     assert "<script" not in text

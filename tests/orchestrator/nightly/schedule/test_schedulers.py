@@ -356,6 +356,10 @@ def test_cron_is_installed_replaced_and_removed(
     for at in ("02:00", "03:15"):
         assert main(["nightly", "install", str(benchmark.path), "--at", at]) == 0
     text = table.read_text()
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"crontab entry: {text.splitlines()[1]}",
+        f"its output goes to {benchmark.folder / 'schedule.log'}",
+    ]
     assert text.count("calsweep nightly told: begin") == 1
     assert "\n15 3 * * * " in text
     known = installation(benchmark)
@@ -364,6 +368,7 @@ def test_cron_is_installed_replaced_and_removed(
     assert main(["nightly", "status", str(benchmark.path)]) == 0
     assert "by cron, next " in capsys.readouterr().out
     assert main(["nightly", "uninstall", str(benchmark.path)]) == 0
+    assert capsys.readouterr().out == "removed the crontab entry\n"
     assert table.read_text() == ""
     assert installation(benchmark) is None
     assert main(["nightly", "uninstall", str(benchmark.path)]) == 0
@@ -385,10 +390,13 @@ def test_systemd_is_installed_and_removed(
     entry = make_entry(benchmark, "02:00", BERLIN)
     units = {folder / name: text for name, text in systemd_units(entry).items()}
     assert {path: path.read_text() for path in folder.iterdir()} == {**units, other: ""}
-    assert capsys.readouterr().out.count("wrote ") == 2
+    timer = "calsweep-nightly-told.timer"
+    assert capsys.readouterr().out.splitlines() == [
+        *(f"wrote {path}" for path in units),
+        f"started {timer}; for nights without you logged in: loginctl enable-linger",
+    ]
     known = Installation("systemd", "02:00", BERLIN)
     assert installation(benchmark) == known
-    timer = "calsweep-nightly-told.timer"
     there, reload = "--user show-environment", "--user daemon-reload"
     started = [reload, f"--user enable --now {timer}", f"--user restart {timer}"]
     assert [call for call in calls.read_text().splitlines() if call != there] == started
@@ -491,6 +499,12 @@ def test_a_crontab_that_cannot_be_read_or_written_is_left(
         assert main(install) == 2
         assert expected in capsys.readouterr().err
         assert table.read_text() == "1 1 * * * true\n"
+    program(no_programs, "crontab", f'if [ "$1" = - ]; then exit 1; fi\n{FAKE_CRONTAB}')
+    assert main(install) == 2
+    assert "cron refuses the entry: no reason given" in capsys.readouterr().err
+    (no_programs / "crontab").write_text("#!/no/such/shell\n")
+    assert main(install) == 2
+    assert "crontab cannot be run here: " in capsys.readouterr().err
 
 
 def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
@@ -529,7 +543,10 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
         (["--with", "kubernetes", "--claim", "c"], "needs --image and --claim"),
         (["--with", "kubernetes", "--image", "i"], "needs --image and --claim"),
         (["--with", "ray"], "--job-server URL and --with ray go together"),
-        (["--with", "ray", "--job-server", "http://h:99999"], "port is not 1 to 65535"),
+        (
+            ["--with", "ray", "--job-server", "http://h:99999"],
+            "--job-server http://h:99999: its port",
+        ),
         (["--with", "ray", "--job-server", "http://me:pw@h:1"], "RAY_AUTH_TOKEN_PATH"),
         (["--with", "cron", "--address", "host:abc"], "port is not 1 to 65535"),
         (["--with", "cron"], "the program crontab is missing"),
