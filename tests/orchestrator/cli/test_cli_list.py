@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.tables.layouts import layout_names
+from orchestrator.tables.layouts import layout_names, load_layout
 from search_spaces import space_names
 from trainables.data import source_names
 from trainables.data.suites import suite_names
@@ -41,6 +41,11 @@ def test_a_catalogue_is_complete(calsweep, what):
     assert (code, err) == (0, "")
     assert listed == NAMES[what]
     assert set(listed) >= KNOWN[what]
+
+
+def test_a_layout_is_shown_with_its_title(calsweep):
+    rows = dict(line.split(maxsplit=1) for line in calsweep("list", "layouts").out.splitlines())
+    assert rows["macal/table1"].strip() == load_layout("macal/table1").title
 
 
 def test_a_method_is_shown_with_range_default_and_source(calsweep):

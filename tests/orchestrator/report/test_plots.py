@@ -245,6 +245,16 @@ def test_categories_and_wide_ranges_have_axes_of_their_own() -> None:
     words = [mark.text for mark in plot.charts[1].chart.marks if mark.tag == "text"]
     assert words[-2:] == ["decaying", "fixed"]
     assert [x for x, _ in places(plot, 1, "search")] == pytest.approx([1, 0, 1])
+    assert not marks(plot, 0, "other")
+
+
+def test_no_line_joins_names() -> None:
+    told = opened(STUDY)
+    for number, sparsity in enumerate(("fixed", "decaying")):
+        told += [started(STUDY, number, sparsity=sparsity), scored(STUDY, number, 0.02)]
+    plot = drawn(told)["slice"]
+    assert len(marks(plot, 0, "search")) == 2
+    assert not marks(plot, 0, "other")
 
 
 def test_what_is_not_there_is_not_drawn(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
+from optuna import logging
 
 from orchestrator.report._chart import Axis, Chart, fitting, thinned
 from orchestrator.report._page import environment
@@ -188,6 +190,16 @@ def test_the_scatter_joins_its_front_and_rings_the_baseline():
         assert not marks(scatter(places, "d", floor, (700, 400)), "floor")
     whole = scatter(places, "d", 99.0, (700, 400))
     assert marks(whole, "floor")[0].points[2] == (whole.right, whole.bottom)
+
+
+def test_the_baseline_is_named_before_others_that_are_beaten():
+    best = Place("best", 99.0, 1.0, "train")
+    crowd = [Place(f"r{n:02}", 90 + n / 100, 5 + n / 100, "train") for n in range(40)]
+    for baseline in ("r05", "r35"):
+        chart = scatter([best, *crowd], baseline, None, (328, 200))
+        names = [mark.text for mark in marks(chart, "name")]
+        assert names[:2] == ["best", baseline]
+        assert len(names) < 41
 
 
 def test_errors_that_lie_far_apart_are_shown_by_their_ratio():
@@ -422,6 +434,20 @@ def test_importance_finds_the_parameter_that_decides():
     found = importance(trials(30, lambda values: values["m.a"] ** 2), ["m.a", "m.b"])
     assert found["m.a"] > 0.8
     assert sum(found.values()) == pytest.approx(1)
+
+
+def test_importance_is_of_trials_that_have_every_parameter_and_leaves_optunas_log_alone():
+    whole = trials(10, lambda values: values["m.a"])
+    part = replace(whole[0], number=10, parameters={"m.a": 0.5}, objective=9.0)
+    before = logging.get_verbosity()
+    try:
+        logging.set_verbosity(logging.DEBUG)
+        names = ["m.a", "m.b"]
+        assert importance([*whole, part], names) == importance(whole, names) != {}
+        assert logging.get_verbosity() == logging.DEBUG
+    finally:
+        logging.set_verbosity(before)
+    assert importance([*whole[:9], part], names) == {}
 
 
 def test_importance_is_not_told_of_few_trials_or_of_equal_ones():

@@ -239,6 +239,17 @@ def test_the_diagram_shows_each_rank_at_its_place():
     assert high > 5 + 0.06 * 4
 
 
+@pytest.mark.parametrize(("count", "step"), [(23, 1), (24, 2), (36, 3)])
+def test_the_scale_of_many_ranks_names_some(count, step):
+    names = [f"r{number}" for number in range(count)]
+    ranks = {name: 1.0 + place for place, name in enumerate(names)}
+    pairs = tuple(PairTest(*pair, None) for pair in combinations(names, 2))
+    (axes,) = critical_difference_diagram(RankComparison(ranks, 2, None, None, pairs)).axes
+    texts = [text.get_text() for text in axes.texts]
+    marked = [text for text in texts if text.isdigit()]
+    assert marked == [str(rank) for rank in range(1, count + 1, step)]
+
+
 def test_the_diagram_needs_all_pairs():
     with pytest.raises(ValueError, match="2 pairs of 3 recipes; expected all"):
         critical_difference_diagram(rank_comparison(made_up(3, 3), control="r0"))

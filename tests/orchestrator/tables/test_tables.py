@@ -343,6 +343,44 @@ def test_the_lines_below_tell_seeds_trials_and_runs():
     assert varied[1] == "after a figure, its difference from the row that it varies"
 
 
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ((True, True), ", the search's among them"),
+        ((False, False), " that no search has seen"),
+        ((True, False), ""),
+    ],
+)
+def test_whether_a_search_has_seen_a_seed_is_told_where_it_is_so_of_all(own, told):
+    results = [
+        study(name, figures(), figures(), searched_predictions="a", predictions=("ab"[seen], "c"))
+        for name, seen in zip(("ce", "ls"), [not seen for seen in own], strict=True)
+    ]
+    line = f"mean ± sample standard deviation over 2 seeds{told}"
+    assert table_of(*results).notes() == [line]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "named"), [("aa", "ce, ls"), ("ab", "ce on a, ls on b")], ids=["one", "two"]
+)
+def test_what_was_not_searched_is_named_with_its_task_where_there_are_several(tasks, named):
+    results = [
+        study(name, figures(), task=task, trials_finished=1)
+        for name, task in zip(("ce", "ls"), tasks, strict=True)
+    ]
+    table = dataclasses.replace(table_of(*results), gains={})
+    assert table.notes()[-1] == f"nothing was searched for {named}"
+
+
+@pytest.mark.parametrize(
+    ("recipes", "told"), [(("ce", "ce+ts"), True), (("given", "ts"), False), (("ce",), False)]
+)
+def test_what_calibrators_are_fitted_on_is_told_where_one_follows_a_method(recipes, told):
+    notes = table_of(*(study(name, figures()) for name in recipes)).notes()
+    line = "calibrators are fitted on the validation rows that choose configurations"
+    assert notes == [line] * told
+
+
 def test_splits_are_told_if_one_study_varied_them():
     results = [study("ce", figures(), figures()), study("ls", figures(), figures(), varied=True)]
     deviations = "mean ± sample standard deviation over 2 seeds"
@@ -427,10 +465,12 @@ def test_csv_holds_fractions_and_all_that_is_known():
     assert bad["reason"] == 'say "no", twice'
 
 
-def test_csv_text_cannot_be_run_as_a_formula():
-    found = table_of(study("fl", status="failed", reason="=cmd()"))
+@pytest.mark.parametrize("sign", "=+-@")
+def test_csv_text_cannot_be_run_as_a_formula(sign):
+    text = f"{sign}cmd()"
+    found = table_of(study("fl", status="failed", reason=text, task=text))
     (row,) = csv.DictReader(io.StringIO(render(found, "csv")))
-    assert row["reason"] == "'=cmd()"
+    assert (row["reason"], row["task"]) == (f"'{text}", f"'{text}")
 
 
 def test_html_shows_words_as_they_are():
@@ -492,6 +532,22 @@ def test_terminal_shows_marks_as_style():
     assert "\x1b[1m 2.00" in text or "\x1b[1m   2.00" in text
     assert re.search(r"\x1b\[4m *5\.00", text)
     assert "[red]ls" in text
+
+
+def test_a_terminal_colours_what_is_better_or_worse_and_dims_all_else():
+    ece = (("ce", 0.05, 0.001), ("ls", 0.04, 0.001), ("fl", 0.06, 0.001), ("dfl", 0.0505, 0.001))
+    results = [study(name, {"ece": value, "ece_floor": floor}) for name, value, floor in ece]
+    results.append(study("acls", status="running"))
+    options = TableOptions(metrics=("ece",), floor=True, baseline="ce")
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=80)
+    console.print(to_rich(make_table(results, options)))
+    lines = console.file.getvalue().splitlines()
+    rows = {line.split()[0]: line for line in lines if line.split()[:1]}
+    assert "\x1b[32m(-1.00)" in rows["ls"].replace(" (", "(")
+    assert "\x1b[31m(+1.00)" in rows["fl"].replace(" (", "(")
+    assert "\x1b[2m(≈ +0.05)" in rows["dfl"].replace(" (", "(")
+    assert "\x1b[2m(floor 0.10)" in rows["ce"].replace(" (", "(")
+    assert "\x1b[2;3m" in rows["acls"]
 
 
 def test_terminal_text_has_every_figure_and_no_codes():
@@ -754,6 +810,10 @@ def test_rows_may_be_more_than_recipes():
     wide = build_table(results, ("ece",), rows=("recipe", "task"))
     assert len(wide.rows) == 6
     assert len(wide.columns) == 1
+    lost = [*results, dataclasses.replace(results[0], recipe="fl", status="running")]
+    text = render(build_table(lost, ("ece",), rows=("recipe", "task")), "terminal")
+    place = "fl · a/x/p on a/x/p, b/x/p, a/y/p"
+    assert text.splitlines()[-1] == f"{place}: running (4 trials finished, 0 failed)"
     compared = found.compared_with("ce")
     assert [row.baseline for row in compared.rows] == ["", "", "ce · x", "ce · y"]
     for rows in (("model",), ("recipe", "colour"), ("recipe", "recipe")):
@@ -774,6 +834,7 @@ def test_recipes_and_tasks_are_chosen_by_wildcards():
     found = make_table(results, TableOptions(recipes=["mbls*", "ce"], tasks=["a/*"]))
     assert found.recipes == ("ce", "mbls", "mbls+ts")
     assert found.tasks == ("a/x/p", "a/y/p")
+    assert make_table(iter(results), TableOptions(recipes=["*"])).recipes[0] == "ce"
     with pytest.raises(InputError, match="recipe 'fl' matches none; there are: ce, mbls"):
         make_table(results, TableOptions(recipes=["fl"]))
     with pytest.raises(InputError, match=r"task 'c/.' matches none; there are: a/x/p, b/x/p"):
@@ -857,6 +918,8 @@ def test_sweeps_of_other_data_or_code_are_not_mixed_unasked(field, what):
     assert note == f"from the sweeps a, b; {word}"
     same = [[of_sweep("a", "ce", **{field: "1"})], [of_sweep("b", "ls", **{field: "1"})]]
     assert len(combine(same)) == 2
+    unknown = [[of_sweep("a", "ce", **{field: "1"})], [of_sweep("b", "ls")]]
+    assert make_table(combine(unknown)).notes() == ["from the sweeps a, b"]
 
 
 # LaTeX, for real

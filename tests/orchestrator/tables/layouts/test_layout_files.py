@@ -170,5 +170,9 @@ def test_a_wrong_layout_gets_one_line(tmp_path, case):
 def test_a_layout_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"unknown layout 'macal/tabel1'; there are: macal/table"):
         load_layout("macal/tabel1")
+    with pytest.raises(InputError, match=r"'\?'; there are: acls/table3, .*, mbls/table8, or PATH"):
+        load_layout("?")
+    (tmp_path / "mine.yml").write_text(GOOD, encoding="utf-8")
+    assert load_layout(str(tmp_path / "mine.yml")).title == "mine"
     with pytest.raises(InputError, match=r"cannot be read: .*No such file"):
         load_layout(str(tmp_path / "none.yaml"))

@@ -148,7 +148,46 @@ def test_the_other_resnet110_is_not_taken_for_that_of_the_paper():
 
 def test_doubts_about_a_published_figure_are_told():
     table = fill("macal/table3", study("dfl+macal", "tiny-imagenet"), published=True)
-    assert any("doubtful in the paper: dfl+macal" in note for note in table.notes())
+    start = "doubtful in the paper: dfl+macal on tiny-imagenet / average / Acc % ↑: 2.76: "
+    assert any(note.startswith(f"{start}as extracted; implausible") for note in table.notes())
+
+
+def test_the_protocol_that_is_told_is_that_of_the_tasks_beside_the_papers_figures():
+    other = study("ce", "digits", protocol="other")
+    told = "ours trained by "
+    for protocol, named in (("mukhoti2020", "mukhoti2020"), ("", "an unknown protocol")):
+        ours = replace(study("ce"), protocol=protocol)
+        notes = fill("macal/table1", ours, other, published=True).notes()
+        assert [note.partition(told)[2] for note in notes if told in note] == [named]
+
+
+def test_bins_are_spoken_of_beside_binned_errors_only():
+    for metrics, told in ((("acc",), False), (("acc", "ece"), True)):
+        table = fill("macal/table3", study("ce"), metrics=metrics, published=True)
+        found = [note for note in table.notes() if "number of bins" in note]
+        assert bool(found) == told
+        assert all(note.endswith("; ours are 15") for note in found)
+
+
+def test_what_a_layout_says_of_itself_stands_below_the_table(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "title: mine\nmetrics: [ece, nll]\nrows: [{label: both, mean: [ls, ce]}]\n"
+        "columns: {cifar10: [resnet50]}\nnote: a note\n"
+        "not_offered: [{what: x, reason: no code}, {what: y, reason: no data}]\n"
+    )
+    table = fill(str(path), study("ce"), study("ls"))
+    told = ["a note", "not offered: x: no code", "not offered: y: no data"]
+    assert table.notes() == told
+    shown, missing = csv.DictReader(io.StringIO(render(table, "csv")))
+    assert (shown["recipes"], shown["status"], missing["status"]) == (
+        *("ls ce", "finished"),
+        "no figure",
+    )
+    assert shown["run_ids"] == "run-ls-resnet50 run-ce-resnet50"
+    own = fill(str(path), study("ce", "digits"))
+    start = f"layout {path} with the sweep's own tasks as columns"
+    assert own.notes() == [start, *told]
 
 
 # Costs, suites, means over calibrators
@@ -176,6 +215,12 @@ def test_elsewhere_all_suites_that_have_the_metric_are_taken():
     texts = [cell.text for cell in cells(table, "ce").values()]
     assert texts == ["70.00", "30.00"]
     assert "auroc: mean over ood-noise/auroc, ood-other/auroc" in table.notes()
+    other = study("ce", "digits", "resnet8", **{"ood-third/auroc": 0.5})
+    both = fill("macal/table2", study("ce", "digits", "convnet", **figures), other)
+    assert [entry.metrics for entry in both.columns][0::2] == [
+        ("ood-noise/auroc", "ood-other/auroc"),
+        ("ood-third/auroc",),
+    ]
 
 
 def test_a_row_may_be_the_mean_of_several_recipes():
@@ -243,13 +288,22 @@ def test_csv_has_a_line_a_cell_with_fractions():
     table = fill("macal/table1", study("ce"), published=True)
     lines = list(csv.DictReader(io.StringIO(render(table, "csv"))))
     assert len(lines) == 16 * 9
-    first = lines[0]
-    assert (first["row"], first["column"]) == ("ce", "cifar10 / resnet50 / ECE % ↓")
-    assert (float(first["mean"]), float(first["published"])) == (0.02, pytest.approx(0.0411))
-    assert (first["status"], first["run_ids"]) == ("finished", "run-ce-resnet50")
-    assert lines[1]["status"] == "not run"
-    assert first["noise_floor"] == ""
     task = "cifar10/resnet50/mukhoti2020"
+    assert {**lines[0], "published": float(lines[0]["published"])} == {
+        "layout": "macal/table1",
+        "row": "ce",
+        "recipes": "ce",
+        "column": "cifar10 / resnet50 / ECE % ↓",
+        "tasks": task,
+        "metrics": "ece",
+        "status": "finished",
+        "mean": "0.02",
+        "std": "",
+        "noise_floor": "",
+        "published": pytest.approx(0.0411),
+        "run_ids": "run-ce-resnet50",
+    }
+    assert lines[1]["status"] == "not run"
     floored = fill("macal/table1", study("ce", ece_floor=0.004))
     gains = {("ce", task, "ece"): Gain(-0.01, -0.02, -0.005, False, False)}
     text = render(replace(floored, gains=gains), "csv")
