@@ -20,6 +20,8 @@ from trainables.data._source import Reader, SourceStatus
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Converting these to eight bits would cut values off.
 DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "F")
+# What Pillow's decoders raise on damaged files.
+_FAULTS = (OSError, ValueError, TypeError, SyntaxError, EOFError, Image.DecompressionBombError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +103,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
             yield image
     except InputError:
         raise
-    # Pillow's decoders raise many kinds of errors on damaged files.
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+    except _FAULTS as error:
         raise InputError(f"{path} cannot be read as an image: {error}") from error
 
 

@@ -138,14 +138,18 @@ def test_distribution_is_torchvisions():
 def test_images_with_a_margin_are_seen_in_part():
     images = np.stack([positions(38)] * 800)
     whole = form()
-    inputs = ImagesWithMargin(**(asdict(whole) | {"size": (32, 38), "shown": (28, 34)}))
+    inputs = ImagesWithMargin(**(asdict(whole) | {"size": (32, 38), "shown": (28, 30)}))
     batcher = inputs.batcher(images)
     batch = batch_of(batcher, torch.arange(len(images)))
     assert inputs.shape == ImageShape(3, 28)
     plain = whole.batcher(images).plain(batch)
-    torch.testing.assert_close(batcher.plain(batch), plain[:, :, 2:30, 2:36])
+    torch.testing.assert_close(batcher.plain(batch), plain[:, :, 2:30, 4:34])
+    resized = whole.batcher(images).view(batch, "resized-crop-flip", seeded(0))
+    torch.testing.assert_close(
+        batcher.view(batch, "resized-crop-flip", seeded(0)), resized[:, :, 2:30, 4:34]
+    )
     assert torch.equal(batcher.view(batch, "none", seeded(0)), batcher.plain(batch))
-    parts = [plain[0, :, top : top + 28, left : left + 34] for top, left in np.ndindex(5, 5)]
+    parts = [plain[0, :, top : top + 28, left : left + 30] for top, left in np.ndindex(5, 5)]
     known = torch.stack([*parts, *(part.flip(2) for part in parts)]).flatten(1)
     seen = batcher.view(batch, "crop-flip", seeded(0)).flatten(1)
     exact = "donot_use_mm_for_euclid_dist"
@@ -377,6 +381,7 @@ def test_info_is_checked(field: str, value, text: str):
         (lambda: MaskedShape((0, 8)), "size=0 is outside"),
         (lambda: TextShape(0, 8), "tokens=0 is outside"),
         (lambda: TextShape(8, 0), "length=0 is outside"),
+        (lambda: Texts(augmentation="crop-flip"), "augmentation='crop-flip' is not one of none"),
         (lambda: MaskedImages((8, 8), (0.5,) * 2, (0.5,) * 3), "must be three numbers"),
         (lambda: MaskedImages((8, 8), (0.5,) * 3, (0.5,) * 2), "must be three numbers"),
         (lambda: MaskedImages((8, 8), (0.5,) * 3, (0.5, 0.5, 0.0)), "std above 0"),

@@ -18,6 +18,7 @@ from trainables.data import (
     SplitSpec,
     find_reader,
     logit_sets,
+    missing_download,
     prepare,
     read_logits,
     read_source,
@@ -333,6 +334,10 @@ def test_logits_are_rows_of_a_data_set(tmp_path: Path) -> None:
     assert reader.labels()[0].tolist() == source.train.labels.tolist()
     found = prepare(name, "unused", SplitSpec("all", 4), tmp_path / "p", settings=settings)
     assert found.counts == {"train": 0, "validation": 8, "test": 4}
+    whole = SplitSpec(8, 4)
+    assert missing_download(name, "unused", whole, settings) == ""
+    with pytest.raises(InputError, match="validation=9 is more than 8 rows"):
+        missing_download(name, "unused", SplitSpec(9, 4), settings)
     for wrong, text in (({"kind": "p"}, "kind='p' is not one of"), ({"size": 3}, "it takes kind")):
         with pytest.raises(InputError, match=text):
             find_reader(name, "unused", wrong)

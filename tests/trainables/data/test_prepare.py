@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
@@ -25,6 +26,7 @@ from trainables.data import (
     prepare,
     read_source,
 )
+from trainables.data._prepare import raw_test_paths
 from trainables.data._rows import fingerprint
 from trainables.data.digits import DigitsReader
 from trainables.data.npz import NpzReader
@@ -164,6 +166,33 @@ def test_key_is_free_of_the_path(archive, write_npz, tmp_path: Path):
     copy.write_bytes(Path(name.removeprefix("npz:")).read_bytes())
     second = prepare(f"npz:{copy}", tmp_path, SplitSpec(), tmp_path / "q")
     assert first.key == second.key
+
+
+def test_the_sources_of_all_that_is_prepared_hold_test_images(
+    archive, write_npz, folder: Path, tmp_path: Path
+):
+    split = SplitSpec(validation=4)
+    for name in (write_npz(archive), f"folder:{folder}", "digits"):
+        prepare(name, tmp_path, split, tmp_path / "p")
+    (inside,) = find_reader("digits", tmp_path).test_paths()
+    expected = {tmp_path / "own.npz", folder / "test", inside}
+    assert set(raw_test_paths(tmp_path / "p")) == expected
+
+
+def test_sources_of_one_name_in_two_places_are_all_remembered(
+    svhn, archive, write_npz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made = Path(write_npz(archive).removeprefix("npz:"))
+    split, places = SplitSpec(validation=10), [tmp_path / "one", tmp_path / "other"]
+    for place in places:
+        place.mkdir()
+        for path in (made, *svhn[0].glob("*.mat")):
+            shutil.copy(path, place)
+        monkeypatch.chdir(place)
+        for name, root in (("svhn", place), ("npz:own.npz", tmp_path)):
+            prepare(name, root, split, tmp_path / "p", download=False)
+    expected = {place / name for place in places for name in ("test_32x32.mat", "own.npz")}
+    assert set(raw_test_paths(tmp_path / "p")) == expected
 
 
 @pytest.mark.parametrize("victim", ["search/train_images.npy", "test/labels.npy", "split.json"])

@@ -165,6 +165,7 @@ def test_prepared_images_come_in_blocks_and_are_told(
     found = prepare("imagenet", imagenet, split, imagenet / "p", False, notice=told.append)
     assert max(sizes) == 2
     assert sum(sizes) == 18
+    assert told[0] == "reading"
     assert "8 of 9 images" in told
     assert isinstance(found.search().train.values, np.memmap)
 

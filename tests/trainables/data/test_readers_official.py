@@ -13,7 +13,14 @@ import pytest
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from trainables.common.errors import InputError
-from trainables.data import SOURCES, RowArrays, find_reader, read_source, source_names
+from trainables.data import (
+    SOURCES,
+    RowArrays,
+    find_reader,
+    missing_download,
+    read_source,
+    source_names,
+)
 from trainables.data.cifar import long_tail_counts
 
 KINDS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
@@ -80,6 +87,9 @@ def test_cifar_absent(cifar, tmp_path: Path, download: bool):
     status = find_reader(name, tmp_path / "empty").check()
     assert not status.present
     assert "is absent" in status.detail
+    told = f"dataset {name!r} is not downloaded yet: {status.detail}"
+    assert missing_download(name, tmp_path / "empty") == told
+    assert status.remedy.startswith("allow the download, or put the files from https://www.cs.")
     with pytest.raises(InputError, match="by hand") as caught:
         read_source(name, tmp_path / "empty", download=download)
     assert KINDS[name].filename in str(caught.value)

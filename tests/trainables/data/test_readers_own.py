@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from sklearn.datasets import load_digits
 
 from trainables.common.errors import InputError
 from trainables.data import SplitSpec, find_reader, prepare, read_source
-from trainables.data._files import is_image
+from trainables.data._files import ImageFiles, is_image, opened
 from trainables.data._images import image_statistics
 
 
@@ -268,6 +270,47 @@ def test_what_counts_as_an_image(tmp_path: Path, ending: str):
     assert is_image(tmp_path / f"a{ending}")
     assert not is_image(tmp_path / f".a{ending}")
     assert not is_image(tmp_path / f"b{ending}")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("ending", ["png", "gif", "tif"])
+def test_an_image_with_a_damaged_head_is_read_or_named(
+    folder: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)
+    path = folder / f"a.{ending}"
+    Image.open(folder / "train" / "cat" / "0.png").save(path)
+    content = path.read_bytes()
+    told = []
+    for place, flipped in itertools.product(range(min(80, len(content))), (1, 255)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ flipped]) + content[place + 1 :])
+        try:
+            with opened(path) as image:
+                image.convert("RGB")
+        except InputError as error:
+            told.append(str(error))
+    assert told
+    assert all(text.startswith(f"{path} ") for text in told)
+
+
+def test_an_image_of_more_pixels_than_memory_may_hold_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 17)
+    with pytest.raises(InputError, match=r"train/cat/0\.png cannot be read as an image"):
+        read_source(f"folder:{folder}", "unused")
+
+
+def test_an_image_of_another_size_is_told_by_width_and_height(folder: Path):
+    path = folder / "train" / "cat" / "0.png"
+    files = ImageFiles([path], np.zeros(1, np.int64), (4, 6))
+    with pytest.raises(InputError, match=r"0\.png is 7 x 5 pixels, expected are 6 x 4"):
+        files.read(0, 1)
+    with pytest.raises(ValueError, match="2 files but 1 labels"):
+        replace(files, paths=[path, path])
+    np.testing.assert_array_equal(
+        replace(files, size=(5, 7)).read(0, 1)[0], np.asarray(Image.open(path))
+    )
 
 
 FOLDER_FAULTS = {

@@ -216,6 +216,20 @@ def test_every_file_of_a_folder_of_texts_is_in_the_signature(tmp_path: Path, par
     assert len(seen) == 3
 
 
+def test_there_is_no_other_view_of_texts_than_the_texts() -> None:
+    batcher = Texts(length=3).batcher(np.zeros((2, 3), np.int32))
+    (batch,) = batcher.batches(torch.arange(2), 2)
+    assert torch.equal(batcher.view(batch, "none", torch.Generator()), batch)
+    with pytest.raises(ValueError, match="augmentation='crop-flip' is not one of none"):
+        batcher.view(batch, "crop-flip", torch.Generator())
+
+
+def test_each_text_has_a_label() -> None:
+    for count in (1, 3):
+        with pytest.raises(ValueError, match=f"2 texts but {count} labels"):
+            LabelledTexts(["a", "b"], np.arange(count))
+
+
 def test_rows_hold_numbers_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts_module, "BLOCK", 2)
     rows = LabelledTexts(["a b", "c", "b b a"], np.arange(3))
