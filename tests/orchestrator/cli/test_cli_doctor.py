@@ -112,6 +112,13 @@ def test_a_device_is_blamed_with_the_last_words_of_the_step(monkeypatch, tmp_pat
     assert _doctor._step("cuda:0") == fault
 
 
+def test_a_token_that_others_may_read_is_no_fault_and_has_its_remedy(calsweep, no_ray, monkeypatch):
+    fault = "others may read the token in t: chmod 600 t"
+    monkeypatch.setattr("orchestrator.running.cluster.local.token_fault", lambda: fault)
+    code, out, _ = calsweep("doctor")
+    assert (code, findings(out)["token"]) == (0, ("info", fault.replace(": ", " -> ")))
+
+
 def test_a_library_that_is_missing_is_to_be_installed(calsweep, no_ray, monkeypatch):
     versions = {"torch": "2.11", "ray": "not installed", "mlflow": "not installed"}
     monkeypatch.setattr("orchestrator.storage.provenance.library_versions", lambda: versions)

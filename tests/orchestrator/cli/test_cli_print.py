@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import yaml
 from rich.console import Console
 
 from orchestrator.cli import _reproduce
-from orchestrator.cli._console import print_table
+from orchestrator.cli._console import print_table, progress_bar
 from orchestrator.cli._outcome import _relative, show_outcome
 from orchestrator.running.preview import StagePreview
 from orchestrator.running.reproduce import Comparison, Reproduction
@@ -56,6 +57,19 @@ def test_figures_stand_right_and_words_left(capsys):
     lines = capsys.readouterr().out.splitlines()
     rows = [line.strip() for line in lines if set(line) & set("anx2")]
     assert rows == ["| name |  n |", "| x    |  1 |", "| long | 22 |"]
+
+
+def test_progress_is_shown_where_somebody_watches_and_leaves_nothing_behind(capsys, monkeypatch):
+    with progress_bar("fitting") as show:
+        show(1, 4)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar("fitting") as show:
+        show(1, 4)
+    drawn = capsys.readouterr()
+    assert drawn.out == ""
+    assert "fitting" in drawn.err
+    assert " 25%" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn.err)
 
 
 # Best

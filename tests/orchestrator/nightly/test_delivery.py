@@ -134,6 +134,14 @@ def test_a_night_is_a_run_with_all_its_figures(
     assert len(world.sent) == 2
 
 
+def test_a_tag_names_as_many_alarms_as_a_server_takes(make_benchmark: Make, world: World) -> None:
+    benchmark = make_benchmark()
+    assert publisher(benchmark).publish(judged(benchmark, 0, "regression", (ALARM,) * 400)) == []
+    ((_, _, _, run, _),) = world.took("run")
+    whole = ", ".join([str(ECE)] * 400)
+    assert run.tags["calsweep.night.alarms"] == whole[:5000] != whole
+
+
 def test_a_server_that_is_away_is_asked_once_a_start(make_benchmark: Make, world: World) -> None:
     benchmark = make_benchmark()
     nights = [judged(benchmark, day) for day in (0, 1)]

@@ -88,6 +88,7 @@ def test_status_draws_the_trend_of_one_metric(
     benchmark: Nightly, capsys: pytest.CaptureFixture[str]
 ) -> None:
     falling = (9.0, 9.0, 2.0, 1.6, 1.3, 1.1, 1.0)
+    Book(benchmark.folder).begin("2025-12-31", 0.0, {})  # One more than are listed.
     for day, factor in enumerate(falling):
         judged(benchmark, record(day, factors={SPEED: 3.0 - factor, ECE: factor}))
     file = str(benchmark.path)

@@ -140,6 +140,8 @@ def test_the_front_is_of_all_that_was_searched_for(events: list[Event]) -> None:
     for number, (accuracy, nll) in enumerate(measured):
         metrics = {"val_acc": accuracy, "val_nll": nll}
         told.append(TrialFinished(key=f"{STUDY}#{number}", status="finished", metrics=metrics))
+    once = [*told[:2], started(STUDY, 2, gamma=0.9), scored(STUDY, 2, 0.1), told[-1]]
+    assert "front" not in drawn(once)
     plot = drawn(told)["front"]
     assert [figure.title for figure in plot.charts] == ["Acc against ECE", "NLL against ECE"]
     assert places(plot, 0, "search") == [pytest.approx(point) for point in ([11, 90], [1, 80])]
@@ -265,9 +267,16 @@ def test_what_is_not_there_is_not_drawn(tmp_path: Path) -> None:
 
 
 def test_a_failed_trial_has_a_curve_and_no_point(events: list[Event]) -> None:
-    failed = drawn([*events, started(STUDY, 4, gamma=0.99), *epochs(STUDY, 4, count=2)])
+    lost = [started(STUDY, 4, gamma=0.99), *epochs(STUDY, 4, count=2)]
+    # Before the others, and a further seed that told nothing.
+    failed = drawn([*events[:2], *lost, *events[2:], started(STUDY, 5, role="seed", gamma=0.5)])
     assert len(places(failed["slice"], 0, "search")) == 3
     assert len(marks(failed["learning"], 0, "trial")) == 4
+    keys = {kind: list(plot.key) for kind, plot in failed.items()}
+    assert keys == {"slice": [0, 1, 2], "learning": [0, 1, 2, 4], "q": [0.8, 0.9, 0.95]}
+    for kind, style in (("slice", "search"), ("learning", "trial")):
+        told = {mark.text.split(":")[0]: mark.colour for mark in marks(failed[kind], 0, style)}
+        assert told == {f"trial {number}": tone for number, tone in failed[kind].key.items()}
 
 
 def test_what_is_not_finite_is_left_out_of_a_curve(events: list[Event]) -> None:

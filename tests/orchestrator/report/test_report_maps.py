@@ -34,6 +34,11 @@ def test_a_wrong_pixel_is_red_and_void_is_white(tmp_path: Path) -> None:
     store.write("evaluate", key, {"maps": maps}, {"metrics": {}})
     store.write("evaluate", key[::-1], {"test": {"labels": predicted}}, {"metrics": {}})
     results = [result("ce", key, key[::-1]), result("ls", key[::-1]), result("fl")]
+    one = {name: values[:1] for name, values in maps.items()}
+    store.write("evaluate", "cd" * 32, {"maps": one}, {"metrics": {}})
+    (alone,) = confidence_maps([result("au", "cd" * 32)], store)
+    small = Image.open(io.BytesIO(base64.b64decode(alone.address.partition(",")[2])))
+    assert small.size == (3 * WIDTH, WIDTH // 2)
     found = confidence_maps(results, store)
     (shown,) = found
     head, _, content = shown.address.partition(",")

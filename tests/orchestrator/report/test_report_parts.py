@@ -6,6 +6,7 @@ import math
 import random
 from dataclasses import replace
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from orchestrator.report._chart import Axis, Chart, fitting, thinned
 from orchestrator.report._page import environment
 from orchestrator.report._panels import (
     Curves,
+    _chance,
     interval_chart,
     measure,
     reliability_panel,
@@ -227,7 +229,10 @@ def test_names_overlap_neither_each_other_nor_marks():
         boxes.append((x - 5, y - 5, x + 5, y + 5))
     for one, other in combinations(boxes[: -len(places)], 2):
         assert not overlap(one, other)
+    (floor,) = (mark.points[0] for mark in chart.marks if mark.text == "noise floor")
+    words = (floor[0], floor[1] - 10, floor[0] + 11 * 6.3, floor[1] + 2)
     for name in boxes[: -len(places)]:
+        assert not overlap(name, words)
         assert not any(overlap(name, mark) for mark in boxes[-len(places) :])
         assert chart.left <= name[0] < name[2] <= 400
         assert 0 <= name[1] < name[3] <= chart.bottom
@@ -311,6 +316,13 @@ def test_chance_is_that_of_the_rows_of_one_seed():
     shares = marks(chart, "share")
     assert [max(y for _, y in m.points) - min(y for _, y in m.points) for m in shares] == [11, 11]
     assert chart.bottom < min(y for m in shares for _, y in m.points)
+
+
+def test_rows_that_seeds_do_not_share_evenly_are_rounded_to_whole_ones():
+    # Of two rows 0, 1 and 2 are right with chances of 1, 18 and 81 %.
+    reliability = SimpleNamespace(count=np.array([3]), confidence=np.array([0.9]))
+    curves = SimpleNamespace(reliability=reliability, risk=(None, None), spread=None)
+    assert _chance(curves, 0) == (0.5, 1.0)
 
 
 def test_a_panel_has_a_dot_for_each_bin_that_has_rows():

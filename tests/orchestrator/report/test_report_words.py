@@ -29,6 +29,7 @@ from orchestrator.statistics import Difference, PairedBootstrap, TaskComparison
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage
+from orchestrator.tracking._process import Memory
 from trainables.metrics import reliability_curve, risk_coverage_curve
 from trainables.store.artifacts import ArtifactStore
 
@@ -182,7 +183,8 @@ def test_runs_are_those_of_the_choice_seed_by_seed(journal, tmp_path, shown):
     evaluated(journal, study, again, 1, "a" * 64)
     evaluated(journal, study, other, 3, "c" * 64)
     journal.end()
-    source = replace(gathered(tmp_path), runs={best: "run of best"})
+    Memory(runs={best: "run of best"}).save(journal.path)
+    source = gathered(tmp_path)
     last = Run("ce", TASK, 3, best[:12], "run of best", "b" * 12)
     first = Run("ce", TASK, 1, again[:12], "", "a" * 12)
     assert list(runs(source)) == ([first, last] if 1 in shown else [last])

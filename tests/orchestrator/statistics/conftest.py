@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 
@@ -9,6 +11,24 @@ from orchestrator.storage.results import StudyResult
 from trainables.store.artifacts import ArtifactStore, stage_key
 
 TASK = "digits/convnet/digits"
+
+
+@pytest.fixture
+def progress(monkeypatch):
+    """Return a function that has a command's progress written down, and gives where."""
+
+    def watch(module):
+        steps = []
+
+        @contextmanager
+        def bar(text):
+            steps.append(text)
+            yield lambda done, total: steps.append((done, total))
+
+        monkeypatch.setattr(f"orchestrator.cli.{module}.progress_bar", bar)
+        return steps
+
+    return watch
 
 
 @pytest.fixture

@@ -255,6 +255,13 @@ def test_claims_are_those_asked_for_each_once(calsweep):
     assert [row["claim"] for row in csv.DictReader(io.StringIO(out))] == names
 
 
+def test_progress_is_counted_by_claims(calsweep, progress):
+    steps = progress("_claims")
+    names = ("macal-beats-ce", "mbls-beats-ls", "mbls-beats-ce")
+    calsweep("claims", "s", "--draws", 2, *(word for name in names for word in ("--claim", name)))
+    assert steps == ["judging claims", (0, 3), (1, 3), (2, 3)]
+
+
 def test_an_unknown_claim_is_one_line(calsweep):
     code, out, err = calsweep("claims", "s", "--claim", "nonsense")
     assert (code, out) == (2, "")

@@ -76,6 +76,14 @@ def test_compare_marks_what_excludes_zero_and_what_is_inside_the_floor(calsweep)
     assert "300 test rows, 50 paired resamples, seeds a recipe: 1" in out
 
 
+def test_progress_is_counted_over_the_recipes_of_all_tasks(calsweep, results, progress):
+    results += [replace(result, task="other") for result in results]
+    steps = progress("_compare")
+    calsweep("compare", "s", "--draws", 2)
+    # Of one in four there is nothing to resample.
+    assert steps == ["resampling", *((number, 8) for number in range(1, 7))]
+
+
 def test_compare_as_csv_holds_fractions(calsweep):
     _, out, _ = calsweep("compare", "s", "--draws", 50, "--format", "csv")
     rows = {row["recipe"]: row for row in csv.DictReader(io.StringIO(out))}

@@ -12,7 +12,7 @@ import torch
 import orchestrator.tracking
 from orchestrator.cli import main
 from orchestrator.cli._table import _with_gains
-from orchestrator.statistics import paired_bootstrap, search_gains
+from orchestrator.statistics import _gain, compare, paired_bootstrap, search_gains
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.table import Gain
 from trainables.metrics import noise_floor
@@ -68,7 +68,7 @@ def test_a_gain_is_held_against_the_larger_of_both_floors(searched, made_up, art
     assert [inside.inside_floor(recipe) for recipe in ("ls", "fl")] == [True, False]
 
 
-def test_a_default_that_was_chosen_brought_nothing(searched, made_up, artifacts):
+def test_a_default_that_was_chosen_brought_nothing(searched, made_up, artifacts, monkeypatch):
     result = searched("mbls", made_up(LABELS, 0), None)
     (key,) = result.predictions
     kept = searched(
@@ -76,8 +76,16 @@ def test_a_default_that_was_chosen_brought_nothing(searched, made_up, artifacts)
     )
     assert kept.kept_default
     assert not result.kept_default
+    draws = []
+
+    def compared(*arguments, **options):
+        draws.append(options["draws"])
+        return compare(*arguments, **options)
+
+    monkeypatch.setattr(_gain, "compare", compared)
     change = search_gains([kept], artifacts, "ece").bootstrap.differences["ls"]
     assert (change.value, change.low, change.high) == (0, 0, 0)
+    assert draws == [1], "what is the same was resampled"
 
 
 def test_why_no_gain_is_known_is_told(searched, made_up, artifacts):
@@ -131,6 +139,12 @@ def test_the_table_tells_what_each_search_brought(table):
     assert "nothing was searched for ce\n" in out
     assert "the published default failed, or was not measured" in out
     assert out.rstrip().endswith("for acls")
+
+
+def test_progress_is_counted_over_recipes_and_metrics(table, progress):
+    steps = progress("_table")
+    table("--metrics", "ece,nll")
+    assert steps == ["resampling", *((number, 8) for number in range(1, 9))]
 
 
 def test_gains_as_csv_are_fractions(table):

@@ -18,7 +18,7 @@ from rich.console import Console
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.arrange import build_table, by_pair, combine
 from orchestrator.tables.columns import COLUMNS, column
-from orchestrator.tables.make import TableOptions, make_table, render
+from orchestrator.tables.make import TableOptions, comparison_table, make_table, render
 from orchestrator.tables.renderers import RENDERERS, to_rich
 from orchestrator.tables.table import Gain, Row
 from trainables.common.errors import InputError
@@ -618,6 +618,23 @@ def test_a_narrow_terminal_keeps_the_mark_of_the_floor():
 
 
 # What a user can get wrong
+
+
+def test_a_table_from_the_server_has_the_columns_asked_for(monkeypatch):
+    asked = []
+
+    def results(uri, sweep):
+        asked.append((uri, sweep))
+        return [study("ce", figures())]
+
+    monkeypatch.setattr("orchestrator.tracking.study_results", results)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there")
+    assert comparison_table("night").metrics == ("acc", "ece", "aece", "cwece", "nll")
+    found = comparison_table("day", tracking_uri="http://here", metrics=("nll",))
+    assert (found.metrics, asked) == (
+        ("nll",),
+        [("http://there", "night"), ("http://here", "day")],
+    )
 
 
 def test_wrong_requests_are_refused():

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,7 @@ def test_the_kubernetes_manifests_fit_their_schemas(kubernetes: list[dict[str, A
     valid("rayjob.json", job)
     run = "calsweep nightly run /calsweep-nightly/nightly.yaml --at 02:30 --time-zone Europe/Berlin"
     assert job["spec"]["entrypoint"] == f"cd /calsweep && {run} --address auto --quiet"
+    assert job["spec"]["rayClusterSpec"]["rayVersion"] == version("ray")
     assert by_kind["CronJob"]["spec"]["timeZone"] == BERLIN
     assert {d["metadata"]["name"] for d in kubernetes} == {"calsweep-big-bench-2"}
     assert all(d["metadata"]["namespace"] == "research" for d in [*kubernetes, job])
@@ -517,6 +519,8 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
     uninstall = ["nightly", "uninstall", str(benchmark.path)]
     assert main([*command, "--out", str(out)]) == 0
     assert f"apply it with: kubectl apply --filename {out}" in capsys.readouterr().out
+    entry, cluster = make_entry(benchmark, "02:00", None), KubernetesOptions("i:1", "c", "research")
+    assert out.read_text() == kubernetes_manifests(benchmark, entry, cluster)
     assert len(list(yaml.safe_load_all(out.read_text()))) == 5
     assert installation(benchmark) == Installation("kubernetes", "02:00", None, "research")
     delete = "delete cronjob,configmap,rolebinding,role,serviceaccount calsweep-told"
