@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -199,6 +200,46 @@ def test_what_is_left_out_is_told_by_kind_with_some_of_its_sweeps(sweeps, ask):
 
 
 @in_a_folder
+def test_of_sweeps_of_one_name_those_of_the_latest_code_count(sweeps, ask):
+    sweeps([0.1], code="a1", name="same")
+    sweeps([0.4, 0.3], code="b2", day=1, name="same")
+    assert [run.trial.objective for run in ask()] == [0.3]
+    assert [run.trial.objective for run in ask(top=5)] == [0.3, 0.4]
+
+
+@in_a_folder
+def test_a_prefix_that_fits_several_does_not_mix_them(sweeps, ask):
+    sweeps([0.1], code="a1", day=0)
+    sweeps([0.3], code="a2", day=1)
+    (best,) = ask(code="a")
+    assert best.trial.objective == 0.3
+    assert best.note.startswith("from code a2, the latest; left out: code a1 of ")
+    sweeps([0.2], code="a2", day=2, fingerprint="f2", setting="s2")
+    with pytest.raises(InputError, match="cannot be ranked together"):
+        ask(fingerprint="f")
+
+
+@in_a_folder
+def test_a_trial_of_a_study_that_was_broken_off_counts(sweeps, ask, store):
+    sweep = sweeps([0.5, 0.2], closed=False)
+    sweep.end("interrupted")
+    sync(sweep.path, store)
+    assert [run.trial.objective for run in ask()] == [0.2]
+
+
+@in_a_folder
+def test_where_it_is_not_told_what_a_study_chose_its_trials_are_looked_at(sweeps, ask, tmp_path):
+    """As by shippers of before there was a tag for it."""
+    sweeps([0.5])
+    old = sweeps([0.3, 0.1], day=1)
+    for path in (tmp_path / "tracked" / "experiments" / old.sweep).glob("runs/*.json"):
+        record = json.loads(path.read_text())
+        record["tags"].pop("calsweep.best_of", None)
+        path.write_text(json.dumps(record))
+    assert [run.trial.objective for run in ask()] == [0.1]
+
+
+@in_a_folder
 def test_a_default_that_was_kept_comes_before_lower_objectives(sweeps, ask):
     rule = {**RULE, "keep_default": True}
     sweeps([0.5, 0.2], rule=rule, chosen=0)
@@ -244,7 +285,11 @@ def test_a_configuration_comes_with_where_it_is_from(sweeps, writer, store):
     assert tracked_trial(store, found.run_id).trial.objective == 0.2
     plain = {name: value for name, value in vars(found).items() if name != "note"}
     assert yaml.safe_load(found.to_yaml()) == json.loads(found.to_json()) == plain
-    assert yaml.safe_load(found.to_fixed()) == {"fixed": found.fixed}
+    origin = f"# ce on {writer.sweep}: trial 1 of sweep {sweep.sweep}"
+    assert found.to_fixed() == f"  {origin}\n  fixed:\n    ce:\n      margin: 1.5\n"
+    more = replace(found, fixed={"mbls": {"weight": 0.1, "margin": 6.0}, "macal": {"gamma": 0.9}})
+    lines = ["fixed:", "mbls:", "weight: 0.1", "margin: 6.0", "macal:", "gamma: 0.9"]
+    assert [line.strip() for line in more.to_fixed().splitlines()[1:]] == lines
     (earlier,) = best_config(writer.sweep, "ce", tracking_uri=store, sweep=other.sweep)
     assert earlier.objective == 0.1
 

@@ -141,7 +141,7 @@ def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_
         best_trials(store, TASK, "ce", top=0)
     missing = tmp_path / "none"
     for uri in (f"sqlite:///{missing}", f"folder:{missing}"):
-        with pytest.raises(InputError, match=r"no tracking (database|folder) at"):
+        with pytest.raises(InputError, match=r"no tracking \w+ at .*; `calsweep sync` builds it$"):
             study_results(uri, "x")
     assert not missing.exists()
 

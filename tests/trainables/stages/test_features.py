@@ -234,3 +234,19 @@ def test_a_disk_without_room_for_features_is_named(
     monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
     with pytest.raises(StorageError, match=r"^cannot write features below .*: .*No space left"):
         refine._in_file((2, 3), torch.float32, tmp_path)
+
+
+def test_features_that_another_trial_computes_meanwhile_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = Workshop(tmp_path)
+    trained = workshop.compute(request(workshop.prepared, protocol={"epochs": 1}))
+    lock = workshop.store.lock
+
+    def waited(stage: str, key: str) -> Any:
+        load_features(trained, type(workshop.store)(workshop.store.root), workshop.data)
+        monkeypatch.setattr(refine, "_compute_features", lambda *_: pytest.fail("computed again"))
+        return lock(stage, key)
+
+    monkeypatch.setattr(workshop.store, "lock", waited)
+    assert load_features(trained, workshop.store, workshop.data)[0]["views"].shape[0] == 1

@@ -29,7 +29,8 @@ def trained(workshop: Workshop) -> Artifact:
 
 
 def wanted(workshop: Workshop, trained: Artifact, seed: int, **own: Any) -> list[StageRequest]:
-    parts = [{"macal": {"epochs": 3, "gamma": gamma, **own}} for gamma in GAMMAS]
+    rates = [{"gamma": gamma, "lr": gamma / 10} for gamma in GAMMAS]
+    parts = [{"macal": {"epochs": 3, **each, **own}} for each in rates]
     return [request(workshop.prepared, "refine", part, trained, seed) for part in parts]
 
 
@@ -73,14 +74,31 @@ def test_every_one_is_stored_as_if_it_had_been_alone(
         assert found is not None
         assert found.record["metrics"] == pytest.approx(other.record["metrics"], abs=1e-4)
         assert [entry["step"] for entry in found.record["history"]] == [1, 2, 3]
+        assert found.record["epochs"] == 3
         assert found.record["seconds"] == (10.5 if one is requests[0] else 10.0)
         for name, tensor in other.tensors("head").items():
             torch.testing.assert_close(found.tensors("head")[name], tensor, atol=1e-4, rtol=0)
+    assert len({other.record["metrics"]["val_nll"] for other in expected}) == len(requests)
+
+
+def test_what_is_to_be_said_of_each_is_said(
+    workshop: Workshop, trained: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(workshop.store, "notice", told.append)
+    ends = {"gamma": 0.01, "q0": 0.95, "eta_init": 1.0, "eta_final": 1.0}
+    requests = [
+        request(workshop.prepared, "refine", {"macal": {"epochs": 3, "lr": lr, **ends}}, trained, 8)
+        for lr in (0.1, 0.2)
+    ]
+    run_all(open_all(workshop, requests))
+    assert [text.partition(",")[0] for text in told] == ["macal: q ended at 1"] * 2
 
 
 def test_what_is_stored_already_is_not_carried_along(workshop: Workshop, trained: Artifact) -> None:
     requests = wanted(workshop, trained, seed=1)
     run_all(workshop.open(requests[1]))
+    assert not isinstance(open_all(workshop, requests[:2]), RefineTogether)
     before = workshop.store.path("refine", requests[1].key()).stat().st_mtime_ns
     run_all(open_all(workshop, requests))
     assert workshop.store.path("refine", requests[1].key()).stat().st_mtime_ns == before

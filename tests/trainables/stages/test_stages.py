@@ -35,6 +35,7 @@ from trainables.stages import (
     networks,
     open_stage,
     refine,
+    stage_precision,
     train,
     validation_rows,
     with_objective,
@@ -220,6 +221,15 @@ def test_the_best_epoch_after_the_warm_up_is_kept(
     torch.testing.assert_close(live, logits[best], rtol=1e-4, atol=1e-4)
 
 
+def test_of_equal_epochs_the_first_is_kept(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = torch.rand(300, 10)
+    monkeypatch.setattr(train, "predict", lambda *_: logits)
+    kept = workshop.compute(request(workshop.prepared, protocol={"keep": "best_val_acc"}))
+    assert kept.record["kept_epoch"] == 1 < kept.record["epochs"]
+
+
 def wild_nll(workshop: Workshop) -> list[float]:
     """Return the validation NLL of every epoch at so high a rate; the best is not the last."""
     plain = workshop.open(request(workshop.prepared, protocol=WILD))
@@ -265,6 +275,7 @@ def test_the_seed_of_a_calibration_decides_its_folds(
         for folds in (seed, 1 - seed)
     ]
     found = fitted.tensors("validation")["logits"]
+    assert found.dtype == torch.float32
     assert torch.equal(found, held_out[0])
     assert not torch.equal(found, held_out[1])
 
@@ -767,6 +778,34 @@ def test_validation_rows_are_those_that_are_stored(
     assert torch.equal(found.logits, rows["logits"])
     assert torch.equal(found.labels, rows["labels"])
     assert found.images is None if images is None else torch.equal(found.images, images)
+
+
+@pytest.mark.parametrize(
+    ("stage", "gpus", "precision"),
+    [
+        ("train", 0, "float32"),
+        ("train", 0.5, "bfloat16"),
+        ("train", 1, "bfloat16"),
+        ("refine", 1, "float32"),
+        ("calibrate", 1, "float32"),
+    ],
+)
+def test_trainings_on_a_gpu_alone_are_asked_for_in_half_precision(
+    stage: str, gpus: float, precision: str
+) -> None:
+    assert stage_precision(stage, gpus) == precision
+
+
+def test_the_features_of_one_network_and_its_rows_are_kept_at_a_time() -> None:
+    last, computed = LastPass(), []
+
+    def compute(place: tuple[str, str]) -> Tensor:
+        return last.keep(*place, lambda: computed.append(place) or torch.ones(1))
+
+    places = [("rows", "a"), ("rows", "a"), ("rows", "b"), ("others", "b"), ("rows", "a")]
+    for place in places:
+        compute(place)
+    assert computed == places[1:]
 
 
 # -- objectives beyond the report
