@@ -352,6 +352,8 @@ def test_studies_are_found_by_time_and_by_the_tags_of_their_sweep(sweeps, ask, s
     assert [run.trial.objective for run in ask(until=start + 86_400)] == [0.5]
     with pytest.raises(InputError, match="fulfils --tag team=green; there are: "):
         ask(tags={"team": "green"})
+    with pytest.raises(InputError, match="fulfils --tag team=re; there are: "):
+        ask(tags={"team": "re"})
     tracker = open_tracker(store)
     (experiment,) = (found for name, found in tracker.sweeps().items() if name == blue.sweep)
     assert (

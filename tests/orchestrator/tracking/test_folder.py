@@ -109,12 +109,17 @@ def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
         told.append((arguments[:2], *arguments[3:]))
         return "t", "3", True
 
-    monkeypatch.setattr(champion, "tracked_trial", lambda *_: TrackedTrial(trial, study, "s"))
+    def tracked(uri: str, run_id: str) -> TrackedTrial:
+        asked.append(uri)
+        return TrackedTrial(trial, study, "s")
+
+    asked: list[str] = []
+    monkeypatch.setattr(champion, "tracked_trial", tracked)
     monkeypatch.setattr(champion, "Storage", lambda storage: place)
     monkeypatch.setattr(champion.PreparedData, "open", lambda path: told.append(path) or info)
     monkeypatch.setattr(champion, "export_chain", export)
     tracker = SimpleNamespace(register=register)
-    monkeypatch.setattr(champion, "open_tracker", lambda uri: tracker)
+    monkeypatch.setattr(champion, "open_tracker", lambda uri: asked.append(uri) or tracker)
     found = promote("r1", "folder:/t", "storage")
     assert found == champion.Champion("t", "3", "champion", "r1", True)
     facts = {"task": "t", "recipe": "ce", "sweep": "s", "run": "r1", "code": "of the trial"}
@@ -122,6 +127,9 @@ def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
     facts |= {"val_ece": "0.25", "val_acc": "0.5", "test_ece": "0.75"}
     tags = {f"calsweep.{name}": value for name, value in facts.items()}
     assert told == [tmp_path / "f1", ("train", "a1", "the data"), (("t", "r1"), tags, "champion")]
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    promote("r1", storage=str(tmp_path))
+    assert asked == ["folder:/t"] * 2 + [f"sqlite:///{tmp_path}/mlflow.db"] * 2
     have.clear()
     with pytest.raises(InputError, match=r"not in .* with `calsweep reproduce r1`"):
         promote("r1", "folder:/t", "storage")

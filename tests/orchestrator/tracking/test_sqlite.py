@@ -10,7 +10,12 @@ import pytest
 from filelock import FileLock
 
 from orchestrator.tracking.mlflow import sqlite
-from orchestrator.tracking.mlflow.sqlite import exclusive, relocate, require_database
+from orchestrator.tracking.mlflow.sqlite import (
+    describe_database,
+    exclusive,
+    relocate,
+    require_database,
+)
 from trainables.common.errors import InputError
 
 
@@ -29,6 +34,20 @@ def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_bytes(b"SQLite format 2\0")
     with pytest.raises(InputError, match="is no SQLite database; name another file"):
         require_database(tmp_path / "mlflow.db")
+
+
+def test_a_database_is_described_by_its_schema(tmp_path: Path) -> None:
+    file = tmp_path / "mlflow.db"
+    assert describe_database(file) == f"{file} does not exist yet; the first sweep creates it"
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("CREATE TABLE more (x)")
+    with pytest.raises(InputError, match=r"is no MLflow database .* away or name another file$"):
+        describe_database(file)
+    for rows, schema in (([], "unknown"), (["c0de"], "c0de")):
+        with closing(sqlite3.connect(file)) as database, database:
+            database.execute("CREATE TABLE IF NOT EXISTS alembic_version (version_num)")
+            database.executemany("INSERT INTO alembic_version VALUES (?)", [rows] if rows else [])
+        assert describe_database(file) == f"{file}, schema {schema}"
 
 
 def test_an_experiment_and_its_runs_move_and_no_others(tmp_path: Path) -> None:

@@ -111,15 +111,15 @@ def test_only_a_database_elsewhere_bounds_the_place_of_files(uri, length, tmp_pa
     monkeypatch.setattr(server, "MlflowClient", Client)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(server, "_create", lambda file: None)
-    root = Path("/", "x" * (length - len("file:////a_b")))
+    root = Path("/", "x" * (length - len("file:////a_b.c-d")))
     if uri.startswith("postgresql") and length > 157:
         with pytest.raises(RefusedError, match=f"{length} characters, .* at most 157"):
-            MlflowTracker(uri).open_experiment("a b", root)
+            MlflowTracker(uri).open_experiment("a b.c-d", root)
         return
-    assert MlflowTracker(uri).open_experiment("a b", root) == (Experiment("7", 5), True)
+    assert MlflowTracker(uri).open_experiment("a b.c-d", root) == (Experiment("7", 5), True)
     ((name, place, tags),) = made
-    assert (name, tags) == ("a b", {"calsweep.kind": "sweep"})
-    assert place == (None if uri.startswith("http") else f"file://{root}/a_b")
+    assert (name, tags) == ("a b.c-d", {"calsweep.kind": "sweep"})
+    assert place == (None if uri.startswith("http") else f"file://{root}/a_b.c-d")
     assert place is None or len(place) == length
 
 
@@ -248,6 +248,8 @@ def test_a_champion_is_replaced_and_comes_back(tracker, make, tmp_path, request)
     assert (version, new) == ("1", True)
     assert promote(first, "first") == (name, "1", False)
     assert promote(second, "second") == (name, "2", True)
+    if isinstance(tracker, MlflowTracker):
+        assert tracker.client.get_model_version(name, "1").tags == {"calsweep.recipe": "ce"}
     fetched = tracker.download(task, "champion", tmp_path / "two")
     assert (fetched / "weights" / "0.bin").read_text() == "second"
     assert promote(first, "not stored again") == (name, "1", True)

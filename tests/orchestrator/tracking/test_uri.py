@@ -220,6 +220,7 @@ def test_ping_looks_at_a_folder_without_creating_it(tmp_path):
         tracker.create_run(tracker.open_experiment(name, tmp_path)[0].id, "a run", {}, 1)
     assert ping(f"folder:{folder}") == (True, f"{folder}, 2 runs")
     (tmp_path / "other").mkdir()
+    assert ping(f"folder:{tmp_path}/other") == (True, f"{tmp_path}/other, 0 runs")
     (tmp_path / "other" / "letter.txt").write_text("")
     ok, detail = ping(f"folder:{tmp_path}/other")
     assert not ok

@@ -14,6 +14,7 @@ from trainables.common.devices import (
     concrete,
     default_device,
     device_kind,
+    fits,
     free_memory,
     trial_device,
 )
@@ -64,6 +65,13 @@ def test_free_memory_is_what_the_card_and_the_own_share_leave() -> None:
         assert free_memory(device) == 60 * GIBIBYTE
         trial_device(0.5)
         assert free_memory(device) == 40 * GIBIBYTE - CONTEXT_BYTES - GIBIBYTE
+
+
+def test_data_takes_half_of_what_is_free() -> None:
+    with pretended_card(free=100, total=100):
+        assert fits(50, torch.device("cuda"))
+        assert not fits(51, torch.device("cuda"))
+        assert fits(101, CPU)
 
 
 def test_what_is_computed_on_is_told_by_its_kind() -> None:

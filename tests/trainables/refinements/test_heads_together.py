@@ -138,6 +138,7 @@ def test_one_that_diverges_leaves_the_others_alone() -> None:
     assert not all(torch.isfinite(p).all() for p in members[1].head.parameters())
     together.drop(members[1])
     assert together.train_epoch()[0] == pytest.approx(alone.train_epoch(), abs=1e-5)
+    assert [member.epoch for member in members] == [3, 2]
 
 
 OTHERWISE: dict[str, Any] = {

@@ -227,6 +227,20 @@ def test_unmasked_is_a_plain_two_layer_classifier(
     assert trainer.refinement.movable(trainer.head) == {}
 
 
+@pytest.mark.parametrize(
+    ("own", "second"),
+    [
+        ({}, True),
+        ({"feedback": "dense"}, True),
+        ({"feedback": "training"}, False),
+        ({"sparsity": "fixed"}, False),
+        ({"masked": False}, False),
+    ],
+)
+def test_a_second_pass_is_made_only_where_q_follows_it(own: dict[str, Any], second: bool) -> None:
+    assert build_refinement("macal", **own).second_pass is second
+
+
 def test_foreign_heads_are_refused() -> None:
     with pytest.raises(TypeError, match="macal needs its own head, not Linear"):
         build_refinement("macal").feedback_logits(torch.nn.Linear(3, 2), torch.zeros(1, 3))

@@ -75,6 +75,7 @@ def test_resumed_training_is_bitwise_the_uninterrupted_one(
     resumed = make_trainer(name, seed=99, **extra)
     resumed.load_state_dict(torch.load(file, weights_only=True))
     assert [resumed.train_epoch(), resumed.train_epoch()] == tracked[2:]
+    assert resumed.epoch == 4
     expected = whole.head.state_dict()
     for key, tensor in resumed.head.state_dict().items():
         assert torch.equal(tensor, expected[key]), key
@@ -85,9 +86,11 @@ def test_state_is_a_copy(name: str, make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(name)
     trainer.train_epoch()
     state = trainer.state_dict()
-    kept = {key: value.clone() for key, value in state["head"].items()}
+    parts = ("head", "velocities")
+    kept = {part: {k: value.clone() for k, value in state[part].items()} for part in parts}
     trainer.train_epoch()
-    assert all(torch.equal(state["head"][key], kept[key]) for key in kept)
+    for part in parts:
+        assert all(torch.equal(state[part][key], value) for key, value in kept[part].items())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -209,6 +212,7 @@ def test_a_linear_head_is_trained_as_a_plain_loop_would(
     ("name", "parameters", "sizes"),
     [
         ("tst", {}, [(5, 6)]),
+        ("tst", {"latent_dim": 1}, [(3, 6), (1, 3), (5, 1)]),
         ("tst", {"latent_dim": 2}, [(6, 6), (2, 6), (5, 2)]),
         ("vtst", {"latent_dim": 2}, [(6, 6), (2, 6)] * 2 + [(5, 2)]),
         ("vtst", {}, [(384, 6), (128, 384)] * 2 + [(5, 128)]),
@@ -309,6 +313,17 @@ def test_trainer_refuses_views_that_do_not_fit() -> None:
     views = [torch.zeros(4, 5), torch.zeros(3, 5)]
     with pytest.raises(ValueError, match=r"views\[1\] has the shape \(3, 5\); expected \(4, D\)"):
         HeadTrainer(build_refinement("tst"), views, labels, **settings)
+
+    with pytest.raises(ValueError, match=r"views\[0\] has the shape \(4,\); expected \(4, D\)"):
+        HeadTrainer(build_refinement("tst"), [torch.zeros(4)], labels, **settings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_head_is_in_eval_mode_between_epochs(name: str, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(name)
+    assert not trainer.head.training
+    trainer.train_epoch()
+    assert not trainer.head.training
 
 
 def test_views_are_used_in_turn(problem: Problem) -> None:

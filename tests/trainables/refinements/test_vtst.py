@@ -1,5 +1,7 @@
 """The variational head: divergence, sampling and averaging."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
@@ -42,6 +44,11 @@ def test_the_fixed_noise_is_standard_normal() -> None:
     assert noise.shape == (200, 50)
     assert abs(noise.mean()) < 0.05
     assert abs(noise.std() - 1) < 0.05
+
+
+def test_the_defaults_are_those_of_the_released_code() -> None:
+    refinement: Any = build_refinement("vtst")
+    assert (refinement.latent_dim, refinement.beta, refinement.samples) == (128, 1.0, 10)
 
 
 def test_variance_stays_below_the_prior() -> None:

@@ -1,6 +1,7 @@
 """Monte Carlo dropout: what is dropped when, and the average at inference."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,11 @@ def dropout_network(rate: float = 0.5, samples: int = 50) -> DropoutNetwork:
     network = scheme.attach(build_model("convnet", 3, ImageShape(1, 8)), 3)
     assert isinstance(network, DropoutNetwork)
     return network
+
+
+def test_half_is_dropped_and_fifty_draws_are_averaged_unless_told() -> None:
+    scheme: Any = SCHEMES.build("mcdrop")
+    assert (scheme.rate, scheme.samples) == (0.5, 50)
 
 
 def test_inference_averages_probabilities_over_fixed_masks() -> None:

@@ -11,7 +11,11 @@ import torch
 from small_stages import Workshop, request
 
 from search_spaces import load_space
-from trainables.refinements import REFINEMENTS, requested_refinement
+from trainables.refinements import (
+    REFINEMENTS,
+    refinement_determinants,
+    requested_refinement,
+)
 from trainables.refinements.macal import MaCCal
 from trainables.stages import StageRequest
 from trainables.stages.networks import extract_features, predictor, restore_network
@@ -49,6 +53,18 @@ def trained(workshop: Workshop) -> Artifact:
 
 def refine(workshop: Workshop, trained: Artifact, **values: Any) -> StageRequest:
     return request(workshop.prepared, "refine", {"macal": values}, trained)
+
+
+def test_what_a_request_leaves_out_has_the_value_that_it_had() -> None:
+    added = {"q_role": "keep", "optimizer": "masked", "zero_masked": False, "views": "augmented"}
+    earlier = {**added, "resample": "epoch", "feedback": "dense"}
+    refinement = requested_refinement({"macal": {}})
+    assert {name: getattr(refinement, name) for name in earlier} == earlier
+    assert refinement_determinants({"macal": earlier}) == {
+        "macal": {"resample": "epoch", "feedback": "dense"}
+    }
+    today = {"q_role": "drop", "optimizer": "plain", "zero_masked": True, "views": "original"}
+    assert refinement_determinants({"macal": today}) == {"macal": today}
 
 
 def test_the_key_of_an_earlier_request_is_what_it_was(

@@ -83,6 +83,11 @@ def test_the_key_is_that_of_every_version() -> None:
     assert stage_key("train", **DETERMINANTS) == known
 
 
+def test_a_flag_is_no_number() -> None:
+    assert stage_key("train", nesterov=True) != stage_key("train", nesterov=1)
+    assert stage_key("train", nesterov=False) != stage_key("train", nesterov=0.0)
+
+
 def test_what_is_no_plain_value_is_refused() -> None:
     with pytest.raises(TypeError):
         stage_key("train", data=Path("."))
@@ -101,6 +106,11 @@ def test_a_stored_artifact_is_found_again(store: ArtifactStore) -> None:
     assert torch.equal(found.tensors("weights")["w"], FILES["weights"]["w"])
     assert torch.equal(found.tensors("validation")["logits"], FILES["validation"]["logits"])
     assert store.find("refine", KEY) is None
+    store.write("refine", KEY, FILES, RECORD)
+    assert [getattr(store.find(stage, KEY), "stage", "") for stage in ("refine", "train")] == [
+        "refine",
+        "train",
+    ]
 
 
 def test_everything_lies_where_later_versions_look_for_it(store: ArtifactStore) -> None:

@@ -384,6 +384,14 @@ def test_the_package_that_s3_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
+def test_what_another_kind_of_storage_needs_is_said_by_fsspec(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(InputError, match=r"mirror 'gs://bucket/path' cannot be used: .*gcsfs"):
+        Mirror("gs://bucket/path")
+
+
 @pytest.mark.parametrize(
     "url",
     [
