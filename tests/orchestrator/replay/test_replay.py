@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from orchestrator.replay.recorded import RecordedStudy, RecordedTrial, _apart
-from orchestrator.replay.run import Judged, ReplayOutcome
+from orchestrator.replay.run import Judged, ReplayOutcome, _searches, _summary, _with_losses
 from orchestrator.replay.settings import ReplaySettings, changed, load_replay
 from orchestrator.replay.simulate import Table, resampled, simulate
 from orchestrator.search.state import SweepState
@@ -114,6 +114,95 @@ def test_a_search_with_its_own_settings_makes_the_same_choices(
     assert simulate(Table(study), seeded, seed=3, budgets=(1, 4, 99)) == found
     # Another seed asks for other configurations.
     assert max(simulate(Table(study), spec, seed=4).distances) > 0
+
+
+def test_budgets_are_asked_once_and_in_order_whatever_order_trials_lie_in(
+    live: tuple[SweepState, RecordedStudy], spec: SweepSpec
+) -> None:
+    _, study = live
+    asked = simulate(Table(study), spec, seed=3, budgets=(4, 1, 4, 8))
+    assert asked == simulate(Table(study), spec, seed=3, budgets=(1, 4))
+    turned = Table(replace(study, trials=study.trials[::-1]))
+    again = simulate(turned, spec, seed=3, budgets=(1, 4)).choices
+    assert [choice.position for choice in again] == [
+        7 - choice.position for choice in asked.choices if choice.position is not None
+    ]
+
+
+def test_a_search_begins_at_the_sweeps_seed_and_the_replays(
+    live: tuple[SweepState, RecordedStudy], spec: SweepSpec
+) -> None:
+    _, study = live
+
+    def distances(seed: int, number: int) -> set[float]:
+        settings = ReplaySettings(resample=False, strategies={"as run": {}}, seed=seed)
+        job = ("told", study, {"as run": spec}, settings, range(number, number + 1))
+        return {row.distance for row in _searches(job)}
+
+    for seed, number in ((0, 0), (2, 0), (2, 1)):
+        found = simulate(Table(study), spec, seed=3 + seed + number).distances
+        assert distances(seed, number) == {sum(found) / 8}
+    assert distances(0, 0) == {0.0} != distances(2, 0)
+
+
+def test_equally_near_configurations_are_answered_by_the_first(
+    live: tuple[SweepState, RecordedStudy],
+) -> None:
+    _, study = live
+    twice = replace(study, trials=(*study.trials, *study.trials))
+    assert twice.nearest(study.trials[2].trial.configuration) == (2, 0.0)
+
+
+def test_a_default_that_failed_is_no_default() -> None:
+    losses = {1: 0.25, 2: 0.75}
+    row = _with_losses(judged(0, 2, 0.0), losses)
+    assert (row.loss, row.best, math.isnan(row.default)) == (0.75, 0.25, True)
+    other = judged(1, 0, 0.5)
+    final = _summary("a", 8, [row, other, replace(other, number=-1, loss=math.nan)])
+    assert (final.loss, final.default, final.worse) == (0.625, 0.5, 0.0)
+    assert final.regret == pytest.approx((0.5 + 0.2) / 2)
+
+
+def test_a_strategy_is_judged_by_the_trial_and_not_by_an_equal_loss() -> None:
+    final = _summary("a", 8, [judged(0, 0, 0.5), judged(1, 4, 0.5)])
+    assert (final.kept, final.worse) == (0.5, 0.0)
+
+
+def test_what_a_replay_compares_where_no_file_says_otherwise() -> None:
+    assert ReplaySettings().model_dump() == {
+        "searches": 20,
+        "resample": True,
+        "validation": None,
+        "test": True,
+        "judge": "nll",
+        "budgets": (1, 2, 5, 10, 20, 50),
+        "recipes": (),
+        "strategies": {
+            "as run": {},
+            "random": {"sampler": "random"},
+            "nll": {"objective": "nll"},
+            "default kept": {"keep_default": 2.0},
+        },
+        "seed": 0,
+    }
+
+
+def test_a_strategy_changes_what_it_names_alone(spec: SweepSpec) -> None:
+    found = changed(spec, "random", {"sampler": "random"})
+    rules = spec.search.model_copy(update={"sampler": "random"})
+    assert found == spec.model_copy(update={"search": rules})
+    tuned = changed(spec, "tuned", {"tune": {"mbls": ["margin"]}})
+    with pytest.raises(InputError, match=r"^strategies\.grid: search\.tune: "):
+        changed(tuned, "grid", {"sampler": "grid"})
+
+
+def test_trials_are_found_by_their_artifacts_the_guarding_one_too(
+    live: tuple[SweepState, RecordedStudy],
+) -> None:
+    _, study = live
+    assert study.plain is not None
+    expected = [*(found.trial.artifact for found in study.trials), study.plain.trial.artifact]
+    assert list(study.by_artifact) == expected
 
 
 def test_a_strategy_may_search_for_several_metrics(

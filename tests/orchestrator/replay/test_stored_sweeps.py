@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -296,8 +297,82 @@ def test_rows_that_a_search_has_not_drawn_judge_it(storage: Storage) -> None:
     assert {row.loss for row in rows} == {drawn.losses("nll")[row.number] for row in rows}
     few = settings.model_copy(update={"validation": 159})
     assert len(replay(storage, few, ["one"]).judged) == len(rows)
-    with pytest.raises(InputError, match="validation: 160 leaves no row to judge by: rows"):
+    complaint = r"validation: 160 leaves no row to judge by: rows\|spline has 160 of validation and"
+    with pytest.raises(InputError, match=complaint):
         replay(storage, few.model_copy(update={"validation": 160}), ["one"])
+
+
+def test_a_replay_tells_of_the_recipes_alone_that_are_asked_for(storage: Storage) -> None:
+    told: list[Any] = []
+    settings = ReplaySettings(
+        searches=6,
+        resample=False,
+        recipes=("spline",),
+        strategies={"z": {"trials": 1}, "a": {"trials": 1}},
+    )
+    found = replay(
+        storage,
+        settings,
+        ["two"],
+        measuring=lambda *count: told.append(count),
+        searching=lambda *count: told.append(count),
+    )
+    # Trials that are measured, then searches: five at once of each of two strategies.
+    assert told == [(3, 3), (10, 12), (12, 12)]
+    assert found.skipped == {}
+    assert [row.strategy for row in found.judged] == ["z"] * 6 + ["a"] * 6
+
+
+def test_a_storage_without_a_sweep_says_so(tmp_path: Path) -> None:
+    (tmp_path / "sweeps").mkdir()
+    with pytest.raises(InputError, match=r"can be replayed: it has no sweep$"):
+        read_sweeps(Storage(tmp_path))
+
+
+def test_a_sweep_that_was_never_run_is_not_replayed(storage: Storage, tmp_path: Path) -> None:
+    copy = Storage(shutil.copytree(storage.folder, tmp_path / "copy"))
+    copy.sweep("open").journal.unlink()
+    (sweep,) = read_sweeps(copy, ["two"], test=False)
+    with pytest.raises(InputError, match=r"no sweep 'open' in .*; there are: one, two$"):
+        read_sweeps(copy, ["open"])
+    trials = [found.trial for found in sweep.studies[0].trials]
+    with Journal(copy.sweep("two").journal) as journal:
+        for trial in trials:
+            failed = TrialFinished(key=trial.key, status="failed", metrics={}, reason="NaN")
+            journal.append(failed)
+    reasons = r"rows\|given: nothing to search; rows\|spline: no finished trial$"
+    with pytest.raises(InputError, match=reasons):
+        read_sweeps(copy, ["two"])
+
+
+def test_a_choice_of_what_has_not_ended_is_not_made_again(storage: Storage) -> None:
+    (sweep,) = read_sweeps(storage, ["one"], ["spline"], test=False)
+    chosen = sweep.ledger.studies[STUDY].chosen_trial
+    assert chosen is not None
+    chosen.status = "running"
+    _, spline = repeat(sweep)
+    assert (spline.recorded, spline.same) == (chosen.number, False)
+
+
+def test_where_a_replay_cannot_write_is_said(outcome: ReplayOutcome, tmp_path: Path) -> None:
+    place = tmp_path / "a" / "b"
+    assert write_replay(outcome, place) == write_replay(outcome, place)
+    below = place / "outcomes.csv" / "c"
+    with pytest.raises(InputError, match=f"^{below} cannot be written: Not a directory$"):
+        write_replay(outcome, below)
+
+
+def test_a_table_has_every_metric_of_any_sweep(outcome: ReplayOutcome, tmp_path: Path) -> None:
+    def told(name: str, **own: float) -> Any:
+        trial = outcome.sweeps[0].ledger.studies[STUDY].searched[0]
+        epoch = trial, 1, {"val_nll": 0.5, "loss": 1.0, **own}
+        return SimpleNamespace(folder=SimpleNamespace(name=name), epochs=lambda: iter([epoch]))
+
+    sweeps = told("one"), told("two", val_mce=0.25)
+    files = write_replay(replace(outcome, sweeps=sweeps), tmp_path)
+    first, second = csv.DictReader(files[0].open())
+    assert (first["val_mce"], second["val_mce"], "loss" in first) == ("", "0.25", False)
+    assert b"\r" not in files[0].read_bytes()
 
 
 def test_searches_are_given_out_five_at_a_time() -> None:
@@ -355,9 +430,15 @@ def test_the_plot_shows_each_strategy_and_the_default_in_the_metrics_own_unit(
         corners = {tuple(corner) for corner in band.get_paths()[0].vertices}
         ends = {(one.budget, factor * end) for one in own for end in (one.low, one.high)}
         assert corners == ends
-    default = axes.get_lines()[2].get_ydata()
-    assert set(np.asarray(default)) == {factor * outcome.finals()[0].default}
-    assert axes.get_ylabel() == f"test {heading}"
+    default = axes.get_lines()[2]
+    assert set(np.asarray(default.get_ydata())) == {factor * outcome.finals()[0].default}
+    assert default.get_label() == "published default"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("trials of a study", f"test {heading}")
+    assert axes.get_xscale() == "log"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2", "3", "4"]
+    (legend,) = axes.figure.legends
+    told = [text.get_text() for text in legend.get_texts()]
+    assert told == ["as run", "few", "published default"]
 
 
 def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -> None:
@@ -380,8 +461,9 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
     assert lines[:2] == [
         f"sweep {name}: 2 of 2 choices are made again by its own settings" for name in TRIALS
     ]
-    assert lines[2].startswith(
+    assert lines[2] == (
         "2 studies, 2 searches of each by every strategy, validation rows the same; the published "
+        f"default tests {first.default:.4f}"
     )
     assert lines[-1] == "rows|given: not replayed: nothing to search"
     skipped = {("one", STUDY): "gone", ("two", STUDY): "gone", ("two", "rows|ts"): "pixels"}
