@@ -190,6 +190,7 @@ def test_what_a_process_leaves_is_measured_by_the_next_one(
         ([LAUNCH] * 5, 0.0, "AcceleratorError: CUDA error: unspecified launch failure"),
         ([MEMORY] * 3, 0.25, "OutOfMemoryError: CUDA out of memory"),
         ([MEMORY], 0.0, "OutOfMemoryError: CUDA out of memory"),
+        ([MEMORY], 1.0, "OutOfMemoryError: CUDA out of memory"),
         ([InputError("suite is damaged")], 0.0, "InputError: suite is damaged"),
     ],
 )
@@ -199,6 +200,23 @@ def test_what_cannot_be_measured_is_told_and_the_others_go_on(
     found, lost = measured(OneNode(*errors), tmp_path, gpu)
     assert sorted([*found, *lost]) == RECIPES
     assert list(lost.values()) == [f"not measured on test data: {reason}"]
+
+
+def test_a_configuration_is_measured_once_more_than_a_machine_may_fail_it(tmp_path: Path) -> None:
+    assert measured(OneNode(LAUNCH, LAUNCH), tmp_path, recipes=["ce"]) == (["ce"], {})
+    found, lost = measured(OneNode(LAUNCH, LAUNCH, LAUNCH), tmp_path, recipes=["ce"])
+    assert (found, list(lost)) == ([], ["ce"])
+
+
+def test_no_node_that_has_failed_is_tried_again() -> None:
+    first: Any = evaluate._Work(["a", "b"], 0.5, avoided=frozenset("m"))  # type: ignore[list-item]
+    error = OSError(5, "Input/output error")
+    error.calsweep_node = "n"  # type: ignore[attr-defined]
+    again = evaluate._Work(["a"], 0.5, 1, frozenset("mn"))  # type: ignore[list-item]
+    assert first.after(error, 1) == again
+    assert again.after(error, 1) is None
+    # What runs out of its share has no node to blame.
+    assert first.after(MEMORY, 0) == evaluate._Work(["a"], 1.0, 1, frozenset("m"))  # type: ignore[list-item]
 
 
 def test_a_storage_that_cannot_be_written_ends_the_sweep(tmp_path: Path) -> None:

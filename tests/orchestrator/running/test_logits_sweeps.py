@@ -297,6 +297,15 @@ def test_an_absent_file_is_told_when_the_data_are_looked_at(tmp_path: Path) -> N
         preview_data(make_spec(tmp_path, files="absent.npz"))
 
 
+def test_a_second_task_is_told_by_its_own_number(tmp_path: Path) -> None:
+    write_logits(tmp_path / "one.npz")
+    tasks = [{"logits": str(tmp_path / f"{name}.npz")} for name in ("one", "absent")]
+    text = f"name: x\ntasks: {tasks}\nrecipes: [ts]\nstorage: {tmp_path}\n"
+    for look in (preview_data, prepare_data):
+        with pytest.raises(InputError, match=r"^tasks\[1\] \(absent\): "):
+            look(parse_sweep(text, "x"))
+
+
 def test_a_plan_of_given_logits_tells_of_calibrations_alone(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -375,7 +384,8 @@ def test_an_arena_tells_the_seconds_of_the_fits_alone(
     found = run_arena(make_spec(folder, files="files/one.npz"), 1)
     assert [result.seconds for result in found] == [(0.0, 0.0), (200.0, 200.0), (500.0, 500.0)]
     for result in found:
-        assert (result.sweep, result.dataset, result.model) == ("logits", "one", "given")
+        assert (result.sweep, result.dataset) == ("logits", "one")
+        assert (result.model, result.protocol) == ("given", "given")
         assert list(result.configuration) == [result.recipe]
     assert found[2].configuration["ets-cls"]["normalization"] == "nd"
 
@@ -398,6 +408,27 @@ def test_what_is_best_can_be_fixed_in_another_sweep(folder: Path, spec: SweepSpe
     document = make_spec(folder).model_dump(mode="json")
     document["search"]["fixed"] = best.fixed
     assert SweepSpec.model_validate(document).fixed("ets-cls") == best.fixed["ets-cls"]
+
+
+@pytest.mark.usefixtures("_threads")
+def test_an_arena_fits_variants_on_each_seed(folder: Path) -> None:
+    text = SWEEP.format(
+        files=folder / "files" / "one.npz", fit=100, trials=1, storage=folder / "storage-1"
+    ).replace("[given, ts, ets-cls]", "[other, ts-ls]")
+    text = text.replace("seeds: [0, 1]", "seeds: [1, 0]")
+    variants = "variants: {other: {of: ts-ls, fixed: {smoothing: 0.3}}}\n"
+    variant, plain = run_arena(parse_sweep(text + variants, "logits"), 2)
+    assert variant.configuration["other"] == {**plain.configuration["ts-ls"], "smoothing": 0.3}
+    assert variant.test != plain.test
+    turned = text.replace("seeds: [1, 0]", "seeds: [0, 1]")
+    (_, again) = run_arena(parse_sweep(turned + variants, "logits"), 1)
+    assert again.test == plain.test[::-1] != plain.test
+
+
+def test_an_arena_is_of_given_logits() -> None:
+    text = "name: nets\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\nrecipes: [ce]"
+    with pytest.raises(InputError, match=r"^sweep 'nets': an arena needs tasks with logits$"):
+        run_arena(parse_sweep(text, "nets"))
 
 
 def test_an_arena_searches_nothing(folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator.running.progress import Snapshot, say, show_progress, snapshot
+from orchestrator.running.progress import Snapshot, _panel, say, show_progress, snapshot
 from orchestrator.search.state import SweepState
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import make_plan
@@ -152,6 +152,9 @@ def test_a_terminal_shows_a_bar_that_goes_away() -> None:
     with show_progress(console) as show:
         show(lambda: Snapshot(1, 2, 3, 4, 1, 0, "", None))
     assert "trials 3/4" in output.getvalue()
+    panel: Any = _panel(Snapshot(1, 2, 3, 4, 1, 0, "", None))
+    _, bar = panel.renderables
+    assert (bar.completed, bar.total) == (3, 4)
 
 
 def test_what_is_said_is_one_line_of_plain_text() -> None:
