@@ -12,14 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from orchestrator.cli._replay import _settings
 from orchestrator.replay import ReplayOutcome, ReplaySettings, read_sweeps, replay
 from orchestrator.replay.output import HEADINGS, cells, draw, headings, notes, write_replay
+from orchestrator.replay.recorded import _NotReplayableError, _Reader
 from orchestrator.replay.run import _chunks, _searches
 from orchestrator.replay.settings import changed
 from orchestrator.replay.simulate import Table, repeat, simulate
+from orchestrator.search.state import SweepState
 from orchestrator.storage.events import Epoch, Evaluated, SweepStarted, TrialFinished
 from orchestrator.storage.journal import Journal, iterate_events
 from orchestrator.storage.ledger import read_ledger
@@ -27,6 +30,7 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import parse_sweep
 from tests.orchestrator.tiny_sweep import compute_within
 from trainables.common.errors import InputError
+from trainables.stages import ValidationRows, validation_rows
 
 SWEEP = """
 name: {name}
@@ -323,6 +327,31 @@ def test_a_replay_tells_of_the_recipes_alone_that_are_asked_for(storage: Storage
     assert [row.strategy for row in found.judged] == ["z"] * 6 + ["a"] * 6
 
 
+def test_a_study_is_replayed_where_there_was_a_choice_however_few_trials_it_had(
+    storage: Storage,
+) -> None:
+    (sweep,) = read_sweeps(storage, ["one"], test=False)
+    told: list[Any] = []
+    reader = _Reader(
+        storage.store(), sweep.ledger, sweep.data, lambda *count: told.append(count), 9, False
+    )
+    given, spline = sweep.plan
+    with pytest.raises(_NotReplayableError, match=r"^nothing to search$"):
+        reader.study(given)
+    assert len(reader.study(replace(spline, trials=1)).trials) == TRIALS["one"]
+    assert told == [(5, 9)]
+
+
+def test_pixels_are_not_replayed(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pixels(*place: Any) -> ValidationRows:
+        rows = validation_rows(*place)
+        return ValidationRows(rows.logits, rows.labels, torch.arange(len(rows.labels)) // 2)
+
+    monkeypatch.setattr("orchestrator.replay.recorded.validation_rows", pixels)
+    with pytest.raises(InputError, match=r"rows\|spline: pixels of an image are no rows"):
+        read_sweeps(storage, ["one"], test=False)
+
+
 def test_a_storage_without_a_sweep_says_so(tmp_path: Path) -> None:
     (tmp_path / "sweeps").mkdir()
     with pytest.raises(InputError, match=r"can be replayed: it has no sweep$"):
@@ -345,13 +374,31 @@ def test_a_sweep_that_was_never_run_is_not_replayed(storage: Storage, tmp_path: 
         read_sweeps(copy, ["two"])
 
 
-def test_a_choice_of_what_has_not_ended_is_not_made_again(storage: Storage) -> None:
+@pytest.mark.parametrize("status", ["running", "pruned"])
+def test_a_choice_of_what_has_not_finished_is_not_made_again(storage: Storage, status: str) -> None:
     (sweep,) = read_sweeps(storage, ["one"], ["spline"], test=False)
     chosen = sweep.ledger.studies[STUDY].chosen_trial
     assert chosen is not None
-    chosen.status = "running"
+    chosen.status = status
     _, spline = repeat(sweep)
     assert (spline.recorded, spline.same) == (chosen.number, False)
+
+
+def test_choices_are_made_again_from_as_many_suggestions_at_once(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sweep,) = read_sweeps(storage, ["one"], test=False)
+    states: list[SweepState] = []
+
+    def remember(*given: Any, **more: Any) -> SweepState:
+        states.append(SweepState(*given, **more))
+        return states[-1]
+
+    monkeypatch.setattr("orchestrator.replay.simulate.SweepState", remember)
+    sweep.ledger.studies[STUDY].block = 3
+    repeat(sweep)
+    (state,) = states
+    assert [study.search.block for study in state.studies.values()] == [1, 3]
 
 
 def test_where_a_replay_cannot_write_is_said(outcome: ReplayOutcome, tmp_path: Path) -> None:

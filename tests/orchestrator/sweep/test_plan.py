@@ -70,6 +70,8 @@ def test_every_study_but_the_baseline_is_compared_with_it() -> None:
     references = {study.recipe.name: study.reference for study in made}
     ce = study_id(DIGITS, "ce")
     assert references == {"ce": None, "mbls": ce, "mbls+ts": ce}
+    strict = plan("mbls", accuracy_tolerance=0)
+    assert {study.recipe.name: study.reference for study in strict} == {"ce": None, "mbls": ce}
     free = plan("mbls, ce", accuracy_tolerance=None)
     assert {study.reference for study in free} == {None}
 
@@ -196,6 +198,15 @@ def test_defaults_are_those_published_for_the_data_set(
     assert defaults["mbls"]["mbls"]["margin"] == margin
     if gamma is not None:
         assert defaults["dfl"]["dfl"]["gamma"] == gamma
+
+
+def test_each_task_has_the_defaults_of_its_own_data_set() -> None:
+    tasks = ", ".join(
+        f"{{dataset: {dataset}, model: resnet50, protocol: digits}}"
+        for dataset in ("cifar10", "cifar100")
+    )
+    margins = [s.defaults["mbls"]["margin"] for s in plan("mbls", tasks=tasks) if s.row]
+    assert margins == [6.0, 10.0]
 
 
 def test_a_combined_method_searches_all_its_parts() -> None:

@@ -222,6 +222,10 @@ SORT = Parameter("x", "x", "categorical", "a", "a paper", choices=("a", "b"))
     ("parameter", "change", "complaint"),
     [
         (SORT, {"low": 1.0}, "takes choices, not a range"),
+        (SORT, {"high": 1.0}, "takes choices, not a range"),
+        (SORT, {"scale": "log"}, "takes choices, not a range"),
+        (WIDE, {"choices": (1.0,), "high": 2.0}, "either choices or a range"),
+        (WIDE, {"choices": (1.0,), "scale": "linear"}, "either choices or a range"),
         (WIDE, {"choices": (1.0,), "low": 1.0}, "either choices or a range"),
         (WIDE, {"low": 5.0, "high": 4.0}, "needs low <= high, got 5.0 and 4.0"),
         (WIDE, {"low": 0.0}, "a log scale needs low > 0"),

@@ -320,9 +320,54 @@ def test_a_mistake_gets_one_line_that_says_what_and_where(mistake: str) -> None:
         assert piece in message, message
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (GOOD.replace("name: small\n", ""), "name: is missing"),
+        ("{}", "name: is missing"),
+        (
+            GOOD.replace("protocol: digits", "protocol: 3"),
+            "tasks[0].protocol: input should be a valid string, got 3",
+        ),
+        (
+            GOOD + "variants: {wide: {of: mbls, fixed: {margin: [1]}}}\n",
+            "variants.wide.fixed.margin: input should be a valid boolean, got [1]",
+        ),
+        (
+            GOOD.replace("trials: 3", "fixed: {mbls: {margin: x}}"),
+            "search.fixed.mbls: margin='x' is not a number in [0, inf)",
+        ),
+        (
+            GOOD.replace("trials: 3", "trials: -3, parallel_trials: 0") + "seeds: [-1]\n",
+            "search.trials: input should be greater than or equal to 1, got -3",
+        ),
+        (GOOD + "name: other\n", "line 7: key 'name' stands twice"),
+        (
+            GOOD.replace("trials: 3", "trials: 3,\n  sampler: tpe,\n  trials: 4"),
+            "line 8: key 'trials' stands twice",
+        ),
+        (
+            GOOD + "resources: {train: {gpus: 1}}\n",
+            "resources.train.gpus: unknown key; allowed are: cpu, gpu",
+        ),
+        (
+            GOOD.replace("trials: 3", "spaces: {mbls: {margin: {lo: 1}}}"),
+            "search.spaces.mbls.margin.lo: unknown key; allowed are: low, high, scale, choices",
+        ),
+        ("- ce\n", "the document is a list; a sweep is a mapping of keys"),
+        ("", "the document is empty; a sweep needs name, tasks and recipes"),
+    ],
+)
+def test_the_first_mistake_is_told_with_its_place(text: str, line: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_sweep(text, "a folder/bad.yaml")
+    assert str(caught.value) == f"a folder/bad.yaml: {line}"
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"absent\.yaml: cannot be read"):
-        load_sweep(tmp_path / "absent.yaml")
+    path = tmp_path / "absent.yaml"
+    with pytest.raises(InputError, match=f"^{path}: cannot be read"):
+        load_sweep(path)
 
 
 def test_a_file_of_bytes_is_named(tmp_path: Path) -> None:
@@ -469,8 +514,6 @@ def test_true_stands_for_one_standard_error_and_false_for_none() -> None:
     text = GOOD.replace("{trials: 3}", "{keep_default: true, accuracy_errors: false}")
     found = parse_sweep(text, "good").search
     assert (found.keep_default, found.accuracy_errors) == (1.0, 0.0)
-    usual = parse_sweep(GOOD, "good").search
-    assert (usual.keep_default, usual.accuracy_errors, usual.accuracy_tolerance) == (2.0, 0.0, 0.01)
 
 
 def test_the_ends_of_what_is_allowed_are_allowed() -> None:
@@ -483,6 +526,25 @@ def test_the_ends_of_what_is_allowed_are_allowed() -> None:
     assert (spec.seeds[1], spec.search.accuracy_tolerance, spec.search.trials) == (2**31 - 1, 1, 1)
     own = spec.resources
     assert (own.train.gpu, own.checkpoint_every, own.max_failures) == (1.0, 0, 0)
+
+
+def test_a_search_that_nobody_rules() -> None:
+    text = GOOD.replace("search: {trials: 3}\n", "")
+    assert parse_sweep(text, "good").search.model_dump() == {
+        "trials": 20,
+        "sampler": "tpe",
+        "scheduler": "none",
+        "objective": "nll",
+        "pareto": (),
+        "seed": None,
+        "accuracy_tolerance": 0.01,
+        "accuracy_errors": 0.0,
+        "keep_default": 2.0,
+        "parallel_trials": 4,
+        "spaces": {},
+        "fixed": {},
+        "tune": None,
+    }
 
 
 def test_resources_that_nobody_names() -> None:

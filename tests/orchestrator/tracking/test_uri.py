@@ -47,6 +47,8 @@ def test_what_a_sweep_can_use_is_accepted(tmp_path, monkeypatch):
         "",
         "databricks",
         "s3://b/c",
+        "folder:/a\nb",
+        "sqlite:////a\x1bb.db",
     ],
 )
 def test_folders_and_the_unknown_are_refused_with_the_remedy(uri):
@@ -98,6 +100,38 @@ def test_a_missing_driver_is_named(monkeypatch, kind, package):
     with pytest.raises(InputError, match=f"pip install {package}`") as caught:
         check_tracking_uri(f"{kind}://me:secret@db.example/mlflow")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "mlruns",
+        "http://",
+        "sqlite:///",
+        "sqlite:///{folder}/file/mlflow.db",
+        "folder:{folder}/file/runs",
+        "postgresql+psycopg2://me@db.example/mlflow",
+        "postgresql+psycopg2://me@db.example:port/mlflow",
+    ],
+)
+def test_what_is_wrong_is_told_under_the_name_that_was_given(tmp_path, monkeypatch, uri):
+    monkeypatch.setattr("orchestrator.sweep.tracking_uri.find_spec", lambda name: None)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"^--tracking-uri '"):
+        check_tracking_uri(uri.format(folder=tmp_path), "--tracking-uri")
+
+
+def test_a_name_that_is_too_long_is_no_file(tmp_path):
+    with pytest.raises(InputError, match=r"names no file: File name too long$"):
+        check_tracking_uri(f"sqlite:///{tmp_path}/{'x' * 300}")
+
+
+def test_a_folder_has_to_be_written_and_entered(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK | os.X_OK)
+    with pytest.raises(InputError, match="is not a folder that can be written"):
+        check_tracking_uri(f"folder:{tmp_path}/runs")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.W_OK | os.X_OK)
+    check_tracking_uri(f"folder:{tmp_path}/runs")
 
 
 def test_a_port_that_is_no_number_is_refused():
