@@ -300,9 +300,9 @@ def test_what_cannot_be_written_is_told(source, tmp_path):
 
 def test_the_command_writes_the_page(source, storage, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["report", "night", "--storage", str(storage), "--out", "page.html"]) == 0
-    assert capsys.readouterr().out == "wrote page.html\n"
-    assert (tmp_path / "page.html").read_text(encoding="utf-8") == render_report(source)
+    assert main(["report", "night", "--storage", str(storage), "--out", "a/b/page.html"]) == 0
+    assert capsys.readouterr().out == "wrote a/b/page.html\n"
+    assert (tmp_path / "a/b/page.html").read_text(encoding="utf-8") == render_report(source)
     assert main(["report", "night", "--storage", str(storage), "--baseline", "x"]) == 2
     assert main(["report", "day", "--storage", str(storage)]) == 2
     errors = capsys.readouterr().err.splitlines()
