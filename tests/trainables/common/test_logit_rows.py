@@ -50,6 +50,7 @@ def test_the_smallest_rows_are_let_in() -> None:
         (EYE, [True, False], "labels: dtype torch.bool"),
         (EYE, torch.zeros(2, dtype=torch.complex64), "labels: dtype torch.complex64"),
         (EYE, [0, 3], "labels: 3 in row 1, allowed are 0 to 2"),
+        (EYE, [-1, 3], "labels: -1 in row 0, allowed are 0 to 2"),
         (EYE, [-1, 2], "labels: -1 in row 0"),
     ],
 )

@@ -224,8 +224,9 @@ def test_epoch_sets_the_weight_that_inference_uses() -> None:
     network = scheme.attach(build_model("convnet", 3, ImageShape(1, 8)), 3).eval()
     assert isinstance(network, BalancedNetwork)
     with torch.no_grad():
-        network.classifier.weight.mul_(50)
-    images, targets = torch.randn(90, 1, 8, 8), torch.arange(90) % 3
+        network.classifier.weight.mul_(1000)
+        images = torch.randn(90, 1, 8, 8)
+        targets = network.classifier(network.features(images)).argmax(1)  # So that delta decides.
     scheme.prepare(91)  # An epoch may leave one out.
     scheme.start_epoch(network, 0, 2)
     outputs = []
@@ -236,8 +237,15 @@ def test_epoch_sets_the_weight_that_inference_uses() -> None:
     figures = scheme.end_epoch(network, 0)
     linear, frame = (torch.cat(parts).detach() for parts in zip(*outputs, strict=True))
     assert figures == {"balcal_weight": balancing_weight(linear, frame, targets, 0.9)}
+    assert figures["balcal_weight"] != balancing_weight(linear, frame, targets, 1.0)
     assert figures["balcal_weight"] != pytest.approx(0.8)
     assert network.weight.item() == pytest.approx(figures["balcal_weight"])
+
+
+def test_delta_is_at_most_two() -> None:
+    assert getattr(SCHEMES.build("balcal", delta=2.0), "delta", None) == 2.0
+    with pytest.raises(ValueError, match=r"delta=2.1 is outside \(0, 2\]"):
+        SCHEMES.build("balcal", delta=2.1)
 
 
 def test_foreign_networks_are_refused() -> None:
