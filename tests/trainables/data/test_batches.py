@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from pretended_card import pretended_card
 from scipy.stats import chi2_contingency, ks_2samp
+from torch import Tensor
 from torchvision.transforms import (
     Compose,
     RandomCrop,
@@ -282,6 +283,25 @@ def test_a_reader_that_fails_is_heard_and_one_that_is_left_ends(
     next(batches)
     batches.close()
     assert threading.active_count() == before
+
+
+def test_few_batches_are_read_before_they_are_wanted(
+    images: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainables.data._batches.fits", lambda *_: False)
+    batcher = form().batcher(images)
+    read: list[Tensor] = []
+    whole = batcher._read
+
+    def counted(indices: Tensor) -> Tensor:
+        read.append(indices)
+        return whole(indices)
+
+    monkeypatch.setattr(batcher, "_read", counted)
+    batches = batcher.batches(torch.arange(50), 2)
+    next(batches)
+    batches.close()
+    assert len(read) == 3
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,44 @@ def test_the_sets_of_a_folder_are_its_files_by_name(tmp_path: Path) -> None:
 )
 def test_an_address_is_a_path_and_perhaps_a_set(address: str, path: str, name: str) -> None:
     assert split_address(address) == (Path(path), name)
+
+
+class Elsewhere(pickle.Pickler):
+    def persistent_id(self, value: Any) -> str | None:
+        return "elsewhere" if isinstance(value, np.ndarray) else None
+
+
+class Encoded:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return codecs.encode, ("text", "rot13")
+
+
+def test_a_pickle_that_refers_elsewhere_or_to_another_codec_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "a.p").open("wb") as stream:
+        Elsewhere(stream).dump(((SCORES, SCORES),) * 2)
+    (tmp_path / "b.p").write_bytes(pickle.dumps(Encoded()))
+    for name, text in (
+        ("a", "pickle refers to 'elsewhere' outside the file; only arrays are allowed"),
+        ("b", "pickle asks for the codec 'rot13', only latin1 is allowed"),
+    ):
+        with pytest.raises(InputError) as caught:
+            read_logits(tmp_path / f"{name}.p", "logits")
+        assert str(caught.value) == f"{tmp_path / name}.p: {text}"
+
+
+def test_without_the_library_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    (tmp_path / "a.h5").touch()
+    with pytest.raises(InputError, match=r"a\.h5: needs h5py: pip install 'calsweep\[hdf5\]'$"):
+        read_logits(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("read", [read_logits, logit_sets])
+def test_an_address_of_another_machine_is_told(read: Callable[[str], object]) -> None:
+    with pytest.raises(InputError, match=r"logits: 's3:/+bucket/a\.npz' is a URL; it is a path on"):
+        read("s3://bucket/a.npz")
 
 
 def test_a_set_of_an_hdf5_file(tmp_path: Path) -> None:

@@ -238,8 +238,25 @@ def test_open_names_what_is_wrong(tmp_path: Path):
         PreparedData.open(tmp_path)
     found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
     (found.directory / "search" / "train_labels.npy").unlink()
-    with pytest.raises(InputError, match=r"train_labels\.npy is absent"):
+    with pytest.raises(InputError, match=r"train_labels\.npy is absent, expected are \d+ bytes"):
         PreparedData.open(found.directory)
+    (found.directory / "search" / "train_labels.npy").touch()
+    with pytest.raises(InputError, match=r"train_labels\.npy has 0 bytes, expected are \d+ bytes"):
+        PreparedData.open(found.directory)
+
+
+def test_rows_of_another_form_or_number_are_noticed_where_sizes_do_not_tell(tmp_path: Path):
+    found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
+    images = found.directory / "search" / "train_images.npy"
+    labels = found.directory / "search" / "train_labels.npy"
+    whole, numbers = np.load(images), np.load(labels)
+    np.save(images, whole.reshape(-1, 8, 4, 2))
+    with pytest.raises(InputError, match=r"search cannot be read: images have 2 channels"):
+        PreparedData.open(found.directory).search()
+    np.save(images, whole)
+    np.save(labels, numbers.view(np.int32).reshape(-1, 2)[:, 0].repeat(2))
+    with pytest.raises(InputError, match=r"search cannot be read: labels is int32"):
+        PreparedData.open(found.directory).search()
 
 
 def test_a_manifest_of_another_version_is_refused(tmp_path: Path):

@@ -521,7 +521,11 @@ def test_an_intact_archive_is_unpacked(packed: tuple[str, Path, Path]) -> None:
 def test_an_archive_with_a_wrong_checksum_is_refused(packed: tuple[str, Path, Path]) -> None:
     name, root, archive = packed
     archive.write_bytes(archive.read_bytes() + b"!")
-    assert not find_reader(name, root).check().present
+    status = find_reader(name, root).check()
+    assert not status.present
+    assert status.detail == f"{archive} is damaged (wrong checksum)"
+    assert status.remedy.startswith(f"get {archive.name} from http")
+    assert status.remedy.endswith(f" and put it into {root}")
     with pytest.raises(InputError, match=r"is damaged \(wrong checksum\); get ") as caught:
         read_source(name, root)
     assert str(archive) in str(caught.value)

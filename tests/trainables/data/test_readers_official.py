@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torchvision.datasets import CIFAR10, CIFAR100
+from torchvision.datasets import CIFAR10, CIFAR100, FashionMNIST
 
 from trainables.common.errors import InputError
 from trainables.data import (
     SOURCES,
     RowArrays,
+    SourceStatus,
     find_reader,
     missing_download,
     read_source,
@@ -39,6 +40,15 @@ def test_names_are_those_of_the_files():
         *("folder:PATH", "imagenet", "logits:PATH", "npz:PATH", "svhn", "text:PATH"),
         *("tiny-imagenet", "voc:PATH", "voc2012"),
     ]
+
+
+def test_classes_have_their_published_numbers():
+    names = "airplane automobile bird cat deer dog frog horse ship truck"
+    assert SOURCES.get("cifar10").classes == tuple(names.split())
+    fine = SOURCES.get("cifar100").classes
+    assert (len(set(fine)), list(fine)) == (100, sorted(fine))
+    assert list(SOURCES.get("fashion-mnist").classes) == FashionMNIST.classes
+    assert SOURCES.get("svhn").classes == tuple("0123456789")
 
 
 def test_what_is_held_out_for_validation_where_nobody_says():
@@ -71,7 +81,7 @@ def test_cifar(cifar):
     assert_same(source.train, train)
     assert_same(source.test, test)
     assert source.info.num_classes == train.labels.max() + 1
-    assert find_reader(name, root).check().present
+    assert find_reader(name, root).check() == SourceStatus(True, f"intact at {root}")
 
 
 def test_cifar_is_unpacked_without_a_download(cifar):
@@ -92,7 +102,7 @@ def test_cifar_absent(cifar, tmp_path: Path, download: bool):
     assert status.remedy.startswith("allow the download, or put the files from https://www.cs.")
     with pytest.raises(InputError, match="by hand") as caught:
         read_source(name, tmp_path / "empty", download=download)
-    assert KINDS[name].filename in str(caught.value)
+    assert str(tmp_path / "empty" / KINDS[name].filename) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

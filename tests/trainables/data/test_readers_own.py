@@ -27,6 +27,7 @@ def test_digits_keep_every_value(tmp_path: Path):
     np.testing.assert_array_equal(np.rint(source.train.values.reshape(-1, 64) / 255 * 16), images)
     np.testing.assert_array_equal(source.train.labels, labels)
     assert source.test is None
+    assert source.info.classes == tuple("0123456789")
     assert len(np.unique(source.train.values)) == 17
     assert find_reader("digits", tmp_path).check().present
 
@@ -38,7 +39,10 @@ def test_npz(archive, write_npz):
     np.testing.assert_array_equal(source.test.labels, archive["y_test"])
     assert source.info.classes == ("0", "1", "2", "3")
     assert source.info.inputs.size == (6, 6)
-    assert find_reader(name, "unused").check().present
+    status = find_reader(name, "unused").check()
+    place = name.removeprefix("npz:")
+    assert status.detail == f"{place}: 4 classes, 40 training and 8 test images"
+    assert status.present
 
 
 def test_npz_mean_and_deviation_are_those_of_the_training_images(archive, write_npz):
@@ -398,6 +402,12 @@ def test_classes_directly_below_are_one_part(folder: Path):
     # Statistics of all images would tell something of those that are held out.
     assert flat.info.inputs.mean == flat.info.inputs.std == (0.5, 0.5, 0.5)
     assert "12 images, `split.test`" in find_reader(f"folder:{folder}", "unused").check().detail
+
+
+def test_a_folder_that_is_gone_holds_no_test_image(folder: Path):
+    reader = find_reader(f"folder:{folder}", "unused")
+    shutil.rmtree(folder)
+    assert reader.test_paths() == []
 
 
 def test_the_split_holds_out_a_test_set(folder: Path, tmp_path: Path):

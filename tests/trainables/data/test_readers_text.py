@@ -131,6 +131,14 @@ def test_a_changed_list_of_classes_or_vectors_is_another_source(
         path.write_bytes(path.read_bytes() + b"\n")
         seen.add(reader.signature())
     assert len(seen) == 5
+    files = tmp_path / "files"
+    for name in ("cat", "dog"):
+        (files / name).mkdir(parents=True)
+        (files / name / "1.txt").write_text("cats")
+    other = find_reader(f"text:{files}", "unused", {"embeddings": str(vectors)})
+    before = other.signature()
+    vectors.write_bytes(vectors.read_bytes() + b"\n")
+    assert other.signature() != before
 
 
 def test_packed_lines_are_the_same(write: Write) -> None:
@@ -154,9 +162,16 @@ def test_class_folders_give_what_lines_give(write: Write, tmp_path: Path, parted
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(str(row["text"]), encoding="utf-8")
             (place.parent / ".hidden").write_bytes(b"\xff")
+            (place.parent / "below").mkdir(exist_ok=True)
     found = read_source(f"text:{tmp_path / 'files'}", "unused")
     assert found.fingerprint == expected.fingerprint
     assert found.info.classes == expected.info.classes
+    rule = (
+        "test is the part named so; validation is a stratified draw from train"
+        if parted
+        else "no test texts: test and validation are stratified draws"
+    )
+    assert found.info.split_rule == expected.info.split_rule == rule
 
 
 def test_words_and_length_are_those_of_the_training_rows_alone(
@@ -272,38 +287,53 @@ def test_twenty_newsgroups_is_downloaded_once_and_kept_as_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
+    root = tmp_path / "new" / "data"
 
     def fetch(data_home: str, subset: str, shuffle: bool) -> Bunch:
         asked.append(subset)
+        if len(asked) == 1:
+            raise OSError("no network\nat all")
         named = [
             (f"20news-bydate-{p}/{c}/{n}", k)
             for p in ("train", "test")
-            for k, c in enumerate("ab")
+            for k, c in enumerate("ba")
             for n in (20, 3)
         ]
         return Bunch(
             data=[f"Newsgroups: {name}\n\nbody of {name}\n\nend" for name, _ in named],
             filenames=np.array([f"{data_home}/{name}" for name, _ in named]),
             target=np.array([label for _, label in named]),
-            target_names=["a", "b"],
+            target_names=["b", "a"],
         )
 
     with pytest.raises(InputError, match=r"train.jsonl.xz is absent; allow the download, or put"):
-        read_source("20newsgroups", tmp_path, download=False)
-    assert not find_reader("20newsgroups", tmp_path).check().present
+        read_source("20newsgroups", root, download=False)
+    status = find_reader("20newsgroups", root).check()
+    assert (status.present, status.detail) == (
+        False,
+        f"{root / '20newsgroups' / 'train.jsonl.xz'} is absent",
+    )
+    told = f"dataset '20newsgroups' is not downloaded yet: {status.detail}"
+    assert missing_download("20newsgroups", root) == told
     monkeypatch.setattr(sklearn.datasets, "fetch_20newsgroups", fetch)
-    first, second = (read_source("20newsgroups", tmp_path) for _ in range(2))
-    assert asked == ["all"]
+    with pytest.raises(InputError) as caught:
+        read_source("20newsgroups", root)
+    assert str(caught.value) == (
+        f"dataset '20newsgroups': OSError: no network at all; {status.remedy}"
+    )
+    first, second = (read_source("20newsgroups", root) for _ in range(2))
+    assert asked == ["all"] * 2
+    assert first.info.classes == ("b", "a")
     assert first.fingerprint == second.fingerprint
     assert first.train.read(0, 4).tolist() == [
-        f"body of 20news-bydate-train/{name}\n\nend" for name in ("a/3", "a/20", "b/3", "b/20")
+        f"body of 20news-bydate-train/{name}\n\nend" for name in ("b/3", "b/20", "a/3", "a/20")
     ]
-    assert find_reader("20newsgroups", tmp_path).check().present
-    (tested,) = find_reader("20newsgroups", tmp_path).test_paths()
+    assert find_reader("20newsgroups", root).check().present
+    (tested,) = find_reader("20newsgroups", root).test_paths()
     assert tested.name == "test.jsonl.xz"
     tested.unlink()
     with pytest.raises(InputError, match=r"test.jsonl.xz is absent"):
-        read_source("20newsgroups", tmp_path, download=False)
+        read_source("20newsgroups", root, download=False)
 
 
 @pytest.mark.shared
@@ -313,7 +343,9 @@ def test_twenty_newsgroups_is_whole(shared: Path) -> None:
 
 
 BAD_LINES = {
-    b'{"text": "x", "label": 2}': "line 9: label=2 is no class; allowed is 0 to 1",
+    b'{"text": "x", "label": 2}': "label=2 is no class; allowed is 0 to 1 or a name such as 'cat'",
+    b'{"text": "x", "label": "%s"}' % (b"c" * 38): f"label='{'c' * 38}' is no class",
+    b'{"text": "x", "label": "%s"}' % (b"c" * 39): f"label='{'c' * 39}[.]{{3}} is no class",
     b'{"text": "x", "label": "cow"}': "line 9: label='cow' is no class; allowed is 0 to 1",
     b'{"text": "x", "label": -1}': "line 9: label=-1 is no class",
     b'{"text": "x", "label": true}': "line 9: label=True is neither a class's number nor its name",
@@ -337,6 +369,13 @@ def test_a_bad_line_is_named_in_one_line(write: Write, line: bytes) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_line_that_is_nested_too_deep_is_named(write: Write) -> None:
+    path = write(train=rows(8)) / "train.jsonl"
+    path.write_bytes(b"[" * 100_000)
+    with pytest.raises(InputError, match=r"train\.jsonl, line 1 is no JSON"):
+        read_source(f"text:{path.parent}", "unused")
+
+
 def spoil_empty(folder: Path) -> None:
     (folder / "train.jsonl").write_bytes(b"")
 
@@ -346,12 +385,22 @@ def spoil_packed(folder: Path) -> None:
     (folder / "train.jsonl.xz").write_bytes(b"no xz")
 
 
+def spoil_half(folder: Path) -> None:
+    whole = lzma.compress((folder / "train.jsonl").read_bytes())
+    (folder / "train.jsonl").unlink()
+    (folder / "train.jsonl.xz").write_bytes(whole[: len(whole) // 2])
+
+
+def spoil_names(folder: Path) -> None:
+    (folder / "classes.json").write_text('{"classes": ["cat", 3]}')
+
+
 def spoil_classes(folder: Path) -> None:
     (folder / "classes.json").write_text('["cat", "dog"]')
 
 
 def spoil_absent_class(folder: Path) -> None:
-    (folder / "classes.json").write_text('{"classes": ["cat", "dog", "cow"]}')
+    (folder / "classes.json").write_text('{"classes": ["cat", "dog", "cow", "hen"]}')
 
 
 def spoil_gap(folder: Path) -> None:
@@ -365,10 +414,12 @@ def spoil_forms(folder: Path) -> None:
 SPOILT = {
     spoil_empty: "train.jsonl is empty",
     spoil_packed: "train.jsonl.xz cannot be read: Input format not supported",
+    spoil_half: "train.jsonl.xz cannot be read: Compressed file ended before",
+    spoil_names: r'classes.json: needed is {"classes": \[NAME, NAME, ...\]}',
     spoil_classes: r'classes.json: needed is {"classes": \[NAME, NAME, ...\]}',
     spoil_absent_class: "class 'cow' has no training text",
-    spoil_gap: "labels leave numbers out",
-    spoil_forms: "labels are numbers and names",
+    spoil_gap: "train.jsonl: labels leave numbers out",
+    spoil_forms: "train.jsonl: labels are numbers and names",
 }
 
 

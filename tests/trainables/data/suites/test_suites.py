@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -14,10 +16,11 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.metrics import roc_auc_score
-from small_suites import ROWS, MakeTask, write_npz
+from small_suites import ROWS, MakeTask, make_images, write_npz
 from torch import Tensor
 
 from trainables.common.errors import InputError
+from trainables.data import Images
 from trainables.data.suites import check_suites, find_suite, prepare_suite, suite_names
 from trainables.data.suites._corruptions import CORRUPTIONS
 from trainables.data.suites._data import SuiteData
@@ -55,6 +58,8 @@ def test_names() -> None:
         ("ood-fashion-mnist", "ood-fashion-mnist"),
         ("ood-npz:some/my data+1.npz", "ood-my_data_1"),
         ("ood-folder:some/Birds", "ood-Birds"),
+        (f"ood-npz:{'a' * 60}.npz", f"ood-{'a' * 60}"),
+        (f"ood-npz:{'a' * 61}.npz", f"ood-{'a' * 60}"),
     ],
 )
 def test_labels_are_names_for_metrics(name: str, label: str) -> None:
@@ -71,7 +76,10 @@ def test_labels_are_names_for_metrics(name: str, label: str) -> None:
         (["svhn"], "unknown suite 'svhn'; there are: ood-svhn"),
         (["ood-npz"], "dataset 'npz' has to be written npz:PATH"),
         (["ood-svhn:3"], "nothing may follow 'svhn'"),
-        (["ood-npz:a/x.npz", "ood-folder:b/x"], "are both called 'ood-x'"),
+        (
+            ["ood-npz:a/x.npz", "ood-svhn", "ood-folder:b/x"],
+            "^'ood-npz:a/x.npz' and 'ood-folder:b/x' are both called 'ood-x'$",
+        ),
         (["ood-svhn", "ood-svhn"], "are both called 'ood-svhn'"),
         (["bins"], "unknown suite 'bins'; there are: bins-"),
         (["bins-1000000"], "unknown suite 'bins-1000000'; there are: bins-"),
@@ -116,6 +124,9 @@ def test_official_corruptions_are_stored_as_they_are(make_task: MakeTask, arrays
         expected = np.load(arrays / "CIFAR-10-C" / f"{corruption}.npy")
         np.testing.assert_array_equal(data.values(corruption), expected)
     np.testing.assert_array_equal(data.labels(), np.arange(ROWS) % 10)
+    places = [str(arrays / name) for name in ("CIFAR-10-C", "CIFAR-10-C.tar")]
+    assert json.loads((data.directory / "suite.json").read_text())["test_paths"] == places
+    assert (data.name, data.root) == ("cifar10-c", str(arrays))
 
 
 def test_a_limit_keeps_the_rows_that_the_task_keeps(make_task: MakeTask, arrays: Path) -> None:
@@ -143,9 +154,10 @@ def test_corruption_metrics_are_means_over_corruptions_and_severities(
     for name in ("acc", "nll", "brier", "ece", "aece", "cwece", "cwaece", "mce"):
         expected = np.mean([report[name] for report in reports.values()])
         assert metrics[name] == pytest.approx(expected, abs=1e-9)
-    for severity in range(5):
-        expected = np.mean([reports[corruption, severity]["ece"] for corruption in CORRUPTIONS])
-        assert metrics[f"severity-{severity + 1}/ece"] == pytest.approx(expected, abs=1e-9)
+    for name, severity in itertools.product(("acc", "ece"), range(5)):
+        expected = np.mean([reports[corruption, severity][name] for corruption in CORRUPTIONS])
+        assert metrics[f"severity-{severity + 1}/{name}"] == pytest.approx(expected, abs=1e-9)
+    assert len(metrics) == 8 + 10
     assert tensors["metrics"].shape == (15, 5, 8)
     assert tensors["metrics"][9, 2, 3].item() == reports["fog", 2]["ece"]
     images = np.load(arrays / "CIFAR-10-C" / "fog.npy")[2 * ROWS :][:ROWS]
@@ -206,6 +218,10 @@ OFFICIAL_FAULTS = {
         "holds labels outside 0..9",
     ),
     "high labels": (_save("labels", lambda y: y + 90), "holds labels outside 0..9"),
+    "labels below 0": (
+        _save("labels", lambda y: y.astype(np.int8) - 1),
+        "holds labels outside 0..9",
+    ),
     "pickled": (_save("fog", lambda x: x.astype(object)), "fog.npy cannot be read"),
 }
 
@@ -363,6 +379,15 @@ def test_other_images_are_brought_into_the_form_of_the_task(
     pixels = np.load(other)["x_test"][5, ..., 0]
     expected = np.asarray(Image.fromarray(pixels).resize((32, 32), Image.Resampling.BILINEAR))
     assert np.abs(images[5].astype(int) - expected[..., None]).max() <= 1
+    np.testing.assert_array_equal(data.labels(), np.arange(ROWS) % 10)
+
+
+def test_larger_images_are_smoothed_into_height_and_width_of_the_task() -> None:
+    pixels = make_images(2, 40)
+    found = fitted(pixels, Images((8, 20), 3, (0.5,) * 3, (0.5,) * 3, "none"))
+    for image, expected in zip(found, pixels, strict=True):
+        theirs = Image.fromarray(expected).resize((20, 8), Image.Resampling.BILINEAR)
+        assert np.abs(image.astype(int) - np.asarray(theirs)).max() <= 1
 
 
 def test_colours_become_grey_and_transparency_goes(make_task: MakeTask) -> None:
@@ -395,7 +420,10 @@ def test_a_suites_names_and_places(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     shutil.rmtree(folder)
     archive.write_bytes(b"")
     assert official.missing_download() == ""
-    assert "svhn" in find_suite("ood-svhn", "raw").missing_download()
+    absent = tmp_path / "raw" / "train_32x32.mat"
+    assert find_suite("ood-svhn", "raw").missing_download() == (
+        f"dataset 'svhn' is not downloaded yet: {absent} is absent"
+    )
     assert find_suite("bins-999999", "raw").test_paths() == []
 
 
@@ -421,7 +449,10 @@ def test_a_data_set_without_test_images_gives_all_it_has(make_task: MakeTask) ->
     data = prepare_suite("ood-digits", NOWHERE, make_task())
     assert len(data.values(PART)) == 1797
     limited = prepare_suite("ood-digits", NOWHERE, make_task(test_limit=10))
-    assert len(limited.values(PART)) == 10
+    assert len(limited.values(PART)) == len(limited.labels()) == 10
+    everything = data.values(PART)
+    for image, label in zip(limited.values(PART), limited.labels(), strict=True):
+        assert label in data.labels()[(everything == image).all((1, 2, 3))]
 
 
 def test_the_tasks_own_images_are_refused(make_task: MakeTask) -> None:
@@ -476,6 +507,38 @@ def test_another_source_under_the_same_name_is_read(
     first = stored()
     write_npz(tmp_path / "other.npz", seed=10)
     assert stored().fingerprint != first.fingerprint
+
+
+def test_one_relative_name_in_two_folders_is_two_suites(
+    make_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, found = make_task(), []
+    for seed, place in enumerate((tmp_path / "a", tmp_path / "b")):
+        place.mkdir()
+        write_npz(place / "own.npz", seed=seed + 3)
+        monkeypatch.chdir(place)
+        found.append(prepare_suite("ood-npz:own.npz", NOWHERE, task))
+    for data in found:
+        data.verify()
+    assert len({data.directory for data in found}) == 2
+
+
+def test_a_suite_that_cannot_be_stored_is_refused(make_task: MakeTask) -> None:
+    task = make_task()
+    (task.directory.parent / "suites").write_text("")
+    with pytest.raises(InputError, match=r"^suite 'bins-7': cannot be stored in .*/suites/"):
+        prepare_suite("bins-7", NOWHERE, task)
+
+
+def test_how_far_a_suite_is_is_told_by_its_part(
+    make_task: MakeTask, arrays: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainables.data._stored.SECONDS_BETWEEN_NOTICES", -1.0)
+    told: list[str] = []
+    prepare_suite("cifar10-c", arrays, make_task(), download=False, notice=told.append)
+    assert [line for line in told if line.startswith("fog")] == [
+        f"fog: {20 * severity} of 100 images" for severity in range(1, 6)
+    ]
 
 
 def test_a_missing_manifest_or_file_is_named(stored: Callable[[], SuiteData]) -> None:
