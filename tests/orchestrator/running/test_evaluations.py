@@ -240,7 +240,7 @@ def test_what_builds_on_one_training_is_measured_in_turn_if_it_is_a_row() -> Non
         chosen_one("b"),
         chosen_one("b+macal", "b"),
         chosen_one("a+ts", "a"),
-        chosen_one("b+macal+ts", "b+macal", "b"),
+        chosen_one("b+macal+ts", "0+macal", "b"),
     ]
     plan = SimpleNamespace(
         row=True, task=SimpleNamespace(id="t", suites=()), recipe=SimpleNamespace(name="r")

@@ -344,15 +344,17 @@ def test_an_arena_has_the_figures_of_the_sweep(
 
 
 @pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("refused", [1, 2])
 def test_a_fit_that_an_arenas_rows_do_not_allow_fails_its_study_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, refused: int
 ) -> None:
-    real, refused = arena._fitted, ["ts"]
+    real, fits = arena._fitted, []
 
     def fitted(name: str, parameters: Any, rows: torch.Tensor, labels: torch.Tensor) -> Calibrator:
-        if len(rows) == 100 and name in refused:  # The split's, not those that warm up.
-            refused.remove(name)
-            raise InputError("too few rows")
+        if len(rows) == 100 and name == "ts":  # The split's, not those that warm up.
+            fits.append(name)
+            if len(fits) == refused:
+                raise InputError("too few rows")
         return real(name, parameters, rows, labels)
 
     monkeypatch.setattr(arena, "_fitted", fitted)
@@ -419,6 +421,7 @@ def test_an_arena_fits_variants_on_each_seed(folder: Path) -> None:
     variants = "variants: {other: {of: ts-ls, fixed: {smoothing: 0.3}}}\n"
     variant, plain = run_arena(parse_sweep(text + variants, "logits"), 2)
     assert variant.configuration["other"] == {**plain.configuration["ts-ls"], "smoothing": 0.3}
+    assert (variant.status, len(variant.test)) == ("finished", 2)
     assert variant.test != plain.test
     turned = text.replace("seeds: [1, 0]", "seeds: [0, 1]")
     (_, again) = run_arena(parse_sweep(turned + variants, "logits"), 1)

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from orchestrator.running.data import DataPreview, prepare_data
-from orchestrator.running.preview import preview
+from orchestrator.running.preview import StagePreview, preview
 from orchestrator.search.state import SweepState
 from orchestrator.search.study_state import setting_of
 from orchestrator.search.trials import TrialSpec
-from orchestrator.storage.events import TrialFinished
+from orchestrator.storage.events import SweepStarted, TrialFinished
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import make_plan
@@ -41,6 +41,7 @@ def compute(spec: SweepSpec, trials: int | None = None) -> None:
     """Stand in for a run of the sweep that ends after so many trials."""
     store = Storage.of(spec).store()
     with Journal(SweepFolder.of(spec).journal) as journal:
+        journal.append(SweepStarted(sweep=spec.name, sweep_id="id", spec={}, provenance={}))
         state = SweepState(make_plan(spec), "id", prepare_data(spec), journal.append)
         while (trial := state.next_trial()) is not None and trials != 0:
             trials = None if trials is None else trials - 1
@@ -78,6 +79,33 @@ def test_an_interrupted_sweep_is_reused_as_far_as_it_got(tmp_path: Path) -> None
     spec = make_spec(tmp_path)
     compute(spec, trials=3)
     assert sum(reused for _, reused in counts(spec).values()) == 3
+
+
+def test_what_failed_for_good_is_not_computed_again(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path)
+    with Journal(SweepFolder.of(spec).journal) as journal:
+        journal.append(SweepStarted(sweep=spec.name, sweep_id="id", spec={}, provenance={}))
+        state = SweepState(make_plan(spec), "id", prepare_data(spec), journal.append)
+        while (trial := state.next_trial()) is not None:
+            failed = trial.study.endswith("|mbls") and trial.number == 1
+            outcome = trial.ending("failed", {}, reason="loss became nan")
+            state.record(
+                trial, outcome if failed else store_outcome(Storage.of(spec).store(), trial)
+            )
+    assert counts(spec) == ALL
+
+
+def test_the_searchs_own_seed_is_one_more_of_each_recipe(tmp_path: Path) -> None:
+    text = SWEEP.replace("trials: 4", "seed: 7, trials: 4")
+    spec = parse_sweep(text.format(name="one", storage=tmp_path), "one")
+    new = {stage: (count, 0) for stage, count in make_plan(spec).stage_trials().items()}
+    assert counts(spec) == new
+    assert new["train"] == (9, 0)
+
+
+def test_hours_are_those_of_what_will_be_computed() -> None:
+    assert StagePreview("t", "train", computed=3, reused=2, seconds=1200.0).hours == 1.0
+    assert StagePreview("t", "train", computed=3, reused=2, seconds=None).hours is None
 
 
 def test_tasks_stand_in_the_order_of_their_names_and_stages_in_that_of_the_work(

@@ -104,6 +104,12 @@ def test_with_several_tasks_the_best_names_its_own(data: PreparedData) -> None:
     outcome = trial.ending("finished", {"val_ece": 0.125, "val_acc": 0.9}, artifact="a")
     state.record(trial, outcome)
     assert snapshot(state, 0.0).best == f"{trial.study} (validation ece 0.1250)"
+    worse = state.next_trial()
+    assert worse is not None
+    outcome = worse.ending("finished", {"val_ece": 0.25, "val_acc": 0.9}, artifact="b")
+    state.record(worse, outcome)
+    assert worse.study != trial.study
+    assert snapshot(state, 0.0).best == f"{trial.study} (validation ece 0.1250)"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator import run_sweep
 from orchestrator.cli import main
-from orchestrator.running.data import prepare_data
+from orchestrator.running.data import prepare_data, preview_data
 from orchestrator.storage.journal import read_events
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.results import StudyResult, results_of
@@ -17,6 +17,7 @@ from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking import study_results
 from tests.orchestrator.one_process import one_process
 from trainables.common.errors import InputError
+from trainables.data import ImageShape
 
 SWEEP = """
 name: suites
@@ -88,6 +89,40 @@ def test_suites_are_stored_beside_the_data(tmp_path: Path) -> None:
     before = manifest.stat().st_mtime_ns
     prepare_data(spec)
     assert manifest.stat().st_mtime_ns == before
+
+
+def test_no_suite_is_stored_beside_one_that_does_not_fit(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path, write_noise(tmp_path / "a.npz", 1), "cifar10-c")
+    with pytest.raises(InputError, match="suite 'cifar10-c': has 32 x 32 images"):
+        prepare_data(spec)
+    assert not (tmp_path / "storage" / "data" / "suites").exists()
+    # A plan tells of it as well, once the data are there.
+    with pytest.raises(InputError, match=r"^tasks\[0\] \(digits\): suite 'cifar10-c': has 32 x 32"):
+        preview_data(spec)
+
+
+def test_what_any_task_would_download_is_told_once(tmp_path: Path) -> None:
+    usual = {"model": "resnet20", "protocol": "digits", "suites": ["ood-svhn"]}
+    tasks = [{"dataset": name, **usual} for name in ("cifar10", "cifar100", "cifar10-lt:50")]
+    text = f"name: x\ntasks: {tasks}\nrecipes: [ce]\nstorage: {tmp_path}\ndata_root: {tmp_path}"
+    missing = preview_data(parse_sweep(text, "x")).missing
+    told = [text.split("'")[1] for text in missing]
+    assert told == ["cifar10", "svhn", "cifar100", "cifar10-lt:50"]
+
+
+def test_weights_that_are_absent_are_told_of_before_any_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(name: str, classes: int, shape: ImageShape) -> None:
+        assert (name, classes, shape) == ("timm:resnet18@pretrained", 10, ImageShape(1, 8))
+        raise InputError("no weights")
+
+    spec = make_spec(tmp_path)
+    task = spec.tasks[0].model_copy(update={"model": "timm:resnet18@pretrained"})
+    spec = spec.model_copy(update={"tasks": (task,)})
+    monkeypatch.setattr("orchestrator.running.data.build_model", absent)
+    with pytest.raises(InputError, match=r"^tasks\[0\] \(digits\): no weights$"):
+        prepare_data(spec)
 
 
 def test_list_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
