@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
@@ -11,6 +12,8 @@ import resource
 import signal
 import threading
 import time
+from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -256,7 +259,7 @@ def test_plan_task_refuses_what_makes_no_sense(tmp_path, npz):
 
 def test_the_table_holds_the_figures_of_each_calibrator(npz):
     task = plan_task(read_logits(npz), "0:200")
-    table = calibrate_table([task], ["ts", "cts", "vs"], ["ce", "cls"], bins=7)
+    table = calibrate_table([task], ["ts", "cts", "vs", "ets"], ["ce", "cls"], bins=7)
     assert table.rows == [
         ("uncalibrated", ""),
         ("ts", "ce"),
@@ -264,6 +267,8 @@ def test_the_table_holds_the_figures_of_each_calibrator(npz):
         ("cts", "ce"),
         ("cts", "cls"),
         ("vs", ""),
+        ("ets", "ce"),
+        ("ets", "cls"),
         ("average", "ce"),
         ("average", "cls"),
     ]
@@ -278,8 +283,12 @@ def test_the_table_holds_the_figures_of_each_calibrator(npz):
     assert cell.gain == pytest.approx(table.cell("net", "ts", "ce").ece - cell.ece)
     assert table.cell("net", "ts", "ce").gain is None
     assert table.cell("net", "vs").gain is None
-    mean = np.mean([table.cell("net", c, "cls").ece for c in ("ts", "cts")])
-    assert table.cell("net", "average", "cls").ece == pytest.approx(mean)
+    for name in ("ece", "gain"):
+        each = [getattr(table.cell("net", c, "cls"), name) for c in ("ts", "cts", "ets")]
+        found = getattr(table.cell("net", "average", "cls"), name)
+        assert found == pytest.approx(np.mean(each)), name
+    assert table.cell("net", "average", "ce").gain is None
+    assert ("average", "ce") not in calibrate_table([task], ["ts", "vs"], ["ce"]).rows
     before = calibration_report(logits=task.judge.logits, **judged)
     assert table.cell("net", "uncalibrated").ece == pytest.approx(before["ece"])
 
@@ -348,6 +357,7 @@ def test_without_rows_to_fit_on_every_row_is_cross_fitted(tmp_path, npz):
     assert table.cell("net", "ts", "ce").ece == pytest.approx(score(held_out, rows.labels, 15)[0])
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_fit_that_the_rows_do_not_allow_leaves_the_rest_standing(npz):
     task = plan_task(read_logits(npz), "0:200")
     hopeless = LogitRows(-task.fit.logits, task.fit.logits.argmax(1))
@@ -367,8 +377,12 @@ def test_a_fit_that_the_rows_do_not_allow_leaves_the_rest_standing(npz):
     [
         (["tss"], ["ce"], "unknown calibrator 'tss'; there are: beta, cir, cts"),
         (["ts"], ["xe"], "unknown objective 'xe'; there are: ce, cls"),
-        (["ts", "ts"], ["ce"], "calibrator 'ts' is given twice"),
-        ([], ["ce"], "no calibrator given"),
+        (["ts", "vs", "tss"], ["ce"], "unknown calibrator 'tss'"),
+        (["ts"], ["ce", "xe"], "unknown objective 'xe'"),
+        (["vs", "ts", "ts"], ["ce"], "calibrator 'ts' is given twice"),
+        (["ts"], ["ce", "ls", "ce"], "objective 'ce' is given twice"),
+        ([], ["ce"], "no calibrator given; there are: beta"),
+        (["ts"], [], "no objective given; there are: ce"),
     ],
 )
 def test_wrong_names_stop_before_anything_is_fitted(npz, calibrators, objectives, text):
@@ -501,6 +515,28 @@ def test_pieces_score_as_the_whole_does(npz, monkeypatch, values):
     assert whole == pytest.approx([expected[name] for name in ("ece", "acc", "nll")], rel=1e-12)
 
 
+def test_each_recipe_of_each_task_is_told_as_its_turn_comes(npz, monkeypatch):
+    told = []
+
+    @contextmanager
+    def noted(console, total):
+        told.append(total)
+        yield told.append
+
+    monkeypatch.setattr("orchestrator.logits.calibrate.shown_recipes", noted)
+    task = plan_task(read_logits(npz), "0:200")
+    calibrate_table([task, replace(task, name="other")], ["ts", "vs"], ["ce", "ls"])
+    names = ("ts-ce", "ts-ls", "vs")
+    assert told == [6, *(f"{name} on {place}" for place in ("net", "other") for name in names)]
+
+
+def test_from_python_the_defaults_are_those_of_the_command():
+    ours, theirs = (inspect.signature(each).parameters for each in (calibrate_table, calibrate))
+    assert ",".join(ours["calibrators"].default) == theirs["with_"].default
+    assert ",".join(ours["objectives"].default) == theirs["objectives"].default
+    assert ours["bins"].default == theirs["bins"].default
+
+
 def test_progress_is_shown_of_what_takes_long_and_of_nothing_else(npz, monkeypatch):
     task = plan_task(read_logits(npz), "0:200")
     shown = [io.StringIO(), io.StringIO()]
@@ -567,6 +603,7 @@ def test_fit_on_another_file(tmp_path, npz, command):
         ("apply", "nowhere", "net.npz", "--out", "x.csv"),
         ("apply", "nowhere", "net.npz", "--out", "net.npz/x.npz"),
         ("calibrate", "net.npz", "--with", "ts", "--out", "net.npz"),
+        ("calibrate", "net.npz", "--with", "ts", "--out", "net.npz/below"),
         ("calibrate", "net.npz", "--with", "ts", "--out", "s3://bucket/x"),
     ],
 )

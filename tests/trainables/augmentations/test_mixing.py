@@ -15,6 +15,7 @@ from trainables.augmentations import AUGMENTATIONS
 from trainables.augmentations._mixing import Pairs, paired
 from trainables.augmentations.cutmix import draw_box
 from trainables.augmentations.mit import MixupInferenceInTraining, decouple
+from trainables.common.errors import InputError
 from trainables.losses import build_loss
 from trainables.models import Network
 
@@ -129,9 +130,48 @@ def test_ratios_keep_their_sides_and_their_distance(alpha: float, margin: float)
         assert first > second
 
 
-def test_unreachable_margin_is_refused_instead_of_searched_for_ever() -> None:
-    with pytest.raises(ValueError, match=r"margin=0\.9 is too wide for alpha=20\.0"):
-        AUGMENTATIONS.build("mit", alpha=20.0, margin=0.9)
+@pytest.mark.parametrize("alpha", [3.0, 20.0])
+def test_unreachable_margin_is_refused_instead_of_searched_for_ever(alpha: float) -> None:
+    text = rf"margin=0\.9 is too wide for alpha={alpha}: .* less than once in 10000 times"
+    with pytest.raises(ValueError, match=text):
+        AUGMENTATIONS.build("mit", alpha=alpha, margin=0.9)
+
+
+def test_ratios_that_are_equal_are_drawn_again() -> None:
+    draws = np.array([[0.5, 0.5], [0.3, 0.5], [0.1, 0.9]])
+    source = type("Source", (), {"beta": staticmethod(lambda a, b, size: draws)})
+    method = AUGMENTATIONS.build("mit", margin=0.0)
+    assert isinstance(method, MixupInferenceInTraining)
+    assert method.draw_ratios(source) == (0.7, 0.5)
+
+
+@pytest.mark.parametrize("name", ["mixup", "cutmix", "mit"])
+def test_parameters_are_above_zero(name: str) -> None:
+    with pytest.raises(ValueError, match=r"alpha=0\.0 is outside \(0, inf\)"):
+        AUGMENTATIONS.build(name, alpha=0.0)
+
+
+def test_the_largest_margin_is_below_one() -> None:
+    with pytest.raises(ValueError, match=r"margin=1\.0 is outside \[0, 1\)"):
+        AUGMENTATIONS.build("mit", margin=1.0)
+
+
+def test_boxes_are_pasted_into_images_only() -> None:
+    network = Network(nn.Identity(), nn.Linear(9, 2))
+    with pytest.raises(InputError, match="cutmix pastes boxes of images, and the data are none"):
+        AUGMENTATIONS.build("cutmix").draw(network, torch.zeros(4, 9), torch.Generator())
+
+
+def test_a_history_counts_a_pair_once() -> None:
+    loss, seen = build_loss("ce"), list[tuple[bool, Tensor]]()
+    loss.register_forward_hook(lambda of, given, _: seen.append((of.training, given[2])))
+    rows = torch.arange(4)
+    pairs = paired(torch.zeros(4, 2), rows % 2, rows, rows.flip(0))
+    pairs.loss(loss, torch.zeros(4, 2), torch.zeros(4, 2), (0.7, 0.3))
+    (first, own), (second, other) = seen
+    assert (first, second) == (True, False)
+    assert torch.equal(own, rows)
+    assert torch.equal(other, rows.flip(0))
 
 
 def test_mit_a_cuts_after_every_block() -> None:

@@ -24,6 +24,7 @@ from trainables.data import Images
 from trainables.data.suites import check_suites, find_suite, prepare_suite, suite_names
 from trainables.data.suites._corruptions import CORRUPTIONS
 from trainables.data.suites._data import SuiteData
+from trainables.data.suites.cifar_c import Cifar10C
 from trainables.data.suites.ood import PART, fitted
 from trainables.metrics import calibration_report
 from trainables.stages import pooled
@@ -167,9 +168,37 @@ def test_corruption_metrics_are_means_over_corruptions_and_severities(
     assert tensors["nll"][9, 2].mean().item() == pytest.approx(reports["fog", 2]["nll"], abs=1e-5)
 
 
-def test_an_intact_archive_is_unpacked(make_task: MakeTask, packed_arrays: Path) -> None:
-    data = prepare_suite("cifar10-c", packed_arrays, make_task(), download=False)
+@pytest.mark.parametrize("download", [True, False])
+def test_an_intact_archive_is_unpacked(
+    make_task: MakeTask, packed_arrays: Path, download: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cifar10C, "address", (packed_arrays / "nothing").as_uri())
+    data = prepare_suite("cifar10-c", packed_arrays, make_task(), download=download)
     assert data.values("snow").shape == (5 * ROWS, 32, 32, 3)
+
+
+def test_an_absent_archive_is_downloaded_and_unpacked(
+    make_task: MakeTask, packed_arrays: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(url: str, root: str, filename: str, md5: str) -> None:
+        assert (url, md5) == (f"{Cifar10C.address}/files/CIFAR-10-C.tar", Cifar10C.md5)
+        Path(root).mkdir()
+        shutil.copy(packed_arrays / "CIFAR-10-C.tar", Path(root) / filename)
+
+    monkeypatch.setattr("torchvision.datasets.utils.download_url", download)
+    data = prepare_suite("cifar10-c", packed_arrays / "new", make_task())
+    assert data.values("snow").shape == (5 * ROWS, 32, 32, 3)
+    assert (packed_arrays / "new" / "CIFAR-10-C").is_dir()
+
+
+def test_every_array_is_in_the_signature(arrays: Path) -> None:
+    suite = find_suite("cifar10-c", arrays)
+    seen = {suite.signature()}
+    for name in (*CORRUPTIONS, "labels", "spatter"):
+        path = arrays / "CIFAR-10-C" / f"{name}.npy"
+        path.write_bytes(path.read_bytes() + b"\n")
+        seen.add(suite.signature())
+    assert len(seen) == 1 + 15 + 1
 
 
 def test_an_archive_with_a_wrong_checksum_is_refused(
@@ -256,6 +285,31 @@ def test_a_suite_that_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=text):
         prepare_suite(suite, arrays, make_task(**shape))
+
+
+@pytest.mark.parametrize(
+    ("suite", "size", "text"),
+    [
+        ("cifar10-c", (32, 40), "has 32 x 32 images of 3 channels, 'npz:.*' has 40 x 32 of 3"),
+        ("generated-c", (31, 40), "32 pixels a side or more, 'npz:.*' has 40 x 31 of 3"),
+    ],
+)
+def test_a_form_is_told_by_width_and_height(
+    suite: str, size: tuple[int, int], text: str, make_task: MakeTask
+) -> None:
+    info = make_task().info
+    with pytest.raises(InputError, match=text):
+        find_suite(suite, NOWHERE).check(replace(info, inputs=replace(info.inputs, size=size)))
+
+
+def test_another_version_of_the_library_makes_other_corruptions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    suite, seen = find_suite("generated-c", NOWHERE), set()
+    for version in ("1.2.0", "1.3.0"):
+        monkeypatch.setattr("trainables.data.suites.generated_c.version", lambda _, v=version: v)
+        seen.add(suite.signature())
+    assert seen == {"imagecorruptions-imaug 1.2.0", "imagecorruptions-imaug 1.3.0"}
 
 
 def test_other_class_names_are_refused(make_task: MakeTask) -> None:
