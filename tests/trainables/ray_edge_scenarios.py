@@ -28,6 +28,7 @@ from pretended_card import pretended_card
 from small_stages import MACAL, request
 
 from trainables import ray_edge
+from trainables.common.errors import StorageError
 from trainables.data import PreparedData, TestDataSealedError, read_source
 from trainables.losses._base import LOSSES, RowLoss
 from trainables.ray_edge import StageTrainable
@@ -306,6 +307,25 @@ def another_configuration_midway() -> Any:
     }
 
 
+@scenario
+def one_trial_after_another() -> Any:
+    """An unfinished one, one whose outcome is there, and one that is computed anew."""
+    storage = fresh_store()
+    reports(edge(storage, seed=1))
+    found = []
+    with on_a_clock():
+        trial = edge(storage, every=2)
+        trial.train()
+        for seed in (1, 2):
+            trial.reset(config(seed=seed))
+            found.append(trial.train())
+        left = [len(list((storage / "checkpoints").rglob("*.pt")))]
+        trial.train()
+        left.append(len(list((storage / "checkpoints").rglob("*.pt"))))
+    names = ("status", "reused", "seconds")
+    return {"reports": [[report[name] for name in names] for report in found], "left": left}
+
+
 def failing(error: BaseException) -> Any:
     """Have a stage raise, then give the same actor a stage that works."""
     storage = fresh_store()
@@ -407,6 +427,11 @@ def a_configuration_that_fails() -> Any:
 @scenario
 def a_device_whose_memory_does_not_suffice_midway() -> Any:
     return attempts((BATCHES + 2, torch.OutOfMemoryError("CUDA out of memory")))
+
+
+@scenario
+def storage_that_fills_up_midway() -> Any:
+    return attempts((BATCHES + 2, StorageError("cannot write artifact x: No space left on device")))
 
 
 @scenario
@@ -513,8 +538,9 @@ def a_damaged_checkpoint() -> Any:
     first.stop()
     (path,) = (storage / "checkpoints").rglob("*.pt")
     path.write_bytes(path.read_bytes()[:100])
-    found = reports(edge(storage, every=1))
-    return {"last": brief(found[-1]), "reports": len(found), "notices": found[0]["notices"]}
+    found = reports(edge(storage))
+    told = {"notices": found[0]["notices"], "gone": not path.exists()}
+    return {"last": brief(found[-1]), "reports": len(found), **told}
 
 
 @scenario
@@ -588,6 +614,17 @@ def devices() -> Any:
 
 
 @scenario
+def one_task_on_two_devices() -> Any:
+    found = []
+    with pretended_card():
+        trial = edge(fresh_store())
+        for gpus in (0.0, 1.0, 0.0):
+            trial.reset(config(gpus=gpus))
+            found.append(str(trial._task(str(DIRECTORY)).device))
+    return found
+
+
+@scenario
 def tasks_at_hand() -> Any:
     """How many tasks are kept after a second one is opened, and what they and torch are told."""
     kept, told, freed = [], [], []
@@ -612,10 +649,11 @@ def tasks_at_hand() -> Any:
 def threads() -> Any:
     trial = edge(fresh_store())
     before = torch.get_num_threads()
-    trial.reset({**config(), "cpus": 2})
-    after = torch.get_num_threads()
-    trial.reset(config())
-    return [before, after]
+    after = []
+    for cpus in (2, 0.5):
+        trial.reset({**config(), "cpus": cpus})
+        after.append(torch.get_num_threads())
+    return [before, *after]
 
 
 LABELS = DIRECTORY / "test" / "labels.npy"

@@ -187,6 +187,12 @@ def test_an_actor_lets_go_of_what_it_leaves_unfinished(sealed: dict[str, Any]) -
     assert found["seeds"] == [True, True]
 
 
+def test_a_trial_begins_as_if_it_were_the_first_of_its_actor(sealed: dict[str, Any]) -> None:
+    found = sealed["one_trial_after_another"]
+    assert found["reports"] == [["finished", True, 0], ["running", False, 10]]
+    assert found["left"] == [0, 1]  # The state is that of its own second report.
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -248,6 +254,13 @@ def test_without_memory_the_state_stays_for_a_trial_that_shares_the_device_with_
     found = sealed["a_device_whose_memory_does_not_suffice_midway"]
     assert found["reports"] == ["running", "OutOfMemoryError: CUDA out of memory"]
     assert found["last"]["memory_failed"]
+    assert found["left"] == 1
+
+
+def test_without_room_the_state_stays_for_when_there_is_some(sealed: dict[str, Any]) -> None:
+    found = sealed["storage_that_fills_up_midway"]
+    assert found["reports"][1] == "cannot write artifact x: No space left on device"
+    assert found["last"]["storage_failed"]
     assert found["left"] == 1
 
 
@@ -313,6 +326,7 @@ def test_a_damaged_checkpoint_is_not_used(sealed: dict[str, Any], damage: str) -
     assert found["last"]["metrics"] == sealed["a_checkpoint"]["expected"]["metrics"]
     (notice,) = found["notices"]
     assert "damaged" in notice
+    assert found.get("gone", True)
 
 
 def test_storage_that_cannot_be_written_is_told_apart(sealed: dict[str, Any]) -> None:
@@ -338,7 +352,11 @@ def test_resources_decide_device_and_threads(sealed: dict[str, Any]) -> None:
     places, shares = sealed["devices"]
     assert places == ["cpu", "cuda:0"]
     assert shares == [0.5, 1.0]
-    assert sealed["threads"] == [1, 2]
+    assert sealed["threads"] == [1, 2, 1]
+
+
+def test_a_task_is_opened_where_the_trial_at_hand_computes(sealed: dict[str, Any]) -> None:
+    assert sealed["one_task_on_two_devices"] == ["cpu", "cuda:0", "cpu"]
 
 
 def test_a_gpu_holds_one_task_and_is_let_go_with_the_trial(sealed: dict[str, Any]) -> None:
