@@ -172,6 +172,22 @@ def test_whoever_finds_features_is_told_what_they_cost(workshop: Workshop) -> No
     assert spent[1] > 0
 
 
+def test_features_that_another_trial_stored_meanwhile_are_not_computed_again(
+    workshop: Workshop, trained: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_features(trained, workshop.store, workshop.data)
+    find, looks = workshop.store.find, iter([False])
+
+    def found(stage: str, key: str) -> Artifact | None:
+        return find(stage, key) if next(looks, True) else None
+
+    monkeypatch.setattr(workshop.store, "find", found)
+    monkeypatch.setattr(refine, "_compute_features", lambda *_: pytest.fail("computed again"))
+    _, seconds = load_features(trained, workshop.store, workshop.data)
+    assert next(looks, True)
+    assert seconds > 0
+
+
 @pytest.mark.parametrize(("asked", "used"), [(None, "crop-flip"), ("none", "none")])
 def test_views_are_augmented_as_the_training_was(asked: str | None, used: str) -> None:
     protocol = protocol_from({"epochs": 1, "batch_size": 8, "lr": 0.1, "augmentation": asked})

@@ -131,6 +131,20 @@ def test_one_that_diverges_is_left_out(workshop: Workshop, trained: Artifact) ->
         run_all(open_all(workshop, [requests[1], wanted(workshop, trained, seed=4)[0]]))
 
 
+def test_every_one_is_remarked_upon(
+    workshop: Workshop, trained: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(workshop.store, "notice", told.append)
+    ends = {"eta_init": 1.0, "eta_final": 1.0, "epochs": 8}
+    parts = [{"macal": {"gamma": gamma, **ends}} for gamma in (0.01, 0.02)]
+    run_all(
+        open_all(workshop, [request(workshop.prepared, "refine", p, trained, 8) for p in parts])
+    )
+    assert len(told) == 2
+    assert all(text.startswith("macal: q ended at 1, ") for text in told)
+
+
 def test_it_goes_on_from_its_state(workshop: Workshop, trained: Artifact, tmp_path: Path) -> None:
     requests = wanted(workshop, trained, seed=5)
     first = open_all(workshop, requests)

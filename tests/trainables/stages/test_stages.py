@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import shutil
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ from trainables.stages import (
     STAGES,
     LastPass,
     StageRequest,
+    TrainStage,
     base,
     calibrate,
     evaluate,
@@ -44,7 +46,7 @@ from trainables.stages.calibrate import calibrator_of
 from trainables.stages.engine import predict
 from trainables.stages.export import export_chain, load_chain
 from trainables.stages.refine import FEATURE_VIEWS, load_features
-from trainables.store.artifacts import Artifact, ArtifactStore
+from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
 CROPS = {"augmentation": "crop-flip", "epochs": 2}
 METRICS = {"acc", "nll", "brier", "ece", "aece", "cwece", "cwaece", "mce"}
@@ -246,6 +248,14 @@ def test_the_last_epoch_of_the_warm_up_is_not_kept_though_it_is_the_best(
     rule = {**WILD, "keep": "best_val_nll", "keep_after": after}
     kept = workshop.compute(request(workshop.prepared, protocol=rule))
     assert kept.record["kept_epoch"] == after + int(np.argmin(values[after:])) + 1
+
+
+def test_of_equally_good_epochs_the_first_is_kept(workshop: Workshop) -> None:
+    run = workshop.open(request(workshop.prepared, protocol={"keep": "best_val_acc"}))
+    assert isinstance(run, TrainStage)
+    for run.epoch, accuracy in enumerate((0.5, 0.7, 0.7, 0.6), 1):
+        run._with_best({"val_acc": accuracy})
+    assert run.outcome()[1]["kept_epoch"] == 2
 
 
 def test_a_training_resumed_after_its_best_epoch_remembers_it(workshop: Workshop) -> None:
@@ -586,6 +596,9 @@ def test_what_builds_on_a_network_uses_it_in_its_own_precision(
     images = workshop.prepared.test().values
     for network, half in ((trained, False), (coarse, True)):
         features, _ = load_features(network, workshop.store, workshop.data)
+        key = stage_key("features", upstream=network.key, views=FEATURE_VIEWS)
+        record = json.loads((workshop.store.path("features", key) / "record.json").read_text())
+        assert record["computed"]["precision"] == network.record["request"]["precision"]
         assert {values.dtype == torch.bfloat16 for values in features.values()} == {half}
         refined = workshop.compute(request(workshop.prepared, "refine", MACAL, network))
         for stage in (network, refined):
@@ -744,6 +757,30 @@ def test_a_stage_that_diverges_says_so(
     run = workshop.open(request(workshop.prepared, stage, parts, upstream, protocol=protocol))
     with pytest.raises(TrainingDivergedError, match=r"in epoch [12]"):
         [run.run_epoch() for _ in range(run.epochs)]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_figure_that_is_not_finite_is_named_with_its_epoch(
+    workshop: Workshop, value: float
+) -> None:
+    run = workshop.open(request(workshop.prepared))
+    run.epoch = 3
+    run.check_finite({"lr": 0.1}, finite=True)
+    with pytest.raises(TrainingDivergedError, match=f"^train_loss became {value} in epoch 3$"):
+        run.check_finite({"lr": 0.1, "train_loss": value}, finite=True)
+
+
+def test_what_a_training_says_of_itself_is_told_when_it_is_stored(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(workshop.store, "notice", told.append)
+    run = workshop.open(request(workshop.prepared, seed=9, protocol={"epochs": 1}))
+    assert isinstance(run, TrainStage)
+    metrics = run.run_epoch()
+    monkeypatch.setattr(run._trainer, "_graphed", SimpleNamespace(refused="no card"))
+    run.finish(metrics)
+    assert told == ["graph: steps run as they are written: no card"]
 
 
 def test_validation_logits_that_are_not_finite_are_noticed(
