@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,6 +129,30 @@ def test_arguments_are_the_parameters_of_the_space_with_its_defaults(kind: str, 
 def test_a_calibrator_and_its_objective_share_no_parameter(name: str, objective: str) -> None:
     shared = load_space("calibrators", name).parameters.keys()
     assert not shared & load_space("objectives", objective).parameters.keys()
+
+
+def documented_ranges() -> Iterator[tuple[str, str, str, str]]:
+    """Yield part, parameter and range wherever the first clause of its docstring names one."""
+    for kind, name in PARTS:
+        text = inspect.getdoc(constructor(kind, name)) or ""
+        for key, value in load_space(kind, name).default_point().items():
+            found = re.search(rf"^    {key}: (.*(?:\n     .*)*)", text, re.MULTILINE)
+            if not found or not isinstance(value, (int, float)):
+                continue
+            clause = re.split(r"; |\. ", " ".join(found[1].split()))[0]
+            if least := re.search(r", (at least|>=|above|>) (\d+)", clause):
+                yield kind, name, key, f"{'(['[least[1] in ('at least', '>=')]}{least[2]}, inf)"
+            elif limits := re.search(r", in ([\[(]\d, \d[\])])", clause):
+                yield kind, name, key, limits[1]
+
+
+@pytest.mark.parametrize(("kind", "name", "key", "allowed"), list(documented_ranges()))
+def test_a_parameter_is_held_to_its_documented_range(
+    kind: str, name: str, key: str, allowed: str
+) -> None:
+    with pytest.raises(ValueError, match="is outside") as caught:
+        constructor(kind, name)(**{key: math.nan})
+    assert str(caught.value) == f"{key}=nan is outside {allowed}"
 
 
 class Catalogue:
