@@ -85,7 +85,10 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
 
     def _others(self, distances: Tensor) -> Tensor:
         """Add up what the classes below the maximum pay, (N,), by their distances, (N, K)."""
-        return self._amount(distances).where(distances > 0, 0).sum(dim=1)
+        amounts = self._amount(distances)
+        if self.parts == "adaptive-only":  # Elsewhere a distance of 0 costs nothing by itself.
+            amounts = amounts.where(distances > 0, 0)
+        return amounts.sum(dim=1)
 
     def _amount(self, distance: Tensor) -> Tensor:
         excess = distance - (0.0 if self.ranked else self.margin)
