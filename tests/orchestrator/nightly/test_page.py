@@ -121,6 +121,7 @@ def test_html_draws_each_series_below_the_first_block() -> None:
     ("metric", "value", "expected"),
     [
         ("ece", None, "-"),
+        ("ece", 0.0, "0.0000"),
         ("ece", math.nan, "nan"),
         ("peak_memory", math.inf, "inf"),
         ("ece", 0.12345, "0.1235"),

@@ -312,7 +312,8 @@ resources: {deterministic: true, refine: {cpu: 2}}
 
 def test_every_task_has_data_of_its_own(data: dict[str, PreparedData], tmp_path: Path) -> None:
     (task,) = make_spec().tasks
-    tasks = tuple(task.model_copy(update={"name": name}) for name in "ab")
+    names = {"a": "digits", "b": "npz:/data/mine.npz"}
+    tasks = tuple(task.model_copy(update={"name": n, "dataset": d}) for n, d in names.items())
     other = prepare("digits", tmp_path, SplitSpec(seed=1), tmp_path)
     own = {"b": other, "a": data[TASK]}
     spec = make_spec("ce, ce+ts").model_copy(update={"tasks": tasks})
@@ -323,6 +324,7 @@ def test_every_task_has_data_of_its_own(data: dict[str, PreparedData], tmp_path:
     for event in opened:
         plan = state.studies[event.study].plan
         assert event.fingerprint == own[event.task].key
+        assert event.dataset == {"a": "digits", "b": "mine"}[event.task]
         assert event.setting == setting_of(plan.task, own[event.task])
     for trial in asked:
         assert trial.request.data == str(own[trial.study[0]].directory)

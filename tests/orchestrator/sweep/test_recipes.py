@@ -67,6 +67,7 @@ WRONG = {
     "an objective where there is none": ("ce+isotonic-ls", ["isotonic-ls"]),
     "an empty part": ("ce++ts", ["''"]),
     "a calibrator alone": ("ts", ["'ts' is misplaced", "method[+refinement][+calibrator]"]),
+    "a calibrator by an objective alone": ("ets-cls", ["'ets-cls' is misplaced"]),
     "a refinement alone": ("macal", ["'macal' is misplaced"]),
     "a refinement first": ("macal+ce", ["'macal' is misplaced"]),
     "a method after a refinement": ("ce+macal+mixup", ["'mixup' is misplaced"]),

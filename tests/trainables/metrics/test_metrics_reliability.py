@@ -86,6 +86,7 @@ def test_the_diagram_draws_the_curve(data):
     labels = main.get_ylabel(), share.get_ylabel(), share.get_xlabel()
     assert labels == ("accuracy", "share", "confidence")
     assert main.get_title() == "a $ and a _"
+    assert not main.title.get_parse_math()
     assert f"{100 * curve.error:.2f} %" in main.texts[0].get_text()
 
 

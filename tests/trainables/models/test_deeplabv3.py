@@ -41,6 +41,26 @@ def test_pretrained_weights_are_read_from_their_file(
     assert "\n" not in str(error.value)
 
 
+def test_pretrained_weights_are_those_that_the_extractor_begins_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchvision.models import resnet34
+
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    with torch.device("meta"):
+        resnet = resnet34()
+    # One number each in the file.
+    values = resnet.state_dict().items()
+    stored = {name: torch.tensor(0.25).expand(value.shape) for name, value in values}
+    (tmp_path / "checkpoints").mkdir()
+    torch.save(stored, tmp_path / "checkpoints" / "resnet34-b627a593.pth")
+    network = build_model("deeplabv3-resnet34@pretrained", 3, SHAPE)
+    found = [bool((weight == 0.25).all()) for weight in network.parameters()]
+    begun = len(list(resnet.parameters())) - 2  # But for the classifier.
+    assert found[:begun] == [True] * begun
+    assert not any(found[begun:])
+
+
 def test_whole_images_are_refused() -> None:
     with pytest.raises(InputError, match="takes images with masks, the data are images"):
         build_model("deeplabv3-small", 3, ImageShape(3, 32))

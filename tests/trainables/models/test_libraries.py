@@ -48,6 +48,19 @@ def test_other_channels_change_nothing_else_of_the_first_layer(name: str) -> Non
     assert [first.replace("Conv2d(1,", "Conv2d(3,"), *others] == layers[0]
 
 
+def test_a_first_layer_that_fits_begins_as_the_library_has_it() -> None:
+    from torchvision.models import mobilenet_v3_small
+
+    kernels = []
+    for make in (
+        lambda: build_model("torchvision:mobilenet_v3_small", 7, ImageShape(3, 32)),
+        lambda: mobilenet_v3_small(num_classes=7),
+    ):
+        torch.manual_seed(0)
+        kernels.append(next(make().parameters()))
+    assert torch.equal(*kernels)
+
+
 @pytest.mark.parametrize(
     ("name", "size"), [("vit_b_32", 96), ("maxvit_t", 448), ("googlenet", 96), ("inception_v3", 96)]
 )

@@ -13,6 +13,7 @@ import torch
 from trainables.common.errors import InputError
 from trainables.data import ImageShape
 from trainables.models import Network, build_model, model_names, register_model
+from trainables.models._registry import unknown_model
 from trainables.models.wide_resnet import _biased
 
 # Counted in the released codes of the papers; "64" marks the Tiny-ImageNet form.
@@ -232,6 +233,15 @@ def test_padded_shortcut_has_no_parameters() -> None:
     assert result.shape == (2, 8, 4, 4)
     assert torch.equal(result[:, :4], batch[:, :, ::2, ::2])
     assert result[:, 4:].abs().sum() == 0
+
+
+@pytest.mark.parametrize(("count", "more"), [(32, ""), (33, " and 1 more")])
+def test_a_long_list_of_networks_is_cut(count: int, more: str) -> None:
+    known = [f"x{number}" for number in range(count)]
+    listed = ", ".join(known[:32])
+    assert str(unknown_model("other", known)) == (
+        f"unknown model 'other'; there are: {listed}{more}"
+    )
 
 
 def test_unknown_name_lists_near_names() -> None:

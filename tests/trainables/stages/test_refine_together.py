@@ -160,6 +160,9 @@ def test_it_goes_on_from_its_state(workshop: Workshop, trained: Artifact, tmp_pa
     found = workshop.store.find("refine", requests[2].key())
     assert found is not None
     assert [entry["step"] for entry in found.record["history"]] == [1, 2, 3]
+    whole = first.state_dict()["others"][requests[2].key()]["trainer"]["head"]
+    for name, tensor in found.tensors("head").items():
+        assert torch.equal(tensor, whole[name]), name
 
 
 @pytest.mark.parametrize("together", [True, False])

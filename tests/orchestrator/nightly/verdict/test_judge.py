@@ -173,6 +173,15 @@ def test_a_table_of_the_wrong_shape_makes_the_night_incomplete() -> None:
     assert judge(QUIET, whole).status == "ok"
 
 
+def test_what_is_missing_beside_a_failed_recipe_is_told() -> None:
+    night = changed(record(10), CellKey(RECIPES[-1], TASK, "ece"), {0: 0.02})
+    verdict = judge(QUIET, replace(night, failed={(RECIPES[0], TASK): "out of memory"}))
+    assert [alarm.text for alarm in verdict.alarms] == [
+        f"{RECIPES[0]} on {TASK} failed: out of memory",
+        f"{RECIPES[-1]} on {TASK} lacks ece of seeds 1, 2",
+    ]
+
+
 def test_an_empty_night_is_incomplete() -> None:
     verdict = judge(QUIET, replace(record(10), cells={}))
     assert verdict.status == "incomplete"

@@ -1,0 +1,33 @@
+"""The step that tells whether a device can compute, and how its process ends."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+import torch
+
+from trainables.common.errors import TrainingDivergedError
+from trainables.stages import probe
+
+
+def test_predictions_that_are_not_finite_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert math.isfinite(probe.training_step(torch.device("cpu"), "float32"))
+    monkeypatch.setattr(probe, "predict", lambda *_: torch.tensor([[0.0, math.nan]]))
+    with pytest.raises(TrainingDivergedError, match="predictions became NaN or infinite"):
+        probe.training_step(torch.device("cpu"), "float32")
+
+
+def test_the_loss_is_printed_and_a_fault_is_the_last_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[torch.device] = []
+    monkeypatch.setattr(probe, "training_step", lambda device: asked.append(device) or 0.25)
+    monkeypatch.setattr(sys, "argv", ["probe", "cuda:1"])
+    probe.main()
+    assert capsys.readouterr().out == "0.25\n"
+    assert asked == [torch.device("cuda:1")]
+    monkeypatch.setattr(sys, "argv", ["probe", "toaster"])
+    with pytest.raises(SystemExit, match=r"^RuntimeError: .*toaster"):
+        probe.main()
