@@ -21,6 +21,7 @@ from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, TaskSpec, parse_sweep
+from tests.orchestrator.disks import files_of_at_most
 from trainables.common.errors import InputError
 from trainables.store.artifacts import ArtifactStore
 
@@ -131,18 +132,11 @@ def test_a_fresh_start_takes_the_next_free_name(spec: SweepSpec) -> None:
     assert names == ["edges", "edges-2", "edges-3"]
 
 
-def no_space(*arguments: Any, **options: Any) -> None:
-    raise OSError(28, "No space left on device")
-
-
-def test_a_specification_survives_a_disk_that_is_full(
-    spec: SweepSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_specification_survives_a_disk_that_is_full(spec: SweepSpec) -> None:
     SweepFolder.of(spec).write_spec(spec)
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_text", no_space)
-        with pytest.raises(InputError, match=r"sweep.yaml cannot be written: No space left"):
-            SweepFolder.of(spec).write_spec(spec)
+    complaint = r"sweep\.yaml cannot be written: File too large"
+    with files_of_at_most(100), pytest.raises(InputError, match=complaint):
+        SweepFolder.of(spec).write_spec(spec)
     assert Storage.of(spec).load_spec("edges") == spec
 
 
@@ -275,10 +269,8 @@ def test_how_to_go_on_is_said_in_full(
     assert pending.endswith(f"deliver the rest with: calsweep sync '{outcome.journal}'")
 
 
-def test_a_table_that_cannot_be_written_is_named(
-    spec: SweepSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_cannot_be_written_is_named(spec: SweepSpec) -> None:
     results = (StudyResult("edges", "a task", "ce", "failed", reason="NaN"),)
-    monkeypatch.setattr(Path, "write_text", no_space)
-    with pytest.raises(InputError, match=r"table\.md cannot be written: No space left on device"):
+    SweepFolder.of(spec).table("md").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"table\.md cannot be written: Is a directory"):
         show_outcome(SweepOutcome(spec, "failed", results, True, 1.0))
