@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PROCESSES = $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() + 1))')
 
 .PHONY: setup demo test mutants lint docs clean
 
@@ -16,10 +17,11 @@ demo: $(READY)
 	$(BIN)/calsweep demo
 
 # A file is one process's; each computes on one thread, so that processes do not fight for cores.
+# One process more than there are cores computes while others wait for what they have started.
 # What kills processes has the machine to itself: it speaks of a sweep's faults, not of a neighbour's.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long and not chaos' \
-		--numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+		--numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long and chaos' tests/chaos
 
 # Plants bugs one by one; docs/results/mutants.md tells where and what survived. NAMES: some only.

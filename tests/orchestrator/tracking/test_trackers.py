@@ -13,7 +13,6 @@ from mlflow import MlflowClient
 
 from orchestrator.tracking import RefusedError, SingleRun, deliver_run, open_tracker
 from orchestrator.tracking._changes import Change, Point
-from orchestrator.tracking._names import MAX_TAG, configuration_of, configuration_tags
 from orchestrator.tracking.mlflow import server
 from orchestrator.tracking.mlflow.server import MlflowTracker
 from orchestrator.tracking.tracker import Experiment, RunQuery
@@ -137,14 +136,6 @@ def test_a_run_comes_back_as_it_was_made(tracker, experiment):
     assert run.metrics == {"val_ece": 0.25}
     assert tracker.run(parent).parent is None
     assert run in list(tracker.runs(RunQuery([experiment], {"calsweep.kind": "trial"})))
-
-
-@pytest.mark.parametrize(("length", "count"), [(0, 1), (MAX_TAG, 2), (2 * MAX_TAG, 3)])
-def test_a_configuration_of_any_length_comes_back(tracker, make, length, count):
-    configuration = {"mbls": {"margin": 6.0, "note": "µ" * length}, "ts": {}}
-    tags = configuration_tags(configuration)
-    assert len(tags) == count
-    assert configuration_of(tracker.run(make(**tags)).tags) == configuration
 
 
 def test_of_a_metric_the_latest_of_the_greatest_step_counts(tracker, make):

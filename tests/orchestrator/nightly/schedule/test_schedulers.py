@@ -549,7 +549,7 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
         (["--with", "ray"], "--job-server URL and --with ray go together"),
         (
             ["--with", "ray", "--job-server", "http://h:99999"],
-            "--job-server http://h:99999: its port",
+            "--job-server 'http://h:99999' is no address, or its port is not 1 to 65535",
         ),
         (["--with", "ray", "--job-server", "http://me:pw@h:1"], "RAY_AUTH_TOKEN_PATH"),
         (["--with", "cron", "--address", "host:abc"], "port is not 1 to 65535"),

@@ -100,14 +100,3 @@ def test_noise_alone_seldom_alarms_and_a_change_nearly_always() -> None:
         chart.advance(chart.scales.worse(usual * change * np.exp(rng.normal(0, 0.04, (50, 40)))))
     assert chart.alarmed[:, [0, 20]].mean() > 0.95
     assert chart.alarmed[:, 1:20].mean() < 0.01
-
-
-def test_a_series_restarts_at_the_better_nights_alone() -> None:
-    chart = Chart(("ece",), Limits())
-    usual = np.random.default_rng(5).normal(0.04, 0.0002, 20)
-    better = [0.021, 0.019, 0.0205, 0.0195, 0.02]
-    for value in (*usual, 0.09, *usual, *better):  # The first of them that is out is out alone.
-        chart.advance(np.array([value]))
-    judged = chart.judge(np.array([0.02]))
-    assert judged.expected[0] == pytest.approx(np.mean(better))
-    assert judged.nights[0] == len(better)
