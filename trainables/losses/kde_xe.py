@@ -28,7 +28,7 @@ _MASKED = -1e30
 _NO_DENSITY = _MASKED / 2
 # Elements of a temporary of several bandwidths, of several classes, and of either on a GPU: few
 # enough for a processor's cache; enough for few launches.
-_BANDWIDTHS_AT_ONCE = 1 << 19
+_BANDWIDTHS_AT_ONCE = 1 << 17
 _CLASSES_AT_ONCE = 1 << 22
 _ON_GPU = 1 << 25
 
@@ -86,7 +86,7 @@ def leave_one_out_bandwidth(
 
     The released codes start their search at likelihood 0 and fail where none is above it; here the
     largest is taken whatever its sign. Several bandwidths are tried at once, as many as a few
-    temporaries of half a million elements hold (33 million on a GPU), or one after the other.
+    temporaries of 131,072 elements hold (33 million on a GPU), or one after the other.
 
     Args:
         probs: (N, K), inside (0, 1).
