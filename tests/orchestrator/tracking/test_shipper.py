@@ -703,32 +703,30 @@ def dead_parent():
     parent.communicate()
 
 
-def test_who_finds_its_parent_dead_waits_for_a_minute(writer, monkeypatch, dead_parent):
-    writer.start()
-    waits = []
-    clock = SimpleNamespace(sleep=waits.append, monotonic=lambda: sum(waits))
+@pytest.fixture
+def waits(monkeypatch):
+    """Return the seconds, on their own clock, for which a tracker that is away is waited for."""
+    waited = []
+    clock = SimpleNamespace(sleep=waited.append, monotonic=lambda: sum(waited))
     monkeypatch.setattr(_shipper, "time", clock)
 
     def away(*_, **options):
         raise UnreachableError("connection refused")
 
     monkeypatch.setattr(_shipper, "open_tracker", away)
+    return waited
+
+
+def test_who_finds_its_parent_dead_waits_for_a_minute(writer, waits, dead_parent):
+    writer.start()
     with pytest.raises(UnreachableError):
         sync(writer.path, "http://127.0.0.1:5000", parent_pid=dead_parent)
     assert waits[:5] == [0.5, 1.0, 2.0, 4.0, 5.0]
     assert 55 <= sum(waits) <= 60
 
 
-def test_who_asks_once_waits_for_seconds_only(writer, monkeypatch, caplog):
+def test_who_asks_once_waits_for_seconds_only(writer, waits, caplog):
     writer.start()
-    waits = []
-    clock = SimpleNamespace(sleep=waits.append, monotonic=lambda: sum(waits))
-    monkeypatch.setattr(_shipper, "time", clock)
-
-    def away(*_, **options):
-        raise UnreachableError("connection refused")
-
-    monkeypatch.setattr(_shipper, "open_tracker", away)
     with pytest.raises(UnreachableError):
         sync(writer.path, "http://127.0.0.1:5000")
     assert waits == [0.5, 1.0, 2.0]
