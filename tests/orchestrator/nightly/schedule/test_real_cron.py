@@ -93,7 +93,7 @@ def _install(file: Path) -> datetime:
             [*command, "--with", "cron", "--at", f"{start:%H:%M}"],
             cwd=file.parent,
             check=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[4])},
         )
         # cron reads its tables at the start of a minute: what is written just before may be late.
         if datetime.now() < start - timedelta(seconds=5):
