@@ -340,7 +340,9 @@ CAPTION = "Test figures of the configurations chosen on validation data,"
 SEARCHED = [Figure("one", chart("slice"))]
 
 
-def test_every_section_is_named_and_filled() -> None:
+@pytest.fixture(scope="module")
+def whole() -> _Outline:
+    """Return a page that has every section."""
     other = ("Other", build_table(RESULTS[:1], ("nll",)))
     first = task(
         "first",
@@ -350,7 +352,7 @@ def test_every_section_is_named_and_filled() -> None:
         **{"reliability": [Figure("r", chart("rel"), "t")]},
         **{"risk": [Figure("k", chart("risk"), "area")]},
     )
-    found = page_of(
+    return page_of(
         several=True,
         overviews=[build_table(RESULTS, (metric,)) for metric in ("ece", "acc")],
         **{"diagram": "data:x", "no_ranks": "no ranks", "no_arena": "no arena"},
@@ -362,7 +364,10 @@ def test_every_section_is_named_and_filled() -> None:
         },
         **{"runs": [Run("ce", "first", 1, "t", "r", "p")], "spec": "name: x"},
     )
-    parts = sections(found)
+
+
+def test_every_section_is_named(whole: _Outline) -> None:
+    parts = sections(whole)
     names = ["", "all", "task-1", "task-2", "search", "sparsity", "cost-of", "failed", "provenance"]
     assert [*parts] == names
     links = {line.split('"')[1]: line.split("> ")[-1] for line in parts[""] if line[:2] == "a "}
@@ -381,6 +386,10 @@ def test_every_section_is_named_and_filled() -> None:
     assert {"h1 a & b", "title a & b · calsweep report", 'p class="summary" 1 recipe'} <= {
         *parts[""]
     }
+
+
+def test_sections_of_tasks_are_filled(whole: _Outline) -> None:
+    parts = sections(whole)
     assert parts["all"] == [
         "h2 All tasks",
         *grid("all-ece", "Test ECE % ↓ on every task"),
@@ -429,7 +438,7 @@ def test_every_section_is_named_and_filled() -> None:
         *('div class="maps"', "figure", "figcaption ce"),
         'img src="data:m" alt="ce: image, confidence and errors of test images"',
     ]
-    explained = [line for line in found.lines if 'class="explain"' in line]
+    explained = [line for line in whole.lines if 'class="explain"' in line]
     assert ", in 15 bins, all seeds together." in explained[1]
     assert ", the mean over seeds; in grey the curve of ce." in explained[2]
     assert parts["task-2"] == [
@@ -438,6 +447,10 @@ def test_every_section_is_named_and_filled() -> None:
         BOLD[:80],
         'p class="missing" No diagrams and no intervals: damaged',
     ]
+
+
+def test_sections_of_the_whole_sweep_are_filled(whole: _Outline) -> None:
+    parts = sections(whole)
     assert parts["sparsity"][3:] == drawing("one", "slice")
     note = "What came from the store counts what it cost when it was first computed."
     assert parts["cost-of"] == [
