@@ -24,6 +24,7 @@ PACKED = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
 UNREADABLE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zlib.error)
 UNREADABLE_MEMBER = (
     *UNREADABLE,
+    IndexError,
     OverflowError,
     SyntaxError,
     TypeError,

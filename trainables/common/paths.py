@@ -34,11 +34,12 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
     try:
         found = Path(text).expanduser().absolute()
         names = [os.fsencode(name) for name in found.parts]
+        length = len(os.fsencode(found))
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"{what}: {text!r} cannot be a path: {error}") from error
     if "\0" in text:
         raise InputError(f"{what}: {text!r} cannot be a path: it holds the character 0")
-    if max(map(len, names)) > LONGEST_NAME or sum(map(len, names)) + len(names) > LONGEST_PATH:
+    if max(map(len, names)) > LONGEST_NAME or length > LONGEST_PATH:
         raise InputError(
             f"{what}: {text!r} cannot be a path: it is too long; allowed are {LONGEST_NAME} bytes "
             f"a name and {LONGEST_PATH} in all"

@@ -31,6 +31,8 @@ FORMS = [
     "http://me:{}@[::1",
     "http://me:{}",
     "simplecache::ftp://me:{}@host/x",
+    "file://me:{}@host/x",
+    "https://host/path?a=b;c={}",
 ]
 SHOWN = "".join(FORMS).replace("{}", "") + "***require"
 # A part of an address that is shown is no secret; what a person chose is longer than two signs.
@@ -93,7 +95,9 @@ def test_an_accepted_address_keeps_its_host(kind: str, login: str, host: str) ->
         ("postgresql+psycopg2://me:secret@db/x?a=b", "postgresql+psycopg2://me@db/x"),
         ("http://me@db/x?sslmode=require", "http://db/x"),
         ("abfs://container@account.dfs.core.windows.net/x",) * 2,
+        ("abfss://container@account.dfs.core.windows.net/x",) * 2,
         ("s3://KEY:SECRET@bucket/x", "s3://bucket/x"),
+        ("file://me:secret@host/x", "file://host/x"),
         ("sqlite:////home/me@work/#1/mlflow.db",) * 2,
         ("file:///home/me@work/mirror",) * 2,
         ("local:///home/me@work/mirror",) * 2,
@@ -113,6 +117,21 @@ def test_an_accepted_address_keeps_its_host(kind: str, login: str, host: str) ->
 def test_what_is_left_can_be_used_again(address: str, left: str) -> None:
     assert redacted(address) == left
     assert redacted(left) == left
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        *[(mode,) * 2 for mode in ("disable", "allow", "prefer", "require", "verify-ca")],
+        ("require&a=b", "require"),
+        ("require#a", "require"),
+        ("required", None),
+    ],
+)
+def test_a_wish_for_encryption_is_kept_and_nothing_else_is(given: str, kept: str | None) -> None:
+    for before in ("?", "?a=b&"):
+        left = redacted(f"postgresql://me:secret@db/x{before}sslmode={given}")
+        assert left == "postgresql://me@db/x" + (f"?sslmode={kept}" if kept else "")
 
 
 def test_a_long_address_is_cut_for_a_message() -> None:
@@ -159,6 +178,7 @@ def test_an_address_that_is_none_is_refused_in_one_short_line(address: str, faul
         check_server("webhook", address, "http://HOST")
     text = str(caught.value)
     assert fault in text
+    assert text.endswith("; allowed: http://HOST")
     assert "ss@host" not in text
     assert text.isprintable()
     assert len(text) < 300

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from trainables.common.archives import ArrayArchive
+from trainables.common.archives import ArrayArchive, ArrayHeader
 from trainables.common.errors import InputError
 from trainables.data import find_reader, read_logits, read_source
 
@@ -40,6 +40,11 @@ def headed(dtype: str, shape: Any, body: bytes = b"") -> bytes:
     fields = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(buffer, fields)
     return buffer.getvalue() + body
+
+
+def spelled(header: str) -> bytes:
+    """Return an ``.npy`` file of a header as it is spelled, and nothing else."""
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
 
 
 def write(path: Path, members: dict[str, bytes], packing: int = zipfile.ZIP_DEFLATED) -> None:
@@ -72,6 +77,15 @@ MEMBERS: dict[str, tuple[bytes, str]] = {
     "cut header": (headed("u1", (ROWS, 4, 4, 1))[:40], ""),
     "no header": (b"\x93NUMPY\x01\x00\x05\x00abcde", ""),
     "deep header": (b"\x93NUMPY\x01\x00\xff\x0f" + b"(" * 4095, ""),
+    "a type that is a comma": (
+        spelled("{'descr': ',', 'fortran_order': False, 'shape': (3,)}"),
+        "",
+    ),
+    "a type of one part": (
+        spelled("{'descr': ('<f4',), 'fortran_order': False, 'shape': (3,)}"),
+        "",
+    ),
+    "keys without an order": (spelled("{1: 2, 'a': 3}"), ""),
     "another version": (b"\x93NUMPY\x09\x00\x05\x00abcde", ""),
 }
 
@@ -122,15 +136,31 @@ def test_a_directory_that_claims_what_the_header_claims(
 
 def test_few_bytes_that_unpack_to_more_than_there_is_memory(tmp_path: Path, monkeypatch) -> None:
     np.savez_compressed(tmp_path / "own.npz", zeros=np.zeros(10**7, np.uint8))
+    free = SimpleNamespace(available=10**7)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     assert ArrayArchive(tmp_path / "own.npz").read("zeros").nbytes == 10**7
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10**6))
+    free.available -= 1
     assert_refused(lambda: ArrayArchive(tmp_path / "own.npz").read("zeros"), "0.0 GiB are free")
+    claimed = ArrayHeader(np.dtype("f4"), (5, 2**27))
+    monkeypatch.setattr(ArrayArchive, "header", lambda *_: claimed)
+    free.available = 3 * 2**29
+    expected = "it takes 2.5 GiB of memory, 1.5 GiB are free"
+    assert_refused(lambda: ArrayArchive(tmp_path / "own.npz").read("zeros"), expected)
 
 
 @pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_what_numpy_never_writes(tmp_path: Path, packing: int) -> None:
     write(tmp_path / "own.npz", {f"{key}.npy": npy(a) for key, a in DATA.items()}, packing)
     assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), "packed by")
+
+
+def test_a_member_that_needs_a_password(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", **DATA)
+    content = bytearray((tmp_path / "own.npz").read_bytes())
+    content[content.rindex(b"PK\x01\x02") + 8] |= 1
+    content[content.rindex(b"PK\x03\x04") + 6] |= 1
+    (tmp_path / "own.npz").write_bytes(content)
+    assert_refused(lambda: ArrayArchive(tmp_path / "own.npz").read("y_test"), "password")
 
 
 @pytest.mark.parametrize("length", range(0, 1200, 61))

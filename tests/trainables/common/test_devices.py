@@ -91,5 +91,8 @@ def test_determinism_is_switched_on_and_off(monkeypatch: pytest.MonkeyPatch) -> 
         assert torch.are_deterministic_algorithms_enabled()
         assert computed_on(device)["deterministic"]
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+        trial_device(1.0, deterministic=True)
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"  # As who runs it wants it.
         trial_device(1.0)
     assert not torch.are_deterministic_algorithms_enabled()

@@ -87,6 +87,18 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no manifest": (lambda f: (f / MANIFEST).unlink(), "by its manifest.json, FileNotFoundError"),
     "no JSON": (lambda f: (f / MANIFEST).write_text("{"), "by its manifest.json, JSONDecodeError"),
     "a list": (lambda f: (f / MANIFEST).write_text("[]"), "it holds ['a', 'b'], not"),
+    "a list of its files": (
+        lambda f: (f / MANIFEST).write_text('["a", "b"]'),
+        "by its manifest.json, AttributeError",
+    ),
+    "empty facts": (
+        lambda f: (f / MANIFEST).write_text('{"a": {}, "b": {}}'),
+        "by its manifest.json, KeyError: 'bytes'",
+    ),
+    "deep JSON": (
+        lambda f: (f / MANIFEST).write_text("[" * 100_000),
+        "by its manifest.json, RecursionError",
+    ),
     "no facts": (lambda f: (f / MANIFEST).write_text('{"a": 1, "b": 1}'), "TypeError"),
 }
 

@@ -19,6 +19,14 @@ def test_paths_are_absolute_and_know_the_home_folder(tmp_path: Path, monkeypatch
         assert local_path(text, "x") == (tmp_path / text)
 
 
+def test_a_path_is_as_long_as_a_system_takes_it_and_no_longer() -> None:
+    longest = "/" + "/".join(["x" * 255] * 15 + ["x" * 254])
+    assert len(longest) == 4095
+    assert str(local_path(longest, "x")) == longest
+    with pytest.raises(InputError, match="too long; allowed are 255 bytes a name and 4095 in all"):
+        local_path(f"{longest}x", "x")
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -61,6 +61,27 @@ def test_pretrained_weights_are_those_that_the_extractor_begins_with(
     assert not any(found[begun:])
 
 
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("resnet50", "resnet50-0676ba61.pth"), ("resnet101", "resnet101-63fe2227.pth")],
+)
+def test_pretrained_weights_are_those_of_the_papers(
+    name: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its two sets torchvision calls another one, of a longer training, its default."""
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    with torch.device("meta"), pytest.raises(InputError, match=f"/{file} does not exist"):
+        build_model(f"deeplabv3-{name}@pretrained", 3, SHAPE)
+
+
+def test_a_file_of_weights_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    torch.save({"fc.bias": Path("x")}, tmp_path / "checkpoints" / "resnet34-b627a593.pth")
+    with pytest.raises(InputError, match="cannot be read: "):
+        build_model("deeplabv3-resnet34@pretrained", 3, SHAPE)
+
+
 def test_whole_images_are_refused() -> None:
     with pytest.raises(InputError, match="takes images with masks, the data are images"):
         build_model("deeplabv3-small", 3, ImageShape(3, 32))

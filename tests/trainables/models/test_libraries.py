@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -36,7 +38,7 @@ def test_split(name: str, channels: int, size: int) -> None:
     check(name, channels, size)
 
 
-@pytest.mark.parametrize("name", ["vit_b_16", "alexnet"])
+@pytest.mark.parametrize("name", ["vit_b_16", "alexnet", "resnet18"])
 def test_other_channels_change_nothing_else_of_the_first_layer(name: str) -> None:
     layers = []
     for channels in (3, 1):
@@ -46,6 +48,12 @@ def test_other_channels_change_nothing_else_of_the_first_layer(name: str) -> Non
         layers.append([str(convolution) for convolution in convolutions])
     first, *others = layers[1]
     assert [first.replace("Conv2d(1,", "Conv2d(3,"), *others] == layers[0]
+
+
+def test_a_first_layer_of_other_channels_begins_as_he_et_al_say() -> None:
+    torch.manual_seed(0)
+    first = next(build_model("torchvision:resnet18", 4, ImageShape(1, 32)).parameters())
+    assert first.std().item() == pytest.approx((2 / (64 * 7 * 7)) ** 0.5, rel=0.05)
 
 
 def test_a_first_layer_that_fits_begins_as_the_library_has_it() -> None:
@@ -90,6 +98,51 @@ def test_building_leaves_the_statistics_untouched() -> None:
     norms = [m for m in network.modules() if isinstance(m, torch.nn.BatchNorm2d)]
     assert norms
     assert all(m.running_mean.abs().sum() == 0 for m in norms)
+
+
+@pytest.mark.parametrize(
+    ("library", "place", "more"),
+    [
+        ("timm", "timm.create_model", [TypeError, OSError]),
+        ("torchvision", "torchvision.models.get_model", []),
+    ],
+)
+def test_whatever_a_library_raises_becomes_a_line(
+    library: str, place: str, more: list[type[Exception]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{library}:resnet18" + ("@pretrained" if library == "timm" else "")
+    for kind in (ValueError, AssertionError, RuntimeError, *more):
+
+        def refuse(*_: object, kind: type[Exception] = kind, **__: object) -> None:
+            raise kind("no\n  way")
+
+        monkeypatch.setattr(place, refuse)
+        with pytest.raises(InputError) as caught:
+            build_model(name, 7, ImageShape(1, 32))
+        assert str(caught.value) == f"{name} cannot be built for 1 x 32 x 32 images: no way"
+
+
+@pytest.mark.parametrize("pretrained", [False, True])
+def test_timm_is_asked_for_weights_where_the_name_says_so(
+    pretrained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import timm
+
+    asked: dict[str, Any] = {}
+
+    def create(name: str, **settings: Any) -> torch.nn.Module:
+        asked.update(settings, name=name)
+        return make(name, **{**settings, "pretrained": False})
+
+    make = timm.create_model
+    monkeypatch.setattr(timm, "create_model", create)
+    build_model(f"timm:resnet10t{'@pretrained' * pretrained}", 7, ImageShape(1, 32))
+    assert asked == {
+        "name": "resnet10t",
+        "pretrained": pretrained,
+        "num_classes": 7,
+        "in_chans": 1,
+    }
 
 
 @pytest.mark.parametrize(

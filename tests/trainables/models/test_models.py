@@ -11,8 +11,14 @@ import pytest
 import torch
 
 from trainables.common.errors import InputError
-from trainables.data import ImageShape
-from trainables.models import Network, build_model, model_names, register_model
+from trainables.data import ImageShape, InputShape, LogitShape
+from trainables.models import (
+    Network,
+    build_model,
+    check_takes,
+    model_names,
+    register_model,
+)
 from trainables.models._registry import unknown_model
 from trainables.models.wide_resnet import _biased
 
@@ -165,6 +171,15 @@ def test_tiny_imagenet_form_pools_to_two_by_two() -> None:
     with torch.device("meta"):
         assert build_model("resnet50", 200, ImageShape(3, 64)).feature_dim == 4 * 2048
         assert build_model("resnet50", 200, ImageShape(3, 224)).feature_dim == 2048
+
+
+def test_data_that_no_network_takes_are_told_so() -> None:
+    check_takes("convnet", InputShape)
+    with pytest.raises(InputError) as caught:
+        check_takes("convnet", LogitShape)
+    assert str(caught.value) == (
+        "model 'convnet' takes images, the data are logits; for those: there is none"
+    )
 
 
 def test_two_networks_are_called_resnet110() -> None:

@@ -10,12 +10,19 @@ from trainables.models._blocks import Residual
 
 
 @pytest.mark.parametrize(
-    ("name", "count"),
-    [("convnet", 4), ("resnet8", 5), ("resnet18", 6), ("wrn-16-4", 5), ("preresnet56", 5)],
+    ("name", "count", "size"),
+    [
+        ("convnet", 4, 32),
+        ("resnet8", 5, 32),
+        ("resnet18", 6, 32),
+        ("resnet18", 6, 64),
+        ("wrn-16-4", 5, 32),
+        ("preresnet56", 5, 32),
+    ],
 )
-def test_blocks_one_after_the_other_are_the_extractor(name: str, count: int) -> None:
-    network = build_model(name, 4, ImageShape(3, 32)).eval()
-    images = torch.randn(2, 3, 32, 32)
+def test_blocks_one_after_the_other_are_the_extractor(name: str, count: int, size: int) -> None:
+    network = build_model(name, 4, ImageShape(3, size)).eval()
+    images = torch.randn(1, 3, size, size)
     blocks = network.blocks()
     assert len(blocks) == count
     value = images
@@ -25,6 +32,8 @@ def test_blocks_one_after_the_other_are_the_extractor(name: str, count: int) -> 
         torch.testing.assert_close(value, network.features(images))
     assert not list(blocks[-1].parameters())
     assert all(list(block.parameters()) for block in blocks[:-1])
+    pooling = {"GlobalAverage", "AdaptiveAvgPool2d", "AvgPool2d", "Flatten"}
+    assert not pooling & {type(part).__name__ for block in blocks[:-1] for part in block}
 
 
 @pytest.mark.parametrize("name", ["densenet40", "torchvision:resnet18"])

@@ -29,7 +29,7 @@ def trained(workshop: Workshop) -> Artifact:
 
 
 def wanted(workshop: Workshop, trained: Artifact, seed: int, **own: Any) -> list[StageRequest]:
-    rates = [{"gamma": gamma, "lr": gamma / 10} for gamma in GAMMAS]
+    rates = [{"gamma": gamma, "lr": gamma / 10, "q0": 1 - gamma} for gamma in GAMMAS]
     parts = [{"macal": {"epochs": 3, **each, **own}} for each in rates]
     return [request(workshop.prepared, "refine", part, trained, seed) for part in parts]
 

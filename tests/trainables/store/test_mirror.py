@@ -376,6 +376,27 @@ def test_a_url_of_an_unknown_kind_is_refused_and_not_kept(tmp_path: Path) -> Non
         store_at(tmp_path / "file", "memory://bucket")
 
 
+def test_what_a_driver_says_is_cut_and_put_into_a_line(
+    flaky: type[Flaky], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = f"two\n  lines {'x' * 200}"
+    flaky.faults[:] = [PermissionError(said)]
+    with pytest.raises(StorageError) as told:
+        Mirror(FLAKY).pull("x", Path("x"))
+    reason = f"PermissionError: two lines {'x' * 200}"[:160]
+    assert str(told.value) == f"mirror flaky://bucket/path: {reason}"
+    for kind in (ValueError, OSError):
+
+        def refuse(*_: Any, kind: type[Exception] = kind) -> None:
+            raise kind(said)
+
+        monkeypatch.setattr(fsspec.core, "url_to_fs", refuse)
+        with pytest.raises(InputError) as refused:
+            Mirror(FLAKY)
+        reason = f"two lines {'x' * 200}"[:160]
+        assert str(refused.value) == f"mirror '{FLAKY}' cannot be used: {reason}"
+
+
 def test_the_package_that_s3_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(InputError) as caught:
