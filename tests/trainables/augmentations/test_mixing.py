@@ -371,5 +371,5 @@ def test_every_step_of_mit_is_mixed_anew() -> None:
     network = Network(layers, nn.Linear(135, 3))
     method = AUGMENTATIONS.build("mit", variant="a")
     _, ratios = method.draw(network, IMAGES, torch.Generator().manual_seed(0))
-    assert ratios.shape == (3, 2)
+    assert (ratios.shape, ratios.dtype) == ((3, 2), torch.float64)
     assert len(ratios.unique()) == 6

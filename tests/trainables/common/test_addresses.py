@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from trainables.common.addresses import check_server, redacted, scrubbed, shown
@@ -45,6 +45,7 @@ SECRETS = st.text(min_size=3, max_size=30).filter(lambda secret: secret not in S
 @example(FORMS[1], "a@b@c")
 @example(FORMS[7], "12/34@56")
 def test_a_secret_is_never_shown(form: str, secret: str) -> None:
+    assume(form != "http://me:{}" or not secret.isdecimal())  # That would be a port.
     for spelled in (secret, quote(secret, safe="", errors="replace")):
         address = form.replace("{}", spelled)
         assert spelled not in redacted(address)
@@ -102,6 +103,7 @@ def test_an_accepted_address_keeps_its_host(kind: str, login: str, host: str) ->
         ("file:///home/me@work/mirror",) * 2,
         ("local:///home/me@work/mirror",) * 2,
         ("folder:/home/me@work/a?b#c",) * 2,
+        ("folder://me:secret@host/x", "folder://host/x"),
         ("sqlite:////x/mlflow.db?key=secret", "sqlite:////x/mlflow.db"),
         ("mlruns?key=secret", "mlruns"),
         ("mlruns#secret", "mlruns"),

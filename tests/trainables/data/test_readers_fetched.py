@@ -547,6 +547,19 @@ def test_an_archive_that_cannot_be_unpacked_is_named(
     assert list(root.iterdir()) == [archive]
 
 
+def test_an_archive_writes_nothing_elsewhere(cub200: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive, folder = cub200 / Cub200Reader.archive, Cub200Reader.folder
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(cub200 / folder, arcname=folder)
+        tar.add(cub200 / folder / "classes.txt", arcname="../elsewhere")
+    shutil.rmtree(cub200 / folder)
+    digest = hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
+    monkeypatch.setattr(Cub200Reader, "md5", digest)
+    with pytest.raises(InputError, match=r"cannot be unpacked: .*elsewhere"):
+        read_source("cub200", cub200)
+    assert list(cub200.iterdir()) == [archive]
+
+
 def test_a_folder_that_cannot_be_written_is_named(cub200: Path) -> None:
     (cub200 / "file").write_text("")
     with pytest.raises(InputError, match="dataset 'cub200' cannot be stored in"):

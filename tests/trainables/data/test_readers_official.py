@@ -51,6 +51,34 @@ def test_classes_have_their_published_numbers():
     assert SOURCES.get("svhn").classes == tuple("0123456789")
 
 
+CIFAR = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+NORMALISED = {
+    "cifar10": (*CIFAR, "crop-flip"),
+    "cifar100": (*CIFAR, "crop-flip"),
+    "svhn": ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), "none"),
+    "fashion-mnist": ((0.2860,), (0.3530,), "crop-flip"),
+    "tiny-imagenet": (*IMAGENET, "crop-flip"),
+    "cub200": (*IMAGENET, "crop-flip"),
+    "imagenet": (*IMAGENET, "crop-flip"),
+}
+
+
+@pytest.mark.parametrize("name", NORMALISED)
+def test_images_are_normalised_and_augmented_as_in_every_version(name: str):
+    inputs = SOURCES.get(name).inputs
+    assert (inputs.mean, inputs.std, inputs.augmentation) == NORMALISED[name]
+
+
+def test_archives_that_people_fetch_have_their_owners_checksums():
+    known = {
+        "cub200": ("CUB_200_2011.tgz", "97eceeb196236b17998738112f37df78"),
+        "tiny-imagenet": ("tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),
+    }
+    kinds = {name: SOURCES.get(name) for name in known}
+    assert {name: (kind.archive, kind.md5) for name, kind in kinds.items()} == known
+
+
 def test_what_is_held_out_for_validation_where_nobody_says():
     usual = {name: SOURCES.get(name).validation for name in SOURCES.names()}
     others = {"logits": "all", "voc": "own", "voc2012": "own"}

@@ -68,6 +68,14 @@ def test_a_damaged_artifact_is_taken_from_the_mirror(tmp_path: Path, url: str) -
     assert len(notices) == 1
 
 
+def test_a_copy_has_files_of_one_folder_alone(tmp_path: Path) -> None:
+    files, root = fsspec.core.url_to_fs(f"memory://{tmp_path.name}/bucket")
+    for name, content in (("manifest.json", b'{"../stray": {}}'), ("../stray", b"x")):
+        files.pipe_file(f"{root}/folder/{name}", content)
+    assert Mirror(f"memory://{tmp_path.name}/bucket").pull("folder", tmp_path / "copy")
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
 def test_a_copy_that_was_cut_short_is_none(tmp_path: Path, url: str) -> None:
     write(store_at(tmp_path / "one", url))
     files, root = fsspec.core.url_to_fs(url)
@@ -299,8 +307,8 @@ def test_a_mirror_that_is_away_ends_nothing_and_leaves_no_hole(
     flaky: type[Flaky], tmp_path: Path
 ) -> None:
     notices: list[str] = []
-    store_at(tmp_path / "one", FLAKY)
     store = ArtifactStore(tmp_path / "one", notices.append)
+    store.mirror_to(FLAKY)
     flaky.faults[:] = AWAY
     artifact = write(store)
     assert store.find("train", KEY) == artifact

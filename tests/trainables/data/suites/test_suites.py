@@ -24,7 +24,7 @@ from trainables.data import Images
 from trainables.data.suites import check_suites, find_suite, prepare_suite, suite_names
 from trainables.data.suites._corruptions import CORRUPTIONS
 from trainables.data.suites._data import SuiteData
-from trainables.data.suites.cifar_c import Cifar10C
+from trainables.data.suites.cifar_c import Cifar10C, OfficialCorruptions
 from trainables.data.suites.ood import PART, fitted
 from trainables.metrics import calibration_report
 from trainables.stages import pooled
@@ -173,8 +173,26 @@ def test_an_intact_archive_is_unpacked(
     make_task: MakeTask, packed_arrays: Path, download: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cifar10C, "address", (packed_arrays / "nothing").as_uri())
+    # Not even its 2.9 GB are hashed once more.
+    monkeypatch.setattr("torchvision.datasets.utils.download_url", lambda *_: pytest.fail("again"))
     data = prepare_suite("cifar10-c", packed_arrays, make_task(), download=download)
     assert data.values("snow").shape == (5 * ROWS, 32, 32, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "md5"),
+    [
+        ("cifar10-c", 2535967, "56bf5dcef84df0e2308c6dcbcbbd8499"),
+        ("cifar100-c", 3555552, "11f0ed0f1191edbf9fa23466ae6021d3"),
+    ],
+)
+def test_official_arrays_are_fetched_from_their_own_record(
+    name: str, record: int, md5: str
+) -> None:
+    suite = find_suite(name, NOWHERE)
+    assert isinstance(suite, OfficialCorruptions)
+    assert suite.address == f"https://zenodo.org/records/{record}"
+    assert (suite.md5, suite.archive) == (md5, f"{name.upper().replace('R1', 'R-1')}.tar")
 
 
 def test_an_absent_archive_is_downloaded_and_unpacked(
