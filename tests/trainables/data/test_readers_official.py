@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import tarfile
 import threading
+import zipfile
+import zlib
 from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
+from pickle import UnpicklingError
 
 import numpy as np
 import pytest
@@ -144,6 +148,26 @@ def test_cifar_damaged(cifar, download: bool):
     assert find_reader(name, root).check().detail == f"{batch} is damaged (wrong checksum)"
     with pytest.raises(InputError, match="by hand"):
         read_source(name, root, download=download)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(RuntimeError, OSError, ValueError, EOFError, AssertionError, KeyError, IndexError),
+        *(TypeError, UnpicklingError, tarfile.TarError, zipfile.BadZipFile, zlib.error),
+    ],
+)
+def test_whatever_a_library_raises_of_a_file_becomes_a_line(
+    kind: type[Exception], monkeypatch, tmp_path: Path
+):
+    def refuse(*_: object, **__: object) -> None:
+        raise kind("no\n  way")
+
+    monkeypatch.setattr(CIFAR10, "__init__", refuse)
+    with pytest.raises(
+        InputError, match=rf"^dataset 'cifar10': {kind.__name__}: '?no.* way'?; put"
+    ):
+        read_source("cifar10", tmp_path)
 
 
 class QuietHandler(SimpleHTTPRequestHandler):

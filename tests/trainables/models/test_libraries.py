@@ -9,7 +9,8 @@ import torch
 
 from trainables.common.errors import InputError
 from trainables.data import ImageShape
-from trainables.models import build_model
+from trainables.models import build_model, check_model
+from trainables.models._blocks import split_at_classifier
 
 
 def check(name: str, channels: int, size: int) -> None:
@@ -120,6 +121,26 @@ def test_whatever_a_library_raises_becomes_a_line(
         with pytest.raises(InputError) as caught:
             build_model(name, 7, ImageShape(1, 32))
         assert str(caught.value) == f"{name} cannot be built for 1 x 32 x 32 images: no way"
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, AssertionError, ValueError])
+def test_images_that_do_not_pass_are_refused_before_training(kind: type[Exception]) -> None:
+    class Refusing(torch.nn.Sequential):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            raise kind("too\nsmall")
+
+    network = Refusing(torch.nn.Flatten(), torch.nn.Linear(3, 2))
+    with pytest.raises(InputError) as caught:
+        split_at_classifier("library:x", network, network[1], ImageShape(3, 1))
+    assert str(caught.value) == "library:x cannot be built for 3 x 1 x 1 images: too small"
+
+
+def test_a_name_is_checked_without_weights() -> None:
+    before = torch.get_rng_state()
+    check_model("torchvision:mnasnet0_5")
+    assert torch.equal(torch.get_rng_state(), before)  # None was drawn.
+    with pytest.raises(InputError, match="squeezenet1_0 does not end in one linear layer"):
+        check_model("torchvision:squeezenet1_0")
 
 
 @pytest.mark.parametrize("pretrained", [False, True])
