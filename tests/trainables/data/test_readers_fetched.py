@@ -347,6 +347,11 @@ LAYOUT_FAULTS = {
         lambda root: (root / ANNOTATIONS).unlink(),
         "val_annotations.txt cannot be read",
     ),
+    "tiny, annotations that are no UTF-8": (
+        "tiny-imagenet",
+        lambda root: (root / ANNOTATIONS).write_bytes(b"val_0.JPEG \xff\n"),
+        "val_annotations.txt cannot be read",
+    ),
     "tiny, empty annotations": (
         "tiny-imagenet",
         lambda root: (root / ANNOTATIONS).write_text(""),

@@ -428,6 +428,9 @@ def damage(folder: Path, what: str) -> None:
         "empty": lambda: names.write_text(" \n"),
         "twice": lambda: names.write_text("train0\ntest1\n"),
         "classes": lambda: (folder / "classes.json").write_text('{"classes": ["a"]}'),
+        "classes of no name": lambda: (folder / "classes.json").write_text('{"names": []}'),
+        "classes in a list": lambda: (folder / "classes.json").write_text('["a", "b"]'),
+        "no UTF-8": lambda: names.write_bytes(b"train0\n\xff\n"),
         "no list": lambda: names.unlink(),
         "twice in one": lambda: names.write_text("train0\ntrain0\n"),
     }
@@ -446,6 +449,9 @@ def damage(folder: Path, what: str) -> None:
         ("twice", r"test\.txt names test1, and so does .*train\.txt: an image may be named once"),
         ("twice in one", r"train\.txt names train0, and so does .*train\.txt"),
         ("classes", r"classes\.json is no .*two or more different names"),
+        ("classes of no name", r"classes\.json is no .*: 'classes'"),
+        ("classes in a list", r"classes\.json is no .*: list indices"),
+        ("no UTF-8", r"train\.txt cannot be read: 'utf-8' codec"),
         ("no list", r"train\.txt does not exist; lay it out as PATH/JPEGImages"),
     ],
 )

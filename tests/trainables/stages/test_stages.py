@@ -42,6 +42,7 @@ from trainables.stages import (
     validation_rows,
     with_objective,
 )
+from trainables.stages.base import find_artifact
 from trainables.stages.calibrate import calibrator_of
 from trainables.stages.engine import predict
 from trainables.stages.export import export_chain, load_chain
@@ -606,6 +607,8 @@ def test_what_builds_on_a_network_uses_it_in_its_own_precision(
             _, tested = evaluate_on_test(workshop.store, *where, workshop.prepared)
             export_chain(workshop.store, *where, workshop.prepared.info, tmp_path / stage.key)
             written = {path.name: path for path in (tmp_path / stage.key).rglob("*.*")}
+            link = find_artifact(ArtifactStore(tmp_path / stage.key), *where)
+            assert link.record["metrics"] == stage.record["metrics"]
             links = ["weights"] if stage is network else ["weights", "head"]
             assert {f"{name}.safetensors" for name in links} == {
                 name for name in written if name.endswith("safetensors")
@@ -657,6 +660,16 @@ def test_a_folder_without_a_chain_is_named(tmp_path: Path, content: str | None, 
     if content is not None:
         (tmp_path / "chain.json").write_text(content)
     with pytest.raises(InputError, match=rf"chain\.json {said}"):
+        load_chain(tmp_path)
+
+
+def test_a_chain_whose_description_is_a_folder_is_neither_written_nor_read(
+    workshop: Workshop, trained: Artifact, tmp_path: Path
+) -> None:
+    (tmp_path / "chain.json").mkdir()
+    with pytest.raises(InputError, match=rf"^{tmp_path} cannot be written: .*Is a directory"):
+        export_chain(workshop.store, "train", trained.key, workshop.prepared.info, tmp_path)
+    with pytest.raises(InputError, match=r"chain\.json cannot be read: .*Is a directory"):
         load_chain(tmp_path)
 
 
