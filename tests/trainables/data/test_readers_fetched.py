@@ -531,6 +531,9 @@ def test_an_archive_with_a_wrong_checksum_is_refused(packed: tuple[str, Path, Pa
     assert status.detail == f"{archive} is damaged (wrong checksum)"
     assert status.remedy.startswith(f"get {archive.name} from http")
     assert status.remedy.endswith(f" and put it into {root}")
+    with pytest.raises(InputError) as told:
+        missing_download(name, root)
+    assert str(told.value) == f"dataset {name!r}: {status.detail}; {status.remedy}"
     with pytest.raises(InputError, match=r"is damaged \(wrong checksum\); get ") as caught:
         read_source(name, root)
     assert str(archive) in str(caught.value)

@@ -200,6 +200,8 @@ def test_cifar_long_tail(cifar, ratio: str):
     counts = np.bincount(source.train.labels)
     assert (np.diff(counts) <= 0).all()
     assert counts[0] == np.bincount(train.labels)[0]
+    said = f"; exponential long tail of ratio {ratio[1:] or 10} (Cui et al., 2019)"
+    assert source.info.source.endswith(said)
     assert counts[-1] == max(1, int(counts[0] / float(ratio[1:] or 10)))
     assert_same(source.test, test)
     again = read_source(f"{name}-lt{ratio}", root, download=False)

@@ -508,6 +508,53 @@ def test_folder_check_names_what_is_missing(folder: Path):
     assert status.remedy
 
 
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        ("npz", "give the path of an .npz file with x_train, y_train, x_test, y_test"),
+        ("folder", "lay it out as PATH/<class>/<image>, of which `split.test` is held out, or "),
+        ("text", "give JSON lines with `text` and `label`, PATH.jsonl or "),
+        ("voc", "lay it out as PATH/JPEGImages/<name>.jpg, PATH/SegmentationClass/<name>.png "),
+        ("logits", "give the path of a file of logits"),
+    ],
+)
+def test_a_path_with_nothing_says_what_belongs_there(kind: str, remedy: str, tmp_path: Path):
+    status = find_reader(f"{kind}:{tmp_path / 'none'}", "unused").check()
+    assert not status.present
+    assert str(tmp_path / "none") in status.detail
+    assert status.remedy.startswith(remedy)
+
+
+def test_a_place_on_another_machine_is_refused_by_what_it_is_for():
+    with pytest.raises(InputError, match=r"^dataset 'npz:s3://b/x': 's3://b/x' is a URL"):
+        read_source("npz:s3://b/x", "unused")
+    with pytest.raises(InputError, match=r"^data root: 's3:/+b' is a URL"):
+        find_reader("digits", "s3://b")
+
+
+def test_images_of_ones_own_say_how_they_are_split_and_normalised(folder: Path, archive, write_npz):
+    name = write_npz(archive)
+    parted = read_source(f"folder:{folder}", "unused").info
+    lay_flat(folder)
+    whole, packed = (read_source(its, "unused").info for its in (f"folder:{folder}", name))
+    assert (whole.inputs.mean, whole.inputs.std) == ((0.5,) * 3, (0.5,) * 3)
+    assert [(info.split_rule, info.source) for info in (parted, whole, packed)] == [
+        (
+            "test is the folder test; validation is a stratified draw from train",
+            f"{folder}; mean and standard deviation of the training images",
+        ),
+        (
+            "no test folder: test and validation are stratified draws",
+            f"{folder}; normalised to [-1, 1], because statistics of all images would include "
+            "test images",
+        ),
+        (
+            "test is x_test; validation is a stratified draw from x_train",
+            f"{name.removeprefix('npz:')}; mean and standard deviation of x_train",
+        ),
+    ]
+
+
 @pytest.mark.shared
 def test_real_cifar10_through_npz(shared: Path, tmp_path: Path):
     data = shared / "data"
