@@ -234,7 +234,7 @@ class MaskedReader(Reader):
         try:
             classes = tuple(map(str, json.loads(path.read_text(encoding="utf-8"))["classes"]))
             check_classes(classes)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f'{path} is no {{"classes": [NAME, ...]}}: {error}') from error
         return classes
 

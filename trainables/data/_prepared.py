@@ -74,7 +74,9 @@ class PreparedData:
                 files=document["files"],
             )
             check_sizes(directory, found.files)
-        except (KeyError, TypeError, AttributeError) as error:
+        except InputError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(f"{directory / MANIFEST} is damaged: {error!r}") from error
         return found
 

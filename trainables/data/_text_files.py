@@ -92,7 +92,7 @@ def find_classes(path: Path, labels: Sequence[Label], source: Path) -> tuple[str
     try:
         names = _listed(path) if path.is_file() else _told(labels)
         check_classes(tuple(names))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path if path.is_file() else source}: {error}") from error
     return tuple(names)
 

@@ -78,15 +78,18 @@ def load_chain(
     """
     folder = Path(folder)
     document = _described(folder / DESCRIPTION)
-    info = DatasetInfo.from_dict(document["data"])
-    last = document["stage"], document["key"]
+    try:
+        info = DatasetInfo.from_dict(document["data"])
+        last = document["stage"], document["key"]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"{folder / DESCRIPTION} is damaged: {error!r}") from error
     return predictor(ArtifactStore(folder), *last, info, device or torch.device("cpu"))
 
 
 def _described(path: Path) -> Mapping[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InputError(f"{path} is no description of a chain in format {FORMAT}")

@@ -274,6 +274,27 @@ def test_open_refuses_a_wrong_manifest(tmp_path: Path, document):
         PreparedData.open(tmp_path)
 
 
+def test_a_manifest_of_impossible_values_is_refused_by_its_name(tmp_path: Path):
+    found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
+    path = found.directory / "split.json"
+    whole = json.loads(path.read_text())
+    texts = [
+        json.dumps({**whole, **changed})
+        for changed in (
+            {"split": {"validation": 0}},
+            {"split": {"unknown": 1}},
+            {"info": {**whole["info"], "classes": ["one"]}},
+            {"info": {**whole["info"], "kind": "sounds"}},
+            {"files": {"search/train_labels.npy": {}}},
+        )
+    ]
+    for text in (*texts, "[" * 100_000):
+        path.write_text(text)
+        with pytest.raises(InputError, match=r"split\.json (is damaged|cannot be read): "):
+            PreparedData.open(found.directory)
+        assert prepare("digits", tmp_path, SplitSpec(), tmp_path / "p") == found
+
+
 def test_threads_at_once_read_once(tmp_path: Path, reads: list[str]):
     with ThreadPoolExecutor(4) as pool:
         found = list(

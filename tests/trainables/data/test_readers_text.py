@@ -399,6 +399,10 @@ def spoil_classes(folder: Path) -> None:
     (folder / "classes.json").write_text('["cat", "dog"]')
 
 
+def spoil_deep(folder: Path) -> None:
+    (folder / "classes.json").write_text("[" * 100_000)
+
+
 def spoil_absent_class(folder: Path) -> None:
     (folder / "classes.json").write_text('{"classes": ["cat", "dog", "cow", "hen"]}')
 
@@ -417,6 +421,7 @@ SPOILT = {
     spoil_half: "train.jsonl.xz cannot be read: Compressed file ended before",
     spoil_names: r'classes.json: needed is {"classes": \[NAME, NAME, ...\]}',
     spoil_classes: r'classes.json: needed is {"classes": \[NAME, NAME, ...\]}',
+    spoil_deep: "classes.json: maximum recursion",
     spoil_absent_class: "class 'cow' has no training text",
     spoil_gap: "train.jsonl: labels leave numbers out",
     spoil_forms: "train.jsonl: labels are numbers and names",

@@ -654,6 +654,9 @@ def test_a_record_without_a_precision_is_one_of_float32(
         ("{", "cannot be read"),
         ("[1]", "is no description of a chain in format 1"),
         ('{"format": 2}', "is no description of a chain in format 1"),
+        ('{"format": 1}', r"is damaged: KeyError\('data'\)"),
+        ('{"format": 1, "data": 3}', "is damaged: AttributeError"),
+        ("[" * 100_000, "cannot be read: maximum recursion"),
     ],
 )
 def test_a_folder_without_a_chain_is_named(tmp_path: Path, content: str | None, said: str) -> None:
