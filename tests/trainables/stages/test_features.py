@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -160,7 +161,9 @@ def test_a_refinement_is_trained_on_the_views_that_it_names(
         assert len(run.trainer._views) == count
 
 
-def test_whoever_finds_features_is_told_what_they_cost(workshop: Workshop) -> None:
+def test_whoever_finds_features_is_told_what_they_cost(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained = workshop.compute(request(workshop.prepared, protocol={"epochs": 1}, seed=1))
     spent = [load_features(trained, workshop.store, workshop.data)[1] for _ in range(2)]
     (path,) = (
@@ -170,6 +173,14 @@ def test_whoever_finds_features_is_told_what_they_cost(workshop: Workshop) -> No
     )
     assert spent == [0.0, json.loads(path.read_text())["seconds"]]
     assert spent[1] > 0
+    find = workshop.store.find
+
+    def find_old(stage: str, key: str) -> Artifact | None:
+        found = find(stage, key)
+        return found and replace(found, record={"upstream": trained.key})
+
+    monkeypatch.setattr(workshop.store, "find", find_old)
+    assert load_features(trained, workshop.store, workshop.data)[1] == 0.0
 
 
 def test_features_that_another_trial_stored_meanwhile_are_not_computed_again(
