@@ -49,6 +49,16 @@ def test_what_cannot_be_a_path(text: str, reason: str) -> None:
     assert reason in str(caught.value)
 
 
+def test_a_working_folder_that_is_gone_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(InputError, match=r"storage: 'a' cannot be a path: .*No such file"):
+        local_path("a", "storage")
+
+
 def test_a_bucket_belongs_to_the_mirror() -> None:
     with pytest.raises(InputError, match="`mirror` takes a URL of object storage"):
         storage_folder("s3://bucket/x")

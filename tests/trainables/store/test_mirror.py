@@ -350,10 +350,11 @@ def test_half_a_manifest_is_none(flaky: type[Flaky], tmp_path: Path) -> None:
     write(store)
     (manifest,) = (path for path in Flaky.store if path.endswith("manifest.json"))
     content = Flaky().cat_file(manifest)
-    Flaky().pipe_file(manifest, content[: len(content) // 2])
-    assert not whole(tmp_path / "two")
-    Mirror(FLAKY).push(store.path("train", KEY), f"train/{KEY[:2]}/{KEY}")
-    assert whole(tmp_path / "three")
+    for number, other in enumerate((content[: len(content) // 2], b"3", b'"text"', b"[1]")):
+        Flaky().pipe_file(manifest, other)
+        assert not whole(tmp_path / f"two{number}")
+        Mirror(FLAKY).push(store.path("train", KEY), f"train/{KEY[:2]}/{KEY}")
+        assert whole(tmp_path / f"three{number}")
 
 
 def test_a_process_that_dies_before_it_sends_leaves_no_hole(
