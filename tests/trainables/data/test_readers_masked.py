@@ -405,6 +405,11 @@ def test_the_sample_is_spread_over_images_and_skips_void() -> None:
     assert all(a <= k < b for k, a, b in zip(order, ends[:-1], ends[1:], strict=True))
 
 
+def test_what_nobody_chooses_is_what_it_was_in_every_version() -> None:
+    inputs = MaskedImages((2, 2), (0.5,) * 3, (0.5,) * 3)
+    assert (inputs.augmentation, inputs.crop, SAMPLED) == ("scale-crop-flip", 0, 65536)
+
+
 def test_the_sample_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     # Made once; a change here changes what is stored of everybody's predictions.
     monkeypatch.setattr("trainables.data._masked.SAMPLED", 8)

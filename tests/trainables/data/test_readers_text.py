@@ -281,6 +281,8 @@ def test_what_rows_are_stored_by_is_in_the_key(write: Write, tmp_path: Path) -> 
     keys.add(prepared(folder, tmp_path, vocabulary=3, length=6).key)
     keys.add(prepared(folder, tmp_path, SplitSpec(seed=1), length=6).key)
     assert len(keys) == 4
+    # Made once; a change here prepares everybody's texts anew.
+    assert prepared(folder, tmp_path).key == "0430d8a9e208e98e0d9a2abd4840d138"
 
 
 def test_twenty_newsgroups_is_downloaded_once_and_kept_as_lines(
