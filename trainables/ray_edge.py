@@ -283,7 +283,7 @@ class StageTrainable(tune.Trainable):
 
     def _drop_checkpoint(self, keep: bool) -> None:
         """Remove what a stage that ended will not need again."""
-        if not keep and self._checkpoint_every and self._run is not None:
+        if not keep and self._run is not None:
             self._checkpoint.unlink(missing_ok=True)
 
     def cleanup(self) -> None:

@@ -406,6 +406,7 @@ def attempts(*errors: tuple[int, Exception]) -> Any:
         "last": brief(found[-1]),
         "where": [report["traceback"] for report in found if report["traceback"]],
         "hosts": {report["host"] for report in found} == {os.uname().nodename},
+        "nodes": sorted({report["node"] for report in found}),
         "notices": [text for report in found for text in report["notices"]],
         "left": len(list((storage / "checkpoints").rglob("*.*"))),
     }
@@ -447,12 +448,13 @@ def a_device_that_cannot_be_taken() -> Any:
         patch.object(torch.cuda, "empty_cache", refuse),
     ):
         trial = edge(fresh_store(), gpus=1.0)
-        report = trial.train()
+        found = {**brief(trial.train()), "raised": False}
         try:
             trial.train()
         except RuntimeError as error:
-            return {**brief(report), "raised": str(error) == str(refused)}
-    return brief(report)
+            found["raised"] = str(error) == str(refused)
+    trial.reset(config())
+    return {**found, "next": [report["status"] for report in reports(trial)]}
 
 
 @scenario
@@ -515,8 +517,7 @@ def a_checkpoint() -> Any:
     (path,) = (halves / "checkpoints").rglob("*.*")
     state = torch.load(path, weights_only=True)
     torch.save({**state, "seconds": 1000.0}, path)
-    resumed = edge(halves, every=1)
-    found = reports(resumed)
+    found = reports(edge(halves))  # It goes on from what is there, and writes none of its own.
     one, other = (stored(root).tensors("weights") for root in (whole, halves))
     return {
         "expected": brief(expected),
@@ -596,12 +597,15 @@ def a_checkpoint_that_does_not_fit() -> Any:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     found = []
     for limit in (4096, 60_000):
-        trial = edge(fresh_store(), every=1)
+        storage = fresh_store()
+        trial = edge(storage, every=1)
+        trial.train()
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
         try:
-            found.append(brief(reports(trial)[-1]))
+            failed = brief(reports(trial)[-1])
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        found.append({**failed, "then": edge(storage).train()["notices"]})
     return found
 
 

@@ -13,11 +13,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from small_stages import Workshop, request
 
+from trainables.ray_edge import node_here
 from trainables.stages import evaluate_on_test
 
 SCRIPT = Path(__file__).with_name("ray_edge_scenarios.py")
@@ -224,7 +226,8 @@ def test_a_trial_that_the_machine_fails_goes_on_in_another_process(sealed: dict[
     assert found["reports"] == ["running", *failures, "running", "finished"]
     assert [text.splitlines()[0] for text in found["raised"]] == failures
     assert re.match(
-        r"train of flaky failed on .*, by no fault of its own: OSError", found["notices"][0]
+        rf"train of flaky failed on {os.uname().nodename}, by no fault of its own: OSError",
+        found["notices"][0],
     )
     assert "goes on from epoch 1 of 3" in found["notices"][1]
     assert finished(found["last"])
@@ -238,6 +241,7 @@ def test_a_trial_tells_where_it_failed(sealed: dict[str, Any]) -> None:
         assert len(found["where"]) == count
         assert all("per_row" in text and "raise error" in text for text in found["where"])
         assert found["hosts"]
+        assert found["nodes"] == [""], "there is no Ray"
 
 
 def test_a_configuration_that_fails_is_not_tried_again(sealed: dict[str, Any]) -> None:
@@ -267,6 +271,7 @@ def test_without_room_the_state_stays_for_when_there_is_some(sealed: dict[str, A
 def test_a_device_that_cannot_be_taken_is_told_by_the_first_step(sealed: dict[str, Any]) -> None:
     found = sealed["a_device_that_cannot_be_taken"]
     assert (found["status"], found["done"], found["raised"]) == ("broken", False, True)
+    assert found["next"] == ["running"] * 2 + ["finished"]
     assert found["reason"].startswith("RuntimeError: CUDA error: all CUDA-capable devices are busy")
 
 
@@ -341,11 +346,24 @@ def test_a_checkpoint_that_does_not_fit_says_why(sealed: dict[str, Any]) -> None
         assert found["storage_failed"]
         assert found["reason"].startswith("cannot write checkpoint")
         assert found["reason"].endswith("File too large")
+        assert found["then"] == ["train of ce goes on from epoch 1 of 3"], "the one before is whole"
 
 
 def test_a_gpu_that_torch_does_not_see_is_told_once(sealed: dict[str, Any]) -> None:
     (notice,) = sealed["a_gpu_that_torch_does_not_see"]
-    assert notice.endswith("torch sees no GPU there: trials that ask for one compute on the CPU")
+    place, _, said = notice.partition(": ")
+    assert place == os.uname().nodename
+    assert said == "torch sees no GPU there: trials that ask for one compute on the CPU"
+
+
+@pytest.mark.parametrize(("within", "name"), [(True, "n7"), (False, "")])
+def test_a_process_within_ray_knows_its_node(
+    monkeypatch: pytest.MonkeyPatch, within: bool, name: str
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: within)
+    context = SimpleNamespace(get_node_id=lambda: "n7", node_id="n7")
+    monkeypatch.setattr("ray.get_runtime_context", lambda: context)
+    assert node_here() == name
 
 
 def test_resources_decide_device_and_threads(sealed: dict[str, Any]) -> None:

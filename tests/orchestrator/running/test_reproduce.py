@@ -24,7 +24,7 @@ from orchestrator.tracking import best_trials, study_results
 from orchestrator.tracking.champion import load_champion, promote
 from tests.orchestrator.tiny_sweep import TASK, tiny_sweep
 from trainables.common.errors import InputError
-from trainables.data import PreparedData
+from trainables.data import PreparedData, SplitSpec
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +154,50 @@ def test_a_stage_is_computed_again_with_what_the_trial_had(monkeypatch: pytest.M
     assert asked == [3, (0.5, True), 2, (0.0, False), 2, (0.0, False)]
 
 
+def test_what_is_not_said_of_a_reproduction_is_as_documented(
+    spec: SweepSpec,
+    results: dict[str, StudyResult],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", spec.tracking_uri)
+    roots: list[Path] = []
+    real = reproducing.prepare
+
+    def seen(dataset: str, root: Path, *more: Any, **settings: Any) -> PreparedData:
+        roots.append(root)
+        return real(dataset, root, *more, **settings)
+
+    monkeypatch.setattr(reproducing, "prepare", seen)
+    run_id = results["ce"].run_ids[0]
+    plain = reproduce(run_id, folder=tmp_path / "plain")
+    other = reproduce(run_id, folder=str(tmp_path / "other"), data_root="d", tolerance=0.25)
+    assert (plain.run.trial.run_id, plain.equal, other.equal) == (run_id, True, True)
+    assert (plain.tolerance, other.tolerance) == (1e-6, 0.25)
+    assert roots == [Path("data"), Path("d")]
+
+
+def test_data_of_a_seed_are_prepared_with_the_settings_of_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, settings, asked = "ab" * 32, {"kind": "probabilities"}, list[Any]()
+
+    def prepare(*place: Any, **more: Any) -> Any:
+        asked.append((*place, more["settings"]))
+        return SimpleNamespace(key=key)
+
+    monkeypatch.setattr(reproducing, "prepare", prepare)
+    splits = {"first": {"seed": 3}, "own": {"seed": 4}}
+    origin = {"dataset": "rows", "inputs": settings, "split": splits["first"]}
+    study = SimpleNamespace(fingerprint=key, origin={**origin, "splits": {"7": splits["own"]}})
+    for seed in (7, 8):
+        run: Any = SimpleNamespace(study=study, trial=SimpleNamespace(run_id="r", seed=seed))
+        reproducing._same_data(run, "root", tmp_path)
+    places = ("rows", Path("root")), (tmp_path / "data", settings)
+    first, own = ((*places[0], SplitSpec(**split), *places[1]) for split in splits.values())
+    assert asked == [first, own, first]
+
+
 def test_the_figure_that_differs_most_decides() -> None:
     figures = [Comparison("val_ece", 0.5, 0.5), Comparison("val_nll", 0.5, 0.25)]
     run: Any = None
@@ -195,13 +239,24 @@ def test_other_data_or_a_used_folder_are_refused(
     spec: SweepSpec, results: dict[str, StudyResult], tmp_path: Path
 ) -> None:
     run_id, uri = results["ce"].run_ids[0], spec.tracking_uri
-    with pytest.raises(InputError, match="holds artifacts already"):
-        reproduce(run_id, tracking_uri=uri, folder=Storage.of(spec).folder)
+    used = Storage.of(spec).folder
+    with pytest.raises(InputError) as refused:
+        reproduce(run_id, tracking_uri=uri, folder=used)
+    assert str(refused.value) == f"{used} holds artifacts already; name a fresh folder"
     copy = tmp_path / "changed.db"
     copy.write_bytes(Path(uri.removeprefix("sqlite:///")).read_bytes())
     with closing(sqlite3.connect(copy)) as database, database:
         database.execute("UPDATE tags SET value = 'f00' WHERE key = 'calsweep.fingerprint'")
-    with pytest.raises(InputError, match="computed on data f00, but 'digits' is now"):
+    now = results["ce"].fingerprint[:12]
+    with pytest.raises(InputError) as refused:
+        reproduce(run_id, tracking_uri=f"sqlite:///{copy}", folder=tmp_path / "fresh")
+    assert str(refused.value) == (
+        f"run {run_id}: it was computed on data f00, but 'digits' is now {now}; "
+        "only the same data can reproduce it"
+    )
+    with closing(sqlite3.connect(copy)) as database, database:
+        database.execute("DELETE FROM tags WHERE key = 'calsweep.origin'")
+    with pytest.raises(InputError, match=f"^run {run_id}: it was tracked without what is needed"):
         reproduce(run_id, tracking_uri=f"sqlite:///{copy}", folder=tmp_path / "fresh")
     with pytest.raises(InputError, match="no run 'nope' on"):
         reproduce("nope", tracking_uri=uri, folder=tmp_path / "other")

@@ -87,8 +87,12 @@ def test_a_sweep_goes_on_only_as_what_it_was(
     SweepFolder.of(before).write_spec(before)
     for resume in (True, False):
         if key:
-            with pytest.raises(InputError, match=f"with another `{key}`; give this one"):
+            with pytest.raises(InputError) as caught:
                 run._check_same(now, resume)
+            assert str(caught.value) == (
+                f"sweep 'edges' exists in {tmp_path}/sweeps/edges with another `{key}`; "
+                "give this one another name, or start it with --fresh"
+            )
         else:
             run._check_same(now, resume)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -152,7 +155,10 @@ def test_a_run_and_another_one_that_finds_everything_done(
     assert company.asked == ALONE
     assert "starting Ray\n" in said
     assert "measuring 4 chosen configurations on test data\n" in said
-    assert NOT_THERE in said
+    assert "delivering the last runs to the tracking server\n" in said
+    waiting = len(list(Storage.of(spec).artifacts.rglob("manifest.json")))
+    sent = "the next run in this storage sends them\n"
+    assert f"{NOT_THERE} {spec.mirror}: {waiting}; {sent}" in said
     (begun,) = events_of(spec, SweepStarted)
     assert (begun.sweep, begun.spec) == ("flow", spec.model_dump(mode="json"))
     assert begun.provenance == provenance()
@@ -221,6 +227,52 @@ def test_a_search_that_is_cut_short_is_gone_on_with(
     assert all(result.test for result in whole.results)
     assert len({event.sweep_id for event in events_of(spec, SweepStarted)}) == 1
     assert len(events_of(spec, TrialFinished)) == 4, "none is computed twice"
+
+
+def test_predictions_that_are_gone_are_computed_again(spec: SweepSpec, company: Company) -> None:
+    ran(spec)
+    before, store = events_of(spec, Evaluated), Storage.of(spec).store()
+    gone = before[-1]
+    shutil.rmtree(store.path("evaluate", gone.predictions))
+    outcome, said = ran(spec)
+    assert outcome.status == "finished"
+    assert "measuring 1 chosen configurations on test data\n" in said
+    assert events_of(spec, Evaluated)[len(before) :] == [replace(gone, time=ANY)]
+    assert store.contains("evaluate", gone.predictions)
+
+
+def test_what_is_damaged_before_a_search_goes_on_is_computed_again(
+    spec: SweepSpec, company: Company
+) -> None:
+    company.search = ask_to_stop
+    ran(spec)
+    ended = events_of(spec, TrialFinished)
+    last = next(
+        Storage.of(spec).store().path("calibrate", ended[-1].artifact).glob("*.safetensors")
+    )
+    last.write_bytes(b"x")
+    company.search = search_here
+    assert ran(spec)[0].status == "finished"
+    assert [event.key for event in events_of(spec, TrialFinished)[len(ended) :]] == [ended[-1].key]
+
+
+def test_a_run_takes_what_all_its_parts_do(
+    spec: SweepSpec, company: Company, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    parts = {"check_login": 1.0, "prepare_data": 2.0, "await_delivery": 4.0, "results_of": 8.0}
+
+    def slow(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any) -> Any:
+            now[0] += parts[name]
+            return real(*given)
+
+        return called
+
+    for name in parts:
+        monkeypatch.setattr(run, name, slow(name, getattr(run, name)))
+    assert ran(spec)[0].seconds == 15.0
 
 
 def test_a_sweep_that_runs_is_not_run_a_second_time(spec: SweepSpec, company: Company) -> None:
@@ -391,12 +443,22 @@ def test_where_a_sweep_cannot_run_no_trial_begins(
     assert not any("search" in asked for asked in company.asked)
 
 
-def test_what_is_refused_leaves_no_sweep(spec: SweepSpec, company: Company, tmp_path: Path) -> None:
+def test_what_is_refused_leaves_no_sweep(
+    spec: SweepSpec, company: Company, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(uri: str) -> None:
+        raise InputError(f"another password at {uri}")
+
     with pytest.raises(InputError, match="--address 'ray://' names no host"):
         ran(spec, address="ray://")
     with pytest.raises(InputError, match="no sweep 'flow'"):
         ran(spec, resume=True)
     assert not SweepFolder.of(spec).path.exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "check_login", refuse)
+        with pytest.raises(InputError, match=f"^another password at {SERVER}$"):
+            ran(spec)
+    assert not Path(spec.storage).exists()
     (tmp_path / "l.npz").unlink()
     with pytest.raises(InputError, match=r"tasks\[0\] \(l\): .*l\.npz"):
         ran(spec)
