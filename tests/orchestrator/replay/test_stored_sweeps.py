@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -425,6 +427,29 @@ def test_a_table_has_every_metric_of_any_sweep(outcome: ReplayOutcome, tmp_path:
 def test_searches_are_given_out_five_at_a_time() -> None:
     assert _chunks(12) == [range(5), range(5, 10), range(10, 12)]
     assert _chunks(5) == [range(5)]
+
+
+@pytest.mark.parametrize("processes", [3, None])
+def test_many_searches_are_shared_by_processes_and_come_to_the_same(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, processes: int | None
+) -> None:
+    made: list[Any] = []
+
+    def pool(count: int, context: Any, *start: Any) -> ThreadPoolExecutor:
+        made.append((count, context.get_start_method(), *start))
+        return ThreadPoolExecutor(1)
+
+    monkeypatch.setattr("orchestrator.replay.run.ProcessPoolExecutor", pool)
+    strategies: dict[str, dict[str, Any]] = {"as run": {}, "few": {"trials": 2}}
+    settings = ReplaySettings(searches=6, resample=False, strategies=strategies)
+    expected = replay(storage, settings, ["two"], processes=processes).judged
+    monkeypatch.setattr("orchestrator.replay.run.ALONE", 12)
+    replay(storage, settings, ["two"], processes=processes)
+    assert made == []
+    monkeypatch.setattr("orchestrator.replay.run.ALONE", 11)
+    assert replay(storage, settings, ["two"], processes=processes).judged == expected
+    count = processes or len(os.sched_getaffinity(0))
+    assert made == [(count, "spawn", torch.set_num_threads, (1,))]
 
 
 def test_tables_and_plot_hold_every_figure(outcome: ReplayOutcome, tmp_path: Path) -> None:

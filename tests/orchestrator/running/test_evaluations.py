@@ -66,7 +66,7 @@ class OneNode:
     def get(self, task: int) -> Any:
         if self.errors:
             error = self.errors.pop(0)
-            error.calsweep_node = "bad"  # type: ignore[attr-defined]
+            error.calsweep_node = getattr(error, "calsweep_node", "bad")  # type: ignore[attr-defined]
             wrapped = type(error)(f"worker's traceback: {error}")
             wrapped.cause = error  # type: ignore[attr-defined]
             raise wrapped
@@ -182,6 +182,21 @@ def test_what_a_process_leaves_is_measured_by_the_next_one(
     monkeypatch.setattr(ray, "get", lambda task: real(task)[:3])
     assert measured(ray, tmp_path, 1.0, recipes=recipes) == (recipes, {})
     assert ray.sizes == [8, 5, 2]
+
+
+def test_what_is_left_avoids_every_node_that_has_failed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = OSError(5, "Input/output error")
+    other.calsweep_node = "0"  # type: ignore[attr-defined]
+    ray = OneNode(LAUNCH, InputError("suite is damaged"), other, others=2)
+    real = ray.get
+    monkeypatch.setattr(ray, "get", lambda task: real(task)[:1])
+    found, lost = measured(ray, tmp_path, 1.0, recipes=list("abcd"))
+    assert (found, list(lost)) == (list("bcd"), ["a"])
+    assert ray.sizes == [4, 1, 3, 1, 2, 1]
+    once, twice = ({"ray.io/node-id": f"!in({nodes})"} for nodes in ("bad", "0,bad"))
+    assert ray.where == [{}, once, once, twice, twice, twice]
 
 
 @pytest.mark.parametrize(

@@ -339,6 +339,13 @@ def test_all_is_told_of_what_is_measured(
         seen.append(given[-2:])
         return measure(*given)
 
+    titles, draw = [], evaluate.reliability_diagram
+
+    def drawing(curve: Any, title: str) -> Any:
+        titles.append(title)
+        return draw(curve, title=title)
+
+    monkeypatch.setattr(evaluate, "reliability_diagram", drawing)
     monkeypatch.setattr(evaluate, "trial_device", where)
     monkeypatch.setattr(evaluate, "evaluate_on_test", seeing)
     real = run.pending_evaluations
@@ -356,6 +363,7 @@ def test_all_is_told_of_what_is_measured(
     assert (len(seen), set(devices)) == (4 + 2, {place})
     assert len({id(last) for last in passes if last is not None}) == 2, "one a process"
     assert None not in passes
+    assert sorted(titles) == ["given on l"] * 2 + ["ts on l"] * 2
     folder, store = SweepFolder.of(spec), Storage.of(spec).store()
     trials = {trial.key: trial for trial in events_of(spec, TrialStarted)}
     keys = {event.key: event.artifact for event in events_of(spec, TrialFinished)}

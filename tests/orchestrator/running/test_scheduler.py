@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from ray.tune import PlacementGroupFactory
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
@@ -33,7 +34,7 @@ from tests.orchestrator.databases import place_database
 from trainables.common.errors import InputError, StorageError
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.stages import StageRequest
-from trainables.store.artifacts import Artifact
+from trainables.store.artifacts import Artifact, ArtifactStore
 
 STOP, CONTINUE = TrialScheduler.STOP, TrialScheduler.CONTINUE
 TASK = "digits/convnet/digits"
@@ -313,11 +314,13 @@ def test_what_one_pass_has_stored_needs_no_trial_of_its_own(
     data: dict[str, PreparedData], pages: Pages
 ) -> None:
     stored: dict[str, Artifact] = {}
+    changes: list[None] = []
     spec = make_spec("ce+macal")
     state = SweepState(make_plan(spec), "sweep", data, pages.append)
     searcher = SweepSearcher(
         state,
         pages,  # type: ignore[arg-type]
+        changed=lambda: changes.append(None),
         find=lambda stage, key: stored.get(key),
     )
     number = 0
@@ -331,7 +334,9 @@ def test_what_one_pass_has_stored_needs_no_trial_of_its_own(
         stored[key] = Artifact("refine", key, Path(), record)
     assert len(stored) > 1
     searcher.on_trial_complete(str(number), flat())
+    changes.clear()
     following = searcher.suggest("next")
+    assert len(changes) == len(stored)
     assert following == Searcher.FINISHED or following["study"] != config["study"]
     taken = [event for event in pages.events if getattr(event, "artifact", "") in stored]
     assert [(event.reused, event.seconds, event.metrics["val_ece"]) for event in taken] == [
@@ -340,6 +345,26 @@ def test_what_one_pass_has_stored_needs_no_trial_of_its_own(
     for end in taken:
         told = [e for e in pages.events if e.event == "epoch" and e.key == end.key]
         assert [(e.step, e.metrics["val_ece"]) for e in told] == [(1, 1.0), (2, 0.5)]
+
+
+def test_what_was_stored_for_another_objective_is_scored_by_this_one(
+    data: dict[str, PreparedData], pages: Pages, tmp_path: Path
+) -> None:
+    store, scored = ArtifactStore(tmp_path), flat(**{"metrics/val_brier": 0.75})
+    state = SweepState(
+        make_plan(make_spec("ce+macal", objective="brier")), "sweep", data, pages.append
+    )
+    searcher = SweepSearcher(state, pages, find=store.find)  # type: ignore[arg-type]
+    searcher.suggest("train")
+    searcher.on_trial_complete("train", scored)
+    request = StageRequest(**searcher.suggest("refine")["together"][0])
+    rows = {"logits": torch.zeros(4, 2), "labels": torch.zeros(4, dtype=torch.long)}
+    record = {"metrics": {"val_ece": 0.5, "val_acc": 0.5}, "history": []}
+    store.write("refine", request.key(), {"validation": rows}, record)
+    searcher.on_trial_complete("refine", scored)
+    searcher.suggest("next")
+    (end,) = (e for e in pages.events if getattr(e, "artifact", "") == request.key())
+    assert end.metrics == {**record["metrics"], "val_brier": 0.5}
 
 
 def test_what_is_stored_is_taken_over_without_holding_up_what_runs(
@@ -363,6 +388,9 @@ def test_what_is_stored_is_taken_over_without_holding_up_what_runs(
     assert len(ends(pages)) == before + 2  # More than half a second is gone.
     assert searcher.suggest("5") is None
     assert len(ends(pages)) == before + 4
+    for number in "1234":
+        searcher.on_trial_complete(number, flat())
+    assert searcher.suggest("5") == Searcher.FINISHED  # Nothing runs that could be held up.
 
 
 def test_the_study_waits_and_ends(searcher: SweepSearcher, pages: Pages) -> None:
@@ -555,6 +583,21 @@ def test_a_trial_alone_on_a_gpu_makes_room_where_it_ends_at_once(
     assert sharing.suggest("later") is None
     sharing.on_trial_complete("again", None if error else flat(), error)
     assert sharing.suggest("later")["number"] == 1
+
+
+def test_each_stage_has_a_share_of_its_own(data: dict[str, PreparedData], pages: Pages) -> None:
+    plan = make_plan(make_spec("ce+macal", resources="{train: {gpu: 1}, refine: {gpu: 0.25}}"))
+    state = SweepState(plan, "sweep", data, pages.append)
+    told: list[str] = []
+    searcher = SweepSearcher(state, pages, notice=told.append)  # type: ignore[arg-type]
+    assert searcher.suggest("train")["gpus"] == 1
+    searcher.on_trial_complete("train", flat())
+    assert searcher.suggest("refine")["gpus"] == 0.25
+    searcher.on_trial_complete("refine", flat(**OUT_OF_MEMORY))
+    assert searcher.suggest("again")["gpus"] == 1.0
+    assert [line.partition(": ")[2][:36] for line in told] == [
+        "trial 0 ran out of memory on 0.25 of"
+    ]
 
 
 @pytest.mark.parametrize("gpu", [0, 1])

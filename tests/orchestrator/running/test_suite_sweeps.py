@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from orchestrator import run_sweep
 from orchestrator.cli import main
+from orchestrator.running import evaluate
 from orchestrator.running.data import prepare_data, preview_data
 from orchestrator.storage.journal import read_events
 from orchestrator.storage.ledger import read_ledger
@@ -132,19 +135,31 @@ def test_list_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @one_process()
-def test_a_sweep_measures_suites_and_takes_further_ones(tmp_path: Path) -> None:
-    first, second = (write_noise(tmp_path / f"{name}.npz", seed) for seed, name in enumerate("ab"))
+def test_a_sweep_measures_suites_and_takes_further_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, measure, places = torch.device("cpu", 0), evaluate.evaluate_suite, []
+
+    def seeing(*given: Any) -> Any:
+        places.append(given[-1])
+        return measure(*given)
+
+    monkeypatch.setattr(evaluate, "trial_device", lambda *asked: place)
+    monkeypatch.setattr(evaluate, "evaluate_suite", seeing)
+    paths = (tmp_path / f"{name}.npz" for name in ("ab", "a"))
+    first, second = (write_noise(path, seed) for seed, path in enumerate(paths))
     outcome = run_sweep(make_spec(tmp_path, first))
     (before,) = outcome.results
-    names = {"ood-a/auroc", "ood-a/fpr95"}
+    assert places == [place]
+    names = {"ood-ab/auroc", "ood-ab/fpr95"}
     assert {name for name in before.test[0] if "/" in name} == names
 
     again = run_sweep(make_spec(tmp_path, first, second))
     (result,) = again.results
-    extra = {"ood-b/auroc", "ood-b/fpr95", "ood/auroc", "ood/fpr95"}
+    extra = {"ood-a/auroc", "ood-a/fpr95", "ood/auroc", "ood/fpr95"}
     assert {name for name in result.test[0] if "/" in name} == names | extra
     assert before.test[0].items() <= result.test[0].items()
-    mean = (result.test[0]["ood-a/auroc"] + result.test[0]["ood-b/auroc"]) / 2
+    mean = (result.test[0]["ood-ab/auroc"] + result.test[0]["ood-a/auroc"]) / 2
     assert result.test[0]["ood/auroc"] == pytest.approx(mean)
     assert trained(again.journal) == 1
 

@@ -76,7 +76,7 @@ def test_tune_is_given_what_the_sweep_file_says(
     assert trainable is StageTrainable
     assert parameters == {
         "storage": str(store.root),
-        "report_seconds": 0.0 if scheduler == "asha" else edge.REPORT_SECONDS,
+        "report_seconds": 0.0 if scheduler == "asha" else 2.0,
         "checkpoint_every": 11,
     }
     assert wanted({"cpus": 2, "gpus": 0.5}).bundles == [{"CPU": 2.0, "GPU": 0.5}]
@@ -97,6 +97,8 @@ def test_tune_is_given_what_the_sweep_file_says(
     ]
     assert (run.name, run.storage_path) == ("tune", str(SweepFolder.of(spec).path))
     assert run.failure_config.max_failures == 7
+    kept = run.checkpoint_config
+    assert (kept.checkpoint_frequency, kept.checkpoint_at_end, run.verbose) == (0, False, 0)
     # What Tune counts of a trial that it gives up is what the searcher asks for.
     settings.scheduler.on_trial_error(
         None, SimpleNamespace(trial_id="0", run_metadata=SimpleNamespace(num_failures=7))
@@ -140,9 +142,9 @@ def test_as_many_trials_are_given_out_as_fit_and_twice_as_many_on_a_cluster(
         factor = 2 if growing and not fixed else 1
         assert limit() == factor * fitting
         ray.there = {name: 2 * count for name, count in ray.there.items()}
-        now[0] += edge.LIMIT_SECONDS / 2
+        now[0] += 0.5
         assert limit() == factor * fitting  # To ask takes time.
-        now[0] += edge.LIMIT_SECONDS
+        now[0] += 1.0
         grown = 2 * factor if growing and not fixed else factor
         assert [limit(), limit()] == [grown * fitting] * 2
         assert ray.asked == (0 if fixed else 2 if growing else 1)

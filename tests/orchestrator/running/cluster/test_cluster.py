@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -10,7 +11,7 @@ from contextlib import nullcontext
 import pytest
 from ray.exceptions import AuthenticationError
 
-from orchestrator.running.cluster.local import ENVIRONMENT, join_cluster, token_fault
+from orchestrator.running.cluster.local import join_cluster, short_reason, token_fault
 from trainables.common.errors import InputError
 
 
@@ -29,6 +30,18 @@ def test_a_token_is_its_owners_alone(token):
     assert token_fault() == ""
     token.chmod(0o644)
     assert token_fault() == f"others may read the token in {token}: chmod 600 {token}"
+    token.unlink()
+    assert token_fault() == ""
+
+
+def test_a_token_lies_where_ray_looks_for_it(token, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ray").mkdir()
+    usual = token.rename(tmp_path / ".ray" / "auth_token")
+    usual.chmod(0o604)
+    for where, fault in (("", True), (str(token), False)):
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", where)
+        assert token_fault().endswith(f"chmod 600 {usual}") == fault
 
 
 def test_a_cluster_is_not_joined_with_a_token_that_others_can_read(token, monkeypatch):
@@ -47,6 +60,9 @@ def test_a_token_of_the_environment_is_in_no_file(token, monkeypatch):
     with join_cluster("auto"):
         assert joined == ["auto"]
     assert joined == ["auto", "left"]
+    with pytest.raises(KeyboardInterrupt), join_cluster("auto"):
+        raise KeyboardInterrupt
+    assert joined == ["auto", "left"] * 2
 
 
 RAY = """
@@ -56,10 +72,30 @@ def shutdown(): asked.append("left")
 """
 
 
+SETTINGS = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_MAX_PENDING_TRIALS_PG": "1024",
+    "RAY_worker_niceness": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "86400",
+}
+LOOPBACK = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+}
+
+
 @pytest.mark.parametrize("imported", [True, False])
 def test_on_one_machine_ray_listens_on_the_loopback_if_it_is_told_in_time(
     tmp_path, monkeypatch, imported
 ):
+    loggers = ("ray.tune", "ray.tune.execution.experiment_state")
+    for name in loggers:
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.INFO)
     environ = {"RAY_worker_niceness": "5"}  # What somebody has set stays.
     monkeypatch.setattr(os, "environ", environ)
     (tmp_path / "ray.py").write_text(RAY)
@@ -70,13 +106,17 @@ def test_on_one_machine_ray_listens_on_the_loopback_if_it_is_told_in_time(
     with join_cluster(None) as ray:
         (options,) = ray.asked
     assert ray.asked[1:] == ["left"]
-    assert (options["address"], options["include_dashboard"]) == ("local", False)
-    assert {name: environ[name] for name in ENVIRONMENT} == {
-        **ENVIRONMENT,
-        "RAY_worker_niceness": "5",
+    assert options == {
+        "address": "local",
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "configure_logging": False,
     }
-    assert (environ.get("RAY_AUTH_MODE") == "token") == (not imported)
+    told = {name: value for name, value in environ.items() if name != "RAY_AUTH_TOKEN"}
+    assert told == {**SETTINGS, "RAY_worker_niceness": "5", **({} if imported else LOOPBACK)}
     assert (len(environ.get("RAY_AUTH_TOKEN", "")) == 64) == (not imported)
+    assert [logging.getLogger(name).level for name in loggers] == [logging.ERROR, logging.CRITICAL]
 
 
 SLOW = "The current node timed out during startup. This could happen because\n..."
@@ -119,6 +159,19 @@ def test_a_signal_that_comes_while_ray_starts_is_an_interruption(monkeypatch):
     monkeypatch.setattr("ray.init", lambda **options: sys.exit(15))  # So Ray answers it.
     with pytest.raises(KeyboardInterrupt), join_cluster(None):
         pass
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError("a\n  b\tc"), "a b c"),
+        (TimeoutError(), "TimeoutError"),
+        (OSError("x" * 200), "x" * 200),
+        (OSError("x" * 201), "x" * 200 + " ..."),
+    ],
+)
+def test_what_ray_says_is_told_on_one_short_line(error, reason):
+    assert short_reason(error) == reason
 
 
 def test_a_cluster_without_a_token_is_named(monkeypatch, caplog):

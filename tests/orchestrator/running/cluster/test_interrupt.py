@@ -57,9 +57,12 @@ def test_tune_is_asked_to_end_and_the_interruption_told_afterwards(number: signa
         tune = Tune()
         signal.raise_signal(number)
         ended.append(tune.asked.is_set())
+        left.append(signal.getitimer(signal.ITIMER_REAL)[0])
 
+    left: list[float] = []
     assert interrupted(search)
     assert ended == [True]
+    assert 0 < left[0] <= 3
     assert signal.alarm(0) == 0, "what comes after Tune would be cut short"
 
 

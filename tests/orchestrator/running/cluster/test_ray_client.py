@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +42,8 @@ class Head:
 
 def remote(**options: Any) -> Callable[[Any], Any]:
     """Return what makes a class's methods be called by ``.remote``, at once."""
+
+    assert options == {"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}}
 
     def wrap(_: Any) -> Any:
         def make(*arguments: Any) -> Any:
@@ -101,6 +106,47 @@ def test_an_interruption_is_passed_on_and_its_end_awaited(
 
     monkeypatch.setattr(remote_module.time, "sleep", sleep)
     assert main(["run", sweep(tmp_path), "--address", AWAY]) == 130
+
+
+class Process:
+    """Stands in for a command that says its last words while it is asked whether it has ended."""
+
+    def __init__(self, words: list[str], **options: Any) -> None:
+        self.words, self.options = words, options
+        self.signals: list[int] = []
+
+    def poll(self) -> int:
+        self.options["stdout"].write("last words\n")
+        self.options["stdout"].flush()
+        return 3
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+def test_all_that_a_command_says_comes_back_and_it_is_stopped_by_a_signal_that_ray_lets_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Process] = []
+
+    def start(words: list[str], **options: Any) -> Process:
+        made.append(Process(words, **options))
+        return made[-1]
+
+    processes = SimpleNamespace(Popen=start, STDOUT=subprocess.STDOUT)
+    monkeypatch.setattr(remote_module, "subprocess", processes)
+    context = SimpleNamespace(gcs_address="10.0.0.1:6379")
+    monkeypatch.setattr("ray.get_runtime_context", lambda: context)
+    command = RemoteCommand(["run", "sweep.yaml"], {"sweep.yaml": "name: fär\n"})
+    (process,) = made
+    asked = ["-m", "orchestrator", "run", "sweep.yaml", "--address", "10.0.0.1:6379"]
+    assert process.words == [sys.executable, *asked]
+    assert process.options["stderr"] == subprocess.STDOUT
+    assert (process.options["cwd"] / "sweep.yaml").read_bytes() == "name: fär\n".encode()
+    assert command.follow(0) == (b"last words\n", 3)
+    command.stop()
+    assert process.signals == [signal.SIGTERM]
+    process.options["stdout"].close()
 
 
 def test_the_command_runs_beside_its_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +74,7 @@ def test_the_sweep_file_travels_with_the_job(
     assert job["files"] == {"sweep.yaml": Path(path).read_text()}
     assert job["entrypoint"] == "calsweep run sweep.yaml --address auto"
     assert (job["entrypoint_num_cpus"], job["metadata"]) == (0, {"sweep": "night"})
-    assert job["submission_id"].startswith("calsweep-night-")
+    assert re.fullmatch(r"calsweep-night-\d{8}-\d{6}", job["submission_id"])
     assert job["submission_id"] in capsys.readouterr().out
 
 
@@ -87,7 +89,9 @@ def test_its_output_is_followed_to_its_end(
 ) -> None:
     monkeypatch.setattr(Client, "ends", ends)
     assert main(["submit", sweep(tmp_path), "--wait"]) == code
-    assert capsys.readouterr().out.endswith("".join(LINES))
+    out = capsys.readouterr().out
+    assert out.endswith("".join(LINES))
+    assert [out.count(line) for line in LINES] == [1] * len(LINES)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +137,19 @@ def test_an_address_of_a_cluster_holds_no_login(address: str, fine: bool) -> Non
         assert "secret" not in str(caught.value)
 
 
+def test_an_address_is_named_by_the_option_that_gave_it() -> None:
+    with pytest.raises(InputError, match=r"^--job-server 'ray://' names no host"):
+        check_cluster("ray://", "--job-server")
+    with pytest.raises(InputError, match=r"^--job-server .* holds a login or a query; "):
+        check_cluster("ray://me:secret@head:1", "--job-server")
+
+
+def test_jobs_need_their_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray.job_submission", None)
+    with pytest.raises(InputError, match=r"^Ray jobs need `pip install 'calsweep\[cluster\]'`: "):
+        job_client("http://127.0.0.1:8265")
+
+
 def test_a_sweep_file_that_holds_a_login_stays_here(tmp_path: Path) -> None:
     for login, fine in (("", True), ("me:secret@", False)):
         path = Path(sweep(tmp_path, "~/storage", f"http://{login}127.0.0.1:5000"))
@@ -151,7 +168,13 @@ def test_no_cluster_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("No available agent\nto submit job"), AuthenticationError("Forbidden")]
+    "error",
+    [
+        RuntimeError("No available agent\nto submit job"),
+        AuthenticationError("Forbidden"),
+        ConnectionError("Nobody is there"),
+        ValueError("No such scheme"),
+    ],
 )
 def test_what_a_cluster_refuses_is_one_line(
     client: type[Client],
