@@ -25,7 +25,7 @@ from orchestrator.replay.run import _chunks, _searches
 from orchestrator.replay.settings import changed
 from orchestrator.replay.simulate import Table, repeat, simulate
 from orchestrator.search.state import SweepState
-from orchestrator.storage.events import Epoch, Evaluated, SweepStarted, TrialFinished
+from orchestrator.storage.events import Epoch, Evaluated, SweepEnded, SweepStarted, TrialFinished
 from orchestrator.storage.journal import Journal, iterate_events
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
@@ -204,7 +204,9 @@ def test_what_is_gone_cannot_be_replayed(storage: Storage, tmp_path: Path) -> No
         read_sweeps(copy, ["one"], test=False)
 
 
-def test_trials_that_were_pruned_are_left_out(storage: Storage, tmp_path: Path) -> None:
+def test_trials_that_were_pruned_are_left_out_of_a_sweep_that_failed(
+    storage: Storage, tmp_path: Path
+) -> None:
     copy = Storage(shutil.copytree(storage.folder, tmp_path / "copy"))
     file = copy.sweep("one").journal
     study = read_ledger(file).studies[STUDY]
@@ -213,7 +215,11 @@ def test_trials_that_were_pruned_are_left_out(storage: Storage, tmp_path: Path) 
     (end,) = (event for event in events if event.key == pruned)
     with Journal(file) as journal:
         journal.append(replace(end, status="pruned", artifact=None))
+        journal.append(Epoch(key="of no trial", step=1, metrics={}))
+        journal.append(SweepEnded(status="failed"))
     (sweep,) = read_sweeps(copy, ["one"])
+    (before,) = read_sweeps(storage, ["one"], test=False)
+    assert len(list(sweep.epochs())) == len(list(before.epochs()))
     left = sweep.studies[0].trials
     assert [found.trial.key for found in left] == [
         trial.key for trial in study.searched if trial.key != pruned

@@ -177,6 +177,20 @@ def test_what_is_not_said_of_a_reproduction_is_as_documented(
     assert roots == [Path("data"), Path("d")]
 
 
+def test_what_was_never_measured_on_test_data_is_not_measured_now(
+    spec: SweepSpec, results: dict[str, StudyResult], tmp_path: Path
+) -> None:
+    copy = tmp_path / "searched.db"
+    copy.write_bytes(Path(spec.tracking_uri.removeprefix("sqlite:///")).read_bytes())
+    with closing(sqlite3.connect(copy)) as database, database:
+        database.execute("DELETE FROM latest_metrics WHERE key LIKE 'test_%'")
+    run_id, again = results["ce"].run_ids[0], tmp_path / "again"
+    found = reproduce(run_id, tracking_uri=f"sqlite:///{copy}", folder=again)
+    assert found.equal
+    assert {figure.metric[:4] for figure in found.figures} == {"val_"}
+    assert [path.name for path in (again / "artifacts").iterdir() if path.is_dir()] == ["train"]
+
+
 def test_data_of_a_seed_are_prepared_with_the_settings_of_the_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +144,7 @@ def test_an_address_is_named_by_the_option_that_gave_it() -> None:
 
 
 def test_jobs_need_their_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray.job_submission", None)
+    monkeypatch.delattr(job_submission, "JobSubmissionClient")
     with pytest.raises(InputError, match=r"^Ray jobs need `pip install 'calsweep\[cluster\]'`: "):
         job_client("http://127.0.0.1:8265")
 
