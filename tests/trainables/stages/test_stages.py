@@ -879,6 +879,10 @@ def test_an_objective_beyond_the_report_is_told_every_epoch_and_of_stored_outcom
     for one, other in figures:
         assert other.keys() - one.keys() == {f"val_{name}"}
     stored = plain.finish(figures[-1][0])
+    # What is told of more rows than are stored, such as all pixels, stays as it was told.
+    told = {"val_nll": 7.0}
+    assert with_objective(told, "val_nll", stored) == told
+    assert with_objective(told, "train_loss", stored) == told
     assert with_objective(stored.record["metrics"], f"val_{name}", stored) == pytest.approx(
         figures[-1][1]
     )
