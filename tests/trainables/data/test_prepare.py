@@ -243,6 +243,8 @@ def test_open_names_what_is_wrong(tmp_path: Path):
     (found.directory / "search" / "train_labels.npy").touch()
     with pytest.raises(InputError, match=r"train_labels\.npy has 0 bytes, expected are \d+ bytes"):
         PreparedData.open(found.directory)
+    with pytest.raises(InputError, match=r"train_labels\.npy cannot be read: No data left"):
+        found.search()
 
 
 def test_rows_of_another_form_or_number_are_noticed_where_sizes_do_not_tell(tmp_path: Path):

@@ -513,13 +513,14 @@ def test_vectors_are_read_from_a_text_file(write: Write, tmp_path: Path) -> None
         (("cats",), "line 1: needed is a word and its vector"),
         (("cows 1 2 3",), "has a vector of none of the"),
         ((), "has a vector of none of the"),
+        (("cats 1 2 3", "d\xf6gs 1 2 3"), "cannot be read: 'utf-8' codec can't decode"),
     ],
 )
 def test_bad_vectors_are_named_in_one_line(
     write: Write, tmp_path: Path, lines: tuple[str, ...], text: str
 ) -> None:
     path = tmp_path / "glove.txt"
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="latin-1")
     with pytest.raises(InputError, match=text) as caught:
         prepared(write(train=rows(40)), tmp_path, embeddings=str(path))
     assert str(path) in str(caught.value)
