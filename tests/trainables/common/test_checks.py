@@ -74,6 +74,7 @@ class Declared(CheckedFields):
     mode: str = choice(default="a", choices=("a", "b"))
     on: bool = flag(default=False)
     rows: int | None = count(default=None, kw_only=True)
+    kind: str = choice(default="x", choices=("x", "y"), kw_only=True)
 
 
 class Further(Declared):
@@ -91,7 +92,13 @@ class WithoutFields(OwnConstructor):
 
 def test_fields_are_arguments_with_defaults_and_are_kept_as_checked() -> None:
     found = Declared(0, 3.0, "b", True, rows=4)
-    assert vars(found) == {"share": 0.0, "size": 3, "mode": "b", "on": True, "rows": 4}
+    assert vars(found) == {
+        **{"share": 0.0, "size": 3, "mode": "b", "on": True},
+        **{"rows": 4, "kind": "x"},
+    }
+    for further in (4, "y"):
+        with pytest.raises(TypeError, match="positional arguments"):
+            Declared(0, 3.0, "b", True, further)  # type: ignore[misc]
     assert (type(found.share), type(found.size)) == (float, int)
     assert vars(Declared(0.5)) == {**vars(found), "share": 0.5, "size": 2, "mode": "a"} | {
         "on": False,

@@ -48,6 +48,16 @@ def test_every_module_is_an_entry(kinds: Registry[Any]) -> None:
         kinds.register("alpha")(object)
 
 
+def test_three_near_names_are_told_at_most(kinds: Registry[Any]) -> None:
+    for letter in "bcde":
+        kinds.register(f"beta_{letter}")(object)
+    with pytest.raises(InputError) as caught:
+        kinds.get("beta_x")
+    near = str(caught.value).removeprefix("unknown kind 'beta_x'; there are: ").split(", ")
+    assert len(set(near)) == 3
+    assert {name[:-1] for name in near} == {"beta_"}
+
+
 @pytest.mark.parametrize("first", ["names", "get", "build", "parameter_names"])
 def test_entries_are_found_whatever_is_asked_first(kinds: Registry[Any], first: str) -> None:
     assert getattr(kinds, first)(*([] if first == "names" else ["alpha"])) is not None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -73,6 +76,17 @@ def test_what_is_kept_is_short_and_says_where(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(faults, "LENGTH", 99)
     assert where_raised(caught.value) == text[-99:]
     assert reason_of(caught.value) == "OSError: no answer from word-pass-?"
+
+
+def test_where_an_error_was_raised_is_told_in_four_thousand_characters() -> None:
+    code, names = "def fall(deeper):\n    deeper.pop()(deeper)", dict[str, Any]()
+    calls: list[Callable[[Any], None]] = []
+    for number in range(25):
+        exec(compile(code, f"{'folder/' * 60}{number}.py", "exec"), names)
+        calls.append(names["fall"])
+    with pytest.raises(IndexError) as caught:
+        calls[0](calls)
+    assert len(where_raised(caught.value)) == 4000
 
 
 def test_an_index_out_of_range_on_a_device_comes_again_everywhere() -> None:

@@ -260,6 +260,7 @@ def test_a_long_list_of_networks_is_cut(count: int, more: str) -> None:
 
 
 def test_unknown_name_lists_near_names() -> None:
+    assert str(unknown_model("net9", ["net1", "other", "net2", "net3", "net4"])).count("net") == 4
     with pytest.raises(InputError, match=r"unknown model 'resnet-50'.*resnet50"):
         build_model("resnet-50", 10, ImageShape(3, 32))
     with pytest.raises(InputError, match=r"there are: convnet, .*timm:NAME, torchvision:NAME"):
