@@ -355,7 +355,7 @@ def test_what_is_wrong_in_either_part_is_told_of_every_format(
             assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("ending", [".npz", ".p", ".h5"])
+@pytest.mark.parametrize("ending", [".npz", ".p", ".h5", ".hdf5"])
 def test_a_file_of_two_parts_is_fitted_on_one_and_tested_on_the_other(
     ending: str, tmp_path: Path
 ) -> None:
