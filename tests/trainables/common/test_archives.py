@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import tokenize
 import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -152,6 +154,27 @@ def test_few_bytes_that_unpack_to_more_than_there_is_memory(tmp_path: Path, monk
 def test_what_numpy_never_writes(tmp_path: Path, packing: int) -> None:
     write(tmp_path / "own.npz", {f"{key}.npy": npy(a) for key, a in DATA.items()}, packing)
     assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), "packed by")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(OSError, ValueError, EOFError, MemoryError, RuntimeError, zlib.error, zipfile.BadZipFile),
+        *(OverflowError, IndexError, SyntaxError, TypeError, tokenize.TokenError),
+    ],
+)
+def test_whatever_numpy_raises_of_a_member_becomes_a_line(
+    tmp_path: Path, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise kind("no\nway")
+
+    path = tmp_path / "own.npz"
+    np.savez(path, **DATA)
+    monkeypatch.setattr(np, "load", refuse)
+    with pytest.raises(InputError) as caught:
+        ArrayArchive(path).read("y_test")
+    assert str(caught.value) == f"{path}: key 'y_test' cannot be read: no way"
 
 
 def test_a_member_that_needs_a_password(tmp_path: Path) -> None:
