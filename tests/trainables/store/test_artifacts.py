@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from trainables.common.errors import InputError
+from trainables.common.files import damage
 from trainables.store import artifacts
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
@@ -161,10 +162,12 @@ def test_damage_is_noticed_logged_removed_and_repaired(
 ) -> None:
     directory = put(store).directory
     DAMAGE[kind](directory)
+    why = damage(directory, ["record.json"])
+    assert why
     with caplog.at_level(logging.WARNING):
         assert store.find("train", KEY) is None
-    assert str(directory) in caplog.text
-    assert "damaged" in caplog.text
+    told = f"artifact {directory} is damaged ({why}): it counts as missing"
+    assert [record.getMessage() for record in caplog.records] == [told]
     assert not directory.exists()
     assert not store.contains("train", KEY)
     put(store)
