@@ -1,6 +1,7 @@
 """Checks of constructor arguments, with messages that name argument, value and what is allowed."""
 
 import math
+import sys
 from collections.abc import Sequence
 from numbers import Real
 from typing import TypeVar
@@ -30,7 +31,8 @@ def check_number(
         raise ValueError(f"{name}={value!r} is not a number in {allowed}")
     above = value > low if left == "(" else value >= low
     below = value < high if right == ")" else value <= high
-    if not (above and below):
+    # Whole numbers may be finite and still more than a float can be.
+    if not (above and below and abs(value) <= sys.float_info.max):
         raise ValueError(f"{name}={value!r} is outside {allowed}")
     return float(value)
 

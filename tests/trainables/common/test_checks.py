@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,15 @@ def test_a_number_lies_between_its_limits(
 def test_what_is_no_number_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"is not a number in \[0, inf\)"):
         check_number("x", value, 0)
+
+
+def test_a_number_that_no_float_can_hold_is_refused() -> None:
+    assert check_number("x", sys.float_info.max, 0) == sys.float_info.max
+    for value in (10**309, -(10**309)):
+        with pytest.raises(ValueError, match=r"^x=-?10+ is outside \(-inf, inf\)$"):
+            check_number("x", value, -math.inf)
+        with pytest.raises(ValueError, match="is outside"):
+            check_count("x", value)
 
 
 def test_numbers_become_floats_and_counts_whole_numbers() -> None:
