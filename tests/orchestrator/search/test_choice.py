@@ -60,7 +60,8 @@ def test_the_rule_is_written_down_in_plain_values() -> None:
         ("epoch", TASK.resolved_protocol.keep),
         ("tie", "earlier trial"),
     ]
-    asked = replace(rule(), accuracy_errors=1.0, keep_default=True).plain()
+    search = SearchModel(objective="nll", accuracy_errors=1.0, keep_default=True)
+    asked = ChoiceRule.of(search, TASK).plain()
     assert list(asked.items())[4:] == [("accuracy_errors", 1.0), ("keep_default", True)]
 
 
@@ -69,6 +70,7 @@ def test_accuracy_may_also_fall_by_standard_errors_of_the_paired_difference() ->
     metrics = {"val_nll": 0.4, "val_acc": 0.86}
     assert paired.score(metrics, REFERENCE, 0.005) == pytest.approx(0.42)
     assert paired.score(metrics, REFERENCE, 0.015) == 0.4
+    assert paired.score(metrics, REFERENCE) == pytest.approx(0.43)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +83,14 @@ def test_the_published_default_stays_unless_it_is_clearly_beaten(
     default, best = Rank(0.5, 0), Rank(0.4, 3)
     found = Margin(difference, error)
     keeping = replace(rule(), keep_default=errors)
-    best_of, margin = keeping.choose([default, Rank(0.45, 1), best], lambda *_: found)
-    assert (best_of.number, margin) == (chosen, found)
+    asked: list[tuple[Rank, Rank]] = []
+
+    def measured(first: Rank, second: Rank) -> Margin:
+        asked.append((first, second))
+        return found
+
+    best_of, margin = keeping.choose([default, Rank(0.45, 1), best], measured)
+    assert (best_of.number, margin, asked) == (chosen, found, [(best, default)])
     assert rule().choose([default, best], lambda *_: pytest.fail("asked")) == (best, None)
     # Nothing to compare with: the default failed, or is the best itself.
     assert keeping.choose([Rank(0.6, 2), best], lambda *_: pytest.fail("asked")) == (best, None)

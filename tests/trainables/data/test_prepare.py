@@ -341,6 +341,7 @@ def test_too_small_for_the_split(tmp_path: Path):
 )
 def test_labels_are_checked(labels: np.ndarray, text: str):
     RowArrays(np.zeros((2, 3, 3, 1), np.uint8), np.array([0, 2**31 - 1]))
+    RowArrays(np.zeros((0, 3, 3, 1), np.uint8), np.zeros(0, np.int64))
     with pytest.raises(ValueError, match=text):
         RowArrays(np.zeros((2, 3, 3, 1), np.uint8), labels)
 

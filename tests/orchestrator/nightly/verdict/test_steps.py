@@ -32,6 +32,13 @@ def test_noise_and_constants_have_no_steps() -> None:
     assert find_steps(np.array([0.0, 9.0, 0.0]), 1.0) == ()
 
 
+def test_a_level_lasts_five_nights_at_least() -> None:
+    series = np.repeat([0.0, 20.0, 0.0], [20, 3, 20])
+    places = [0, *(step.index for step in find_steps(series, 1.0)), len(series)]
+    assert len(places) > 2
+    assert min(np.diff(places)) >= 5
+
+
 def test_noise_must_be_given() -> None:
     with pytest.raises(ValueError, match="noise=0"):
         find_steps(NOISE, 0.0)
