@@ -67,6 +67,7 @@ def test_inside_the_noise_floor_nothing_is_told(study, artifacts):
     results = [study("ce", 1.02), study("ce+macal", 1.0)]
     found = judge_claim(LOWERS, results, artifacts, draws=200)
     assert found.verdict == found.pairs[0].verdict == "not testable here"
+    assert found == judge_claim(LOWERS, results, artifacts, draws=200, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,8 @@ def test_inside_the_noise_floor_nothing_is_told(study, artifacts):
         ("ece", (-0.03, -0.01), 0.0, False, "confirmed"),
         ("ece", (-0.03, 0.01), 0.0, False, "not testable here"),
         ("ece", (0.01, 0.03), 0.0, False, "refuted"),
+        ("ece", (-0.03, 0.0), 0.0, False, "not testable here"),
+        ("ece", (0.0, 0.03), 0.0, False, "not testable here"),
         ("ece", (-0.03, -0.01), 0.0, True, "not testable here"),
         ("ece", (0.01, 0.03), 0.0, True, "not testable here"),
         ("ece", (-0.01, 0.03), 0.04, True, "confirmed"),

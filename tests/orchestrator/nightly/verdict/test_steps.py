@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from nights import ECE, SPEED
 
-from orchestrator.nightly.verdict.series import find_steps, pooled, worse_step
+from orchestrator.nightly import CellKey, NightRecord
+from orchestrator.nightly.verdict.series import find_steps, night_series, pooled, worse_step
 
 RNG = np.random.default_rng(0)
 NOISE = RNG.normal(size=60)
@@ -16,6 +18,48 @@ NOISE = RNG.normal(size=60)
 )
 def test_a_night_counts_by_its_mean_or_by_its_best_time(metric: str, expected: float) -> None:
     assert pooled(metric, (6.0, 1.0, 2.0)) == expected
+
+
+def told(cell: CellKey, *nights: dict[int, float]) -> list[NightRecord]:
+    return [NightRecord(f"2026-01-0{n}", 0.0, {cell: row}) for n, row in enumerate(nights, 1)]
+
+
+@pytest.mark.parametrize(
+    ("nights", "expected"),
+    [
+        ([], []),
+        ([{0: 3.0, 1: 5.0}], [4.0]),
+        ([{5: 1.0}, {0: 3.0, 1: 5.0}], [np.nan, 4.0]),
+        # The night before it shares seed 1, an earlier one seed 0.
+        ([{0: 9.0, 5: 9.0}, {1: 2.0, 2: 9.0}, {0: 9.0, 1: 4.0}], [np.nan, 2.0, 4.0]),
+        # The night before it shares none.
+        ([{1: 2.0, 2: 9.0}, {7: 9.0}, {0: 9.0, 1: 4.0}], [2.0, np.nan, 4.0]),
+    ],
+)
+def test_nights_of_a_cell_are_taken_over_the_seeds_that_the_last_ones_share(
+    nights: list[dict[int, float]], expected: list[float]
+) -> None:
+    assert np.array_equal(night_series(told(ECE, *nights), [ECE])[:, 0], expected, equal_nan=True)
+
+
+def test_a_series_starts_on_the_night_of_an_accepted_change() -> None:
+    found = night_series(told(ECE, *({0: float(n)} for n in range(3))), [ECE], {ECE: "2026-01-02"})
+    assert np.array_equal(found[:, 0], [np.nan, 1.0, 2.0], equal_nan=True)
+
+
+@pytest.mark.parametrize(("cell", "low"), [(ECE, [0.0, -1.0]), (SPEED, [np.nan, np.nan])])
+def test_figures_must_be_finite_and_those_of_ratios_above_0(
+    cell: CellKey, low: list[float]
+) -> None:
+    nights = told(cell, *({0: value} for value in (0.0, -1.0, np.inf, 0.5)))
+    found = night_series(nights, [cell])[:, 0]
+    assert np.array_equal(found, [*low, np.nan, 0.5], equal_nan=True)
+
+
+def test_a_step_must_be_worth_its_while() -> None:
+    # Half the product of nights and squared height: 20 and 45 where 36 is asked for.
+    assert find_steps(np.repeat([0.0, 2.0], 10), 1.0) == ()
+    assert len(find_steps(np.repeat([0.0, 3.0], 10), 1.0)) == 1
 
 
 def test_steps_are_found_where_they_are() -> None:
