@@ -118,6 +118,27 @@ def test_what_has_recovered_is_not_worse() -> None:
     assert worse_step(series, 0.1, 5.0) is None
 
 
+@pytest.mark.parametrize(
+    ("later", "threshold", "worse"),
+    [
+        ([2.7] * 10, 1.0, True),  # Six standard errors of ten nights beside ten are 2.68.
+        ([4.0] * 13 + [0.0, 4.0], 2.0, True),
+        ([4.0] * 13 + [3.0, 5.0], 4.0, False),
+        ([6.0] * 14 + [4.0], 4.0, False),
+    ],
+    ids=["six errors", "recovered yesterday", "the level is not above", "tonight is not above"],
+)
+@pytest.mark.parametrize("shift", [-100.0, 0.0, 100.0])
+def test_both_the_level_and_tonight_must_be_above_the_threshold(
+    later: list[float], threshold: float, worse: bool, shift: float
+) -> None:
+    for before in ([0.0] * 10, [-1.0, 1.0] * 5):
+        found = worse_step(np.array(before + later) + shift, 1.0, threshold)
+        assert (found is not None) == worse
+        if found is not None:
+            assert (found[0].index, found[1]) == (10, pytest.approx(shift))
+
+
 def test_a_staircase_of_small_steps_is_worse() -> None:
     series = 0.1 * np.arange(60) + 0.05 * NOISE
     found = worse_step(series, 0.2, 2.0)
