@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from filelock import FileLock
 
+from trainables.common.archives import UNREADABLE_MEMBER
 from trainables.common.errors import InputError
 from trainables.common.files import file_facts, file_hash, scratch_folder
 from trainables.data._inputs import Inputs
@@ -77,7 +78,7 @@ def read_array(path: Path) -> np.ndarray:
     """
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except UNREADABLE_MEMBER as error:
         raise InputError(f"{path} cannot be read: {error}") from error
 
 

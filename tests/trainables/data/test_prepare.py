@@ -247,6 +247,27 @@ def test_open_names_what_is_wrong(tmp_path: Path):
         found.search()
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr'",
+        "{'descr': ',', 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': ('<f4',), 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (9,)}",
+        "{1: 2, 'a': 3}",
+        "(" * 4000,
+        "",
+    ],
+)
+def test_an_array_whose_head_is_damaged_is_named(header: str, tmp_path: Path):
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
+    for content in (path.read_bytes(), b"PK\x03\x04", b"\x80"):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=rf"^{path} cannot be read: "):
+            _stored.read_array(path)
+
+
 def test_rows_of_another_form_or_number_are_noticed_where_sizes_do_not_tell(tmp_path: Path):
     found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
     images = found.directory / "search" / "train_images.npy"
