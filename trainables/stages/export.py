@@ -81,6 +81,8 @@ def load_chain(
     try:
         info = DatasetInfo.from_dict(document["data"])
         last = document["stage"], document["key"]
+        if not all(isinstance(part, str) for part in last):
+            raise TypeError(f"stage and key are {last}")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{folder / DESCRIPTION} is damaged: {error!r}") from error
     return predictor(ArtifactStore(folder), *last, info, device or torch.device("cpu"))

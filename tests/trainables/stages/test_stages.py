@@ -658,11 +658,13 @@ def test_a_record_without_a_precision_is_one_of_float32(
         ('{"format": 2}', "is no description of a chain in format 1"),
         ('{"format": 1}', r"is damaged: KeyError\('data'\)"),
         ('{"format": 1, "data": 3}', "is damaged: AttributeError"),
+        ('{"format": 1, "data": INFO, "stage": 3, "key": "a"}', "is damaged: TypeError"),
         ("[" * 100_000, "cannot be read: maximum recursion"),
     ],
 )
 def test_a_folder_without_a_chain_is_named(tmp_path: Path, content: str | None, said: str) -> None:
     if content is not None:
+        content = content.replace("INFO", json.dumps(few_digits(tmp_path / "data").info.to_dict()))
         (tmp_path / "chain.json").write_text(content)
     with pytest.raises(InputError, match=rf"chain\.json {said}"):
         load_chain(tmp_path)

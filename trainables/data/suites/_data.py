@@ -43,9 +43,13 @@ class SuiteData:
         document = read_manifest(path)
         try:
             names = ("name", "root", "signature", "fingerprint", "files")
-            return cls(path.parent, **{name: document[name] for name in names})
+            found = cls(path.parent, **{name: document[name] for name in names})
         except KeyError as error:
             raise InputError(f"{path} cannot be read: {error}") from error
+        for name in names[:-1]:
+            if not isinstance(getattr(found, name), str):
+                raise InputError(f"{path} cannot be read: {name} is no text")
+        return found
 
     def values(self, part: str) -> np.ndarray:
         """Return the rows (N, ...) of one part, in the form of the task's, memory-mapped.

@@ -67,7 +67,7 @@ def _find(directory: Path, suite: Suite) -> SuiteData | None:
     try:
         found = SuiteData.open(directory)
         found.verify()
-    except InputError:
+    except (InputError, KeyError, TypeError, AttributeError):
         # Absent or damaged: it is made again.
         return None
     return found if found.signature == suite.signature() else None

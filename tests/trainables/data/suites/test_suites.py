@@ -573,6 +573,23 @@ def test_damage_is_mended(stored: Callable[[], SuiteData], victim: str, how: str
     again.verify()
 
 
+def test_a_manifest_of_another_form_is_refused_and_mended(stored: Callable[[], SuiteData]) -> None:
+    first = stored()
+    path = first.directory / "suite.json"
+    whole = json.loads(path.read_text())
+    for name in ("name", "root", "signature", "fingerprint", "files"):
+        for value in (None, 3, ["a"], {"a": 1}):
+            path.write_text(json.dumps({**whole, name: value}))
+            if name != "files":
+                with pytest.raises(InputError, match=rf"suite\.json cannot .*: {name} is no text"):
+                    SuiteData.open(first.directory)
+            assert stored() == first
+        path.write_text(json.dumps({key: whole[key] for key in whole if key != name}))
+        with pytest.raises(InputError, match=r"suite\.json cannot be read: '"):
+            SuiteData.open(first.directory)
+        assert stored() == first
+
+
 def test_another_source_under_the_same_name_is_read(
     stored: Callable[[], SuiteData], tmp_path: Path
 ) -> None:
