@@ -60,7 +60,7 @@ class Mirror:
         except ImportError as error:
             remedy = "pip install 'calsweep[s3]'" if url.startswith("s3") else str(error)
             raise InputError(f"mirror {shown(url)} cannot be used: {remedy}") from error
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())[:MAX_TEXT]
             raise InputError(f"mirror {shown(url)} cannot be used: {reason}") from error
 

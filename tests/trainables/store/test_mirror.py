@@ -395,7 +395,7 @@ def test_what_a_driver_says_is_cut_and_put_into_a_line(
         Mirror(FLAKY).pull("x", Path("x"))
     reason = f"PermissionError: two lines {'x' * 200}"[:160]
     assert str(told.value) == f"mirror flaky://bucket/path: {reason}"
-    for kind in (ValueError, OSError):
+    for kind in (ValueError, OSError, TypeError, AttributeError):
 
         def refuse(*_: Any, kind: type[Exception] = kind) -> None:
             raise kind(said)
@@ -442,7 +442,9 @@ def test_a_url_with_a_login_is_refused_and_not_shown(url: str) -> None:
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("url", ["http://host:99999/x", "ftp://[::1/x", "s3://", "ftp://h:abc/x"])
+@pytest.mark.parametrize(
+    "url", ["http://host:99999/x", "ftp://[::1/x", "s3://", "ftp://h:abc/x", "dir://"]
+)
 def test_a_url_of_no_server_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="mirror "):
         Mirror(url)
