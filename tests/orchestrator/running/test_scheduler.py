@@ -374,7 +374,7 @@ def test_what_is_stored_is_taken_over_without_holding_up_what_runs(
     clock = SimpleNamespace(monotonic=lambda: 0.3 * next(ticks))
     monkeypatch.setattr("orchestrator.running.searcher.time", clock)
     record = {"metrics": {"val_ece": 0.5, "val_acc": 0.5}, "history": []}
-    state = SweepState(make_plan(make_spec("ce+macal, ls")), "sweep", data, pages.append)
+    state = SweepState(make_plan(make_spec("ce+macal, ls, ls+macal")), "sweep", data, pages.append)
     searcher = SweepSearcher(
         state,
         pages,  # type: ignore[arg-type]
@@ -389,7 +389,7 @@ def test_what_is_stored_is_taken_over_without_holding_up_what_runs(
     for number in "1234":
         searcher.on_trial_complete(number, flat())
     assert searcher.suggest("5") == Searcher.FINISHED  # Nothing runs that could be held up.
-    assert len(ends(pages)) == before + 4 + 4
+    assert len(ends(pages)) == before + 4 + 4 + 4
 
 
 def test_the_study_waits_and_ends(searcher: SweepSearcher, pages: Pages) -> None:
