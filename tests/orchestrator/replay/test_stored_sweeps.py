@@ -43,7 +43,7 @@ seeds: {seeds}
 storage: {folder}/storage
 """
 TRIALS = {"one": 4, "two": 3}
-SEEDS = {"one": ("null", [0, 1]), "two": (0, [1])}  # The search's own and the others.
+SEEDS = {"one": ("null", [0, 1]), "two": (0, [1, 2])}  # The search's own and the others.
 STUDY = "rows|spline"
 
 
@@ -124,7 +124,7 @@ def test_every_trial_of_what_has_ended_is_read_and_measured(storage: Storage) ->
     assert told == [(5, 5), (4, 4)]  # The given logits are a trial too.
     for sweep in sweeps:
         assert sweep.skipped == {"rows|given": "nothing to search"}
-        assert sorted(sweep.data) == ["rows 0", "rows 1"]
+        assert sorted(sweep.data) == [f"rows {seed}" for seed in sweep.spec.all_seeds]
         (study,) = sweep.studies
         fingerprint = sweep.ledger.studies[STUDY].fingerprint
         assert fingerprint == sweep.data["rows 0"].key != sweep.data["rows 1"].key

@@ -69,14 +69,14 @@ def report(schedulers: StudySchedulers, trial: Any, epoch: int, score: float) ->
     return schedulers.on_trial_result(None, trial, {"epoch": epoch, "score": score})
 
 
-def test_asha_stops_the_weaker_trials_of_a_study() -> None:
+def test_asha_stops_the_weaker_two_thirds_of_a_studys_trials() -> None:
     schedulers = StudySchedulers({"a": 9})
-    trials = [trial_of("a", number) for number in range(4)]
+    trials = [trial_of("a", number) for number in range(6)]
     for trial in trials:
         schedulers.on_trial_add(None, trial)
-    scores = [0.1, 0.2, 0.3, 0.05]
-    decisions = [report(schedulers, *pair) for pair in zip(trials, [1] * 4, scores, strict=True)]
-    assert decisions == [CONTINUE, STOP, STOP, CONTINUE]
+    scores = [0.1, 0.2, 0.3, 0.16, 0.05, 0.14]
+    decisions = [report(schedulers, *pair) for pair in zip(trials, [1] * 6, scores, strict=True)]
+    assert decisions == [CONTINUE, STOP, STOP, CONTINUE, CONTINUE, STOP]
 
 
 def test_one_study_never_stops_the_trials_of_another() -> None:
