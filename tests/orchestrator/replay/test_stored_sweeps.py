@@ -176,6 +176,20 @@ def test_what_cannot_be_replayed_is_named(
         read_sweeps(storage, names, recipes)
 
 
+def test_of_a_sweep_that_searched_nothing_every_seeds_data_are_found(
+    storage: Storage, tmp_path: Path
+) -> None:
+    """Its seeds draw test rows, too."""
+    copy = Storage(shutil.copytree(storage.folder, tmp_path / "storage"))
+    shutil.copy(storage.folder.parent / "rows.npz", tmp_path)
+    place = {"name": "plain", "folder": tmp_path, "recipes": "spline"}
+    spec = parse_sweep(SWEEP.format(**place, trials=1, seed="null", seeds=[0, 1]), "plain")
+    SweepFolder.of(spec).write_spec(spec)
+    compute_within(spec)
+    sweeps = read_sweeps(copy, ["one", "plain"], test=False)
+    assert [(sweep.complete, len(sweep.studies)) for sweep in sweeps] == [(True, 1), (True, 0)]
+
+
 def test_where_no_sweep_has_ended_one_that_goes_on_is_named(
     storage: Storage, tmp_path: Path
 ) -> None:
@@ -552,6 +566,8 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
         "rows|ts: not replayed: pixels (sweep two)",
         "rows|ets: not replayed: pixels (sweep one)",
     ]
+    more = replace(outcome, sweeps=(*outcome.sweeps, outcome.sweeps[0]), skipped=skipped)
+    assert notes(more)[4] == f"{STUDY}: not replayed: gone (sweep one, two)"
     for change, words in (
         ({"resample": True}, "validation rows resampled;"),
         ({"resample": True, "validation": 9}, "validation rows 9 drawn anew, the others judge;"),
