@@ -318,17 +318,35 @@ def test_a_plan_of_given_logits_tells_of_calibrations_alone(
 
 
 @pytest.fixture
-def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have an arena fit in threads: fresh processes would import everything once more."""
-    monkeypatch.setattr(
-        "orchestrator.running.arena.ProcessPoolExecutor",
-        lambda count, context, start, given: ThreadPoolExecutor(
-            count, initializer=start, initargs=given
-        ),
-    )
+def fits_in_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have an arena fit in threads: fresh processes would import everything once more.
+
+    Returns how many there were to be, of one arena after the other.
+    """
+    counts: list[int] = []
+
+    def pool(count: int, context: Any, start: Any, given: Any) -> ThreadPoolExecutor:
+        counts.append(count)
+        return ThreadPoolExecutor(count, initializer=start, initargs=given)
+
+    monkeypatch.setattr("orchestrator.running.arena.ProcessPoolExecutor", pool)
+    return counts
 
 
-@pytest.mark.usefixtures("_threads")
+def test_an_arena_has_a_process_a_core_but_none_without_a_split(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fits_in_threads: list[int]
+) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    spec = make_spec(folder, files="files/one.npz")
+    for cores, workers, count in ((1, None, 1), (9, None, 2), (1, 2, 2), (1, 3, 2)):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: range(cores))
+        run_arena(spec, workers)
+        assert fits_in_threads.pop() == count
+    assert set(threads) == {1}
+
+
+@pytest.mark.usefixtures("fits_in_threads")
 def test_an_arena_has_the_figures_of_the_sweep(
     folder: Path, results: dict[tuple[str, str], StudyResult]
 ) -> None:
@@ -343,17 +361,17 @@ def test_an_arena_has_the_figures_of_the_sweep(
             assert set(ours) == {"nll", "brier", "ece"}
 
 
-@pytest.mark.usefixtures("_threads")
-@pytest.mark.parametrize("refused", [1, 2])
+@pytest.mark.usefixtures("fits_in_threads")
+@pytest.mark.parametrize("refused", [{1}, {2}, {1, 2}])
 def test_a_fit_that_an_arenas_rows_do_not_allow_fails_its_study_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+    folder: Path, monkeypatch: pytest.MonkeyPatch, refused: set[int]
 ) -> None:
     real, fits = arena._fitted, []
 
     def fitted(name: str, parameters: Any, rows: torch.Tensor, labels: torch.Tensor) -> Calibrator:
         if len(rows) == 100 and name == "ts":  # The split's, not those that warm up.
             fits.append(name)
-            if len(fits) == refused:
+            if len(fits) in refused:
                 raise InputError("too few rows")
         return real(name, parameters, rows, labels)
 
@@ -361,12 +379,13 @@ def test_a_fit_that_an_arenas_rows_do_not_allow_fails_its_study_alone(
     given, failed, other = run_arena(make_spec(folder, files="files/one.npz"), 1)
     assert (given.status, other.status) == ("finished", "finished")
     assert (failed.recipe, failed.status, failed.reason) == ("ts", "failed", "too few rows")
-    assert (failed.trials_finished, failed.trials_failed) == (1, 1)
-    assert [len(r.test) for r in (given, failed, other)] == [2, 1, 2]
-    assert [len(r.seconds) for r in (given, failed, other)] == [2, 1, 2]
+    left = 2 - len(refused)
+    assert (failed.trials_finished, failed.trials_failed) == (left, len(refused))
+    assert [len(r.test) for r in (given, failed, other)] == [2, left, 2]
+    assert [len(r.seconds) for r in (given, failed, other)] == [2, left, 2]
 
 
-@pytest.mark.usefixtures("_threads")
+@pytest.mark.usefixtures("fits_in_threads")
 def test_an_arena_tells_the_seconds_of_the_fits_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,7 +431,7 @@ def test_what_is_best_can_be_fixed_in_another_sweep(folder: Path, spec: SweepSpe
     assert SweepSpec.model_validate(document).fixed("ets-cls") == best.fixed["ets-cls"]
 
 
-@pytest.mark.usefixtures("_threads")
+@pytest.mark.usefixtures("fits_in_threads")
 def test_an_arena_fits_variants_on_each_seed(folder: Path) -> None:
     text = SWEEP.format(
         files=folder / "files" / "one.npz", fit=100, trials=1, storage=folder / "storage-1"
