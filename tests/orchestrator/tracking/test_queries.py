@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from orchestrator.storage.journal import read_events
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import results_of
-from orchestrator.tracking import best_trials, study_results, sync
+from orchestrator.tracking import (
+    best_trials,
+    open_tracker,
+    study_results,
+    sync,
+    tracked_trial,
+)
+from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
 
 TASK = "digits/convnet/digits"
@@ -308,6 +317,56 @@ def test_where_a_result_comes_from_travels_with_it(writer, store):
     assert result.seconds == (10.5, 11.5)
     assert result.rule == {**RULE, "accuracy_tolerance": "0.01"}
     assert result.test == ({"ece": 0.1}, {"ece": 0.1})
+
+
+def test_what_older_runs_do_not_tell_is_left_open(writer, tmp_path):
+    """Without all tags that were not there from the beginning."""
+    writer.start()
+    study = writer.open("mbls+ts", rule=RULE, **FACTS)
+    key = writer.trial(study, 0, 0.25, configuration=CONFIGURATION)
+    writer.close(study, key)
+    writer.evaluate(key, study, test_ece=0.125, facts={"predictions": "p0"})
+    store = f"folder:{tmp_path}/tracked"
+    sync(writer.path, store)
+    later = ["dataset", "model", "protocol", "setting", "origin", "git_commit", "reason"]
+    later += ["artifact", "predictions", "default_predictions", "computed"]
+    for path in (tmp_path / "tracked" / "experiments").glob("*/runs/*.json"):
+        record = json.loads(path.read_text())
+        for name in list(record["tags"]):
+            kind = name.removeprefix("calsweep.")
+            if kind in later or kind.startswith(("rule.", "version.")):
+                del record["tags"][name]
+        path.write_text(json.dumps(record))
+    (result,) = study_results(store, writer.sweep)
+    assert (result.status, result.validation["ece"], result.test) == (
+        "finished",
+        0.125,
+        ({"ece": 0.125},),
+    )
+    assert (result.dataset, result.model, result.protocol, result.code) == ("", "", "", "")
+    assert (result.rule, result.predictions, result.reason) == ({}, (), "")
+    assert (result.varied, result.subset, result.fingerprint) == (False, "", "f2")
+    (found,) = best(store, writer)
+    assert (found.trial.code, found.trial.artifact, found.trial.computed) == ("", "", {})
+    assert (found.study.setting, found.study.versions, found.study.shows(7)) == ("", {}, True)
+
+
+def test_a_trial_of_a_study_that_was_never_opened_is_a_run_of_its_own(writer, store):
+    writer.start()
+    key = writer.trial(f"{TASK}|mbls", 3, 0.25)
+    again = writer.trial(f"{TASK}|mbls", 3, 0.25, role="seed", seed=7)
+    assert sync(writer.path, store).refused == []
+    tracker = open_tracker(store)
+    runs = list(tracker.runs(RunQuery([tracker.sweeps()[writer.sweep]], {})))
+    found = {run.tags["calsweep.key"]: run for run in runs}
+    assert found.keys() == {key, again}
+    tags = {"task": TASK, "recipe": "mbls", "fingerprint": "", "study": f"{TASK}|mbls"}
+    assert {f"calsweep.{name}": value for name, value in tags.items()}.items() <= found[
+        key
+    ].tags.items()
+    assert found[key].parent is None
+    with pytest.raises(InputError, match=r"is no trial of a sweep$"):
+        tracked_trial(store, found[key].id)
 
 
 @pytest.mark.parametrize("seeds", [[1, 2], [0, 1, 2], None])

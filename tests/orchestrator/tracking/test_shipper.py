@@ -27,6 +27,7 @@ from orchestrator.tracking import (
 from orchestrator.tracking import __main__ as program
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking._process import URI_VARIABLE
+from orchestrator.tracking.folder import FolderTracker
 from orchestrator.tracking.mlflow.server import MlflowTracker
 from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
@@ -653,6 +654,7 @@ def test_a_database_that_could_not_be_created_whole_is_created_anew(tmp_path):
     script = f"""
 import resource, signal
 from orchestrator.tracking import UnreachableError
+from orchestrator.tracking.folder import FolderTracker
 from orchestrator.tracking.mlflow.server import MlflowTracker
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
@@ -732,6 +734,38 @@ def test_who_asks_once_waits_for_seconds_only(writer, waits, caplog):
     assert waits == [0.5, 1.0, 2.0]
     told = [f"connection refused; trying again in {pause} s" for pause in waits]
     assert [record.getMessage() for record in caplog.records] == told
+
+
+def test_who_has_delivered_all_waits_a_minute_to_remove_doubles(writer, tmp_path, monkeypatch):
+    uri, waited, lost, late = f"folder:{tmp_path}/tracked", [], [], []
+    clock = SimpleNamespace(
+        sleep=waited.append, monotonic=lambda: sum(waited), time_ns=time.time_ns
+    )
+    monkeypatch.setattr(_shipper, "time", clock)
+    create, ask = FolderTracker.create_run, FolderTracker.runs
+
+    def answer_lost(tracker, *arguments):
+        if not lost:
+            lost.append(arguments)
+            raise UnreachableError("timed out")
+        return create(tracker, *arguments)
+
+    def away_at_the_end(tracker, query):
+        if lost and "calsweep.key" not in query.tags:
+            if not late:
+                late.append(create(tracker, *lost[0]))
+            if sum(waited) < 50:
+                raise UnreachableError("away")
+        return ask(tracker, query)
+
+    monkeypatch.setattr(FolderTracker, "create_run", answer_lost)
+    monkeypatch.setattr(FolderTracker, "runs", away_at_the_end)
+    writer.start()
+    writer.open("ce")
+    assert sync(writer.path, uri).runs == 1
+    assert waited[:3] == [0.5, 0.5, 1.0]
+    (run,) = ask(open_tracker(uri), RunQuery([writer.sweep], {}))
+    assert run.id not in late
 
 
 @pytest.mark.parametrize("deliver", [sync, start_shipper])

@@ -159,11 +159,24 @@ def test_what_is_logged_again_changes_nothing_and_tags_are_replaced(tracker, mak
         tracker.log(run_id, Change("k", params={"p": "2"}))
 
 
-def test_a_status_is_set_and_taken_back(tracker, make):
+def test_a_status_is_set_and_taken_back(tracker, make, folder):
     run_id = make(status="RUNNING")
-    for status in ("KILLED", "RUNNING", "FAILED", "FINISHED"):
-        tracker.set_status(run_id, status, 9_000)
-        assert tracker.run(run_id).status == status
+
+    def ended() -> int | None:  # Not asked by anyone, but shown to people.
+        if isinstance(tracker, MlflowTracker):
+            return tracker.client.get_run(run_id).info.end_time
+        (file,) = folder.rglob(f"runs/{run_id}.json")
+        return json.loads(file.read_text())["ended"]
+
+    assert ended() is None
+    for status, time, end in (
+        ("KILLED", 7_000, 7_000),
+        ("RUNNING", 8_000, 7_000),
+        ("FAILED", 9_000, 9_000),
+        ("FINISHED", 9_500, 9_500),
+    ):
+        tracker.set_status(run_id, status, time)
+        assert (tracker.run(run_id).status, ended()) == (status, end)
 
 
 def test_runs_are_found_by_tags_status_and_marks(make, ids):
