@@ -84,9 +84,13 @@ class Calibrator(ABC):
         """
         rows, targets = check_rows(logits, labels)
         self.num_classes = rows.shape[1]
-        with torch.no_grad():
-            report = self._fit(rows, targets)
-            doubt = self._doubt(report, rows)
+        try:
+            with torch.no_grad():
+                report = self._fit(rows, targets)
+                doubt = self._doubt(report, rows)
+        except BaseException:
+            self.num_classes = 0  # Half fitted is not fitted.
+            raise
         self.report = replace(report, doubt=doubt)
         if doubt:
             warnings.warn(f"{self.name}: {doubt}", FitWarning, stacklevel=2)

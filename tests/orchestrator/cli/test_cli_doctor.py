@@ -148,6 +148,12 @@ def test_a_folder_that_is_not_there_yet_is_tried_where_it_would_be(calsweep, no_
     assert (code, list(empty_folder.iterdir())) == (0, [])
 
 
+def test_a_storage_may_be_named_from_ones_home(calsweep, no_ray, empty_folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(empty_folder))
+    _, out, _ = calsweep("doctor", "--storage", "~/kept", "--tracking-uri", "folder:/t")
+    assert findings(out)["storage"][1].startswith(f"{empty_folder / 'kept'} is writable, ")
+
+
 def test_a_server_that_is_away(calsweep, no_ray):
     code, out, _ = calsweep("doctor", "--tracking-uri", "http://127.0.0.1:9")
     mark, text = findings(out)["tracking"]

@@ -97,8 +97,9 @@ def test_another_choice_is_another_sweep(calsweep):
         return calsweep("demo", "--dry-run", *options).out.partition("sweep '")[2].split("'")[0]
 
     names = [name(), name("--trials", 2), name("--trials", 3), name("--recipes", "ce")]
+    names += [name("--seeds", 1), name("--seeds", "1,2"), name("--tasks", "digits/convnet/digits")]
     assert names[0] == name("--storage", "elsewhere") == "demo"
-    assert len(set(names)) == 4
+    assert len(set(names)) == 7
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -246,6 +247,17 @@ def test_a_sweep_that_was_not_delivered_says_how(capsys, outcome):
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("not everything has reached http://host:5000; deliver the rest with: ")
     assert last.endswith(f"calsweep sync {outcome.journal}")
+
+
+def test_commands_to_be_copied_have_odd_names_in_quotation_marks(capsys, outcome, tmp_path):
+    storage = f"{tmp_path}/it's mine"
+    spec = outcome.spec.model_copy(update={"storage": storage})
+    show_outcome(replace(outcome, spec=spec, status="interrupted", tracked=False))
+    told = [line.partition(": calsweep ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert [shlex.split(command) for command in told] == [
+        ["run", "--resume", "night", "--storage", storage],
+        ["sync", f"{storage}/sweeps/night/journal.jsonl"],
+    ]
 
 
 def test_a_sweep_with_a_journal_ends_with_its_report(capsys, outcome, journal_writer):

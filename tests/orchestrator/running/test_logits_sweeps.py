@@ -411,6 +411,27 @@ def test_an_arena_tells_the_seconds_of_the_fits_alone(
     assert found[2].configuration["ets-cls"]["normalization"] == "nd"
 
 
+@pytest.mark.usefixtures("_threads")
+def test_an_arena_begins_with_what_takes_longest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "files").mkdir()
+    for name, rows in (("a", 60), ("b", 240), ("c", 120)):
+        write_logits(tmp_path / "files" / f"{name}.npz", rows=rows)
+    fit_all, begun = arena._fit_all, []
+
+    def fit(split: Any) -> Any:
+        begun.append((split.task, split.rows))
+        return fit_all(split)
+
+    monkeypatch.setattr(arena, "_fit_all", fit)
+    found = run_arena(make_spec(tmp_path, fit=0.5), 1)
+    rows = dict(begun)
+    assert [task for task, _ in begun] == ["b", "b", "c", "c", "a", "a"]
+    assert rows["b"] > rows["c"] > rows["a"] > 0
+    assert list(dict.fromkeys(result.task for result in found)) == ["a", "b", "c"]
+
+
 def test_the_sets_of_a_named_task_are_called_after_it(folder: Path, tmp_path: Path) -> None:
     write_logits(tmp_path / "alone.npz")
     for place, names in (

@@ -338,13 +338,19 @@ def test_checkpoints_and_old_drafts_go(
     assert told["checkpoints"] == Removal("checkpoints", 1, 0, 5, 0)
 
 
+@pytest.mark.parametrize("drop", [(), ("one",)])
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_running_sweep_is_left_alone(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], dry_run: bool
+    tmp_path: Path,
+    store: ArtifactStore,
+    sweep: Callable[..., Path],
+    dry_run: bool,
+    drop: tuple[str, ...],
 ) -> None:
     folder = sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     with FileLock(folder / "run.lock"), pytest.raises(InputError, match="'one' is running"):
-        collect_garbage(Storage(tmp_path), dry_run=dry_run)
+        collect_garbage(Storage(tmp_path), drop, dry_run)
+    assert folder.exists()
     assert len(left(store)) == 6
 
 

@@ -536,6 +536,21 @@ def test_fits_on_good_rows_give_no_warning(rows, name, objective):
         assert build(name, objective).fit(*rows).report.doubt == ""
 
 
+def test_a_state_that_is_changed_later_changes_no_calibrator(rows):
+    fitted = build("vs").fit(*rows)
+    state = fitted.state_dict()
+    loaded = build("vs")
+    loaded.load_state_dict(state)
+    state["slope"].zero_()
+    assert bool(loaded.slope.ne(0).all())
+
+
+def test_a_focal_objective_below_one_fits_rows_that_are_sure():
+    logits, labels = 1e4 * torch.eye(3).repeat(4, 1), torch.tensor([0, 1, 2] * 3 + [1, 1, 0])
+    fitted = build_calibrator("ts", "fl", {"gamma": 0.5}).fit(logits, labels)
+    assert 0.01 <= float(fitted.temperature) <= 100
+
+
 def test_half_precision_logits_are_answered_in_float32(rows):
     logits, labels = rows
     assert build("ts").fit(logits.half(), labels)(logits.half()).dtype == torch.float32

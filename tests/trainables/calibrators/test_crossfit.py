@@ -79,7 +79,19 @@ def test_a_class_with_one_row_is_no_obstacle(rows):
     assert bool(torch.isfinite(out).all())
 
 
+def test_there_may_be_as_many_folds_as_rows(rows):
+    logits, labels = rows[0][:6], rows[1][:6]
+    out = cross_fit(lambda: build_calibrator("vs"), logits, labels, folds=6)
+    for row in range(6):
+        others = torch.arange(6) != row
+        fitted = build_calibrator("vs").fit(logits[others], labels[others])
+        assert torch.equal(out[~others], fitted(logits[~others]))
+
+
 def test_fewer_rows_than_folds_is_an_error():
+    groups, labels = torch.tensor([7, 7, 9, 9]), torch.tensor([0, 1, 0, 1])
+    with pytest.raises(InputError, match="folds=3 needs at least as many groups of rows, got 2"):
+        cross_fit(Memory, torch.zeros(4, 2), labels, folds=3, groups=groups)
     with pytest.raises(InputError, match="folds=5 needs at least as many rows, got 2"):
         cross_fit(Memory, torch.zeros(2, 2), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match=r"folds=1 is outside \[2, inf\)"):

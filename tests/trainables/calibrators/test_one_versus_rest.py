@@ -57,6 +57,20 @@ def test_a_beta_curve_that_would_fall_is_fitted_without_the_feature_that_bends_i
     assert slopes.sign().tolist() == [[0.0, 1.0], [1.0, 0.0]]
 
 
+def test_a_beta_curve_of_scores_that_mislead_is_flat() -> None:
+    """It has Platt's mean target everywhere: without either feature nothing else is likelier."""
+    draw = torch.Generator().manual_seed(0)
+    probs = 0.02 + 0.96 * torch.rand(4000, dtype=torch.float64, generator=draw)
+    labels = torch.bernoulli(0.6 - 0.5 * probs, generator=draw).long()
+    logits = torch.stack([1 - probs, probs], 1).log()
+    fitted = build_calibrator("beta", variant="paper").fit(logits, labels)
+    assert fitted.coefficients[:, :2].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    for label, intercept in enumerate(fitted.coefficients[:, 2]):
+        count, rest = int((labels == label).sum()), int((labels != label).sum())
+        mean = (count * (count + 1) / (count + 2) + rest / (rest + 2)) / 4000
+        assert float(torch.sigmoid(intercept)) == pytest.approx(mean, abs=1e-5)
+
+
 def test_logistic_fits_settle_on_rows_that_a_curve_separates() -> None:
     x = np.column_stack([np.linspace(-300, 300, 40), np.ones(40)])
     targets = np.where(x[:, 0] > 0, 21 / 22, 1 / 22)

@@ -219,5 +219,8 @@ def test_meta_calibrators_that_keep_no_row_say_so():
 
 
 def test_meta_mis_without_a_right_row_is_an_error():
+    calibrator = build_calibrator("meta-mis")
     with pytest.raises(InputError, match="no fitting row is classified right"):
-        build_calibrator("meta-mis").fit(torch.eye(3), torch.tensor([1, 2, 0]))
+        calibrator.fit(torch.eye(3), torch.tensor([1, 2, 0]))
+    with pytest.raises(InputError, match="this meta-mis is not fitted"):
+        calibrator(torch.eye(3))

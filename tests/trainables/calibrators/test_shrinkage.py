@@ -206,6 +206,13 @@ def test_where_nothing_is_gained_it_is_temperature_scaling(name, rows) -> None:
     assert "temperature scaling" in fitted.report.note
 
 
+@pytest.mark.parametrize("name", RICH)
+def test_where_nothing_is_gained_the_objective_is_that_of_temperature_scaling(name) -> None:
+    fitted = build_calibrator(name).fit(torch.ones(6, 3), torch.arange(6) % 3)
+    assert "temperature scaling" in fitted.report.note
+    assert fitted.report.objective == pytest.approx(math.log(3))
+
+
 @pytest.mark.parametrize("scale", [0.1, 10.0])
 def test_the_pull_does_not_know_the_scale_of_the_logits(scale, rows) -> None:
     logits, labels = rows

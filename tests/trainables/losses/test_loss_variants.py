@@ -244,7 +244,7 @@ def harmonic(n: int) -> float:
     return sum(1 / k for k in range(1, n + 1))
 
 
-@pytest.mark.parametrize("batch_size", [None, 20])
+@pytest.mark.parametrize("batch_size", [None, ROWS, 20])
 def test_aurc_weighs_by_harmonic_numbers(batch_size: int | None) -> None:
     logits, targets = batch()
     n = batch_size or ROWS

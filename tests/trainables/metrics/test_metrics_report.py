@@ -322,6 +322,7 @@ LABELS = np.array([0, 1])
         ({"logits": GOOD, "labels": np.array([-1, 0])}, r"label -1 is outside"),
         ({"logits": GOOD, "labels": np.array([0.0, 1.0])}, "expected integers"),
         ({"logits": GOOD, "labels": np.array(["a", "b"])}, "expected numbers"),
+        ({"logits": GOOD, "labels": np.array([False, True])}, "labels are torch.bool; expected"),
         ({"logits": GOOD * np.nan, "labels": LABELS}, "logits hold NaN"),
         (
             {"logits": np.array([[0, 1], [0, np.inf]]), "labels": LABELS},

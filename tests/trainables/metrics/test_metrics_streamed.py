@@ -91,6 +91,8 @@ def test_iou_is_of_pixels_that_are_labelled_or_predicted_as_a_class() -> None:
 
 
 def test_wrong_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"num_classes=1 is outside \[2, inf\)"):
+        StreamedReport(1)
     report = StreamedReport(3)
     with pytest.raises(ValueError, match="nothing to report"):
         report.report()
