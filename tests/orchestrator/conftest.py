@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import sqlite3
+import time
 from contextlib import closing
 
 import pytest
@@ -123,6 +124,16 @@ class Writer:
 
     def end(self, status="finished"):
         self.write("sweep_ended", status=status)
+
+
+@pytest.fixture
+def far_east(monkeypatch):
+    """Have local time be far from universal time: on most of a day it has the next one's date."""
+    monkeypatch.setenv("TZ", "EAST-20")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.fixture(scope="session")

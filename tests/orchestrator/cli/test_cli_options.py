@@ -90,6 +90,7 @@ def moment(*parts: int) -> datetime:
 # What is asked of the tracking store
 
 
+@pytest.mark.usefixtures("far_east")
 def test_best(asked: Callable[..., Asked], empty_folder: Path) -> None:
     place = "orchestrator.tracking.best_config"
     found = asked(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from matplotlib.image import imread
+from matplotlib.text import Text
 
 from orchestrator.cli._plot import plot
 from orchestrator.report._chart import Mark
@@ -224,6 +225,16 @@ def test_a_key_names_a_few_of_many(events: list[Event], count: int, step: int | 
     many = _draw(plot._replace(key=dict.fromkeys(range(count), "#000000")))
     shown = [text.get_text() for legend in many.legends for text in legend.get_texts()]
     assert shown == ([] if step is None else [str(number) for number in range(0, count, step)])
+
+
+def test_no_name_is_read_as_mathematics(events: list[Event]) -> None:
+    plot = drawn(events)["slice"]
+    (figure,) = plot.charts
+    figure.chart.text(1, 1, "$a$")
+    canvas = _draw(plot._replace(title="$b$", charts=[figure._replace(title="$c$")]))
+    found = (text for text in canvas.findobj(Text) if isinstance(text, Text))
+    texts = {text.get_text(): text.get_parse_math() for text in found if "$" in text.get_text()}
+    assert texts == {"$a$": False, "$b$": False, "$c$": False}
 
 
 def test_charts_beyond_four_stand_in_another_row(events: list[Event]) -> None:

@@ -298,6 +298,15 @@ def test_what_cannot_be_written_is_told(source, tmp_path):
         write_report(source, tmp_path / "file" / "report.html")
 
 
+def test_a_page_is_replaced_as_a_whole(source, tmp_path, monkeypatch):
+    monkeypatch.setattr("orchestrator.report._page.render_report", lambda *_: "after")
+    path, kept = tmp_path / "report.html", tmp_path / "kept.html"
+    path.write_text("before")
+    kept.hardlink_to(path)  # Whoever had it open still reads what it was.
+    write_report(source, path)
+    assert (path.read_text(), kept.read_text()) == ("after", "before")
+
+
 def test_the_command_writes_the_page(source, storage, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["report", "night", "--storage", str(storage), "--out", "a/b/page.html"]) == 0

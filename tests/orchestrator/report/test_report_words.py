@@ -196,6 +196,7 @@ def test_runs_are_those_of_the_choice_seed_by_seed(journal, tmp_path, shown):
     ]
 
 
+@pytest.mark.usefixtures("far_east")
 def test_where_the_figures_are_from(journal, tmp_path, store):
     journal.write(
         "sweep_started",

@@ -239,6 +239,14 @@ def test_the_diagram_shows_each_rank_at_its_place():
     assert high > 5 + 0.06 * 4
 
 
+def test_no_name_is_read_as_mathematics():
+    scores = {name: {0: value, 1: value} for name, value in (("$a$", 1.0), ("$b_1$", 2.0))}
+    (axes,) = critical_difference_diagram(rank_comparison(scores), "$title$").axes
+    texts = [text for text in (axes.title, *axes.texts) if "$" in text.get_text()]
+    assert len(texts) == 3
+    assert not any(text.get_parse_math() for text in texts)
+
+
 @pytest.mark.parametrize(("count", "step"), [(23, 1), (24, 2), (36, 3)])
 def test_the_scale_of_many_ranks_names_some(count, step):
     names = [f"r{number}" for number in range(count)]

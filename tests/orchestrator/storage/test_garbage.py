@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -274,6 +275,15 @@ def test_a_damaged_record_ends_its_chain_and_nothing_else(
     (store.path("refine", REFINE) / "record.json").write_text("{")
     collect_garbage(Storage(tmp_path))
     assert left(store) == {REFINE, EVALUATED}
+
+
+def test_what_somebody_took_away_is_not_missed(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "refine", REFINE), CLOSED)
+    shutil.rmtree(store.path("refine", REFINE))
+    collect_garbage(Storage(tmp_path))
+    assert left(store) == {EVALUATED}
 
 
 def test_a_dropped_sweep_takes_what_it_names_while_another_one_is_open(

@@ -76,6 +76,15 @@ def test_a_sweep_runs_in_the_storage_in_which_it_is_found(
     assert (tmp_path / "new/sweeps/one/sweep.yaml").read_text().startswith("name: one\n")
 
 
+def test_a_specification_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    file = Storage.of(begun(tmp_path)).sweep("one").spec_file
+    file.write_text("before")
+    (tmp_path / "kept").hardlink_to(file)  # Whoever had it open still reads what it was.
+    begun(tmp_path)
+    assert file.read_text().startswith("name: one\n")
+    assert (tmp_path / "kept").read_text() == "before"
+
+
 def test_a_stored_specification_that_is_wrong_is_named_by_its_file(tmp_path: Path) -> None:
     begun(tmp_path)
     file = Storage(tmp_path).sweep("one").spec_file

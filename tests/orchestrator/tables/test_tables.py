@@ -353,7 +353,7 @@ def test_the_lines_below_tell_seeds_trials_and_runs():
 )
 def test_whether_a_search_has_seen_a_seed_is_told_where_it_is_so_of_all(own, told):
     results = [
-        study(name, figures(), figures(), searched_predictions="a", predictions=("ab"[seen], "c"))
+        study(name, figures(), figures(), searched_predictions="a", predictions=("c", "ab"[seen]))
         for name, seen in zip(("ce", "ls"), [not seen for seen in own], strict=True)
     ]
     line = f"mean ± sample standard deviation over 2 seeds{told}"
@@ -882,9 +882,11 @@ def test_the_cost_of_the_chosen_configurations_is_a_column():
 
 
 def test_csv_has_the_metrics_of_suites():
-    found = table_of(study("ce", {"acc": 0.9, "cifar10-c/ece": 0.2}))
+    names = [f"{suite}/ece" for suite in "gcfaedb"]
+    found = table_of(study("ce", {"acc": 0.9, **dict.fromkeys(names, 0.2)}))
     (line,) = csv.DictReader(io.StringIO(render(found, "csv")))
-    assert float(line["cifar10-c/ece_mean"]) == 0.2
+    assert [name for name in line if "/" in name][::2] == [f"{name}_mean" for name in sorted(names)]
+    assert float(line["g/ece_mean"]) == 0.2
 
 
 # Several sweeps

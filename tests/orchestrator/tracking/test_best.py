@@ -252,6 +252,7 @@ def test_a_default_that_was_kept_comes_before_lower_objectives(sweeps, ask):
 
 
 @in_a_folder
+@pytest.mark.usefixtures("far_east")
 def test_a_configuration_comes_with_where_it_is_from(sweeps, writer, store):
     other = sweeps([0.1], tags={"team": "blue"})
     sweep = sweeps([0.5, 0.2], tags={"team": "red"}, day=1)
@@ -325,6 +326,7 @@ def test_a_run_that_is_no_finished_trial_is_refused(writer, store):
             tracked_trial(store, ids[key])
 
 
+@pytest.mark.usefixtures("far_east")
 def test_conditions_are_told_as_options():
     since, until = (datetime(2026, 1, day).timestamp() for day in (2, 4))
     where = Where(since, until, {"a": "b", "c": "d"}, "f1", "c0de")

@@ -189,6 +189,23 @@ def test_an_experiment_that_was_thrown_away_is_delivered_again(writer, folder):
     assert best.trial.objective == 0.25
 
 
+def test_runs_and_memory_are_replaced_as_a_whole(writer, folder, tmp_path):
+    """Who is killed while writing leaves what was there, or all that is new."""
+    writer.start()
+    study = writer.open("ce")
+    sync(writer.path, f"folder:{folder}")
+    (run,) = folder.rglob("runs/*.json")
+    places = {run: tmp_path / "run", writer.path.with_name("shipped.json"): tmp_path / "memory"}
+    before = {}
+    for place, kept in places.items():
+        before[kept] = place.read_text()
+        kept.hardlink_to(place)
+    writer.close(study, None)
+    sync(writer.path, f"folder:{folder}")
+    assert {kept: kept.read_text() for kept in before} == before
+    assert all(place.read_text() != before[kept] for place, kept in places.items())
+
+
 def test_a_folder_that_cannot_be_written_counts_as_away(writer, folder, monkeypatch):
     writer.start()
     writer.open("ce")

@@ -786,7 +786,7 @@ def test_a_parent_that_died_before_is_noticed(writer, tmp_path):
 
 
 def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatch, caplog):
-    started, asked = [], []
+    started, asked, nice = [], [], []
     caplog.set_level("INFO")
     monkeypatch.chdir(writer.path.parent)  # The process may have another folder.
     log = writer.path.with_name("shipper.log")
@@ -815,10 +815,11 @@ def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatc
 
     monkeypatch.setattr(_shipper, "sync", answer)
     monkeypatch.setattr(program, "_log_without_secrets", lambda uri: None)
-    monkeypatch.setattr(os, "nice", lambda more: None)
+    monkeypatch.setattr(os, "nice", nice.append)
     monkeypatch.setattr(os, "environ", options["env"])
     monkeypatch.setattr(sys, "argv", command[2:])
     assert [program.main(), program.main()] == [0, 1]
+    assert nice == [program.NICENESS] * 2  # The sweep's own processes come first.
     said = [record.getMessage() for record in caplog.records]
     assert said == ["21 events in 5 runs delivered", "refused"]
     (journal, address, told), _ = asked

@@ -194,6 +194,18 @@ def test_meta_calibrators_make_uncertain_rows_uniform_and_keep_their_promise(syn
     assert 0.1 < float(kept.double().mean()) < 0.99
 
 
+def test_a_row_whose_uncertainty_reaches_the_threshold_is_set_apart(synthetic):
+    logits, labels = synthetic(rows=2000, classes=4)
+    fitted = build_calibrator("meta-mis", alpha=0.1).fit(logits, labels)
+    log_probs = logits.double().log_softmax(1)
+    entropies = -(log_probs.exp() * log_probs).sum(1)
+    # It is the entropy of a row, the fitting rows being no others.
+    place = (entropies - fitted.threshold).abs().argmin()
+    assert float(entropies[place]) == pytest.approx(float(fitted.threshold), abs=1e-12)
+    out = fitted(logits[place : place + 1])
+    torch.testing.assert_close(out.exp(), torch.full_like(out, 0.25))
+
+
 def test_meta_acc_says_what_it_can_reach(synthetic):
     logits, labels = synthetic(rows=2000, temperature=20.0)
     with pytest.raises(InputError, match=r"accuracy=0\.999 is out of reach"):
