@@ -120,6 +120,13 @@ def test_the_files_are_named_by_study_and_kind_and_are_images(
         assert pixels[..., :3].std() > 0.05
 
 
+def test_files_of_odd_names_are_named_plainly(tmp_path: Path) -> None:
+    odd = 'a b/"ü"|ce'
+    told = [*opened(odd), started(odd, 0, gamma=0.9), *epochs(odd, 0, count=2)]
+    (path,) = write_plots(told, tmp_path)
+    assert path == tmp_path / "a-b---ce-learning.png"
+
+
 def test_the_slice_shows_every_trial_and_marks_the_chosen_one(events: list[Event]) -> None:
     plot = drawn(events)["slice"]
     expected = [pytest.approx(point) for point in ([0.95, 6], [0.8, 11], [0.9, 1])]
@@ -264,7 +271,7 @@ def test_categories_and_wide_ranges_have_axes_of_their_own() -> None:
 def test_no_line_joins_names() -> None:
     told = opened(STUDY)
     for number, sparsity in enumerate(("fixed", "decaying")):
-        told += [started(STUDY, number, sparsity=sparsity), scored(STUDY, number, 0.02)]
+        told += [started(STUDY, number, sparsity=sparsity), scored(STUDY, number, 0.0)]
     plot = drawn(told)["slice"]
     assert len(marks(plot, 0, "search")) == 2
     assert not marks(plot, 0, "other")

@@ -422,7 +422,7 @@ def test_what_is_said_of_a_search(journal, tmp_path):
         provenance={},
     )
     study = journal.open("ce", trials=5)
-    keys = [journal.trial(study, number, 0.5 - number / 10) for number in range(3)]
+    keys = [journal.trial(study, number, 0.2 - number / 10) for number in range(3)]
     journal.finish(journal.begin(study, 3), status="failed")
     journal.finish(journal.begin(study, 4), status="pruned")
     journal.begin(study, 5)
@@ -434,7 +434,7 @@ def test_what_is_said_of_a_search(journal, tmp_path):
     first, second, third = study_parts(gathered(tmp_path).history)
     assert (first["name"], third["name"]) == (f"ce on {TASK}", "ce on other")
     assert first["text"] == (
-        "6 trials (3 finished, 1 failed, 1 pruned, 1 running); chosen: number 2, objective 0.3000"
+        "6 trials (3 finished, 1 failed, 1 pruned, 1 running); chosen: number 2, objective 0.0000"
     )
     assert second["text"] == "1 trial"
     assert (first["scored"], first["left"], first["importance"]) == (3, 0, [])

@@ -104,9 +104,9 @@ def test_what_is_known_of_some_seeds_alone_is_not_told_as_of_all(writer: Any) ->
     chosen = writer.trial(study, 0, 0.5, **alike)
     other = writer.trial(study, 1, 0.5, role="seed", seed=2, **alike)
     writer.close(study, chosen)
-    writer.evaluate(chosen, study, test_ece=0.1, facts={"predictions": "p", "seconds": 1.0})
+    writer.evaluate(chosen, study, test_ece=0.1, facts={"predictions": "p", "seconds": 0.0})
     both = {"predictions": "q", "seconds": 2.0}
-    for facts, known in (({}, ((), ())), (both, (("p", "q"), (1.0, 2.0)))):
+    for facts, known in (({}, ((), ())), (both, (("p", "q"), (0.0, 2.0)))):
         writer.evaluate(other, study, seed=2, test_ece=0.2, facts=facts)
         (found,) = results_of(read_ledger(writer.path))
         assert [test["ece"] for test in found.test] == [0.1, 0.2]

@@ -504,7 +504,8 @@ def test_latex_is_balanced_and_escaped():
     text = render(found, "latex")
     row = text.split("\\midrule\n")[1].splitlines()[0]
     assert row.startswith(
-        r"a\textbar{}b*c\_d`e`\textless{}b\textgreater{}\&amp;\$x\$ 50\% \#1 \{y\}"
+        r"a\textbar{}b*c\_d`e`\textless{}b\textgreater{}\&amp;\$x\$ 50\% \#1 \{y\} "
+        r"\textasciitilde{}\textasciicircum{} {[}l{]}(u) \textbackslash{}z & "
     )
     assert row.count(" & ") == 1
     bare = re.sub(r"\\[{}]", "", text)

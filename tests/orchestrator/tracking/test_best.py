@@ -103,8 +103,9 @@ def test_the_best_of_several_sweeps_by_either_way(sweeps, ask):
 
 def test_a_trial_of_a_study_that_is_still_open_counts(sweeps, ask):
     sweeps([0.5, 0.2])
-    running = sweeps([0.3, 0.1], day=1, closed=False)
-    assert [(run.trial.objective, run.sweep) for run in ask()] == [(0.1, running.sweep)]
+    running = sweeps([0.3, 0.0], day=1, closed=False)
+    assert [(run.trial.objective, run.sweep) for run in ask()] == [(0.0, running.sweep)]
+    assert [run.rank.objective for run in ask(top=2)] == [0.0, 0.2]
 
 
 @pytest.mark.parametrize(

@@ -204,11 +204,11 @@ class Story:
 
     def evaluate(self, key: str, study: str, value: int) -> None:
         computed = {"train": {"device": f"d{value}"}}
-        more = {"default_predictions": f"q{value}", "seconds": value} if value % 2 else {}
+        more = {"default_predictions": f"q{value}", "seconds": value - 1} if value % 2 else {}
         files = {"one.png": str(self.picture)} if value > 2 else {}
         facts = {"predictions": f"p{value}", "computed": computed, **more}
         self.writer.evaluate(key, study, artifacts=files, facts=facts, test_ece=value / 10)
-        cost = {"chain_seconds": value} if value % 2 else {}
+        cost = {"chain_seconds": value - 1} if value % 2 else {}
         self.note(key, self.step(key), test_ece=value / 10, **cost)
         default = {"default_predictions": f"q{value}"} if value % 2 else {}
         told = {"predictions": f"p{value}", "computed": json.dumps(computed)}
@@ -218,7 +218,7 @@ class Story:
     def end(self, key: str, study: str, value: int) -> None:
         status = sorted(ENDS)[value % 3]
         tags = {"reason": "nan" if status == "failed" else "", "artifact": f"of {status}"}
-        figure, seconds = len(status) / 10, 1.0 + (status == "failed")
+        figure, seconds = len(status) / 10, float(status == "failed")
         reused = status == "pruned"
         facts = {"status": status, "metrics": {"val_ece": figure}, "reused": reused, **tags}
         self.writer.write("trial_finished", key=key, seconds=seconds, **facts)

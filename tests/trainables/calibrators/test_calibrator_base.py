@@ -536,6 +536,28 @@ def test_fits_on_good_rows_give_no_warning(rows, name, objective):
         assert build(name, objective).fit(*rows).report.doubt == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("ts", {}),
+        ("ets", {}),
+        ("cts", {"assignment": "logit"}),
+        ("cts", {"shrinkage": 0.0}),
+        ("pts", {"weight_decay": 0.0}),
+        ("vs", {"weight_decay": 0.0, "variant": "paper"}),
+        ("ms", {"weight_offdiag": 0.0, "weight_bias": 0.0, "variant": "paper"}),
+        ("svs", {"weight_diag": 0.0, "weight_bias": 0.0}),
+        ("sms", {"weight_diag": 0.0, "weight_offdiag": 0.0, "weight_bias": 0.0}),
+    ],
+)
+def test_without_a_penalty_the_objective_is_the_loss_of_the_fitting_rows(rows, name, parameters):
+    logits, labels = rows
+    fitted = build_calibrator(name, **parameters).fit(logits, labels)
+    loss = torch.nn.functional.nll_loss(fitted(logits.double()), labels)
+    assert fitted.report.objective == pytest.approx(float(loss), rel=1e-6)
+    assert fitted.report.iterations > 1
+
+
 def test_a_state_that_is_changed_later_changes_no_calibrator(rows):
     fitted = build("vs").fit(*rows)
     state = fitted.state_dict()

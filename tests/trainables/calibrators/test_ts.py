@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from trainables.calibrators import build_calibrator
+from trainables.metrics import calibration_report
 
 
 @pytest.mark.shared
@@ -43,6 +44,23 @@ def test_temperature_is_where_the_likelihood_gradient_vanishes(rows):
     log_t.requires_grad_()
     torch.nn.functional.cross_entropy(logits / log_t.exp(), labels).backward()
     assert abs(float(log_t.grad)) < 1e-9
+
+
+def test_the_grid_is_searched_for_the_smallest_error(rows):
+    logits, labels = rows
+    errors = [
+        calibration_report(logits=logits.double() / (t / 10), labels=labels, metrics=["ece"])["ece"]
+        for t in range(1, 101)
+    ]
+    fitted = build_calibrator("ts", selection="ece").fit(logits, labels)
+    assert float(fitted.temperature) == pytest.approx((errors.index(min(errors)) + 1) / 10)
+    assert fitted.report.objective == pytest.approx(min(errors), abs=1e-9)
+
+
+def test_of_equal_errors_on_the_grid_the_smallest_temperature_counts():
+    logits, labels = 1e4 * torch.eye(3).repeat(4, 1), torch.arange(3).repeat(4)
+    fitted = build_calibrator("ts", selection="ece").fit(logits, labels)
+    assert float(fitted.temperature) == pytest.approx(0.1)
 
 
 def test_constant_logits_leave_the_temperature_at_one():
