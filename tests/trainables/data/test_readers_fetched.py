@@ -352,6 +352,11 @@ LAYOUT_FAULTS = {
         lambda root: (root / ANNOTATIONS).write_bytes(b"val_0.JPEG \xff\n"),
         "val_annotations.txt cannot be read",
     ),
+    "tiny, annotation of one word": (
+        "tiny-imagenet",
+        lambda root: (root / ANNOTATIONS).write_text("val_0.JPEG\n"),
+        "line 1: 'val_0.JPEG' is not an image and one of the 3 classes",
+    ),
     "tiny, empty annotations": (
         "tiny-imagenet",
         lambda root: (root / ANNOTATIONS).write_text(""),
