@@ -77,9 +77,18 @@ def test_the_entry_is_this_python_in_this_folder(
     assert entry.hours == (23, 0)
 
 
-def test_a_control_character_is_refused(make_benchmark: Make) -> None:
+def test_a_control_character_is_refused(
+    make_benchmark: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark, storage = make_benchmark(), {"storage": f"{tmp_path}/a\x7fb"}
     with pytest.raises(InputError, match="control character"):
-        make_entry(make_benchmark(), "02:30", None, ["--address", "a\nb"])
+        make_entry(benchmark, "02:30", None, ["--address", "a\nb"])
+    with pytest.raises(InputError, match=r"a\\x7fb/nightly/told/schedule\.log"):
+        make_entry(make_benchmark(sweep=storage), "02:30", None)
+    (tmp_path / "c\td").mkdir()
+    monkeypatch.chdir(tmp_path / "c\td")
+    with pytest.raises(InputError, match=r"c\\td' cannot be scheduled"):
+        make_entry(benchmark, "02:30", None)
 
 
 def as_cron_reads(line: str) -> str:
@@ -223,6 +232,49 @@ def test_the_kubernetes_manifests_fit_their_schemas(kubernetes: list[dict[str, A
     ]
 
 
+def test_the_kubernetes_manifests_belong_together(kubernetes: list[dict[str, Any]]) -> None:
+    by_kind = {document["kind"]: document for document in kubernetes}
+    name, place = "calsweep-big-bench-2", {"namespace": "research"}
+    assert set(by_kind) == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "CronJob"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    assert by_kind["RoleBinding"]["roleRef"] == role
+    account = {"kind": "ServiceAccount", "name": name, **place}
+    assert by_kind["RoleBinding"]["subjects"] == [account]
+    settings = {"name": "settings", "configMap": {"name": name}}
+    files = {"name": "settings", "mountPath": "/calsweep-nightly", "readOnly": True}
+    # A start that is late or fails is made good for an hour, and never beside another one.
+    cron, job = by_kind["CronJob"]["spec"], by_kind["CronJob"]["spec"]["jobTemplate"]["spec"]
+    assert (cron["concurrencyPolicy"], cron["startingDeadlineSeconds"]) == ("Forbid", 3600)
+    assert job["backoffLimit"] == 3
+    assert job["template"]["spec"] == {
+        "serviceAccountName": name,
+        "restartPolicy": "OnFailure",
+        "containers": [
+            {
+                "name": "submit",
+                "image": "kubectl:1.34",
+                "command": ["kubectl", "create", "--filename", "/calsweep-nightly/rayjob.yaml"],
+                "volumeMounts": [files],
+                "securityContext": {"allowPrivilegeEscalation": False},
+            }
+        ],
+        "volumes": [settings],
+    }
+    # A night with an alarm has failed for Kubernetes, and is not to be repeated.
+    night = yaml.safe_load(by_kind["ConfigMap"]["data"]["rayjob.yaml"])
+    assert night["metadata"]["generateName"] == f"{name}-"
+    spec = night["spec"]
+    assert (spec["backoffLimit"], spec["ttlSecondsAfterFinished"]) == (0, 86400)
+    assert spec["rayClusterSpec"]["authOptions"] == {"mode": "token"}
+    pod = spec["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    (head,) = pod["containers"]
+    size = {"cpu": "2", "memory": "8Gi"}
+    assert head["resources"] == {"requests": size, "limits": size}
+    assert head["volumeMounts"] == [{"name": "storage", "mountPath": "/calsweep"}, files]
+    claim = {"name": "storage", "persistentVolumeClaim": {"claimName": "data"}}
+    assert pod["volumes"] == [claim, settings]
+
+
 @pytest.mark.parametrize(
     ("schema", "path", "value"),
     [
@@ -317,6 +369,8 @@ def test_a_name_that_kubernetes_cannot_take_is_refused(make_benchmark: Make) -> 
     entry = make_entry(benchmark, "02:30", None)
     with pytest.raises(InputError, match="cannot name things in Kubernetes"):
         kubernetes_manifests(benchmark, entry, KubernetesOptions("i", "c"))
+    with pytest.raises(InputError, match="'_._' cannot name things in Kubernetes"):
+        kubernetes_name("_._")
 
 
 @pytest.fixture
@@ -411,6 +465,24 @@ def test_systemd_is_installed_and_removed(
     assert installation(benchmark) is None
 
 
+def test_another_scheduler_takes_the_place_of_the_one_before(
+    make_benchmark: Make, no_programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, calls = tmp_path / "table", tmp_path / "calls"
+    monkeypatch.setenv("TABLE", str(table))
+    program(no_programs, "crontab", FAKE_CRONTAB)
+    program(no_programs, "systemctl", "exit 0")
+    program(no_programs, "kubectl", f'echo "$1" >> "{calls}"')
+    install = ["nightly", "install", str(make_benchmark().path), "--at", "02:00", "--with"]
+    cluster = ["--image", "i", "--claim", "c"]
+    units = tmp_path / "config/systemd/user"
+    for scheduler in ("cron", "systemd", "kubernetes", "cron"):
+        assert main([*install, scheduler, *(cluster if scheduler == "kubernetes" else [])]) == 0
+        assert bool(table.read_text()) == (scheduler == "cron")
+        assert len(list(units.glob("*"))) == (2 if scheduler == "systemd" else 0)
+    assert calls.read_text().split() == ["apply", "delete"]
+
+
 def test_units_are_removed_where_systemd_is_away_and_its_refusal_is_told(
     make_benchmark: Make,
     no_programs: Path,
@@ -458,12 +530,12 @@ def test_ray_has_this_machine_submit_the_night(
     assert installation(benchmark) == Installation("ray", "02:00")
 
 
-@pytest.mark.parametrize("asked", ["cron", "systemd", "kubernetes"])
+@pytest.mark.parametrize("asked", ["cron", "systemd", "kubernetes", None])
 def test_a_preview_is_what_would_be_written_and_writes_nothing(
     make_benchmark: Make,
     no_programs: Path,
     tmp_path: Path,
-    asked: str,
+    asked: str | None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     benchmark = make_benchmark()
@@ -471,12 +543,14 @@ def test_a_preview_is_what_would_be_written_and_writes_nothing(
     entry = make_entry(benchmark, "02:00", None, options)
     units = systemd_units(entry).items()
     cluster = ["--image", "i", "--claim", "c", "--namespace", "s", "--kubectl-image", "k"]
-    expected = {
+    expected: dict[str | None, str] = {
         "cron": crontab_block(entry),
         "systemd": "\n".join(f"# {name}\n{text}" for name, text in units),
         "kubernetes": kubernetes_manifests(benchmark, entry, KubernetesOptions("i", "c", "s", "k")),
     }
-    show = ["nightly", "install", str(benchmark.path), "--at", "02:00", "--with", asked, "--print"]
+    expected[None] = expected["cron"]  # No systemd answers here.
+    show = ["nightly", "install", str(benchmark.path), "--at", "02:00", "--print"]
+    show += ["--with", asked] if asked else []
     assert main([*show, *options, *cluster, "--out", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out == expected[asked]
     assert not (tmp_path / "out").exists()
@@ -554,6 +628,7 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
         (["--with", "ray", "--job-server", "http://me:pw@h:1"], "RAY_AUTH_TOKEN_PATH"),
         (["--with", "cron", "--address", "host:abc"], "port is not 1 to 65535"),
         (["--with", "cron"], "the program crontab is missing"),
+        (["--with", "ray", "--job-server", "http://h:8265"], "the program crontab is missing"),
         (["--with", "systemd"], "no systemd of this user"),
         (["--with", "cron", "--time-zone", BERLIN], "unknown to cron"),
     ],
