@@ -40,6 +40,7 @@ class Publisher:
         self._book = book
         self._failed_ways: set[str] = set()
         self._untracked = False  # Whether the tracking server has failed.
+        self._unwritten = False  # Whether the summaries of the night at hand have.
 
     def publish(self, night: Night) -> list[str]:
         """Publish what has not been of a night; return what a person must know, a line each."""
@@ -62,6 +63,7 @@ class Publisher:
 
     def _write(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
         """Write the summaries into the night's folder, and where the file asks for the latest."""
+        self._unwritten = True
         name, number, nights = self._nightly.name, night.facts["number"], self._book.nights()
         earlier = [past.record for past in nights if past.facts["number"] <= number]
         history = [past for past in earlier if past is not None][-self._nightly.model.history :]
@@ -77,6 +79,7 @@ class Publisher:
             write_text(night.folder / REPORTS[kind], text)
         if not any(later.verdict for later in nights if later.facts["number"] > number):
             _write_latest(self._nightly, texts)
+        self._unwritten = False
         return []
 
     def _tell(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
@@ -126,7 +129,8 @@ class Publisher:
         )
         deliver_run(sweep.tracking_uri, f"{sweep.name}-nights", "nights", run, artifacts)
         self._untracked = False
-        night.write(DELIVERED, {"uri": redacted(sweep.tracking_uri)})
+        if not self._unwritten:  # Else the next start would leave the night alone.
+            night.write(DELIVERED, {"uri": redacted(sweep.tracking_uri)})
         return []
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,16 @@ def make_benchmark(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[.
         return load_nightly(path)
 
     return make
+
+
+@pytest.fixture
+def machine_in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set the machine's own time zone to one that is behind UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.fixture

@@ -145,7 +145,7 @@ def test_what_is_written_or_accepted_is_kept_by_the_disk(
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     book = Book(tmp_path / "file")
-    with pytest.raises(StorageError, match=r"night\.json cannot be written"):
+    with pytest.raises(StorageError, match=r"night\.json cannot be written: Not a directory"):
         book.night("2026-11-21").write(FACTS, {})
-    with pytest.raises(StorageError, match=r"accepted\.jsonl cannot be written"):
+    with pytest.raises(StorageError, match=r"accepted\.jsonl cannot be written: .* exists"):
         book.accept(Acceptance(ECE, "2026-11-21", "meant", ""))

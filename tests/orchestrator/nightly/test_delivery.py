@@ -15,7 +15,7 @@ from urllib.error import HTTPError, URLError
 from xml.etree import ElementTree
 
 import pytest
-from nights import ACC, ECE, TASK, record
+from nights import ACC, ECE, SPEED, TASK, record
 
 from orchestrator.nightly import Book, CellKey, Finding, Nightly, Verdict, publish
 from orchestrator.nightly.book import DELIVERED, RECORD, VERDICT, Night
@@ -93,6 +93,8 @@ def test_a_night_is_a_run_with_all_its_figures(
     cells = {
         ECE: {0: 0.02, 1: 0.04},
         ACC: {0: math.nan},
+        SPEED: {0: math.inf},
+        CellKey("ce", TASK, "ece"): {0: 0.0, 1: 0.0},
         CellKey("*", "*", "total_seconds"): {0: 9.0},
     }
     night = judged(benchmark, 0, *RAISED, (ALARM,) * 3, cells=cells, started=86.4)
@@ -120,6 +122,7 @@ def test_a_night_is_a_run_with_all_its_figures(
             "suspicions": 1.0,
             "improvements": 3.0,
             f"{TASK}/ls/ece": pytest.approx(0.03),
+            f"{TASK}/ce/ece": 0.0,
             "all/all/total_seconds": 9.0,
         },
         files={name: night.folder / name for name in (*REPORTS, RECORD, VERDICT)},
@@ -174,9 +177,10 @@ def test_a_summary_is_that_of_its_own_night_and_the_latest_that_of_the_last(
     make_benchmark: Make, world: World
 ) -> None:
     benchmark = make_benchmark(history=5)
-    nights = [judged(benchmark, day, *RAISED) for day in range(7)]
+    better = (Finding(SPEED, "soft", "nights", "is better"),)
+    nights = [judged(benchmark, day, *RAISED, better) for day in range(7)]
     book = Book(benchmark.folder)
-    book.begin("2026-02-01", 0.0, {})
+    book.begin("2026-02-01", 0.0, {}).write(RECORD, record(8).to_json())
     for number in (6, 3):
         publisher(benchmark).publish(nights[number])
         for name in REPORTS:
@@ -236,6 +240,37 @@ def test_a_way_that_failed_is_tried_again_by_the_next_start_alone(
     assert world.took("webhook", "mail") == []
 
 
+def test_a_way_that_is_asked_for_no_longer_is_not_waited_for(
+    make_benchmark: Make, world: World
+) -> None:
+    benchmark = make_benchmark(report={**WAYS, "when": "always"})
+    night = judged(benchmark, 0)
+    world.deaf = {"mail"}
+    assert publisher(benchmark).publish(night) == ["mail failed"]
+    world.took("webhook", "mail")
+    without = make_benchmark(report={"webhook": WAYS["webhook"], "when": "always"})
+    assert publisher(without).publish(night) == []
+    assert world.took("webhook", "mail") == []
+
+
+def test_a_summary_that_cannot_be_written_waits_for_the_next_start(
+    make_benchmark: Make, world: World, tmp_path: Path
+) -> None:
+    (tmp_path / "taken").touch()
+    benchmark = make_benchmark(report={**WAYS, "html": str(tmp_path / "taken/x.html")})
+    nights = [judged(benchmark, day, *RAISED) for day in (0, 1)]
+    start = publisher(benchmark)
+    assert start.publish(nights[0]) == []
+    (problem,) = start.publish(nights[1])
+    assert problem.startswith(f"the verdict on {nights[1].name} waits for the next start to be w")
+    assert len(world.took("run")) == len(world.took("webhook")) == 2
+    (tmp_path / "taken").unlink()
+    assert publisher(benchmark).publish(nights[1]) == []
+    assert (tmp_path / "taken/x.html").read_text() == (nights[1].folder / REPORTS[1]).read_text()
+    assert [night.delivered for night in nights] == [True, True]
+    assert world.took("webhook") == []
+
+
 def test_a_night_that_could_not_run_is_told_and_written(
     make_benchmark: Make, world: World, tmp_path: Path
 ) -> None:
@@ -277,7 +312,7 @@ def test_an_error_that_nobody_foresaw_is_named_in_one_line_and_stops_nothing_els
     waits = f"the verdict on {night.name} waits for the next start to be written: "
     assert publisher(benchmark).publish(night) == [f"{waits}RuntimeError: no template"]
     assert len(world.took("webhook", "mail")) == 2
-    assert night.delivered
+    assert len(world.took("run")) == 1
 
 
 def test_a_summary_may_go_to_the_home_folder(
@@ -320,9 +355,19 @@ def test_a_mail_command_that_fails_in_any_way_is_named(
     assert publish._mail([sys.executable, "-c", code], "title", "text \ud800") == said
 
 
-def test_a_mail_command_gets_title_and_text(tmp_path: Path) -> None:
-    code = "import json, sys; json.dump([*sys.argv[2:], sys.stdin.read()], open(sys.argv[1], 'w'))"
+def test_a_mail_command_that_no_system_takes_is_named() -> None:
+    assert publish._mail(["a\0b"], "title", "text") == r"mail command 'a\x00b' failed: ValueError"
+
+
+def test_a_mail_command_gets_title_and_text(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = (
+        "import json, sys; json.dump([*sys.argv[2:], sys.stdin.read()], open(sys.argv[1], 'w')); "
+        "print('sent'); print('sent', file=sys.stderr)"
+    )
     letter = tmp_path / "letter"
     command = [sys.executable, "-c", code, str(letter), "-s", "{subject}", "a {subject}"]
     assert publish._mail(command, "title", "text") == ""
     assert json.loads(letter.read_text()) == ["-s", "title", "a {subject}", "text"]
+    assert capfd.readouterr() == ("", "")

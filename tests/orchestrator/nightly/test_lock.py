@@ -17,7 +17,7 @@ from typing import cast
 import pytest
 
 from orchestrator.nightly import lock
-from orchestrator.nightly.lock import SILENT_SECONDS, BusyError, held_lock
+from orchestrator.nightly.lock import BEAT_SECONDS, BusyError, held_lock
 from trainables.common.errors import InputError
 
 HOLD = """
@@ -100,7 +100,8 @@ def test_an_owner_elsewhere_counts_as_alive_while_it_touches_the_file(tmp_path: 
     owner(path, host="another-machine")
     with pytest.raises(BusyError, match="on another-machine"), held_lock(path):
         pass
-    for silent, refused in ((SILENT_SECONDS - 60, True), (SILENT_SECONDS + 1, False)):
+    assert 0 < BEAT_SECONDS <= 60
+    for silent, refused in ((540, True), (601, False)):
         before = time.time() - silent
         os.utime(path, (before, before))
         with pytest.raises(BusyError) if refused else nullcontext(), held_lock(path) as gone:

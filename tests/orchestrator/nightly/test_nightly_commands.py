@@ -131,6 +131,21 @@ def test_status_says_when_the_next_night_begins(
     assert capsys.readouterr().out.splitlines()[0] in told
 
 
+def test_status_lists_one_night_at_least(
+    benchmark: Nightly, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["nightly", "status", str(benchmark.path), "--last", "0"]) == 2
+    assert "0 is not in the range x>=1" in capsys.readouterr().err
+
+
+def test_a_command_without_a_file_is_about_the_shipped_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["nightly", "status"]) == 0
+    assert capsys.readouterr().out.startswith("nightly: not scheduled from here\n")
+
+
 class Plot:
     """Stands in for a drawing; knows what was to be drawn, and where it was saved."""
 
@@ -348,6 +363,10 @@ def test_a_night_that_could_not_run_is_told_unless_another_runs(
     errors = capsys.readouterr().err.splitlines()
     assert errors == [f"calsweep nightly: {complaint}" for complaint in complaints]
     assert kept.exists() == details
+    if details:
+        said = kept.read_text()
+        assert said.startswith("Traceback (most recent call last):\n")
+        assert said.endswith("OSError: the disk\n is full\n")
 
 
 def test_what_went_wrong_is_told_where_its_details_cannot_be_kept(

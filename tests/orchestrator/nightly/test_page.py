@@ -106,6 +106,7 @@ def test_markdown_is_a_list_and_a_table_below_each_heading() -> None:
 def test_html_draws_each_series_below_the_first_block() -> None:
     series = [0.01, None, 0.03, 0.02, None]
     page = to_html(BLOCKS, [(ECE, series), (WALL, [1.0])])
+    assert "<title>one</title>" in page
     text = re.sub(r"<svg.*?<polyline points=\"([^\"]*)\".*?</svg>", r"\1", page)
     text = re.sub(r"\s*(<[^>]*>)\s*", r"\1", text.split("<body>")[1])
     first = f"<figure><figcaption>{ECE}, 5 nights, last 0.0200</figcaption>"
@@ -155,6 +156,7 @@ def case(found: ElementTree.Element) -> tuple[Any, ...]:
     return (*named, *result)
 
 
+@pytest.mark.usefixtures("machine_in_new_york")
 def test_junit_tells_time_result_and_surroundings_of_every_pair() -> None:
     (suite,) = ElementTree.fromstring(night_junit("n", night("2026-01-02"), VERDICT))
     assert (suite.attrib["name"], suite.attrib["time"]) == ("n 2026-01-02", "0.0")
@@ -177,6 +179,15 @@ def test_junit_joins_the_alarms_of_a_pair() -> None:
     (suite,) = ElementTree.fromstring(night_junit("n", night("2026-01-02"), both))
     first = next(suite.iter("testcase"))
     assert case(first)[3:] == (("failure", "hard", f"{ECE}: is worse; {ECE}: is above", "d"),)
+
+
+def test_junit_has_the_alarms_of_the_whole_night() -> None:
+    slow = Verdict("2026-01-02", "regression", (Finding(TOTAL, "soft", "nights", "is slower"),))
+    (suite,) = ElementTree.fromstring(night_junit("n", night("2026-01-02"), slow))
+    *others, last = [case(found) for found in suite.iter("testcase")]
+    failure = ("failure", "soft", f"{TOTAL}: is slower", None)
+    assert last == ("night", "2026-01-02", "9.0", failure)
+    assert all(len(other) == 3 for other in others)
 
 
 def test_junit_of_a_night_that_could_not_run_is_one_error() -> None:

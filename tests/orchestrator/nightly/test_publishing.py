@@ -77,9 +77,9 @@ def test_texts_stay_texts_in_html() -> None:
 
 
 def test_no_sign_of_markdown_is_left_bare() -> None:
-    text = to_markdown([Block("h", ("a\\b `c` *d* _e_ [f] |g| #h <i> & j",))])
-    plain = r"a\\b \`c\` \*d\* \_e\_ \[f\] \|g\| \#h &lt;i&gt; &amp; j"
-    assert text == f"# h\n\n- {plain}\n"
+    text = to_markdown([Block("h", ("a\\b `c` *d* _e_ [f] |g| #h <i> & 'j' \"k\"",))])
+    plain = r"a\\b \`c\` \*d\* \_e\_ \[f\] \|g\| \#h &lt;i&gt; &amp;"
+    assert text == f"# h\n\n- {plain} 'j' \"k\"\n"
 
 
 def test_texts_stay_texts_in_markdown() -> None:
@@ -265,6 +265,8 @@ def test_a_strange_webhook_stops_no_night(
     assert outcome.verdict.status == "ok"
     (problem,) = outcome.messages
     assert problem.startswith("webhook at 127.0.0.1 was not reached: ")
+    # Not so if the answer is one that nobody was prepared for.
+    assert problem.endswith(": no answer in time") == (answer == "an answer in drops")
     assert problem.isprintable()
     assert "secret" not in problem
     assert stranger.asked == 1, "it was followed to where it sends"

@@ -369,7 +369,7 @@ def test_a_name_that_kubernetes_cannot_take_is_refused(make_benchmark: Make) -> 
     entry = make_entry(benchmark, "02:30", None)
     with pytest.raises(InputError, match="cannot name things in Kubernetes"):
         kubernetes_manifests(benchmark, entry, KubernetesOptions("i", "c"))
-    with pytest.raises(InputError, match="'_._' cannot name things in Kubernetes"):
+    with pytest.raises(InputError, match=r"'_\._' cannot name things in Kubernetes"):
         kubernetes_name("_._")
 
 
