@@ -200,7 +200,7 @@ def test_what_is_incomplete_is_left_out_with_the_reason(capsys) -> None:
 def test_standings_are_printed_in_the_units_of_their_headings(capsys) -> None:
     gains = {"nll": Interval(0.5, -0.25, 0.75), "brier": Interval(-0.1, -0.2, 0.0)}
     gains["ece"] = Interval(0.0123, 0.01, 0.02)
-    shown = Standing("ts", gains, Interval(0.63, 0.5, 0.75), 123.4, 0.25)
+    shown = Standing("ts", gains, Interval(0.63, 0.5, 0.75), 123.4, 0.0)
     unknown = Standing("given", gains, Interval(0.5, 0.5, 0.5), 0.0, None)
     made_up = Arena("given", (shown, unknown), ("one", "two"), 4, 3, {"ets": "NaN"})
     show_arena(made_up, "markdown")
@@ -209,7 +209,7 @@ def test_standings_are_printed_in_the_units_of_their_headings(capsys) -> None:
     assert cells[0] == [*("recipe", "strength", "wins %", "NLL gain", "Brier gain"), *cells[0][5:]]
     assert cells[0][5:] == ["ECE % gain", "CPU s"]
     figures = ["+0.5000 [-0.2500; +0.7500]", "-0.1000 [-0.2000; +0.0000]", "+1.23 [+1.00; +2.00]"]
-    assert cells[1] == ["ts", "123", "63 [50; 75]", *figures, "0.250"]
+    assert cells[1] == ["ts", "123", "63 [50; 75]", *figures, "0.000"]
     assert cells[2] == ["given", "0", "50 [50; 50]", *figures, ""]
     assert about.startswith("2 networks (one, two), 4 tasks, 3 splits of each; gains are over 'giv")
     assert absent == "left out: ets (NaN)"
@@ -217,7 +217,7 @@ def test_standings_are_printed_in_the_units_of_their_headings(capsys) -> None:
     head, first, second = csv.reader(capsys.readouterr().out.splitlines())
     assert head == list(FIELDS)
     named = dict(zip(head, first, strict=True))
-    assert (named.pop("recipe"), named.pop("cpu_seconds")) == ("ts", "0.25")
+    assert (named.pop("recipe"), named.pop("cpu_seconds")) == ("ts", "0.0")
     ends = [*shown.wins, *gains["nll"], *gains["brier"], *gains["ece"]]
     assert [float(value) for value in named.values()] == [123.4, *ends]
     assert [name for name in named if name.startswith("wins")] == ["wins", "wins_low", "wins_high"]

@@ -99,7 +99,7 @@ def made_up_comparison():
     gaps = {"ls": Difference(0.02, 0.01, 0.03), "ts": Difference(-0.001, -0.03, -0.0001)}
     values = {"ce": 0.05, "ls": 0.07, "ts": 0.049}
     found = PairedBootstrap("ece", "ce", values, gaps, {"ce": 3, "ls": 1, "ts": 2}, 300, 50)
-    floors = {"ce": 0.015, "ls": 0.0125, "ts": 0.001}
+    floors = {"ce": 0.015, "ls": 0.0125, "ts": 0.0}
     return TaskComparison("a/b/c", found, floors, {"fl": "failed"})
 
 
@@ -110,14 +110,14 @@ def test_what_is_printed_of_a_comparison(capsys):
     assert [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows] == [
         ["ce", "5.00", "1.50", "", "", "baseline"],
         ["ls", "7.00", "1.25", "+2.00", "[+1.00, +3.00]", "worse *"],
-        ["ts", "4.90", "0.10", "-0.10", "[-3.00, -0.01]", "better *, ≈ inside the noise floor"],
+        ["ts", "4.90", "0.00", "-0.10", "[-3.00, -0.01]", "better *, ≈ inside the noise floor"],
         ["fl", "", "", "", "", "failed"],
     ]
     assert about.startswith("300 test rows, 50 paired resamples, seeds a recipe: 1 to 3; *")
     assert floor.startswith("noise floor: ")
     rows = [dict(zip(FIELDS, row, strict=True)) for row in _csv_rows(made_up_comparison())]
     assert rows[2] == {
-        **{"task": "a/b/c", "metric": "ece", "recipe": "ts", "value": 0.049, "floor": 0.001},
+        **{"task": "a/b/c", "metric": "ece", "recipe": "ts", "value": 0.049, "floor": 0.0},
         **{"difference": -0.001, "low": -0.03, "high": -0.0001, "inside_floor": 1},
         **{"verdict": "better *, ≈ inside the noise floor", "rows": 300, "draws": 50, "seeds": 2},
     }
