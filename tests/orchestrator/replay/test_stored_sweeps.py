@@ -24,6 +24,7 @@ from orchestrator.replay.recorded import _NotReplayableError, _Reader
 from orchestrator.replay.run import _chunks, _searches
 from orchestrator.replay.settings import changed
 from orchestrator.replay.simulate import Table, repeat, simulate
+from orchestrator.running.data import prepare_data
 from orchestrator.search.state import SweepState
 from orchestrator.storage.events import Epoch, Evaluated, SweepEnded, SweepStarted, TrialFinished
 from orchestrator.storage.journal import Journal, iterate_events
@@ -188,6 +189,8 @@ def test_of_a_sweep_that_searched_nothing_every_seeds_data_are_found(
     compute_within(spec)
     sweeps = read_sweeps(copy, ["one", "plain"], test=False)
     assert [(sweep.complete, len(sweep.studies)) for sweep in sweeps] == [(True, 1)] * 2
+    found, drawn = sweeps[1].data, prepare_data(spec)
+    assert {name: own.key for name, own in found.items()} == {n: d.key for n, d in drawn.items()}
 
 
 def test_where_no_sweep_has_ended_one_that_goes_on_is_named(
