@@ -86,6 +86,10 @@ def test_the_least_and_the_most_that_a_file_may_say(make_benchmark: Callable[...
 
 MISTAKES = {
     "no sweep": ({"sweep": None}, "sweep"),
+    "a number as sweep": (
+        {"sweep": 5},
+        "nightly.yaml: sweep: input should be a valid dictionary, got 5\n",
+    ),
     "an unknown key": ({"alarm": 1}, "alarm: unknown key; allowed are: sweep, limits, report"),
     "a search": ({"sweep": {"search": {"trials": 4}}}, "not grid, got trials 4, tpe; "),
     "a grid": ({"sweep": {"search": {"trials": 1, "sampler": "grid"}}}, "not grid"),

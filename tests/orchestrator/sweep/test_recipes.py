@@ -59,6 +59,32 @@ def test_a_recipe_builds_on_the_one_without_its_last_stage() -> None:
     assert calibrated == Recipe(("ce",))
 
 
+@pytest.mark.parametrize(
+    ("text", "calibrator", "stage", "own"),
+    [
+        ("given", None, "given", ("given",)),
+        ("ts-cls", "ts-cls", "calibrate", ("ts-cls",)),
+        ("ts-fit", "ts-fit", "calibrate", ("ts-fit",)),
+    ],
+)
+def test_a_recipe_of_given_logits_is_a_calibrator_at_most(
+    text: str, calibrator: str | None, stage: str, own: tuple[str, ...]
+) -> None:
+    recipe = parse_recipe(text, VARIANTS, given=True)
+    assert recipe == Recipe(("given",), None, calibrator)
+    assert (recipe.name, recipe.stage, recipe.own_parts) == (text, stage, own)
+    assert recipe.upstream == (Recipe(("given",)) if calibrator else None)
+
+
+def test_what_is_unknown_is_told_with_all_that_is_near_and_all_that_there_is() -> None:
+    with pytest.raises(InputError) as caught:
+        parse_recipe("mbsl")
+    near, listing = str(caught.value).split(" (")
+    assert near == "recipe 'mbsl': 'mbsl' is unknown; near are: mbls, ms"
+    kinds = [kind.split(": ")[0] for kind in listing.split("; ")]
+    assert kinds == ["methods", "refinements", "calibrators"]
+
+
 WRONG = {
     "nothing": ("", ["''", "unknown", "methods: "]),
     "an unknown part": ("ce+tss", ["'tss' is unknown", "near are: ts"]),

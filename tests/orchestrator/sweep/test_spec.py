@@ -144,6 +144,10 @@ BAD = {
         GOOD + "variants: {ets: {of: ts}}\n",
         ["variants.ets", "'ets' is the name of a part already"],
     ),
+    "a variant under the name of no training": (
+        GOOD + "variants: {given: {of: ts}}\n",
+        ["variants.given: 'given' is the name of a part already"],
+    ),
     "a variant of nothing": (GOOD + "variants: {wide: {of: mbsl}}\n", ["variants.wide.of", "mbsl"]),
     "a variant in capitals": (GOOD + "variants: {W: {of: ts}}\n", ["variants.W", "small letters"]),
     "a variant's value": (
@@ -214,6 +218,10 @@ BAD = {
     "two GPUs for a trial": (
         GOOD + "resources: {train: {gpu: 2}}\n",
         ["resources.train.gpu", "one GPU at most", "fraction", "got 2"],
+    ),
+    "a GPU and a half for a trial": (
+        GOOD + "resources: {train: {gpu: 1.5}}\n",
+        ["resources.train.gpu", "one GPU at most", "got 1.5"],
     ),
     "not finite": (GOOD.replace("3}", "3, accuracy_tolerance: .nan}"), ["accuracy_tolerance"]),
     "a tolerance above all": (
@@ -330,6 +338,18 @@ def test_a_mistake_gets_one_line_that_says_what_and_where(mistake: str) -> None:
             "tasks[0].protocol: input should be a valid string, got 3",
         ),
         (
+            GOOD.replace("protocol: digits", "protocol: digits, split: {validation: x}"),
+            "tasks[0].split.validation: input should be a valid number, got 'x'",
+        ),
+        (
+            f"{GOOD}seeds: {'x' * 78}\n",
+            f"seeds: input should be a valid tuple, got '{'x' * 78}'",
+        ),
+        (
+            f"{GOOD}seeds: {'x' * 79}\n",
+            f"seeds: input should be a valid tuple, got '{'x' * 76}...",
+        ),
+        (
             GOOD + "variants: {wide: {of: mbls, fixed: {margin: [1]}}}\n",
             "variants.wide.fixed.margin: input should be a valid boolean, got [1]",
         ),
@@ -362,6 +382,13 @@ def test_the_first_mistake_is_told_with_its_place(text: str, line: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_sweep(text, "a folder/bad.yaml")
     assert str(caught.value) == f"a folder/bad.yaml: {line}"
+
+
+def test_a_file_that_says_something_wrong_is_named_with_its_folder(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(GOOD + "serch: {}\n")
+    with pytest.raises(InputError, match=rf"^{path}: serch: unknown key"):
+        load_sweep(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -503,6 +530,12 @@ def test_the_searchs_own_seed_comes_first(
 )
 def test_a_sweeps_name_names_a_folder(name: str, allowed: bool) -> None:
     assert is_sweep_name(name) == allowed
+
+
+def test_a_tasks_name_may_hold_signs_in_parts_between_slashes() -> None:
+    name = "vit_b.16:swa/lr@0.1+aug/x-1"
+    (task,) = parse_sweep(GOOD.replace("{dataset", f"{{name: '{name}', dataset"), "good").tasks
+    assert task.id == name
 
 
 def test_own_tags_may_hold_our_words_but_not_begin_with_them() -> None:
