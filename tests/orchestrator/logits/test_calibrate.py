@@ -32,7 +32,7 @@ from orchestrator.logits.calibrate import (
     calibrate_table,
     plan_task,
 )
-from orchestrator.logits.files import parse_rows, save_log_probs
+from orchestrator.logits.files import make_folder, parse_rows, save_log_probs
 from orchestrator.logits.progress import _Watch, shown_recipes
 from orchestrator.logits.scoring import score
 from tests.orchestrator.disks import files_of_at_most
@@ -369,6 +369,26 @@ def test_a_fit_that_the_rows_do_not_allow_leaves_the_rest_standing(npz):
     assert [e["ece"] for e in json.loads(table.to_json()) if e["calibrator"] == "meta-mis"] == [
         None
     ]
+
+
+def test_nothing_is_gained_over_a_fit_that_has_no_figures(npz, monkeypatch):
+    def build(name, objective):
+        if objective == "ce":
+            raise InputError("out of reach")
+        return build_calibrator(name, objective)
+
+    monkeypatch.setattr("orchestrator.logits.calibrate.build_calibrator", build)
+    table = calibrate_table([plan_task(read_logits(npz), "0:200")], ["ts"], ["ce", "cls"])
+    cell = table.cell("net", "ts", "cls")
+    assert (np.isfinite(cell.ece), cell.gain) == (True, None)
+    assert table.notes() == ["* ts-ce on net: out of reach"]
+
+
+def test_a_file_in_the_place_of_a_folder_for_results_is_named(npz):
+    below = npz / "below"
+    with pytest.raises(InputError) as caught:
+        make_folder(below)
+    assert str(caught.value) == f"{below}: cannot be a folder for results (Not a directory)"
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,8 @@ def test_accuracy_may_also_fall_by_standard_errors_of_the_paired_difference() ->
     assert paired.score(metrics, REFERENCE, 0.005) == pytest.approx(0.42)
     assert paired.score(metrics, REFERENCE, 0.015) == 0.4
     assert paired.score(metrics, REFERENCE) == pytest.approx(0.43)
+    unguarded = replace(rule(None), accuracy_errors=2.0)
+    assert [one.pairs_accuracy for one in (paired, rule(), unguarded)] == [True, False, False]
 
 
 @pytest.mark.parametrize(

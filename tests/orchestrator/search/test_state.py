@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from orchestrator.search.state import SweepState
-from orchestrator.search.study_state import setting_of
+from orchestrator.search.study_state import Past, setting_of
 from orchestrator.search.trials import TrialMaker, TrialSpec
 from orchestrator.storage.events import TrialFinished
 from orchestrator.storage.ledger import Ledger
@@ -90,9 +91,11 @@ def choices(state: SweepState) -> dict[str, Any]:
 
 
 def test_every_study_runs_its_budget_and_the_default_first(data: dict[str, PreparedData]) -> None:
-    state, _ = make_state(make_spec(), data)
-    drive(state, 3, random.Random(0))
+    state, events = make_state(make_spec(), data)
+    ended = drive(state, 3, random.Random(0))
     assert state.finished
+    scored = [event.key for event in events if event.event == "trial_scored"]
+    assert sorted(scored) == sorted(trial.key for trial in ended)  # Further seeds as well.
     for study in state.studies.values():
         numbers = range(study.plan.trials + 1)  # The last is a further seed.
         assert sorted(study.trials) == list(numbers)
@@ -310,10 +313,41 @@ resources: {deterministic: true, refine: {cpu: 2}}
         }
 
 
+def test_a_variant_is_computed_as_the_part_that_it_is(data: dict[str, PreparedData]) -> None:
+    spec = parse_sweep(
+        """
+name: state
+tasks: [{dataset: digits, model: convnet, protocol: digits}]
+recipes: [wide]
+variants: {wide: {of: mbls, fixed: {margin: 9.0}}}
+search: {trials: 1, accuracy_tolerance: null, objective: ece}
+""",
+        "state",
+    )
+    state, _ = make_state(spec, data)
+    (trial,) = drive(state, 1, random.Random(0))
+    assert list(trial.request.parts) == ["mbls"]
+    assert trial.request.parts["mbls"] == trial.configuration["wide"]
+    assert trial.configuration["wide"]["margin"] == 9.0
+
+
+def test_a_score_is_told_again_if_its_error_is_another(data: dict[str, PreparedData]) -> None:
+    state, events = make_state(make_spec("ce"), data)
+    drive(state, 1, random.Random(0))
+    scored = next(event for event in events if event.event == "trial_scored")
+    past = Past(Ledger(events))
+    assert past.holds(scored)
+    for other in (replace(scored, error=0.5), replace(scored, objective=0.5)):
+        assert not past.holds(other)
+
+
 def test_every_task_has_data_of_its_own(data: dict[str, PreparedData], tmp_path: Path) -> None:
     (task,) = make_spec().tasks
     names = {"a": "digits", "b": "npz:/data/mine.npz"}
-    tasks = tuple(task.model_copy(update={"name": n, "dataset": d}) for n, d in names.items())
+    tasks = tuple(
+        task.model_copy(update={"name": n, "dataset": d, "inputs": {"of": n}})
+        for n, d in names.items()
+    )
     other = prepare("digits", tmp_path, SplitSpec(seed=1), tmp_path)
     own = {"b": other, "a": data[TASK]}
     spec = make_spec("ce, ce+ts").model_copy(update={"tasks": tasks})
@@ -325,6 +359,7 @@ def test_every_task_has_data_of_its_own(data: dict[str, PreparedData], tmp_path:
         plan = state.studies[event.study].plan
         assert event.fingerprint == own[event.task].key
         assert event.dataset == {"a": "digits", "b": "mine"}[event.task]
+        assert event.origin["inputs"] == {"of": event.task}
         assert event.setting == setting_of(plan.task, own[event.task])
     for trial in asked:
         assert trial.request.data == str(own[trial.study[0]].directory)
@@ -378,7 +413,9 @@ def test_the_search_may_have_a_seed_and_a_split_of_its_own(tmp_path: Path) -> No
     assert {r.data for _, r in asked if r.seed == 1} == {str(rows[f"{TASK} 1"].directory)}
     opened = [event for event in events if event.event == "study_opened"]
     assert all(event.origin["seeds"] == [0, 1] for event in opened)
+    assert {event.fingerprint for event in opened} == {rows[f"{TASK} 7"].key}
     assert all(event.origin["splits"]["7"]["validation_seed"] == 7 for event in opened)
+    assert all(event.origin["split"] == event.origin["splits"]["7"] for event in opened)
     for study in state.studies.values():
         assert [found.trial.seed for found in study.seeds.values() if found] == [7, 0, 1]
 
@@ -418,6 +455,11 @@ def test_failed_trials_count_and_the_study_goes_on(data: dict[str, PreparedData]
     closed = [e for e in events if e.event == "study_closed" and e.study == f"{TASK}|mbls"]
     assert [(e.finished, e.failed, e.reason) for e in closed] == [(3, 2, "loss of 0 became nan")]
     assert state.finished
+    again, later = make_state(make_spec(), data, past=Ledger(events))
+    assert again.take_over()
+    assert (again.finished, later) == (True, [])
+    objectives = again.studies[f"{TASK}|mbls"].objectives
+    assert [number for number, found in objectives.items() if math.isinf(found)] == [0, 2]
 
 
 def test_nothing_is_built_on_a_study_without_a_finished_trial(
@@ -765,6 +807,11 @@ def test_configurations_are_compared_row_by_row(data: dict[str, PreparedData]) -
     assert study.margin == pytest.approx((difference, float(change.std()) / 10))
     assert study.chosen is not None
     assert study.chosen.trial.number == (best if study.margin.clear(1.0) else 0)
+    assert study.chosen.objective == study.objectives[study.chosen.trial.number]
+    scores = {event.key: event.objective for event in events if event.event == "trial_scored"}
+    further = study.seeds[1]
+    assert further is not None
+    assert further.objective == scores[further.trial.key]
 
     # Resumed after the artifacts of what was not chosen are gone, it decides nothing anew.
     for number in study.outcomes:
@@ -775,6 +822,51 @@ def test_configurations_are_compared_row_by_row(data: dict[str, PreparedData]) -
     assert again.finished
     assert later == []
     assert choices(again) == choices(state)
+
+
+def test_accuracy_that_nobody_charges_adds_no_error(data: dict[str, PreparedData]) -> None:
+    known: dict[str, torch.Tensor] = {}
+
+    def predictions(_: str, key: str) -> ValidationRows:
+        return ValidationRows(known[key], torch.zeros(100, dtype=torch.long))
+
+    def measured(trial: TrialSpec) -> TrialFinished:
+        known[trial.request.key()] = predict(trial)
+        return told(trial)
+
+    spec = make_spec("ce, mbls", **RULES, accuracy_tolerance=1.0)
+    state, _ = make_state(spec, data, predictions=predictions)
+    drive(state, 2, random.Random(0), measured)
+    study = state.studies[f"{TASK}|mbls"]
+    best = min(study.objectives, key=lambda number: study.objectives[number])
+    nll = [-known[study.outcomes[n].artifact].double().log_softmax(1)[:, 0] for n in (0, best)]
+    change = nll[0] - nll[1]
+    assert best != 0
+    assert study.margin == pytest.approx((float(change.mean()), float(change.std()) / 10))
+
+
+def test_a_trial_that_was_stopped_is_guarded_without_its_rows(
+    data: dict[str, PreparedData],
+) -> None:
+    def predictions(_: str, key: str) -> ValidationRows:
+        assert key, "a stopped trial has none"
+        return ValidationRows(torch.zeros(100, 2), torch.zeros(100, dtype=torch.long))
+
+    def measured(trial: TrialSpec) -> TrialFinished:
+        if trial.study.endswith("|mbls") and trial.number == 1:
+            return trial.ending("pruned", {"val_ece": 0.05, "val_acc": 0.5})
+        metrics = {"val_ece": 0.1, "val_acc": 0.9}
+        return trial.ending("finished", metrics, artifact=trial.request.key())
+
+    spec = make_spec("ce, mbls", accuracy_errors=1.0)
+    state, events = make_state(spec, data, predictions=predictions)
+    drive(state, 2, random.Random(0), measured)
+    study = state.studies[f"{TASK}|mbls"]
+    assert study.objectives[1] == pytest.approx(0.05 + 0.9 - 0.01 - 0.5)
+    (scored,) = [e for e in events if getattr(e, "key", "") == study.trials[1].key][2:]
+    assert scored.error is None
+    closed = [e for e in events if e.event == "study_closed" and e.study == study.plan.id]
+    assert [(e.finished, e.failed) for e in closed] == [(4, 0)]
 
 
 def test_pixels_are_compared_image_by_image(data: dict[str, PreparedData]) -> None:

@@ -68,6 +68,9 @@ def test_the_default_is_that_of_the_data_set() -> None:
     planned, rules = study(dataset="cifar100")
     _, first = StudySearch(planned, rules, 0).ask()
     assert first["mbls.margin"] == 10.0
+    chosen, rules = study(dataset="cifar100", spaces={"mbls": {"margin": {"choices": [6.0, 10.0]}}})
+    _, first = StudySearch(chosen, rules, 0).ask()
+    assert first["mbls.margin"] == 10.0
 
 
 @pytest.mark.parametrize(
@@ -123,6 +126,14 @@ def test_suggestions_use_every_metric_that_is_searched_for() -> None:
     assert distance[0] < distance[1] / 2
     again = drive_pareto("tpe", trials=18)._study.trials
     assert [trial.params for trial in again] == [trial.params for trial in near]
+
+
+def test_a_trial_that_failed_has_no_other_metric_to_tell_of() -> None:
+    search = open_search(pareto=["acc"])
+    for _ in range(2):
+        number, _ = search.ask()
+        search.score(number, None, "failed")
+    assert [trial.state.name for trial in search._study.trials] == ["FAIL", "RUNNING"]
 
 
 def test_the_sampler_hears_which_way_each_metric_is_better() -> None:

@@ -93,7 +93,12 @@ def test_a_server_without_a_host_is_refused(uri):
 
 @pytest.mark.parametrize(
     ("kind", "package"),
-    [("postgresql+psycopg2", "psycopg2-binary"), ("postgresql", r"psycopg(2-binary|\[binary\])")],
+    [
+        ("postgresql+psycopg2", "psycopg2-binary"),
+        ("postgresql+psycopg", r"psycopg\[binary\]"),
+        ("postgresql+asyncpg", "asyncpg"),
+        ("postgresql", r"psycopg(2-binary|\[binary\])"),
+    ],
 )
 def test_a_missing_driver_is_named(monkeypatch, kind, package):
     monkeypatch.setattr("orchestrator.sweep.tracking_uri.find_spec", lambda name: None)
