@@ -295,6 +295,15 @@ def test_a_sweep_says_how_it_searched(
     assert ledger.git_commit == ""
 
 
+def test_a_study_keeps_the_versions_that_it_was_opened_with() -> None:
+    first, later = (
+        SweepStarted(sweep="s", sweep_id="1d", spec={}, provenance={"versions": {"torch": number}})
+        for number in ("1", "2")
+    )
+    ledger = Ledger([first, BOTH[0], later, *BOTH])
+    assert [study.versions["torch"] for study in ledger.studies.values()] == ["1", "2"]
+
+
 def test_a_study_says_which_seeds_stand_in_its_table() -> None:
     told = replace(OPENED, origin={"seeds": [1, 2]})
     for opened, shown in ((OPENED, [0, 1, 2]), (told, [1, 2])):
