@@ -254,7 +254,8 @@ def count(events: Sequence[Event], study: str, status: str) -> int:
 
 def test_where_there_is_no_journal_nothing_is_known(tmp_path: Path) -> None:
     ledger = read_ledger(tmp_path / "journal.jsonl")
-    assert (ledger.sweep_id, ledger.status, ledger.ended) == ("", "running", None)
+    assert (ledger.sweep, ledger.sweep_id, ledger.status, ledger.ended) == ("", "", "running", None)
+    assert ledger.spec == ledger.provenance == {}
     assert ledger.studies == ledger.trials == {}
 
 

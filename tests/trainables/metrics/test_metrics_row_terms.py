@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from standin_card import CARD, standin_card
 from torch import Tensor
 
 from trainables.metrics import METRICS, evaluation_report, row_terms
@@ -45,6 +46,15 @@ def test_the_spread_of_the_terms_is_the_standard_error(metric: str) -> None:
         errors.append(float(terms.std()) / math.sqrt(len(terms)))
     spread = float(torch.tensor(values).std())
     assert sum(errors) / len(errors) == pytest.approx(spread, rel=0.3)
+
+
+@pytest.mark.parametrize("metric", NAMES)
+def test_rows_on_a_gpu_have_the_same_terms(metric: str) -> None:
+    logits, labels = predictions(0)
+    with standin_card():
+        found = row_terms(metric, logits.to(CARD), labels.to(CARD))
+        brought = found.cpu()
+    assert torch.allclose(brought, row_terms(metric, logits, labels), atol=1e-12)
 
 
 def test_what_has_no_terms_is_refused() -> None:
