@@ -352,6 +352,16 @@ LAYOUT_FAULTS = {
         lambda root: (root / ANNOTATIONS).write_bytes(b"val_0.JPEG \xff\n"),
         "val_annotations.txt cannot be read",
     ),
+    "tiny, one class": (
+        "tiny-imagenet",
+        lambda root: [_remove(f"tiny-imagenet-200/train/{wnid}")(root) for wnid in WNIDS[1:]],
+        f"train has class folders ['{WNIDS[0]}'], needs more",
+    ),
+    "cub, one class": (
+        "cub200",
+        lambda root: (root / "CUB_200_2011/classes.txt").write_text(f"1 {BIRDS[0]}\n"),
+        "classes.txt does not number its classes from 1",
+    ),
     "tiny, annotation of one word": (
         "tiny-imagenet",
         lambda root: (root / ANNOTATIONS).write_text("val_0.JPEG\n"),
