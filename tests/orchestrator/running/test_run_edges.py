@@ -224,11 +224,13 @@ def test_one_that_listens_but_takes_nothing_is_given_up(monkeypatch: pytest.Monk
     assert shipper.waits > 5
 
 
+@pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize(("pause", "whole"), [(44.0, True), (46.0, False)])
 def test_a_pause_is_measured_from_the_last_delivery(
-    monkeypatch: pytest.MonkeyPatch, pause: float, whole: bool
+    monkeypatch: pytest.MonkeyPatch, pause: float, whole: bool, there: bool
 ) -> None:
-    listening(monkeypatch, True)
+    """Who has taken something may be back in time."""
+    listening(monkeypatch, there)
     now, steps = [0.0], iter([(40.0, 1), (40.0, 2), (pause, 2), (1.0, 3)])
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now[0]))
     shipper = Shipper(3)

@@ -487,7 +487,9 @@ def test_a_server_that_takes_nothing_more_is_waited_for_as_it_deserves(
     company.search, company.drained = search, False
     monkeypatch.setattr(run, "STALLED_SECONDS", 0.0)
     monkeypatch.setattr(run, "listens", lambda uri: there and uri == SERVER)
-    assert not ran(spec)[0].tracked
+    outcome, said = ran(spec)
+    assert not outcome.tracked
+    assert (NOT_THERE in said) == (search is search_here)
     left_at_work = there and search is interrupt
     assert company.asked.count(WAIT) == 1
     assert (company.asked[-1] == "stop") != left_at_work
