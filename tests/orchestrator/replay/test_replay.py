@@ -145,6 +145,29 @@ def test_a_search_begins_at_the_sweeps_seed_and_the_replays(
     assert distances(0, 0) == {0.0} != distances(2, 0)
 
 
+def test_searches_of_one_number_draw_the_same_rows_and_others_other_ones(
+    live: tuple[SweepState, RecordedStudy], spec: SweepSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    searched: list[int] = []
+
+    def table(own: RecordedStudy, rows: torch.Tensor | None) -> Table:
+        searched.append(len(own.labels))
+        return Table(own, rows)
+
+    def draw(rows: int, seed: int) -> torch.Tensor:
+        asked.append((rows, seed))
+        return resampled(rows, seed)
+
+    monkeypatch.setattr("orchestrator.replay.run.Table", table)
+    monkeypatch.setattr("orchestrator.replay.run.resampled", draw)
+    settings = ReplaySettings(strategies={"as run": {}}, seed=5)
+    for chosen in (settings, settings.model_copy(update={"validation": 50})):
+        _searches(("told", live[1], {"as run": spec}, chosen, range(1, 3)))
+    assert asked == [(60, 6), (60, 7)]  # None where they are drawn without replacement.
+    assert searched == [60, 60, 50, 50]
+
+
 def test_equally_near_configurations_are_answered_by_the_first(
     live: tuple[SweepState, RecordedStudy],
 ) -> None:
