@@ -529,6 +529,12 @@ def test_a_fit_that_did_not_converge_warns(rows, monkeypatch, name):
         build(name).fit(*rows)
 
 
+def test_a_solver_that_runs_out_of_iterations_says_so(rows, monkeypatch):
+    monkeypatch.setattr("trainables.calibrators.pts.MAX_ITERATIONS", 1)
+    with pytest.warns(FitWarning, match=r"pts: not converged: .*ITERATIONS"):
+        build_calibrator("pts").fit(*rows)
+
+
 @pytest.mark.parametrize(("name", "objective"), RECIPES)
 def test_fits_on_good_rows_give_no_warning(rows, name, objective):
     with warnings.catch_warnings():

@@ -8,7 +8,7 @@ import torch
 from sklearn.isotonic import IsotonicRegression
 from torch.nn import functional as F
 
-from trainables.calibrators import build_calibrator
+from trainables.calibrators import FitWarning, build_calibrator
 from trainables.common.errors import InputError
 from trainables.metrics import calibration_report
 
@@ -213,6 +213,16 @@ def test_meta_acc_says_what_it_can_reach(synthetic):
     easy = build_calibrator("meta-acc", accuracy=0.01).fit(logits, labels)
     ts = build_calibrator("ts").fit(logits, labels)(logits)
     torch.testing.assert_close(easy(logits), ts, rtol=0.1, atol=0.1)
+
+
+def test_cts_tells_how_many_of_its_temperatures_are_on_a_bound():
+    """Of the rows predicted as the first class none is right, of the others most are."""
+    predicted = torch.tensor([0, 1, 1, 1, 1, 2, 2, 2, 2])
+    labels = torch.tensor([1, 1, 1, 1, 2, 2, 2, 2, 0])
+    fitted = build_calibrator("cts", shrinkage=0.0)
+    with pytest.warns(FitWarning, match=r"cts: 1 of 3 temperatures on the bound of \[0.01, 100\]"):
+        fitted.fit(5.0 * torch.eye(3)[predicted], labels)
+    assert float(fitted.temperatures[0]) == pytest.approx(100)
 
 
 @pytest.mark.parametrize(
