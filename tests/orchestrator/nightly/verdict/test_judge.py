@@ -95,6 +95,8 @@ def test_an_accepted_change_restarts_the_series() -> None:
     bad = [record(night, factors={ECE: 1.3}) for night in (10, 11, 12)]
     for accepted in (ECE, CellKey(*ECE.pair)):
         assert judge([*QUIET, *bad[:2]], bad[2], accepted={accepted: name(10)}).status == "ok"
+    twice = {ECE: name(5), CellKey(*ECE.pair): name(10)}
+    assert judge([*QUIET, *bad[:2]], bad[2], accepted=twice).status == "ok"
     other = {CellKey("ce", TASK, "ece"): name(10)}
     assert judge([*QUIET, *bad[:2]], bad[2], accepted=other).status == "regression"
     later = [record(night, factors={ECE: 1.3}) for night in range(13, 25)]
@@ -141,6 +143,14 @@ def test_a_figure_that_is_not_finite_is_an_alarm_at_once(value: float) -> None:
 def test_a_speed_of_zero_is_an_alarm_at_once() -> None:
     verdict = judge(QUIET, changed(record(10), SPEED, {0: 0.0, 1: 1.0, 2: 1.0}))
     assert told(verdict) == [(SPEED, "hard", "not finite")]
+
+
+def test_an_error_of_zero_is_a_figure_like_any_other() -> None:
+    best = [changed(record(night), ECE, dict.fromkeys(range(3), 0.0)) for night in range(10)]
+    assert judge(best[:-1], best[-1]).status == "ok"
+    verdict = judge([*best, record(10)], record(11))
+    assert told(verdict) == [(ECE, "soft", "nights")]
+    assert verdict.alarms[0].expected == 0.0
 
 
 def test_a_failed_recipe_makes_the_night_incomplete() -> None:
@@ -228,6 +238,8 @@ def test_a_recipe_that_comes_to_equal_another_is_named() -> None:
     before = [twins(record(8), "ls"), record(9)]
     assert judge([*QUIET[:8], *before, twin], later).alarms[0].since == name(10)
     assert judge([*QUIET, twin], later, accepted={CellKey("ls", TASK): name(10)}).status == "ok"
+    other = judge([*QUIET, twin], later, accepted={CellKey("ce", TASK): name(10)})
+    assert {alarm.reason for alarm in other.alarms} == {"nights"}
     assert judge([twin], later).status == "ok"
     both = judge(QUIET, twins(record(10), "ls", 1.001)).alarms
     assert [(alarm.cell.recipe, alarm.text.split()[8]) for alarm in both] == [

@@ -65,6 +65,8 @@ def test_a_suite_may_have_limits_of_its_own() -> None:
     assert limits.bounds("ece") is None
     everywhere = Limits.model_validate({"hard": {"ece": {"min": 0.0, "max": 0.0}}})
     assert everywhere.bounds("cifar10-c/ece").min == 0.0
+    both = Limits.model_validate({"hard": {"ece": {"max": 0.3}, "cifar10-c/ece": {"max": 0.5}}})
+    assert [both.bounds(name).max for name in ("ece", "cifar10-c/ece")] == [0.3, 0.5]
 
 
 @pytest.mark.parametrize(
