@@ -115,7 +115,9 @@ def test_status_and_history_cope_with_a_night_on_which_all_failed(
     judged(benchmark, record(1))
     judged(benchmark, replace(record(2), cells={}))
     assert main(["nightly", "status", file]) == 0
-    assert ["ls", TASK, "·▅·", "-"] in lines(capsys.readouterr().out)
+    shown = lines(capsys.readouterr().out)
+    assert ["recipe", "task", "ece, 3 nights", "last"] in shown
+    assert ["ls", TASK, "·▅·", "-"] in shown
 
 
 def test_status_says_when_the_next_night_begins(
@@ -215,7 +217,8 @@ def test_an_accepted_change_starts_where_it_began(
     for day in range(6):
         judged(benchmark, record(day), Verdict(name(day), "regression", (found(OTHER, 0),)))
     changes = (found(ECE, 3),), (found(ACC, 2),), (found(SPEED, None),)
-    judged(benchmark, record(6), Verdict(name(6), "regression", *changes))
+    last = {cell: values for cell, values in record(6).cells.items() if cell != OTHER}
+    judged(benchmark, replace(record(6), cells=last), Verdict(name(6), "regression", *changes))
     accept = ["nightly", "accept", cell, "--why", " a \n b ", "--file", str(benchmark.path)]
     before = datetime.now(UTC) - timedelta(seconds=1)
     assert main([*accept, *options]) == (2 if night is None else 0)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sqlite3
+import time
 from collections import namedtuple
 from collections.abc import Callable
 from contextlib import closing
@@ -117,6 +118,7 @@ def test_a_night_that_broke_off_is_gone_on_with(
         run_night(benchmark, FIRST)
     night = Book(benchmark.folder).night(FIRST)
     assert night.unfinished
+    started = night.facts["started"]
     kept = night.folder / "artifacts/train/d|/d|ce 0"
     lost = [night.folder / "artifacts" / stage / "aa/aa00" for stage in EVERY_STAGE]
     for artifact in (kept, *lost):
@@ -127,6 +129,8 @@ def test_a_night_that_broke_off_is_gone_on_with(
     assert kept.exists()
     assert not any(artifact.exists() for artifact in lost)
     assert outcome.night.record is not None
+    assert outcome.night.record.started == started
+    assert abs(started - time.time()) < 86400
     assert TOTAL not in outcome.night.record.cells  # Nobody knows how long it would have taken.
     assert outcome.verdict.status == "ok"
     assert len(nightlies(benchmark)) == 1
