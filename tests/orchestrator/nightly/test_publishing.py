@@ -264,7 +264,8 @@ def test_a_strange_webhook_stops_no_night(
     outcome = run_night(make_benchmark(sweep={"name": name}, report=report), FIRST)
     assert outcome.verdict.status == "ok"
     (problem,) = outcome.messages
-    assert problem.startswith("webhook at 127.0.0.1 was not reached: ")
+    assert problem.startswith(said := "webhook at 127.0.0.1 was not reached: ")
+    assert problem.count(said) == 1
     # Not so if the answer is one that nobody was prepared for.
     assert problem.endswith(": no answer in time") == (answer == "an answer in drops")
     assert problem.isprintable()

@@ -105,6 +105,9 @@ def test_a_frame_has_ticks_below_and_lines_across():
         ("polygon", "line", "", [(38, 6), (92, 6), (92, 6.5), (38, 6.5)]),
     ]
     assert [mark.anchor for mark in chart.marks if mark.tag == "text"] == ["end", "end", "middle"]
+    above = Chart((100, 60), chart.x, Axis(5, 10), "", margin=(6, 8, 18, 38))
+    above.frame([(1, "one")], [])
+    assert above.marks == chart.marks[4:6]
 
 
 def test_a_chart_is_written_as_svg_with_its_text_escaped():

@@ -373,8 +373,10 @@ def test_a_replay_makes_every_choice_again_and_searches_without_training(
     before = sorted(path for stage in stages for path in stage.glob("*/*"))
     out = tmp_path / "replay"
     command = ["replay", str(storage), "--sweep", "quick", "--searches", "2", "--out", str(out)]
-    assert main(command) == 0
-    assert "6 of 6 choices are made again" in capsys.readouterr().out
+    assert main([*command, "--markdown"]) == 0
+    said = capsys.readouterr().out
+    assert "6 of 6 choices are made again" in said
+    assert "\n|---" in said.replace(" ", "")
     assert sorted(path for stage in stages for path in stage.glob("*/*")) == before
     searches = list(csv.DictReader((out / "searches.csv").open()))
     assert {row["study"] for row in searches} == {f"{TASK}|{r}" for r in ("mbls", *MACAL)}

@@ -444,6 +444,18 @@ def test_the_lowest_guarded_objective_wins(data: dict[str, PreparedData]) -> Non
     assert [one and one.trial.number for one in earlier] == [None, 0, 0, 0, 3, 3]
 
 
+def test_an_objective_of_zero_is_the_lowest(data: dict[str, PreparedData]) -> None:
+    def measured(trial: TrialSpec) -> TrialFinished:
+        metrics = {"val_ece": 0.0 if trial.number == 2 else 0.02, "val_acc": 0.97}
+        return trial.ending("finished", metrics, artifact=trial.request.key())
+
+    state, _ = make_state(make_spec("mbls"), data)
+    drive(state, 2, random.Random(0), measured)
+    chosen = state.studies[f"{TASK}|mbls"].chosen
+    assert chosen is not None
+    assert (chosen.trial.number, chosen.objective) == (2, 0.0)
+
+
 def test_failed_trials_count_and_the_study_goes_on(data: dict[str, PreparedData]) -> None:
     def measured(trial: TrialSpec) -> TrialFinished:
         if trial.study.endswith("|mbls") and trial.number in (0, 2):

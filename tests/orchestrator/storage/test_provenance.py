@@ -50,6 +50,8 @@ def test_the_commit_says_whether_there_are_local_changes(package: Path) -> None:
     assert git_commit() == commit
     (package / "own.txt").write_text("changed")
     assert git_commit() == f"{commit}-dirty"
+    git(package, "add", "own.txt")
+    assert git_commit() == f"{commit}-dirty"
 
 
 def test_before_its_first_commit_a_repository_has_none(package: Path) -> None:

@@ -360,6 +360,13 @@ def test_whether_a_search_has_seen_a_seed_is_told_where_it_is_so_of_all(own, tol
     assert table_of(*results).notes() == [line]
 
 
+def test_deviations_are_explained_where_a_single_study_has_several_seeds():
+    results = [study("ce", figures()), study("ls", figures(), figures())]
+    (line,) = table_of(*results).notes()
+    assert line == "mean ± sample standard deviation over 1 to 2 seeds"
+    assert table_of(results[0]).notes() == []
+
+
 @pytest.mark.parametrize(
     ("tasks", "named"), [("aa", "ce, ls"), ("ab", "ce on a, ls on b")], ids=["one", "two"]
 )

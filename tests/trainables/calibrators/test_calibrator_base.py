@@ -27,6 +27,7 @@ from trainables.calibrators import (
     save_calibrator,
 )
 from trainables.calibrators._base import first_argmax, keep_argmax
+from trainables.calibrators._minimize import lbfgs
 from trainables.common.errors import InputError, StorageError
 
 NAMES = [
@@ -564,6 +565,13 @@ def test_without_a_penalty_the_objective_is_the_loss_of_the_fitting_rows(rows, n
     assert fitted.report.iterations > 1
 
 
+def test_a_state_has_every_tensor_and_no_other(rows):
+    state = build("ts").fit(*rows).state_dict()
+    for wrong in ({}, {**state, "other": torch.ones(1)}):
+        with pytest.raises(InputError, match="expected num_classes, temperature"):
+            build("ts").load_state_dict(wrong)
+
+
 def test_a_state_that_is_changed_later_changes_no_calibrator(rows):
     fitted = build("vs").fit(*rows)
     state = fitted.state_dict()
@@ -596,6 +604,29 @@ def test_results_do_not_depend_on_where_blocks_end(rows, monkeypatch, name, obje
         monkeypatch.setattr(f"trainables.calibrators.{size}", 50)
     parts = build_calibrator(name, objective, **own).fit(logits, labels)(logits)
     torch.testing.assert_close(whole, parts, rtol=0, atol=SOLVED.get(name, 1e-8))
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "ms", "vs"])
+def test_how_far_a_map_is_trusted_does_not_depend_on_where_blocks_end(rows, monkeypatch, name):
+    logits, labels = rows[0][:120], rows[1][:120]
+    whole = build_calibrator(name).fit(logits, labels)(logits)
+    monkeypatch.setattr("trainables.common.logit_rows.BLOCK_VALUES", {"cpu": 240})
+    parts = build_calibrator(name).fit(logits, labels)(logits)
+    torch.testing.assert_close(whole, parts, rtol=0, atol=1e-3)
+
+
+def test_a_fit_in_rounds_counts_the_iterations_of_all(rows, monkeypatch):
+    counted = []
+
+    def counting(*arguments):
+        found, report = lbfgs(*arguments)
+        counted.append(report.iterations)
+        return found, report
+
+    monkeypatch.setattr("trainables.calibrators._minimize.lbfgs", counting)
+    fitted = build_calibrator("pts", "cls").fit(*rows)
+    assert len(counted) > 1
+    assert fitted.report.iterations == sum(counted)
 
 
 def test_objectives_can_be_built_alone():

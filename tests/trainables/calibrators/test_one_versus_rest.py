@@ -175,6 +175,14 @@ def test_classes_without_rows_are_noted(rows: Rows) -> None:
     assert report.note == "2 classes have no fitting row"
 
 
+def test_what_is_noted_of_the_own_map_stays_beside_what_is_of_the_mixture(rows: Rows) -> None:
+    report = build_calibrator("platt").fit(rows[0][:1], rows[1][:1]).report
+    assert report is not None
+    richer, empty = report.note.split("; ")
+    assert richer == "temperature scaling: on held-out rows a richer map gains nothing"
+    assert empty == f"{rows[0].shape[1] - 1} classes have no fitting row"
+
+
 def test_kernel_calibration_finds_what_no_temperature_can(synthetic) -> None:
     logits, _ = synthetic(rows=3000, classes=3)
     draw = torch.Generator().manual_seed(1)

@@ -495,6 +495,7 @@ def test_voc2012_tests_on_its_validation_list_and_trains_on_more_where_that_is(
     assert find_reader("voc2012", tmp_path).check().detail.endswith("20 train, 3 val")
     for mask in (place / "SegmentationClass").iterdir():
         (masks / mask.name).write_bytes(mask.read_bytes())
+    (place / "SegmentationClass" / "more0.png").unlink()
     (place / LISTS / "trainaug.txt").write_text("\n".join(names))
     more = prepare("voc2012", tmp_path, OWN, tmp_path / "p", download=False)
     assert more.counts == {"train": 19, "validation": 2, "test": 3}
@@ -519,6 +520,9 @@ def test_voc2012_is_downloaded_where_it_is_not_there(
 
     monkeypatch.setattr("torchvision.datasets.VOCSegmentation", download)
     place = "http://host.robots.ox.ac.uk/pascal/VOC/voc2012"
+    with pytest.raises(InputError, match=r"train\.txt does not exist"):
+        read_source("voc2012", tmp_path, download=False)
+    assert asked == []
     with pytest.raises(InputError) as caught:
         read_source("voc2012", tmp_path)
     assert str(caught.value) == (

@@ -306,6 +306,8 @@ def test_au_counts_over_an_epoch_or_over_a_batch() -> None:
     first, second = batch(seed=1), batch(seed=2)
     assert kept(*first) == each(*first)
     assert kept(*second) != each(*second)
+    kept(*batch(seed=3))
+    assert kept.counts.sum() == 3 * len(first[1])
     kept.start_epoch(1)
     assert kept(*second) == fresh(*second) == each(*second)
 

@@ -622,6 +622,10 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
         (["--with", "kubernetes", "--image", "i"], "needs --image and --claim"),
         (["--with", "ray"], "--job-server URL and --with ray go together"),
         (
+            ["--with", "cron", "--job-server", "http://h:8265"],
+            "--job-server URL and --with ray go together",
+        ),
+        (
             ["--with", "ray", "--job-server", "http://h:99999"],
             "--job-server 'http://h:99999' is no address, or its port is not 1 to 65535",
         ),

@@ -174,6 +174,8 @@ def test_a_table_of_the_wrong_shape_makes_the_night_incomplete() -> None:
         (CellKey("fl", TASK), "hard", "unexpected"),
     ]
     assert verdict.alarms[0].text == f"ls on {TASK} lacks ece of seed 2"
+    elsewhere = judge(QUIET, changed(record(10), CellKey("ls", "other", "ece"), {0: 0.02}))
+    assert told(elsewhere) == [(CellKey("ls", "other"), "hard", "unexpected")]
     gone = changed(changed(night, ECE, {1: 0.02}), ACC, {0: 0.9, 1: 0.9})
     text = f"ls on {TASK} lacks acc of seed 2, ece of seeds 0, 2"
     assert judge(QUIET, gone).alarms[0].text == text
