@@ -46,7 +46,8 @@ def test_gc_tells_how_much(calsweep, monkeypatch, option, freed):
     monkeypatch.setattr("orchestrator.storage.garbage.collect_garbage", lambda *_: found)
     code, out, _ = calsweep("gc", *option)
     assert code == 0
-    assert words(out)[1:] == [
+    assert words(out) == [
+        ["kind", "removed", "MB", "kept", "MB"],
         ["train", "1", "1.5", "2", "0.3"],
         ["data", "0", "0.1", "3", "0.0"],
         ["1.6", "MB", *freed.split(), "freed"],
@@ -157,6 +158,8 @@ def test_a_reproduction_is_a_table_and_a_verdict(calsweep, monkeypatch, reproduc
     lines = [line.strip() for line in answer.out.splitlines() if line.strip()]
     assert (answer.code, lines[0]) == (code, "ls on a/b/c, seed 7")
     assert lines[-2:] == ["figures need not agree: another GPU", verdict]
+    head = [cell.strip() for cell in lines[2].strip("┃").split("┃")]
+    assert head == ["metric", "recorded", "reproduced", "difference"]
     rows = [line.split() for line in lines if line.startswith(("val_ece", "test_acc", "│"))]
     rows = [[cell for cell in row if cell != "│"] for row in rows]
     gap = reproduced - 0.25
@@ -186,9 +189,25 @@ def test_a_plan_tells_hours_where_they_are_known(calsweep, monkeypatch, empty_fo
     (empty_folder / "night.yaml").write_text(SWEEP)
     stages = [StagePreview("t", "train", 40, 2, 90.0), StagePreview("t", "refine", 3, 0, None)]
     monkeypatch.setattr("orchestrator.running.preview.preview", lambda *_: stages)
-    rows = words(calsweep("plan", "night.yaml").out)
-    assert ["t", "train", "40", "2", "90.0", "1.00"] in rows
-    assert ["t", "refine", "3", "0", "no", "estimate"] in rows
+    lines = calsweep("plan", "night.yaml").out.splitlines()
+    rows = [[cell for cell in re.split(" {2,}", line.strip()) if cell] for line in lines]
+    task = "digits/convnet/digits"
+    assert rows == [
+        ["task", "recipe", "stage", "trials", "searches", "builds on"],
+        [task, "ce", "train", "1", "nothing: one trial"],
+        [
+            "1 studies, 1 trials: at most 1 trainings, 0 refinements on stored features, "
+            "0 calibrations of stored logits"
+        ],
+        ["with a training of its own for every trial it would be 1 trainings"],
+        ["task", "stage", "to compute, at most", "reused", "s each", "hours in all"],
+        ["t", "train", "40", "2", "90.0", "1.00"],
+        ["t", "refine", "3", "0", "no estimate"],
+        [
+            "sweep 'night'; hours are of one after another, by the last runs on the same data, "
+            "model and protocol that the tracking store knows"
+        ],
+    ]
 
 
 @pytest.fixture

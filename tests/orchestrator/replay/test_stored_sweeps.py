@@ -17,6 +17,7 @@ import pytest
 import torch
 import yaml
 
+from orchestrator.cli import main
 from orchestrator.cli._replay import _settings
 from orchestrator.replay import ReplayOutcome, ReplaySettings, read_sweeps, replay
 from orchestrator.replay.output import HEADINGS, cells, draw, headings, notes, write_replay
@@ -577,6 +578,24 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
     ):
         settings = outcome.settings.model_copy(update=change)
         assert words in notes(replace(outcome, settings=settings))[2]
+
+
+def test_the_command_prints_table_notes_and_files(
+    outcome: ReplayOutcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("orchestrator.replay.replay", lambda *arguments, **named: outcome)
+    assert main(["replay", str(tmp_path), "--out", str(tmp_path / "out"), "--markdown"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[:4]]
+    assert table[0] == headings(outcome)
+    assert table[2:] == [cells(final, outcome) for final in outcome.finals()]
+    assert lines[3].startswith("| few      | ")
+    names = ("outcomes.csv", "searches.csv", "replay.png")
+    files = [f"wrote {tmp_path / 'out' / name}" for name in names]
+    assert lines[4:] == [*notes(outcome), *files]
 
 
 def test_options_go_before_the_file(tmp_path: Path) -> None:

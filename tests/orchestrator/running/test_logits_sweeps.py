@@ -18,7 +18,7 @@ from orchestrator.cli._plan import show_plan
 from orchestrator.report import from_folder, render_report
 from orchestrator.running import arena
 from orchestrator.running.arena import run_arena
-from orchestrator.running.data import prepare_data, preview_data
+from orchestrator.running.data import DataPreview, prepare_data, preview_data
 from orchestrator.running.reproduce import reproduce
 from orchestrator.statistics import compare
 from orchestrator.storage.results import StudyResult
@@ -295,6 +295,21 @@ def test_a_wrong_file_names_task_and_file(
 def test_an_absent_file_is_told_when_the_data_are_looked_at(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"tasks\[0\] \(absent\): .*absent.npz: no such file"):
         preview_data(make_spec(tmp_path, files="absent.npz"))
+
+
+def test_scores_are_read_as_the_kind_that_a_task_names(tmp_path: Path) -> None:
+    first = np.random.default_rng(0).uniform(0.1, 0.9, 60)
+    scores = np.stack([first, 1 - first], 1)
+    np.savez(tmp_path / "scores.npz", predictions=scores, labels=np.arange(60) % 2)
+    named, task = [], f"logits: {tmp_path}/scores.npz"
+    for kind in ("logits", "probs"):
+        text = f"{{{task}, name: {kind}, inputs: {{kind: {kind}}}}}"
+        spec = parse_sweep(f"name: x\ntasks: [{text}]\nrecipes: [ts]\nstorage: {tmp_path}\n", "x")
+        assert preview_data(spec) == DataPreview({})
+        prepared = prepare_data(spec)
+        assert preview_data(spec) == DataPreview(prepared)
+        named += [data.key for data in prepared.values()]
+    assert len(set(named)) == 2
 
 
 def test_a_second_task_is_told_by_its_own_number(tmp_path: Path) -> None:

@@ -204,6 +204,29 @@ def test_hours_do_not_come_from_other_data_of_the_same_name(
     assert unknown == {"train": None, "refine": None, "calibrate": None}
 
 
+def test_hours_of_each_task_come_from_its_own_runs(tmp_path: Path, writer: Any, store: str) -> None:
+    tasks = []
+    for name in "ba":
+        path = tmp_path / name / "own.npz"
+        write_images(path, ord(name))
+        fields = f"dataset: 'npz:{path}', name: {name}, model: convnet, protocol: digits"
+        tasks.append(f"{{{fields}, split: {{vary: true}}}}")
+    text = f"name: two\ntasks: [{', '.join(tasks)}]\nrecipes: [ce]\nseeds: [3, 4]\n"
+    spec = parse_sweep(f"{text}storage: {tmp_path}\ntracking: {{uri: '{store}'}}\n", "two")
+    data = prepare_data(spec)
+    writer.start()
+    for task, seconds in zip(spec.tasks, (36.0, 72.0), strict=True):
+        study = writer.open("ce", task=task.id, setting=setting_of(task, data[task.data_name(3)]))
+        told = {"reused": False, "status": "finished", "metrics": {}, "seconds": seconds}
+        writer.write("trial_finished", key=writer.begin(study, 0), **told)
+    writer.end()
+    sync(writer.path, store, tmp_path / "served")
+    assert preview(make_plan(spec)) == [
+        StagePreview("a", "train", computed=2, reused=0, seconds=72.0),
+        StagePreview("b", "train", computed=2, reused=0, seconds=36.0),
+    ]
+
+
 @pytest.mark.parametrize("uri", ["sqlite:////nowhere/mlflow.db", "http://127.0.0.1:9"])
 def test_a_store_that_is_away_does_not_hold_up_a_plan(uri: str) -> None:
     assert stage_seconds(uri, "digits/convnet/digits", "this", "train") is None

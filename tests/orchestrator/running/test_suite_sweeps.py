@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from orchestrator import run_sweep
 from orchestrator.cli import main
@@ -85,9 +86,17 @@ def test_what_does_not_fit_is_refused_before_anything_starts(
     assert not (tmp_path / "storage" / "sweeps" / "suites" / "journal.jsonl").exists()
 
 
-def test_suites_are_stored_beside_the_data(tmp_path: Path) -> None:
-    spec = make_spec(tmp_path, write_noise(tmp_path / "a.npz", 1))
-    prepare_data(spec)
+def test_suites_are_stored_beside_the_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainables.data._stored.SECONDS_BETWEEN_NOTICES", -1.0)
+    suite = write_noise(tmp_path / "a.npz", 1)
+    spec = make_spec(tmp_path, suite)
+    prepare_data(spec, Console())
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "preparing digits: reading"
+    assert {line.partition(": ")[0] for line in told[:-1]} == {"preparing digits"}
+    assert told[-1] == f"preparing {suite}: images: 20 of 20 images"
     (manifest,) = (tmp_path / "storage" / "data" / "suites").glob("*/suite.json")
     before = manifest.stat().st_mtime_ns
     prepare_data(spec)

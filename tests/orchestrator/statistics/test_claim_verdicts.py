@@ -232,15 +232,24 @@ def test_what_is_printed_of_a_claim(capsys):
     claim = LOWERS.model_copy(update={"datasets": ("*-lt*", "x")})
     found = [ClaimVerdict(claim, (pair,)), ClaimVerdict(claim, ())]
     _show(found, markdown=True)
-    title, head, _, row, none, missing, _ = filter(str.strip, capsys.readouterr().out.splitlines())
+    title, head, line, row, none, missing, about = filter(
+        str.strip, capsys.readouterr().out.splitlines()
+    )
     assert title == "**s** (p t; n): confirmed"
     assert [cell.strip() for cell in row.split("|")[1:-1]] == [
         *("night: a/b/c", "mbls 5.00", "ls 6.23", "ECE % ↓", "-1.23", "[-2.00, +0.10]"),
         *("1.50", "confirmed"),
     ]
-    assert len(head.split("|")) == len(row.split("|"))
+    assert [cell.strip() for cell in head.split("|")[1:-1]] == [
+        *("runs", "better", "than", "metric", "difference", "interval", "detectable", "verdict")
+    ]
+    assert ":" not in line  # All are aligned to the left.
     assert none == "**s** (p t; n): not testable here"
     assert missing.endswith("of both *+macal and * on data sets *-lt*, x")
+    assert about == (
+        "intervals: 95 % for all rows of a claim together, of these networks on other test data; "
+        "detectable: the smallest difference found in 80 % of cases"
+    )
     rows = [dict(zip(FIELDS, row, strict=True)) for row in _csv_rows(found)]
     assert rows[0] == {
         **{"claim": "n", "claim_verdict": "confirmed", "metric": "ece", "margin": 0.0},
