@@ -114,9 +114,11 @@ def test_the_files_are_named_by_study_and_kind_and_are_images(
         f"{stem}-learning.png",
         f"{stem}-q.png",
     ]
-    for path in written:
+    # One chart of 216 x 168 and two or one of 272 x 176 in inches of 72, drawn at 150 an inch.
+    sizes = [(533, 1208), (550, 1441), (550, 1441)]
+    for path, size in zip(written, sizes, strict=True):
         pixels = imread(path)
-        assert min(pixels.shape[:2]) > 300
+        assert pixels.shape[:2] == size
         assert pixels[..., :3].std() > 0.05
 
 
@@ -133,8 +135,21 @@ def test_the_slice_shows_every_trial_and_marks_the_chosen_one(events: list[Event
     assert places(plot, 0, "search") == expected
     assert places(plot, 0, "ring") == expected[2:]
     assert places(plot, 0, "other") == [expected[1], expected[2], expected[0]]
-    assert [figure.title for figure in plot.charts] == ["macal.gamma"]
-    assert "validation ECE % by parameter" in plot.title
+    (figure,) = plot.charts
+    assert (figure.title, figure.chart.label) == (
+        *("macal.gamma", "validation ECE against macal.gamma"),
+    )
+    assert [mark.text for mark in marks(plot, 0, "search")] == [
+        "trial 0: macal.gamma 0.95, objective 6",
+        "trial 1: macal.gamma 0.8, objective 11",
+        "trial 2: macal.gamma 0.9, objective 1",
+    ]
+    assert {kind: own.title for kind, own in drawn(events).items()} == {
+        "slice": f"{STUDY}\nvalidation ECE % by parameter, ringed: chosen",
+        "learning": f"{STUDY}\nthick: chosen",
+        "q": f"{STUDY}\nthick: chosen, dashed: further seeds",
+    }
+    assert [own.measure for own in drawn(events).values()] == ["trial", "trial", "gamma"]
     assert [mark.colour for mark in marks(plot, 0, "search")] == [*plot.key.values()]
     assert list(plot.key) == [0, 1, 2]
 
@@ -155,14 +170,28 @@ def test_the_front_is_of_all_that_was_searched_for(events: list[Event]) -> None:
     assert places(plot, 0, "search") == [pytest.approx(point) for point in ([11, 90], [1, 80])]
     assert places(plot, 1, "beaten") == [pytest.approx([6, 1.0])]
     assert places(plot, 1, "ring") == [pytest.approx([1, 0.7])]
-    assert marks(plot, 0, "search")[0].text == (
-        "trial 1: objective 11.00, Acc 90.00, NLL 0.5000; macal.gamma 0.8"
+    assert [mark.text for mark in marks(plot, 0, "mark")] == [
+        "trial 0: objective 6.00, Acc 80.00, NLL 1.0000; macal.gamma 0.95",
+        "trial 1: objective 11.00, Acc 90.00, NLL 0.5000; macal.gamma 0.8",
+        "trial 2: objective 1.00, Acc 80.00, NLL 0.7000; macal.gamma 0.9",
+    ]
+    assert [figure.chart.label for figure in plot.charts] == [
+        *("validation Acc against ECE", "validation NLL against ECE"),
+    ]
+    assert (plot.title, plot.measure) == (
+        *(f"{STUDY}\ngrey: beaten in all, ringed: chosen", "trial"),
     )
+    assert plot.key == drawn(told)["slice"].key
+    assert marks(plot, 1, "search")[1].colour == plot.key[2]
+    told[0] = replace(told[0], spec={"search": {"objective": "nll"}})
+    assert drawn(told)["slice"].title == (f"{STUDY}\nvalidation NLL by parameter, ringed: chosen")
 
 
 def test_a_guarded_objective_says_so(events: list[Event]) -> None:
     guarded = [*opened(STUDY, 0.01), *events[2:]]
-    assert "lost accuracy" in drawn(guarded)["slice"].title
+    assert drawn(guarded)["slice"].title == (
+        f"{STUDY}\nvalidation ECE % + lost accuracy beyond tolerance by parameter, ringed: chosen"
+    )
     assert "lost accuracy" not in drawn(events)["slice"].title
 
 
@@ -174,6 +203,12 @@ def test_learning_curves_are_those_of_the_search(events: list[Event]) -> None:
     accuracies = [height for _, height in places(plot, 1, "trial")]
     assert accuracies == pytest.approx([90, 95, 100 - 10 / 3, 97.5] * 3)
     assert [mark.text for mark in marks(plot, 0, "chosen")] == ["trial 2"]
+    # The chosen one above the others, and of those the better one.
+    assert [mark.text for mark in marks(plot, 1, "trial")] == ["trial 1", "trial 0", "trial 2"]
+    assert [(figure.title, figure.chart.label) for figure in plot.charts] == [
+        ("validation ECE % by epoch",) * 2,
+        ("validation Acc % by epoch",) * 2,
+    ]
 
 
 def test_the_trajectory_of_q_is_told_apart_by_the_refinements_gamma(events: list[Event]) -> None:
@@ -215,6 +250,8 @@ def test_every_mark_is_painted_at_its_place(events: list[Event], kind: str) -> N
                 ring = line.get_markerfacecolor() == "none"
                 assert ring == (mark.style == "ring")
                 shown = line.get_markeredgecolor() if ring else line.get_markerfacecolor()
+                assert ring or line.get_markeredgecolor() == "white"
+                assert line.get_markeredgewidth() == _look(mark)[1]
             else:
                 shown = line.get_color()
                 assert line.get_linestyle() == ("--" if "seed" in mark.style else "-")
@@ -252,6 +289,15 @@ def test_charts_beyond_four_stand_in_another_row(events: list[Event]) -> None:
     assert places[4].x0 == places[0].x0
     assert places[4].y1 < places[0].y0
     assert all(0 <= place.x0 < place.x1 <= 1 and 0 <= place.y0 < place.y1 < 1 for place in places)
+    # In pixels: 62 above all, and 26 above each of two rows of four charts of 216 x 168.
+    wide, high = 4 * (216 + 26) + 96, 62 + 2 * (168 + 26)
+    for number, place in enumerate(places):
+        left, floor = 8 + number % 4 * (216 + 26), (220, 26)[number // 4]
+        assert place.bounds == pytest.approx((left / wide, floor / high, 216 / wide, 168 / high))
+    canvas = _draw(plot._replace(charts=plot.charts * 5))
+    assert tuple(72 * canvas.get_size_inches()) == pytest.approx((wide, high))
+    box = canvas.legends[0].get_bbox_to_anchor()
+    assert box.x0 / canvas.bbox.width == pytest.approx(4 * (216 + 26) / wide)
 
 
 def test_categories_and_wide_ranges_have_axes_of_their_own() -> None:
@@ -328,8 +374,10 @@ def test_a_resumed_trial_adds_nothing_to_an_epoch_that_it_repeats(events: list[E
 
 def test_a_folder_that_cannot_be_made_is_named(events: list[Event], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(InputError, match=r"plot .*file/digits-.*png cannot be written"):
+    path = tmp_path / "file" / "digits-convnet-digits--ce+macal-slice.png"
+    with pytest.raises(InputError) as caught:
         write_plots(events, tmp_path / "file")
+    assert str(caught.value) == f"plot {path} cannot be written: File exists"
 
 
 def test_the_command_names_the_sweeps_there_are(tmp_path: Path) -> None:

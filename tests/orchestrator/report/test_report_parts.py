@@ -328,6 +328,9 @@ def test_rows_that_seeds_do_not_share_evenly_are_rounded_to_whole_ones():
     assert _chance(curves, 0) == (0.5, 1.0)
 
 
+TICKS = ((0.0, "0"), (0.5, "0.5"), (1.0, "1"))
+
+
 def test_a_panel_has_a_dot_for_each_bin_that_has_rows():
     probs = np.array([[0.9, 0.1], [0.55, 0.45], [0.56, 0.44], [0.2, 0.8]])
     curve = reliability_curve(probs=probs, labels=[0, 1, 1, 1])
@@ -335,7 +338,13 @@ def test_a_panel_has_a_dot_for_each_bin_that_has_rows():
     drawn = reliability_panel(Curves(curve, (risk,), 0.0), "<ce>")
     assert _count(drawn, "circle") == int((curve.count > 0).sum()) == 3
     assert [mark.style for mark in drawn.marks].count("dot over") == 1
-    assert drawn.label.startswith("<ce>: accuracy")
+    # Of four rows one is right at 0.9, one at 0.8, and two are wrong at 0.555.
+    assert drawn.label == "<ce>: accuracy against confidence, error 35.25 %"
+    words = [(mark.text, mark.points[0], mark.anchor) for mark in drawn.marks if mark.tag == "text"]
+    assert words == [
+        *((text, pytest.approx((18, drawn.at(0, y)[1] + 3.5)), "end") for y, text in TICKS),
+        *((text, pytest.approx((drawn.at(x, 0)[0], 194)), "middle") for x, text in TICKS),
+    ]
 
 
 def test_what_is_measured_is_told_step_by_step(tmp_path):

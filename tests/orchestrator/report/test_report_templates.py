@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,9 @@ from orchestrator.report._chart import Axis, Chart, Figure
 from orchestrator.report._maps import Maps
 from orchestrator.report._page import environment
 from orchestrator.report._records import Failure, Run
+from orchestrator.report._search import RAMP
 from orchestrator.report._tasks import Shift
+from orchestrator.report.plots import STYLES
 from orchestrator.statistics import Arena, Interval, Standing
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.arrange import build_table
@@ -103,6 +106,54 @@ RESULTS = [
 
 def chart(label: str) -> Chart:
     return Chart((10, 20), Axis(0, 1), Axis(0, 1), label)
+
+
+# The style sheet
+
+
+def test_colours_mean_what_the_page_says() -> None:
+    sheet = environment().globals["style_css"]
+    rules: dict[str, str] = {}
+    for selector, body in re.findall(r"^([^{}]+?) \{ (.*) \}$", sheet, re.MULTILINE):
+        if selector[0] in ".:#":
+            rules[selector] = rules.get(selector, "") + body
+    tones = {"better": "blue", "worse": "orange"}
+    for tone, colour in tones.items():
+        assert rules[f".{tone} > span"].startswith(f"color: var(--{colour});")
+        assert rules[f".interval.{tone}"] == f"stroke: var(--{colour}); fill: var(--{colour});"
+    assert rules[".none, .similar > span"] == "color: var(--soft);"
+    for kind, colour in (("over", "orange"), ("under", "blue")):
+        assert rules[f".gap.{kind}"] == f"stroke: var(--{colour});"
+        assert rules[f".dot.{kind}"] == f"fill: var(--{colour});"
+        assert rules[f".ink.{kind}"] == f"color: var(--{colour});"
+    for stage, colour in (("train", "blue"), ("refine", "orange"), ("calibrate", "green")):
+        assert rules[f".mark.{stage}"] == f"fill: var(--{colour});"
+        assert rules[f".key.{stage}::before"].startswith(f"background: var(--{colour});")
+    marked = {
+        ".best > span": "font-weight: 700;",
+        ".second > span": "text-decoration: underline;",
+        ".line.ours": "stroke: var(--blue);",
+        ".line.reference": "stroke: var(--reference);",
+        ".line.trial": "stroke: currentColor;",
+        ".line.trial.chosen": "stroke-width: 3;",
+        ".ring": "fill: none; stroke: var(--ink);",
+        ".mark.search": "fill: currentColor;",
+        ".mark.beaten": "fill: var(--reference);",
+    }
+    assert {name: rules[name][: len(start)] for name, start in marked.items()} == marked
+    assert f"linear-gradient(90deg, {', '.join(RAMP)})" in rules[".ramp"]
+
+
+def test_plots_have_the_colours_that_the_page_has_on_white() -> None:
+    white = dict(
+        re.findall(r"--(\w+): (#\w{6});", environment().globals["style_css"].split("}")[0])
+    )
+    named = {"grid": "rule", "tick": "soft", "other": "reference", "ring": "ink", "": "soft"}
+    named |= {"beaten": "reference"}
+    assert {name: colour for name, (colour, _) in STYLES.items()} == {
+        **{name: white[colour] for name, colour in named.items()},
+        "chosen": "",
+    }
 
 
 # Tables
@@ -470,6 +521,43 @@ def test_sections_of_the_whole_sweep_are_filled(whole: _Outline) -> None:
     assert "p Made by calsweep 9.9. The page holds" in parts["provenance"][-2]
 
 
+def test_what_is_drawn_is_explained_in_full(whole: _Outline) -> None:
+    told = [
+        line for line in whole.lines if re.match(r'p class="(explain|note)"|span class="', line)
+    ]
+    before, after = (f'span class="ramp" aria-hidden="true" {end}' for end in ("first", "low"))
+    assert [line for line in told if "key" not in line and not line.startswith(before)] == [
+        'p class="note" no ranks',
+        'p class="note" no arena',
+        BOLD,
+        'p class="note" Means over seeds, ± sample standard deviation.',
+        'p class="note" The chosen trial against the study’s first one, which had the published '
+        "values, both of the search’s own seed and on the same choice of the stages before; with "
+        "95 % intervals over test data. Recipes for whose last stage nothing was searched are left "
+        "out. What other seeds differ by is the ± beside a figure.",
+        'p class="explain" Up and to the left is better. The line joins the recipes that no other '
+        "beats in both.",
+        'p class="explain" Accuracy (vertical) at each confidence (horizontal), in 15 bins, all '
+        "seeds together. A dot below the diagonal is",
+        'span class="ink over" too confident , one above it',
+        'span class="ink under" not confident enough ; in the grey boxes 95 % of dots would lie by '
+        "chance alone. The bars below show how many are where. The estimated true error is free of "
+        "what chance adds to the ECE on few rows, as far as that can be told.",
+        'p class="explain" The error (vertical) among the most confident part of the test data '
+        "(horizontal), the mean over seeds; in grey the curve of ce. The lower, the better a "
+        "recipe knows what it does not know; “area” is the mean error over all parts.",
+        'p class="explain" Two test images, as seen by the first seed. Beside each image: the '
+        "confidence of every pixel, from black (0) to white (1), and the pixels whose class is "
+        "wrong, the brighter the red the more confident; white is void.",
+        BOLD,
+        'p class="explain" The retention probability q by epoch: the share of the classifier\'s '
+        "weights that a random mask keeps while it trains. One line a trial, coloured by the rank "
+        "of its gamma from",
+        f"{after} to high; the thick line is the chosen trial.",
+        'p class="note" What came from the store counts what it cost when it was first computed.',
+    ]
+
+
 def test_what_is_not_there_is_said_or_left_out() -> None:
     found = page_of()
     parts = sections(found)
@@ -545,8 +633,12 @@ def test_the_arena_names_its_size_and_who_is_left_out() -> None:
         'p class="missing" ets is left out: no fit',
     ]
     (told,) = (line for line in found.lines if "Every recipe against every other on" in line)
-    assert "on 4 tasks of 2 networks, 3 splits each. Gains are over given, above 0" in told
-    assert "in points of Elo over given," in told
+    assert told == (
+        'p class="explain" Every recipe against every other on 4 tasks of 2 networks, 3 splits '
+        "each. Gains are over given, above 0 is better; a match is won by the lower NLL; strength "
+        "is in points of Elo over given, by the Bradley-Terry model. 95 % intervals by resampling "
+        "networks and splits: a few networks tell little of others."
+    )
 
 
 @pytest.mark.parametrize("seeds_told", [False, True])
@@ -556,11 +648,17 @@ def test_notes_below_a_table_are_of_what_it_shows(seeds_told: bool) -> None:
     bootstrap = SimpleNamespace(draws=7, drawn="90 test rows", groups=3, rows=11)
     own = task("digits", table=table, seeds=seeds_told, bootstrap=bootstrap)
     lines = written("tables.html", "notes", own, "ls").lines
-    starts = ["Bold is the best", "Calibrators are fitted", "ECE floor: what"]
-    starts += ["Differences from ls with 95 % intervals of 7 paired resamples of 90 test rows, in"]
-    starts[1:1] = ["Means over seeds, ±"] * seeds_told
-    assert len(lines) == len(starts)
-    assert all(f'p class="note" {start}' in line for line, start in zip(lines, starts, strict=True))
+    notes = [
+        *["Means over seeds, ± sample standard deviation."] * seeds_told,
+        "Calibrators are fitted on the validation rows that choose configurations.",
+        "ECE floor: what a perfectly calibrated network with the same confidences would show on "
+        "average on these test data.",
+        "Differences from ls with 95 % intervals of 7 paired resamples of 90 test rows, in points: "
+        "blue is better, orange worse, grey cannot be told from chance; ≈ a difference not above "
+        "the noise floor. They say what other test data might show, not what other seeds or "
+        "another search would.",
+    ]
+    assert lines == [BOLD, *(f'p class="note" {note}' for note in notes)]
     (gain,) = written("tables.html", "gain_note", own).lines
     assert gain.endswith(
         " What other seeds differ by is the ± beside a figure."
@@ -570,6 +668,9 @@ def test_notes_below_a_table_are_of_what_it_shows(seeds_told: bool) -> None:
     panel = [Figure("r", chart("rel"), "t")]
     found = page_of(tasks=[{**own, "reliability": panel, "risk": panel}])
     text = " ".join(found.lines)
-    assert "Drawn are 11 pixels of 3 images:" in text
+    assert (
+        " Drawn are 11 pixels of 3 images: chance is that of other images, and the ECE beside a "
+        "name that of all pixels. The estimated true error" in text
+    )
     assert (", all seeds together" in text) == (", the mean over seeds" in text) == seeds_told
     assert "No differences" not in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 
 import pytest
@@ -81,6 +82,20 @@ def test_ranks_are_by_ece_and_of_given_logits_by_nll(store):
     assert arena_of(told(given, store))[1].startswith("No arena: an arena needs figures of two")
 
 
+@pytest.mark.parametrize(("model", "label"), [("m", "ECE"), ("given", "NLL")])
+def test_the_diagram_of_ranks_is_titled_by_its_metric(store, model, label):
+    results = [
+        StudyResult("night", task, recipe, "finished", test=({"ece": 0.1, "nll": nll},), **place)
+        for nll, recipe in enumerate(("ts", "ets"))
+        for task in "ab"
+        for place in [{"dataset": task, "model": model}]
+    ]
+    picture, problem = ranks(told(results, store))
+    assert problem == ""
+    drawing = base64.b64decode(picture.removeprefix("data:image/svg+xml;base64,")).decode()
+    assert f"<!-- Average rank by {label} -->" in drawing
+
+
 def test_costs_are_means_over_seeds_by_task_and_recipe(store):
     results = [result("ce", seconds=(1.0, 3.0)), result("ls"), result("ce", task="b", seconds=(5,))]
     assert costs(told(results, store)) == {(TASK, "ce"): 2.0, ("b", "ce"): 5.0}
@@ -129,7 +144,10 @@ def test_what_was_computed_and_what_was_there_already(journal, tmp_path, seconds
 def test_nothing_computed_is_said(journal, tmp_path):
     journal.start()
     reuse(journal, journal.begin(journal.open("ce"), 0))
-    assert computed(gathered(tmp_path).history).startswith("1 trials computed nothing in 0 seconds")
+    assert computed(gathered(tmp_path).history) == (
+        "1 trials computed nothing in 0 seconds of processing; "
+        "1 took an outcome that was stored already."
+    )
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -203,7 +221,10 @@ def test_where_the_figures_are_from(journal, tmp_path, store):
         sweep="night",
         sweep_id="5eed",
         spec={"search": {"sampler": "tpe", "trials": 12}, "seeds": [3, 1]},
-        provenance={"versions": {"torch": "2", "ray": "3"}, "hardware": {"gpus": [], "cpu": 4}},
+        provenance={
+            "versions": {"torch": "2", "ray": "3"},
+            "hardware": {"gpus": [], "cpu": 4, "hosts": ["b", "a"]},
+        },
     )
     rule = {"objective": "ece", "accuracy_tolerance": "0.01", "epoch": "last", "tie": "earlier"}
     more = {**rule, "accuracy_errors": "1", "keep_default": "2"}
@@ -229,9 +250,11 @@ def test_where_the_figures_are_from(journal, tmp_path, store):
         ("Search", "tpe, 12 trials a study"),
         ("Seeds", "3, 1"),
         ("Versions", "torch 2, ray 3"),
-        ("Hardware", "gpus none, cpu 4"),
+        ("Hardware", "gpus none, cpu 4, hosts b, a"),
         ("State", "running"),
     ]
+    part = dict(facts(told([result("ce", rule={"tie": "later"})], store)))
+    assert part["Choice"] == "lowest ?, accuracy tolerance ?, epoch: ?, of equals the later"
     plain = facts(told([result("ce")], store))
     assert plain == [("Sweep", "night "), ("Code", "not known"), (f"Data of {TASK}", "not known")]
 
@@ -317,9 +340,18 @@ def test_the_best_alone_is_not_compared_with_itself(store):
     results = [result("ce", 0.01), result("ls", 0.02), result("fl", float("nan"))]
     none = Measured(comparisons={"ece": compared("ece", {})})
     (first, second) = task_part(told(results, store), TASK, none, "ce")["lead"]
-    assert first.startswith("The lowest ECE is that of ce, 1.00 %. A perfectly")
-    assert second.startswith("Compared with ce, no recipe has a lower ECE")
-    assert second.endswith("; 0 recipes cannot be told from it by these test data.")
+    assert first == (
+        "The lowest ECE is that of ce, 1.00 %. A perfectly calibrated network with the confidences "
+        "of ce would show about 0.25 % on these test data."
+    )
+    assert second == (
+        "Compared with ce, no recipe has a lower ECE beyond chance and no recipe has a higher one; "
+        "0 recipes cannot be told from it by these test data."
+    )
+    unknown = [StudyResult("night", TASK, "ls", "finished", test=({"ece": 0.02},))]
+    alone = task_part(told(unknown, store), TASK, Measured(), "ce")
+    assert alone["lead"] == ["The lowest ECE is that of ls, 2.00 %."]
+    assert alone["bootstrap"] is None
     empty = task_part(told([result("ce")], store), TASK, Measured(), "ce")
     assert empty["lead"] == ["No recipe has a test figure yet."]
     several = {name: Difference(-0.02, -0.03, -0.01) for name in ("ls", "fl")}
@@ -351,6 +383,30 @@ def test_the_scatter_is_of_finite_figures_and_the_baselines_floor(part, store):
     assert [chart.size for chart in part["scatter"]] == [(880, 430), (328, 380)]
     few = [result("ce", 0.04), result("ls", float("inf"))]
     assert task_part(told(few, store), TASK, Measured(), "ce")["scatter"] == []
+
+
+def test_the_scatter_has_the_baselines_floor_and_each_recipes_own_stage(journal, tmp_path):
+    journal.start()
+    rows = {"ls+ts": ("calibrate", 0.02, 0.025), "ce": ("train", 0.04, 0.03)}
+    rows["fl+macal"] = ("refine", 0.03, 0.035)
+    results = []
+    for recipe, (stage, ece, floor) in rows.items():
+        fields = {"role": "search", "seed": 0, "parameters": {}, "configuration": {}}
+        study = journal.open(recipe)
+        journal.write("trial_started", study=study, number=0, key=recipe, stage=stage, **fields)
+        test = ({"acc": 0.9, "ece": ece, "ece_floor": floor},)
+        results.append(StudyResult("night", TASK, recipe, "finished", test=test))
+    part = task_part(gathered(tmp_path, results), TASK, Measured(), "ce")
+    assert len(part["scatter"]) == 2
+    for chart in part["scatter"]:
+        (floor,) = (mark for mark in chart.marks if mark.style == "floor")
+        assert floor.points[2] == pytest.approx((chart.at(3.0, 90.0)[0], chart.bottom))
+        (ring,) = (mark for mark in chart.marks if mark.style == "ring")
+        assert ring.points == [pytest.approx(chart.at(4.0, 90.0))]
+        drawn = [mark for mark in chart.marks if mark.style.startswith("mark ")]
+        assert {mark.text.partition(":")[0]: mark.style for mark in drawn} == {
+            **{"ls+ts": "mark calibrate", "ce": "mark train", "fl+macal": "mark refine"}
+        }
 
 
 def test_tables_are_of_what_was_measured(store):
@@ -484,4 +540,16 @@ def test_a_page_shows_the_best_curves_only(journal, tmp_path):
     kept = sorted(range(1, 20), key=lambda number: (abs(number - 10), number))[:15]
     assert drawn == [f"trial {number}" for number in [*reversed(kept), 0]]
     (figure,) = retention_figures(history)
-    assert figure.title == "macal, gamma 0.5 to 0.67"
+    assert figure.title == figure.chart.label == "macal, gamma 0.5 to 0.67"
+    assert (figure.chart.y, figure.chart.x) == ((0.0, 1.05, False), (0, 1, False))
+
+
+def test_the_sparsity_of_several_tasks_is_told_apart(journal, tmp_path):
+    journal.start()
+    for task in ("one", "two"):
+        study = journal.open("macal", task=task)
+        key = journal.begin(study, 0, configuration={"macal": {"gamma": 0.5}})
+        for step in range(2):
+            journal.write("epoch", key=key, step=step, metrics={"q": 0.5})
+    titles = [figure.title for figure in retention_figures(gathered(tmp_path).history)]
+    assert titles == ["macal on one, gamma 0.5", "macal on two, gamma 0.5"]

@@ -17,6 +17,45 @@ def test_names_are_unique_and_every_paper_is_heard():
     assert {claim.paper for claim in CLAIMS.values()} == {"macal", "mbls", "acls", "cls", "aurc"}
 
 
+def test_every_claim_compares_what_it_says():
+    plain = {
+        "macal-lowers-ece": ("macal Table 3", "*+macal", "*"),
+        "macal-beats-ce": ("macal Table 1", "ce+macal", "ce"),
+        "macal-keeps-accuracy": ("macal Table 3", "*+macal", "*"),
+        "macal-beats-tst": ("macal Table 1", "ce+macal", "ce+tst"),
+        "macal-adaptive-sparsity": ("macal Table 5", "ce+macal", "ce+macal-restructured"),
+        "acls-beats-mbls": ("acls Table 3", "acls", "mbls"),
+        "acls-beats-ls": ("acls Table 3", "acls", "ls"),
+        "acls-beats-crl": ("acls Table 3", "acls", "crl"),
+        "au-beats-flsd": ("aurc Table 1", "au", "flsd"),
+        "au-beats-ce": ("aurc Table 1", "au", "ce"),
+        "cls-improves-ts": ("cls Table 1", "*+ts-cls", "*+ts"),
+        "cls-improves-cts": ("cls Table 1", "*+cts-cls", "*+cts"),
+        "mbls-beats-ce": ("mbls Table 1", "mbls", "ce"),
+        "mbls-beats-ls": ("mbls Table 1", "mbls", "ls"),
+        "mbls-beats-fl": ("mbls Table 1", "mbls", "fl"),
+        "mbls-needs-no-ts": ("mbls Table 7", "mbls", "mbls+ts"),
+    }
+    assert {
+        name: (f"{claim.paper} {claim.table}", claim.better, claim.than)
+        for name, claim in CLAIMS.items()
+    } == plain
+    special = {
+        "macal-keeps-accuracy": ("acc", 0.01, ("*",)),
+        "cls-improves-ts": ("ece", 0.0, ("*-lt*",)),
+        "cls-improves-cts": ("ece", 0.0, ("*-lt*",)),
+        "mbls-needs-no-ts": ("ece", 0.005, ("*",)),
+    }
+    assert {name: (c.metric, c.margin, c.datasets) for name, c in CLAIMS.items()} == {
+        name: special.get(name, ("ece", 0.0, ("*",))) for name in plain
+    }
+
+
+def test_claims_come_paper_by_paper():
+    papers = dict.fromkeys(claim.paper for claim in load_claims())
+    assert list(papers) == ["acls", "aurc", "cls", "macal", "mbls"]
+
+
 @pytest.mark.parametrize("name", CLAIMS)
 def test_the_papers_own_table_mostly_shows_it(name):
     claim = CLAIMS[name]
