@@ -90,7 +90,7 @@ def test_ranks_and_ties_by_hand():
 
 
 def test_blocks_are_matched_by_name_in_whatever_order_they_come():
-    scores = made_up(9, 3, 1.2)
+    scores = made_up(14, 4, 0.3)
     turned = {**scores, "r1": dict(reversed(scores["r1"].items()))}
     assert rank_comparison(turned) == rank_comparison(scores)
 
