@@ -1,0 +1,66 @@
+"""All that is shown of the made-up sweep, beside all that was shown before, kept in ``test_whole``.
+
+After a change that is meant, run this file with ``--force-regen`` and read what differs.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.tracking import sync
+
+NAME = "night"
+COMMANDS = {
+    "terminal": "table --floor --metrics ece,nll",
+    "markdown": "table --floor --format markdown --sort ece",
+    "latex": "table --floor --format latex",
+    "html": "table --baseline ce --format html",
+    "csv": "table --floor --format csv",
+    "compare": "compare --draws 200",
+    "compare-markdown": "compare --metric acc --baseline mbls --draws 200 --format markdown",
+    "compare-csv": "compare --metric nll --draws 200 --format csv",
+}
+DECIMAL = re.compile(r"(-?\d+\.\d+(?:e[-+]\d+)?)")
+ROUNDED = 4  # Digits up to which a figure is rounded for people; by one unit processors may differ.
+
+
+def assert_same(obtained: Path, expected: Path) -> None:
+    """Compare texts as they are, and the numbers with decimals in them to their last digit."""
+    texts = (path.read_text(encoding="utf-8") for path in (obtained, expected))
+    found, known = (DECIMAL.split(text) for text in texts)
+    for place, (here, there) in enumerate(zip(found, known, strict=False)):
+        around = f"after {''.join(known[max(0, place - 6) : place])[-300:]!r}"
+        if place % 2 == 0:
+            assert here == there, around
+        else:
+            digits = len(there.partition(".")[2])
+            unit = 1.01 * 10.0**-digits if digits <= ROUNDED else 1e-9
+            assert float(here) == pytest.approx(float(there), rel=1e-5, abs=unit), around
+    assert len(found) == len(known)
+
+
+def test_the_page(page, file_regression):
+    body = re.sub(r"(?s)<(style|script)\b.*?</\1>", "", page)
+    file_regression.check(body, extension=".html", encoding="utf-8", check_fn=assert_same)
+
+
+@pytest.fixture(scope="module")
+def store(source, storage, tmp_path_factory):
+    uri = f"folder:{tmp_path_factory.mktemp('tracking')}"
+    sync(storage / "sweeps" / NAME / "journal.jsonl", uri)
+    return uri
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_is_printed(name, store, storage, capsys, monkeypatch, file_regression):
+    monkeypatch.setenv("COLUMNS", "160")
+    command, *options = COMMANDS[name].split()
+    place = ["--storage", str(storage)] if command == "compare" else []
+    assert main([command, NAME, *options, *place, "--tracking-uri", store]) == 0
+    said = capsys.readouterr()
+    text = re.sub(r"\b[0-9a-f]{32}\b", "RUN", f"{said.out}---\n{said.err}")
+    file_regression.check(text, extension=".txt", encoding="utf-8", check_fn=assert_same)
