@@ -18,7 +18,7 @@ from trainables.common.logit_rows import row_blocks
 
 START = np.array([1.0, 0.0, 0.0])
 PAIRS = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
-MAX_ROUNDS = 30
+MAX_ROUNDS, MAX_ITERATIONS = 30, 200
 TOLERANCE = 1e-8
 TINY = 1e-300
 
@@ -124,6 +124,8 @@ class Mixture:
         converged = bool(found.success) and (not adaptive or moved < TOLERANCE)
         fitted = torch.from_numpy(weights).to(self._labels.device)
         note = "" if converged else f"weights: {found.message}"
+        if found.success and not converged:
+            note = f"weights still move by {moved:.1e} after {MAX_ROUNDS} rounds"
         return fitted, FitReport(converged, iterations, float(found.fun), note)
 
     def row_losses(self, weights: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -152,7 +154,7 @@ class Mixture:
             method="SLSQP",
             bounds=((0.0, 1.0),) * 3,
             constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": lambda w: np.ones(3)},
-            options={"ftol": 1e-12, "maxiter": 200},
+            options={"ftol": 1e-12, "maxiter": MAX_ITERATIONS},
         )
 
     def _mean_log(self, w: Tensor) -> tuple[Tensor, Tensor]:

@@ -215,6 +215,25 @@ def test_meta_acc_says_what_it_can_reach(synthetic):
     torch.testing.assert_close(easy(logits), ts, rtol=0.1, atol=0.1)
 
 
+def test_meta_acc_takes_the_highest_accuracy_within_reach():
+    """All rows are right: of 20 bins of a row each, the first, which is empty, counts as 0."""
+    margins = torch.linspace(1, 5, 200, dtype=torch.float64)
+    logits, labels = torch.stack([margins, torch.zeros(200)], 1), torch.zeros(200).long()
+    with pytest.raises(InputError) as refused:
+        build_calibrator("meta-acc", accuracy=0.951).fit(logits, labels)
+    assert str(refused.value) == (
+        "meta-acc: accuracy=0.951 is out of reach on these rows; allowed are values up to 0.95"
+    )
+    with pytest.warns(FitWarning, match="meta-acc: loss below 1e-05"):
+        fitted = build_calibrator("meta-acc", accuracy=0.95).fit(logits, labels)
+    drawn = torch.randperm(200, generator=torch.Generator().manual_seed(0))[:20]
+    log_probs = logits[drawn].log_softmax(1)
+    entropies = -(log_probs.exp() * log_probs).sum(1)
+    # Entropies rise with accuracies: the best curve that does not rise is their mean.
+    expected = (entropies.sum() - entropies.min()) / 20
+    assert fitted.summary()["threshold"] == pytest.approx(float(expected))
+
+
 def test_cts_tells_how_many_of_its_temperatures_are_on_a_bound():
     """Of the rows predicted as the first class none is right, of the others most are."""
     predicted = torch.tensor([0, 1, 1, 1, 1, 2, 2, 2, 2])

@@ -310,6 +310,34 @@ def test_kernel_estimate_equals_densities_of_all_pairs(
     torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
 
 
+def test_classes_are_taken_alike_however_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, targets = batch(12, 5, scale=1.0)
+    compute = ece_kde_of({"bandwidth": 0.05, "p": 1, "mc_type": "marginal"})
+    whole = value_and_gradient(compute, logits, targets)
+    monkeypatch.setattr("trainables.losses.kde_xe._CLASSES_AT_ONCE", 2 * 12**2)
+    torch.testing.assert_close(value_and_gradient(compute, logits, targets), whole)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "limit"), [(pairs_at_once, "_LAUNCHED"), (pairs_in_blocks, "_CACHED")]
+)
+def test_rows_are_taken_alike_however_many_at_once(
+    pairs: Callable[[Tensor], tuple[Tensor, Tensor]], limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, _ = batch(5, 6)
+    whole = pairs(values)
+    monkeypatch.setattr(f"trainables.losses.cpc.{limit}", 2 * 6**2)
+    torch.testing.assert_close(pairs(values), whole)
+
+
+def test_three_rows_are_enough_for_the_squared_difference() -> None:
+    confidence = torch.tensor([0.6, 0.7, 0.8], dtype=torch.float64)
+    correct = torch.tensor([False, False, False])
+    value = esd(confidence, correct, torch.ones(3, dtype=torch.bool))
+    assert float(value) == pytest.approx(2 * 0.6 * 0.7 / 6)
+    assert float(esd(confidence, correct, torch.tensor([True, False, True]))) == 0
+
+
 # What every batch must allow
 
 

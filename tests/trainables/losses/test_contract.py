@@ -254,6 +254,22 @@ def test_state_survives_saving(name: str) -> None:
     assert torch.equal(first(*batch(seed=99)), second(*batch(seed=99)))
 
 
+@pytest.mark.parametrize("rows", [ROWS - 8, ROWS])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loss_that_is_prepared_again_knows_nothing_of_before(name: str, rows: int) -> None:
+    first, second = build_loss(name), build_loss(name)
+    first.prepare(rows, CLASSES)
+    for epoch in range(21):
+        first.start_epoch(epoch)
+        first(*batch(rows=rows, seed=50 + epoch))
+    for loss in (first, second):
+        loss.prepare(ROWS, CLASSES)
+        for epoch in range(6):
+            loss.start_epoch(epoch)
+            loss(*batch(seed=epoch))
+    assert torch.equal(first(*batch(seed=99)), second(*batch(seed=99)))
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["au", "cape", "crl", "patra"])
 def test_a_loss_taken_aside_counts_no_sample(

@@ -58,5 +58,8 @@ def test_rows_on_a_gpu_have_the_same_terms(metric: str) -> None:
 
 
 def test_what_has_no_terms_is_refused() -> None:
-    with pytest.raises(ValueError, match="metric='auroc' is not one of acc, nll"):
-        row_terms("auroc", *predictions(0))
+    for metric in ("auroc", "refinement", "ece_floor"):
+        with pytest.raises(
+            ValueError, match=f"^metric='{metric}' is not one of {', '.join(NAMES)}$"
+        ):
+            row_terms(metric, *predictions(0))
