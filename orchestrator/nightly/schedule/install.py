@@ -160,14 +160,18 @@ def with_entry(table: str, entry: entries.Entry) -> str:
 
 
 def without_entry(table: str, name: str) -> str:
-    """Return a crontab without the entry of that name."""
-    mark = f"# calsweep nightly {name}:"
-    kept, inside = [], False
+    """Return a crontab without the entry of that name.
+
+    That is the marks, and the command that stands below the first: every other line is the user's,
+    also where a mark was deleted.
+    """
+    begin, end = (f"# calsweep nightly {name}: {word}" for word in ("begin", "end"))
+    kept, above = [], ""
     for line in table.splitlines(keepends=True):
-        inside = inside or line.strip() == f"{mark} begin"
-        if not inside:
+        ours = line.strip() in (begin, end) or (above == begin and " nightly run " in line)
+        if not ours:
             kept.append(line)
-        inside = inside and line.strip() != f"{mark} end"
+        above = line.strip()
     return "".join(kept)
 
 
