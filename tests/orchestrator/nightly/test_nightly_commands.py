@@ -82,6 +82,9 @@ def test_status_lists_the_last_nights_whatever_became_of_them(
         [name(3), "given up", "the code has changed"],
         [name(4), "unfinished", "the next start goes on"],
     ]
+    book.give_up(book.begin(name(5), 0.0, {}), "§" * 300)
+    assert main(["nightly", "status", str(benchmark.path)]) == 0
+    assert capsys.readouterr().out.count("§") == 300  # Nothing is cut off.
 
 
 def test_status_draws_the_trend_of_one_metric(
@@ -173,12 +176,20 @@ def test_history_holds_the_series_asked_for_and_marks_their_alarms(
     alarmed = {ECE: [1, 3], CellKey(*ECE.pair): [3]}
     drawn = ([name(day) for day in range(4)], [*cells, OTHER], alarmed)
     assert (folder / "history.png").read_text() == repr((drawn, 110))
-    rows = (folder / "history.csv").read_text().splitlines()
-    assert len(rows) == 1 + 4 * 6 * 3
-    assert f"4 nights, 6 series: {folder / 'history.csv'}" in capsys.readouterr().out
+    rows = (folder / "history.csv").read_text()
+    assert rows == nightly.to_csv([record(day) for day in range(4)], [*cells, OTHER])
+    assert rows.count("\n") == 1 + 4 * 6 * 3
+    said = f"4 nights, 6 series: {folder / 'history.csv'}, .png\n"
+    assert capsys.readouterr().out == said
     assert main(["nightly", "history", file, "--cell", "fl on e"]) == 2
     error = capsys.readouterr().err
-    assert f"no cell 'fl on e'; there are 15, such as 'ce on {TASK}: acc'" in error
+    some = ", ".join(f"'ce on {TASK}: {metric}'" for metric in ("acc", "ece", "nll"))
+    assert error.endswith(f": no cell 'fl on e'; there are 15, such as {some}\n")
+    deep = benchmark.path.parent / "a/b"
+    assert main(["nightly", "history", file, "--out", str(deep)]) == 0
+    said = f"4 nights, 15 series: {deep / 'history.csv'}, .png\n"
+    assert capsys.readouterr().out == said
+    assert {path.name for path in deep.iterdir()} == {"history.csv", "history.png"}
     assert main(["nightly", "history", file, "--cell", "fl"]) == 2
     assert main(["nightly", "history", file, "--out", file]) == 2
     assert f"--out {file}: cannot be written: " in capsys.readouterr().err
@@ -191,7 +202,8 @@ def test_a_benchmark_without_a_verdict_is_refused(
     Book(benchmark.folder).begin(name(0), 0.0, {})
     more = [str(OTHER), "--why", "x", "--file"] if command == "accept" else []
     assert main(["nightly", command, *more, str(benchmark.path)]) == 2
-    assert "told has no night with a verdict in" in capsys.readouterr().err
+    said = f"told has no night with a verdict in {benchmark.folder}\n"
+    assert capsys.readouterr().err.endswith(f": {said}")
 
 
 @pytest.mark.parametrize(
@@ -230,6 +242,18 @@ def test_an_accepted_change_starts_where_it_began(
     assert before <= datetime.fromisoformat(said.pop("time")) <= datetime.now(UTC)
     assert said == {"cell": cell, "night": name(night), "why": "a b"}
     assert capsys.readouterr().out == f"{cell}: the series starts anew on {name(night)}\n"
+
+
+def test_a_change_is_accepted_with_a_reason_alone(
+    benchmark: Nightly, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged(benchmark, record(0))
+    accept = ["nightly", "accept", str(ECE), "--file", str(benchmark.path)]
+    for why in ("", " \n "):
+        assert main([*accept, "--why", why]) == 2
+        said = "--why: give a reason, for those who read the series later\n"
+        assert capsys.readouterr().err.endswith(f": {said}")
+    assert not (benchmark.folder / "accepted.jsonl").exists()
 
 
 class Clock(datetime):
@@ -295,6 +319,8 @@ def start(benchmark: Nightly, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
         (("02:00", "UTC"), ["--time-zone", "Europe/Berlin"], "2026-07-02"),
         (None, ["--time-zone", "America/New_York"], "2026-07-01"),
         (("02:00", "Europe/Berlin"), ["--at", "12:00"], "2026-07-01"),
+        # A time of the day that is given is the machine's, whatever was installed.
+        (("12:00", "Europe/Berlin"), ["--at", "02:00"], "2026-07-01"),
         (None, ["--at", "02:00", "--time-zone", "Europe/Berlin"], "2026-07-02"),
         (("12:00", "UTC"), ["--night", "2025-01-31.12"], "2025-01-31.12"),
     ],

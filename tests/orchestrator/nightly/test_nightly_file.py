@@ -23,8 +23,12 @@ def test_the_shipped_benchmark_is_the_one_in_the_package() -> None:
     assert shown.resolve() == benchmark_file().resolve()
     benchmark = load_nightly(shown)
     assert benchmark.name == "nightly"
-    assert len(benchmark.shape.recipes) == 10
-    assert len(benchmark.shape.seeds) == 3
+    plain = ("ce", "ls", "mbls", "fl")
+    mac = ("ce+macal", "ce+macal+ts")
+    assert benchmark.shape.recipes == (*plain, *(f"{recipe}+ts" for recipe in plain), *mac)
+    assert benchmark.shape.seeds == (0, 1, 2)
+    assert benchmark.shape.tasks == ("digits/convnet/digits",)
+    assert benchmark.sweep.search.fixed == {"macal": {"epochs": 20}}
     plan = make_plan(benchmark.sweep)
     assert all(study.trials == 1 for study in plan)
 

@@ -22,7 +22,7 @@ from told_sweep import ToldSweep
 
 from orchestrator.cli import main
 from orchestrator.nightly import Book, BusyError, CellKey, Nightly, NightOutcome, Verdict, run_night
-from orchestrator.nightly.book import DELIVERED, RECORD, VERDICT
+from orchestrator.nightly.book import DELIVERED, FACTS, RECORD, VERDICT
 from orchestrator.nightly.lock import held_lock
 from orchestrator.nightly.measure import TOTAL
 from orchestrator.storage.events import from_fields
@@ -217,6 +217,31 @@ def test_half_a_night_of_other_code_is_given_up(
     assert told_sweep.runs[2:] == ["other-2026-11-23"]
 
 
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [(FIRST, "torch"), (FIRST, "a library of then"), (SECOND, "data digits")],
+)
+def test_half_a_night_in_other_surroundings_is_not_gone_on_with(
+    make_benchmark: Make, told_sweep: ToldSweep, name: str, other: str
+) -> None:
+    benchmark = make_benchmark(sweep={"name": f"{other.split()[-1]}-{name}"})
+    told_sweep.before_end = broken_off
+    with pytest.raises(BrokenOffError):
+        run_night(benchmark, FIRST)
+    night = Book(benchmark.folder).night(FIRST)
+    environment = night.facts["environment"]
+    night.write(FACTS, {**night.facts, "environment": {**environment, other: "another"}})
+    told_sweep.before_end = lambda spec: None
+    why = "it broke off, and code, libraries, hardware or data have changed since"
+    given_up = (f"night {FIRST} is given up: {why}",)
+    outcome = run_night(benchmark, name)
+    assert outcome.messages == (() if name == FIRST else given_up)
+    assert outcome.night.record is not None
+    assert outcome.night.record.environment == environment
+    assert TOTAL in outcome.night.record.cells
+    assert night.facts.get("given_up") == (None if name == FIRST else why)
+
+
 def test_tonights_half_of_other_code_begins_anew(
     make_benchmark: Make, told_sweep: ToldSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,8 +390,9 @@ def test_a_night_needs_a_fifth_more_room_than_the_largest_of_the_last_three(
     free = needed - 1
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, free * 2**20))
     expected = f"{free} MB are free, a night needs about {needed + own}"
-    with pytest.raises(StorageError, match=expected):
+    with pytest.raises(StorageError) as refused:
         run_night(benchmark, FIRST)
+    assert str(refused.value).startswith(f"{book.night(FIRST).folder}: {expected}")
     assert told_sweep.runs == []
     free = needed + 1
     told_sweep.interrupted = True

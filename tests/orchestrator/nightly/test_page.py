@@ -106,7 +106,9 @@ def test_markdown_is_a_list_and_a_table_below_each_heading() -> None:
 def test_html_draws_each_series_below_the_first_block() -> None:
     series = [0.01, None, 0.03, 0.02, None]
     page = to_html(BLOCKS, [(ECE, series), (WALL, [1.0])])
-    assert "<title>one</title>" in page
+    head = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>one</title><style>'
+    assert page.startswith(head)
+    assert page.count('<svg width="320" height="48" viewBox="0 0 320 48" role="img">') == 2
     text = re.sub(r"<svg.*?<polyline points=\"([^\"]*)\".*?</svg>", r"\1", page)
     text = re.sub(r"\s*(<[^>]*>)\s*", r"\1", text.split("<body>")[1])
     first = f"<figure><figcaption>{ECE}, 5 nights, last 0.0200</figcaption>"

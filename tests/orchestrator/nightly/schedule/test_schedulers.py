@@ -38,7 +38,7 @@ from orchestrator.nightly.schedule.entry import (
     make_entry,
     systemd_units,
 )
-from orchestrator.nightly.schedule.install import with_entry, without_entry
+from orchestrator.nightly.schedule.install import INSTALLED, with_entry, without_entry
 from orchestrator.nightly.schedule.ray_job import submit_night
 from trainables.common.errors import InputError
 
@@ -123,10 +123,30 @@ def test_a_crontab_keeps_its_other_lines_and_the_entry_once(odd_entry: Entry) ->
     assert without_entry(once, odd_entry.name) == table + "\n"
 
 
+@pytest.mark.parametrize("gone", ["begin", "command", "end", "begin and end"])
+def test_a_crontab_keeps_its_other_lines_where_a_line_of_the_entry_is_gone(
+    odd_entry: Entry, gone: str
+) -> None:
+    before, after = "1 1 * * * true\n", "2 2 * * * false\n\n# mine\n3 3 * * * true\n"
+    begin, command, end = crontab_block(odd_entry).splitlines(keepends=True)
+    own = {"begin": begin, "command": command, "end": end}
+    left = "".join(line for word, line in own.items() if word not in gone)
+    # Without the first mark nobody can say whose the command is.
+    kept = command if "begin" in gone else ""
+    assert without_entry(before + left + after, odd_entry.name) == before + kept + after
+    other = crontab_block(replace(odd_entry, name="other"))
+    assert without_entry(before + left + other, odd_entry.name) == before + kept + other
+
+
 def test_cron_knows_no_time_zones_and_no_backslashes(odd_entry: Entry) -> None:
-    with pytest.raises(InputError, match="unknown to cron"):
+    with pytest.raises(InputError) as zone:
         crontab_block(replace(odd_entry, time_zone=BERLIN))
-    with pytest.raises(InputError, match="backslash"):
+    assert str(zone.value) == (
+        f"--time-zone: {BERLIN!r} is unknown to cron, which goes by the machine's own; leave it "
+        "out, or use --with systemd"
+    )
+    reason = "cannot be written as a crontab entry: it holds a backslash$"
+    with pytest.raises(InputError, match=reason):
         crontab_block(replace(odd_entry, directory=Path("/a\\b")))
 
 
@@ -204,10 +224,25 @@ def valid(name: str, document: dict[str, Any]) -> None:
     jsonschema.Draft202012Validator(schema).validate(document)
 
 
+FULL: dict[str, Any] = {
+    "sweep": {"name": "Big_bench.2"},
+    "keep": 7,
+    "history": 30,
+    "metrics": ["nll", "cifar10-c/ece"],
+    "limits": {
+        "window": 9,
+        "hard": {"ece": {"max": 0.1}},
+        "thresholds": {"acc": {"absolute": 0.01}},
+    },
+    "report": {"mail": ["mail", "me"], "webhook": "http://h/hook", "when": "always"},
+}
+"""A nightly file that leaves nothing at its default."""
+
+
 @pytest.fixture
 def kubernetes(make_benchmark: Make) -> list[dict[str, Any]]:
     """Return the manifests as a reader of YAML sees them."""
-    benchmark = make_benchmark(sweep={"name": "Big_bench.2"}, keep=7)
+    benchmark = make_benchmark(**FULL)
     options = KubernetesOptions("registry.example.org/calsweep:1", "data", "research")
     text = kubernetes_manifests(benchmark, make_entry(benchmark, "02:30", BERLIN), options)
     return list(yaml.safe_load_all(text))
@@ -303,9 +338,12 @@ def test_the_file_in_kubernetes_is_the_same_benchmark(
     path = tmp_path / "there.yaml"
     path.write_text(settings["nightly.yaml"])
     there = load_nightly(path)
-    assert there.fingerprint == make_benchmark(sweep={"name": "Big_bench.2"}).fingerprint
-    assert (there.sweep.storage, there.sweep.data_root) == ("/calsweep/storage", "/calsweep/data")
-    assert there.model.keep == 7
+    here = make_benchmark(**FULL)
+    assert there.fingerprint == here.fingerprint
+    places = {"storage": "/calsweep/storage", "data_root": "/calsweep/data"}
+    assert there.sweep == here.sweep.model_copy(update=places)
+    unchanged = here.model.model_copy(update={"sweep": there.model.sweep})
+    assert there.model == unchanged
 
 
 def test_a_login_does_not_get_into_a_manifest(
@@ -369,8 +407,12 @@ def test_a_name_that_kubernetes_cannot_take_is_refused(make_benchmark: Make) -> 
     entry = make_entry(benchmark, "02:30", None)
     with pytest.raises(InputError, match="cannot name things in Kubernetes"):
         kubernetes_manifests(benchmark, entry, KubernetesOptions("i", "c"))
-    with pytest.raises(InputError, match=r"'_\._' cannot name things in Kubernetes"):
+    with pytest.raises(InputError) as refused:
         kubernetes_name("_._")
+    assert str(refused.value) == (
+        "sweep.name: '_._' cannot name things in Kubernetes; allowed are 1 to 40 letters, digits "
+        "and '-'"
+    )
 
 
 @pytest.fixture
@@ -428,7 +470,7 @@ def test_cron_is_installed_replaced_and_removed(
     assert table.read_text() == ""
     assert installation(benchmark) is None
     assert main(["nightly", "uninstall", str(benchmark.path)]) == 0
-    assert "nothing was scheduled" in capsys.readouterr().out
+    assert capsys.readouterr().out == "nothing was scheduled for told\n"
 
 
 def test_systemd_is_installed_and_removed(
@@ -483,14 +525,18 @@ def test_another_scheduler_takes_the_place_of_the_one_before(
     assert calls.read_text().split() == ["apply", "delete"]
 
 
+@pytest.mark.parametrize("configured", [None, ""])
 def test_units_are_removed_where_systemd_is_away_and_its_refusal_is_told(
     make_benchmark: Make,
     no_programs: Path,
     tmp_path: Path,
+    configured: str | None,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME")
+    if configured is not None:
+        monkeypatch.setenv("XDG_CONFIG_HOME", configured)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     folder = tmp_path / "home/.config/systemd/user"
     folder.mkdir(parents=True)
@@ -530,29 +576,35 @@ def test_ray_has_this_machine_submit_the_night(
     assert installation(benchmark) == Installation("ray", "02:00")
 
 
-@pytest.mark.parametrize("asked", ["cron", "systemd", "kubernetes", None])
+@pytest.mark.parametrize(
+    ("asked", "systemd"),
+    [("cron", True), ("systemd", False), ("kubernetes", False), (None, False), (None, True)],
+)
 def test_a_preview_is_what_would_be_written_and_writes_nothing(
     make_benchmark: Make,
     no_programs: Path,
     tmp_path: Path,
     asked: str | None,
+    systemd: bool,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    if systemd:
+        program(no_programs, "systemctl", "exit 0")
     benchmark = make_benchmark()
     options = ["--address", "auto"]
     entry = make_entry(benchmark, "02:00", None, options)
     units = systemd_units(entry).items()
     cluster = ["--image", "i", "--claim", "c", "--namespace", "s", "--kubectl-image", "k"]
-    expected: dict[str | None, str] = {
+    expected = {
         "cron": crontab_block(entry),
         "systemd": "\n".join(f"# {name}\n{text}" for name, text in units),
         "kubernetes": kubernetes_manifests(benchmark, entry, KubernetesOptions("i", "c", "s", "k")),
     }
-    expected[None] = expected["cron"]  # No systemd answers here.
+    usual = asked or ("systemd" if systemd else "cron")
     show = ["nightly", "install", str(benchmark.path), "--at", "02:00", "--print"]
     show += ["--with", asked] if asked else []
     assert main([*show, *options, *cluster, "--out", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out == expected[asked]
+    assert capsys.readouterr().out == expected[usual]
     assert not (tmp_path / "out").exists()
     assert installation(benchmark) is None
     assert not benchmark.folder.exists()
@@ -579,6 +631,13 @@ def test_a_crontab_that_cannot_be_read_or_written_is_left(
     assert main(install) == 2
     assert "cron refuses the entry: no reason given" in capsys.readouterr().err
     (no_programs / "crontab").write_text("#!/no/such/shell\n")
+    assert main(install) == 2
+    assert "crontab cannot be run here: " in capsys.readouterr().err
+
+    def silent(command: tuple[str, ...], **_: Any) -> None:
+        raise subprocess.TimeoutExpired(command, 60)
+
+    monkeypatch.setattr(subprocess, "run", silent)
     assert main(install) == 2
     assert "crontab cannot be run here: " in capsys.readouterr().err
 
@@ -612,7 +671,13 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
     assert calls == [f"apply --filename {usual}", delete]
     program(no_programs, "kubectl", "echo forbidden >&2; exit 1")
     assert main(command) == 2
-    assert "failed: forbidden" in capsys.readouterr().err
+    failed = f"{usual} is written, but `kubectl apply --filename {usual}` failed: forbidden\n"
+    assert capsys.readouterr().err.endswith(f": {failed}")
+    known = Installation("kubernetes", "02:00", None, "research")
+    (benchmark.folder / INSTALLED).write_text(json.dumps(vars(known)))
+    assert main(uninstall) == 2
+    assert capsys.readouterr().err.endswith(f": `kubectl {delete}` failed: forbidden\n")
+    assert installation(benchmark) == known  # What is still there is still known.
 
 
 @pytest.mark.parametrize(
@@ -659,12 +724,14 @@ class JobServer:
 
     Where ``states`` are given, each answer about a job has the next one, and then it is gone. One
     more than expected is refused; if it was ``raced``, since another one had just submitted it.
+    A server that is ``broken`` tells of no job, but why.
     """
 
     def __init__(self) -> None:
         self.codes: list[int | None] = []
         self.states: list[str] | None = None
         self.raced: int | None = None
+        self.broken: str | None = None
         self.jobs: dict[str, dict[str, Any]] = {}
         self.submitted: list[dict[str, Any]] = []
 
@@ -706,6 +773,8 @@ def job_server() -> Iterator[tuple[str, JobServer]]:
             job = self.path.removeprefix("/api/jobs/")
             if self.path == "/api/version":
                 self.answer(200, {"version": "4", "ray_version": "2.60.0", "ray_commit": "x"})
+            elif kept.broken:
+                self.answer(500, kept.broken)
             elif found := kept.asked(job):
                 self.answer(200, found)
             else:
@@ -802,6 +871,16 @@ def test_a_ray_job_that_vanishes_or_is_refused_is_named(job_server: tuple[str, J
     server.states = ["RUNNING"]
     with pytest.raises(InputError, match="job nightly-b-2026-11-21 has vanished"):
         submit_night(address, "b", "2026-11-21", ("calsweep",), 0.01)
+
+
+def test_a_job_server_that_is_broken_is_not_one_without_the_job(
+    job_server: tuple[str, JobServer],
+) -> None:
+    address, server = job_server
+    server.codes, server.broken = [0], "table 404 is damaged"
+    with pytest.raises(InputError, match="table 404 is damaged"):
+        submit_night(address, "b", "2026-11-21", ("calsweep",), 0.01)
+    assert server.submitted == []
 
 
 def test_a_job_server_that_is_away_is_exit_code_4(

@@ -35,7 +35,10 @@ def test_one_worse_night_is_suspicious_and_the_second_an_alarm() -> None:
     worse = {ECE: 1.2}
     first = judge(QUIET, record(10, factors=worse))
     assert (first.status, first.raised) == ("suspicious", False)
-    assert [suspicion.cell for suspicion in first.suspicions] == [ECE]
+    gap = f"0.02436 instead of 0.0203, since {name(10)}"
+    assert [(found.cell, found.text) for found in first.suspicions] == [
+        (ECE, f"{ECE} is worse, for one night so far: {gap}")
+    ]
     second = judge([*QUIET, record(10, factors=worse)], record(11, factors=worse))
     assert second.status == "regression"
     assert told(second) == [(ECE, "soft", "nights")]
@@ -47,7 +50,6 @@ def test_one_worse_night_is_suspicious_and_the_second_an_alarm() -> None:
     assert alarm.upper is not None
     assert alarm.lower is not None
     assert alarm.lower < alarm.expected < alarm.upper < alarm.value
-    gap = f"0.02436 instead of 0.0203, since {name(10)}"
     assert alarm.text == f"{ECE} is worse, 2 nights in a row: {gap}"
 
 
@@ -112,6 +114,10 @@ def test_an_improvement_is_told_and_becomes_what_is_expected() -> None:
     assert {verdict.status for verdict in verdicts} == {"ok"}
     told_on = [[item.cell for item in verdict.improvements] for verdict in verdicts]
     assert told_on == [[], *[[ECE]] * 4, *[[]] * 5]
+    gap = f"0.01421 instead of 0.0203, since {name(10)}"
+    assert verdicts[1].improvements[0].text == f"{ECE} is better: {gap}"
+    low = judge([*QUIET, better[0]], better[1], Limits(hard={"ece": Bounds(min=0.0145)}))
+    assert (told(low), low.improvements) == ([(ECE, "hard", "limit")], ())
     lost = judge([*QUIET, *better[:4], record(14)], record(15))
     assert (lost.status, lost.suspicions) == ("ok", ())
     back = judge([*QUIET, *better, record(20)], record(21))
@@ -136,6 +142,8 @@ def test_a_figure_that_is_not_finite_is_an_alarm_at_once(value: float) -> None:
     assert verdict.status == "regression"
     assert told(verdict) == [(ECE, "hard", "not finite")]
     assert f"{value:g} (seed 1)" in verdict.alarms[0].text
+    both = judge(QUIET, changed(record(10), ECE, {0: value, 1: 0.02, 2: -value}))
+    assert both.alarms[0].text == f"{ECE} is {value:g} (seed 0), {-value:g} (seed 2)"
     healed = judge([*QUIET, changed(record(10), ECE, {0: value})], record(11))
     assert healed.status == "ok"
 
@@ -179,6 +187,9 @@ def test_a_table_of_the_wrong_shape_makes_the_night_incomplete() -> None:
     gone = changed(changed(night, ECE, {1: 0.02}), ACC, {0: 0.9, 1: 0.9})
     text = f"ls on {TASK} lacks acc of seed 2, ece of seeds 0, 2"
     assert judge(QUIET, gone).alarms[0].text == text
+    two = replace(record(10).shape, tasks=(TASK, "other"))
+    half = [alarm.cell for alarm in judge(QUIET, replace(record(10), shape=two)).alarms]
+    assert half == [CellKey(recipe, "other") for recipe in RECIPES]
     shapeless = replace(record(10), shape=Shape())
     assert judge(QUIET, changed(shapeless, CellKey("fl", TASK, "ece"), {0: 0.02})).status == "ok"
     whole = changed(record(10), CellKey("*", "*", "total_seconds"), {0: 60.0})
@@ -300,8 +311,10 @@ def test_equal_figures_on_two_tasks_are_no_twins() -> None:
 
 
 def test_a_short_history_is_stated() -> None:
-    assert "15 of 15 cells have no night to compare with" in judge([], record(0)).notes[0]
-    assert "fewer than 5 nights" in judge(history(range(4)), record(4)).notes[0]
+    none = "no night to compare with: they were held to hard limits alone"
+    assert judge([], record(0)).notes == (f"15 of 15 cells have {none}",)
+    few = "fewer than 5 nights to compare with: how much they vary is assumed from their thresholds"
+    assert judge(history(range(4)), record(4)).notes == (f"15 of 15 cells have {few}",)
     assert judge(history(range(5)), record(5)).notes == ()
 
 
@@ -333,6 +346,13 @@ def test_a_drift_too_slow_for_two_nights_is_found_with_its_beginning() -> None:
     growth = raised.alarms[0].value / raised.alarms[0].expected - 1
     assert 0.1 < growth < 0.35
     assert verdicts[-1].raised
+
+
+@pytest.mark.parametrize(("growth", "reasons"), [(1.0018, ["step"]), (1.00174, [])])
+def test_a_drift_counts_over_the_last_90_nights(growth: float, reasons: list[str]) -> None:
+    # Over 100 nights both are worse by more than the threshold, over 88 neither.
+    nights = [record(night, factors={ECE: growth**night}) for night in range(100)]
+    assert [alarm.reason for alarm in judge(nights[:-1], nights[-1]).alarms] == reasons
 
 
 def test_a_step_hidden_in_noise_is_found_in_the_series() -> None:

@@ -97,7 +97,7 @@ def test_wrong_limits_are_refused(values: dict[str, object], message: str) -> No
 
 
 def test_a_cell_is_read_as_it_is_written() -> None:
-    for cell in (CellKey("ce+ts", "a:b/c/d", "x/ece"), CellKey("ls", "d")):
+    for cell in (CellKey("ce+ts", "a:b/c/d", "x/ece"), CellKey("ls", "d"), CellKey("ls", "on on")):
         assert CellKey.parse(str(cell)) == cell
     assert CellKey.parse(" ls  on  d :  ece ") == CellKey("ls", "d", "ece")
     for text in ("ece", "ls on", " on d: ece", "ls@d: ece"):
