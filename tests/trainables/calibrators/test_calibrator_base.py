@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -220,9 +221,13 @@ def test_every_recipe_returns_log_probabilities_and_repeats_itself(rows, name, o
 def test_fitting_and_mapping_leave_the_rows_as_they_are(rows, name, objective):
     logits, labels = rows
     kept = logits.clone(), labels.clone()
-    build(name, objective).fit(logits, labels)(logits)
+    fitted = build(name, objective).fit(logits, labels)
+    before = fitted(logits)
     assert torch.equal(logits, kept[0])
     assert torch.equal(labels, kept[1])
+    logits.zero_()
+    labels.zero_()  # Whoever uses the rows for something else changes no calibrator.
+    assert torch.equal(fitted(kept[0]), before)
 
 
 @pytest.mark.parametrize(("name", "objective"), RECIPES)
@@ -234,6 +239,16 @@ def test_saving_and_loading_changes_nothing(rows, tmp_path, name, objective):
     assert loaded.summary() == calibrator.summary()
     assert loaded.parameters() == calibrator.parameters()
     assert str(loaded.report) == str(calibrator.report)  # Its objective may be NaN.
+    described = json.loads((tmp_path / "kept" / "calibrator.json").read_text())
+    assert described["summary"] == calibrator.summary()
+    assert (described["num_classes"], described["format"]) == (5, 2)
+
+
+def test_what_is_doubted_is_still_doubted_after_loading(tmp_path):
+    with pytest.warns(FitWarning):
+        fitted = build("ts").fit(torch.ones(6, 3), torch.arange(6) % 3)
+    assert fitted.report.doubt
+    assert load_calibrator(save_calibrator(fitted, tmp_path)).report == fitted.report
 
 
 MIXED = {"share": [0.5], "temperature": [2.0]}
@@ -360,8 +375,9 @@ def test_one_from_before_there_were_checksums_is_loaded_with_a_word(rows, tmp_pa
     told = []
     loaded = load_calibrator(folder, told.append)
     assert torch.equal(loaded(rows[0]), calibrator(rows[0]))
-    (line,) = told
-    assert line.startswith(f"{folder}: saved without checksums by an earlier version")
+    assert told == [
+        f"{folder}: saved without checksums by an earlier version: damage would go unnoticed"
+    ]
 
 
 @pytest.mark.parametrize("name", ["calibrator.safetensors", "calibrator.json", "manifest.json"])
@@ -391,8 +407,11 @@ def test_no_damage_goes_unnoticed(rows, tmp_path, name):
 def test_without_its_checksums_a_calibrator_is_damaged(rows, tmp_path):
     save_calibrator(build("ts").fit(*rows), tmp_path)
     (tmp_path / "manifest.json").unlink()
-    with pytest.raises(InputError, match=r"damaged calibrator \(manifest\.json is missing\)"):
+    with pytest.raises(InputError) as error:
         load_calibrator(tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path}: damaged calibrator (manifest.json is missing); fit it again"
+    )
 
 
 def test_a_calibrator_takes_the_place_of_another_one_and_of_nothing_else(rows, tmp_path):
@@ -465,8 +484,22 @@ def test_loading_damaged_files_is_a_clear_error(rows, tmp_path, damage, checked)
         tensors.write_bytes(b"no tensors")
     else:
         save_file({"temperature": torch.ones(1)}, tensors)
-    with pytest.raises(InputError):
+    with pytest.raises(InputError) as error:
         load_calibrator(tmp_path)
+    expected = {
+        "format": f"{description}: not a saved calibrator of format 2",
+        "tensors": f"{tmp_path}: not a saved calibrator (",
+        "state": (
+            f"{tmp_path}: not a saved calibrator "
+            "(ts: state has temperature, expected num_classes, temperature)"
+        ),
+    }.get(damage, f"{description}: cannot be read as a saved calibrator (")
+    if checked:
+        expected = f"{tmp_path}: damaged calibrator ("
+    text = str(error.value)
+    assert text.startswith(expected)
+    assert text == expected or expected.endswith("(")
+    assert not checked or text.endswith("); fit it again")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -662,6 +695,15 @@ def test_a_focal_objective_below_one_fits_rows_that_are_sure():
     logits, labels = 1e4 * torch.eye(3).repeat(4, 1), torch.tensor([0, 1, 2] * 3 + [1, 1, 0])
     fitted = build_calibrator("ts", "fl", {"gamma": 0.5}).fit(logits, labels)
     assert float(fitted.temperature) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("recipe", ["ts-cls", "kernel", "pts"])
+def test_a_calibrator_that_is_fitted_again_forgets_the_first_fit(rows, recipe):
+    logits, labels = rows
+    again, fresh = (calibrator_from_recipe(recipe, {}) for _ in range(2))
+    again.fit(3 * logits[:200, :4], labels[:200].clamp(max=3))
+    assert torch.equal(again.fit(logits, labels)(logits), fresh.fit(logits, labels)(logits))
+    assert again.summary() == fresh.summary()
 
 
 def test_half_precision_logits_are_answered_in_float32(rows):

@@ -60,6 +60,18 @@ def test_each_row_gets_the_calibrator_of_the_other_folds(rows):
         assert torch.equal(out[held_out], fitted(logits[held_out]))
 
 
+def test_there_are_five_folds_of_a_fixed_seed_unless_others_are_asked_for():
+    logits, labels = torch.arange(60.0).reshape(30, 2), torch.arange(30) % 2
+    found, expected = (
+        [held.tolist() for _, held in fold_calibrators(Memory, logits, labels, *asked)]
+        for asked in ((), (5, 0))
+    )
+    assert found == expected
+    marks = cross_fit(lambda: build_calibrator("ts"), logits.sin(), labels)
+    again = cross_fit(lambda: build_calibrator("ts"), logits.sin(), labels, folds=5, seed=0)
+    assert torch.equal(marks, again)
+
+
 def test_folds_are_even_within_classes_and_overall():
     labels = torch.tensor([0] * 23 + [1] * 9 + [2] * 2 + [3])
     fold = stratified_folds(labels, 5, 0)

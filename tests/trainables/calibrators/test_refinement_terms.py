@@ -15,6 +15,7 @@ def test_the_temperature_of_a_network_does_not_count() -> None:
     labels = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
     terms = refinement_terms(logits, labels)
     assert terms.shape == (400,)
+    assert torch.equal(terms, refinement_terms(logits.double(), labels))
     for scale in (0.2, 5.0):
         torch.testing.assert_close(
             refinement_terms(scale * logits, labels), terms, rtol=1e-5, atol=0

@@ -73,6 +73,9 @@ def test_temperatures_stop_where_the_plain_run_does(rows: Rows, name: str, objec
     torch.testing.assert_close(found, temperature.detach().double(), rtol=1e-3, atol=0)
     assert fitted.report is not None
     assert fitted.report.iterations == len(seen)
+    assert fitted.report.note == "fixed-length run as released"
+    if objective == "ce":  # Of the others the value is no plain mean of the row losses.
+        assert fitted.report.objective == pytest.approx(float(seen[-1].mean()), rel=1e-4)
 
 
 @pytest.mark.usefixtures("shorter")

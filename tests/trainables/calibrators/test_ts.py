@@ -55,6 +55,8 @@ def test_the_grid_is_searched_for_the_smallest_error(rows):
     fitted = build_calibrator("ts", selection="ece").fit(logits, labels)
     assert float(fitted.temperature) == pytest.approx((errors.index(min(errors)) + 1) / 10)
     assert fitted.report.objective == pytest.approx(min(errors), abs=1e-9)
+    assert fitted.report.iterations == 100
+    assert fitted.report.note == "objective is the ECE on a grid"
 
 
 def test_of_equal_errors_on_the_grid_the_smallest_temperature_counts():
@@ -72,4 +74,4 @@ def test_constant_logits_leave_the_temperature_at_one():
 def test_a_single_wrong_row_ends_on_the_upper_bound():
     fitted = build_calibrator("ts").fit(torch.tensor([[2.0, 0.0]]), torch.tensor([1]))
     assert fitted.summary()["temperature"] == pytest.approx(100.0)
-    assert "bound" in fitted.report.note
+    assert fitted.report.note == "1 of 1 temperatures on the bound of [0.01, 100]"

@@ -432,6 +432,15 @@ def test_of_many_pixels_and_of_them_alone_the_penalty_is_of_some_of_each_part(
         torch.testing.assert_close(loss(logits, targets), base + 0.7 * penalty_of(torch.arange(24)))
 
 
+def test_the_penalty_is_of_as_many_pixels_as_is_said() -> None:
+    most: dict[str, int | None] = {}
+    for name in ("mmce", "mmce-w", "esd", "kde-xe", "dca", "mdca", "patra"):
+        loss: Any = build_loss(name)
+        most[name] = loss.most_pixels
+    drawn = {"mmce": 4096, "mmce-w": 4096, "esd": 4096, "kde-xe": 512}
+    assert most == {**drawn, "dca": None, "mdca": None, "patra": None}
+
+
 @pytest.mark.parametrize("right", [True, False])
 def test_weighted_mmce_needs_right_and_wrong_rows(right: bool) -> None:
     logits, _ = batch(6, 3)

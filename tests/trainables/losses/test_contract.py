@@ -131,8 +131,14 @@ def test_rows_and_pixels_give_a_scalar(name: str, make_seasoned: Make) -> None:
 def test_shapes_that_do_not_belong_together_are_refused(name: str) -> None:
     loss = build_loss(name)
     loss.prepare(ROWS, CLASSES)
-    with pytest.raises(ValueError, match=r"\(24, 10\).*\(23,\)"):
-        loss(torch.randn(24, 10), torch.zeros(23, dtype=torch.int64), torch.arange(24))
+    expected = r"expected \(N, K\) with \(N,\), or \(N, K, H, W\) with \(N, H, W\)$"
+    for logits, targets, shapes in (
+        ((24, 10), (23,), r"^logits \(24, 10\) and targets \(23,\)"),
+        ((2, 10, 3, 4), (2, 4, 3), r"^logits \(2, 10, 3, 4\) and targets \(2, 4, 3\)"),
+        ((10,), (), r"^logits \(10,\) and targets \(\)"),
+    ):
+        with pytest.raises(ValueError, match=f"{shapes} do not belong together: {expected}"):
+            loss(torch.randn(logits), torch.zeros(targets, dtype=torch.int64), torch.arange(24))
 
 
 @pytest.mark.parametrize("ignored", [-100, 255, 3])

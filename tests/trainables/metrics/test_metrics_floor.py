@@ -134,6 +134,9 @@ def test_the_floor_and_spread_of_groups_are_those_of_the_definition(bins):
     for name, values in expected.items():
         assert floors[name].mean == pytest.approx(values.mean()), name
         assert floors[name].quantile == pytest.approx(np.quantile(values, 0.95)), name
+    some = ["cwece", "ece"]
+    found = noise_floors_of_groups(log_probs, labels, groups, some, bins=bins, draws=9, seed=3)
+    assert list(found.items()) == [(name, floors[name]) for name in some]
     index = binned(top[0], bins, False)
     with np.errstate(invalid="ignore"):
         spread = np.sqrt((residuals(*top, index, bins, which) ** 2).sum(0))

@@ -15,7 +15,9 @@ def test_each_is_its_own_report(members: int, rows: int, classes: int, dtype: to
     logits = 3 * torch.randn(members, rows, classes, generator=generator, dtype=dtype)
     logits[:, :10] = logits[:, :1].round()  # ties
     labels = torch.randint(0, classes, (rows,), generator=generator)
+    before = logits.clone()
     together = calibration_reports(logits, labels)
+    assert torch.equal(logits, before)
     alone = [calibration_report(logits=part, labels=labels) for part in logits]
     assert [list(report) for report in together] == [list(report) for report in alone]
     for one, other in zip(together, alone, strict=True):
@@ -23,5 +25,7 @@ def test_each_is_its_own_report(members: int, rows: int, classes: int, dtype: to
 
 
 def test_shapes_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"logits \(3, 4\) and labels \(4,\) are not"):
-        calibration_reports(torch.zeros(3, 4), torch.zeros(4, dtype=torch.long))
+    for logits, labels in (((3, 4), (4,)), ((2, 3, 4), (2,)), ((2, 3, 4), (3, 1))):
+        with pytest.raises(ValueError, match="are not") as error:
+            calibration_reports(torch.zeros(logits), torch.zeros(labels, dtype=torch.long))
+        assert str(error.value) == f"logits {logits} and labels {labels} are not (M, N, K), (N,)"

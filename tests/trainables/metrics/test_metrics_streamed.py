@@ -42,10 +42,19 @@ def test_parts_add_up_to_the_report(
 def test_probabilities_on_the_edges_of_bins_belong_to_the_lower() -> None:
     probs = torch.tensor([[k / 15, 1 - k / 15] for k in range(1, 15)], dtype=torch.float64)
     labels = torch.zeros(14, dtype=torch.int64)
-    report = StreamedReport(2)
-    report.add(probs.log(), labels)
+    report, logits = StreamedReport(2), probs.log()
+    report.add(logits, labels)
+    assert torch.equal(logits, probs.log())
     expected = calibration_report(logits=probs.log(), labels=labels)
     assert report.report()["cwece"] == pytest.approx(expected["cwece"], abs=1e-12)
+
+
+def test_there_are_as_many_bins_as_in_the_report_unless_others_are_asked_for() -> None:
+    logits, labels = predictions(60, 3, 1.0)
+    report = StreamedReport(3)
+    report.add(logits, labels)
+    expected = calibration_report(logits=logits, labels=labels)["ece"]
+    assert report.report()["ece"] == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_bound_holds_where_no_cell_can_tell_confidences_apart() -> None:
