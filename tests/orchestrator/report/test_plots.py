@@ -314,6 +314,18 @@ def test_categories_and_wide_ranges_have_axes_of_their_own() -> None:
     assert not marks(plot, 0, "other")
 
 
+def test_what_is_on_or_off_is_named_and_stands_in_its_order() -> None:
+    told = opened(STUDY)
+    for number, views in enumerate((True, False, True)):
+        told += [started(STUDY, number, views=views), scored(STUDY, number, number / 100)]
+    plot = drawn(told)["slice"]
+    chart = plot.charts[0].chart
+    assert (chart.x.low, chart.x.high) == pytest.approx((-0.6, 1.6))
+    assert [mark.text for mark in chart.marks if mark.tag == "text"][-2:] == ["False", "True"]
+    assert [x for x, _ in places(plot, 0, "search")] == pytest.approx([1, 0, 1])
+    assert not marks(plot, 0, "other")
+
+
 def test_no_line_joins_names() -> None:
     told = opened(STUDY)
     for number, sparsity in enumerate(("fixed", "decaying")):

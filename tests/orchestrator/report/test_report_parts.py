@@ -30,7 +30,7 @@ from orchestrator.report._studies import importance
 from orchestrator.statistics import Difference, PairedBootstrap, TaskComparison
 from orchestrator.storage.ledger import Trial
 from orchestrator.storage.results import StudyResult
-from trainables.metrics import reliability_curve, risk_coverage_curve
+from trainables.metrics import estimated_error, reliability_curve, risk_coverage_curve
 from trainables.store.artifacts import ArtifactStore
 
 
@@ -42,6 +42,9 @@ from trainables.store.artifacts import ArtifactStore
         (Axis(96.2, 98.5), [96.5, 97, 97.5, 98, 98.5]),
         (Axis(0.5, 600, True), [1, 10, 100]),
         (Axis(1, 30, True), [1, 3, 10, 30]),
+        (Axis(1.5, 9, True), [2, 5]),
+        (Axis(-0.5, 0.5), [-0.4, -0.2, 0, 0.2, 0.4]),
+        (Axis(0, 0.6), [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]),
     ],
 )
 def test_ticks_are_round_and_inside(axis, expected):
@@ -191,6 +194,11 @@ def test_the_scatter_joins_its_front_and_rings_the_baseline():
     assert names == [*((name, "name strong") for name in "abc"), ("d", "name")]
     low, high = ([m.points[0] for m in chart.marks if m.text == text] for text in ("1", "3"))
     assert low[0] < high[0]
+    axes = [(mark.text, mark.points[0], mark.anchor) for mark in marks(chart, "axis")]
+    assert axes == [
+        ("accuracy %", (6, 11), "start"),
+        ("ECE %, lower is better", (688, 397), "end"),
+    ]
     for floor in (None, 0.5):
         assert not marks(scatter(places, "d", floor, (700, 400)), "floor")
     whole = scatter(places, "d", 99.0, (700, 400))
@@ -407,9 +415,15 @@ def test_curves_of_pixels_are_those_of_stored_ones_and_their_chance_that_of_imag
         low, high = (max(0.0, min(1.0, centre + side * reach)) for side in (-1, 1))
         heights = [y for _, y in next(boxes).points]
         assert max(heights) - min(heights) == pytest.approx(148 * (high - low))
-    order = np.argsort(-confidence[:300])
-    risk = np.cumsum(~right[:300][order]) / np.arange(1, 301)
-    assert curves.risk[0].risk == pytest.approx(risk)
+    for number, (found, logits) in enumerate(zip(curves.risk, seeds, strict=True)):
+        own = slice(300 * number, 300 * (number + 1))
+        order = np.argsort(-confidence[own])
+        risk = np.cumsum(~right[own][order]) / np.arange(1, 301)
+        assert found.risk == pytest.approx(risk)
+        assert found.area == pytest.approx(risk_coverage_curve(logits=logits, labels=labels).area)
+    errors = [estimated_error(logits=logits, labels=labels) for logits in seeds]
+    assert errors[0] != pytest.approx(errors[1])
+    assert curves.error == pytest.approx(sum(errors) / 2)
 
 
 def test_the_risk_panel_ends_at_the_error_of_all_rows():

@@ -424,6 +424,27 @@ def test_tables_are_of_what_was_measured(store):
     assert (part["left"], part["seeds"], part["gained"]) == (3, True, None)
 
 
+def test_maps_are_of_the_task_whose_predictions_are_at_hand(store):
+    rows = torch.ones(1, 2, 2, 4, dtype=torch.uint8)
+    maps = {"rows": rows, "predicted": rows[..., 0], "confidence": rows[..., 0]}
+    for key in ("ab", "cd"):
+        store.write("evaluate", key * 32, {"maps": maps}, {"metrics": {}})
+    results = [
+        result("ce", 0.1, predictions=("ab" * 32,)),
+        result("ls", 0.1, predictions=("ef" * 32,)),
+        result("fl", 0.1, predictions=("cd" * 32,), task="other"),
+    ]
+    for task, recipe in ((TASK, "ce"), ("other", "fl")):
+        found = task_part(told(results, store), task, Measured(), "ce")["maps"]
+        assert [shown.recipe for shown in found] == [recipe]
+
+
+def test_what_could_not_be_measured_is_handed_on(store):
+    lost = Measured(absent={"ls": "gone"}, problem="damaged")
+    part = task_part(told([result("ce", 0.1)], store), TASK, lost, "ce")
+    assert (part["absent"], part["problem"], part["name"]) == ({"ls": "gone"}, "damaged", TASK)
+
+
 def test_gains_are_shown_of_recipes_whose_default_is_known(store):
     kept = {"searched_predictions": "k", "default_predictions": "k"}
     results = [result("ce", 0.04), result("ls", 0.02), result("fl", 0.03, **kept)]
