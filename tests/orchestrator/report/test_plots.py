@@ -104,6 +104,10 @@ def places(plot: Plot, position: int, style: str) -> list[list[float]]:
     return found
 
 
+def words(plot: Plot, position: int) -> list[str]:
+    return [mark.text for mark in plot.charts[position].chart.marks if mark.tag == "text"]
+
+
 def test_the_files_are_named_by_study_and_kind_and_are_images(
     events: list[Event], tmp_path: Path
 ) -> None:
@@ -150,6 +154,10 @@ def test_the_slice_shows_every_trial_and_marks_the_chosen_one(events: list[Event
         "q": f"{STUDY}\nthick: chosen, dashed: further seeds",
     }
     assert [own.measure for own in drawn(events).values()] == ["trial", "trial", "gamma"]
+    # Room of 8 % beside the values of a parameter, of 6 % above and below the objective.
+    assert figure.chart.x[:2] == pytest.approx((0.8 - 0.012, 0.95 + 0.012))
+    assert figure.chart.y[:2] == pytest.approx((1 - 0.6, 11 + 0.6))
+    assert words(plot, 0) == ["5", "10", "0.8", "0.85", "0.9", "0.95"]
     assert [mark.colour for mark in marks(plot, 0, "search")] == [*plot.key.values()]
     assert list(plot.key) == [0, 1, 2]
 
@@ -181,6 +189,8 @@ def test_the_front_is_of_all_that_was_searched_for(events: list[Event]) -> None:
     assert (plot.title, plot.measure) == (
         *(f"{STUDY}\ngrey: beaten in all, ringed: chosen", "trial"),
     )
+    assert words(plot, 0) == ["80", "85", "90", "5", "10"]
+    assert words(plot, 1) == ["0.6", "0.8", "1", "5", "10"]
     assert plot.key == drawn(told)["slice"].key
     assert marks(plot, 1, "search")[1].colour == plot.key[2]
     told[0] = replace(told[0], spec={"search": {"objective": "nll"}})
@@ -203,6 +213,9 @@ def test_learning_curves_are_those_of_the_search(events: list[Event]) -> None:
     accuracies = [height for _, height in places(plot, 1, "trial")]
     assert accuracies == pytest.approx([90, 95, 100 - 10 / 3, 97.5] * 3)
     assert [mark.text for mark in marks(plot, 0, "chosen")] == ["trial 2"]
+    epochs_told = ["1", "2", "3", "4"]
+    assert words(plot, 0) == ["4", "6", "8", "10", *epochs_told]
+    assert words(plot, 1) == ["90", "92", "94", "96", *epochs_told]
     # The chosen one above the others, and of those the better one.
     assert [mark.text for mark in marks(plot, 1, "trial")] == ["trial 1", "trial 0", "trial 2"]
     assert [(figure.title, figure.chart.label) for figure in plot.charts] == [
@@ -214,6 +227,9 @@ def test_learning_curves_are_those_of_the_search(events: list[Event]) -> None:
 def test_the_trajectory_of_q_is_told_apart_by_the_refinements_gamma(events: list[Event]) -> None:
     plot = drawn(events)["q"]
     assert (plot.measure, list(plot.key)) == ("gamma", [0.8, 0.9, 0.95])
+    assert words(plot, 0) == ["0", "0.5", "1", "1", "2", "3", "4"]
+    title = "retention probability q by epoch"
+    assert [(own.title, own.chart.label) for own in plot.charts] == [(title, title)]
     lines = {mark.text: mark for mark in marks(plot, 0, "trial") if "seed" not in mark.style}
     assert {text: mark.colour for text, mark in lines.items()} == {
         f"gamma {gamma}": colour for gamma, colour in plot.key.items()

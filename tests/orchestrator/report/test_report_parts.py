@@ -205,6 +205,13 @@ def test_the_scatter_joins_its_front_and_rings_the_baseline():
     assert marks(whole, "floor")[0].points[2] == (whole.right, whole.bottom)
 
 
+def test_the_scatter_has_more_ticks_across_than_up():
+    pair = [Place("a", 90.0, 2.0, "train"), Place("b", 96.1, 8.1, "train")]
+    chart = scatter(pair, "a", None, (700, 400))
+    plain = [mark.text for mark in chart.marks if mark.tag == "text" and not mark.style]
+    assert plain == ["90", "92", "94", "96", *"2345678"]
+
+
 def test_the_baseline_is_named_before_others_that_are_beaten():
     best = Place("best", 99.0, 1.0, "train")
     crowd = [Place(f"r{n:02}", 90 + n / 100, 5 + n / 100, "train") for n in range(40)]

@@ -25,7 +25,7 @@ from orchestrator.report._records import (
     summary,
 )
 from orchestrator.report._studies import _distribution, retention_figures, study_parts
-from orchestrator.report._tasks import FURTHER, KEPT, task_part
+from orchestrator.report._tasks import KEPT, task_part
 from orchestrator.statistics import Difference, PairedBootstrap, TaskComparison
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import StudyResult
@@ -410,18 +410,27 @@ def test_the_scatter_has_the_baselines_floor_and_each_recipes_own_stage(journal,
 
 
 def test_tables_are_of_what_was_measured(store):
-    row = dict.fromkeys(("acc", "ece", "nll", "mce", "brier"), 0.5)
+    measures = ("debiased_ece", "smooth_ece", "aece", "cwece", "mce", "nll", "brier")
+    row = dict.fromkeys(("acc", "ece", "refinement", *reversed(measures)), 0.5)
     suites = {f"{name}/ece": 0.5 for name in "abcdefghijklmnopqr"}
-    suites |= {"a/nll": 0.5, "a/auroc": 0.5, "ce/iou": 0.5}
+    suites |= {"a/nll": 0.5, "a/auroc": 0.5, "ce/iou": 0.5, "a/fpr95": 0.5, "a/acc": 0.5}
     measured = result("ce", seconds=())
     measured = replace(measured, test=({**row, **suites}, {**row, **suites}))
     part = task_part(told([measured, result("ls")], store), TASK, Measured(), "ce")
     assert part["table"].metrics == ("acc", "ece")
     further = dict(part["further"])
-    measures, sets = further.values()
-    assert measures.metrics == tuple(name for name in FURTHER if name in row)
-    assert sets.metrics == ("a/auroc", *(f"{name}/ece" for name in "abcdefghijklmno"))
-    assert (part["left"], part["seeds"], part["gained"]) == (3, True, None)
+    assert [*further] == [
+        "Other measures of the same configurations",
+        "The same configurations on other test sets",
+    ]
+    others, sets = further.values()
+    assert others.metrics == measures
+    first = ("a/acc", "a/auroc", "a/ece", "a/fpr95")
+    assert sets.metrics == (*first, *(f"{name}/ece" for name in "bcdefghijklm"))
+    assert (part["left"], part["seeds"], part["gained"]) == (5, True, None)
+    few = replace(measured, test=({"acc": 0.5, "ece": 0.5, "nll": 0.5, "brier": 0.5},))
+    (only,) = task_part(told([few], store), TASK, Measured(), "ce")["further"]
+    assert only[1].metrics == ("nll", "brier")
 
 
 def test_maps_are_of_the_task_whose_predictions_are_at_hand(store):

@@ -154,6 +154,22 @@ def test_doubts_about_a_published_figure_are_told():
     assert any(note.startswith(f"{start}as extracted; implausible") for note in table.notes())
 
 
+def test_a_row_is_published_by_the_beginning_of_its_note(tmp_path):
+    path = tmp_path / "mine.yaml"
+    notes = ("+Classifier", "Classifier")
+    rows = "".join(
+        f"  - {{recipe: ce+macal-{k}, published: {{stage2: macal-partial, note: {note}}}}}\n"
+        for k, note in enumerate(notes)
+    )
+    path.write_text(
+        "title: mine\npaper: macal\ntable: Table 5\nmetrics: [ece]\n"
+        f"columns: {{cifar10: [densenet121]}}\nrows:\n{rows}"
+    )
+    runs = [study(f"ce+macal-{k}", model="densenet121") for k in (0, 1)]
+    table = fill(str(path), *runs, published=True)
+    assert list(table.published) == [("ce+macal-0", 0)]
+
+
 def test_the_protocol_that_is_told_is_that_of_the_tasks_beside_the_papers_figures():
     other = study("ce", "digits", protocol="other")
     told = "ours trained by "
