@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from orchestrator.tables.layouts import layout_names, load_layout
@@ -45,11 +47,14 @@ def test_a_catalogue_is_complete(calsweep, what):
 
 def test_a_layout_is_shown_with_its_title(calsweep):
     rows = dict(line.split(maxsplit=1) for line in calsweep("list", "layouts").out.splitlines())
+    assert rows["name"].strip() == "title"
     assert rows["macal/table1"].strip() == load_layout("macal/table1").title
 
 
 def test_a_method_is_shown_with_range_default_and_source(calsweep):
     lines = calsweep("list", "methods").out.splitlines()
+    headings = ["name", "title", "searched: default in [range]", "source"]
+    assert re.split(" {2,}", lines[0].strip()) == headings
     (mbls,) = [line for line in lines if line.split()[0] == "mbls"]
     assert "margin 6 in [0, 20]; weight 0.1 in [0.001, 1]" in mbls
     assert "CVPR 2022" in mbls

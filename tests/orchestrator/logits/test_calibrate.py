@@ -440,6 +440,9 @@ def test_the_commands_end_to_end(tmp_path, npz, command):
         out,
     )
     assert result.exit_code == 0, result.output
+    head, *_, last = result.output.splitlines()
+    assert head == "ECE % (accuracy %) and gain over ce; above 0 is better, * see below"
+    assert last == f"calibrators and table in {out}"
     assert "| ts           | cls       |" in result.output
     figures = json.loads((out / "table.json").read_text())
     assert {(f["calibrator"], f["objective"]) for f in figures} == {

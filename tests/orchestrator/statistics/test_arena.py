@@ -211,7 +211,11 @@ def test_standings_are_printed_in_the_units_of_their_headings(capsys) -> None:
     figures = ["+0.5000 [-0.2500; +0.7500]", "-0.1000 [-0.2000; +0.0000]", "+1.23 [+1.00; +2.00]"]
     assert cells[1] == ["ts", "123", "63 [50; 75]", *figures, "0.000"]
     assert cells[2] == ["given", "0", "50 [50; 50]", *figures, ""]
-    assert about.startswith("2 networks (one, two), 4 tasks, 3 splits of each; gains are over 'giv")
+    assert about == (
+        "2 networks (one, two), 4 tasks, 3 splits of each; gains are over 'given', above 0 is "
+        "better; strength: points of Elo over it, by the Bradley-Terry model of who has the lower "
+        "NLL; in brackets 95 % intervals, networks and splits resampled"
+    )
     assert absent == "left out: ets (NaN)"
     show_arena(made_up, "csv")
     head, first, second = csv.reader(capsys.readouterr().out.splitlines())

@@ -18,7 +18,7 @@ from orchestrator.statistics import (
 )
 from orchestrator.storage.results import StudyResult
 from trainables.common.errors import InputError
-from trainables.metrics import calibration_report, noise_floor
+from trainables.metrics import calibration_report, noise_floor, noise_floors_of_groups
 
 LABELS = torch.arange(400) % 4
 
@@ -52,6 +52,8 @@ def test_values_are_those_recomputed_from_the_stored_rows(artifacts, evaluated, 
         assert found.bootstrap.values[recipe] == pytest.approx(expected, abs=1e-6)
         floor = sum(noise_floor(one.float()).mean for one in seeds) / len(seeds)
         assert found.floors[recipe] == floor
+    classwise = compare(results, artifacts, "cwece", draws=2).floors
+    assert classwise["ls"] == noise_floor(tables["ls"][0].float(), "cwece").mean
     assert found.bootstrap.differences["ls"].excludes_zero
     assert not found.inside_floor("ls")
 
@@ -73,6 +75,9 @@ def test_pixels_of_an_image_are_no_rows_of_their_own(artifacts, evaluated, made_
         rows = noise_floor(table).mean
         assert found.floors[recipe] == pytest.approx(rows, rel=0.2)
         assert noise_floor(table.repeat_interleave(5, 0)).mean < 0.6 * rows
+    classwise = compare(results, artifacts, "cwece", draws=2).floors
+    pixels = noise_floors_of_groups(copies["ls"][0].float(), copied, images, ("cwece",))
+    assert classwise["ls"] == pixels["cwece"].mean
 
 
 def test_each_seed_may_have_rows_of_a_file_of_its_own(artifacts, evaluated, made_up):

@@ -105,16 +105,25 @@ def made_up_comparison():
 
 def test_what_is_printed_of_a_comparison(capsys):
     _show(made_up_comparison(), markdown=True)
-    title, _, _, *rows, about, floor = filter(str.strip, capsys.readouterr().out.splitlines())
+    title, head, _, *rows, about, floor = filter(str.strip, capsys.readouterr().out.splitlines())
     assert title == "**a/b/c**"
+    assert [cell.strip() for cell in head.split("|")[1:-1]] == [
+        *("recipe", "ECE % ↓", "noise floor", "difference", "95% interval", "verdict")
+    ]
+    assert rows[1].split("|")[-2].startswith(" worse * ")
     assert [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows] == [
         ["ce", "5.00", "1.50", "", "", "baseline"],
         ["ls", "7.00", "1.25", "+2.00", "[+1.00, +3.00]", "worse *"],
         ["ts", "4.90", "0.00", "-0.10", "[-3.00, -0.01]", "better *, ≈ inside the noise floor"],
         ["fl", "", "", "", "", "failed"],
     ]
-    assert about.startswith("300 test rows, 50 paired resamples, seeds a recipe: 1 to 3; *")
-    assert floor.startswith("noise floor: ")
+    assert about == (
+        "300 test rows, 50 paired resamples, seeds a recipe: 1 to 3; * the interval excludes 0"
+    )
+    assert floor == (
+        "noise floor: what a perfectly calibrated network with the same probabilities shows; "
+        "≈ a difference not above it, for which the interval is too narrow"
+    )
     rows = [dict(zip(FIELDS, row, strict=True)) for row in _csv_rows(made_up_comparison())]
     assert rows[2] == {
         **{"task": "a/b/c", "metric": "ece", "recipe": "ts", "value": 0.049, "floor": 0.0},

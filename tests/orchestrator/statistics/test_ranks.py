@@ -199,7 +199,8 @@ def test_scores_are_checked(wrong, message):
 
 def test_the_diagram_shows_every_recipe_and_says_what_is_not_testable():
     few, many = rank_comparison(made_up(3, 5)), rank_comparison(made_up(14, 5))
-    for found, words in ((few, "not testable"), (many, "does not tell apart")):
+    told = "average rank, 1 is best; blocks: 3; too few to test differences (not testable)"
+    for found, words in ((few, told), (many, "does not tell apart")):
         (axes,) = critical_difference_diagram(found, "$x").axes
         texts = [text.get_text() for text in axes.texts]
         bars = [line for line in axes.lines if line.get_color() == "#c1272d"]
@@ -233,8 +234,12 @@ def test_the_diagram_shows_each_rank_at_its_place():
     assert [name for name, _ in sides["left"]] == ["d", "e"]
     # The lines to the names do not cross: inner ranks stand lower.
     heights = dict(sides["right"]) | dict(sides["left"])
-    assert heights["a"] > heights["b"] > heights["c"]
-    assert heights["e"] > heights["d"]
+    assert [heights[one] - heights[other] for one, other in ("ab", "bc", "ed")] == [1, 1, 1]
+    caption = texts[
+        "average rank, 1 is best; blocks: 9; bars join what Wilcoxon's test with Holm's "
+        "correction does not tell apart"
+    ]
+    assert axes.get_ylim()[0] < caption.get_position()[1] <= min(heights.values()) - 1
     bars = [line.get_data() for line in axes.lines if line.get_color() == "#c1272d"]
     ends = [tuple(np.round(x, 2)) for x, _ in bars]
     assert ends == [(1.17, 1.93), (2.97, 4.63)]
