@@ -142,3 +142,14 @@ def test_adaptive_fits_are_fixed_points(rows):
     weights = fitted.objective.row_weights(losses.detach(), labels, 5)
     (slope,) = torch.autograd.grad((weights * losses).sum(), leaf)
     assert float(slope.abs().max()) < 0.01 * float((weights * losses).sum().detach())
+
+
+def test_cls_begins_each_fit_with_the_published_scaling():
+    objective, labels = build_objective("cls"), torch.arange(30) % 3
+    assert objective.state() == {"alpha": 1.0, "beta": 1.5}
+    losses = 1.0 + labels.double()
+    objective.begin(losses, labels, 3)
+    objective.freeze(0.9 * losses, labels, 3)
+    assert objective.state()["alpha"] != 1.0
+    objective.begin(losses, labels, 3)
+    assert objective.state() == {"alpha": 1.0, "beta": 1.5}
