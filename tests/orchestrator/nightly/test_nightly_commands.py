@@ -63,7 +63,7 @@ def lines(text: str) -> list[list[str]]:
 
 
 def test_status_lists_the_last_nights_whatever_became_of_them(
-    benchmark: Nightly, capsys: pytest.CaptureFixture[str]
+    benchmark: Nightly, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     book = Book(benchmark.folder)
     both = (found(ECE, 1), found(ACC, 1))
@@ -83,8 +83,11 @@ def test_status_lists_the_last_nights_whatever_became_of_them(
         [name(4), "unfinished", "the next start goes on"],
     ]
     book.give_up(book.begin(name(5), 0.0, {}), "§" * 300)
+    # A terminal that is too narrow cuts nothing off.
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
     assert main(["nightly", "status", str(benchmark.path)]) == 0
-    assert capsys.readouterr().out.count("§") == 300  # Nothing is cut off.
+    assert capsys.readouterr().out.count("§") == 300
 
 
 def test_status_draws_the_trend_of_one_metric(

@@ -95,7 +95,12 @@ MISTAKES = {
         "nightly.yaml: sweep: input should be a valid dictionary, got 5\n",
     ),
     "an unknown key": ({"alarm": 1}, "alarm: unknown key; allowed are: sweep, limits, report"),
-    "a search": ({"sweep": {"search": {"trials": 4}}}, "not grid, got trials 4, tpe; "),
+    "a search": (
+        {"sweep": {"search": {"trials": 4}}},
+        "nightly.yaml: sweep.search: a night compares fixed configurations, so `trials` must be 1 "
+        "and `sampler` not grid, got trials 4, tpe; values other than the published go under "
+        "search.fixed\n",
+    ),
     "a grid": ({"sweep": {"search": {"trials": 1, "sampler": "grid"}}}, "not grid"),
     "a wrong sweep": ({"sweep": {"recipes": ["nonsense"]}}, "nightly.yaml: sweep: recipe "),
     "an unknown metric": ({"metrics": ["beauty"]}, "beauty"),

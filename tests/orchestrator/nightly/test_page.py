@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -160,10 +161,12 @@ def case(found: ElementTree.Element) -> tuple[Any, ...]:
 
 @pytest.mark.usefixtures("machine_in_new_york")
 def test_junit_tells_time_result_and_surroundings_of_every_pair() -> None:
-    (suite,) = ElementTree.fromstring(night_junit("n", night("2026-01-02"), VERDICT))
+    last = replace(night("2026-01-02"), environment={"torch": "1", "code": "c"})
+    (suite,) = ElementTree.fromstring(night_junit("n", last, VERDICT))
     assert (suite.attrib["name"], suite.attrib["time"]) == ("n 2026-01-02", "0.0")
     assert suite.attrib["timestamp"] == "1970-01-01T00:01:30"
-    assert [p.attrib for p in suite.iter("property")] == [{"name": "torch", "value": "1"}]
+    properties = [(p.attrib["name"], p.attrib["value"]) for p in suite.iter("property")]
+    assert properties == [("torch", "1"), ("code", "c")]
     worse, gone = f"{ECE}: is worse", f"{GONE}: has a step"
     assert [case(found) for found in suite.iter("testcase")] == [
         ("ce", "d", "3.75", ("failure", "soft", worse, None)),

@@ -131,6 +131,10 @@ def test_changes_of_the_environment_are_named_as_causes() -> None:
     (alarm,) = judge([*QUIET, worse[0]], worse[1]).alarms
     changes = ("code: none -> c", "cpu: none -> x", "numpy: none -> 3", "torch: 1 -> 2")
     assert alarm.causes == tuple(f"{change} ({name(10)})" for change in changes)
+    gone = [record(night, 0.0, {ECE: 1.2}, {"numpy": "3"}) for night in (10, 11)]
+    (alarm,) = judge([*QUIET, gone[0]], gone[1]).alarms
+    lost = ("numpy: none -> 3", "torch: 1 -> none")
+    assert alarm.causes == tuple(f"{change} ({name(10)})" for change in lost)
     older = [*history(range(5)), *(record(night, environment=new) for night in range(5, 10))]
     (alarm,) = judge([*older, worse[0]], worse[1]).alarms
     assert alarm.causes == ()
