@@ -260,6 +260,7 @@ def test_other_rows_make_other_objectives(
     free = changed(spec, "free", {"accuracy_tolerance": None, "keep_default": False})
     rows = resampled(60, 1)
     assert rows.unique().numel() < 60
+    assert {row for seed in range(9) for row in resampled(4, seed).tolist()} == {0, 1, 2, 3}
     (found,) = simulate(Table(study, rows), free, seed=3).choices
     nll = [float(objective_terms("nll", t.logits[rows], LABELS).mean()) for t in study.trials]
     assert found.objective == pytest.approx(min(nll))
@@ -369,6 +370,7 @@ def test_choices_are_judged_by_default_best_and_rows() -> None:
         ("strategies: {a: {objektive: nll}}", "strategies.a: objektive: unknown key; allowed are"),
         ("strategies: {a: {scheduler: asha}}", "strategies.a: a replay stops no trial"),
         ("judge: refinement", "judge: input should be 'nll'"),
+        ("", "the document is empty; a replay needs strategies"),
         ("test: false", "test: false leaves no row to judge by; give validation"),
         ("validation: 0", "validation: .* greater than or equal to 1, got 0"),
         ("searches: 0", "searches: .* greater than or equal to 1, got 0"),
