@@ -123,7 +123,7 @@ def test_a_crontab_keeps_its_other_lines_and_the_entry_once(odd_entry: Entry) ->
     assert without_entry(once, odd_entry.name) == table + "\n"
 
 
-@pytest.mark.parametrize("gone", ["begin", "command", "end", "begin and end"])
+@pytest.mark.parametrize("gone", ["begin", "command", "end", "begin and end", "command and end"])
 def test_a_crontab_keeps_its_other_lines_where_a_line_of_the_entry_is_gone(
     odd_entry: Entry, gone: str
 ) -> None:
