@@ -426,7 +426,7 @@ def test_an_arena_tells_the_seconds_of_the_fits_alone(
     assert found[2].configuration["ets-cls"]["normalization"] == "nd"
 
 
-@pytest.mark.usefixtures("_threads")
+@pytest.mark.usefixtures("fits_in_threads")
 def test_an_arena_begins_with_what_takes_longest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
