@@ -94,7 +94,9 @@ def test_the_repeated_run_of_cts_stops_where_the_released_one_does(goldens):
     fitted = build_calibrator("cts", "cls", assignment="logit", variant="released")
     fitted.fit(data.fit_logits, data.fit_labels)
     assert fitted.temperatures.tolist() == pytest.approx(case["params"]["T"], rel=2e-3)
-    assert report_of(fitted, data)["ece"] == pytest.approx(case["after"]["ece15"], abs=5e-4)
+    # A row that crosses the edge of a bin moves the ECE by up to 1 / N.
+    one_row = 1 / len(data.test_labels)
+    assert report_of(fitted, data)["ece"] == pytest.approx(case["after"]["ece15"], abs=2 * one_row)
 
 
 def test_the_repeated_run_of_pts_from_the_released_weights(goldens):
@@ -118,7 +120,8 @@ def test_released_pts_weights_are_those_stored(goldens):
         for kind in ("weight", "bias")
     ]
     for ours, theirs in zip(weights, stored, strict=True):
-        np.testing.assert_array_equal(ours.numpy(), theirs)
+        # Processors round the scaling of a draw in one step or in two.
+        np.testing.assert_allclose(ours.numpy(), theirs, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize(("prefix", "name"), [("metamis", "meta-mis"), ("metaacc", "meta-acc")])
