@@ -23,6 +23,17 @@ COMMANDS = {
     "compare": "compare --draws 200",
     "compare-markdown": "compare --metric acc --baseline mbls --draws 200 --format markdown",
     "compare-csv": "compare --metric nll --draws 200 --format csv",
+    "layout": "table --layout mbls/table1 --published --runs --floor",
+    "layout-markdown": "table --layout macal/table3 --format markdown --metrics acc,seconds",
+    "layout-csv": "table --layout mbls/table1 --columns paper --published --format csv",
+    "rows": "table --rows recipe,model --metrics seconds,ece --baseline ce+ts --runs",
+    "narrowed": "table --recipes mb*,acls --sort nll --format html",
+    "gain": "table --gain --metrics ece,acc",
+    "gain-csv": "table --gain --metrics ece,acc --format csv --recipes ce,acls",
+    "claims": "claims --draws 200",
+    "claims-markdown": "claims --draws 200 --format markdown --claim mbls-beats-ce",
+    "claims-csv": "claims --draws 200 --format csv",
+    "ranks": "ranks --metric acc",
 }
 DECIMAL = re.compile(r"(-?\d+\.\d+(?:e[-+]\d+)?)")
 ROUNDED = 4  # Digits up to which a figure is rounded for people; by one unit processors may differ.
@@ -59,7 +70,11 @@ def store(source, storage, tmp_path_factory):
 def test_what_is_printed(name, store, storage, capsys, monkeypatch, file_regression):
     monkeypatch.setenv("COLUMNS", "160")
     command, *options = COMMANDS[name].split()
-    place = ["--storage", str(storage)] if command == "compare" else []
+    place = (
+        ["--storage", str(storage)]
+        if command in ("compare", "claims") or "--gain" in options
+        else []
+    )
     assert main([command, NAME, *options, *place, "--tracking-uri", store]) == 0
     said = capsys.readouterr()
     text = re.sub(r"\b[0-9a-f]{32}\b", "RUN", f"{said.out}---\n{said.err}")

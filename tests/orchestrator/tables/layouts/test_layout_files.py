@@ -122,6 +122,16 @@ def test_what_is_not_offered_is_published_and_has_a_reason(name):
     assert set(layout.incomparable) <= words | {"all"}
 
 
+def test_what_each_layout_says(file_regression):
+    """After a change that is meant, run this file with ``--force-regen`` and read what differs."""
+    lines = []
+    for name in NAMES:
+        layout = load_layout(name)
+        table = arrange_layout(layout, RUN, columns="paper", published=True)
+        lines += ["", f"{name}: {layout.title}", *(f"  {note}" for note in table.notes())]
+    file_regression.check("\n".join(lines).strip() + "\n", encoding="utf-8")
+
+
 def test_the_rows_of_the_ablation_are_in_the_published_order():
     layout = load_layout("macal/table5")
     notes = dict.fromkeys(note.split(";")[0] for note in published(layout)["note"])

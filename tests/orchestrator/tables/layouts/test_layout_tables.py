@@ -154,6 +154,19 @@ def test_doubts_about_a_published_figure_are_told():
     assert any(note.startswith(f"{start}as extracted; implausible") for note in table.notes())
 
 
+def test_a_figure_that_repeats_its_neighbour_s_is_told_to_be_suspicious(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "title: mine\npaper: cls\ntable: Table 2\nmetrics: [ece]\nrows: [ce]\n"
+        "columns: {cifar100-lt: [wrn-28]}\n"
+    )
+    told = fill(str(path), study("ce", "cifar100-lt", "wrn-28"), published=True).notes()
+    assert told[-1] == (
+        "doubtful in the paper: ce on cifar100-lt / wrn-28 / ECE % ↓: 9.11: same ECE as the "
+        "cifar10-lt cell of the same row; suspicious (also in Table 4)"
+    )
+
+
 def test_a_row_is_published_by_the_beginning_of_its_note(tmp_path):
     path = tmp_path / "mine.yaml"
     notes = ("+Classifier", "Classifier")
