@@ -42,6 +42,15 @@ def test_the_curve_is_the_best_one(count, gap):
     )
 
 
+def test_confidences_close_to_one_are_taken_as_they_are():
+    probs, labels = rows(0, 300, 0.1)
+    probs[::3, 1] = 10.0 ** -np.linspace(4, 11, 100)
+    probs[::3, 0] = 1 - probs[::3, 1]
+    assert estimated_error(probs=probs, labels=labels) == pytest.approx(
+        best_curve(probs, labels), abs=1e-6
+    )
+
+
 @pytest.mark.parametrize("gap", [0.0, 0.03])
 def test_it_is_nearer_to_the_truth_than_bins_on_few_rows(gap):
     cases = [rows(seed, 400, gap) for seed in range(30)]

@@ -167,6 +167,15 @@ def test_blocks_of_rows_change_nothing(monkeypatch):
         assert in_blocks[metric] == pytest.approx(floor, rel=1e-9)
 
 
+def test_blocks_of_classes_change_nothing(monkeypatch):
+    log_probs, labels, groups = predictions(60, 5), torch.arange(60) % 5, torch.arange(60) // 6
+    whole = noise_floors_of_groups(log_probs, labels, groups, draws=9)
+    monkeypatch.setattr("trainables.metrics._scores.BLOCK_ELEMENTS", 2 * 60)
+    in_blocks = noise_floors_of_groups(log_probs, labels, groups, draws=9)
+    for metric, floor in whole.items():
+        assert in_blocks[metric] == pytest.approx(floor, rel=1e-9)
+
+
 def test_a_sure_model_has_no_floor():
     logits = torch.tensor([[800.0, 0.0, 0.0], [0.0, 800.0, 0.0]])
     assert all(floor == (0.0, 0.0) for floor in noise_floors(logits, draws=10).values())
@@ -191,6 +200,25 @@ def test_one_metric_is_the_same_alone_and_among_others():
 def test_arguments_are_checked(wrong, message):
     with pytest.raises(ValueError, match=message):
         noise_floor(predictions(5, 3), **wrong)
+    named = {"metrics": [wrong["metric"]]} if "metric" in wrong else wrong
+    rows = predictions(5, 3), torch.zeros(5, dtype=int), torch.arange(5)
+    with pytest.raises(ValueError, match=message):
+        noise_floors_of_groups(*rows, **named)
+    if "bins" in wrong:
+        with pytest.raises(ValueError, match=message):
+            bin_spread_of_groups(*rows, **wrong)
+
+
+def test_floors_are_of_predictions_that_have_a_gradient_too():
+    log_probs, groups = predictions(40, 3), torch.arange(40) // 4
+    labels = torch.arange(40) % 3
+    with_gradient = log_probs.clone().requires_grad_()
+    assert noise_floors(with_gradient, draws=5) == noise_floors(log_probs, draws=5)
+    given = labels, groups
+    found = noise_floors_of_groups(with_gradient, *given, draws=5)
+    assert found == noise_floors_of_groups(log_probs, *given, draws=5)
+    spreads = bin_spread_of_groups(with_gradient, *given), bin_spread_of_groups(log_probs, *given)
+    np.testing.assert_array_equal(*spreads)
 
 
 def test_scores_are_checked():

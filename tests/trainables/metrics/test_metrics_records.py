@@ -76,6 +76,41 @@ def test_a_noise_floor_is_read_as_its_metric_and_judged_by_nobody() -> None:
         assert not floor.is_objective
 
 
+# Name, heading, source, better, whether a percentage, decimals, highest value, whether binned, and
+# the smallest differences that matter.
+RECORDS = """
+acc          Acc          report higher  True  2 1   False 0    0.005
+nll          NLL          report lower   False 4 inf False 0.05 0.002
+brier        Brier        report lower   False 4 2   False 0.05 0.001
+ece          ECE          report lower   True  2 1   True  0.1  0.001
+aece         AECE         report lower   True  2 1   True  0.1  0.001
+cwece        cwECE        report lower   True  3 1   True  0.1  0.0002
+cwaece       cwAECE       report lower   True  3 1   True  0.1  0.0002
+mce          MCE          report lower   True  2 1   True  0.25 0.01
+debiased_ece debiased_ECE test   lower   True  2 1   True  0    0
+smooth_ece   smooth_ECE   test   lower   True  2 1   False 0    0
+ece_floor    ECE_floor    test   neither True  2 1   True  0    0
+aece_floor   AECE_floor   test   neither True  2 1   True  0    0
+cwece_floor  cwECE_floor  test   neither True  3 1   True  0    0
+miou         mIoU         pixels higher  True  2 1   False 0    0.005
+iou          IoU          pixels higher  True  2 1   False 0    0
+refinement   Refinement   search lower   False 4 inf False 0    0
+auroc        AUROC        suite  higher  True  2 1   False 0    0.005
+fpr95        FPR95        suite  lower   True  2 1   False 0    0.01
+"""
+
+
+def test_the_records_are_those_that_tables_and_nights_go_by() -> None:
+    found = []
+    for name, m in METRICS.items():
+        assert m.name == name
+        assert m.bounds[0] == (-1.0 if name == "debiased_ece" else 0.0)
+        shown = (m.better, m.percent, m.digits, f"{m.bounds[1]:g}", m.binned)
+        matters = (f"{m.relative:g}", f"{m.absolute:g}")
+        found.append([name, m.label.replace(" ", "_"), m.source, *map(str, (*shown, *matters))])
+    assert found == [line.split() for line in RECORDS.strip().splitlines()]
+
+
 def test_an_objective_is_minimised_on_validation_data() -> None:
     found = {metric.name for metric in METRICS.values() if metric.is_objective}
     assert found == {

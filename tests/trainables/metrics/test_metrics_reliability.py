@@ -87,7 +87,7 @@ def test_the_diagram_draws_the_curve(data):
     assert labels == ("accuracy", "share", "confidence")
     assert main.get_title() == "a $ and a _"
     assert not main.title.get_parse_math()
-    assert f"{100 * curve.error:.2f} %" in main.texts[0].get_text()
+    assert [text.get_text() for text in main.texts] == [f"error {100 * curve.error:.2f} %"]
 
 
 def test_the_diagram_can_be_saved_from_threads_and_leaves_no_figure_open(data, tmp_path):

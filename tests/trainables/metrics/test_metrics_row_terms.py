@@ -30,6 +30,15 @@ def test_the_mean_of_the_terms_is_the_metric(metric: str) -> None:
     assert float(terms.mean()) == pytest.approx(evaluation_report(logits, labels)[metric], abs=1e-9)
 
 
+@pytest.mark.parametrize("metric", ["cwece", "cwaece"])
+def test_terms_of_classes_in_blocks_are_those_of_all(
+    metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = row_terms(metric, *predictions(0))
+    monkeypatch.setattr("trainables.metrics._scores.BLOCK_ELEMENTS", 2 * 800)
+    torch.testing.assert_close(row_terms(metric, *predictions(0)), whole)
+
+
 def test_rows_without_a_gap_have_no_error() -> None:
     sure = torch.eye(3).repeat(4, 1) * 1e6
     for metric in NAMES:

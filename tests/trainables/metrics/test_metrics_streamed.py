@@ -106,6 +106,8 @@ def test_iou_is_of_pixels_that_are_labelled_or_predicted_as_a_class() -> None:
 def test_wrong_rows_are_refused() -> None:
     with pytest.raises(ValueError, match=r"num_classes=1 is outside \[2, inf\)"):
         StreamedReport(1)
+    with pytest.raises(ValueError, match=r"^bins=0 is not an integer in \[1, inf\)$"):
+        StreamedReport(2, bins=0)
     report = StreamedReport(3)
     with pytest.raises(ValueError, match=r"^no row was added, so there is nothing to report$"):
         report.report()
