@@ -224,6 +224,13 @@ def test_learning_curves_are_those_of_the_search(events: list[Event]) -> None:
     ]
 
 
+@pytest.mark.parametrize(("count", "ticks"), [(10, ["2", "4", "6", "8", "10"]), (12, ["5", "10"])])
+def test_epochs_have_about_four_ticks(count: int, ticks: list[str]) -> None:
+    told = [*opened(STUDY), started(STUDY, 0, gamma=0.9), *epochs(STUDY, 0, count=count)]
+    for position in (0, 1):
+        assert words(drawn(told)["learning"], position)[-len(ticks) :] == ticks
+
+
 def test_the_trajectory_of_q_is_told_apart_by_the_refinements_gamma(events: list[Event]) -> None:
     plot = drawn(events)["q"]
     assert (plot.measure, list(plot.key)) == ("gamma", [0.8, 0.9, 0.95])

@@ -278,6 +278,11 @@ def test_an_interval_that_does_not_fit_has_an_arrow(found, dots, arrows):
     assert all(0 <= x <= 90 and 0 <= y <= 16 for mark in drawn.marks for x, y in mark.points)
 
 
+def test_no_difference_at_all_is_a_dot_at_zero():
+    (dot,) = (m for m in interval_chart(Difference(0.0, 0.0, 0.0), 0.05).marks if m.radius)
+    assert dot.points == [(45, 8)]
+
+
 def test_an_interval_is_drawn_around_zero():
     chart = interval_chart(Difference(0.02, -0.01, 0.09), 0.05)
     zero, reach = marks(chart, "zero")[0], marks(chart, "line")[1]

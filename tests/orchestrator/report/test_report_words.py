@@ -206,7 +206,13 @@ def test_runs_are_those_of_the_choice_seed_by_seed(journal, tmp_path, shown):
     last = Run("ce", TASK, 3, best[:12], "run of best", "b" * 12)
     first = Run("ce", TASK, 1, again[:12], "", "a" * 12)
     assert list(runs(source)) == ([first, last] if 1 in shown else [last])
-    # What the results tell is taken where the journal tells nothing.
+    # What the results tell is taken where the journal tells nothing, or of more or fewer seeds.
+    for seeds in ((0.1,), (0.1, 0.2, 0.3)):
+        known = [result("ce", *seeds, configuration=chosen, run_ids=("r1",))]
+        if len(seeds) != len(shown):
+            told_runs = list(runs(gathered(tmp_path, known)))
+            unknown = [Run("ce", TASK, None, "", "", "")] * (len(seeds) - 1)
+            assert told_runs == [Run("ce", TASK, None, "", "r1", ""), *unknown]
     alone = [result("ce", 0.1, 0.2, run_ids=("r1",), predictions=("p" * 64,))]
     assert list(runs(told(alone, None))) == [
         Run("ce", TASK, None, "", "r1", "p" * 12),
@@ -382,6 +388,7 @@ def test_the_scatter_is_of_finite_figures_and_the_baselines_floor(part, store):
         assert len(told_of) == 5
     assert [chart.size for chart in part["scatter"]] == [(880, 430), (328, 380)]
     few = [result("ce", 0.04), result("ls", float("inf"))]
+    few += [StudyResult("night", TASK, "fl", "finished", test=({"acc": 0.9},))]
     assert task_part(told(few, store), TASK, Measured(), "ce")["scatter"] == []
 
 

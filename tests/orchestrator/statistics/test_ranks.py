@@ -219,35 +219,42 @@ def test_the_diagram_shows_each_rank_at_its_place():
     figure = critical_difference_diagram(RankComparison(ranks, 9, 0.01, 1.0, pairs), "title")
     (axes,) = figure.axes
     assert axes.get_title() == "title"
-    texts = {text.get_text().strip(): text for text in axes.texts}
-    assert [texts[str(number)].get_position()[0] for number in range(1, 6)] == [1, 2, 3, 4, 5]
-    sides = {}
-    lines = [tuple(map(tuple, line.get_data())) for line in axes.lines]
-    for name, rank in ranks.items():
-        (words,) = (text for text in texts if name in text.split())
-        assert set(words.split()) == {name, f"{rank:.2f}"}
-        edge, height = texts[words].get_position()
-        sides.setdefault(texts[words].get_ha(), []).append((name, height))
-        assert ((rank, rank, edge), (0, height, height)) in lines
-        assert (edge < 1) == (texts[words].get_ha() == "right")
-    assert [name for name, _ in sides["right"]] == ["a", "b", "c"]
-    assert [name for name, _ in sides["left"]] == ["d", "e"]
-    # The lines to the names do not cross: inner ranks stand lower.
-    heights = dict(sides["right"]) | dict(sides["left"])
-    assert [heights[one] - heights[other] for one, other in ("ab", "bc", "ed")] == [1, 1, 1]
-    caption = texts[
-        "average rank, 1 is best; blocks: 9; bars join what Wilcoxon's test with Holm's "
-        "correction does not tell apart"
+    words = [(text.get_text(), text.get_position(), text.get_ha()) for text in axes.texts]
+    # Names of five recipes stand 0.06 x 4 beside the scale, inner ranks lower: no lines cross.
+    assert words == [
+        *((str(rank), (rank, 0.4), "center") for rank in range(1, 6)),
+        *(
+            (f"{name}  {ranks[name]:.2f} ", (0.76, -2.0 - k), "right")
+            for k, name in enumerate("abc")
+        ),
+        *((f" {ranks[name]:.2f}  {name}", (5.24, -2.0 - k), "left") for k, name in enumerate("ed")),
+        (
+            "average rank, 1 is best; blocks: 9; bars join what Wilcoxon's test with Holm's "
+            "correction does not tell apart",
+            (3.0, -5.2),
+            "center",
+        ),
     ]
-    assert axes.get_ylim()[0] < caption.get_position()[1] <= min(heights.values()) - 1
-    bars = [line.get_data() for line in axes.lines if line.get_color() == "#c1272d"]
-    ends = [tuple(np.round(x, 2)) for x, _ in bars]
-    assert ends == [(1.17, 1.93), (2.97, 4.63)]
-    assert len({y[0] for _, y in bars}) == 2
-    assert all(max(heights.values()) < y[0] < 0 for _, y in bars)
-    low, high = axes.get_xlim()
-    assert low < 1 - 0.06 * 4
-    assert high > 5 + 0.06 * 4
+    lines = [[*zip(*line.get_data(), strict=True)] for line in axes.lines]
+    expected = [
+        [(1, 0), (5, 0)],
+        *([(rank, 0), (rank, 0.25)] for rank in range(1, 6)),
+        [(1.17, -0.4), (1.93, -0.4)],
+        [(2.97, -0.9), (4.63, -0.9)],
+        *(
+            [(ranks[name], 0), (ranks[name], y), (0.76, y)]
+            for name, y in zip("abc", (-2, -3, -4), strict=True)
+        ),
+        *(
+            [(ranks[name], 0), (ranks[name], y), (5.24, y)]
+            for name, y in zip("ed", (-2, -3), strict=True)
+        ),
+    ]
+    assert lines == [[pytest.approx(point) for point in line] for line in expected]
+    assert [line.get_color() for line in axes.lines[6:8]] == ["#c1272d"] * 2
+    assert axes.get_xlim() == pytest.approx((1 - 0.45 * 4, 5 + 0.45 * 4))
+    assert axes.get_ylim() == pytest.approx((-5.5, 1.2))
+    assert [*figure.get_size_inches()] == pytest.approx([8.0, 1.3 + 0.24 * 4])
 
 
 def test_no_name_is_read_as_mathematics():
