@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from search_spaces import Parameter, SearchSpace, SpaceError, load_space, space_names
+from search_spaces import (
+    Parameter,
+    SearchSpace,
+    SpaceError,
+    load_protocol,
+    load_space,
+    space_names,
+)
 from search_spaces._spaces import _space
 
 
@@ -119,3 +130,39 @@ def test_a_malformed_file_is_named(document: dict[str, Any], complaint: str) -> 
         fields.update(symbol="x", source="s")
     with pytest.raises(SpaceError, match=rf"^search_spaces/methods/m\.yaml: .*{complaint}"):
         _space("methods", "m", document)
+
+
+REFERENCE = Path(__file__).parent / "reference" / "search_spaces.txt"
+TEXTS = ("name", "title", "source", "note")
+UNSAID: dict[str, Any] = {
+    **{"low": None, "high": None, "scale": "linear", "search": True},
+    **{"choices": (), "defaults": {}, "grid": ()},
+}
+
+
+def lines_of(place: str) -> list[str]:
+    """Return the values of a search space or protocol, a line for each parameter or field."""
+    kind, name = place.split("/")
+    if kind == "protocols":
+        values = {key: v for key, v in load_protocol(name).items() if key not in TEXTS}
+    else:
+        values = {
+            key: {k: v for k, v in asdict(one).items() if k not in TEXTS and v != UNSAID.get(k, k)}
+            for key, one in load_space(kind, name).parameters.items()
+        }
+    return [f"  {key} {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+
+
+def known() -> dict[str, list[str]]:
+    """Return the lines of every place as they were when somebody last read them."""
+    blocks = re.split(r"\n(?! )", REFERENCE.read_text(encoding="utf-8").rstrip())
+    return {place: lines for place, *lines in map(str.splitlines, blocks)}
+
+
+KNOWN = known()
+
+
+@pytest.mark.parametrize("place", KNOWN)
+def test_no_default_range_or_protocol_has_changed(place: str) -> None:
+    """A change that is meant is written into the file as well; what is new need not be there."""
+    assert lines_of(place) == KNOWN[place]

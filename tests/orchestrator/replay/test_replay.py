@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -184,6 +185,8 @@ def test_a_default_that_failed_is_no_default() -> None:
     final = _summary("a", 8, [row, other, replace(other, number=-1, loss=math.nan)])
     assert (final.loss, final.default, final.worse) == (0.625, 0.5, 0.0)
     assert final.regret == pytest.approx((0.5 + 0.2) / 2)
+    means = (0.75, 0.5)  # One search, and another of which a study has no finished trial.
+    assert (final.low, final.high) == pytest.approx(tuple(np.quantile(means, (0.025, 0.975))))
 
 
 def test_a_strategy_is_judged_by_the_trial_and_not_by_an_equal_loss() -> None:
@@ -208,6 +211,12 @@ def test_what_a_replay_compares_where_no_file_says_otherwise() -> None:
         },
         "seed": 0,
     }
+
+
+def test_any_seed_of_31_bits_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "replay.yaml"
+    path.write_text(f"seed: {2**31 - 1}")
+    assert load_replay(path) == ReplaySettings(seed=2**31 - 1)
 
 
 def test_a_strategy_changes_what_it_names_alone(spec: SweepSpec) -> None:
@@ -368,12 +377,17 @@ def test_choices_are_judged_by_default_best_and_rows() -> None:
     [
         ("strategies: {}", "strategies: .*at least 1"),
         ("strategies: {a: {objektive: nll}}", "strategies.a: objektive: unknown key; allowed are"),
-        ("strategies: {a: {scheduler: asha}}", "strategies.a: a replay stops no trial"),
+        (
+            "strategies: {a: {scheduler: asha}}",
+            "strategies.a: a replay stops no trial: scheduler is none$",
+        ),
         ("judge: refinement", "judge: input should be 'nll'"),
-        ("", "the document is empty; a replay needs strategies"),
-        ("test: false", "test: false leaves no row to judge by; give validation"),
+        ("", "the document is empty; a replay needs strategies$"),
+        ("test: false", "test: false leaves no row to judge by; give validation, a number$"),
         ("validation: 0", "validation: .* greater than or equal to 1, got 0"),
         ("searches: 0", "searches: .* greater than or equal to 1, got 0"),
+        ("seed: -1", "seed: .* greater than or equal to 0, got -1"),
+        (f"seed: {2**31}", f"seed: .* less than {2**31}, got {2**31}"),
     ],
 )
 def test_a_wrong_replay_file_is_refused_in_one_line(

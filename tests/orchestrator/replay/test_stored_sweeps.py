@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
 
 from orchestrator.cli import main
 from orchestrator.cli._replay import _settings
@@ -199,8 +201,15 @@ def test_where_no_sweep_has_ended_one_that_goes_on_is_named(
 ) -> None:
     alone = Storage(tmp_path)
     shutil.copytree(storage.sweep("open").path, alone.sweep("open").path)
-    with pytest.raises(InputError, match="sweep 'open' has not ended, and its choices come first"):
-        read_sweeps(alone)
+    for _ in range(2):
+        with pytest.raises(InputError) as raised:
+            read_sweeps(alone)
+        assert str(raised.value) == (
+            "sweep 'open' has not ended, and its choices come first; "
+            "go on with `calsweep run --resume open`"
+        )
+        with Journal(alone.sweep("open").journal) as journal:
+            journal.append(SweepEnded(status="interrupted"))
 
 
 def test_what_is_gone_cannot_be_replayed(storage: Storage, tmp_path: Path) -> None:
@@ -360,14 +369,22 @@ def test_a_study_is_replayed_where_there_was_a_choice_however_few_trials_it_had(
 ) -> None:
     (sweep,) = read_sweeps(storage, ["one"], test=False)
     told: list[Any] = []
+    data = dict(reversed(sweep.data.items()))
     reader = _Reader(
-        storage.store(), sweep.ledger, sweep.data, lambda *count: told.append(count), 9, False
+        storage.store(), sweep.ledger, data, lambda *count: told.append(count), 9, False
     )
     given, spline = sweep.plan
     with pytest.raises(_NotReplayableError, match=r"^nothing to search$"):
         reader.study(given)
-    assert len(reader.study(replace(spline, trials=1)).trials) == TRIALS["one"]
-    assert told == [(5, 9)]
+    found = reader.study(replace(spline, trials=1))
+    assert (len(found.trials), found.data) == (TRIALS["one"], data["rows 0"])
+    # It is guarded by what the other study has chosen.
+    chosen = sweep.ledger.studies[STUDY].chosen_trial
+    guard = reader.study(replace(spline, reference=STUDY)).plain
+    assert guard is not None
+    assert chosen is not None
+    assert (guard.trial.key, chosen.number > 0) == (chosen.key, True)
+    assert told == [(5, 9), (9, 9)]
 
 
 def test_pixels_are_not_replayed(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,6 +401,8 @@ def test_a_storage_without_a_sweep_says_so(tmp_path: Path) -> None:
     (tmp_path / "sweeps").mkdir()
     with pytest.raises(InputError, match=r"can be replayed: it has no sweep$"):
         read_sweeps(Storage(tmp_path))
+    with pytest.raises(InputError, match=rf"^no sweep 'one' in {tmp_path}; there are: none$"):
+        read_sweeps(Storage(tmp_path), ["one"])
 
 
 def test_a_sweep_that_was_never_run_is_not_replayed(storage: Storage, tmp_path: Path) -> None:
@@ -439,15 +458,38 @@ def test_where_a_replay_cannot_write_is_said(outcome: ReplayOutcome, tmp_path: P
 
 def test_a_table_has_every_metric_of_any_sweep(outcome: ReplayOutcome, tmp_path: Path) -> None:
     def told(name: str, **own: float) -> Any:
-        trial = outcome.sweeps[0].ledger.studies[STUDY].searched[0]
+        known = outcome.sweeps[0].ledger.studies[STUDY].searched[0]
+        trial = replace(known, study="größer|ts", configuration={"b": {"y": 1, "x": 2}, "a": {}})
         epoch = trial, 1, {"val_nll": 0.5, "loss": 1.0, **own}
         return SimpleNamespace(folder=SimpleNamespace(name=name), epochs=lambda: iter([epoch]))
 
     sweeps = told("one"), told("two", val_mce=0.25)
     files = write_replay(replace(outcome, sweeps=sweeps), tmp_path)
-    first, second = csv.DictReader(files[0].open())
+    first, second = csv.DictReader(files[0].open(encoding="utf-8"))
+    assert (first["study"], first["configuration"]) == (
+        "größer|ts",
+        '{"a": {}, "b": {"x": 2, "y": 1}}',
+    )
     assert (first["val_mce"], second["val_mce"], "loss" in first) == ("", "0.25", False)
     assert b"\r" not in files[0].read_bytes()
+
+
+def test_searches_stand_in_one_order_whichever_ended_first(
+    outcome: ReplayOutcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = outcome.judged[0]
+    rows = [
+        replace(one, strategy=strategy, sweep=sweep, study=study, search=search, budget=budget)
+        for strategy in ("z", "a")  # As in the file.
+        for sweep in ("one", "two")
+        for study in ("t|mbls", "t|ts")
+        for search in (2, 10)
+        for budget in (5, 20)
+    ]
+    monkeypatch.setattr("orchestrator.replay.run.read_sweeps", lambda *given: [])
+    monkeypatch.setattr("orchestrator.replay.run._run", lambda *given: iter([rows[::-1]]))
+    settings = ReplaySettings(strategies={"z": {}, "a": {}})
+    assert replay("nowhere", settings).judged == rows
 
 
 def test_searches_are_given_out_five_at_a_time() -> None:
@@ -481,6 +523,7 @@ def test_many_searches_are_shared_by_processes_and_come_to_the_same(
 def test_tables_and_plot_hold_every_figure(outcome: ReplayOutcome, tmp_path: Path) -> None:
     files = write_replay(outcome, tmp_path / "out")
     assert [path.name for path in files] == ["outcomes.csv", "searches.csv", "replay.png"]
+    assert imread(files[2]).shape[:2] == (630, 1275)  # Enough for print.
     every, searches = (list(csv.DictReader(path.open())) for path in files[:2])
     assert [
         tuple(row[key] for key in ("strategy", "sweep", "study", "search", "budget", "number"))
@@ -528,12 +571,15 @@ def test_the_plot_shows_each_strategy_and_the_default_in_the_metrics_own_unit(
         corners = {tuple(corner) for corner in band.get_paths()[0].vertices}
         ends = {(one.budget, factor * end) for one in own for end in (one.low, one.high)}
         assert corners == ends
+        (shade,) = band.get_facecolor()
+        assert tuple(shade) == (*to_rgb(line.get_color()), 0.15)
     default = axes.get_lines()[2]
     assert set(np.asarray(default.get_ydata())) == {factor * outcome.finals()[0].default}
-    assert default.get_label() == "published default"
+    assert (default.get_label(), default.get_linestyle()) == ("published default", "--")
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("trials of a study", f"test {heading}")
     assert axes.get_xscale() == "log"
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2", "3", "4"]
+    assert axes.get_xticks(minor=True).tolist() == []
     (legend,) = axes.figure.legends
     told = [text.get_text() for text in legend.get_texts()]
     assert told == ["as run", "few", "published default"]
@@ -563,7 +609,12 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
         "2 studies, 2 searches of each by every strategy, validation rows the same; the published "
         f"default tests {first.default:.4f}"
     )
-    assert lines[-1] == "rows|given: not replayed: nothing to search"
+    assert lines[3:] == [
+        "regret: to the best recorded trial, which no search knows; distance: of a configuration "
+        "from the recorded one that answered for it, the largest of its parameters', in % of the "
+        "range",
+        "rows|given: not replayed: nothing to search",
+    ]
     skipped = {("one", STUDY): "gone", ("two", STUDY): "gone", ("two", "rows|ts"): "pixels"}
     assert notes(replace(outcome, skipped={**skipped, ("one", "rows|ets"): "pixels"}))[4:] == [
         f"{STUDY}: not replayed: gone",
