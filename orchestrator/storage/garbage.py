@@ -182,12 +182,11 @@ def _upstream(directory: Path) -> Name:
     """Return stage and key of what an artifact builds on; empty for none or a damaged record."""
     try:
         record = json.loads((directory / RECORD).read_text())
-    except (OSError, ValueError):
+        request = record.get("request") or {}
+        key = request.get("upstream") or record.get("upstream", "")
+        return request.get("upstream_stage") or "", key
+    except (OSError, ValueError, AttributeError):
         return "", ""
-    request = record.get("request") or {}
-    return request.get("upstream_stage") or "", request.get("upstream") or record.get(
-        "upstream", ""
-    )
 
 
 def _artifacts(folder: Path) -> list[Path]:

@@ -50,9 +50,8 @@ class Writer:
             task=task,
             recipe=recipe,
             trials=trials,
-            upstream=None,
             row=row,
-            **{"fingerprint": "f1", **facts},
+            **{"upstream": None, "fingerprint": "f1", **facts},
         )
         return study
 

@@ -202,10 +202,10 @@ def flip(path: Path) -> None:
 
 
 TOLD = {
-    lose: "has no journal.jsonl, so what it needs is unknown: ",
-    empty: "its journal.jsonl is empty: ",
-    tear: "its journal.jsonl is empty: ",
-    flip: "damaged, it does not match its checksum: ",
+    lose: " has no journal.jsonl, so what it needs is unknown: ",
+    empty: ": its journal.jsonl is empty: ",
+    tear: ": its journal.jsonl is empty: ",
+    flip: ": journal {file}, line {line}: damaged, it does not match its checksum: ",
 }
 
 
@@ -221,15 +221,15 @@ def test_a_sweep_whose_journal_says_nothing_is_not_taken_for_nothing(
 ) -> None:
     sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     two = sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
-    damage(two / "journal.jsonl")
+    file = two / "journal.jsonl"
+    content = file.read_bytes()
+    damage(file)
     command = ["gc", "--storage", str(tmp_path), *(["--dry-run"] if dry_run else [])]
     assert main(command) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "'two'" in told
-    assert told.endswith(
-        f"{TOLD[damage]}put its journal back, go on with `calsweep run --resume two`, "
-        "or give the sweep up with --drop two\n"
+    line = content[: len(content) // 2].count(b"\n") + 1
+    assert capsys.readouterr().err == (
+        f"calsweep: sweep 'two'{TOLD[damage].format(file=file, line=line)}put its journal back, go "
+        "on with `calsweep run --resume two`, or give the sweep up with --drop two\n"
     )
     assert left(store) == EVERYTHING
 
@@ -257,8 +257,9 @@ def test_nothing_but_a_sweep_can_be_dropped(
     sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     (tmp_path / "sweeps" / "started").mkdir()
     (tmp_path / "sweeps" / "started" / "run.lock").touch()  # Refused before it began.
-    with pytest.raises(InputError, match=f"no sweep {name!r} in .*; there are: one$"):
+    with pytest.raises(InputError) as refusal:
         collect_garbage(Storage(tmp_path), drop=[name])
+    assert str(refusal.value) == f"no sweep {name!r} in {tmp_path}/sweeps; there are: one"
     collect_garbage(Storage(tmp_path))
 
 
@@ -268,11 +269,12 @@ def test_where_nothing_has_begun_nothing_can_be_dropped(tmp_path: Path) -> None:
         collect_garbage(Storage(tmp_path), drop=["one"])
 
 
+@pytest.mark.parametrize("content", ["{", "[1]", "null", '"text"', '{"request": "text"}'])
 def test_a_damaged_record_ends_its_chain_and_nothing_else(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], content: str
 ) -> None:
     sweep("one", *trial("k0", "t|ce", "refine", REFINE), CLOSED)
-    (store.path("refine", REFINE) / "record.json").write_text("{")
+    (store.path("refine", REFINE) / "record.json").write_text(content)
     collect_garbage(Storage(tmp_path))
     assert left(store) == {REFINE, EVALUATED}
 
@@ -358,8 +360,11 @@ def test_a_running_sweep_is_left_alone(
     drop: tuple[str, ...],
 ) -> None:
     folder = sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    with FileLock(folder / "run.lock"), pytest.raises(InputError, match="'one' is running"):
+    with FileLock(folder / "run.lock"), pytest.raises(InputError) as refusal:
         collect_garbage(Storage(tmp_path), drop, dry_run)
+    assert str(refusal.value) == (
+        "sweep 'one' is running: what it needs is not known before it ends"
+    )
     assert folder.exists()
     assert len(left(store)) == 6
 

@@ -108,28 +108,43 @@ def test_a_trial_of_a_study_that_is_still_open_counts(sweeps, ask):
     assert [run.rank.objective for run in ask(top=2)] == [0.0, 0.2]
 
 
+BY_DATA = "fingerprint f1, convnet by p", "--fingerprint or --sweep"
+BY_RULE = "val_ece with accuracy tolerance 0.01", "--sweep, --tag, --since or --until"
+
+
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("change", "told", "kind"),
     [
-        ({"fingerprint": "f2", "setting": "s2"}, "fingerprint f1, convnet by p"),
-        ({"setting": "s3", "protocol": "q"}, "fingerprint f1, convnet by q"),
-        ({"rule": {**RULE, "objective": "val_nll"}}, "val_nll with accuracy tolerance 0.01"),
-        ({"rule": {**RULE, "accuracy_tolerance": None}}, "val_ece with accuracy tolerance null"),
+        ({"fingerprint": "f2", "setting": "s2"}, "fingerprint f2, convnet by p", BY_DATA),
+        ({"setting": "s3", "protocol": "q"}, "fingerprint f1, convnet by q", BY_DATA),
+        (
+            {"rule": {**RULE, "objective": "val_nll"}},
+            "val_nll with accuracy tolerance 0.01",
+            BY_RULE,
+        ),
+        (
+            {"rule": {**RULE, "accuracy_tolerance": None}},
+            "val_ece with accuracy tolerance null",
+            BY_RULE,
+        ),
         (
             {"rule": {**RULE, "accuracy_errors": 2, "keep_default": True}},
-            "tolerance 0.01, accuracy errors 2, default kept: true",
+            f"{BY_RULE[0]}, accuracy errors 2, default kept: true",
+            BY_RULE,
         ),
-        ({"rule": {}}, "rule unknown"),
+        ({"rule": {}}, "rule unknown", BY_RULE),
     ],
 )
-def test_what_differs_is_not_ranked_together(sweeps, ask, change, text):
+def test_what_differs_is_not_ranked_together(sweeps, ask, writer, change, told, kind):
     first = sweeps([0.5])
-    sweeps([0.1], day=1, **change)
-    with pytest.raises(InputError, match="cannot be ranked together") as refusal:
+    second = sweeps([0.1], day=1, **change)
+    with pytest.raises(InputError) as refusal:
         ask()
-    assert text in str(refusal.value)
-    assert first.sweep in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+    before, remedy = kind
+    assert str(refusal.value) == (
+        f"studies of 'ce' on {writer.sweep!r} differ and cannot be ranked together: "
+        f"{before} ({first.sweep}); {told} ({second.sweep}); ask for one with {remedy}"
+    )
     assert [run.trial.objective for run in ask(sweep=first.sweep)] == [0.5]
 
 
@@ -155,14 +170,20 @@ def test_where_no_trial_has_finished_there_is_no_best_one(sweeps, ask):
     assert ask() == []
 
 
-def test_other_data_are_asked_for_by_their_fingerprint(sweeps, ask):
-    sweeps([0.5])
-    sweeps([0.1], day=1, fingerprint="a2b3", setting="s2")
+def test_other_data_are_asked_for_by_their_fingerprint(sweeps, ask, writer, store):
+    first = sweeps([0.5])
+    second = sweeps([0.1], day=1, fingerprint="a2b3" * 16, setting="s2")
     assert [run.trial.objective for run in ask(fingerprint="f1")] == [0.5]
     assert [run.trial.objective for run in ask(fingerprint="a2")] == [0.1]
     assert [run.trial.objective for run in ask(top=5, fingerprint="any")] == [0.1, 0.5]
-    with pytest.raises(InputError, match="fulfils --fingerprint bad; there are: code c0de of"):
+    with pytest.raises(InputError) as refusal:
         ask(fingerprint="bad")
+    days = [datetime.fromtimestamp(1_800_000_000 + at).strftime("%Y-%m-%d") for at in (0, 86_400)]
+    assert str(refusal.value) == (
+        f"no study of 'ce' on {writer.sweep!r} on {store} fulfils --fingerprint bad; there are: "
+        f"code c0de of {days[0]} on data f1 ({first.sweep}); "
+        f"code c0de of {days[1]} on data a2b3a2b3a2b3 ({second.sweep})"
+    )
 
 
 def test_of_several_versions_the_latest_counts_and_the_others_are_named(sweeps, ask):
@@ -322,9 +343,15 @@ def test_a_run_that_is_no_finished_trial_is_refused(writer, store):
     tracker = open_tracker(store)
     runs = tracker.runs(RunQuery(list(tracker.sweeps().values()), {}))
     ids = {run.tags["calsweep.key"]: run.id for run in runs}
-    for key, what in ((study, "trial of a sweep"), (scored, "finished"), (unscored, "finished")):
-        with pytest.raises(InputError, match=f"run '{ids[key]}' on .* is no {what}"):
+    said = {study: "trial of a sweep", scored: "finished trial", unscored: "finished trial"}
+    for key, what in said.items():
+        with pytest.raises(InputError) as refusal:
             tracked_trial(store, ids[key])
+        assert str(refusal.value) == f"run '{ids[key]}' on {store} is no {what}"
+    with pytest.raises(InputError) as refusal:
+        tracked_trial(store, "r1")
+    folder = store.removeprefix("folder:")
+    assert str(refusal.value) == f"no run 'r1' on {store}: no run 'r1' in {folder}"
 
 
 @pytest.mark.usefixtures("far_east")

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from orchestrator.cli import main
 from orchestrator.storage.ledger import Study, Trial
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.tracking import (
+    RefusedError,
     TrackedTrial,
     UnreachableError,
     best_trials,
@@ -24,6 +26,7 @@ from orchestrator.tracking import (
     study_results,
     sync,
 )
+from orchestrator.tracking._changes import Change
 from orchestrator.tracking.champion import load_champion, promote
 from orchestrator.tracking.tracker import RunQuery
 from tests.orchestrator.tiny_sweep import TASK, tiny_sweep
@@ -130,9 +133,21 @@ def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     promote("r1", storage=str(tmp_path))
     assert asked == ["folder:/t"] * 2 + [f"sqlite:///{tmp_path}/mlflow.db"] * 2
+    fetched: list[tuple] = []
+    tracker.download = lambda *arguments: fetched.append(arguments) or tmp_path / "there"
+    monkeypatch.setattr(champion, "load_chain", lambda folder: ("network", folder))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "folder:/elsewhere")
+    for uri, place in (("folder:/t", "folder:/t"), (None, "folder:/elsewhere")):
+        assert load_champion("t", "f", uri) == ("network", tmp_path / "there")
+        assert asked.pop() == place
+    assert fetched == [("t", "champion", Path("f"))] * 2
     have.clear()
-    with pytest.raises(InputError, match=r"not in .* with `calsweep reproduce r1`"):
+    with pytest.raises(InputError) as refusal:
         promote("r1", "folder:/t", "storage")
+    assert str(refusal.value) == (
+        f"run r1: its weights are not in {tmp_path}; name the sweep's storage, or compute them "
+        "again with `calsweep reproduce r1`"
+    )
     have.add(("train", ""))
     trial.artifact = ""
     with pytest.raises(InputError, match="its weights are not in"):
@@ -189,8 +204,10 @@ def test_an_experiment_that_was_thrown_away_is_delivered_again(writer, folder):
     assert best.trial.objective == 0.25
 
 
-def test_runs_and_memory_are_replaced_as_a_whole(writer, folder, tmp_path):
-    """Who is killed while writing leaves what was there, or all that is new."""
+def test_runs_and_memory_are_replaced_as_a_whole(writer, folder, tmp_path, monkeypatch):
+    """Who is killed while writing leaves what was there, or all that is new, on the disk."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.pread(file, 1 << 20, 0)))
     writer.start()
     study = writer.open("ce")
     sync(writer.path, f"folder:{folder}")
@@ -204,6 +221,59 @@ def test_runs_and_memory_are_replaced_as_a_whole(writer, folder, tmp_path):
     sync(writer.path, f"folder:{folder}")
     assert {kept: kept.read_text() for kept in before} == before
     assert all(place.read_text() != before[kept] for place, kept in places.items())
+    assert all(place.read_bytes() in synced for place in places)
+
+
+def test_a_folder_says_what_it_refuses(folder, tmp_path):
+    tracker = open_tracker(f"folder:{folder}", create=True)
+    experiment, _ = tracker.open_experiment("s", tmp_path)
+    run = tracker.create_run(experiment.id, "a run", {}, 1)
+    tracker.log(run, Change("k", params={"ce.margin": "1", "ce.weight": "2"}))
+    none, there = tmp_path / "none", tmp_path / "there"
+    there.mkdir()
+    tracker.register("d/net", run, there, {}, "champion")
+    said = {
+        "no run 'r' in FOLDER": lambda: tracker.run("r"),
+        "run ID: parameter ce.weight has another value already": lambda: tracker.log(
+            run, Change("k", params={"ce.margin": "1", "ce.weight": "3"})
+        ),
+        "artifact a.png: NONE does not exist": lambda: tracker.upload(run, "a.png", none),
+        "registered model 'd.net' is not that of task 'd.net'; rename or delete it": lambda: (
+            tracker.register("d.net", run, there, {}, "champion")
+        ),
+        "no model 'd.net' with alias 'best' in FOLDER": lambda: tracker.download(
+            "d/net", "best", tmp_path
+        ),
+        "no model 'd.other' with alias 'champion' in FOLDER": lambda: tracker.download(
+            "d/other", "champion", tmp_path
+        ),
+    }
+    for text, action in said.items():
+        with pytest.raises((RefusedError, InputError)) as refusal:
+            action()
+        places = {str(folder): "FOLDER", str(none): "NONE", run: "ID"}
+        told = str(refusal.value)
+        for place, name in places.items():
+            told = told.replace(place, name)
+        assert told == text
+
+
+def test_a_model_that_was_half_stored_or_fetched_is_completed(folder, tmp_path):
+    """As by whoever was killed meanwhile."""
+    tracker = open_tracker(f"folder:{folder}", create=True)
+    run = tracker.create_run(tracker.open_experiment("s", tmp_path)[0].id, "a run", {}, 1)
+    exported = tmp_path / "exported"
+    (exported / "weights").mkdir(parents=True)
+    for name in ("chain.json", "weights/0.bin"):
+        (exported / name).write_text(name)
+    (half,) = (file.parents[1] / "files" / run / "model" for file in folder.rglob("runs/*.json"))
+    half.mkdir(parents=True)
+    (half / "chain.json").write_text("half")
+    assert tracker.register("d/net", run, exported, {}, "champion") == ("d.net", "1", True)
+    for _ in range(2):
+        fetched = tracker.download("d/net", "champion", tmp_path / "fetched")
+        assert (fetched / "chain.json").read_text() == "chain.json"
+        (fetched / "chain.json").write_text("half")
 
 
 def test_a_folder_that_cannot_be_written_counts_as_away(writer, folder, monkeypatch):
@@ -212,5 +282,7 @@ def test_a_folder_that_cannot_be_written_counts_as_away(writer, folder, monkeypa
     open_tracker(f"folder:{folder}", create=True)
     (folder / "experiments" / writer.sweep).write_text("in the way")
     monkeypatch.setattr("orchestrator.tracking._shipper.PATIENCE_ONCE", 0.0)
-    with pytest.raises(UnreachableError, match="tracking folder"):
+    with pytest.raises(UnreachableError) as away:
         sync(writer.path, f"folder:{folder}")
+    place = folder / "experiments" / writer.sweep / "experiment.json"
+    assert str(away.value) == f"tracking folder: {place.parent}: File exists"

@@ -96,9 +96,11 @@ class Story:
         )
 
     def study(self, number: int, name: str) -> None:
-        study = self.writer.open(name, row=name == "ce", **FACTS)
+        upstream = None if name == "ce" else f"{TASK}|ce"
+        study = self.writer.open(name, row=name == "ce", upstream=upstream, **FACTS)
         own = {key: value for key, value in FACTS.items() if isinstance(value, str)}
-        own |= {"kind": "study", "key": study, "number": number, "trials": 2, "upstream": ""}
+        own |= {"kind": "study", "key": study, "number": number, "trials": 2}
+        own |= {"upstream": upstream or ""}
         own |= {"row": "true" if name == "ce" else "false", "origin": '{"seeds": [1, 2]}'}
         own |= {"rule.objective": "val_ece", "rule.accuracy_tolerance": "0.5"}
         self.create(study, study, f"{name} on {TASK}", {**own, "version.torch": f"2.{self.code}"})

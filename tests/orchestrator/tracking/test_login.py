@@ -10,7 +10,7 @@ import pytest
 from orchestrator.cli._doctor import _tracking
 from orchestrator.running.run import run_sweep
 from orchestrator.sweep.spec import parse_sweep
-from orchestrator.tracking import check_login, ping, sync
+from orchestrator.tracking import UnreachableError, check_login, open_tracker, ping, sync
 from trainables.common.errors import InputError
 
 SWEEP = """
@@ -78,6 +78,25 @@ def test_what_a_user_may_not_do_is_named(closed, writer, monkeypatch):
     with pytest.raises(InputError, match="does not let user 'ada' do this"):
         sync(writer.path, closed)
     assert not ping(closed)[0]
+
+
+def test_a_request_that_may_have_taken_effect_is_not_repeated_unseen(closed, monkeypatch):
+    """Who asked for a run looks first whether it is there."""
+    asked = []
+
+    def answer(handler):
+        asked.append(handler.rfile.read(int(handler.headers["Content-Length"])))
+        handler.do_GET()
+
+    monkeypatch.setattr(Refusal, "status", 503)
+    monkeypatch.setattr(Refusal, "do_POST", answer)
+    for name in ("FACTOR", "JITTER"):
+        monkeypatch.setenv(f"MLFLOW_HTTP_REQUEST_BACKOFF_{name}", "0")
+    tracker = open_tracker(closed)
+    assert tracker.lanes == 4
+    with pytest.raises(UnreachableError):
+        tracker.create_run("1", "a run", {}, 1)
+    assert len(asked) == 1
 
 
 def test_a_server_that_is_away_or_ill_refuses_nobody(closed, monkeypatch):

@@ -139,6 +139,45 @@ def test_a_trial_carries_its_parameters_metrics_and_tags(writer, store, tmp_path
     assert not any("test" in metric for metric in runs[cut].data.metrics)
 
 
+def test_a_database_holds_of_a_sweep_what_a_folder_does(writer, store, tmp_path, snapshot):
+    small_sweep(writer, tmp_path)
+    writer.start("1a7e")
+    writer.begin(writer.open("mbls", trials=3), 3)
+    for uri in (store, f"folder:{tmp_path}/tracked"):
+        sync(writer.path, uri, tmp_path / "files")
+    files = {path.stem: path for path in (tmp_path / "tracked").rglob("runs/*.json")}
+    plain = {run_id: json.loads(path.read_text()) for run_id, path in files.items()}
+    tables, kept = snapshot(store, writer.sweep), {}
+    for run_id, name, status, started, ended in tables["runs"]:
+        own = {
+            table: [row[1:] for row in rows if row[0] == run_id] for table, rows in tables.items()
+        }
+        points, tags = {}, dict(own["tags"])
+        for metric, value, moment, step in own["metrics"]:
+            points.setdefault(metric, []).append([step, moment, value])
+        assert tags.pop("mlflow.runName") == name
+        kept[run_id] = {
+            "name": name,
+            "parent": tags.pop("mlflow.parentRunId", None),
+            "status": status,
+            "started": started,
+            "ended": ended,
+            "tags": {tag: value for tag, value in tags.items() if not tag.startswith("mlflow.")},
+            "params": dict(own["params"]),
+            "metrics": {metric: sorted(found) for metric, found in points.items()},
+        }
+    assert len(kept) == 6
+    assert by_key(kept) == by_key(plain)
+
+
+def by_key(runs):
+    """Return the runs by their keys, each with its parent's in place of the parent's id."""
+    keys = {run_id: run["tags"]["calsweep.key"] for run_id, run in runs.items()}
+    return {
+        keys[run_id]: {**run, "parent": keys.get(run["parent"])} for run_id, run in runs.items()
+    }
+
+
 @pytest.mark.parametrize("given", [True, False])
 def test_artifacts_lie_under_the_root_with_the_names_given(writer, store, tmp_path, given):
     _, good, *_ = small_sweep(writer, tmp_path)
@@ -412,9 +451,10 @@ def test_what_the_store_refuses_is_named_and_stops_nothing(writer, store, tmp_pa
     other = writer.trial(study, 1, 0.1)
     writer.evaluate(other, study, test_ece=0.1, artifacts={"no.png": str(tmp_path / "no.png")})
     shipment = sync(writer.path, store)
-    assert len(shipment.refused) == 2
-    assert "'active' state" in shipment.refused[0]
-    assert "no.png does not exist" in shipment.refused[1]
+    of_the_run, of_the_file = shipment.refused
+    assert of_the_run.startswith(f"{gone}: ")
+    assert "'active' state" in of_the_run
+    assert of_the_file == f"{other}: artifact no.png: {tmp_path}/no.png does not exist"
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert said == [f"refused for good: {line}" for line in shipment.refused]
     run = runs_of(store, writer.sweep)[other]
@@ -440,8 +480,9 @@ def test_names_that_a_server_would_refuse_are_mended(writer, store):
 
 def test_a_journal_of_two_sweeps_or_without_a_start_is_refused(writer, store):
     writer.write("sweep_ended", status="finished")
-    with pytest.raises(InputError, match="line 1: not the start"):
+    with pytest.raises(InputError) as refusal:
         sync(writer.path, store)
+    assert str(refusal.value) == f"journal {writer.path}, line 1: not the start of a sweep"
 
 
 def test_a_second_sweep_in_a_journal_is_refused(writer, store):
@@ -509,9 +550,14 @@ def test_an_experiment_deleted_on_the_server_is_named_with_the_remedy(writer, st
     writer.open("ce")
     sync(writer.path, store)
     client = MlflowClient(store)
-    client.delete_experiment(client.get_experiment_by_name(writer.sweep).experiment_id)
-    with pytest.raises(InputError, match=r"is deleted .* `mlflow experiments restore -x"):
+    experiment = client.get_experiment_by_name(writer.sweep).experiment_id
+    client.delete_experiment(experiment)
+    with pytest.raises(InputError) as refusal:
         sync(writer.path, store)
+    assert str(refusal.value) == (
+        f"experiment {writer.sweep!r} is deleted on {store}; restore it with "
+        f"`mlflow experiments restore -x {experiment}`"
+    )
 
 
 def test_only_one_process_ships_a_journal(writer, store, monkeypatch):
@@ -521,9 +567,10 @@ def test_only_one_process_ships_a_journal(writer, store, monkeypatch):
     writer.start()
     with (
         FileLock(writer.path.with_name("shipped.lock")),
-        pytest.raises(InputError, match="another process"),
+        pytest.raises(InputError) as refusal,
     ):
         sync(writer.path, store)
+    assert str(refusal.value) == f"journal {writer.path} is being delivered by another process"
 
 
 @pytest.mark.parametrize(("follows", "longest"), [(False, _shipper.LOCK_WAIT), (True, -1)])
@@ -652,7 +699,7 @@ def test_a_database_that_could_not_be_created_whole_is_created_anew(tmp_path):
     for left in (".mlflow.db.killed.tmp", ".mlflow.db.killed.tmp-journal"):
         (tmp_path / left).touch()
     script = f"""
-import resource, signal
+import os, resource, signal
 from orchestrator.tracking import UnreachableError
 from orchestrator.tracking.folder import FolderTracker
 from orchestrator.tracking.mlflow.server import MlflowTracker
@@ -664,9 +711,11 @@ except UnreachableError as error:
     print("refused")
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 print(MlflowTracker("sqlite:///{tmp_path}/mlflow.db").sweeps())
+print(os.environ["MLFLOW_DISABLE_TELEMETRY"])
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["refused", "{}"], done.stderr
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=plain)
+    assert done.stdout.splitlines() == ["refused", "{}", "true"], done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mlflow.db", "mlflow.db.lock"]
 
 
@@ -772,6 +821,20 @@ def test_who_has_delivered_all_waits_a_minute_to_remove_doubles(writer, tmp_path
 def test_an_address_that_cannot_be_used_is_refused_at_once(writer, deliver):
     with pytest.raises(InputError, match="'mlruns' is not supported"):
         deliver(writer.path, "mlruns")
+
+
+def test_a_sweep_is_looked_at_every_so_many_seconds(writer, tmp_path, monkeypatch):
+    slept, steps = [], [writer.start, lambda: writer.open("ce"), writer.end]
+
+    def sleep(seconds):
+        slept.append(seconds)
+        steps.pop(0)()
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic, time_ns=time.time_ns)
+    monkeypatch.setattr(_shipper, "time", clock)
+    uri, parent = f"folder:{tmp_path}/tracked", os.getpid()
+    told = sync(writer.path, uri, parent_pid=parent, poll_seconds=0.25)
+    assert (slept, told) == ([0.25] * 3, Shipment(events=3, runs=1))
 
 
 def test_a_parent_that_died_before_is_noticed(writer, tmp_path):

@@ -27,22 +27,30 @@ def test_a_database_or_an_empty_file_will_do(tmp_path: Path, content: bytes) -> 
 
 
 def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no tracking database at .*; `calsweep sync` builds it"):
-        require_database(tmp_path / "mlflow.db")
-    with pytest.raises(InputError, match="cannot be read: Is a directory"):
-        require_database(tmp_path)
-    (tmp_path / "mlflow.db").write_bytes(b"SQLite format 2\0")
-    with pytest.raises(InputError, match="is no SQLite database; name another file"):
-        require_database(tmp_path / "mlflow.db")
+    file, text = tmp_path / "mlflow.db", tmp_path / "text"
+    text.write_bytes(b"SQLite format 2\0")
+    for path, told in (
+        (file, f"no tracking database at {file}; `calsweep sync` builds it"),
+        (tmp_path, f"tracking database {tmp_path} cannot be read: Is a directory"),
+        (text, f"{text} is no SQLite database; name another file"),
+    ):
+        with pytest.raises(InputError) as refusal:
+            require_database(path)
+        assert str(refusal.value) == told
 
 
 def test_a_database_is_described_by_its_schema(tmp_path: Path) -> None:
-    file = tmp_path / "mlflow.db"
+    file = tmp_path / "50%41 #1" / "mlflow.db"
     assert describe_database(file) == f"{file} does not exist yet; the first sweep creates it"
+    file.parent.mkdir()
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("CREATE TABLE more (x)")
-    with pytest.raises(InputError, match=r"is no MLflow database .* away or name another file$"):
+    with pytest.raises(InputError) as refusal:
         describe_database(file)
+    assert str(refusal.value) == (
+        f"{file} is no MLflow database (no such table: alembic_version); "
+        "move it away or name another file"
+    )
     for rows, schema in (([], "unknown"), (["c0de"], "c0de")):
         with closing(sqlite3.connect(file)) as database, database:
             database.execute("CREATE TABLE IF NOT EXISTS alembic_version (version_num)")
@@ -71,7 +79,7 @@ def test_who_keeps_a_database_from_others_is_waited_for_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "OPEN_WAIT", 0.1)
-    file = tmp_path / "kept" / "mlflow.db"
+    file = tmp_path / "kept" / "well" / "mlflow.db"
     with exclusive(file), pytest.raises(TimeoutError), exclusive(file):
         pytest.fail("two hold it")
     with FileLock(file.with_name("mlflow.db.lock"), timeout=0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -305,8 +306,12 @@ def test_what_is_no_json_leaves_nothing_behind(store: ArtifactStore) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file")
-    with pytest.raises(InputError, match=r"cannot write artifact .*store"):
-        put(ArtifactStore(tmp_path / "store"))
+    store = ArtifactStore(tmp_path / "store")
+    place = store.path("train", KEY)
+    with pytest.raises(InputError) as refusal:
+        put(store)
+    told = str(refusal.value)
+    assert told.startswith(f"cannot write artifact {place}: [Errno {errno.ENOTDIR}] ")
 
 
 COMPUTE = """
