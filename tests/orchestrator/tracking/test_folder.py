@@ -285,4 +285,4 @@ def test_a_folder_that_cannot_be_written_counts_as_away(writer, folder, monkeypa
     with pytest.raises(UnreachableError) as away:
         sync(writer.path, f"folder:{folder}")
     place = folder / "experiments" / writer.sweep / "experiment.json"
-    assert str(away.value) == f"tracking folder: {place.parent}: File exists"
+    assert str(away.value) == f"tracking folder: {place}: File exists"
