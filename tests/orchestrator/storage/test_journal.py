@@ -221,11 +221,14 @@ def test_a_torn_last_line_is_not_read_and_is_cut_off_on_opening(path, tail):
     assert [event.event for event in read_events(path)[0]] == ["epoch", "sweep_ended"]
 
 
-def test_a_last_line_that_lacks_its_end_alone_is_damaged(path):
+def test_a_last_line_with_another_end_is_damaged_and_one_without_any_is_torn(path):
     with Journal(path) as journal:
         for step in range(2):
             journal.append(from_fields(epoch(step)))
-    path.write_bytes(path.read_bytes()[:-1])
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    assert [event.step for event in read_events(path)[0]] == [0]
+    path.write_bytes(content[:-1] + b"x")
     for act in (Journal, read_events):
         with pytest.raises(InputError, match="line 2: damaged, it lacks its end; outcomes"):
             act(path)

@@ -137,9 +137,9 @@ def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
     tracker.download = lambda *arguments: fetched.append(arguments) or tmp_path / "there"
     monkeypatch.setattr(champion, "load_chain", lambda folder: ("network", folder))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "folder:/elsewhere")
-    for uri, place in (("folder:/t", "folder:/t"), (None, "folder:/elsewhere")):
+    for uri, address in (("folder:/t", "folder:/t"), (None, "folder:/elsewhere")):
         assert load_champion("t", "f", uri) == ("network", tmp_path / "there")
-        assert asked.pop() == place
+        assert asked.pop() == address
     assert fetched == [("t", "champion", Path("f"))] * 2
     have.clear()
     with pytest.raises(InputError) as refusal:
