@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from orchestrator.nightly.record import Shape
 from orchestrator.nightly.verdict.limits import Limits, StrictModel, measure_of
@@ -44,9 +44,9 @@ class ReportModel(StrictModel):
 
     @field_validator("markdown", "html", "junit")
     @classmethod
-    def _is_place(cls, value: str | None) -> str | None:
+    def _is_place(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None:
-            local_path(value, "report")
+            local_path(value, f"report.{info.field_name}")
         return value
 
     @field_validator("webhook")

@@ -1,6 +1,7 @@
 """What a night's sweep measured, read from its journal."""
 
 from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any
 
 from orchestrator.nightly.book import Night
@@ -17,14 +18,22 @@ def current_environment(nightly: Nightly, data: Mapping[str, PreparedData]) -> d
     """Return what may explain a change of the figures, by readable names."""
     facts = provenance()
     hardware = {f"hardware {name}": _text(value) for name, value in facts["hardware"].items()}
-    names = {task.id: task.dataset_name for task in nightly.sweep.tasks}
     return {
         **facts["versions"],
         **hardware,
         "code": facts["git_commit"] or "not from a repository",
-        **{f"data {names[task]}": prepared.key[:12] for task, prepared in data.items()},
+        **_fingerprints(nightly, data),
         "benchmark": nightly.fingerprint,
     }
+
+
+def _fingerprints(nightly: Nightly, data: Mapping[str, PreparedData]) -> dict[str, str]:
+    """Return what the data of each name are: of several tasks, or of several seeds, all of them."""
+    found: dict[str, dict[str, None]] = {}
+    for task, seed in product(nightly.sweep.tasks, nightly.sweep.all_seeds):
+        own = found.setdefault(f"data {task.dataset_name}", {})
+        own[data[task.data_name(seed)].key[:12]] = None
+    return {name: ", ".join(keys) for name, keys in found.items()}
 
 
 def _text(value: Any) -> str:
@@ -47,6 +56,7 @@ def measure_night(
     """
     # One search trial a study, so that each seed has one trial.
     trials = {(trial.study, trial.seed): trial for trial in ledger.trials.values()}
+    tasks = {task.id: task for task in nightly.sweep.tasks}
     cells: dict[CellKey, dict[int, float]] = {}
     failed = {}
     for study in ledger.studies.values():
@@ -56,8 +66,8 @@ def measure_night(
         if reason := _failure(study, trials, nightly.sweep.seeds):
             failed[pair] = reason
             continue
-        counts = data[study.task].counts
         for seed in nightly.sweep.seeds:
+            counts = data[tasks[study.task].data_name(seed)].counts
             figures = _figures(trials[study.name, seed], counts)
             for metric in nightly.shape.metrics:
                 if metric in figures:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 from nights import ECE, record
 
 from orchestrator.nightly import Acceptance, Book, CellKey, Night, Verdict
@@ -140,6 +141,23 @@ def test_what_is_written_or_accepted_is_kept_by_the_disk(
     book.accept(Acceptance(ECE, night.name, "meant", ""))
     for path in (night.folder / FACTS, tmp_path / ACCEPTED):
         assert path.stat().st_ino in synced
+
+
+def test_changes_are_accepted_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = []
+
+    def another_process(_: int) -> None:
+        (moment,) = {*tmp_path.iterdir()} - {tmp_path / ACCEPTED}
+        with pytest.raises(Timeout):
+            FileLock(moment, timeout=0).acquire()
+        refused.append(moment.name)
+
+    monkeypatch.setattr(os, "fsync", another_process)
+    for _ in range(2):
+        Book(tmp_path).accept(Acceptance(ECE, "2026-11-21", "meant", ""))
+    assert refused == ["accepted.moment"] * 2
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -265,7 +265,8 @@ def test_a_summary_that_cannot_be_written_waits_for_the_next_start(
     start = publisher(benchmark)
     assert start.publish(nights[0]) == []
     (problem,) = start.publish(nights[1])
-    assert problem.startswith(f"the verdict on {nights[1].name} waits for the next start to be w")
+    waits = f"the verdict on {nights[1].name} waits for the next start to be written: "
+    assert problem == f"{waits}{tmp_path / 'taken/x.html'} cannot be written: File exists"
     assert len(world.took("run")) == len(world.took("webhook")) == 2
     (tmp_path / "taken").unlink()
     assert publisher(benchmark).publish(nights[1]) == []
@@ -298,7 +299,8 @@ def test_a_night_that_could_not_run_is_told_and_written(
     (tmp_path / "file").touch()
     benchmark = make_benchmark(report={**WAYS, "markdown": str(tmp_path / "file/x.md")})
     (problem,) = publish_failure(benchmark, "2026-01-01", "the disk is full")[:-1]
-    assert problem.startswith("the summary is missing: ")
+    missing = f"{tmp_path / 'file/x.md'} cannot be written: File exists"
+    assert problem == f"the summary is missing: {missing}"
     assert len(world.took("webhook", "mail")) == 2
 
 
@@ -356,6 +358,13 @@ def test_a_mail_command_that_fails_in_any_way_is_named(
     monkeypatch.setattr(publish, "MAIL_SECONDS", 0.5 if "sleep" in code else 60)
     said = f"mail command {sys.executable!r}{expected}" if expected else ""
     assert publish._mail([sys.executable, "-c", code], "title", "text \ud800") == said
+
+
+def test_people_are_waited_for_as_long_as_the_manual_says() -> None:
+    manual = (Path(__file__).resolve().parents[3] / "docs/nightly.md").read_text(encoding="utf-8")
+    assert "by POST and has ten seconds to answer" in " ".join(manual.split())
+    assert "that no shell reads and that has a minute" in " ".join(manual.split())
+    assert (publish.WEBHOOK_SECONDS, publish.MAIL_SECONDS) == (10, 60)
 
 
 def test_a_mail_command_that_no_system_takes_is_named() -> None:

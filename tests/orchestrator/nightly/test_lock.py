@@ -8,13 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
+from filelock import FileLock, Timeout
 
 from orchestrator.nightly import lock
 from orchestrator.nightly.lock import BEAT_SECONDS, BusyError, held_lock
@@ -108,6 +110,32 @@ def test_an_owner_elsewhere_counts_as_alive_while_it_touches_the_file(tmp_path: 
     assert {found.name for found in tmp_path.iterdir()} <= {"lock.moment"}
 
 
+def test_only_one_at_a_time_looks_at_the_owner_and_becomes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    owner(path, boot="another")
+    alone = []
+
+    def watched(act: Callable[..., Any]) -> Callable[..., Any]:
+        def acted(*arguments: Any) -> Any:
+            try:
+                FileLock(tmp_path / "lock.moment", timeout=0).acquire()
+            except Timeout:
+                alone.append(act.__name__)
+            return act(*arguments)
+
+        return acted
+
+    both = {name: watched(getattr(json, name)) for name in ("loads", "dumps")}
+    monkeypatch.setattr(lock, "json", SimpleNamespace(**both))
+    with held_lock(path) as gone:
+        assert gone
+        # As long as it is held others may ask who holds it.
+        assert alone == ["loads", "dumps"]
+        FileLock(tmp_path / "lock.moment", timeout=0).acquire()
+
+
 def test_what_another_one_has_taken_over_is_left_to_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with held_lock(path):
@@ -174,5 +202,7 @@ def test_half_a_file_is_nobodys(tmp_path: Path, text: str) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"), held_lock(tmp_path / "file/lock"):
+    path = tmp_path / "file/lock"
+    with pytest.raises(InputError) as refused, held_lock(path):
         pass
+    assert str(refused.value) == f"lock {path} cannot be written: File exists"

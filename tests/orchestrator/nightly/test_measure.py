@@ -32,8 +32,11 @@ class Told:
     def study(self, recipe: str, chosen: bool = True, row: bool = True, **closed: Any) -> str:
         study: str = self._writer.open(recipe, row=row, task="d")
         if chosen or closed:
-            self._writer.close(study, f"{study} 0" if chosen else None, **closed)
+            self.close(study, f"{study} 0" if chosen else None, **closed)
         return study
+
+    def close(self, study: str, chosen: str | None, **closed: Any) -> None:
+        self._writer.close(study, chosen, **closed)
 
     def trial(self, study: str, seed: int, stage: str = "train", **ended: Any) -> None:
         key = f"{study} {seed}"
@@ -143,6 +146,29 @@ def test_the_time_of_the_whole_night_stands_with_the_first_seed_that_is_asked_fo
     night = Book(tmp_path).begin("2026-11-21", 7.0, {})
     record = measure_night(benchmark, night, told.ledger(), {}, 30.0)
     assert record.cells == {CellKey("*", "*", "total_seconds"): {5: 30.0}}
+
+
+def test_a_seed_with_rows_of_its_own_is_measured_by_them(
+    make_benchmark: Make, told: Told, tmp_path: Path
+) -> None:
+    task = {"dataset": "digits", "model": "convnet", "protocol": "digits", "split": {"vary": True}}
+    tasks = [{"name": "d", **task}, {"name": "e", **task, "split": {}}, {"name": "f", **task}]
+    benchmark = make_benchmark(sweep={"tasks": tasks, "seeds": [5, 3]})
+    rows = {"d 5": 100, "d 3": 200, "e": 300, "f 5": 100, "f 3": 200}
+    data = {
+        name: cast(PreparedData, SimpleNamespace(counts={"train": own}, key=f"{own}_digits_more"))
+        for name, own in rows.items()
+    }
+    study = told.study("ce", chosen=False)
+    told.close(study, f"{study} 5")
+    for seed in (5, 3):
+        told.trial(study, seed, epoch_seconds=0.5)
+        told.test(study, seed, acc=0.9)
+    night = Book(tmp_path).begin("2026-11-21", 7.0, {})
+    record = measure_night(benchmark, night, told.ledger(), data, None)
+    assert record.cells[CellKey("ce", "d", "images_per_second")] == {5: 200.0, 3: 400.0}
+    environment = current_environment(benchmark, data)
+    assert environment["data digits"] == "100_digits_m, 200_digits_m, 300_digits_m"
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,9 @@ def test_status_draws_the_trend_of_one_metric(
     assert main(["nightly", "status", file]) == 0
     assert ["ls", TASK, "█▅▃▂▁", "0.0203"] in lines(capsys.readouterr().out)
     assert main(["nightly", "status", file, "--metric", "beauty"]) == 2
-    assert "'beauty' is not recorded; there are: acc, ece, nll, " in capsys.readouterr().err
+    known = "acc, ece, nll, images_per_second, peak_memory"
+    said = f"calsweep: --metric: 'beauty' is not recorded; there are: {known}\n"
+    assert capsys.readouterr().err == said
 
 
 def test_status_and_history_cope_with_a_night_on_which_all_failed(
@@ -117,7 +119,8 @@ def test_status_and_history_cope_with_a_night_on_which_all_failed(
     judged(benchmark, replace(record(0), cells={}))
     assert main(["nightly", "status", file]) == 0
     assert main(["nightly", "history", file]) == 2
-    assert "told has no figures in any night" in capsys.readouterr().err
+    said = "calsweep: told has no figures in any night: all recipes failed\n"
+    assert capsys.readouterr().err == said
     judged(benchmark, record(1))
     judged(benchmark, replace(record(2), cells={}))
     assert main(["nightly", "status", file]) == 0
@@ -194,8 +197,10 @@ def test_history_holds_the_series_asked_for_and_marks_their_alarms(
     assert capsys.readouterr().out == said
     assert {path.name for path in deep.iterdir()} == {"history.csv", "history.png"}
     assert main(["nightly", "history", file, "--cell", "fl"]) == 2
+    assert capsys.readouterr().err == "calsweep: cell='fl' is not RECIPE on TASK: METRIC\n"
     assert main(["nightly", "history", file, "--out", file]) == 2
-    assert f"--out {file}: cannot be written: " in capsys.readouterr().err
+    reason = f"cannot be written: [Errno 17] File exists: '{file}'"
+    assert capsys.readouterr().err == f"calsweep: --out {file}: {reason}\n"
 
 
 @pytest.mark.parametrize("command", ["history", "accept"])
@@ -238,7 +243,8 @@ def test_an_accepted_change_starts_where_it_began(
     before = datetime.now(UTC) - timedelta(seconds=1)
     assert main([*accept, *options]) == (2 if night is None else 0)
     if night is None:
-        assert f"'{name(7)}' has no verdict; the last is {name(6)}" in capsys.readouterr().err
+        said = f"calsweep: --from: '{name(7)}' has no verdict; the last is {name(6)}\n"
+        assert capsys.readouterr().err == said
         assert not (benchmark.folder / "accepted.jsonl").exists()
         return
     said = json.loads((benchmark.folder / "accepted.jsonl").read_text())
@@ -346,7 +352,8 @@ def test_a_night_has_a_name_of_its_own_kind(
     start: Callable[..., Runs], night: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert start("--night", night, code=2).nights == []
-    assert "is not YYYY-MM-DD or YYYY-MM-DD.N" in capsys.readouterr().err
+    said = f"calsweep: --night: {night!r} is not YYYY-MM-DD or YYYY-MM-DD.N\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_start_says_what_it_came_to(

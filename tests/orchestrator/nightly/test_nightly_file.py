@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -116,9 +117,12 @@ MISTAKES = {
     "a shell line": ({"report": {"mail": "mail -s x"}}, "report.mail"),
     "a letter beyond ASCII": ({"report": {"webhook": "http://h/\u00e9"}}, "http://HOST"),
     "an address elsewhere": ({"report": {"webhook": "http://h/x@y"}}, "http://HOST"),
-    "a copy elsewhere": ({"report": {"markdown": "s3://b/x"}}, "is a URL"),
-    "a page elsewhere": ({"report": {"html": "s3://b/x"}}, "is a URL"),
-    "a test elsewhere": ({"report": {"junit": "s3://b/x"}}, "is a URL"),
+    "a copy elsewhere": (
+        {"report": {"markdown": "s3://b/x"}},
+        "report.markdown: 's3://b/x' is a URL",
+    ),
+    "a page elsewhere": ({"report": {"html": "s3://b/x"}}, "report.html: 's3://b/x' is a URL"),
+    "a test elsewhere": ({"report": {"junit": "s3://b/x"}}, "report.junit: 's3://b/x' is a URL"),
     "no metric": ({"metrics": []}, "metrics"),
     "too short a history": ({"history": 4}, "history"),
     "too long a history": ({"history": 3651}, "history"),
@@ -127,15 +131,35 @@ MISTAKES = {
 }
 
 
+def mistaken(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a nightly file with changes in it."""
+    content = document(folder)
+    for key, value in changes.items():
+        nested = isinstance(value, dict) and isinstance(content.get(key), dict)
+        content[key] = {**content[key], **value} if nested else value
+    return content
+
+
+def test_what_is_said_of_mistakes_is_what_was_said_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file_regression: Any
+) -> None:
+    """After a change that is meant, run this with ``--force-regen`` and read what differs."""
+    path = tmp_path / "nightly.yaml"
+    known = [mistake for mistake in MISTAKES if mistake != "a wrong sweep"]  # That lists all parts.
+    for mistake in known:
+        path.write_text(yaml.safe_dump(mistaken(tmp_path, MISTAKES[mistake][0])))
+        main(["nightly", "run", str(path)])
+    errors = capsys.readouterr().err.replace(str(tmp_path), "FOLDER").splitlines()
+    said = [f"{mistake}:\n  {error}\n" for mistake, error in zip(known, errors, strict=True)]
+    file_regression.check("".join(said), encoding="utf-8", basename="mistakes")
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_gets_one_line_and_exit_code_2(
     mistake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes, expected = MISTAKES[mistake]
-    content = document(tmp_path)
-    for key, value in changes.items():
-        nested = isinstance(value, dict) and isinstance(content.get(key), dict)
-        content[key] = {**content[key], **value} if nested else value
+    content = mistaken(tmp_path, changes)
     path = tmp_path / "nightly.yaml"
     path.write_text(yaml.safe_dump(content))
     assert main(["nightly", "run", str(path)]) == 2

@@ -123,6 +123,7 @@ def test_a_night_that_broke_off_is_gone_on_with(
     lost = [night.folder / "artifacts" / stage / "aa/aa00" for stage in EVERY_STAGE]
     for artifact in (kept, *lost):
         artifact.mkdir(parents=True)
+    lost[0].with_suffix(".lock").touch()  # As a process leaves it.
     told_sweep.before_end = lambda spec: None
     outcome = run_night(benchmark, FIRST)
     # What the journal knows the cost of stays; what was finished in the moment of the crash goes.

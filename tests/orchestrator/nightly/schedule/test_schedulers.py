@@ -15,6 +15,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -30,6 +31,7 @@ from orchestrator.nightly import (
     installation,
     load_nightly,
 )
+from orchestrator.nightly.schedule import ray_job
 from orchestrator.nightly.schedule.entry import (
     Entry,
     crontab_block,
@@ -40,6 +42,7 @@ from orchestrator.nightly.schedule.entry import (
 )
 from orchestrator.nightly.schedule.install import INSTALLED, with_entry, without_entry
 from orchestrator.nightly.schedule.ray_job import submit_night
+from tests.orchestrator.whole import assert_same
 from trainables.common.errors import InputError
 
 Make = Callable[..., Nightly]
@@ -75,6 +78,12 @@ def test_the_entry_is_this_python_in_this_folder(
     assert (entry.hours, entry.minute, entry.time_zone) == ((23,), 30, BERLIN)
     monkeypatch.setattr(Schedule, "in_a_gap", lambda *_: True)
     assert entry.hours == (23, 0)
+
+
+def test_a_time_that_no_clock_shows_is_refused(make_benchmark: Make) -> None:
+    for at, zone, said in (("24:00", None, "--at: '24:00'"), ("02:00", "Mars", "zone: 'Mars'")):
+        with pytest.raises(InputError, match=said):
+            make_entry(make_benchmark(), at, zone)
 
 
 def test_a_control_character_is_refused(
@@ -310,6 +319,51 @@ def test_the_kubernetes_manifests_belong_together(kubernetes: list[dict[str, Any
     assert pod["volumes"] == [claim, settings]
 
 
+def with_files_laid_open(manifests: str) -> str:
+    """Return manifests whose RayJob is no text within; the nightly file has a test of its own."""
+    documents = list(yaml.safe_load_all(manifests))
+    files = next(document for document in documents if document["kind"] == "ConfigMap")["data"]
+    del files["nightly.yaml"]
+    files["rayjob.yaml"] = yaml.safe_load(files["rayjob.yaml"])
+    return yaml.safe_dump_all(documents, sort_keys=False)
+
+
+CLUSTER = ["--image", "registry/calsweep:1", "--claim", "data"]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "options"),
+    [
+        ("cron", ["--address", "auto"]),
+        ("systemd", ["--time-zone", BERLIN]),
+        ("kubernetes", CLUSTER),
+        (
+            "kubernetes-elsewhere",
+            [*CLUSTER, "--time-zone", BERLIN, "--namespace", "research", "--kubectl-image", "k:2"],
+        ),
+    ],
+)
+def test_what_a_scheduler_is_told_is_what_it_was_told_before(
+    make_benchmark: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scheduler: str,
+    options: list[str],
+    capsys: pytest.CaptureFixture[str],
+    file_regression: Any,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    start = ["--at", "02:30", "--with", scheduler.partition("-")[0], "--print", *options]
+    assert main(["nightly", "install", str(make_benchmark(**FULL).path), *start]) == 0
+    text = capsys.readouterr().out
+    if "kubernetes" in scheduler:
+        text = with_files_laid_open(text)
+    for own, name in ((tmp_path, "FOLDER"), (sys.executable, "PYTHON"), (version("ray"), "RAY")):
+        text = text.replace(str(own), name)
+    own = {"basename": scheduler, "encoding": "utf-8", "check_fn": assert_same}
+    file_regression.check(text, extension=".txt", **own)
+
+
 @pytest.mark.parametrize(
     ("schema", "path", "value"),
     [
@@ -355,8 +409,11 @@ def test_a_login_does_not_get_into_a_manifest(
     options = ["--with", "kubernetes", "--image", "i:1", "--claim", "c", "--out", str(out)]
     assert main(["nightly", "install", str(benchmark.path), "--at", "02:00", *options]) == 2
     errors = capsys.readouterr().err
-    assert "in a manifest in plain text; leave it out" in errors
-    assert "planted-secret" not in errors
+    assert errors == (
+        "calsweep: tracking.uri 'http://host': its login or query would lie in a manifest in plain "
+        "text; leave it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
+        "PGPASSWORD, in the image\n"
+    )
     assert not out.exists()
 
 
@@ -547,7 +604,7 @@ def test_units_are_removed_where_systemd_is_away_and_its_refusal_is_told(
     refuse = 'if [ "$2" = enable ]; then echo "not today" >&2; exit 1; fi'
     program(no_programs, "systemctl", refuse)
     assert main(["nightly", "install", str(benchmark.path), "--at", "02:00"]) == 2
-    assert "systemctl enable failed: not today" in capsys.readouterr().err
+    assert capsys.readouterr().err == "calsweep: systemctl enable failed: not today\n"
     assert installation(benchmark) is None
 
 
@@ -621,25 +678,27 @@ def test_a_crontab_that_cannot_be_read_or_written_is_left(
     table.write_text("1 1 * * * true\n")
     monkeypatch.setenv("TABLE", str(table))
     install = ["nightly", "install", str(make_benchmark().path), "--at", "02:00", "--with", "cron"]
-    for option, expected in (("-l", "crontab -l failed: broken"), ("-", "cron refuses the entry")):
+    for option, expected in (("-l", "crontab -l failed"), ("-", "cron refuses the entry")):
         refuse = f'if [ "$1" = "{option}" ]; then echo broken >&2; exit 1; fi\n'
         program(no_programs, "crontab", refuse + FAKE_CRONTAB)
         assert main(install) == 2
-        assert expected in capsys.readouterr().err
+        assert capsys.readouterr() == ("", f"calsweep: {expected}: broken\n")
         assert table.read_text() == "1 1 * * * true\n"
     program(no_programs, "crontab", f'if [ "$1" = - ]; then exit 1; fi\n{FAKE_CRONTAB}')
     assert main(install) == 2
-    assert "cron refuses the entry: no reason given" in capsys.readouterr().err
+    assert capsys.readouterr().err == "calsweep: cron refuses the entry: no reason given\n"
     (no_programs / "crontab").write_text("#!/no/such/shell\n")
     assert main(install) == 2
-    assert "crontab cannot be run here: " in capsys.readouterr().err
+    away = "calsweep: crontab cannot be run here: "
+    assert capsys.readouterr().err.startswith(f"{away}[Errno 2] No such file or directory: ")
 
-    def silent(command: tuple[str, ...], **_: Any) -> None:
-        raise subprocess.TimeoutExpired(command, 60)
+    def silent(command: tuple[str, ...], timeout: float, **_: Any) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
 
     monkeypatch.setattr(subprocess, "run", silent)
     assert main(install) == 2
-    assert "crontab cannot be run here: " in capsys.readouterr().err
+    late = "Command '('crontab', '-l')' timed out after 60 seconds"
+    assert capsys.readouterr().err == f"{away}{late}\n"
 
 
 def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
@@ -680,11 +739,20 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
     assert installation(benchmark) == known  # What is still there is still known.
 
 
+NO_CLUSTER = "--with kubernetes needs --image and --claim"
+NO_ADDRESS = (
+    "is no address, or its port is not 1 to 65535; allowed: auto, HOST:PORT, ray://HOST:PORT, or "
+    "http(s)://HOST:PORT of a dashboard"
+)
+NO_CRON = "there is no cron here: the program crontab is missing"
+NO_ZONE = "is unknown to cron, which goes by the machine's own; leave it out, or use --with systemd"
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--with", "kubernetes", "--claim", "c"], "needs --image and --claim"),
-        (["--with", "kubernetes", "--image", "i"], "needs --image and --claim"),
+        (["--with", "kubernetes", "--claim", "c"], NO_CLUSTER),
+        (["--with", "kubernetes", "--image", "i"], NO_CLUSTER),
         (["--with", "ray"], "--job-server URL and --with ray go together"),
         (
             ["--with", "cron", "--job-server", "http://h:8265"],
@@ -692,14 +760,30 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
         ),
         (
             ["--with", "ray", "--job-server", "http://h:99999"],
-            "--job-server 'http://h:99999' is no address, or its port is not 1 to 65535",
+            f"--job-server 'http://h:99999' {NO_ADDRESS}",
         ),
-        (["--with", "ray", "--job-server", "http://me:pw@h:1"], "RAY_AUTH_TOKEN_PATH"),
-        (["--with", "cron", "--address", "host:abc"], "port is not 1 to 65535"),
-        (["--with", "cron"], "the program crontab is missing"),
-        (["--with", "ray", "--job-server", "http://h:8265"], "the program crontab is missing"),
-        (["--with", "systemd"], "no systemd of this user"),
-        (["--with", "cron", "--time-zone", BERLIN], "unknown to cron"),
+        (
+            ["--with", "ray", "--job-server", "http://me:pw@h:1"],
+            "--job-server 'http://h:1' holds a login or a query; a cluster's token is given by "
+            "RAY_AUTH_TOKEN_PATH (deploy/README.md)",
+        ),
+        (["--with", "cron", "--address", "host:abc"], f"--address 'ray://***' {NO_ADDRESS}"),
+        (["--with", "cron"], NO_CRON),
+        (["--with", "ray", "--job-server", "http://h:8265"], NO_CRON),
+        (
+            ["--with", "systemd"],
+            "no systemd of this user answers here; use --with cron, or --print",
+        ),
+        (["--with", "cron", "--time-zone", BERLIN], f"--time-zone: {BERLIN!r} {NO_ZONE}"),
+        (
+            ["--at", "24:00"],
+            "--at: '24:00' is no time of the day; allowed is HH:MM, 00:00 to 23:59",
+        ),
+        (
+            ["--with", "kubernetes", *CLUSTER, "--time-zone", "Mars"],
+            "--time-zone: 'Mars' is no time zone known here; allowed are names such as "
+            "Europe/Berlin",
+        ),
     ],
 )
 def test_what_cannot_be_installed_is_one_line_and_exit_code_2(
@@ -713,9 +797,7 @@ def test_what_cannot_be_installed_is_one_line_and_exit_code_2(
     install = ["nightly", "install", str(benchmark.path), "--at"]
     assert main([*install, "03:00", "--with", "kubernetes", "--image", "i", "--claim", "c"]) == 0
     assert main([*install, "02:00", *options]) == 2
-    errors = capsys.readouterr().err
-    assert expected in errors
-    assert errors.count("\n") == 1
+    assert capsys.readouterr().err == f"calsweep: {expected}\n"
     assert installation(benchmark) == Installation("kubernetes", "03:00", None, "default")
 
 
@@ -813,8 +895,10 @@ def test_a_night_is_submitted_as_a_ray_job_of_its_own_name(
     assert main(run) == 3
     (body,) = server.submitted
     assert body["submission_id"] == "nightly-told-2026-11-21"
-    assert shlex.split(body["entrypoint"])[:4] == ["calsweep", "nightly", "run", file]
-    assert "exit code 3" in capsys.readouterr().out
+    options = ["--night", "2026-11-21", "--address", "auto", "--quiet"]
+    assert shlex.split(body["entrypoint"]) == ["calsweep", "nightly", "run", file, *options]
+    said = f"job nightly-told-2026-11-21 on {address} ended with exit code 3\n"
+    assert capsys.readouterr() == (said, "")
 
 
 def test_a_ray_job_that_ended_is_followed_by_one_that_goes_on(
@@ -853,6 +937,18 @@ def test_a_ray_job_that_runs_is_waited_for_and_not_submitted_again(
     assert server.submitted == []
 
 
+def test_a_ray_job_is_asked_after_every_five_seconds(
+    job_server: tuple[str, JobServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, server = job_server
+    server.add("nightly-b-2026-11-21", 0)
+    server.states = ["PENDING", "RUNNING", "RUNNING", "SUCCEEDED"]
+    pauses: list[float] = []
+    monkeypatch.setattr(ray_job, "time", SimpleNamespace(sleep=pauses.append))
+    assert submit_night(address, "b", "2026-11-21", ("calsweep",))[1] == 0
+    assert pauses == [5.0, 5.0]
+
+
 def test_a_ray_job_that_stopped_is_followed_by_another(job_server: tuple[str, JobServer]) -> None:
     address, server = job_server
     server.add("nightly-b-2026-11-21", None)
@@ -869,7 +965,7 @@ def test_a_ray_job_that_vanishes_or_is_refused_is_named(job_server: tuple[str, J
     assert submit_night(address, "b", "2026-11-20", ("calsweep",), 0.01)[1] == 3
     server.add("nightly-b-2026-11-21", 0)
     server.states = ["RUNNING"]
-    with pytest.raises(InputError, match="job nightly-b-2026-11-21 has vanished"):
+    with pytest.raises(InputError, match=f"^job nightly-b-2026-11-21 has vanished from {address}$"):
         submit_night(address, "b", "2026-11-21", ("calsweep",), 0.01)
 
 
