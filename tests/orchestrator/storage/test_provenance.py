@@ -89,12 +89,12 @@ def test_every_library_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_code_libraries_and_machine_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=3 * 2**29))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=25 * 2**26))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", "GPU {}".format)
     monkeypatch.setattr(os, "cpu_count", lambda: 7)
     monkeypatch.setattr(provenance, "git_commit", lambda: "c0de")
     found = provenance.provenance()
     assert (found["git_commit"], found["hardware"].pop("machine")) == ("c0de", platform.machine())
-    assert found["hardware"] == {"cpus": 7, "memory_gb": 1.5, "gpus": ["GPU 0", "GPU 1"]}
+    assert found["hardware"] == {"cpus": 7, "memory_gb": 1.6, "gpus": ["GPU 0", "GPU 1"]}
     assert found["versions"] == {"python": platform.python_version(), **library_versions()}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -227,6 +228,16 @@ def test_results_hold_the_rows_of_the_table(writer, store):
     assert bad.reason == "no trial finished: loss is NaN"
     assert (running.status, running.trials_finished) == ("running", 1)
     assert [len(result.run_ids) for result in theirs] == [3, 0, 0]
+
+
+def test_rows_stand_in_the_order_of_opening_though_all_were_opened_at_once(writer, store):
+    writer.clock = itertools.repeat(1_800_000_000_000)
+    writer.start()
+    recipes = [f"r{number}" for number in range(11)]
+    for recipe in recipes:
+        writer.open(recipe)
+    for results in both(writer, store):
+        assert [result.recipe for result in results] == recipes
 
 
 def test_results_agree_at_every_moment_of_a_sweep_and_after_its_resumption(writer, store):

@@ -823,7 +823,8 @@ def test_an_address_that_cannot_be_used_is_refused_at_once(writer, deliver):
         deliver(writer.path, "mlruns")
 
 
-def test_a_sweep_is_looked_at_every_so_many_seconds(writer, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("given", "seconds"), [({"poll_seconds": 0.25}, 0.25), ({}, 1.0)])
+def test_a_sweep_is_looked_at_every_so_many_seconds(writer, tmp_path, monkeypatch, given, seconds):
     slept, steps = [], [writer.start, lambda: writer.open("ce"), writer.end]
 
     def sleep(seconds):
@@ -833,8 +834,8 @@ def test_a_sweep_is_looked_at_every_so_many_seconds(writer, tmp_path, monkeypatc
     clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic, time_ns=time.time_ns)
     monkeypatch.setattr(_shipper, "time", clock)
     uri, parent = f"folder:{tmp_path}/tracked", os.getpid()
-    told = sync(writer.path, uri, parent_pid=parent, poll_seconds=0.25)
-    assert (slept, told) == ([0.25] * 3, Shipment(events=3, runs=1))
+    told = sync(writer.path, uri, parent_pid=parent, **given)
+    assert (slept, told) == ([seconds] * 3, Shipment(events=3, runs=1))
 
 
 def test_a_parent_that_died_before_is_noticed(writer, tmp_path):
@@ -956,6 +957,7 @@ def test_one_that_fails_is_started_again_some_times(
     where = "orchestrator.tracking._process"
     monkeypatch.setattr(f"{where}.subprocess", SimpleNamespace(Popen=Process, **kinds))
     shipper = start_shipper(writer.path, f"folder:{tmp_path}/tracked")
+    assert "--poll-seconds=1.0" in started[0]
     monkeypatch.setattr(f"{where}.time", SimpleNamespace(monotonic=lambda: clock[0]))
     assert not shipper.revive()
     assert shipper.wait_drained(2.5) == drained

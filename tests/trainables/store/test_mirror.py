@@ -423,27 +423,39 @@ def test_what_another_kind_of_storage_needs_is_said_by_fsspec(
         Mirror("gs://bucket/path")
 
 
+STORED = (
+    "holds a login, a query or a fragment, which would be stored; give the login as the driver "
+    "reads it, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+)
+BARE = "has a bare @ / ? or # in its login (write %40 %2F %3F %23); "
+NOWHERE = "is no address, or its port is not 1 to 65535; "
+WITHOUT = "allowed: s3://BUCKET/PATH, without a login"
+
+
 @pytest.mark.parametrize(
-    "url",
+    ("url", "told"),
     [
-        "s3://KEY:planted-secret@bucket/path",
-        "s3://bucket/path?secret=planted-secret",
-        "sftp://planted-secret@host/path",
-        "ftp://me:planted-secret/@host/path",
-        "s3://bucket/path#planted-secret",
-        "simplecache::s3://KEY:planted-secret@bucket/path",
+        ("s3://KEY:planted-secret@bucket/path", f"'s3://bucket/path' {STORED}"),
+        ("s3://bucket/path?secret=planted-secret", f"'s3://bucket/path' {STORED}"),
+        ("sftp://planted-secret@host/path", f"'sftp://host/path' {STORED}"),
+        ("ftp://me:planted-secret/@host/path", f"'ftp://***' {BARE}{WITHOUT}"),
+        ("s3://bucket/path#planted-secret", f"'s3://bucket/path' {STORED}"),
+        (
+            "simplecache::s3://KEY:planted-secret@bucket/path",
+            f"'simplecache::s3://bucket/path' {STORED}",
+        ),
+        ("http://host:99999/x", f"'http://host:99999/x' {NOWHERE}{WITHOUT}"),
+        ("ftp://[::1/x", f"'ftp://***' {NOWHERE}{WITHOUT}"),
+        ("ftp://h:abc/x", f"'ftp://***' {NOWHERE}{WITHOUT}"),
     ],
 )
-def test_a_url_with_a_login_is_refused_and_not_shown(url: str) -> None:
-    with pytest.raises(InputError, match=r"in its login|holds a login") as caught:
+def test_a_url_with_a_login_or_of_no_server_is_refused_and_told(url: str, told: str) -> None:
+    with pytest.raises(InputError) as caught:
         Mirror(url)
-    assert "planted-secret" not in str(caught.value)
-    assert len(str(caught.value)) < 300
+    assert str(caught.value) == f"mirror {told}"
 
 
-@pytest.mark.parametrize(
-    "url", ["http://host:99999/x", "ftp://[::1/x", "s3://", "ftp://h:abc/x", "dir://"]
-)
-def test_a_url_of_no_server_is_refused(url: str) -> None:
-    with pytest.raises(InputError, match="mirror "):
+@pytest.mark.parametrize("url", ["s3://", "dir://"])
+def test_a_url_of_nothing_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match=f"^mirror '{url}' cannot be used: "):
         Mirror(url)
