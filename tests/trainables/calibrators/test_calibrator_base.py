@@ -46,6 +46,13 @@ KEEPERS = [(name, objective) for name in TEMPERATURES for objective in PUBLISHED
 OWN = {"meta-acc": {"accuracy": 0.5}}
 # How far apart their solvers stop where sums are rounded differently.
 SOLVED = {"dirichlet": 1e-3, "ms": 1e-3, "pts": 1e-2, "sms": 1e-4, "svs": 1e-4}
+# Iterations of fits that are no search, and whether they minimise nothing.
+IN_ONE_STEP = {
+    **dict.fromkeys(("beta", "cir", "histogram-binning", "isotonic", "platt"), (1, True)),
+    **dict.fromkeys(("quadratic", "venn-abers"), (1, True)),
+    "kernel": (7, False),
+    "spline": (1, False),
+}
 RECIPES = [
     *KEEPERS,
     *((name, objective) for name in STRUCTURED for objective in PUBLISHED),
@@ -502,6 +509,59 @@ def test_loading_damaged_files_is_a_clear_error(rows, tmp_path, damage, checked)
     assert not checked or text.endswith("); fit it again")
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"name": None}, ""),
+        ({"name": {}}, ""),
+        ({"objective": "xx"}, "unknown fitting objective 'xx'; there are: ce, cls, fl, ls, mse"),
+        ({"objective_parameters": {"gamma": 1.0}}, "ls has no parameter 'gamma'"),
+        ({"parameters": {"selection": "x"}}, "selection='x' is not one of objective, ece"),
+        ({"parameters": None}, ""),
+        ({"report": None}, ""),
+        ({"report": {"converged": True}}, ""),
+    ],
+)
+def test_a_description_that_does_not_describe_is_a_clear_error(rows, tmp_path, change, reason):
+    save_calibrator(build("ts", "ls").fit(*rows), tmp_path)
+    of_the_version_before(tmp_path)
+    description = tmp_path / "calibrator.json"
+    fields = json.loads(description.read_text())
+    description.write_text(json.dumps({**fields, **change}))
+    with pytest.raises(InputError) as error:
+        load_calibrator(tmp_path)
+    text = str(error.value)
+    assert text.startswith(f"{tmp_path}: not a saved calibrator (")
+    assert reason in text
+
+
+@pytest.mark.parametrize("key", ["name", "objective", "parameters", "learned", "report"])
+def test_a_description_without_a_part_is_a_clear_error(rows, tmp_path, key):
+    save_calibrator(build("ts", "cls").fit(*rows), tmp_path)
+    of_the_version_before(tmp_path)
+    description = tmp_path / "calibrator.json"
+    fields = json.loads(description.read_text())
+    del fields[key]
+    description.write_text(json.dumps(fields))
+    with pytest.raises(InputError) as error:
+        load_calibrator(tmp_path)
+    assert str(error.value) == f"{tmp_path}: not a saved calibrator ({key!r})"
+
+
+def test_tensors_that_are_missing_or_of_another_shape_are_a_clear_error(rows, tmp_path):
+    from safetensors.torch import save_file
+
+    save_calibrator(build("ts").fit(*rows), tmp_path)
+    of_the_version_before(tmp_path)
+    tensors = tmp_path / "calibrator.safetensors"
+    save_file({"temperature": torch.ones(1), "num_classes": torch.ones(2)}, tensors)
+    for _ in range(2):
+        with pytest.raises(InputError) as error:
+            load_calibrator(tmp_path)
+        assert str(error.value).startswith(f"{tmp_path}: not a saved calibrator (")
+        tensors.unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_unfitted_use_is_a_clear_error(name):
     calibrator = build(name)
@@ -648,7 +708,23 @@ def test_a_solver_that_runs_out_of_iterations_says_so(rows, monkeypatch, recipe,
 def test_fits_on_good_rows_give_no_warning(rows, name, objective):
     with warnings.catch_warnings():
         warnings.simplefilter("error", FitWarning)
-        assert build(name, objective).fit(*rows).report.doubt == ""
+        report = build(name, objective).fit(*rows).report
+    assert (report.converged, report.note, report.doubt) == (True, "", "")
+    if name in IN_ONE_STEP:
+        iterations, without_objective = IN_ONE_STEP[name]
+        assert report.iterations == iterations
+        assert np.isnan(report.objective) == without_objective
+
+
+def test_a_fit_that_moved_some_rows_a_little_did_move():
+    # Three in four would be right at a temperature of 1; one row more is, and the first says none.
+    logits = torch.tensor([[0.0, 0.0]] + 1000 * [[np.log(3.0), 0.0]])
+    labels = (torch.arange(1001) > 751).long()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FitWarning)
+        fitted = build("ts").fit(logits, labels)
+    assert fitted.report.doubt == ""
+    assert float(fitted.temperature) == pytest.approx(np.log(3) / np.log(751 / 249))
 
 
 @pytest.mark.parametrize(
@@ -796,3 +872,4 @@ def test_a_stand_in_for_a_gpu_gives_what_a_cpu_gives(rows, name):
             found = there(logits)
             assert found.device == CARD
             assert torch.equal(found.cpu(), expected)
+            assert {kept.device.type for kept in there.state_dict().values()} == {"cpu"}

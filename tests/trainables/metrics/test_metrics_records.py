@@ -103,7 +103,7 @@ fpr95        FPR95        suite  lower   True  2 1   False 0    0.01
 def test_the_records_are_those_that_tables_and_nights_go_by() -> None:
     found = []
     for name, m in METRICS.items():
-        assert m.name == name
+        assert (m.name, m.floored) == (name, name in FLOORED)
         assert m.bounds[0] == (-1.0 if name == "debiased_ece" else 0.0)
         shown = (m.better, m.percent, m.digits, f"{m.bounds[1]:g}", m.binned)
         matters = (f"{m.relative:g}", f"{m.absolute:g}")
