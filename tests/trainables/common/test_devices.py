@@ -64,7 +64,8 @@ def test_free_memory_is_what_the_card_and_the_own_share_leave() -> None:
     with pretended_card(free=60 * GIBIBYTE, total=80 * GIBIBYTE, reserved=GIBIBYTE):
         assert free_memory(device) == 60 * GIBIBYTE
         trial_device(0.5)
-        assert free_memory(device) == 40 * GIBIBYTE - CONTEXT_BYTES - GIBIBYTE
+        context = 3 * GIBIBYTE // 4
+        assert free_memory(device) == 40 * GIBIBYTE - context - GIBIBYTE
 
 
 def test_data_takes_half_of_what_is_free() -> None:

@@ -229,8 +229,12 @@ def test_a_damaged_record_of_a_source_is_passed_over(tmp_path: Path):
     for document in strange:
         path.write_text(json.dumps(document))
         assert find_prepared(*where) is None
+    before = tmp_path / "before"
+    before.hardlink_to(path)
     assert prepare(*where) == made
     assert json.loads(path.read_text()) == whole
+    # Replaced and not written over: a process that reads it meanwhile sees all of one or the other.
+    assert json.loads(before.read_text()) == strange[-1]
 
 
 def test_open_names_what_is_wrong(tmp_path: Path):
