@@ -540,7 +540,7 @@ def a_damaged_checkpoint() -> Any:
     (path,) = (storage / "checkpoints").rglob("*.pt")
     path.write_bytes(path.read_bytes()[:100])
     found = reports(edge(storage))
-    told = {"notices": found[0]["notices"], "gone": not path.exists()}
+    told = {"notices": found[0]["notices"], "path": str(path), "gone": not path.exists()}
     return {"last": brief(found[-1]), "reports": len(found), **told}
 
 
@@ -556,7 +556,8 @@ def a_checkpoint_with_a_flipped_bit() -> Any:
     path.write_bytes(content)
     torch.load(path, weights_only=True)  # torch takes it as it is
     found = reports(edge(storage, every=1))
-    return {"last": brief(found[-1]), "reports": len(found), "notices": found[0]["notices"]}
+    told = {"notices": found[0]["notices"], "path": str(path)}
+    return {"last": brief(found[-1]), "reports": len(found), **told}
 
 
 @scenario
@@ -571,7 +572,8 @@ def a_checkpoint_of_something_else() -> Any:
     network["classifier.weight"] = network["classifier.weight"][:, :-1]
     torch.save(state, path)
     found = reports(edge(storage, every=1))
-    return {"last": brief(found[-1]), "reports": len(found), "notices": found[0]["notices"]}
+    told = {"notices": found[0]["notices"], "path": str(path)}
+    return {"last": brief(found[-1]), "reports": len(found), **told}
 
 
 @scenario
@@ -587,7 +589,8 @@ def a_gpu_that_torch_does_not_see() -> Any:
 def storage_that_is_full() -> Any:
     storage = fresh_store()
     (storage / "checkpoints").write_text("a file where a folder should be")
-    return brief(reports(edge(storage, every=1))[-1])
+    path = ArtifactStore(storage).checkpoint("train", wanted().key())
+    return {**brief(reports(edge(storage, every=1))[-1]), "path": str(path)}
 
 
 @scenario

@@ -138,12 +138,15 @@ def test_the_sets_of_a_folder_are_its_files_by_name(tmp_path: Path) -> None:
     for address in found.values():
         assert values_of(read_logits(address, "logits")) == SCORES.tolist()
     write(tmp_path / "c.npz", logits=SCORES, labels=[2, 1])
-    with pytest.raises(InputError, match=r"c\.npz and .*c\.p have the same name"):
-        logit_sets(tmp_path)
-    with pytest.raises(InputError, match="below: no logits in it"):
-        logit_sets(tmp_path / "below")
-    with pytest.raises(InputError, match="none: no such file or folder"):
-        logit_sets(tmp_path / "none")
+    endings = ".npz, .p, .pkl, .pickle, .h5, .hdf5"
+    for place, text in (
+        (tmp_path, f"{tmp_path / 'c.npz'} and {tmp_path / 'c.p'} have the same name"),
+        (tmp_path / "below", f"no logits in it; allowed endings are {endings}"),
+        (tmp_path / "none", "no such file or folder"),
+    ):
+        with pytest.raises(InputError) as caught:
+            logit_sets(place)
+        assert str(caught.value) == f"{place}: {text}"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +192,9 @@ def test_without_the_library_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     (tmp_path / "a.h5").touch()
-    with pytest.raises(InputError, match=r"a\.h5: needs h5py: pip install 'calsweep\[hdf5\]'$"):
+    with pytest.raises(
+        InputError, match=r"^/.*/a\.h5: needs h5py: pip install 'calsweep\[hdf5\]'$"
+    ):
         read_logits(tmp_path / "a.h5")
 
 
@@ -219,24 +224,33 @@ def test_a_set_of_an_hdf5_file(tmp_path: Path) -> None:
         expected = np.log(SCORES[:1][:, [number, 1 - number, 2]])
         np.testing.assert_allclose(file.rows.logits, expected)
     assert read_logits(f"{path}:cifar/vit", "probs").rows.labels.tolist() == [2]
+    needed = "needed are probas_cal, labels_cal, probas_test, labels_test"
     for address, kind, text in (
         (str(path), None, "holds 3 sets; write PATH:cifar/half for the first"),
-        (f"{path}:cifar/vit", "logits", "holds probabilities"),
-        (f"{path}:cifar/half", None, "/cifar/half has no array 'labels_cal'"),
-        (f"{path}:cifar", None, "/cifar has no array 'probas_cal'"),
-        (f"{path}:none/vit", None, "no set 'none/vit'; there are: cifar/half"),
-        (f"{path}:readme", None, "no set 'readme'"),
+        (
+            f"{path}:cifar/vit",
+            "logits",
+            "holds probabilities (probas_cal), but kind='logits' was given",
+        ),
+        (f"{path}:cifar/half", None, f"/cifar/half has no array 'labels_cal'; {needed}"),
+        (f"{path}:cifar", None, f"/cifar has no array 'probas_cal'; {needed}"),
+        (f"{path}:none/vit", None, f"no set 'none/vit'; there are: {', '.join(logit_sets(path))}"),
+        (f"{path}:readme", None, f"no set 'readme'; there are: {', '.join(logit_sets(path))}"),
     ):
-        with pytest.raises(InputError, match=text) as caught:
+        with pytest.raises(InputError) as caught:
             read_logits(address, kind)
-        assert "cannot be read" not in str(caught.value)
+        assert str(caught.value) == f"{path}: {text}"
     with h5py.File(path, "a") as file:
         del file["cifar"]
         file["svhn/other"] = h5py.SoftLink("/svhn/vit")
     assert read_logits(path).name == "svhn/vit"
     path.write_bytes(path.read_bytes()[:600])
-    with pytest.raises(InputError, match=r"arena\.h5: cannot be read as HDF5"):
+    with pytest.raises(InputError, match=rf"^{path}: cannot be read as HDF5 \("):
         read_logits(path)
+    with h5py.File(path, "w") as file:
+        file["cifar/readme"] = "?"
+    with pytest.raises(InputError, match=rf"^{path}: no group dataset/model in it$"):
+        logit_sets(path)
 
 
 @pytest.mark.parametrize("kind", [OSError, KeyError, RuntimeError, ValueError])
@@ -344,14 +358,13 @@ def test_what_is_wrong_in_either_part_is_told_of_every_format(
     for rows, (given, labels) in zip((file.fit, file.rows), good.values(), strict=True):
         np.testing.assert_allclose(rows.logits, np.log(given))
         assert rows.labels.tolist() == labels.tolist()
-    for number, (fault, (spoil, text)) in enumerate(FAULTS.items()):
+    for number, (spoil, text) in enumerate(FAULTS.values()):
         for part in good:
             path = tmp_path / f"{part}{number}{ending}"
             address = write_parts(path, {**good, part: spoil(*good[part])})
             told = text.format(*((4, 3) if part == "fit" else (3, 4)))
-            with pytest.raises(InputError, match=told) as caught:
+            with pytest.raises(InputError, match=rf"^{path}: (logits: )?{told}") as caught:
                 read_logits(address, "probs")
-            assert str(path) in str(caught.value), (fault, part)
             assert "\n" not in str(caught.value)
 
 
@@ -382,7 +395,7 @@ def test_a_file_of_two_parts_is_fitted_on_one_and_tested_on_the_other(
 def test_a_logit_that_single_precision_cannot_hold_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", logits=[[0.0, 1e39], [3e38, 0.0]], labels=[0, 1])
     assert len(read_logits(path).rows) == 2
-    with pytest.raises(InputError, match=r"a\.npz: a logit does not fit into float32"):
+    with pytest.raises(InputError, match=rf"^{path}: a logit does not fit into float32$"):
         read_source(f"logits:{path}", "unused")
     assert not find_reader(f"logits:{path}", "unused").check().present
 
@@ -393,6 +406,9 @@ def test_logits_are_rows_of_a_data_set(tmp_path: Path) -> None:
     name, settings = f"logits:{path}", {"kind": "logits"}
     source = read_source(name, "unused", settings=settings)
     assert (source.info.classes, source.info.inputs) == (("0", "1", "2"), GivenLogits(3))
+    rule = "the file's own test rows, else a stratified draw"
+    told = (source.info.name, source.info.source, source.info.split_rule)
+    assert told == (name, str(path), rule)
     np.testing.assert_array_equal(source.train.read(0, 12), rows.astype(np.float32))
     assert source.test is None
     reader = find_reader(name, "unused", settings)

@@ -238,16 +238,24 @@ def test_a_damaged_record_of_a_source_is_passed_over(tmp_path: Path):
 
 
 def test_open_names_what_is_wrong(tmp_path: Path):
-    with pytest.raises(InputError, match=r"split\.json cannot be read"):
+    with pytest.raises(InputError, match=rf"^{tmp_path}/split\.json cannot be read: "):
         PreparedData.open(tmp_path)
     found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
-    (found.directory / "search" / "train_labels.npy").unlink()
-    with pytest.raises(InputError, match=r"train_labels\.npy is absent, expected are \d+ bytes"):
+    path = found.directory / "search" / "train_labels.npy"
+    size = path.stat().st_size
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"\x07")
+    with pytest.raises(InputError, match=rf"^{path} is damaged: its checksum has changed$"):
+        found.verify()
+    path.unlink()
+    with pytest.raises(InputError, match=rf"^{path} is absent$"):
+        found.verify()
+    with pytest.raises(InputError, match=rf"^{path} is absent, expected are {size} bytes$"):
         PreparedData.open(found.directory)
-    (found.directory / "search" / "train_labels.npy").touch()
-    with pytest.raises(InputError, match=r"train_labels\.npy has 0 bytes, expected are \d+ bytes"):
+    path.touch()
+    with pytest.raises(InputError, match=rf"^{path} has 0 bytes, expected are {size} bytes$"):
         PreparedData.open(found.directory)
-    with pytest.raises(InputError, match=r"train_labels\.npy cannot be read: No data left"):
+    with pytest.raises(InputError, match=rf"^{path} cannot be read: No data left"):
         found.search()
 
 
@@ -278,11 +286,12 @@ def test_rows_of_another_form_or_number_are_noticed_where_sizes_do_not_tell(tmp_
     labels = found.directory / "search" / "train_labels.npy"
     whole, numbers = np.load(images), np.load(labels)
     np.save(images, whole.reshape(-1, 8, 4, 2))
-    with pytest.raises(InputError, match=r"search cannot be read: images have 2 channels"):
+    folder = found.directory / "search"
+    with pytest.raises(InputError, match=rf"^{folder} cannot be read: images have 2 channels"):
         PreparedData.open(found.directory).search()
     np.save(images, whole)
     np.save(labels, numbers.view(np.int32).reshape(-1, 2)[:, 0].repeat(2))
-    with pytest.raises(InputError, match=r"search cannot be read: labels is int32"):
+    with pytest.raises(InputError, match=rf"^{folder} cannot be read: labels is int32"):
         PreparedData.open(found.directory).search()
 
 
@@ -290,7 +299,7 @@ def test_a_manifest_of_another_version_is_refused(tmp_path: Path):
     found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
     path = found.directory / "split.json"
     path.write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
-    with pytest.raises(InputError, match=r"split\.json is not a manifest of version 1"):
+    with pytest.raises(InputError, match=rf"^{path} is not a manifest of version 1$"):
         PreparedData.open(found.directory)
 
 
@@ -317,7 +326,7 @@ def test_a_manifest_of_impossible_values_is_refused_by_its_name(tmp_path: Path):
     ]
     for text in (*texts, "[" * 100_000):
         path.write_text(text)
-        with pytest.raises(InputError, match=r"split\.json (is damaged|cannot be read): "):
+        with pytest.raises(InputError, match=rf"^{path} (is damaged|cannot be read): "):
             PreparedData.open(found.directory)
         assert prepare("digits", tmp_path, SplitSpec(), tmp_path / "p") == found
 

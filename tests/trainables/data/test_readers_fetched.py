@@ -287,7 +287,7 @@ def test_an_image_that_cannot_be_read_is_named(
 def test_tiny_imagenet_wrong_size(tiny: Path) -> None:
     path = tiny / READERS["tiny-imagenet"]
     draw_image(path, 63, 64, 0)
-    with pytest.raises(InputError, match=r"_3\.JPEG is 63 x 64 pixels, expected are 64 x 64"):
+    with pytest.raises(InputError, match=rf"^{path} is 63 x 64 pixels, expected are 64 x 64$"):
         prepared_from("tiny-imagenet", tiny)
 
 
@@ -303,16 +303,31 @@ def test_what_holds_test_images_is_sealed(name: str, sealed: list[str], tmp_path
     assert find_reader(name, tmp_path).test_paths() == [tmp_path / place for place in sealed]
 
 
+REMEDIES = {
+    "tiny-imagenet": (
+        "get tiny-imagenet-200.zip from http://cs231n.stanford.edu/tiny-imagenet-200.zip "
+        "and put it into ROOT"
+    ),
+    "imagenet": (
+        "get ILSVRC2012 from https://image-net.org/challenges/LSVRC/2012 and unpack it as "
+        "ROOT/imagenet/{train,val}/<wnid>/*.JPEG, 1000 folders each"
+    ),
+    "cub200": (
+        "get CUB_200_2011.tgz from https://data.caltech.edu/records/65de6-vp158 "
+        "and put it into ROOT"
+    ),
+}
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_absent_says_what_to_put_where(name: str, tmp_path: Path) -> None:
     status = find_reader(name, tmp_path).check()
     assert not status.present
-    assert str(tmp_path) in status.remedy
+    assert status.remedy == REMEDIES[name].replace("ROOT", str(tmp_path))
     for download in (False, True):
-        with pytest.raises(InputError, match="does not exist; get ") as caught:
+        with pytest.raises(InputError) as caught:
             read_source(name, tmp_path, download=download)
-        assert status.remedy in str(caught.value)
-        assert "\n" not in str(caught.value)
+        assert str(caught.value) == f"dataset {name!r} does not exist; {status.remedy}"
 
 
 def _edit(name: str, old: str, new: str) -> Callable[[Path], None]:
@@ -337,123 +352,151 @@ LAYOUT_FAULTS = {
     "tiny, class folder missing": (
         "tiny-imagenet",
         _remove("tiny-imagenet-200/train/n01443537"),
-        "line 3: 'val_2.JPEG n01443537' is not an image and one of the 2 classes",
+        (
+            "tiny-imagenet-200/val/val_annotations.txt, line 3: 'val_2.JPEG n01443537' is "
+            "not an image and one of the 2 classes of train"
+        ),
     ),
     "tiny, class without images": (
         "tiny-imagenet",
         _remove("tiny-imagenet-200/train/n01443537/images"),
-        "train/n01443537/images holds no image",
+        "tiny-imagenet-200/train/n01443537/images holds no image",
     ),
     "tiny, no annotations": (
         "tiny-imagenet",
         lambda root: (root / ANNOTATIONS).unlink(),
-        "val_annotations.txt cannot be read",
+        (
+            "tiny-imagenet-200/val/val_annotations.txt cannot be read: [Errno 2] No such "
+            "file or directory"
+        ),
     ),
     "tiny, annotations that are no UTF-8": (
         "tiny-imagenet",
         lambda root: (root / ANNOTATIONS).write_bytes(b"val_0.JPEG \xff\n"),
-        "val_annotations.txt cannot be read",
+        (
+            "tiny-imagenet-200/val/val_annotations.txt cannot be read: 'utf-8' codec can't "
+            "decode byte 0xff in position 11: invalid start byte"
+        ),
     ),
     "tiny, one class": (
         "tiny-imagenet",
         lambda root: [_remove(f"tiny-imagenet-200/train/{wnid}")(root) for wnid in WNIDS[1:]],
-        f"train has class folders ['{WNIDS[0]}'], needs more",
+        "tiny-imagenet-200/train has class folders ['n01443537'], needs more",
     ),
     "cub, one class": (
         "cub200",
         lambda root: (root / "CUB_200_2011/classes.txt").write_text(f"1 {BIRDS[0]}\n"),
-        "classes.txt does not number its classes from 1",
+        "CUB_200_2011/classes.txt does not number its classes from 1",
     ),
     "tiny, annotation of one word": (
         "tiny-imagenet",
         lambda root: (root / ANNOTATIONS).write_text("val_0.JPEG\n"),
-        "line 1: 'val_0.JPEG' is not an image and one of the 3 classes",
+        (
+            "tiny-imagenet-200/val/val_annotations.txt, line 1: 'val_0.JPEG' is not an image "
+            "and one of the 3 classes of train"
+        ),
     ),
     "tiny, empty annotations": (
         "tiny-imagenet",
         lambda root: (root / ANNOTATIONS).write_text(""),
-        "lists no image",
+        "tiny-imagenet-200/val/val_annotations.txt lists no image",
     ),
-    "tiny, no training folder": ("tiny-imagenet", _remove("tiny-imagenet-200/train"), "no folder"),
+    "tiny, no training folder": (
+        "tiny-imagenet",
+        _remove("tiny-imagenet-200/train"),
+        "tiny-imagenet-200/train does not exist or is no folder",
+    ),
     "imagenet, class folder missing in val": (
         "imagenet",
         _remove("imagenet/val/n02124075"),
-        "val has no class folder 'n02124075'",
+        "imagenet/val has no class folder 'n02124075'",
     ),
     "imagenet, class folder missing in both": (
         "imagenet",
         lambda root: [_remove(f"imagenet/{part}/n02124075")(root) for part in ("train", "val")],
-        "train has 2 class folders, ImageNet has 3",
+        ("imagenet/train has 2 class folders, ImageNet has 3; give other images as folder:PATH"),
     ),
     "imagenet, class folder too many": (
         "imagenet",
         lambda root: [(root / f"imagenet/{part}/n9").mkdir() for part in ("train", "val")],
-        "train has 4 class folders, ImageNet has 3",
+        ("imagenet/train has 4 class folders, ImageNet has 3; give other images as folder:PATH"),
     ),
     "imagenet, empty class": (
         "imagenet",
         _empty("imagenet/train/n02124075"),
-        "train/n02124075 holds no image",
+        "imagenet/train/n02124075 holds no image",
     ),
     "cub, class folder missing": (
         "cub200",
         _remove("CUB_200_2011/images/002.Laysan_Albatross"),
-        "002.Laysan_Albatross does not exist or is no folder",
+        "CUB_200_2011/images/002.Laysan_Albatross does not exist or is no folder",
     ),
     "cub, no list": (
         "cub200",
         lambda root: (root / "CUB_200_2011/images.txt").unlink(),
-        "images.txt",
+        "CUB_200_2011/images.txt cannot be read: [Errno 2] No such file or directory",
     ),
     "cub, wrong class": (
         "cub200",
         _edit("CUB_200_2011/image_class_labels.txt", "3 1\n", "3 4\n"),
-        "image 3 has class '4', allowed is 1 to 3",
+        "CUB_200_2011/image_class_labels.txt: image 3 has class '4', allowed is 1 to 3",
     ),
     "cub, class 0": (
         "cub200",
         _edit("CUB_200_2011/image_class_labels.txt", "3 1\n", "3 0\n"),
-        "image 3 has class '0', allowed is 1 to 3",
+        "CUB_200_2011/image_class_labels.txt: image 3 has class '0', allowed is 1 to 3",
     ),
     "cub, no class": (
         "cub200",
         _edit("CUB_200_2011/image_class_labels.txt", "3 1\n", ""),
-        "image 3 has class '', allowed is 1 to 3",
+        "CUB_200_2011/image_class_labels.txt: image 3 has class '', allowed is 1 to 3",
     ),
     "cub, wrong part": (
         "cub200",
         _edit("CUB_200_2011/train_test_split.txt", "3 1\n", "3 2\n"),
-        "image 3 has '2', allowed is 0 or 1",
+        "CUB_200_2011/train_test_split.txt: image 3 has '2', allowed is 0 or 1",
     ),
     "cub, three words": (
         "cub200",
         _edit("CUB_200_2011/classes.txt", "001.Black", "001. Black"),
-        "classes.txt, line 1",
+        (
+            "CUB_200_2011/classes.txt, line 1: ['1', '001.', 'Black_footed_Albatross'], "
+            "expected two words"
+        ),
     ),
     "tiny, wrong class behind blank lines": (
         "tiny-imagenet",
         _edit(ANNOTATIONS, f"\nval_1.JPEG\t{WNIDS[1]}", "\n\n \t\nval_1.JPEG\tn0"),
-        "val_annotations.txt, line 4: 'val_1.JPEG n0' is not an image and one of the 3 classes",
+        (
+            "tiny-imagenet-200/val/val_annotations.txt, line 4: 'val_1.JPEG n0' is not an "
+            "image and one of the 3 classes of train"
+        ),
     ),
     "tiny, one word": (
         "tiny-imagenet",
         _edit(ANNOTATIONS, "val_0.JPEG\t", "val_0.JPEG"),
-        "val_annotations.txt, line 1: 'val_0.JPEGn02124075 0' is not an image",
+        (
+            "tiny-imagenet-200/val/val_annotations.txt, line 1: 'val_0.JPEGn02124075 0' is "
+            "not an image and one of the 3 classes of train"
+        ),
     ),
     "cub, one word behind blank lines": (
         "cub200",
         _edit("CUB_200_2011/images.txt", f"2 {BIRDS[0]}/1.jpg", f"\n\n{BIRDS[0]}/1.jpg"),
-        f"images.txt, line 4: ['{BIRDS[0]}/1.jpg'], expected two words",
+        (
+            "CUB_200_2011/images.txt, line 4: ['001.Black_footed_Albatross/1.jpg'], expected "
+            "two words"
+        ),
     ),
     "cub, classes from 0": (
         "cub200",
         lambda root: (root / "CUB_200_2011/classes.txt").write_text("0 a\n1 b\n2 c\n"),
-        "classes.txt does not number its classes from 1",
+        "CUB_200_2011/classes.txt does not number its classes from 1",
     ),
     "imagenet, class folder in val alone": (
         "imagenet",
         lambda root: shutil.copytree(root / f"imagenet/val/{WNIDS[0]}", root / "imagenet/val/n1"),
-        "train has no class folder 'n1'",
+        "imagenet/train has no class folder 'n1'",
     ),
     "cub, class without training images": (
         "cub200",
@@ -461,7 +504,7 @@ LAYOUT_FAULTS = {
             _edit("CUB_200_2011/train_test_split.txt", f"\n{number} 1\n", f"\n{number} 0\n")(root)
             for number in (11, 13, 15)
         ],
-        "class '003.Sooty_Albatross' has no training image",
+        "CUB_200_2011: class '003.Sooty_Albatross' has no training image",
     ),
     "cub, class without test images": (
         "cub200",
@@ -469,7 +512,7 @@ LAYOUT_FAULTS = {
             _edit("CUB_200_2011/train_test_split.txt", f"\n{number} 0\n", f"\n{number} 1\n")(root)
             for number in (2, 4)
         ],
-        "class '001.Black_footed_Albatross' has no test image",
+        "CUB_200_2011: class '001.Black_footed_Albatross' has no test image",
     ),
 }
 
@@ -483,7 +526,7 @@ def test_layout_fault(fault: str, request: pytest.FixtureRequest) -> None:
     assert not find_reader(name, root).check().present
     with pytest.raises(InputError) as caught:
         read_source(name, root, download=False)
-    assert text in str(caught.value)
+    assert str(caught.value).startswith(f"{root}/{text}")
     assert "\n" not in str(caught.value)
 
 
@@ -528,8 +571,9 @@ def packed(
 
 
 def test_an_intact_archive_is_unpacked(packed: tuple[str, Path, Path]) -> None:
-    name, root, _ = packed
-    assert find_reader(name, root).check().present
+    name, root, archive = packed
+    status = find_reader(name, root).check()
+    assert (status.present, status.detail) == (True, f"{archive} is intact")
     assert missing_download(name, root, SplitSpec()) == ""
     assert prepared_from(name, root).info.num_classes == 3
     train, test = find_reader(name, root).labels()
@@ -551,10 +595,9 @@ def test_an_archive_with_a_wrong_checksum_is_refused(packed: tuple[str, Path, Pa
     with pytest.raises(InputError) as told:
         missing_download(name, root)
     assert str(told.value) == f"dataset {name!r}: {status.detail}; {status.remedy}"
-    with pytest.raises(InputError, match=r"is damaged \(wrong checksum\); get ") as caught:
+    with pytest.raises(InputError) as caught:
         read_source(name, root)
-    assert str(archive) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert str(caught.value) == str(told.value)
 
 
 def test_an_archive_that_cannot_be_unpacked_is_named(
@@ -566,9 +609,10 @@ def test_an_archive_that_cannot_be_unpacked_is_named(
     for kind in (TinyImageNetReader, Cub200Reader):
         monkeypatch.setattr(kind, "md5", digest)
     for _ in ("first", "again"):
-        with pytest.raises(InputError, match="cannot be unpacked") as caught:
+        with pytest.raises(InputError) as caught:
             read_source(name, root)
-        assert str(archive) in str(caught.value)
+        told = f"dataset {name!r}: {archive} cannot be unpacked: "
+        assert str(caught.value).startswith(told)
     assert list(root.iterdir()) == [archive]
 
 

@@ -110,6 +110,8 @@ def test_a_rule_says_which_lists_are_what(
     data = prepared(write(tmp_path, train=20, **lists))
     assert list(data.counts.values()) == counts
     assert data.info.split_rule == (rule if "own" in rule else f"{rule} from train")
+    constants = "mean and standard deviation of ImageNet's training images"
+    assert data.info.source == f"{tmp_path}; {constants}"
 
 
 @pytest.mark.parametrize("lists", [{"val": 1, "test": 2}, {"val": 4, "test": 2}, {"val": 2}])
@@ -445,28 +447,89 @@ def damage(folder: Path, what: str) -> None:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("broken", r"train1\.png cannot be read as an image"),
-        ("size", r"train1\.png is 6 x 5 pixels, but .*train1\.jpg is 13 x 11"),
-        ("class", r"train1\.png holds class 3, allowed are 0 to 2, and 255 for void"),
-        ("colour", r"train1\.png has image mode RGB, allowed is a palette or grey PNG"),
-        ("missing", r"train1\.png does not exist, but .*train\.txt names it"),
-        ("empty", r"train\.txt is empty; needed is a name a line"),
-        ("twice", r"test\.txt names test1, and so does .*train\.txt: an image may be named once"),
-        ("twice in one", r"train\.txt names train0, and so does .*train\.txt"),
-        ("classes", r"classes\.json is no .*two or more different names"),
-        ("classes of no name", r"classes\.json is no .*: 'classes'"),
-        ("classes in a list", r"classes\.json is no .*: list indices"),
-        ("deep classes", r"classes\.json is no .*: maximum recursion"),
-        ("no UTF-8", r"train\.txt cannot be read: 'utf-8' codec"),
-        ("no list", r"train\.txt does not exist; lay it out as PATH/JPEGImages"),
+        ("broken", "SegmentationClass/train1.png cannot be read as an image: "),
+        (
+            "size",
+            (
+                "SegmentationClass/train1.png is 6 x 5 pixels, but PLACE/JPEGImages/train1.jpg "
+                "is 13 x 11"
+            ),
+        ),
+        (
+            "class",
+            ("SegmentationClass/train1.png holds class 3, allowed are 0 to 2, and 255 for void"),
+        ),
+        (
+            "colour",
+            (
+                "SegmentationClass/train1.png has image mode RGB, allowed is a palette or grey "
+                "PNG whose values are classes"
+            ),
+        ),
+        (
+            "missing",
+            (
+                "SegmentationClass/train1.png does not exist, but "
+                "PLACE/ImageSets/Segmentation/train.txt names it"
+            ),
+        ),
+        ("empty", "ImageSets/Segmentation/train.txt is empty; needed is a name a line"),
+        (
+            "twice",
+            (
+                "ImageSets/Segmentation/test.txt names test1, and so does "
+                "PLACE/ImageSets/Segmentation/train.txt: an image may be named once"
+            ),
+        ),
+        (
+            "twice in one",
+            (
+                "ImageSets/Segmentation/train.txt names train0, and so does "
+                "PLACE/ImageSets/Segmentation/train.txt: an image may be named once"
+            ),
+        ),
+        (
+            "classes",
+            (
+                "classes.json is no {\"classes\": [NAME, ...]}: classes=('a',) must be two or more "
+                "different names"
+            ),
+        ),
+        ("classes of no name", "classes.json is no {\"classes\": [NAME, ...]}: 'classes'"),
+        (
+            "classes in a list",
+            (
+                'classes.json is no {"classes": [NAME, ...]}: list indices must be integers or '
+                "slices, not str"
+            ),
+        ),
+        ("deep classes", 'classes.json is no {"classes": [NAME, ...]}: maximum recursion'),
+        (
+            "no UTF-8",
+            (
+                "ImageSets/Segmentation/train.txt cannot be read: 'utf-8' codec can't decode "
+                "byte 0xff in position 7: invalid start byte"
+            ),
+        ),
+        (
+            "no list",
+            (
+                "ImageSets/Segmentation/train.txt does not exist; lay it out as "
+                "PATH/JPEGImages/<name>.jpg, PATH/SegmentationClass/<name>.png (a class a pixel, "
+                "255 void) and PATH/ImageSets/Segmentation/train.txt, perhaps val.txt and "
+                "test.txt, a name a line"
+            ),
+        ),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, what: str, said: str) -> None:
     write(tmp_path, train=3, val=2, test=2)
     (tmp_path / "classes.json").write_text(json.dumps({"classes": ["a", "b", "c"]}))
     damage(tmp_path, what)
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError) as error:
         prepared(tmp_path)
+    told = f"{tmp_path}/{said}".replace("PLACE", str(tmp_path))
+    assert str(error.value).startswith(told)
     assert "\n" not in str(error.value)
 
 

@@ -114,6 +114,13 @@ def test_cifar(cifar):
     assert_same(source.test, test)
     assert source.info.num_classes == train.labels.max() + 1
     assert find_reader(name, root).check() == SourceStatus(True, f"intact at {root}")
+    info = source.info
+    assert (info.name, info.split_rule, info.source) == (
+        name,
+        "official test set; validation is a stratified draw from the training set",
+        "Krizhevsky (2009), https://www.cs.toronto.edu/~kriz/cifar.html; normalised as Mukhoti "
+        "et al. (2020)",
+    )
 
 
 def test_cifar_is_unpacked_without_a_download(cifar):
@@ -128,14 +135,23 @@ def test_cifar_absent(cifar, tmp_path: Path, download: bool):
     name, _, _, _ = cifar
     status = find_reader(name, tmp_path / "empty").check()
     assert not status.present
-    assert "is absent" in status.detail
+    archive = tmp_path / "empty" / KINDS[name].filename
+    first = archive.parent / KINDS[name].base_folder / KINDS[name].train_list[0][0]
+    assert status.detail == f"{first} is absent"
     told = f"dataset {name!r} is not downloaded yet: {status.detail}"
     assert missing_download(name, tmp_path / "empty") == told
-    assert status.remedy.startswith("allow the download, or put the files from https://www.cs.")
-    with pytest.raises(InputError, match="by hand") as caught:
+    address = "https://www.cs.toronto.edu/~kriz/cifar.html"
+    by_hand = f"put the files from {address} there by hand: {archive}"
+    assert status.remedy == f"allow the download, or {by_hand}"
+    with pytest.raises(InputError) as caught:
         read_source(name, tmp_path / "empty", download=download)
-    assert str(tmp_path / "empty" / KINDS[name].filename) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    told = str(caught.value)
+    if download:
+        assert told.startswith(f"dataset {name!r}: ")
+        assert told.endswith(f"; {by_hand}")
+        assert "\n" not in told
+    else:
+        assert told == f"dataset {name!r}: {status.detail}; {status.remedy}"
 
 
 @pytest.mark.parametrize("download", [False, True])

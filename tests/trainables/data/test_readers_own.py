@@ -72,31 +72,85 @@ def _set(key: str, make: Callable[[np.ndarray], np.ndarray]):
 
 
 NPZ_FAULTS = {
-    "missing key": (lambda a: a.pop("y_test"), "key 'y_test' is missing"),
-    "object images": (_set("x_train", lambda x: x.astype(object)), "key 'x_train' cannot be read"),
-    "object labels": (_set("y_train", lambda y: y.astype(object)), "key 'y_train' cannot be read"),
-    "float images": (_set("x_train", lambda x: x / 255), "x_train is float64 (40, 6, 6, 3)"),
-    "channels first": (_set("x_test", lambda x: np.moveaxis(x, 3, 1)), "x_test has shape (8, 3"),
-    "flat images": (_set("x_train", lambda x: x.reshape(40, -1)), "x_train has shape (40, 108)"),
-    "no images": (_set("x_test", lambda x: x[:0]), "x_test has shape (0, 6, 6, 3)"),
-    "other size": (_set("x_test", lambda x: x[:, :5]), "x_test has images of shape (5, 6, 3)"),
-    "float labels": (_set("y_train", lambda y: y / 1), "y_train is float64"),
-    "bool labels": (_set("y_test", lambda y: y > 1), "y_test is bool"),
-    "one-hot labels": (_set("y_train", lambda y: np.eye(4, dtype=int)[y]), "y_train has shape"),
-    "negative label": (_set("y_train", lambda y: y - 1), "y_train holds -1"),
+    "missing key": (
+        lambda a: a.pop("y_test"),
+        "key 'y_test' is missing, needed: x_train, y_train, x_test, y_test",
+    ),
+    "object images": (
+        _set("x_train", lambda x: x.astype(object)),
+        "key 'x_train' cannot be read: it holds Python objects, which are never loaded",
+    ),
+    "object labels": (
+        _set("y_train", lambda y: y.astype(object)),
+        "key 'y_train' cannot be read: it holds Python objects, which are never loaded",
+    ),
+    "float images": (
+        _set("x_train", lambda x: x / 255),
+        "x_train is float64 (40, 6, 6, 3), allowed is uint8 (0..255)",
+    ),
+    "channels first": (
+        _set("x_test", lambda x: np.moveaxis(x, 3, 1)),
+        (
+            "x_test has shape (8, 3, 6, 6), allowed is (N, H, W, C) with C from 1 to 4 and "
+            "no empty axis"
+        ),
+    ),
+    "flat images": (
+        _set("x_train", lambda x: x.reshape(40, -1)),
+        (
+            "x_train has shape (40, 108), allowed is (N, H, W, C) with C from 1 to 4 and no "
+            "empty axis"
+        ),
+    ),
+    "no images": (
+        _set("x_test", lambda x: x[:0]),
+        (
+            "x_test has shape (0, 6, 6, 3), allowed is (N, H, W, C) with C from 1 to 4 and "
+            "no empty axis"
+        ),
+    ),
+    "other size": (
+        _set("x_test", lambda x: x[:, :5]),
+        ("x_test has images of shape (5, 6, 3), x_train of (6, 6, 3); they must be the same"),
+    ),
+    "float labels": (
+        _set("y_train", lambda y: y / 1),
+        "y_train is float64 (40,), allowed are integers",
+    ),
+    "bool labels": (_set("y_test", lambda y: y > 1), "y_test is bool (8,), allowed are integers"),
+    "one-hot labels": (
+        _set("y_train", lambda y: np.eye(4, dtype=int)[y]),
+        "y_train has shape (40, 4), allowed is (N,)",
+    ),
+    "negative label": (
+        _set("y_train", lambda y: y - 1),
+        "y_train holds -1, allowed is 0 to 2147483647",
+    ),
     "huge label": (
         _set("y_train", lambda y: y.astype(np.uint64) + 2**63),
-        f"y_train holds {2**63}, allowed is 0 to",
+        "y_train holds 9223372036854775808, allowed is 0 to 2147483647",
     ),
-    "lengths": (_set("y_train", lambda y: y[:-1]), "x_train has 40 images but y_train 39"),
-    "labels from 1": (_set("y_train", lambda y: y + 1), "y_train holds 1 but no 0"),
+    "lengths": (_set("y_train", lambda y: y[:-1]), "x_train has 40 images but y_train 39 labels"),
+    "labels from 1": (
+        _set("y_train", lambda y: y + 1),
+        (
+            "y_train holds 1 but no 0; without the key 'classes', labels must be 0, 1, ... "
+            "with none left out"
+        ),
+    ),
     "unseen class": (_set("y_test", lambda y: y + 1), "y_test holds 4, allowed is 0 to 3"),
     "unseen named class": (
         lambda a: a.update(y_test=a["y_test"] + 1, classes=np.array(list("abcde"))),
         "test has class 'e' (4), which train lacks",
     ),
-    "too few names": (lambda a: a.update(classes=np.array(["a", "b"])), "y_train holds 2"),
-    "same names": (lambda a: a.update(classes=np.array(list("abca"))), "different names"),
+    "too few names": (
+        lambda a: a.update(classes=np.array(["a", "b"])),
+        "y_train holds 2, allowed is 0 to 1",
+    ),
+    "same names": (
+        lambda a: a.update(classes=np.array(list("abca"))),
+        "classes=('a', 'b', 'c', 'a') must be two or more different names",
+    ),
     "names in a column": (
         lambda a: a.update(classes=np.array([["a"], ["b"], ["c"], ["d"]])),
         "classes is <U1 (4, 1), allowed are strings (K,)",
@@ -107,15 +161,18 @@ NPZ_FAULTS = {
     ),
     "signed images": (
         _set("x_train", lambda x: (x // 2).astype(np.int8)),
-        "x_train is int8 (40, 6, 6, 3), allowed is uint8",
+        "x_train is int8 (40, 6, 6, 3), allowed is uint8 (0..255)",
     ),
     "five channels": (
         _set("x_train", lambda x: x[..., [0, 1, 2, 0, 1]]),
-        "x_train has shape (40, 6, 6, 5)",
+        (
+            "x_train has shape (40, 6, 6, 5), allowed is (N, H, W, C) with C from 1 to 4 and "
+            "no empty axis"
+        ),
     ),
     "other channels": (
         _set("x_test", lambda x: x[..., :1]),
-        "x_test has images of shape (6, 6, 1), x_train of (6, 6, 3)",
+        ("x_test has images of shape (6, 6, 1), x_train of (6, 6, 3); they must be the same"),
     ),
     "labels in two columns": (
         _set("y_test", lambda y: np.stack((y, y), axis=1)),
@@ -125,10 +182,13 @@ NPZ_FAULTS = {
         _set("y_test", lambda y: np.append(y, 0)),
         "x_test has 8 images but y_test 9 labels",
     ),
-    "names not text": (lambda a: a.update(classes=np.arange(4)), "classes is int64"),
+    "names not text": (
+        lambda a: a.update(classes=np.arange(4)),
+        "classes is int64 (4,), allowed are strings (K,)",
+    ),
     "one class": (
         lambda a: a.update(y_train=a["y_train"] * 0, y_test=a["y_test"] * 0),
-        "two or more",
+        "classes=('0',) must be two or more different names",
     ),
 }
 
@@ -140,8 +200,7 @@ def test_npz_fault(fault: str, archive, write_npz):
     name = write_npz(archive)
     with pytest.raises(InputError) as caught:
         read_source(name, "unused")
-    assert text in str(caught.value)
-    assert "own.npz" in str(caught.value)
+    assert str(caught.value) == f"{name.removeprefix('npz:')}: {text}"
     assert "\n" not in str(caught.value)
 
 
@@ -320,30 +379,55 @@ def test_an_image_of_another_size_is_told_by_width_and_height(folder: Path):
 FOLDER_FAULTS = {
     "whole numbers": (
         lambda f: _write_numbers(f / "train/dog/1.tif", np.int32),
-        "train/dog/1.tif has image mode I, allowed is 8 bits",
+        "train/dog/1.tif has image mode I, allowed is 8 bits a channel",
     ),
     "floating numbers": (
         lambda f: _write_numbers(f / "train/dog/1.tif", np.float32),
-        "train/dog/1.tif has image mode F, allowed is 8 bits",
+        "train/dog/1.tif has image mode F, allowed is 8 bits a channel",
     ),
     "two bytes, the higher first": (
         lambda f: Image.new("I;16B", (7, 5)).save(f / "train/dog/6.tif"),
-        "train/dog/6.tif has image mode I;16B, allowed is 8 bits",
+        "train/dog/6.tif has image mode I;16B, allowed is 8 bits a channel",
     ),
-    "wrong mode": (lambda f: _write_deep(f / "train/dog/1.png"), "train/dog/1.png has image mode"),
-    "truncated": (lambda f: _shorten(f / "test/cat/1.png"), "test/cat/1.png cannot be read"),
-    "no image": (lambda f: (f / "test/cat/1.png").write_text("?"), "test/cat/1.png cannot be read"),
-    "missing in test": (lambda f: _remove(f / "test/dog"), "test has no class folder 'dog'"),
+    "wrong mode": (
+        lambda f: _write_deep(f / "train/dog/1.png"),
+        "train/dog/1.png has image mode I;16, allowed is 8 bits a channel",
+    ),
+    "truncated": (
+        lambda f: _shorten(f / "test/cat/1.png"),
+        "test/cat/1.png cannot be read as an image: ",
+    ),
+    "no image": (
+        lambda f: (f / "test/cat/1.png").write_text("?"),
+        "test/cat/1.png cannot be read as an image: ",
+    ),
+    "missing in test": (
+        lambda f: _remove(f / "test/dog"),
+        "test has no class folder 'dog', train has one",
+    ),
     "missing in train": (
         lambda f: (f / "test/eel").mkdir(),
         "train has no class folder 'eel', test has one",
     ),
-    "empty class": (lambda f: (_remove(f / "test/dog"), (f / "test/dog").mkdir()), "no image"),
+    "empty class": (
+        lambda f: (_remove(f / "test/dog"), (f / "test/dog").mkdir()),
+        (
+            "test/dog holds no image; allowed are .bmp, .gif, .jpeg, .jpg, .png, .ppm, .tif, "
+            ".tiff, .webp"
+        ),
+    ),
     "one class": (
         lambda f: (_remove(f / "test/dog"), _remove(f / "train/dog")),
-        "two or more are needed",
+        "train has class folders ['cat'], two or more are needed",
     ),
-    "no test": (lambda f: (f / "test").rename(f / "other"), "holds no image; "),
+    "no test": (
+        lambda f: (f / "test").rename(f / "other"),
+        (
+            "other holds no image; allowed are .bmp, .gif, .jpeg, .jpg, .png, .ppm, .tif, "
+            ".tiff, .webp; lay it out as PATH/<class>/<image>, of which `split.test` is held "
+            "out, or as PATH/train/<class>/<image> and PATH/test/<class>/<image>"
+        ),
+    ),
 }
 
 
@@ -496,7 +580,7 @@ def test_folder_fault(fault: str, folder: Path):
     spoil(folder)
     with pytest.raises(InputError) as caught:
         read_source(f"folder:{folder}", "unused")
-    assert text in str(caught.value)
+    assert str(caught.value).startswith(f"{folder}/{text}")
     assert "\n" not in str(caught.value)
 
 

@@ -87,7 +87,8 @@ seal_test_data(data.directory)
 print("clean")
 """
     lines = run_python("-c", script).splitlines()
-    assert lines[0].startswith("2 arrays of test data")
+    told = "2 arrays of test data, read before the seal, are still held by this process"
+    assert lines[0] == told
     assert lines[1:] == ["sealed all the same", "clean"]
 
 
@@ -156,7 +157,7 @@ for attempt in (lambda: np.load({str(raw / "labels.npy")!r}), lambda: read_sourc
         print("sealed")
 """
     lines = run_python("-c", script).splitlines()
-    assert "none does not exist" in lines[0]
+    assert lines[0] == f"{tmp_path}/none does not exist: no test data there to seal"
     assert lines[1:] == ["sealed", "sealed"]
 
 
