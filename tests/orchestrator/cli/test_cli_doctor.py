@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from types import SimpleNamespace
 
@@ -37,6 +38,34 @@ def test_a_machine_that_is_ready(calsweep, empty_folder):
     assert re.search(r"with [1-9]\d* CPUs", found["Ray"][1])
     assert all(" -> " in text for mark, text in found.values() if mark != "ok")
     assert list(empty_folder.iterdir()) == []
+
+
+def test_every_line_of_a_machine_that_is_ready(calsweep, no_ray, monkeypatch, empty_folder):
+    facts = SimpleNamespace(f_bavail=7 * 2**18, f_frsize=2**12)
+    monkeypatch.setattr(_doctor.os, "statvfs", lambda folder: facts)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("orchestrator.running.cluster.local.token_fault", lambda: "")
+    monkeypatch.setattr(
+        "orchestrator.storage.provenance.library_versions", lambda: {"torch": "2", "ray": "3"}
+    )
+    asked = []
+    for name, answer in (("check_login", None), ("ping", (True, "there"))):
+        monkeypatch.setattr(
+            f"orchestrator.tracking.{name}",
+            lambda *words, answer=answer: asked.append(words) or answer,
+        )
+    code, out, err = calsweep("doctor", "--storage", "kept")
+    uri = f"sqlite:///{empty_folder}/kept/mlflow.db"
+    assert (code, err, asked) == (0, "", [(uri, 10.0)] * 2)
+    assert [line for line in out.splitlines() if " dataset " not in line] == [
+        f"ok   versions: Python {platform.python_version()}, torch 2, ray 3",
+        "info GPUs: none: trials run on the CPU -> install a driver that fits this torch build if "
+        "this machine has an NVIDIA GPU",
+        "ok   Ray: not asked",
+        "ok   token: none here that others could read",
+        "ok   tracking: there",
+        f"ok   storage: {empty_folder}/kept is writable, 7 GB free",
+    ]
 
 
 def test_what_is_wrong_comes_with_its_remedy(calsweep, no_ray, empty_folder):

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import typer
 
 COMMANDS = [
     "demo",
@@ -72,9 +73,10 @@ def test_the_module_is_the_command_and_its_help_waits_for_no_library():
     assert not imported & {"torch", "numpy", "scipy", "ray", "mlflow", "optuna", "pydantic"}
 
 
-def test_ctrl_c_before_the_sweep_began_is_no_traceback(calsweep, monkeypatch):
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, typer.Abort])
+def test_ctrl_c_before_the_sweep_began_is_no_traceback(calsweep, monkeypatch, stop):
     def interrupt(*arguments, **options):
-        raise KeyboardInterrupt
+        raise stop
 
     monkeypatch.setattr("orchestrator.running.run.run_sweep", interrupt)
     assert calsweep("demo") == (130, "", "calsweep: interrupted\n")

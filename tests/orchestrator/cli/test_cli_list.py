@@ -7,7 +7,7 @@ import re
 import pytest
 
 from orchestrator.tables.layouts import layout_names, load_layout
-from search_spaces import space_names
+from search_spaces import load_space, space_names
 from trainables.data import source_names
 from trainables.data.suites import suite_names
 from trainables.models import model_names
@@ -60,3 +60,20 @@ def test_a_method_is_shown_with_range_default_and_source(calsweep):
     assert "CVPR 2022" in mbls
     (mit,) = [line for line in lines if line.split()[0] == "mit"]
     assert "variant l in {l, a}" in mit
+
+
+@pytest.mark.parametrize("kind", ["methods", "refinements", "calibrators", "objectives"])
+def test_what_a_search_varies_is_told_in_full(calsweep, kind):
+    for line in calsweep("list", kind).out.splitlines()[1:]:
+        space = load_space(kind, line.split()[0])
+        told = []
+        for name, parameter in space.searched().items():
+            if parameter.type == "categorical":
+                told.append(
+                    f"{name} {parameter.default} in {{{', '.join(map(str, parameter.choices))}}}"
+                )
+            else:
+                low, high = (f"{end:g}" for end in (parameter.low, parameter.high))
+                told.append(f"{name} {parameter.default:g} in [{low}, {high}]")
+        cells = (space.name, space.title, "; ".join(told), space.source)
+        assert line.split() == " ".join(cells).split()

@@ -276,7 +276,12 @@ def test_run(asked: Callable[..., Asked], night: Path) -> None:
     assert (found["spec"].name, choices(found)) == ("night", (True, False, None, False))
 
 
-def test_run_on_a_head(asked: Callable[..., Asked], night: Path) -> None:
+def test_run_on_a_head(
+    asked: Callable[..., Asked],
+    calsweep: Callable[..., Any],
+    night: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     night.write_text(SWEEP.replace("kept", f"{night.parent}\ntracking: {{uri: 'http://a:1'}}"))
     place, away = "orchestrator.running.cluster.remote.run_on_head", "ray://head:1"
     found = asked(place, "run", night, "--address", away, "--quiet")
@@ -287,6 +292,14 @@ def test_run_on_a_head(asked: Callable[..., Asked], night: Path) -> None:
     other = ("--resume", "night", "--storage", "kept", "--address", away)
     found = asked(place, "run", *other, "--quiet")
     assert found["arguments"] == ["run", *other[:4], "--quiet"]
+
+    def run(address: str, arguments: object, files: object, write: Callable[[str], None]) -> int:
+        write("half a line")
+        return 130
+
+    monkeypatch.setattr(place, run)
+    answer = calsweep("run", *other)
+    assert answer == (130, "half a line", "calsweep: interrupted\n")
 
 
 def test_a_plan_asks_no_head(calsweep: Callable[..., Any], night: Path) -> None:
@@ -328,6 +341,14 @@ def test_submit(
     assert calsweep("submit", night, "--address", "http://a:1") == (0, told, "")
     found = asked("orchestrator.running.cluster.jobs.follow", "submit", night, "--wait")
     assert (found["client"], found["job"]) == ("a client", "job-1")
+
+    def follow(client: str, job: str, write: Callable[[str], None]) -> int:
+        write("half a line")
+        return 3
+
+    monkeypatch.setattr("orchestrator.running.cluster.jobs.follow", follow)
+    code, out, _ = calsweep("submit", night, "--wait")
+    assert (code, out.splitlines()[-1]) == (3, "half a line")
 
 
 # What is stored
@@ -447,6 +468,7 @@ def test_apply(
     assert found["labels"] is rows.labels
     assert asked("orchestrator.logits.scoring.score", *words)["bins"] == 15
     monkeypatch.setattr("orchestrator.logits.scoring.score", lambda *arguments: (0.01, 0.5, 1.25))
+    assert calsweep(*words).out.endswith(" 1.2500: calibrated.npz\n")
     told = calsweep(*words, "--out", "deep/o.npz").out
     assert told == "ECE 1.00 %, accuracy 50.00 %, NLL 1.2500: deep/o.npz\n"
     (path, log_probs, labels) = saved[-1]

@@ -71,6 +71,7 @@ def test_progress_is_shown_where_somebody_watches_and_leaves_nothing_behind(caps
     drawn = capsys.readouterr()
     assert drawn.out == ""
     assert "fitting" in drawn.err
+    assert "\x1b[2K" in drawn.err.rpartition("fitting")[2], "the bar still stands there"
     assert " 25%" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn.err)
 
 
@@ -188,6 +189,10 @@ def test_progress_is_told_now_and_then(capsys, epochs, told):
 def test_a_plan_tells_hours_where_they_are_known(calsweep, monkeypatch, empty_folder):
     (empty_folder / "night.yaml").write_text(SWEEP)
     stages = [StagePreview("t", "train", 40, 2, 90.0), StagePreview("t", "refine", 3, 0, None)]
+    stages += [
+        StagePreview("t", "calibrate", 0, 5, 0.25),
+        StagePreview("u", "calibrate", 4, 0, 0.0),
+    ]
     monkeypatch.setattr("orchestrator.running.preview.preview", lambda *_: stages)
     lines = calsweep("plan", "night.yaml").out.splitlines()
     rows = [[cell for cell in re.split(" {2,}", line.strip()) if cell] for line in lines]
@@ -203,6 +208,8 @@ def test_a_plan_tells_hours_where_they_are_known(calsweep, monkeypatch, empty_fo
         ["task", "stage", "to compute, at most", "reused", "s each", "hours in all"],
         ["t", "train", "40", "2", "90.0", "1.00"],
         ["t", "refine", "3", "0", "no estimate"],
+        ["t", "calibrate", "0", "5", "0.2", "0.00"],
+        ["u", "calibrate", "4", "0", "0.0", "0.00"],
         [
             "sweep 'night'; hours are of one after another, by the last runs on the same data, "
             "model and protocol that the tracking store knows"
@@ -231,7 +238,8 @@ def test_a_sweep_ends_with_its_table_and_places(capsys, outcome, status, code):
         "configurations: kept/sweeps/night/chosen · "
         "tables: kept/sweeps/night/table.md, .csv, .tex, .html"
     )
-    assert report.startswith("no report: ")
+    journal = SweepFolder.of(outcome.spec).journal
+    assert report == f"no report: journal {journal} cannot be read: No such file or directory"
     folder, table = SweepFolder.of(outcome.spec), build_table(outcome.results)
     for ending, name in {"md": "markdown", "csv": "csv", "tex": "latex", "html": "html"}.items():
         assert folder.table(ending).read_text() == render(table, name)
@@ -263,9 +271,10 @@ def test_a_place_elsewhere_is_told_in_full(empty_folder):
 
 def test_a_sweep_that_was_not_delivered_says_how(capsys, outcome):
     show_outcome(replace(outcome, tracked=False))
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("not everything has reached http://host:5000; deliver the rest with: ")
-    assert last.endswith(f"calsweep sync {outcome.journal}")
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "not everything has reached http://host:5000; deliver the rest with: "
+        f"calsweep sync {outcome.journal}"
+    )
 
 
 def test_commands_to_be_copied_have_odd_names_in_quotation_marks(capsys, outcome, tmp_path):

@@ -120,7 +120,9 @@ def table(monkeypatch, capsys, tmp_path, searched, made_up):
         orchestrator.tracking, "study_results", lambda uri, sweep: results, raising=False
     )
 
-    def call(*arguments):
+    def call(*arguments, more=0):
+        """Show the four, and so many of them on another task too."""
+        results.extend(replace(result, task="other") for result in results[:more])
         code = main(["table", "s", "--gain", *arguments, "--storage", str(tmp_path)])
         found = capsys.readouterr()
         return code, found.out, found.err
@@ -143,8 +145,8 @@ def test_the_table_tells_what_each_search_brought(table):
 
 def test_progress_is_counted_over_recipes_and_metrics(table, progress):
     steps = progress("_table")
-    table("--metrics", "ece,nll")
-    assert steps == ["resampling", *((number, 8) for number in range(1, 9))]
+    table("--metrics", "ece,nll", more=1)
+    assert steps == ["resampling", *((number, 10) for number in range(1, 11))]
 
 
 def test_gains_as_csv_are_fractions(table):
