@@ -249,6 +249,8 @@ def test_saving_and_loading_changes_nothing(rows, tmp_path, name, objective):
     described = json.loads((tmp_path / "kept" / "calibrator.json").read_text())
     assert described["summary"] == calibrator.summary()
     assert (described["num_classes"], described["format"]) == (5, 2)
+    again = save_calibrator(loaded, tmp_path / "again") / "calibrator.json"
+    assert json.loads(again.read_text()) == described
 
 
 def test_what_is_doubted_is_still_doubted_after_loading(tmp_path):
@@ -685,6 +687,11 @@ def test_a_fit_that_did_not_converge_warns(rows, monkeypatch, name):
         ("vs", "_vector.MAX_STEPS", "still gaining after 1 Newton steps"),
         (
             "pts-cls",
+            "_minimize.MAX_ROUNDS",
+            r"parameters still move by \d\.\de.\d\d after 1 rounds",
+        ),
+        (
+            "svs-cls",
             "_minimize.MAX_ROUNDS",
             r"parameters still move by \d\.\de.\d\d after 1 rounds",
         ),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from no_waiting import NoWaiting
+from standin_card import CARD, standin_card
 from torch import Tensor
 
 from search_spaces import Parameter, load_space
@@ -258,6 +259,56 @@ def test_state_survives_saving(name: str) -> None:
             first(*batch(seed=10 * epoch + seed))
     second.load_state_dict(first.state_dict())
     assert torch.equal(first(*batch(seed=99)), second(*batch(seed=99)))
+
+
+def naive_means(values: Tensor, valid: Tensor) -> list[float]:
+    """Average the values of each image's pixels that count; 0 where none does."""
+    pairs = zip(values.flatten(1), valid.flatten(1), strict=True)
+    return [float(v[counts].mean()) if counts.any() else 0.0 for v, counts in pairs]
+
+
+@pytest.mark.parametrize("name", ["cape", "crl", "patra"])
+def test_a_history_is_of_each_images_pixels_that_count(name: str) -> None:
+    loss = build_loss(name).double()
+    loss.prepare(6, CLASSES)
+    sure, right, total, average = ([0.0] * 6 for _ in range(4))
+    for epoch in range(3):
+        loss.start_epoch(epoch)
+        for part, places in enumerate(([4, 0, 5], [1, 3])):  # The image at 2 never comes.
+            count = len(places)
+            logits, targets, _ = batch(scale=1.0, rows=4 * count, classes=3, seed=2 * epoch + part)
+            images = logits.view(count, 2, 2, 3).movedim(-1, 1)
+            labels = targets.view(count, 2, 2)
+            labels[0, 0, 1] = labels[1] = -100
+            loss(images, labels, torch.tensor(places))
+            largest, predicted = images.softmax(1).max(1)
+            valid = labels != -100
+            means = naive_means(largest, valid)
+            hits = naive_means((predicted == labels).double(), valid)
+            for place, mean, hit in zip(places, means, hits, strict=True):
+                sure[place], right[place] = mean, hit
+                total[place] += hit
+                average[place] = 0.7 * average[place] + 0.3 * mean
+    kept = {
+        "cape": {"confidences": sure, "right": right},
+        "crl": {"history.counts": total, "history.epoch": 2},
+        "patra": {"average": average, "kept": [True] * 6},
+    }[name]
+    state = loss.state_dict()
+    assert set(state) == set(kept)
+    for key, expected in kept.items():
+        assert state[key].tolist() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["au", "cape", "crl", "patra"])
+def test_what_a_loss_keeps_follows_the_batch_to_its_device(name: str, make_seasoned: Make) -> None:
+    expected = make_seasoned(name).train()(*batch())
+    loss = make_seasoned(name).train()
+    with standin_card():
+        logits, targets, indices = (part.to(CARD) for part in batch())
+        found = loss(logits, targets, indices)
+        assert found.device == CARD
+        torch.testing.assert_close(found.cpu(), expected)
 
 
 @pytest.mark.parametrize("rows", [ROWS - 8, ROWS])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trainables.losses import Loss, build_loss
+from trainables.losses.au import histogram
 
 ROWS, CLASSES = 12, 5
 
@@ -310,6 +311,12 @@ def test_au_counts_over_an_epoch_or_over_a_batch() -> None:
     assert kept.counts.sum() == 3 * len(first[1])
     kept.start_epoch(1)
     assert kept(*second) == fresh(*second) == each(*second)
+
+
+def test_au_counts_a_score_at_an_edge_in_the_bin_above_and_none_that_is_ignored() -> None:
+    scores = torch.tensor([0.0, 0.25, 0.3, 0.5, 1.0, 0.6], dtype=torch.float64)
+    found = histogram(scores, torch.tensor([True] * 5 + [False]), 4)
+    assert found.tolist() == [1, 2, 1, 1]
 
 
 def test_au_does_not_keep_what_it_sees_in_evaluation() -> None:

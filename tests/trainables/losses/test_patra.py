@@ -42,8 +42,9 @@ def test_it_is_focal_loss_and_huber_penalty(threshold: float) -> None:
     torch.testing.assert_close(loss(LOGITS, TARGETS, PLACES), expected)
 
 
-def test_the_least_confident_of_those_that_remain_go_for_good() -> None:
-    loss = fresh(pruned=0.4, every=2)
+@pytest.mark.parametrize("pruned", [0.4, 0.5])  # Of five, and of three, whole ones.
+def test_the_least_confident_of_those_that_remain_go_for_good(pruned: float) -> None:
+    loss = fresh(pruned=pruned, every=2)
     remaining = []
     for epoch in range(5):
         loss.start_epoch(epoch)
