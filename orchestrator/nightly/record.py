@@ -72,7 +72,7 @@ class NightRecord:
     """One night of the benchmark.
 
     Attributes:
-        night: Such as ``2026-11-21``; later nights sort after earlier ones.
+        night: Such as ``2026-11-21``.
         started: UNIX time, seconds.
         cells: Values by seed; fractions for quality, images a second, seconds, bytes.
         failed: Reason by recipe and task, for those that have no figures.

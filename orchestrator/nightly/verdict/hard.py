@@ -7,7 +7,7 @@ from itertools import combinations, product
 
 from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightRecord, Reason
 from orchestrator.nightly.verdict.limits import Limits, measure_of
-from orchestrator.nightly.verdict.series import first_night, pooled
+from orchestrator.nightly.verdict.series import first_place, pooled
 
 ROUNDING = 1e-5  # Relative difference that single precision leaves between equal figures.
 
@@ -90,13 +90,11 @@ def _bound(record: NightRecord, cell: CellKey, limits: Limits) -> Iterator[Findi
 
 
 def _twins(records: Sequence[NightRecord], accepted: Mapping[CellKey, str]) -> Iterator[Finding]:
-    nights = [_quality(record) for record in records]
+    nights, names = [_quality(record) for record in records], [record.night for record in records]
     for one, other in combinations(nights[-1], 2):
         if one[1] == other[1] and _equal(nights[-1][one], nights[-1][other]):
-            start = max(first_night(CellKey(*pair), accepted) for pair in (one, other))
-            kept = [n for n, record in enumerate(records) if record.night >= start]
-            names = [records[n].night for n in kept]
-            yield from _grown_equal(names, [nights[n] for n in kept], one, other)
+            start = max(first_place(names, CellKey(*pair), accepted) for pair in (one, other))
+            yield from _grown_equal(names[start:], nights[start:], one, other)
 
 
 def _grown_equal(

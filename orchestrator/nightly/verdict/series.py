@@ -37,9 +37,10 @@ def night_series(
     nights before the one on which a change of a cell, or of all cells of its pair, was accepted.
     """
     table = np.full((len(records), len(cells)), np.nan)
+    names = [record.night for record in records]
     for column, cell in enumerate(cells):
-        start = first_night(cell, accepted or {})
-        rows = [_finite(record, cell) if record.night >= start else {} for record in records]
+        start = first_place(names, cell, accepted or {})
+        rows = [{} if n < start else _finite(record, cell) for n, record in enumerate(records)]
         seeds = _common_seeds(rows)
         for night, row in enumerate(rows):
             if seeds and seeds <= row.keys():
@@ -47,9 +48,18 @@ def night_series(
     return table
 
 
-def first_night(cell: CellKey, accepted: Mapping[CellKey, str]) -> str:
-    """Return the night on which the series of a cell starts; empty for the very first."""
-    return max(accepted.get(cell, ""), accepted.get(CellKey(*cell.pair), ""))
+def first_place(names: Sequence[str], cell: CellKey, accepted: Mapping[CellKey, str]) -> int:
+    """Return the place, among nights in the order of running, where a cell's series starts."""
+    starts = {accepted[key] for key in (cell, CellKey(*cell.pair)) if key in accepted}
+    return max((_place(names, night) for night in starts), default=0)
+
+
+def _place(names: Sequence[str], night: str) -> int:
+    """Return where a night stands; by its date if it is gone, first if that is later than all."""
+    if night in names:
+        return names.index(night)
+    earlier = sum(name < night for name in names)
+    return earlier if earlier < len(names) else 0
 
 
 def _finite(record: NightRecord, cell: CellKey) -> dict[int, float]:

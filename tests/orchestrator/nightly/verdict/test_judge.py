@@ -108,6 +108,40 @@ def test_an_accepted_change_restarts_the_series() -> None:
     assert again.alarms[0].expected == pytest.approx(1.3 * 0.02 * 1.015)
 
 
+@pytest.mark.parametrize("start", ["2031-01-01", "2026-01-11.9"])
+def test_an_accepted_series_goes_on_whatever_the_nights_are_called(start: str) -> None:
+    """The clock was wrong that night, or many nights ran on one date."""
+    first, *rest = [record(night, factors={ECE: 1.3}) for night in range(10, 20)]
+    known = [
+        *QUIET,
+        replace(first, night=start),
+        replace(rest[0], night="2026-01-11.10"),
+        *rest[1:],
+    ]
+    for accepted in ({ECE: start}, {ECE: name(3), CellKey(*ECE.pair): start}):
+        verdict = judge(known, record(20, factors={ECE: 1.3}), accepted=accepted)
+        assert verdict == Verdict(name(20), "ok")
+        worse = [record(night, factors={ECE: 1.7}) for night in (20, 21)]
+        verdict = judge([*known, worse[0]], worse[1], accepted=accepted)
+        assert told(verdict) == [(ECE, "soft", "nights")]
+        assert verdict.alarms[0].nights == 10
+        # By its date, if somebody removed it; and where it is too long ago to be looked at.
+        gone = [night for night in known if night.night != start]
+        again = {cell: name(10) if night == start else night for cell, night in accepted.items()}
+        assert judge(gone, record(20, factors={ECE: 1.3}), accepted=again).status == "ok"
+        assert judge(gone[10:], record(20, factors={ECE: 1.3}), accepted=accepted).notes == ()
+
+
+def test_twins_that_are_meant_stay_so_whatever_the_night_is_called() -> None:
+    pair = CellKey("ls", TASK)
+    nights = [*QUIET, *(twins(record(night), "ls") for night in (10, 11))]
+    meant = [*nights[:-2], replace(nights[-2], night="2031-01-01")]
+    assert judge(meant, nights[-1], accepted={pair: "2031-01-01"}).alarms == ()
+    apart = [*meant, record(11)]
+    (alarm,) = judge(apart, twins(record(12), "ls"), accepted={pair: "2031-01-01"}).alarms
+    assert (alarm.reason, alarm.since) == ("twin", name(12))
+
+
 def test_an_improvement_is_told_and_becomes_what_is_expected() -> None:
     better = [record(night, factors={ECE: 0.7}) for night in range(10, 20)]
     verdicts = [judge([*QUIET, *better[:night]], better[night]) for night in range(10)]

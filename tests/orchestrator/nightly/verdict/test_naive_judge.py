@@ -53,6 +53,7 @@ def figures(
 ) -> list[float | None]:
     """Return a figure a night over the same seeds, None where there is none."""
     start = max(accepted.get(cell, ""), accepted.get(CellKey(*cell.pair), ""))
+    start = "" if start > records[-1].night else start  # None of these nights, but an older one.
     rows: list[dict[int, float]] = []
     for record in records:
         values = record.cells.get(cell, {}) if record.night >= start else {}
