@@ -565,7 +565,7 @@ def test_the_plot_shows_each_strategy_and_the_default_in_the_metrics_own_unit(
     bands = axes.collections
     for line, band, name in zip(axes.get_lines(), bands, ("as run", "few"), strict=False):
         own = [one for one in summaries if one.strategy == name]
-        assert line.get_label() == name
+        assert (line.get_label(), line.get_linestyle(), line.get_marker()) == (name, "-", "o")
         drawn = np.column_stack((line.get_xdata(), line.get_ydata()))
         assert drawn.tolist() == [[one.budget, factor * one.loss] for one in own]
         corners = {tuple(corner) for corner in band.get_paths()[0].vertices}

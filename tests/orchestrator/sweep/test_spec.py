@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_regressions.file_regression import FileRegressionFixture
 
 from orchestrator.sweep.plan import searched_parameters, starting_values
 from orchestrator.sweep.spec import (
@@ -308,6 +310,18 @@ BAD = {
         + "variants: {wide: {of: mbls}}\n",
         ["search.spaces.wide: margin=-3.0 is outside"],
     ),
+    "a parameter of what has none": (
+        GOOD.replace("{trials: 3}", "{fixed: {ce: {margin: 6.0}}}"),
+        ["search.fixed.ce: unknown parameter 'margin'; it has: none"],
+    ),
+    "tuning much that is fixed": (
+        GOOD.replace("mbls", "acls").replace(
+            "{trials: 3}",
+            "{fixed: {acls: {weight_neg: 0.01, weight_pos: 0.1, variant: paper, margin: 6.0}}, "
+            "tune: {acls: [weight_pos, weight_neg, variant, margin]}}",
+        ),
+        ["search.tune.acls: 'margin' is fixed here; tune it or fix it"],
+    ),
     "a fixed value of a variant": (
         GOOD.replace("mbls", "wide").replace("trials: 3", "fixed: {wide: {margin: -3}}")
         + "variants: {wide: {of: mbls}}\n",
@@ -326,6 +340,18 @@ def test_a_mistake_gets_one_line_that_says_what_and_where(mistake: str) -> None:
     assert "\n" not in message
     for piece in expected:
         assert piece in message, message
+
+
+def test_every_mistake_is_told_in_the_same_words(file_regression: FileRegressionFixture) -> None:
+    """After a change that is meant, run this file with ``--force-regen`` and read what differs."""
+    told = []
+    for mistake, (text, _) in BAD.items():
+        with pytest.raises(InputError) as caught:
+            parse_sweep(text, "bad.yaml")
+        # Without lists of all that is registered, which a new method or model makes longer.
+        line = re.sub(r"; for those: .*| \(methods: .*", " ...", str(caught.value))
+        told.append(f"{mistake}\n  {line}\n")
+    file_regression.check("".join(told), encoding="utf-8")
 
 
 @pytest.mark.parametrize(

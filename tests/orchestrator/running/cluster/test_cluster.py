@@ -47,8 +47,9 @@ def test_a_token_lies_where_ray_looks_for_it(token, tmp_path, monkeypatch):
 def test_a_cluster_is_not_joined_with_a_token_that_others_can_read(token, monkeypatch):
     monkeypatch.setattr("ray.init", lambda **options: pytest.fail("it was joined"))
     token.chmod(0o640)
-    with pytest.raises(InputError, match="others may read"), join_cluster("auto"):
+    with pytest.raises(InputError) as caught, join_cluster("auto"):
         pass
+    assert str(caught.value) == f"others may read the token in {token}: chmod 600 {token}"
 
 
 def test_a_token_of_the_environment_is_in_no_file(token, monkeypatch):
@@ -180,17 +181,20 @@ def test_a_cluster_without_a_token_is_named(monkeypatch, caplog):
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with join_cluster("10.0.0.1:6379"):
         pass
-    assert "10.0.0.1:6379 is joined without a token" in caplog.text
+    assert [record.getMessage() for record in caplog.records] == [
+        "the cluster at 10.0.0.1:6379 is joined without a token: whoever reaches its ports can run "
+        "code (deploy/README.md tells how to set RAY_AUTH_MODE=token)"
+    ]
 
 
 @pytest.mark.parametrize(
     ("mode", "error", "text"),
     [
-        ("", ConnectionError("Nobody is there."), "answers at 'auto': Nobody is there."),
+        ("", ConnectionError("Nobody is there."), "answers at 'auto'"),
         (
             "token",
             AuthenticationError("The token is wrong."),
-            "answers at 'auto', or it asks for another token: The token is wrong.",
+            "answers at 'auto', or it asks for another token",
         ),
     ],
 )
@@ -202,5 +206,4 @@ def test_no_cluster_at_the_address(token, monkeypatch, mode, error, text):
     monkeypatch.setattr("ray.init", refuse)
     with pytest.raises(InputError) as caught, join_cluster("auto"):
         pass
-    assert str(caught.value).startswith(f"no Ray cluster {text}")
-    assert "\n" not in str(caught.value)
+    assert str(caught.value) == f"no Ray cluster {text}: {short_reason(error)}"

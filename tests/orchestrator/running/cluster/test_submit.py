@@ -13,7 +13,7 @@ from ray.job_submission import JobStatus
 
 from orchestrator.cli import main
 from orchestrator.running.cluster.jobs import check_cluster, job_client, read_portable
-from orchestrator.running.cluster.local import spans_machines
+from orchestrator.running.cluster.local import short_reason, spans_machines
 from orchestrator.sweep.spec import load_sweep
 from trainables.common.errors import InputError
 
@@ -96,8 +96,17 @@ def test_its_output_is_followed_to_its_end(
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"storage": "here"}, "storage: 'here' is relative"),
-        ({"uri": "sqlite:////tmp/mlflow.db"}, "tracking.uri: sqlite:////tmp/mlflow.db is SQLite"),
+        (
+            {"storage": "here"},
+            "storage: 'here' is relative; on a cluster it is an absolute folder that every node "
+            "sees",
+        ),
+        (
+            {"uri": "sqlite:////tmp/mlflow.db"},
+            "tracking.uri: sqlite:////tmp/mlflow.db is SQLite, which locks a whole file for one "
+            "writer and breaks on network file systems; name a tracking server (deploy/README.md "
+            "starts one)",
+        ),
     ],
 )
 def test_places_of_one_machine_are_refused(
@@ -108,7 +117,7 @@ def test_places_of_one_machine_are_refused(
     text: str,
 ) -> None:
     assert main(["submit", sweep(tmp_path, **change)]) == 2
-    assert text in capsys.readouterr().err
+    assert capsys.readouterr().err == f"calsweep: {text}\n"
     assert client.jobs == []
 
 
@@ -139,14 +148,21 @@ def test_an_address_of_a_cluster_holds_no_login(address: str, fine: bool) -> Non
 def test_an_address_is_named_by_the_option_that_gave_it() -> None:
     with pytest.raises(InputError, match=r"^--job-server 'ray://' names no host"):
         check_cluster("ray://", "--job-server")
-    with pytest.raises(InputError, match=r"^--job-server .* holds a login or a query; "):
+    with pytest.raises(InputError) as caught:
         check_cluster("ray://me:secret@head:1", "--job-server")
+    assert str(caught.value) == (
+        "--job-server 'ray://head:1' holds a login or a query; a cluster's token is given by "
+        "RAY_AUTH_TOKEN_PATH (deploy/README.md)"
+    )
 
 
 def test_jobs_need_their_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(job_submission, "JobSubmissionClient")
-    with pytest.raises(InputError, match=r"^Ray jobs need `pip install 'calsweep\[cluster\]'`: "):
+    with pytest.raises(InputError) as caught:
         job_client("http://127.0.0.1:8265")
+    lacking = caught.value.__cause__
+    assert isinstance(lacking, ImportError)
+    assert str(caught.value) == f"Ray jobs need `pip install 'calsweep[cluster]'`: {lacking}"
 
 
 def test_a_sweep_file_that_holds_a_login_stays_here(tmp_path: Path) -> None:
@@ -156,8 +172,13 @@ def test_a_sweep_file_that_holds_a_login_stays_here(tmp_path: Path) -> None:
         if fine:
             assert read_portable(path, spec) == path.read_text()
             continue
-        with pytest.raises(InputError, match=r"^tracking\.uri .*set MLFLOW_TRACKING_USERNAME"):
+        with pytest.raises(InputError) as caught:
             read_portable(path, spec)
+        assert str(caught.value) == (
+            "tracking.uri 'http://127.0.0.1:5000': its login or query would lie on the cluster in "
+            "plain files; leave it out, and set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, or PGPASSWORD, where the cluster's head is started"
+        )
 
 
 def test_no_cluster_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,8 +208,8 @@ def test_what_a_cluster_refuses_is_one_line(
 
     monkeypatch.setattr(Client, "submit_job", refuse)
     assert main(["submit", sweep(tmp_path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert " ".join(str(error).split())[:20] in line
+    refused = "calsweep: no Ray job server takes jobs at http://127.0.0.1:8265: "
+    assert capsys.readouterr().err == f"{refused}{short_reason(error)}\n"
 
 
 def test_nodes_elsewhere_are_told_from_nodes_here(monkeypatch: pytest.MonkeyPatch) -> None:
