@@ -228,3 +228,16 @@ def test_an_archive_is_read_as_numpy_reads_it(tmp_path: Path) -> None:
         header = archive.header(name)
         assert (header.dtype, header.shape, header.ndim) == (array.dtype, array.shape, array.ndim)
         np.testing.assert_array_equal(archive.read(name), array)
+
+
+def test_what_an_archive_lacks_is_told_with_what_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / "own.npz"
+    for arrays, there in ((LOGITS, "logits, labels"), ({}, "none")):
+        np.savez(path, **arrays)
+        with pytest.raises(InputError) as caught:
+            ArrayArchive(path).read("x")
+        told = f"{path}: key 'x' cannot be read: there is none; there are: {there}"
+        assert str(caught.value) == told
+    path.unlink()
+    with pytest.raises(InputError, match=rf"^{path} does not exist$"):
+        ArrayArchive(path)

@@ -227,9 +227,11 @@ def test_npz_damaged_file(spoil, text: str, archive, write_npz):
 
 
 def test_npz_absent(tmp_path: Path):
-    with pytest.raises(InputError, match="does not exist"):
-        read_source(f"npz:{tmp_path / 'none.npz'}", "unused")
-    assert not find_reader(f"npz:{tmp_path / 'none.npz'}", "unused").check().present
+    name = f"npz:{tmp_path / 'none.npz'}"
+    with pytest.raises(InputError) as caught:
+        read_source(name, "unused")
+    assert str(caught.value) == f"{tmp_path}/none.npz does not exist (dataset {name!r})"
+    assert not find_reader(name, "unused").check().present
 
 
 def test_npz_relative_path_starts_at_the_working_directory(archive, write_npz, monkeypatch):
@@ -285,7 +287,7 @@ def test_folder_passes_over_what_is_hidden_or_no_image(folder: Path):
     assert (len(source.train), len(source.test)) == (13, 4)
     np.testing.assert_array_equal(source.train.values[6], np.asarray(image))
     status = find_reader(f"folder:{folder}", "unused").check()
-    assert status.detail.endswith("2 classes, 13 training and 4 test images")
+    assert status.detail == f"{folder}: 2 classes, 13 training and 4 test images"
 
 
 def test_every_image_is_in_a_folders_signature(folder: Path):
@@ -588,8 +590,11 @@ def test_folder_check_names_what_is_missing(folder: Path):
     _remove(folder / "test" / "dog")
     status = find_reader(f"folder:{folder}", "unused").check()
     assert not status.present
-    assert "'dog'" in status.detail
-    assert status.remedy
+    assert status.detail == f"{folder}/test has no class folder 'dog', train has one"
+    assert status.remedy == (
+        "lay it out as PATH/<class>/<image>, of which `split.test` is held out, or as "
+        "PATH/train/<class>/<image> and PATH/test/<class>/<image>"
+    )
 
 
 @pytest.mark.parametrize(
