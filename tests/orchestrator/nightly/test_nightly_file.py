@@ -19,6 +19,16 @@ from trainables.common.errors import InputError
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a file that should be refused, or another in its place, cost no night."""
+
+    def run_sweep(*_: Any, **__: Any) -> None:
+        pytest.fail("a night was computed")
+
+    monkeypatch.setattr("orchestrator.nightly.run.run_sweep", run_sweep)
+
+
 def test_the_shipped_benchmark_is_the_one_in_the_package() -> None:
     shown = ROOT / "benchmarks" / "nightly.yaml"
     assert shown.resolve() == benchmark_file().resolve()
