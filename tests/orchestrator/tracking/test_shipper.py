@@ -817,6 +817,26 @@ def test_who_has_delivered_all_waits_a_minute_to_remove_doubles(writer, tmp_path
     assert run.id not in late
 
 
+def test_who_ends_open_runs_waits_a_minute_for_the_tracker(writer, tmp_path, monkeypatch):
+    uri, waited, real = f"folder:{tmp_path}/tracked", [], FolderTracker.set_status
+    clock = SimpleNamespace(
+        sleep=waited.append, monotonic=lambda: sum(waited), time_ns=time.time_ns
+    )
+    monkeypatch.setattr(_shipper, "time", clock)
+
+    def away(tracker, run_id, status, moment):
+        if sum(waited) < 50:
+            raise UnreachableError("away")
+        real(tracker, run_id, status, moment)
+
+    monkeypatch.setattr(FolderTracker, "set_status", away)
+    writer.start()
+    writer.open("ce")
+    assert sync(writer.path, uri, interrupted=True).runs == 1
+    (run,) = open_tracker(uri).runs(RunQuery([writer.sweep], {}))
+    assert (run.status, waited[:3]) == ("KILLED", [0.5, 1.0, 2.0])
+
+
 @pytest.mark.parametrize("deliver", [sync, start_shipper])
 def test_an_address_that_cannot_be_used_is_refused_at_once(writer, deliver):
     with pytest.raises(InputError, match="'mlruns' is not supported"):
