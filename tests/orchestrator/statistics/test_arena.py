@@ -154,6 +154,7 @@ def test_strengths_are_those_of_two_players_in_chess() -> None:
     [
         ({"status": "failed"}, "4 of 4 seeds on 10/one"),
         ({"test": ({"nll": 1.0, "brier": np.nan, "ece": 0.1},) * 4}, "0 of 4 seeds on 10/one"),
+        ({"test": ({"nll": np.inf, "brier": 1.0, "ece": 0.1},) * 4}, "0 of 4 seeds on 10/one"),
         ({"task": "30/one"}, "not run on 10/one"),
     ],
 )

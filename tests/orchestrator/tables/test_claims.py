@@ -91,6 +91,9 @@ def figures(table, recipe):
 def test_a_star_is_every_method_that_has_both():
     claim = Claim(name="n", says="s", paper="p", table="t", better="*+macal", than="*")
     assert claim.pairs(["ce", "ce+macal", "mbls", "ls+macal"]) == [("ce+macal", "ce")]
+    later = claim.model_copy(update={"better": "*+ts-cls", "than": "*+ts"})
+    pair = ["ce+macal+ts-cls", "ce+macal+ts"]
+    assert later.pairs(["ce", "ce+macal", *pair]) == [], "a refined recipe is no method"
     assert claim.speaks_of("cifar10")
     fixed = claim.model_copy(update={"better": "mbls", "than": "ce", "datasets": ("*-lt*",)})
     assert fixed.pairs(["mbls", "ce", "fl"]) == [("mbls", "ce")]

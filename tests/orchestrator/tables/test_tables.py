@@ -231,6 +231,13 @@ def test_sorting_puts_the_best_first_and_loses_no_row():
     assert found.recipes == ("fl", "ce", "ls", "dfl")
 
 
+def test_figures_that_are_not_finite_are_sorted_last():
+    values = {"nan": math.nan, "high": 0.9, "inf": math.inf, "low": 0.1, "mid": 0.5}
+    found = table_of(*(study(name, figures(ece, ece)) for name, ece in values.items()))
+    assert found.sorted_by("ece").recipes == ("low", "mid", "high", "nan", "inf")
+    assert found.sorted_by("acc").recipes == ("high", "mid", "low", "nan", "inf")
+
+
 def test_sorting_over_all_tasks_takes_the_mean_and_wants_all_of_them():
     found = table_of(
         study("ce", figures(ece=0.05), task="a"),
@@ -786,6 +793,12 @@ def test_several_tasks_stand_below_data_set_and_model():
         r"\cmidrule(lr){2-3} \cmidrule(lr){4-5} \cmidrule(lr){6-7}",
     ]
     assert "| recipe | a: x: Acc % ↑ | a: x: ECE % ↓ | a: y: " in render(found, "markdown")
+
+
+def test_a_protocol_is_named_where_one_pair_of_several_has_two():
+    places = [("a", "x", "p"), ("a", "x", "q"), ("b", "x", "p")]
+    found = table_of(*(placed("ce", *place) for place in places), metrics=("ece",))
+    assert [entry.groups for entry in found.columns] == places
 
 
 def test_equal_headings_below_different_ones_are_two():
