@@ -591,7 +591,10 @@ def test_who_follows_a_sweep_waits_for_another_shipper_as_long_as_it_takes(
     assert asked == [writer.path.with_name("shipped.lock"), longest]
 
 
-def test_changes_of_a_run_that_is_gone_are_refused_not_repeated(store):
+@pytest.mark.parametrize("later", ["false", "true"])
+def test_changes_of_a_run_that_is_gone_are_refused_not_repeated(store, monkeypatch, later):
+    """Even where MLflow is told to log later, which nobody would see fail."""
+    monkeypatch.setenv("MLFLOW_ENABLE_ASYNC_LOGGING", later)
     with pytest.raises(RefusedError):
         MlflowTracker(store).log("0" * 32, Change("k", tags={"a": "b"}))
 
