@@ -101,6 +101,13 @@ def test_the_best_of_several_sweeps_by_either_way(sweeps, ask):
     assert quick.study.rule == {**RULE, "accuracy_tolerance": "0.01"}
 
 
+def test_of_equals_that_of_the_study_opened_first_is_the_best(sweeps, ask):
+    later = sweeps([0.3, 0.2], day=1)
+    first = sweeps([0.4, 0.2])
+    assert [run.sweep for run in ask()] == [first.sweep]
+    assert [run.sweep for run in ask(top=2)] == [first.sweep, later.sweep]
+
+
 def test_a_trial_of_a_study_that_is_still_open_counts(sweeps, ask):
     sweeps([0.5, 0.2])
     running = sweeps([0.3, 0.0], day=1, closed=False)
@@ -275,7 +282,7 @@ def test_a_default_that_was_kept_comes_before_lower_objectives(sweeps, ask):
 
 @in_a_folder
 @pytest.mark.usefixtures("far_east")
-def test_a_configuration_comes_with_where_it_is_from(sweeps, writer, store):
+def test_a_configuration_comes_with_where_it_is_from(sweeps, writer, store, monkeypatch):
     other = sweeps([0.1], tags={"team": "blue"})
     sweep = sweeps([0.5, 0.2], tags={"team": "red"}, day=1)
     opened = datetime.fromtimestamp(1_800_086_400).astimezone()
@@ -317,6 +324,8 @@ def test_a_configuration_comes_with_where_it_is_from(sweeps, writer, store):
     assert [line.strip() for line in more.to_fixed().splitlines()[1:]] == lines
     (earlier,) = best_config(writer.sweep, "ce", tracking_uri=store, sweep=other.sweep)
     assert earlier.objective == 0.1
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    assert best_config(writer.sweep, "ce", sweep=other.sweep) == [earlier]
 
 
 @in_a_folder
