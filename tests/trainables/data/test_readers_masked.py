@@ -290,7 +290,10 @@ def test_a_scaled_crop_shows_what_its_window_says() -> None:
 def test_light_is_changed_of_the_same_crops(noise: np.ndarray) -> None:
     batcher, batch, _ = of_noise(noise, 6)
     one, other = (torch.Generator().manual_seed(1) for _ in range(2))
+    before = one.get_state()
     images, masks = batcher.example(batch, torch.zeros(7), "crop-flip", one)
+    alone = batcher.view(batch, "crop-flip", torch.Generator().set_state(before))
+    assert torch.equal(alone, images)
     lit, same = batcher.example(batch, torch.zeros(7), "crop-flip-light", other)
     torch.testing.assert_close(lit, _relit(images, one))
     assert torch.equal(masks, same)
