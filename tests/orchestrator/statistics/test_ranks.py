@@ -254,6 +254,7 @@ def test_the_diagram_shows_each_rank_at_its_place():
     assert [line.get_color() for line in axes.lines[6:8]] == ["#c1272d"] * 2
     assert axes.get_xlim() == pytest.approx((1 - 0.45 * 4, 5 + 0.45 * 4))
     assert axes.get_ylim() == pytest.approx((-5.5, 1.2))
+    assert not axes.axison
     assert [*figure.get_size_inches()] == pytest.approx([8.0, 1.3 + 0.24 * 4])
 
 
