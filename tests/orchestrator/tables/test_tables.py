@@ -624,6 +624,7 @@ def test_deviations_give_way_before_a_table_is_split_and_only_where_there_are_so
         lines, *found = shown_in(width, table)
         assert found == [1, True]
         assert not any("±" in line and "75.00" in line for line in lines)
+        assert not any("†" in line for line in lines)
     assert shown_in(short - 1, table)[1] == 2
     alone = build_table(once[:1], ("acc", "ece"))
     wide = max(map(len, shown_in(200, alone)[0]))
