@@ -89,6 +89,24 @@ def test_vector_scaling_undoes_a_known_map(synthetic):
     assert gaps.tolist() == pytest.approx([0.0, 1.0, -1.0], abs=0.1)
 
 
+def test_vector_scaling_goes_on_where_a_class_has_no_say(synthetic):
+    """Of two classes one logit is often left at 0: its slope changes nothing."""
+    logits, labels = synthetic(rows=300, classes=2, temperature=4.0)
+    logits = torch.stack([logits[:, 0] - logits[:, 1], torch.zeros(300).double()], 1) + 0.0
+    fitted = build_calibrator("vs", weight_decay=0.0, variant="paper").fit(logits, labels)
+    slope, bias = (t.clone().requires_grad_() for t in (fitted.slope, fitted.bias))
+    F.cross_entropy(logits * slope + bias, labels).backward()
+    assert float(torch.cat([slope.grad, bias.grad]).abs().max()) < 1e-7
+
+
+def test_the_network_of_pts_sees_standardised_log_probabilities(rows):
+    logits, labels = rows
+    state = build_calibrator("pts", top=3).fit(logits, labels).state_dict()
+    seen = logits.log_softmax(1).sort(1, descending=True).values[:, :3].numpy()
+    np.testing.assert_allclose(state["centre"], seen.mean(0))
+    np.testing.assert_allclose(state["scale"], seen.std(0))
+
+
 def test_dirichlet_is_blind_to_a_constant_a_row(rows):
     logits, labels = rows
     shift = torch.linspace(-5, 5, len(labels)).double().unsqueeze(1)
