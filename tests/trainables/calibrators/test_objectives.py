@@ -153,3 +153,31 @@ def test_cls_begins_each_fit_with_the_published_scaling():
     assert objective.state()["alpha"] != 1.0
     objective.begin(losses, labels, 3)
     assert objective.state() == {"alpha": 1.0, "beta": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("step", "released"), [(0.05, {"alpha": 0.1, "beta": 2.0}), (-0.05, {"beta": 1.5})]
+)
+def test_the_scaling_of_cls_goes_no_further_than_its_bounds(step, released):
+    """Where losses hardly move, the scaling that would do the most, or the least, is the best."""
+    labels = torch.arange(40) % 4
+    losses = torch.tensor([0.5, 1.0, 2.0, 4.0], dtype=torch.float64)[labels]
+    bounded, free = build_objective("cls"), build_objective("cls", bounds="paper")
+    for objective in (bounded, free):
+        objective.begin(losses, labels, 4)
+        objective.freeze(losses + step, labels, 4)
+    expected = {"alpha": math.log(4) / 2, **released}
+    assert bounded.state() == pytest.approx(expected, rel=1e-6)
+    if step > 0:
+        assert free.state()["beta"] > 2.5
+    else:
+        assert 0 <= free.state()["beta"] < 1.4
+    assert free.state()["alpha"] > 0
+
+
+def test_what_an_objective_has_learned_is_taken_over_whole():
+    objective = build_objective("cls")
+    objective.restore({"alpha": 0.3, "beta": 1.7})
+    assert objective.state() == {"alpha": 0.3, "beta": 1.7}
+    with pytest.raises(KeyError, match="beta"):
+        objective.restore({"alpha": 0.3})
