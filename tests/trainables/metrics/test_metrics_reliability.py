@@ -66,8 +66,11 @@ def boxes(bars):
     return [[getattr(bar, f"get_{key}")() for bar in bars] for key in ("x", "y", "height")]
 
 
-def test_the_diagram_draws_the_curve(data):
-    curve = reliability_curve(**data)
+@pytest.mark.parametrize("scheme", ["width", "mass"])
+def test_the_diagram_draws_the_curve(data, scheme):
+    data["probs"][:100] = data["probs"][0]  # Of equal mass some bins are empty, all unlike wide.
+    curve = reliability_curve(**data, scheme=scheme)
+    assert 0 < (curve.count == 0).sum() < 14
     figure = reliability_diagram(curve, title="a $ and a _")
     main, share = figure.axes
     filled = curve.count > 0
@@ -78,8 +81,11 @@ def test_the_diagram_draws_the_curve(data):
     np.testing.assert_allclose(boxes(main.containers[1]), gaps)
     shares = [left, np.zeros(15), curve.count / 300]
     np.testing.assert_allclose(boxes(share.containers[0]), shares)
-    for bar in (*main.containers[0], *main.containers[1], *share.containers[0]):
-        assert bar.get_width() == pytest.approx(1 / 15)
+    widths = np.diff(curve.edges)
+    for bars, expected in zip(
+        (*main.containers, *share.containers), (widths[filled], widths[filled], widths), strict=True
+    ):
+        np.testing.assert_allclose([bar.get_width() for bar in bars], expected)
     np.testing.assert_array_equal(main.lines[0].get_xydata(), [[0, 0], [1, 1]])
     assert (main.get_xlim(), main.get_ylim()) == ((0, 1), (0, 1))
     assert [text.get_text() for text in main.get_legend().texts] == ["accuracy", "gap"]

@@ -76,14 +76,15 @@ def test_rows_of_which_each_has_its_cell_are_cut_exactly(bins: int) -> None:
     assert report.report()["aece"] == pytest.approx(exact, abs=1e-12)
 
 
-def test_the_bound_holds_whichever_rows_share_a_cell() -> None:
+@pytest.mark.parametrize("alike", [False, True])
+def test_the_bound_holds_whichever_rows_share_a_cell(alike: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     reached = []
     for _ in range(6):
         places = torch.randint(4, (60,), generator=generator)
         near = 1e-9 * torch.randn(60, generator=generator, dtype=torch.float64)
         logits = torch.stack([0.3 + 0.5 * places + near, torch.zeros_like(near)], 1)
-        labels = torch.randint(2, (60,), generator=generator)
+        labels = places % 2 if alike else torch.randint(2, (60,), generator=generator)
         report = StreamedReport(2, bins=5)
         report.add(logits, labels)
         exact = calibration_report(logits=logits, labels=labels, bins=5)["aece"]
