@@ -76,15 +76,35 @@ def test_rows_of_which_each_has_its_cell_are_cut_exactly(bins: int) -> None:
     assert report.report()["aece"] == pytest.approx(exact, abs=1e-12)
 
 
-@pytest.mark.parametrize("alike", [False, True])
-def test_the_bound_holds_whichever_rows_share_a_cell(alike: bool) -> None:
+@pytest.mark.parametrize(
+    ("counts", "confidences", "right"),
+    [
+        ((10, 40, 10), (0.57, 0.7, 0.8), (False, True, False)),
+        ((27, 20, 25), (0.57, 0.995, 0.997), (True, False, True)),
+    ],
+)
+def test_the_bound_holds_where_the_rows_of_a_cell_are_all_right_or_all_wrong(
+    counts: tuple[int, ...], confidences: tuple[float, ...], right: tuple[bool, ...]
+) -> None:
+    sizes = torch.tensor(counts)
+    sure = torch.tensor(confidences, dtype=torch.float64).repeat_interleave(sizes)
+    sure += 1e-12 * torch.arange(len(sure))
+    logits = torch.stack([sure, 1 - sure], 1).log()
+    labels = (~torch.tensor(right)).long().repeat_interleave(sizes)
+    report = StreamedReport(2, bins=2)
+    report.add(logits, labels)
+    exact = calibration_report(logits=logits, labels=labels, bins=2)["aece"]
+    assert 0.01 < abs(report.report()["aece"] - exact) <= report.aece_error
+
+
+def test_the_bound_holds_whichever_rows_share_a_cell() -> None:
     generator = torch.Generator().manual_seed(0)
     reached = []
     for _ in range(6):
         places = torch.randint(4, (60,), generator=generator)
         near = 1e-9 * torch.randn(60, generator=generator, dtype=torch.float64)
         logits = torch.stack([0.3 + 0.5 * places + near, torch.zeros_like(near)], 1)
-        labels = places % 2 if alike else torch.randint(2, (60,), generator=generator)
+        labels = torch.randint(2, (60,), generator=generator)
         report = StreamedReport(2, bins=5)
         report.add(logits, labels)
         exact = calibration_report(logits=logits, labels=labels, bins=5)["aece"]
