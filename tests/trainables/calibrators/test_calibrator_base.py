@@ -453,6 +453,15 @@ def test_a_full_disk_leaves_what_was_there(rows, tmp_path, before):
         assert torch.equal(load_calibrator(tmp_path / "kept")(rows[0]), first(rows[0]))
 
 
+def test_a_folder_that_cannot_be_made_is_named(rows, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    place = tmp_path / "file" / "kept"
+    with pytest.raises(StorageError) as error:
+        save_calibrator(build("ts").fit(*rows), place)
+    assert str(error.value).startswith(f"cannot write calibrator {place}: ")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 @pytest.mark.parametrize("steps", [1, 2])
 def test_stopped_half_way_to_its_place_it_is_known_to_be_damaged(
     rows, tmp_path, monkeypatch, steps
