@@ -62,6 +62,14 @@ def test_a_method_is_shown_with_range_default_and_source(calsweep):
     assert "variant l in {l, a}" in mit
 
 
+def test_a_narrow_terminal_cuts_nothing_off_a_list(calsweep, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # As on a terminal.
+    monkeypatch.setenv("COLUMNS", "60")
+    told = re.sub(r"\x1b\[[0-9;]*m", "", calsweep("list", "methods").out)
+    assert "…" not in told
+    assert max(map(len, told.splitlines())) <= 60
+
+
 @pytest.mark.parametrize("kind", ["methods", "refinements", "calibrators", "objectives"])
 def test_what_a_search_varies_is_told_in_full(calsweep, kind):
     for line in calsweep("list", kind).out.splitlines()[1:]:

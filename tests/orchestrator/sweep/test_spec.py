@@ -397,6 +397,11 @@ def test_every_mistake_is_told_in_the_same_words(file_regression: FileRegression
             "resources.train.gpus: unknown key; allowed are: cpu, gpu",
         ),
         (
+            GOOD.replace("protocol: digits", "protocol: digits, split: {sede: 1}"),
+            "tasks[0].split.sede: unknown key; allowed are: validation, test, train_limit, "
+            "test_limit, seed, vary",
+        ),
+        (
             GOOD.replace("trials: 3", "spaces: {mbls: {margin: {lo: 1}}}"),
             "search.spaces.mbls.margin.lo: unknown key; allowed are: low, high, scale, choices",
         ),

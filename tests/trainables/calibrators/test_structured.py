@@ -83,6 +83,17 @@ def test_a_strong_penalty_leaves_temperature_scaling(rows: Rows, name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["svs", "sms"])
+def test_cls_ends_where_classes_lose_alike_if_the_map_can_bring_that_about(synthetic, name) -> None:
+    logits, labels = synthetic(rows=600, classes=4)
+    labels = torch.where(labels == 3, torch.arange(len(labels)) % 4, labels)
+    losses = F.nll_loss(
+        build_calibrator(name, "cls").fit(logits, labels)(logits), labels, reduction="none"
+    )
+    by_class = torch.stack([losses[labels == k].mean() for k in range(4)])
+    assert float(by_class.max() - by_class.min()) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["svs", "sms"])
 def test_cls_gives_a_class_that_is_fitted_badly_more_weight(synthetic, name: str) -> None:
     logits, labels = synthetic(rows=4000, classes=4)
     labels = torch.where(labels == 3, torch.arange(len(labels)) % 4, labels)

@@ -62,6 +62,15 @@ def test_groups_of_a_residual_network() -> None:
     assert [len(group) for group in stages] == [3, 12, 15, 15, 17]
 
 
+@pytest.mark.parametrize("granularity", ["block", "stage"])
+def test_what_belongs_to_no_part_learns_as_long_as_the_inputs(granularity: str) -> None:
+    network = build_model("timm:vit_tiny_patch16_224", 4, ImageShape(3, 32))
+    loose = [id(parameter) for parameter in network.extractor.parameters(recurse=False)]
+    assert loose
+    first = parameter_groups(network, granularity)[0]
+    assert [id(parameter) for parameter in first[: len(loose)]] == loose
+
+
 def test_frozen_parameters_stand_still_against_momentum_and_decay(
     image_problem: tuple[torch.Tensor, torch.Tensor],
 ) -> None:

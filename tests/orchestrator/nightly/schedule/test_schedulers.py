@@ -705,12 +705,14 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
     make_benchmark: Make, no_programs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     benchmark = make_benchmark()
-    out = tmp_path / "kube.yaml"
+    out = tmp_path / "my kube.yaml"
     options = ["--with", "kubernetes", "--image", "i:1", "--claim", "c", "--namespace", "research"]
     command = ["nightly", "install", str(benchmark.path), "--at", "02:00", *options]
     uninstall = ["nightly", "uninstall", str(benchmark.path)]
     assert main([*command, "--out", str(out)]) == 0
-    assert f"apply it with: kubectl apply --filename {out}" in capsys.readouterr().out
+    missing = "kubectl is missing here;"
+    said = f"wrote {out}\n{missing} apply it with: kubectl apply --filename '{out}'\n"
+    assert capsys.readouterr().out == said
     entry, cluster = make_entry(benchmark, "02:00", None), KubernetesOptions("i:1", "c", "research")
     assert out.read_text() == kubernetes_manifests(benchmark, entry, cluster)
     assert len(list(yaml.safe_load_all(out.read_text()))) == 5
@@ -718,7 +720,7 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
     delete = "delete cronjob,configmap,rolebinding,role,serviceaccount calsweep-told"
     delete += " --namespace research --ignore-not-found"
     assert main(uninstall) == 0
-    assert f"remove it with: kubectl {delete}" in capsys.readouterr().out
+    assert capsys.readouterr().out == f"{missing} remove it with: kubectl {delete}\n"
     program(no_programs, "kubectl", f'echo "$@" >> "{tmp_path}/calls"; echo done')
     assert main(command) == 0
     usual = benchmark.folder / "kubernetes.yaml"

@@ -246,6 +246,7 @@ def test_elsewhere_all_suites_that_have_the_metric_are_taken():
     texts = [cell.text for cell in cells(table, "ce").values()]
     assert texts == ["70.00", "30.00"]
     assert "auroc: mean over ood-noise/auroc, ood-other/auroc" in table.notes()
+    assert [entry.headings[-1] for entry in table.columns] == ["AUROC % ↑", "FPR95 % ↓"]
     other = study("ce", "digits", "resnet8", **{"ood-third/auroc": 0.5})
     both = fill("macal/table2", study("ce", "digits", "convnet", **figures), other)
     assert [entry.metrics for entry in both.columns][0::2] == [
