@@ -146,7 +146,7 @@ def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_
     ):
         with pytest.raises(InputError) as refusal:
             best_trials(store, *names)
-        assert str(refusal.value) == told
+        assert str(refusal.value) == str(InputError(told))  # Cut, if sweeps are many.
     with pytest.raises(InputError, match="no sweep 'x'"):
         study_results(store, "x")
     with pytest.raises(InputError, match="top=0 is outside"):
