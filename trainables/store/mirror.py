@@ -135,6 +135,8 @@ class Mirror:
 
 def _check(url: str) -> None:
     """Refuse a URL of no host, of no such port, or with what would be stored and may be secret."""
+    if not url:
+        raise InputError("mirror: is empty; it is a URL of object storage, or null for none")
     scheme, _, rest = _CACHES.sub("", url).partition("://")
     if not rest or rest.startswith("/"):
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -34,7 +35,7 @@ def accept(
     matching_cells(cell, all_cells([record for record, _ in judged]))
     changed = nightly.CellKey.parse(cell)
     names = [record.night for record, _ in judged]
-    night = since or _first_night(judged[-1][1], changed)
+    night = since or _first_night(judged[-1][1], changed, names)
     if night not in names:
         raise InputError(f"--from: {night!r} has no verdict; the last is {names[-1]}")
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -44,8 +45,12 @@ def accept(
     return 0
 
 
-def _first_night(verdict: nightly.Verdict, cell: nightly.CellKey) -> str:
-    """Return the night on which a cell's change began, by the last verdict; else that night."""
+def _first_night(verdict: nightly.Verdict, cell: nightly.CellKey, names: Sequence[str]) -> str:
+    """Return the night on which a cell's change began, by the last verdict; else that night.
+
+    ``names`` are those of all nights, in the order of running: the clock may have been set back.
+    """
     found = chain.from_iterable(verdict.findings.values())
     since = [f.since for f in found if cell in (f.cell, f.cell._replace(metric="")) and f.since]
-    return min(since, default=verdict.night)
+    places = {night: place for place, night in enumerate(names)}
+    return min(since, key=lambda night: places.get(night, -1), default=verdict.night)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import Annotated
 
@@ -44,8 +44,8 @@ def run(
 ) -> int:
     """Run one night, or go on with one that broke off: exit 0 fine, 3 alarm, 4 could not run."""
     benchmark = load(file)
-    if night is not None and not NIGHT.fullmatch(night):
-        raise InputError(f"--night: {night!r} is not YYYY-MM-DD or YYYY-MM-DD.N")
+    if night is not None:
+        _check_night(night)
     known = nightly.installation(benchmark)
     if known and not at:
         at, time_zone = known.at, time_zone or known.time_zone
@@ -64,6 +64,15 @@ def run(
         for problem in [*kept, *nightly.publish_failure(benchmark, name, reason)]:
             _complain(problem)
     return nightly.COULD_NOT_RUN
+
+
+def _check_night(night: str) -> None:
+    if not NIGHT.fullmatch(night):
+        raise InputError(f"--night: {night!r} is not YYYY-MM-DD or YYYY-MM-DD.N")
+    try:
+        date.fromisoformat(night.partition(".")[0])
+    except ValueError as error:
+        raise InputError(f"--night: {night!r} is of no date that exists: {error}") from error
 
 
 def _run(benchmark: nightly.Nightly, name: str, address: str | None, quiet: bool) -> int:

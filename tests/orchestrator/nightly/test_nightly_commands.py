@@ -254,6 +254,18 @@ def test_an_accepted_change_starts_where_it_began(
     assert capsys.readouterr().out == f"{cell}: the series starts anew on {name(night)}\n"
 
 
+def test_an_accepted_pair_starts_on_the_night_that_ran_first_whatever_it_is_called(
+    benchmark: Nightly, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for day in (4, 9, 2, 5):  # The clock was set back.
+        alarms = (found(ACC, 2), found(ECE, 9), found(OTHER, 4))
+        judged(benchmark, record(day), Verdict(name(day), "regression", alarms))
+    pair = str(CellKey(*ECE.pair))
+    accept = ["nightly", "accept", pair, "--why", "meant", "--file", str(benchmark.path)]
+    assert main(accept) == 0
+    assert f"starts anew on {name(9)}\n" in capsys.readouterr().out
+
+
 def test_a_change_is_accepted_with_a_reason_alone(
     benchmark: Nightly, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -355,6 +367,22 @@ def test_a_night_has_a_name_of_its_own_kind(
     assert start("--night", night, code=2).nights == []
     said = f"calsweep: --night: {night!r} is not YYYY-MM-DD or YYYY-MM-DD.N\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("night", "why"),
+    [
+        ("2026-02-29", "day is out of range for month"),
+        ("2026-02-29.2", "day is out of range for month"),
+        ("2026-13-01", "month must be in 1..12"),
+    ],
+)
+def test_a_night_is_of_a_date_that_exists(
+    start: Callable[..., Runs], night: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert start("--night", night, code=2).nights == []
+    said = f"calsweep: --night: {night!r} is of no date that exists: {why}"
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_a_start_says_what_it_came_to(

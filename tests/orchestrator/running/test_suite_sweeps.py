@@ -137,6 +137,14 @@ def test_weights_that_are_absent_are_told_of_before_any_trial(
         prepare_data(spec)
 
 
+def test_a_network_for_other_data_is_refused_before_any_trial(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path)
+    task = spec.tasks[0].model_copy(update={"model": "gpool-cnn"})
+    told = r"^tasks\[0\] \(digits\): model 'gpool-cnn' takes texts, the data are images"
+    with pytest.raises(InputError, match=told):
+        prepare_data(spec.model_copy(update={"tasks": (task,)}))
+
+
 def test_list_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "suites"]) == 0
     listed = capsys.readouterr().out.split()

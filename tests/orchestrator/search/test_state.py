@@ -670,6 +670,22 @@ def test_a_choice_that_is_given_up_is_chosen_again_when_resumed(
     assert Ledger([*journal, *events]).studies[f"{TASK}|mbls"].status == "finished"
 
 
+def test_a_choice_that_was_given_up_is_computed_again_where_its_artifacts_are_gone(
+    data: dict[str, PreparedData],
+) -> None:
+    state, events = make_state(make_spec("ce, mbls"), data)
+    drive(state, 2, random.Random(0))
+    before = choices(state)
+    state.give_up(f"{TASK}|mbls", "not measured")
+    again, _ = make_state(
+        make_spec("ce, mbls"), data, past=Ledger(events), available=lambda stage, key: False
+    )
+    # Each trial may be the one that is chosen, so each is needed.
+    ended = drive(again, 2, random.Random(0))
+    assert {trial.number for trial in ended if trial.study == f"{TASK}|mbls"} == {*range(6)}
+    assert choices(again) == before
+
+
 def test_refinements_come_in_blocks_that_the_first_one_computes(
     data: dict[str, PreparedData],
 ) -> None:

@@ -158,6 +158,11 @@ def test_a_port_that_is_no_number_is_refused():
         check_tracking_uri("postgresql+psycopg2://me@db.example:port/mlflow")
 
 
+@pytest.mark.parametrize("address", ["postgresql+a-b://db/mlflow", "postgresql://db:/mlflow"])
+def test_what_no_driver_can_read_is_no_address(address):
+    assert refusal(address) == f"tracking uri {address!r} is no address; {ALLOWED}"
+
+
 def test_sqlite_in_a_place_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for uri in (f"sqlite:///{tmp_path}/file/mlflow.db", f"folder:{tmp_path}/file/runs"):
