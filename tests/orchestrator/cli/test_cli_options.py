@@ -377,6 +377,30 @@ def test_sync(asked: Callable[..., Asked], empty_folder: Path) -> None:
     assert (found["journal"], found["uri"]) == (folder.journal, URI)
 
 
+@pytest.mark.parametrize("place", ["/journal.jsonl", "/NAME/journal.jsonl"])
+def test_a_journal_with_too_few_folders_above_it_is_no_sweeps(
+    calsweep: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(Path, "is_dir", lambda path: False)
+    monkeypatch.setattr(Path, "is_file", lambda path: True)  # Nobody may write there.
+    code, out, err = calsweep("sync", place, "--tracking-uri", URI)
+    assert (code, out) == (2, "")
+    assert err == (
+        f"calsweep: {place} is no sweep's journal: that is STORAGE/sweeps/NAME/journal.jsonl\n"
+    )
+
+
+def test_the_root_may_be_a_storage(
+    asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "is_dir", lambda path: False)
+    monkeypatch.setattr(Path, "is_file", lambda path: True)  # Nobody may write there.
+    place = "/sweeps/NAME/journal.jsonl"
+    found = asked("orchestrator.tracking.sync", "sync", place, "--tracking-uri", URI)
+    assert (found["journal"], found["uri"]) == (Path(place), URI)
+    assert found["artifact_root"] == Path("/mlflow-artifacts")
+
+
 def test_reproduce(asked: Callable[..., Asked], empty_folder: Path) -> None:
     place = "orchestrator.running.reproduce.reproduce"
     words = ("--tolerance", 0.5, "--folder", "again", "--data-root", "d", "--tracking-uri", URI)

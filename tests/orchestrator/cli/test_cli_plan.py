@@ -63,6 +63,21 @@ def test_every_row_says_what_it_searches_and_builds_on(calsweep):
     assert by_recipe["ce+macal+ts"][-1] == "ce+macal"
 
 
+def test_words_of_the_plan_stand_left_and_figures_of_work_right(calsweep):
+    lines = calsweep("plan", DEMO).out.splitlines()
+    start = next(i for i, line in enumerate(lines) if "to compute" in line)
+    (top, *studies), (head, *stages) = lines[:29], lines[start : start + 4]
+    for headings, shown, rows in (
+        (("task", "recipe", "stage", "searches"), top, studies),
+        (("task", "stage"), head, stages),
+    ):
+        for at in map(shown.index, headings):
+            assert all(row[at - 1] == " " != row[at] for row in rows)
+    for heading in ("to compute, at most", "reused", "hours in all"):
+        end = head.index(heading) + len(heading)
+        assert all(row[end - 1] != " " == f"{row} "[end] for row in stages)
+
+
 def test_dry_runs_are_plans(calsweep):
     expected = calsweep("plan", DEMO).out
     assert calsweep("demo", "--dry-run").out == expected

@@ -611,6 +611,24 @@ def test_a_table_without_a_fitted_calibrator_is_still_written(tmp_path, npz, com
     assert json.loads((out / "table.json").read_text())[1]["ece"] is None
 
 
+def test_files_calibrators_objectives_and_notes_stand_in_the_order_given(tmp_path, npz, command):
+    (tmp_path / "early.npz").write_bytes(npz.read_bytes())
+    names = ("--with", "vs,meta-acc,ts", "--objectives", "ls,ce")
+    result = command("calibrate", npz, tmp_path / "early.npz", *names)
+    assert result.exit_code == 0, result.output
+    table = [line for line in result.output.splitlines() if line.startswith("|")]
+    cells = [[part.strip() for part in line.split("|")[1:-1]] for line in table]
+    assert cells[0][2:] == ["net", "early", "average"]
+    assert [row[:2] for row in cells[2:]] == [
+        *(["uncalibrated", ""], ["vs", ""], ["meta-acc", ""], ["ts", "ls"], ["ts", "ce"]),
+    ]
+    below = result.output.splitlines()[1 + len(table) :]
+    assert [line.partition(":")[0] for line in below] == [
+        *("* meta-acc on net", "* meta-acc on early"),
+    ]
+    assert result.output.splitlines()[1:-2] == table
+
+
 @pytest.mark.parametrize("values", [4 * 7, 1])
 def test_pieces_score_as_the_whole_does(npz, monkeypatch, values):
     rows = read_logits(npz).rows

@@ -245,6 +245,11 @@ def test_the_command_ranks_by_nll_in_its_diagram(monkeypatch, tmp_path, capsys) 
     assert drawn[0].ranks == {"best": 1.0, "even": 2.25, "given": 2.75}
     assert f"wrote {path}" in capsys.readouterr().out
     assert "<svg" in path.read_text()
+    monkeypatch.chdir(tmp_path)
+    assert main(["arena", "some.yaml"]) == 0
+    assert len(drawn) == 1
+    assert "wrote" not in capsys.readouterr().out
+    assert [entry.name for entry in tmp_path.iterdir()] == ["cd.svg"]
     assert main(["arena", "some.yaml", "--diagram", "cd.txt"]) == 2
     assert "--diagram cd.txt: ending '.txt'" in capsys.readouterr().err
 

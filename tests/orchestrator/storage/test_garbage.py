@@ -332,6 +332,26 @@ def test_a_dropped_sweep_goes_with_what_only_it_needs(
     assert (tmp_path / "sweeps" / "one").exists()
 
 
+def test_a_sweep_that_is_dropped_twice_counts_once(
+    tmp_path: Path,
+    store: ArtifactStore,
+    sweep: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
+    dry = ["gc", "--storage", str(tmp_path), "--dry-run"]
+    told = []
+    for times in (1, 2):
+        assert main([*dry, *["--drop", "two"] * times]) == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1]
+    assert [line.split()[::3] for line in told[1].splitlines()[-2:-1]] == [["sweeps", "1"]]
+    found = collect_garbage(Storage(tmp_path), drop=["two", "two"])
+    assert [(kind.removed, kind.kept) for kind in found if kind.kind == "sweeps"] == [(1, 1)]
+    assert left(store) == {TRAIN_A}
+
+
 def test_checkpoints_and_old_drafts_go(
     tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
 ) -> None:

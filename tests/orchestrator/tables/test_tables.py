@@ -631,6 +631,25 @@ def test_deviations_give_way_before_a_table_is_split_and_only_where_there_are_so
     assert not shown_in(wide - 2, alone)[2]
 
 
+@pytest.mark.parametrize(("models", "parts"), [("xyz", ["xy", "z"]), ("vwxyz", ["vwx", "yz"])])
+def test_the_first_part_of_a_table_that_is_split_holds_the_middle_column(models, parts):
+    table = table_of(*(placed("ce", "a", model) for model in models), metrics=("ece",))
+    wide = max(map(len, shown_in(200, table)[0]))
+    lines = shown_in(wide - 1, table)[0]
+    heads = [line.split() for line in lines if set(line.split()) & set(models)]
+    assert ["".join(sorted(set(models).intersection(head))) for head in heads] == parts
+
+
+def test_a_terminal_too_narrow_for_a_table_still_has_a_line_a_row():
+    table = table_of(placed("mbls+macal+ts", "a", "x"), placed("ce", "a", "x"))
+    console = Console(file=io.StringIO(), width=30)
+    console.print(to_rich(table))
+    shown = [line.split()[0] for line in console.file.getvalue().splitlines() if line.strip()]
+    head = shown.index("recipe")
+    assert shown[head + 3] == "ce"
+    assert shown[head + 2][:8] == "mbls+mac"
+
+
 def test_a_narrow_terminal_keeps_the_mark_of_the_floor():
     results = [study("ce", *({"ece": e, "ece_floor": 0.1} for e in (0.05, 0.07)))]
     found = make_table(results, TableOptions(metrics=("ece",), floor=True))
