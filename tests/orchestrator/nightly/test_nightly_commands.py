@@ -106,8 +106,12 @@ def test_status_draws_the_trend_of_one_metric(
     assert len(shown[10:-1]) == 3
     assert main(["nightly", "status", file]) == 0
     assert ["ls", TASK, "█▅▃▂▁", "0.0203"] in lines(capsys.readouterr().out)
+    aece = {ECE._replace(metric="aece"): {0: 0.5}}
+    judged(benchmark, replace(last := record(7), cells={**last.cells, **aece}))
+    assert main(["nightly", "status", file]) == 0
+    assert "0.5000" not in capsys.readouterr().out
     assert main(["nightly", "status", file, "--metric", "beauty"]) == 2
-    known = "acc, ece, nll, images_per_second, peak_memory"
+    known = "acc, ece, nll, images_per_second, peak_memory, aece"
     said = f"calsweep: --metric: 'beauty' is not recorded; there are: {known}\n"
     assert capsys.readouterr().err == said
 
@@ -258,7 +262,8 @@ def test_an_accepted_pair_starts_on_the_night_that_ran_first_whatever_it_is_call
     benchmark: Nightly, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for day in (4, 9, 2, 5):  # The clock was set back.
-        alarms = (found(ACC, 2), found(ECE, 9), found(OTHER, 4))
+        similar = ACC._replace(task=f"{TASK}-2")
+        alarms = (found(ACC, 2), found(ECE, 9), found(OTHER, 4), found(similar, 4))
         judged(benchmark, record(day), Verdict(name(day), "regression", alarms))
     pair = str(CellKey(*ECE.pair))
     accept = ["nightly", "accept", pair, "--why", "meant", "--file", str(benchmark.path)]

@@ -169,16 +169,17 @@ def test_an_earlier_night_that_broke_off_is_finished_before_tonights(
     assert len(nightlies(benchmark)) == 2
 
 
+@pytest.mark.parametrize("later", [SECOND, f"{FIRST}.2"])
 def test_a_night_that_broke_off_is_finished_though_its_name_is_later(
-    make_benchmark: Make, told_sweep: ToldSweep
+    make_benchmark: Make, told_sweep: ToldSweep, later: str
 ) -> None:
     benchmark = make_benchmark(sweep={"name": "set-back"})
     told_sweep.before_end = broken_off
     with pytest.raises(BrokenOffError):
-        run_night(benchmark, SECOND)
+        run_night(benchmark, later)
     told_sweep.before_end = lambda spec: None
     run_night(benchmark, FIRST)  # The clock was set back.
-    assert told_sweep.runs[1:] == [f"set-back-{name}" for name in (SECOND, FIRST)]
+    assert told_sweep.runs[1:] == [f"set-back-{name}" for name in (later, FIRST)]
 
 
 def test_what_an_earlier_night_could_not_tell_is_said_once(

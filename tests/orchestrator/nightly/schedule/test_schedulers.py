@@ -120,12 +120,12 @@ def test_cron_runs_exactly_the_command(odd_entry: Entry, tmp_path: Path) -> None
 
 
 def test_a_crontab_keeps_its_other_lines_and_the_entry_once(odd_entry: Entry) -> None:
-    other = replace(odd_entry, name="other")
+    other = replace(odd_entry, name=f"{odd_entry.name}-2")
     table = "MAILTO=me\n1 1 * * * true"
     once = with_entry(table, odd_entry)
     assert with_entry(once, odd_entry) == once
     both = with_entry(once, other)
-    assert without_entry(both, "other") == once
+    assert without_entry(both, other.name) == once
     assert without_entry(f"{both}2 2 * * * false\n", odd_entry.name) == (
         f"{table}\n{crontab_block(other)}2 2 * * * false\n"
     )
@@ -143,7 +143,7 @@ def test_a_crontab_keeps_its_other_lines_where_a_line_of_the_entry_is_gone(
     # Without the first mark nobody can say whose the command is.
     kept = command if "begin" in gone else ""
     assert without_entry(before + left + after, odd_entry.name) == before + kept + after
-    other = crontab_block(replace(odd_entry, name="other"))
+    other = crontab_block(replace(odd_entry, name=f"{odd_entry.name}-2"))
     assert without_entry(before + left + other, odd_entry.name) == before + kept + other
 
 

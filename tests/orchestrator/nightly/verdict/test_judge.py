@@ -228,6 +228,9 @@ def test_a_table_of_the_wrong_shape_makes_the_night_incomplete() -> None:
     two = replace(record(10).shape, tasks=(TASK, "other"))
     half = [alarm.cell for alarm in judge(QUIET, replace(record(10), shape=two)).alarms]
     assert half == [CellKey(recipe, "other") for recipe in RECIPES]
+    failed = replace(record(10), shape=two, failed={("ls", TASK): "out of memory"})
+    lacking = [alarm.cell for alarm in judge(QUIET, failed).alarms if alarm.reason == "missing"]
+    assert lacking == half
     shapeless = replace(record(10), shape=Shape())
     assert judge(QUIET, changed(shapeless, CellKey("fl", TASK, "ece"), {0: 0.02})).status == "ok"
     whole = changed(record(10), CellKey("*", "*", "total_seconds"), {0: 60.0})
@@ -335,17 +338,28 @@ def test_equal_accuracies_alone_are_no_twins() -> None:
     assert judge([accuracies(night) for night in QUIET], equal).alarms == ()
 
 
-def test_equal_figures_on_two_tasks_are_no_twins() -> None:
+@pytest.mark.parametrize("other", ["other", f"{TASK}-2"])
+def test_equal_figures_on_two_tasks_are_no_twins(other: str) -> None:
     def with_another_task(night: NightRecord, factor: float) -> NightRecord:
         copies = {
-            CellKey(cell.recipe, "other", cell.metric): {s: factor * v for s, v in values.items()}
+            CellKey(cell.recipe, other, cell.metric): {s: factor * v for s, v in values.items()}
             for cell, values in night.cells.items()
         }
-        shape = replace(night.shape, tasks=(TASK, "other"))
+        shape = replace(night.shape, tasks=(TASK, other))
         return replace(night, cells={**night.cells, **copies}, shape=shape)
 
     history = [with_another_task(night, 0.999) for night in QUIET]
     assert judge(history, with_another_task(record(10), 1.0)).alarms == ()
+
+
+@pytest.mark.parametrize("tonight", [name(11), f"{name(10)}.2", f"{name(10)}.1"])
+def test_a_night_before_of_a_similar_name_counts(tonight: str) -> None:
+    before = replace(record(10, factors={ECE: 1.2}), night=f"{name(10)}.12")
+    first = replace(record(10, factors={ECE: 1.2}), night=name(10))
+    last = replace(record(11, factors={ECE: 1.2}), night=tonight)
+    for earlier in (before, first):
+        assert judge([*QUIET, earlier], last).status == "regression"
+    assert judge([*QUIET, last], last).status == "suspicious"
 
 
 def test_a_short_history_is_stated() -> None:
