@@ -130,6 +130,8 @@ def test_a_crontab_keeps_its_other_lines_and_the_entry_once(odd_entry: Entry) ->
         f"{table}\n{crontab_block(other)}2 2 * * * false\n"
     )
     assert without_entry(once, odd_entry.name) == table + "\n"
+    own = "3 3 * * * calsweep nightly run mine.yaml\n"
+    assert without_entry(once + own, odd_entry.name) == f"{table}\n{own}"
 
 
 @pytest.mark.parametrize("gone", ["begin", "command", "end", "begin and end", "command and end"])
