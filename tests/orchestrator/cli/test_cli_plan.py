@@ -78,6 +78,14 @@ def test_words_of_the_plan_stand_left_and_figures_of_work_right(calsweep):
         assert all(row[end - 1] != " " == f"{row} "[end] for row in stages)
 
 
+def test_a_narrow_terminal_cuts_nothing_off_the_studies(calsweep, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # As on a terminal.
+    monkeypatch.setenv("COLUMNS", "70")
+    studies = calsweep("plan", DEMO).out.partition(" studies, ")[0]
+    assert "…" not in studies
+    assert "searches" in studies
+
+
 def test_dry_runs_are_plans(calsweep):
     expected = calsweep("plan", DEMO).out
     assert calsweep("demo", "--dry-run").out == expected

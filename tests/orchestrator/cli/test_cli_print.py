@@ -52,6 +52,10 @@ def test_gc_tells_how_much(calsweep, monkeypatch, option, freed):
         ["data", "0", "0.1", "3", "0.0"],
         ["1.6", "MB", *freed.split(), "freed"],
     ]
+    head, train, data = out.splitlines()[:3]
+    assert (train.index("train"), data.index("data")) == (head.index("kind"),) * 2
+    for end in (head.index("removed") + 7, head.index("kept") + 4):
+        assert all(row[end - 1] != " " == row[end] for row in (train, data))
 
 
 def test_figures_stand_right_and_words_left(capsys):
@@ -59,6 +63,16 @@ def test_figures_stand_right_and_words_left(capsys):
     lines = capsys.readouterr().out.splitlines()
     rows = [line.strip() for line in lines if set(line) & set("anx2")]
     assert rows == ["| name |  n |", "| x    |  1 |", "| long | 22 |"]
+
+
+def test_a_terminal_too_narrow_for_standings_still_has_a_line_a_row(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # As on a terminal.
+    monkeypatch.setenv("COLUMNS", "24")
+    print_table(
+        ("recipe", "NLL gain"), [("ce", "+0.5 [0.1; 0.7]"), ("ls", "0 [0; 0]")], ("recipe",)
+    )
+    told = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert [line.split()[0] for line in told.splitlines() if line.strip()][2:] == ["ce", "ls"]
 
 
 def test_progress_is_shown_where_somebody_watches_and_leaves_nothing_behind(capsys, monkeypatch):
@@ -161,6 +175,9 @@ def test_a_reproduction_is_a_table_and_a_verdict(calsweep, monkeypatch, reproduc
     assert lines[-2:] == ["figures need not agree: another GPU", verdict]
     head = [cell.strip() for cell in lines[2].strip("┃").split("┃")]
     assert head == ["metric", "recorded", "reproduced", "difference"]
+    assert answer.out.startswith("ls on")
+    assert [line[-3:] for line in lines if "test_acc" in line] == ["0 │"]
+    assert all("│ val_ece " in line for line in lines if "val_ece  " in line)
     rows = [line.split() for line in lines if line.startswith(("val_ece", "test_acc", "│"))]
     rows = [[cell for cell in row if cell != "│"] for row in rows]
     gap = reproduced - 0.25

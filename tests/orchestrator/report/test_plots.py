@@ -162,6 +162,13 @@ def test_the_slice_shows_every_trial_and_marks_the_chosen_one(events: list[Event
     assert list(plot.key) == [0, 1, 2]
 
 
+def test_a_slice_has_about_four_ticks_up_and_three_across() -> None:
+    told = [*opened(STUDY)]
+    for number, gamma in enumerate((0.1, 0.9)):
+        told += [started(STUDY, number, gamma=gamma), scored(STUDY, number, 0.01 + gamma / 10)]
+    assert words(drawn(told)["slice"], 0) == ["2", "4", "6", "8", "10", "0.5"]
+
+
 def test_the_front_is_of_all_that_was_searched_for(events: list[Event]) -> None:
     assert "front" not in drawn(events)
     told = [*events]
@@ -173,14 +180,15 @@ def test_the_front_is_of_all_that_was_searched_for(events: list[Event]) -> None:
         told.append(TrialFinished(key=f"{STUDY}#{number}", status="finished", metrics=metrics))
     once = [*told[:2], started(STUDY, 2, gamma=0.9), scored(STUDY, 2, 0.1), told[-1]]
     assert "front" not in drawn(once)
+    told.append(scored(STUDY, 1, 0.09))
     plot = drawn(told)["front"]
     assert [figure.title for figure in plot.charts] == ["Acc against ECE", "NLL against ECE"]
-    assert places(plot, 0, "search") == [pytest.approx(point) for point in ([11, 90], [1, 80])]
+    assert places(plot, 0, "search") == [pytest.approx(point) for point in ([9, 90], [1, 80])]
     assert places(plot, 1, "beaten") == [pytest.approx([6, 1.0])]
     assert places(plot, 1, "ring") == [pytest.approx([1, 0.7])]
     assert [mark.text for mark in marks(plot, 0, "mark")] == [
         "trial 0: objective 6.00, Acc 80.00, NLL 1.0000; macal.gamma 0.95",
-        "trial 1: objective 11.00, Acc 90.00, NLL 0.2000; macal.gamma 0.8",
+        "trial 1: objective 9.00, Acc 90.00, NLL 0.2000; macal.gamma 0.8",
         "trial 2: objective 1.00, Acc 80.00, NLL 0.7000; macal.gamma 0.9",
     ]
     assert [figure.chart.label for figure in plot.charts] == [
@@ -189,8 +197,8 @@ def test_the_front_is_of_all_that_was_searched_for(events: list[Event]) -> None:
     assert (plot.title, plot.measure) == (
         *(f"{STUDY}\ngrey: beaten in all, ringed: chosen", "trial"),
     )
-    assert words(plot, 0) == ["80", "85", "90", "5", "10"]
-    assert words(plot, 1) == ["0.2", "0.4", "0.6", "0.8", "1", "5", "10"]
+    assert words(plot, 0) == ["80", "85", "90", "5"]
+    assert words(plot, 1) == ["0.2", "0.4", "0.6", "0.8", "1", "5"]
     assert plot.key == drawn(told)["slice"].key
     assert marks(plot, 1, "search")[1].colour == plot.key[2]
     told[0] = replace(told[0], spec={"search": {"objective": "nll"}})
