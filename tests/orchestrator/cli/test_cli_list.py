@@ -68,7 +68,7 @@ def test_a_narrow_terminal_cuts_nothing_off_a_list(calsweep, monkeypatch):
     told = re.sub(r"\x1b\[[0-9;]*m", "", calsweep("list", "methods").out)
     assert "…" not in told
     assert max(map(len, told.splitlines())) <= 60
-    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("COLUMNS", "20")
     told = re.sub(r"\x1b\[[0-9;]*m", "", calsweep("list", "methods").out)
     names = [line.split()[0] for line in told.splitlines() if line[1:2].strip()]
     assert names == ["name", *NAMES["methods"]]

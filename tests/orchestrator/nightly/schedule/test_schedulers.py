@@ -736,6 +736,8 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
     assert main(command) == 2
     failed = f"{usual} is written, but `kubectl apply --filename {usual}` failed: forbidden\n"
     assert capsys.readouterr().err.endswith(f": {failed}")
+    assert main([*command, "--out", str(out)]) == 2
+    assert f"is written, but `kubectl apply --filename '{out}'` failed" in capsys.readouterr().err
     known = Installation("kubernetes", "02:00", None, "research")
     (benchmark.folder / INSTALLED).write_text(json.dumps(vars(known)))
     assert main(uninstall) == 2

@@ -131,7 +131,8 @@ def test_a_mean_over_models_wants_all_of_them():
     table = fill("macal/table3", *whole, published=True)
     cell = cells(table, "ls")["cifar10", "average", "ece"]
     assert (cell.text, cell.asides) == ("2.00", ("[paper 3.66]",))
-    assert any(note.startswith("cifar10 / average: mean over ") for note in table.notes())
+    (about,) = (note for note in table.notes() if note.startswith("cifar10 / average: mean over "))
+    assert set(about.partition("over ")[2].split(", ")) == {result.task for result in whole}
 
 
 def test_a_network_that_the_paper_does_not_pin_down_is_not_compared():
