@@ -1,5 +1,6 @@
 """What a night's sweep measured, read from its journal."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
@@ -29,11 +30,10 @@ def current_environment(nightly: Nightly, data: Mapping[str, PreparedData]) -> d
 
 def _fingerprints(nightly: Nightly, data: Mapping[str, PreparedData]) -> dict[str, str]:
     """Return what the data of each name are: of several tasks, or of several seeds, all of them."""
-    found: dict[str, dict[str, None]] = {}
+    found = defaultdict[str, set[str]](set)
     for task, seed in product(nightly.sweep.tasks, nightly.sweep.all_seeds):
-        own = found.setdefault(f"data {task.dataset_name}", {})
-        own[data[task.data_name(seed)].key[:12]] = None
-    return {name: ", ".join(keys) for name, keys in found.items()}
+        found[f"data {task.dataset_name}"].add(data[task.data_name(seed)].key[:12])
+    return {name: ", ".join(sorted(keys)) for name, keys in found.items()}
 
 
 def _text(value: Any) -> str:
