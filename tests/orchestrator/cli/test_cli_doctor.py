@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.cli import _doctor
+from orchestrator.sweep.tracking_uri import check_tracking_uri
 from trainables.common.errors import InputError
 from trainables.data import source_names
 
@@ -73,10 +74,14 @@ def test_what_is_wrong_comes_with_its_remedy(calsweep, no_ray, empty_folder):
     code, out, _ = calsweep("doctor", "--storage", "file", "--tracking-uri", "./mlruns")
     found = findings(out)
     assert code == 1
-    for subject, remedy in (("storage", "--storage"), ("tracking", "--tracking-uri")):
-        mark, text = found[subject]
-        assert mark == "FAIL"
-        assert text.endswith(f"-> give another {remedy}")
+    probe = re.escape(f"'{empty_folder}/file/.calsweep-")
+    why = rf"{empty_folder}/file is not writable: \[Errno 20\] Not a directory: {probe}\w+'"
+    mark, text = found["storage"]
+    assert mark == "FAIL"
+    assert re.fullmatch(f"{why} -> give another --storage", text)
+    with pytest.raises(InputError) as refused:
+        check_tracking_uri("./mlruns")
+    assert found["tracking"] == ("FAIL", f"{refused.value} -> give another --tracking-uri")
 
 
 def test_every_gpu_is_named_and_tried(calsweep, no_ray, monkeypatch):
@@ -111,16 +116,24 @@ def test_a_gpu_that_does_no_training_step(calsweep, no_ray, monkeypatch):
     assert re.search(r"(CUDA|NVIDIA).* -> leave it out \(CUDA_VISIBLE_DEVICES\)", found["GPU 0"][1])
 
 
-@pytest.mark.parametrize(("control", "mark"), [("control", "ok"), ("other", "info")])
-def test_whether_gpus_are_shared_side_by_side(
-    calsweep, no_ray, monkeypatch, tmp_path, control, mark
-):
+MPS = {
+    "control": ("ok", "on: trials that share a GPU compute side by side"),
+    "other": (
+        "info",
+        "off: trials that share a GPU take turns -> nvidia-cuda-mps-control -d, before Ray "
+        "starts, if trials share GPUs",
+    ),
+}
+
+
+@pytest.mark.parametrize("control", MPS)
+def test_whether_gpus_are_shared_side_by_side(calsweep, no_ray, monkeypatch, tmp_path, control):
     (tmp_path / control).touch()
     monkeypatch.setattr(_doctor, "_gpus", lambda: _doctor.Finding("GPUs", "a card"))
     monkeypatch.setattr(_doctor, "_steps", lambda: ())
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    assert findings(calsweep("doctor")[1])["MPS"][0] == mark
+    assert findings(calsweep("doctor").out)["MPS"] == MPS[control]
 
 
 def test_a_device_that_does_a_training_step_and_one_that_never_answers(monkeypatch):
@@ -198,7 +211,8 @@ def test_ray_that_does_not_start(calsweep, monkeypatch):
     code, out, _ = calsweep("doctor")
     mark, text = findings(out)["Ray"]
     assert (code, mark) == (1, "FAIL")
-    assert text.startswith("Ray does not start on this machine: no shared memory more -> ")
+    told = "Ray does not start on this machine: no shared memory more"
+    assert text == f"{told} -> free memory and /dev/shm, then try again"
 
 
 def test_a_missing_data_set_is_no_fault(calsweep, no_ray, empty_folder):

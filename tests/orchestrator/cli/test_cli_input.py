@@ -73,6 +73,11 @@ WRONG = {
         "Invalid value for '--trials': Input should be a valid integer, unable to parse "
         "string as an integer",
     ),
+    "empty seeds": ([*DEMO, "--seeds", " "], "--seeds: ' ' names nothing"),
+    "task without a data set": (
+        [*DEMO, "--tasks", "/convnet/digits"],
+        "--tasks: '/convnet/digits' is not dataset/model/protocol",
+    ),
     "seeds": ([*DEMO, "--seeds", "bad"], "--seeds: 'bad' is not a whole number"),
     "negative seed": (
         [*DEMO, "--seeds=-1"],
@@ -92,6 +97,12 @@ WRONG = {
         [*ASK, "--top", "0"],
         "Invalid value for '--top': Input should be greater than or equal to 1",
     ),
+    "no such end": (
+        [*ASK, "--until", "tomorrow"],
+        "--until 'tomorrow' is no date; allowed: 2026-05-01 or 2026-05-01T13:30",
+    ),
+    "tag without a key": ([*ASK, "--tag", "=red"], "--tag '=red' is not KEY=VALUE"),
+    "tag without a value": ([*ASK, "--tag", "red"], "--tag 'red' is not KEY=VALUE"),
     "nothing tracked yet": (
         [*ASK],
         "no tracking database at HERE/calsweep-storage/mlflow.db; `calsweep sync` builds it",
@@ -119,6 +130,34 @@ WRONG = {
         ["table", "--storage", "file"],
         "tracking uri 'sqlite:///HERE/file/mlflow.db': HERE/file is not a folder that "
         "can be written",
+    ),
+    "no resamples": (
+        ["compare", "--draws", "0"],
+        "Invalid value for '--draws': Input should be greater than or equal to 1",
+    ),
+    "no bins": (
+        ["calibrate", "absent.npz", "--bins", "0"],
+        "Invalid value for '--bins': Input should be greater than or equal to 1",
+    ),
+    "more bins than rows": (
+        ["apply", "absent", "absent.npz", "--bins", "1000001"],
+        "Invalid value for '--bins': Input should be less than or equal to 1000000",
+    ),
+    "no process": (
+        ["arena", "absent.yaml", "--processes", "0"],
+        "Invalid value for '--processes': Input should be greater than or equal to 1",
+    ),
+    "no searches": (
+        ["replay", "absent", "--searches", "0"],
+        "Invalid value for '--searches': Input should be greater than or equal to 1",
+    ),
+    "tolerance": (
+        ["reproduce", "r1", "--tolerance=-0.1"],
+        "Invalid value for '--tolerance': Input should be greater than or equal to 0",
+    ),
+    "plot of no demo": (
+        ["plot"],
+        "no sweep 'demo' in HERE/calsweep-storage/sweeps; there are: none",
     ),
     "plot of nothing": (
         ["plot", "nope"],

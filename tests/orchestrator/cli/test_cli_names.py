@@ -111,8 +111,10 @@ def test_results_are_not_written_to_what_is_no_path(calsweep, empty_folder, file
     )
     for command in commands:
         code, _, err = calsweep(*command)
+        what = {"calibrate": "results", "apply": "--out"}[command[0]]
         assert code == 2
-        assert "is a URL" in err or "cannot be a path" in err
+        assert err.startswith(f"calsweep: {what}: '{option[:4]}")
+        assert "' is a URL; it is a path" in err or "' cannot be a path: " in err
     assert sorted(empty_folder.rglob("*")) == files
 
 

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -223,6 +224,37 @@ def test_ranks(asked: Callable[..., Asked], sweeps: list[tuple[str, str]]) -> No
     assert asked(place, "ranks", "a")["metric"] == "ece"
 
 
+@pytest.mark.usefixtures("sweeps")
+@pytest.mark.parametrize(
+    ("work", "words", "module", "progress"),
+    [
+        ("report.write_report", ("report",), "_report", {"progress": "writing the report"}),
+        (
+            "replay.replay",
+            ("replay", "kept"),
+            "_replay",
+            {"measuring": "replaying", "searching": "replaying"},
+        ),
+        ("running.arena.run_arena", ("arena", "night.yaml"), "_arena", {"done": "fitting"}),
+    ],
+)
+def test_what_takes_long_shows_its_progress(
+    asked: Callable[..., Asked],
+    monkeypatch: pytest.MonkeyPatch,
+    empty_folder: Path,
+    work: str,
+    words: tuple[str, ...],
+    module: str,
+    progress: dict[str, str],
+) -> None:
+    (empty_folder / "night.yaml").write_text(SWEEP)
+    bar = f"orchestrator.cli.{module}.progress_bar"
+    monkeypatch.setattr(bar, lambda text: nullcontext(f"a bar beside {text!r}"))
+    found = asked(f"orchestrator.{work}", *words)
+    shown = {name: found[name] for name in progress}
+    assert shown == {name: f"a bar beside {text!r}" for name, text in progress.items()}
+
+
 @pytest.mark.parametrize("journal", [False, True])
 def test_report(
     asked: Callable[..., Asked],
@@ -246,6 +278,9 @@ def test_report(
     assert (found["path"], found["baseline"]) == (Path("page.html"), "ls")
     assert len(found["source"].results) == 3
     assert sweeps[-1] == (URI, "night")
+    plain = asked(place, "report")
+    assert plain["path"] == Storage().sweep("demo").report
+    assert sweeps[-1] == (default_uri(empty_folder), "demo")
 
 
 # Sweeps that are run
@@ -262,10 +297,12 @@ RUN = "orchestrator.running.run.run_sweep"
 
 
 def choices(found: Asked) -> tuple[bool, bool, str | None, bool]:
-    return found["resume"], found["fresh"], found["address"], found["console"] is None
+    console = found["console"]
+    assert console is None or console.stderr
+    return found["resume"], found["fresh"], found["address"], console is None
 
 
-def test_run(asked: Callable[..., Asked], night: Path) -> None:
+def test_run(asked: Callable[..., Asked], night: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = asked(RUN, "run", night)
     assert (found["spec"].name, choices(found)) == ("night", (False, False, None, False))
     assert choices(asked(RUN, "run", night, "--fresh")) == (False, True, None, False)
@@ -274,6 +311,10 @@ def test_run(asked: Callable[..., Asked], night: Path) -> None:
     Storage("kept").sweep("night").write_spec(found["spec"])
     found = asked(RUN, "run", "--resume", "night", "--storage", "kept")
     assert (found["spec"].name, choices(found)) == ("night", (True, False, None, False))
+    monkeypatch.setattr(RUN, lambda *arguments, **named: "an outcome")
+    show = "orchestrator.cli._outcome.show_outcome"
+    for words, address in (((), None), (("--address", "auto"), "auto")):
+        assert asked(show, "run", night, *words) == {"outcome": "an outcome", "address": address}
 
 
 def test_run_on_a_head(
@@ -319,6 +360,11 @@ def test_demo(asked: Callable[..., Asked]) -> None:
     assert (spec.search.trials, tuple(spec.seeds), spec.search.fixed) == (2, (4, 5), {})
     (task,) = spec.tasks
     assert (task.dataset, task.model, task.id) == ("digits", "convnet", "digits/convnet/digits/0.5")
+    for protocol in ("digits", "digits/0.5"):
+        own = asked(RUN, "demo", "--tasks", f"npz:/some/where.npz/convnet/{protocol}")["spec"]
+        (task,) = own.tasks
+        assert (task.dataset, task.model) == ("npz:/some/where.npz", "convnet")
+        assert task.id.endswith(f"/convnet/{protocol}")
     for option in (("--seeds", "0"), ("--tasks", "digits/convnet/digits"), ("--trials", 4)):
         assert asked(RUN, "demo", *option)["spec"].name.startswith("demo-")
     kept = asked(RUN, "demo", "--recipes", "ce+macal")["spec"].search.fixed
@@ -364,7 +410,12 @@ def test_gc(asked: Callable[..., Asked], empty_folder: Path) -> None:
     assert (list(found["drop"]), found["dry_run"]) == ([], False)
 
 
-def test_sync(asked: Callable[..., Asked], empty_folder: Path) -> None:
+def test_sync(
+    asked: Callable[..., Asked],
+    calsweep: Callable[..., Any],
+    empty_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     folder = Storage("kept").sweep("night")
     folder.path.mkdir(parents=True)
     folder.journal.write_text("")
@@ -375,6 +426,10 @@ def test_sync(asked: Callable[..., Asked], empty_folder: Path) -> None:
     assert found["artifact_root"] == empty_folder / "kept" / "mlflow-artifacts"
     found = asked(place, "sync", folder.journal, "--tracking-uri", URI)
     assert (found["journal"], found["uri"]) == (folder.journal, URI)
+    monkeypatch.setattr(place, lambda *arguments: None)
+    told = f"everything in {folder.journal} has reached http://host:5\n"
+    login = ("--tracking-uri", "http://ada:secret@host:5")
+    assert calsweep("sync", folder.path, *login) == (0, told, "")
 
 
 @pytest.mark.parametrize("place", ["/journal.jsonl", "/NAME/journal.jsonl"])
@@ -401,12 +456,16 @@ def test_the_root_may_be_a_storage(
     assert found["artifact_root"] == Path("/mlflow-artifacts")
 
 
-def test_reproduce(asked: Callable[..., Asked], empty_folder: Path) -> None:
+def test_reproduce(
+    asked: Callable[..., Asked], empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = "orchestrator.running.reproduce.reproduce"
     words = ("--tolerance", 0.5, "--folder", "again", "--data-root", "d", "--tracking-uri", URI)
     found = asked(place, "reproduce", "r1", *words)
     names = ("run_id", "tracking_uri", "folder", "data_root", "tolerance")
     assert [found[name] for name in names] == ["r1", URI, Path("again"), "d", 0.5]
+    found["progress"]("train", 1, 3)
+    assert capsys.readouterr() == ("", "train: epoch 1 of 3\n")
     found = asked(place, "reproduce", "r1", "--storage", "kept")
     uri = default_uri(empty_folder, "kept")
     assert [found[name] for name in names if name != "folder"] == ["r1", uri, "data", 1e-6]
@@ -460,7 +519,7 @@ def test_calibrate(asked: Callable[..., Asked]) -> None:
         ((name, "probs"), "0:5", ("c.npz", "probs")) for name in ("a.npz", "b.npz")
     ]
     assert (list(found["calibrators"]), list(found["objectives"])) == (["ts", "ets"], ["ls"])
-    assert (found["bins"], found["out"]) == (20, Path("o"))
+    assert (found["bins"], found["out"], found["console"].stderr) == (20, Path("o"), True)
     plain = asked(place, "calibrate", "a.npz")
     assert list(plain["tasks"]) == [(("a.npz", None), None, None)]
     assert list(plain["calibrators"]) == ["ts", "ets", "pts", "cts"]

@@ -123,7 +123,14 @@ def test_the_best_are_one_document_or_several(best):
 
 @pytest.mark.parametrize(
     ("out", "stem"),
-    [("o", "o"), ("o.yaml", "o"), ("o.yml", "o"), ("o.json", "o"), ("o.1", "o.1"), ("d/o", "d/o")],
+    [
+        ("o", "o"),
+        ("o.yaml", "o"),
+        ("o.yml", "o"),
+        ("o.json", "o"),
+        ("o.1", "o.1"),
+        ("d/e/o", "d/e/o"),
+    ],
 )
 def test_the_best_are_written_under_the_name_that_was_given(best, empty_folder, out, stem):
     call, found = best
@@ -154,18 +161,23 @@ def test_the_very_best_is_promoted(best, monkeypatch, new, words):
 
 # Computed again
 
+DIFFERENT = "different: val_ece by -5.00e-02, more than 0.001"
+
 
 @pytest.mark.parametrize(
-    ("reproduced", "code", "verdict"),
+    ("reproduced", "commit", "code", "verdict"),
     [
-        (0.25, 0, "equal: no figure differs by more than 0.001"),
-        (0.251, 0, "equal: no figure differs by more than 0.001"),
-        (0.2, 1, "different: val_ece by -5.00e-02, more than 0.001; the run's code is c0ffee"),
+        (0.25, "c0ffee", 0, "equal: no figure differs by more than 0.001"),
+        (0.251, "", 0, "equal: no figure differs by more than 0.001"),
+        (0.2, "c0ffee", 1, f"{DIFFERENT}; the run's code is c0ffee"),
+        (0.2, "", 1, f"{DIFFERENT}; the run's code is unknown"),
     ],
 )
-def test_a_reproduction_is_a_table_and_a_verdict(calsweep, monkeypatch, reproduced, code, verdict):
+def test_a_reproduction_is_a_table_and_a_verdict(
+    calsweep, monkeypatch, reproduced, commit, code, verdict
+):
     study = SimpleNamespace(recipe="ls", task="a/b/c")
-    run = SimpleNamespace(study=study, trial=SimpleNamespace(seed=7, code="c0ffee"))
+    run = SimpleNamespace(study=study, trial=SimpleNamespace(seed=7, code=commit))
     figures = (Comparison("val_ece", 0.25, reproduced), Comparison("test_acc", 0.5, 0.5))
     found = Reproduction(run, figures, 0.001 + 1e-9, "key", ("another GPU",))
     monkeypatch.setattr("orchestrator.running.reproduce.reproduce", lambda *_, **__: found)
@@ -262,7 +274,9 @@ def test_a_sweep_ends_with_its_table_and_places(capsys, outcome, status, code):
 
 
 @pytest.mark.parametrize("address", [None, "auto"])
-def test_an_interrupted_sweep_says_how_to_go_on(capsys, outcome, address):
+def test_an_interrupted_sweep_says_how_to_go_on(capsys, outcome, address, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # As on a terminal, a narrow one.
+    monkeypatch.setenv("COLUMNS", "40")
     stopped = replace(outcome, status="interrupted")
     assert show_outcome(stopped, address) == 130
     storage = Storage("kept").folder

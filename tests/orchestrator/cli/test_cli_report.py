@@ -16,6 +16,10 @@ from orchestrator.cli._outcome import _tracking
             "sqlite:////data/my runs.db",
             "mlflow ui --backend-store-uri 'sqlite:////data/my runs.db'",
         ),
+        (
+            "postgresql://ada:secret@mlflow/runs",
+            "mlflow ui --backend-store-uri postgresql://ada@mlflow/runs",
+        ),
     ],
 )
 def test_a_server_is_a_page_and_a_store_needs_a_command(uri: str, text: str) -> None:

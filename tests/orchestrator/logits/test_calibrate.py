@@ -515,7 +515,7 @@ def command():
 
 
 def test_the_commands_end_to_end(tmp_path, npz, command):
-    out, mapped = tmp_path / "out", tmp_path / "mapped.npz"
+    out, mapped = tmp_path / "out", tmp_path / "a" / "b" / "mapped.npz"
     result = command(
         "calibrate",
         npz,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 
@@ -229,29 +230,43 @@ def test_standings_are_printed_in_the_units_of_their_headings(capsys) -> None:
     assert second[-1] == ""
 
 
-def test_the_command_ranks_by_nll_in_its_diagram(monkeypatch, tmp_path, capsys) -> None:
+def test_the_command_ranks_by_nll_in_its_diagram(monkeypatch, tmp_path, capsys, progress) -> None:
     pytest.importorskip("choix")
     drawn: list[RankComparison] = []
 
     def draw(comparison: RankComparison, title: str) -> Figure:
+        assert title == "NLL"
         drawn.append(comparison)
         return critical_difference_diagram(comparison, title)
 
+    def run(spec: None, processes: int | None, done: Callable[[int, int], None]) -> object:
+        done(1, 4)
+        return RESULTS
+
+    steps = progress("_arena")
     monkeypatch.setattr("orchestrator.statistics.critical_difference_diagram", draw)
     monkeypatch.setattr("orchestrator.sweep.spec.load_sweep", lambda path: None)
-    monkeypatch.setattr("orchestrator.running.arena.run_arena", lambda *arguments: RESULTS)
+    monkeypatch.setattr("orchestrator.running.arena.run_arena", run)
     path = tmp_path / "cd.svg"
     assert main(["arena", "some.yaml", "--diagram", str(path), "--format", "markdown"]) == 0
     assert drawn[0].ranks == {"best": 1.0, "even": 2.25, "given": 2.75}
+    assert steps == ["fitting", (1, 4)]
     assert f"wrote {path}" in capsys.readouterr().out
     assert "<svg" in path.read_text()
     monkeypatch.chdir(tmp_path)
     assert main(["arena", "some.yaml"]) == 0
     assert len(drawn) == 1
-    assert "wrote" not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "wrote" not in shown
+    assert "|" not in shown
     assert [entry.name for entry in tmp_path.iterdir()] == ["cd.svg"]
     assert main(["arena", "some.yaml", "--diagram", "cd.txt"]) == 2
-    assert "--diagram cd.txt: ending '.txt'" in capsys.readouterr().err
+    told = "calsweep: --diagram cd.txt: ending '.txt', allowed are .pdf, .png, .svg\n"
+    assert capsys.readouterr().err == told
+    (tmp_path / "cd.png").mkdir()
+    assert main(["arena", "some.yaml", "--diagram", "cd.png"]) == 2
+    told = "calsweep: --diagram cd.png: cannot be written: [Errno 21] Is a directory: 'cd.png'\n"
+    assert capsys.readouterr().err == told
 
 
 def test_an_arena_of_one_is_refused() -> None:

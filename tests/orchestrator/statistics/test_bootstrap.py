@@ -25,9 +25,12 @@ def resampled_by_loop(log_probs, metric, draws, seed, numbers=None):
     return np.array(found)
 
 
-@pytest.mark.parametrize("metric", list(BOOTSTRAPPED))
-def test_it_is_what_copying_rows_gives(made_up, metric, monkeypatch):
-    monkeypatch.setattr(_resampled, "BLOCK", 7 * ROWS)  # A few resamples or classes at once.
+@pytest.mark.parametrize(
+    ("metric", "block"), [*((metric, 7) for metric in BOOTSTRAPPED), ("cwece", 45)]
+)
+def test_it_is_what_copying_rows_gives(made_up, metric, block, monkeypatch):
+    # A few resamples at once, and one class at once or three of the four.
+    monkeypatch.setattr(_resampled, "BLOCK", block * ROWS)
     seeds = {
         "ce": [made_up(LABELS, 0), made_up(LABELS, 1)],
         # Confidences of which many are equal.
@@ -87,16 +90,19 @@ def test_rows_of_a_file_are_drawn_where_each_seed_has_its_own(made_up, metric):
 
 
 def test_groups_are_drawn_as_a_whole(made_up):
-    """Copies of a row in one group say no more than the row."""
-    tables = {"ce": [made_up(LABELS, 0)], "ls": [made_up(LABELS, 2, 0.4)]}
+    """Copies of a row in one group say no more than the row, of every seed."""
+    tables = {"ce": [made_up(LABELS, 0), made_up(LABELS, 1)], "ls": [made_up(LABELS, 2, 0.4)]}
     alone = paired_bootstrap(tables, LABELS, baseline="ce", draws=50)
     copied = {
         recipe: [table.repeat_interleave(5, 0) for table in tables[recipe]] for recipe in tables
     }
-    groups, labels = torch.arange(ROWS).repeat_interleave(5), LABELS.repeat_interleave(5)
+    # Numbers of images need not follow each other.
+    groups = (7 * torch.arange(ROWS) + 3).repeat_interleave(5)
+    labels = LABELS.repeat_interleave(5)
     found = paired_bootstrap(copied, labels, baseline="ce", draws=50, groups=groups)
     assert (found.rows, found.groups, alone.groups) == (5 * ROWS, ROWS, 0)
     assert found.drawn == "600 pixels of 120 test images, drawn as whole images"
+    assert found.values == pytest.approx(alone.values, abs=1e-6)
     ours, expected = found.differences["ls"], alone.differences["ls"]
     assert (ours.low, ours.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
     rows = paired_bootstrap(copied, labels, baseline="ce", draws=50).differences["ls"]

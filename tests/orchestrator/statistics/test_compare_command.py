@@ -23,6 +23,7 @@ from orchestrator.statistics import (
     critical_difference_diagram,
 )
 from orchestrator.storage.results import StudyResult
+from orchestrator.tables.columns import COLUMNS
 
 LABELS = torch.arange(300) % 4
 TASK = "digits/convnet/digits"
@@ -211,32 +212,53 @@ def test_compare_as_markdown_is_a_table(calsweep):
 
 
 def test_ranks_of_one_block_are_not_testable_and_drawn(calsweep, tmp_path):
-    code, out, _ = calsweep("ranks", "s", "--out", tmp_path / "plots" / "cd.svg")
+    code, out, _ = calsweep("ranks", "s", "--out", tmp_path / "new" / "plots" / "cd.svg")
     assert code == 0
     assert "1.00  ce" in out
     assert "3.00  ls" in out
     assert "Friedman, all alike: not testable" in out
     assert "not testable, too few blocks (1) for 3 pairs" in out
     assert "not ranked: mbls has no figure on digits/convnet" in out
-    assert "<svg" in (tmp_path / "plots" / "cd.svg").read_text()
+    assert "<svg" in (tmp_path / "new" / "plots" / "cd.svg").read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("compare", "s", "--task", "x"), "--task 'x' is not in this sweep; there are: digits/"),
+        (("compare", "s", "--task", "x"), f"--task 'x' is not in this sweep; there are: {TASK}"),
         (
             ("compare", "s", "--baseline", "mbls"),
-            "baseline 'mbls' on digits/convnet/digits: failed",
+            f"baseline 'mbls' on {TASK}: failed: NaN; recipes with predictions: ce, ce+ts, ls",
         ),
-        (("compare", "s", "--metric", "mce"), "metric 'mce' cannot be resampled"),
-        (("ranks", "s", "--metric", "foo"), "unknown metric 'foo'"),
-        (("ranks", "s", "--control", "mbls"), "--control 'mbls' is not ranked; there are: ce"),
-        (("ranks", "s", "--out", "cd.txt"), "--out cd.txt: ending '.txt', allowed are"),
+        (
+            ("compare", "s", "--baseline", "fl"),
+            f"baseline 'fl' on {TASK}: not in this sweep; recipes with predictions: ce, ce+ts, ls",
+        ),
+        (
+            ("compare", "s", "--metric", "mce"),
+            "metric 'mce' cannot be resampled; allowed are: acc, nll, brier, ece, aece, cwece",
+        ),
+        (
+            ("ranks", "s", "--metric", "foo"),
+            f"unknown metric 'foo'; there are: {', '.join(COLUMNS)}, and SUITE/METRIC for a suite",
+        ),
+        (
+            ("ranks", "s", "--control", "mbls"),
+            "--control 'mbls' is not ranked; there are: ce, ce+ts, ls",
+        ),
+        (
+            ("ranks", "s", "--out", "cd.txt"),
+            "--out cd.txt: ending '.txt', allowed are .pdf, .png, .svg",
+        ),
     ],
 )
 def test_wrong_input_is_one_line(calsweep, arguments, message):
-    code, _, err = calsweep(*arguments)
-    assert code == 2
-    assert message in err
-    assert len(err.splitlines()) == 1
+    assert calsweep(*arguments) == (2, "", f"calsweep: {message}\n")
+
+
+def test_a_diagram_that_cannot_be_written_is_named(calsweep, tmp_path):
+    path = tmp_path / "cd.svg"
+    path.mkdir()
+    code, _, err = calsweep("ranks", "s", "--out", path)
+    why = f"[Errno 21] Is a directory: '{path}'"
+    assert (code, err) == (2, f"calsweep: --out {path}: cannot be written: {why}\n")

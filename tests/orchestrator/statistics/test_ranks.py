@@ -115,10 +115,11 @@ def test_too_few_blocks_are_not_testable(blocks, recipes, control, testable):
     assert (best.p is None) is not testable
 
 
-def test_a_pair_that_is_equal_nearly_everywhere_is_not_testable():
+@pytest.mark.parametrize(("differing", "p"), [(3, None), (5, None), (6, 2 / 2**6)])
+def test_a_pair_that_is_equal_nearly_everywhere_is_not_testable(differing, p):
     scores = made_up(12, 2, 30.0)
-    scores["r1"] = {**scores["r0"], 0: 9.0, 1: 9.0, 2: 9.0}
-    assert found_by_pair(rank_comparison(scores)) == {frozenset(("r0", "r1")): None}
+    scores["r1"] = {**scores["r0"], **dict.fromkeys(range(differing), 9.0)}
+    assert found_by_pair(rank_comparison(scores)) == {frozenset(("r0", "r1")): p}
 
 
 def test_friedman_and_the_critical_difference():
@@ -275,6 +276,8 @@ def test_the_scale_of_many_ranks_names_some(count, step):
     texts = [text.get_text() for text in axes.texts]
     marked = [text for text in texts if text.isdigit()]
     assert marked == [str(rank) for rank in range(1, count + 1, step)]
+    left = [text.get_text().split()[0] for text in axes.texts if text.get_ha() == "right"]
+    assert left == names[: (count + 1) // 2]
 
 
 def test_the_diagram_needs_all_pairs():
@@ -337,7 +340,13 @@ def test_tasks_of_given_logits_are_blocks_of_their_own():
 
 
 def test_blocks_that_cannot_be_ranked_are_one_line():
-    with pytest.raises(InputError, match=r"ce on digits and convnet twice: .* of s and .* of t"):
-        block_scores([study("ce", "digits", 0.1), study("ce", "digits", 0.1, sweep="t")], "ece")
-    with pytest.raises(InputError, match="1 recipes have a test ece on all of 1 blocks"):
-        block_scores([study("ce", "digits", 0.1)], "ece")
+    twice = [study("ce", "digits", 0.1), study("ce", "digits", 0.1, sweep="t", task="other")]
+    with pytest.raises(InputError) as refused:
+        block_scores(twice, "ece")
+    assert str(refused.value) == (
+        "ce on digits and convnet twice: digits/convnet/p of s and other of t; choose one"
+    )
+    with pytest.raises(InputError) as refused:
+        block_scores([study("ce", "digits", 0.1), study("ce", "svhn", 0.1)], "ece")
+    told = "1 recipes have a test ece on all of 2 blocks; ranks need at least 2"
+    assert str(refused.value) == told
