@@ -90,10 +90,11 @@ class Reader(ABC):
     downloads = False
 
     def __init__(self, name: str, argument: str, root: Path) -> None:
+        head = name.partition(":")[0]
         if argument and not self.takes_argument:
-            raise InputError(f"dataset {name!r}: nothing may follow {name.partition(':')[0]!r}")
+            raise InputError(f"dataset {name!r}: nothing may follow {head!r}")
         if self.placeholder and not argument:
-            raise InputError(f"dataset {name!r} has to be written {name}:{self.placeholder}")
+            raise InputError(f"dataset {name!r} has to be written {head}:{self.placeholder}")
         self.name = name
         self.argument = argument
         self.root = local_path(root, "data root")

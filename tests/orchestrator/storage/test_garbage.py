@@ -261,12 +261,13 @@ def test_whatever_is_left_of_a_sweep_can_be_dropped(
 def test_nothing_but_a_sweep_can_be_dropped(
     tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], name: str
 ) -> None:
-    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    for other in ("two", "one"):
+        sweep(other, *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     (tmp_path / "sweeps" / "started").mkdir()
     (tmp_path / "sweeps" / "started" / "run.lock").touch()  # Refused before it began.
     with pytest.raises(InputError) as refusal:
         collect_garbage(Storage(tmp_path), drop=[name])
-    assert str(refusal.value) == f"no sweep {name!r} in {tmp_path}/sweeps; there are: one"
+    assert str(refusal.value) == f"no sweep {name!r} in {tmp_path}/sweeps; there are: one, two"
     collect_garbage(Storage(tmp_path))
 
 

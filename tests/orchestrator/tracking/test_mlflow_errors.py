@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from mlflow.exceptions import MlflowException
@@ -106,6 +107,20 @@ def test_a_question_for_seconds_leaves_later_ones_their_time(
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == before
 
 
+@pytest.mark.parametrize(("timeout", "seconds"), [(0.2, 1), (2.6, 3)])
+def test_a_database_is_asked_for_seconds_and_left(
+    monkeypatch: pytest.MonkeyPatch, timeout: float, seconds: int
+) -> None:
+    asked: list[object] = []
+    connection = SimpleNamespace(close=lambda: asked.append("closed"))
+    engine = SimpleNamespace(connect=lambda: connection, dispose=lambda: asked.append("disposed"))
+    monkeypatch.setattr(server, "create_engine", lambda *a, **o: asked.append((a, o)) or engine)
+    uri = "postgresql+psycopg2://ada:planted@host/m"
+    assert server.probe(uri, timeout) == "postgresql+psycopg2://ada@host/m answers"
+    question = ((uri,), {"connect_args": {"connect_timeout": seconds}})
+    assert asked == [question, "closed", "disposed"]
+
+
 @pytest.mark.parametrize("ask", [ping, check_login])
 def test_who_asks_whether_a_server_answers_says_how_long_it_waits(
     monkeypatch: pytest.MonkeyPatch, ask: Callable[[str, float], object]
@@ -114,7 +129,8 @@ def test_who_asks_whether_a_server_answers_says_how_long_it_waits(
     monkeypatch.setattr(server, "probe", lambda *question: asked.append(question) or "answers")
     monkeypatch.setattr("orchestrator.tracking._open.listens", lambda uri: True)
     ask(URI, 2.5)
-    assert asked == [(URI, 2.5)]
+    ask(URI)
+    assert asked == [(URI, 2.5), (URI, 5.0)]
 
 
 def test_a_server_that_answers_is_named_without_its_login(monkeypatch: pytest.MonkeyPatch) -> None:

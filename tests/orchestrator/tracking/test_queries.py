@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -334,6 +335,36 @@ def test_where_a_result_comes_from_travels_with_it(writer, store):
     assert result.test == ({"ece": 0.1}, {"ece": 0.1})
 
 
+def test_a_study_and_its_trial_come_back_as_the_journal_tells_them(writer, store):
+    writer.start()
+    below = writer.open("mbls", row=False)
+    told = {**FACTS, "upstream": below, "rule": RULE, "origin": {"seeds": [0], "split": {}}}
+    study = writer.open("mbls+ts", trials=7, **told)
+    key = writer.begin(study, 3, configuration=CONFIGURATION)
+    writer.epochs(key)
+    ended = {"status": "finished", "metrics": {"val_ece": 0.25}, "artifact": "a0"}
+    writer.write("trial_finished", key=key, seconds=1.5, reused=True, **ended)
+    writer.score(key, 0.5)
+    writer.finish(writer.begin(study, 4), "failed", reason="nan")
+    writer.close(study, key, finished=1, failed=1, reason="nan")
+    facts = {"predictions": "p0", "default_predictions": "d0", "seconds": 2.5}
+    facts["computed"] = {"train": {"cpus": 2}}
+    writer.evaluate(key, study, facts=facts, test_ece=0.125)
+    writer.end()
+    sync(writer.path, store)
+    (found,) = best(store, writer)
+    ledger = Ledger(read_events(writer.path)[0])
+    opened, ours = ledger.studies[study], ledger.trials[key]
+    rule = {**RULE, "accuracy_tolerance": "0.01"}
+    assert found.study == replace(
+        opened, rule=rule, closed=None, begun={}, run_id=found.study.run_id
+    )
+    metrics = {**ours.metrics, "seconds": 1.5}
+    elsewhere = {"seconds": None, "reused": False, "last_step": -1, "epochs": 0}
+    assert found.trial == replace(ours, **elsewhere, metrics=metrics, run_id=found.trial.run_id)
+    assert (found.study.time, found.trial.time) == (opened.time, ours.time)
+
+
 def test_what_older_runs_do_not_tell_is_left_open(writer, tmp_path):
     """Without all tags that were not there from the beginning."""
     writer.start()
@@ -364,6 +395,7 @@ def test_what_older_runs_do_not_tell_is_left_open(writer, tmp_path):
     (found,) = best(store, writer)
     assert (found.trial.code, found.trial.artifact, found.trial.computed) == ("", "", {})
     assert (found.study.setting, found.study.versions, found.study.shows(7)) == ("", {}, True)
+    assert found.study.upstream is None
 
 
 def test_a_trial_of_a_study_that_was_never_opened_is_a_run_of_its_own(writer, store):

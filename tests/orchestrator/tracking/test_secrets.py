@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 import psutil
@@ -28,8 +29,10 @@ from orchestrator.cli import main
 from orchestrator.cli._doctor import _tracking
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import parse_sweep
-from orchestrator.tracking import check_login
+from orchestrator.tracking import Where, best_trials, check_login, open_tracker, sync, tracked_trial
+from orchestrator.tracking import __main__ as program
 from orchestrator.tracking.__main__ import _Scrubbing
+from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
 
 PASSWORD, TOKEN = "pl@nted/Passw0rd", "planted-t0ken"
@@ -154,6 +157,25 @@ def test_whatever_is_logged_by_the_shipper_holds_no_secret() -> None:
     assert revealed({"log": line.encode()}) == set()
 
 
+def test_what_nobody_foresaw_is_logged_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri, told = f"http://ada:{SECRET}@127.0.0.1:9?token={TOKEN}", dict[str, Any]()
+    monkeypatch.setattr(logging, "basicConfig", lambda **options: told.update(options))
+    monkeypatch.setattr(sys, "excepthook", None)
+    program._log_without_secrets(uri)
+    try:
+        raise OSError(f"cannot reach {uri}")
+    except OSError:
+        sys.excepthook(*sys.exc_info())
+    (handler,), (record,) = told["handlers"], caplog.records
+    line = handler.format(record)
+    assert told["level"] == logging.INFO
+    assert line.splitlines()[0].endswith(" CRITICAL unforeseen")
+    assert line.splitlines()[-1].startswith("OSError: cannot reach ")
+    assert revealed({"log": line.encode()}) == set()
+
+
 COMMANDS = [
     ["plan", "{file}"],
     ["run", "{file}", "--dry-run"],
@@ -228,6 +250,37 @@ def test_what_is_dumped_or_printed_of_a_sweep_holds_no_secret() -> None:
     for text in (repr(spec), str(spec.model_dump()), spec.model_dump_json()):
         assert revealed({"spec": text.encode()}) == set()
     assert spec.model_dump()["tracking"] == {"uri": "http://127.0.0.1:9"}
+
+
+def test_what_is_not_found_is_told_without_the_login(
+    writer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.start()
+    study = writer.open("ce")
+    key = writer.begin(study, 0)
+    sync(writer.path, f"folder:{tmp_path}/tracked")
+    tracker = open_tracker(f"folder:{tmp_path}/tracked")
+    uri = tracker.uri = f"http://ada:{SECRET}@host?token={TOKEN}"
+    monkeypatch.setattr("orchestrator.tracking.best.open_tracker", lambda uri: tracker)
+    task, _, recipe = study.partition("|")
+    found = tracker.runs(RunQuery(list(tracker.sweeps().values()), {}))
+    ids = {run.tags["calsweep.key"]: run.id for run in found}
+    said = {
+        "no sweep 'x' on http://host; ": lambda: best_trials(uri, task, recipe, "x"),
+        "no task 'x' on http://host; ": lambda: best_trials(uri, "x", recipe),
+        f"no recipe 'x' for {task!r} on http://host; ": lambda: best_trials(uri, task, "x"),
+        f"no study of {recipe!r} on {task!r} on http://host fulfils --code x; ": lambda: (
+            best_trials(uri, task, recipe, where=Where(code="x"))
+        ),
+        "no run 'r1' on http://host: ": lambda: tracked_trial(uri, "r1"),
+        f"run {ids[study]!r} on http://host is no trial ": lambda: tracked_trial(uri, ids[study]),
+        f"run {ids[key]!r} on http://host is no finished ": lambda: tracked_trial(uri, ids[key]),
+    }
+    for text, ask in said.items():
+        with pytest.raises(InputError) as refusal:
+            ask()
+        assert str(refusal.value).startswith(text)
+        assert revealed({"error": str(refusal.value).encode()}) == set()
 
 
 def test_a_resumed_sweep_logs_in_by_the_environment(

@@ -32,6 +32,8 @@ from orchestrator.tracking.mlflow.server import MlflowTracker
 from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
 
+TASK = "digits/convnet/digits"
+
 
 def runs_of(uri, sweep, condition=""):
     client = MlflowClient(uri)
@@ -140,6 +142,71 @@ def test_a_trial_carries_its_parameters_metrics_and_tags(writer, store, tmp_path
     assert not any("test" in metric for metric in runs[cut].data.metrics)
 
 
+def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_path):
+    """A trial without epochs, of the second study; what a database holds is compared below."""
+    provenance = {"git_commit": "c0de", "versions": {"torch": "2"}}
+    spec = {"tags": {"team": "red"}}
+    writer.write(
+        "sweep_started", sweep=writer.sweep, sweep_id="1d", spec=spec, provenance=provenance
+    )
+    upstream = writer.open("ce", row=False)
+    facts = {"dataset": "digits", "model": "convnet", "protocol": "short", "setting": "5e77"}
+    rule = {"objective": "val_ece", "accuracy_tolerance": 0.5}
+    study = writer.open(
+        "ce+ts", trials=3, upstream=upstream, rule=rule, origin={"seeds": [0]}, **facts
+    )
+    key = writer.begin(study, 7, configuration={"ts": {"bins": 3}})
+    ended = {"status": "finished", "metrics": {"val_ece": 0.25}, "artifact": "a0"}
+    writer.write("trial_finished", key=key, seconds=1.5, reused=True, **ended)
+    writer.score(key, 0.5)
+    writer.close(study, key, finished=1)
+    told = {"predictions": "p0", "default_predictions": "d0", "computed": {"train": {"cpus": 2}}}
+    writer.evaluate(key, study, facts={**told, "seconds": 2.5}, test_ece=0.125)
+    assert sync(writer.path, f"folder:{tmp_path}/tracked").refused == []
+    files = {path.stem: path for path in (tmp_path / "tracked").rglob("runs/*.json")}
+    runs = by_key({run_id: json.loads(path.read_text()) for run_id, path in files.items()})
+    both = {"sweep": writer.sweep, "sweep_id": "1d", "study": study, "task": TASK}
+    both |= {"recipe": "ce+ts", "git_commit": "c0de", "fingerprint": "f1", "reason": ""}
+    ours = {"kind": "study", "key": study, "number": "1", "row": "true", "trials": "3"}
+    ours |= {"upstream": upstream, **facts, "origin": '{"seeds": [0]}', "chosen": key}
+    ours |= {"rule.objective": "val_ece", "rule.accuracy_tolerance": "0.5", "version.torch": "2"}
+    its = {"kind": "trial", "key": key, "number": "7", "role": "search", "seed": "0"}
+    its |= {"stage": "train", "configuration": '{"ts": {"bins": 3}}', "reused": "true"}
+    its |= {"artifact": "a0", "chosen": "true", "best_of": study, "evaluated": "true"}
+    its |= {"predictions": "p0", "default_predictions": "d0", "computed": '{"train": {"cpus": 2}}'}
+    start = 1_800_000_000_000
+    assert runs[study] == {
+        "name": f"ce+ts on {TASK}",
+        "parent": None,
+        "status": "FINISHED",
+        "started": start + 20,
+        "ended": start + 60,
+        "tags": {"team": "red"} | {f"calsweep.{tag}": text for tag, text in (both | ours).items()},
+        "params": {},
+        "metrics": {
+            "trials_finished": [[1, start + 20, 0.0], [2, start + 40, 1.0]],
+            "trials_failed": [[1, start + 20, 0.0], [2, start + 40, 0.0]],
+        },
+    }
+    assert runs[key] == {
+        "name": "ce+ts #7",
+        "parent": study,
+        "status": "FINISHED",
+        "started": start + 30,
+        "ended": start + 40,
+        "tags": {"team": "red"} | {f"calsweep.{tag}": text for tag, text in (both | its).items()},
+        "params": {"ts.bins": "3"},
+        "metrics": {
+            "trial_number": [[0, start + 30, 7.0]],
+            "val_ece": [[0, start + 40, 0.25]],
+            "seconds": [[0, start + 40, 1.5]],
+            "objective": [[0, start + 50, 0.5]],
+            "test_ece": [[0, start + 70, 0.125]],
+            "chain_seconds": [[0, start + 70, 2.5]],
+        },
+    }
+
+
 def test_a_database_holds_of_a_sweep_what_a_folder_does(writer, store, tmp_path, snapshot):
     small_sweep(writer, tmp_path)
     writer.start("1a7e")
@@ -194,8 +261,10 @@ def test_artifacts_lie_under_the_root_with_the_names_given(writer, store, tmp_pa
     assert client.get_experiment(run.info.experiment_id).artifact_location == place.as_uri()
 
 
-def test_a_copy_of_a_storage_delivers_its_own_files(journal_writer, tmp_path):
-    old, new = tmp_path / "old", tmp_path / "new"
+@pytest.mark.parametrize("within", ["", "sweeps/s"])
+def test_a_copy_of_a_storage_delivers_its_own_files(journal_writer, tmp_path, within):
+    """Also where the storage lies in a folder that is called as the sweep's own."""
+    old, new = tmp_path / within / "old", tmp_path / within / "new"
     writer = journal_writer(old / "sweeps" / "s", "s")
     writer.start()
     study = writer.open("ce")
@@ -684,8 +753,8 @@ def test_when_its_parent_dies_it_delivers_the_rest_and_closes_what_is_open(write
     wait_for(lambda: writer.path.with_name("shipped.json").exists())
     writer.epochs(key, 2)
     parent.kill()
+    parent.wait()  # What is done about one that nobody reaps is asked below, without waiting.
     wait_for(lambda: not os.path.exists(f"/proc/{pid}") or is_zombie(pid))
-    parent.wait()
     parent.stdout.close()
     runs = runs_of(store, writer.sweep)
     assert runs[key].data.metrics["train_loss"] == 0.5
@@ -699,6 +768,8 @@ def is_zombie(pid):
 
 def test_a_database_that_could_not_be_created_whole_is_created_anew(tmp_path):
     """Run in a process whose files may not grow, as on a full disk, and then may."""
+    settings = {"DISABLE_TELEMETRY": "true", "SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
+    settings |= {"HTTP_REQUEST_MAX_RETRIES": "0", "HTTP_REQUEST_TIMEOUT": "60"}
     for left in (".mlflow.db.killed.tmp", ".mlflow.db.killed.tmp-journal"):
         (tmp_path / left).touch()
     script = f"""
@@ -714,11 +785,11 @@ except UnreachableError as error:
     print("refused")
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 print(MlflowTracker("sqlite:///{tmp_path}/mlflow.db").sweeps())
-print(os.environ["MLFLOW_DISABLE_TELEMETRY"])
+print({{name: os.environ["MLFLOW_" + name] for name in {list(settings)}}})
 """
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=plain)
-    assert done.stdout.splitlines() == ["refused", "{}", "true"], done.stderr
+    assert done.stdout.splitlines() == ["refused", "{}", str(settings)], done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mlflow.db", "mlflow.db.lock"]
 
 

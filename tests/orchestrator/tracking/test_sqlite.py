@@ -58,7 +58,9 @@ def test_a_database_is_described_by_its_schema(tmp_path: Path) -> None:
         assert describe_database(file) == f"{file}, schema {schema}"
 
 
-def test_an_experiment_and_its_runs_move_and_no_others(tmp_path: Path) -> None:
+def test_an_experiment_and_its_runs_move_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "mlflow.db"
     before = {("1", "old/e"), ("2", "old/e"), ("3", "else")}
     runs = {("1", "old/e/r/artifacts"), ("1", "s3://b/old/e"), ("2", "old/e/r/artifacts")}
@@ -67,7 +69,16 @@ def test_an_experiment_and_its_runs_move_and_no_others(tmp_path: Path) -> None:
         database.execute("CREATE TABLE runs (experiment_id, artifact_uri)")
         database.executemany("INSERT INTO experiments VALUES (?, ?)", before)
         database.executemany("INSERT INTO runs VALUES (?, ?)", runs)
-    relocate(file, "1", "old/e", "newer/place")
+    waits, connect = [], sqlite3.connect
+
+    def note(path: Path, timeout: float) -> sqlite3.Connection:
+        waits.append(timeout)
+        return connect(path, timeout=timeout)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite3, "connect", note)
+        relocate(file, "1", "old/e", "newer/place")
+    assert waits == [120.0]  # Another sweep may be writing there.
     with closing(sqlite3.connect(file)) as database:
         places = set(database.execute("SELECT * FROM experiments").fetchall())
         moved = set(database.execute("SELECT * FROM runs").fetchall())

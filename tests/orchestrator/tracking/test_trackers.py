@@ -16,7 +16,7 @@ from orchestrator.tracking import RefusedError, SingleRun, deliver_run, open_tra
 from orchestrator.tracking._changes import Change, Point
 from orchestrator.tracking.mlflow import server
 from orchestrator.tracking.mlflow.server import MlflowTracker
-from orchestrator.tracking.tracker import Experiment, RunQuery
+from orchestrator.tracking.tracker import Experiment, RunQuery, model_name
 from trainables.common.errors import InputError
 
 
@@ -267,7 +267,9 @@ def test_a_champion_is_replaced_and_comes_back(tracker, make, tmp_path, request)
     assert promote(first, "first") == (name, "1", False)
     assert promote(second, "second") == (name, "2", True)
     if isinstance(tracker, MlflowTracker):
-        assert tracker.client.get_model_version(name, "1").tags == {"calsweep.recipe": "ce"}
+        kept = tracker.client.get_model_version(name, "1")
+        assert (kept.tags, kept.run_id) == ({"calsweep.recipe": "ce"}, first)
+        assert kept.source == f"runs:/{first}/model"
     for _ in range(2):
         fetched = tracker.download(task, "champion", tmp_path / "deep" / "two")
         assert (fetched / "weights" / "0.bin").read_text() == "second"
@@ -281,6 +283,10 @@ def test_a_champion_is_replaced_and_comes_back(tracker, make, tmp_path, request)
         InputError, match=f"^no model {re.escape(repr(name + '.unknown'))} with alias"
     ):
         tracker.download(f"{task}/unknown", "champion", tmp_path / "none")
+
+
+def test_a_model_has_the_name_of_its_task_without_what_a_registry_refuses():
+    assert model_name("npz:/own:2/convnet/short") == "npz-.own-2.convnet.short"
 
 
 def test_a_single_run_is_there_once_and_whole(tracker, folder, tmp_path):
@@ -313,5 +319,7 @@ def test_a_single_run_is_there_once_and_whole(tracker, folder, tmp_path):
         assert (record["name"], record["ended"]) == ("a night", 9_000)
         assert record["metrics"] == {"ece": [[0, 9_000, 0.5]]}
     report.unlink()
-    with pytest.raises(InputError, match=r"run a night: .* refuses it: artifact r\.md: "):
+    with pytest.raises(InputError) as refusal:
         deliver_run(tracker.uri, name, "nights", night, folder)
+    told = f"artifact r.md: {report} does not exist"
+    assert str(refusal.value) == f"run a night: the tracking store refuses it: {told}"

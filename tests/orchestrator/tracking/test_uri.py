@@ -239,7 +239,8 @@ def test_an_address_without_a_port_means_that_of_its_kind(monkeypatch, uri, plac
 
     monkeypatch.setattr(socket, "create_connection", connect)
     assert not listens(uri, timeout=0.5)
-    assert asked == [(place, 0.5)]
+    assert not listens(uri)
+    assert asked == [(place, 0.5), (place, 2.0)]
 
 
 def test_where_no_address_is_given_the_environment_counts_then_the_storage(tmp_path, monkeypatch):

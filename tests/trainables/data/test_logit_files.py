@@ -421,9 +421,13 @@ def test_logits_are_rows_of_a_data_set(tmp_path: Path) -> None:
     assert missing_download(name, "unused", whole, settings) == ""
     with pytest.raises(InputError, match="validation=9 is more than 8 rows"):
         missing_download(name, "unused", SplitSpec(9, 4), settings)
-    for wrong, text in (({"kind": "p"}, "kind='p' is not one of"), ({"size": 3}, "it takes kind")):
-        with pytest.raises(InputError, match=text):
+    for wrong, text in (
+        ({"kind": "p"}, "kind='p' is not one of logits, probs"),
+        ({"kind": "probs", "size": 3}, "size is unknown; it takes kind"),
+    ):
+        with pytest.raises(InputError) as caught:
             find_reader(name, "unused", wrong)
+        assert str(caught.value) == f"dataset {name!r}: inputs.{text}"
     assert not find_reader(name, "unused").check().present
     batcher = found.info.inputs.batcher(found.test().values)
     (batch,) = batcher.batches(torch.tensor([2, 0]), 2)

@@ -537,9 +537,14 @@ def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, what: str, said: str)
 
 
 def test_a_setting_is_checked(tmp_path: Path) -> None:
-    for settings, said in (({"length": 3}, "inputs.length is unknown"), ({"crop": -1}, "crop=-1")):
-        with pytest.raises(InputError, match=said):
-            find_reader(f"voc:{tmp_path}", "unused", settings)
+    said = {
+        ("length", 3): "length is unknown, allowed is crop",
+        ("crop", -1): "crop=-1 is outside [0, inf)",
+    }
+    for (key, value), text in said.items():
+        with pytest.raises(InputError) as caught:
+            find_reader(f"voc:{tmp_path}", "unused", {"crop": 3, key: value})
+        assert str(caught.value) == f"dataset 'voc:{tmp_path}': inputs.{text}"
 
 
 def test_voc2012_tests_on_its_validation_list_and_trains_on_more_where_that_is(

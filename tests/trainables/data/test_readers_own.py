@@ -16,7 +16,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from trainables.common.errors import InputError
-from trainables.data import SplitSpec, find_reader, prepare, read_source
+from trainables.data import Images, SourceStatus, SplitSpec, find_reader, prepare, read_source
 from trainables.data._files import ImageFiles, is_image, opened
 from trainables.data._images import image_statistics
 
@@ -29,7 +29,11 @@ def test_digits_keep_every_value(tmp_path: Path):
     assert source.test is None
     assert source.info.classes == tuple("0123456789")
     assert len(np.unique(source.train.values)) == 17
-    assert find_reader("digits", tmp_path).check().present
+    assert source.info.inputs == Images((8, 8), 1, (0.5,), (0.5,), augmentation="none")
+    rule = "no official test set: test and validation are stratified draws"
+    assert (source.info.name, source.info.split_rule) == ("digits", rule)
+    status = SourceStatus(True, "1,797 images inside scikit-learn")
+    assert find_reader("digits", tmp_path).check() == status
 
 
 def test_npz(archive, write_npz):
@@ -364,6 +368,14 @@ def test_an_image_of_more_pixels_than_memory_may_hold_is_named(
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 17)
     with pytest.raises(InputError, match=r"train/cat/0\.png cannot be read as an image"):
         read_source(f"folder:{folder}", "unused")
+
+
+@pytest.mark.parametrize("mode", ["I", "I;16", "I;16B", "I;16L", "F"])
+def test_an_image_of_deeper_channels_is_refused(mode: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Image, "open", lambda path: Image.new(mode, (7, 5)))
+    told = f"^a.png has image mode {mode}, allowed is 8 bits a channel$"
+    with pytest.raises(InputError, match=told), opened(Path("a.png")):
+        pytest.fail("it was opened")
 
 
 def test_an_image_of_another_size_is_told_by_width_and_height(folder: Path):

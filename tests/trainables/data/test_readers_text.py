@@ -26,6 +26,7 @@ from trainables.data import (
 from trainables.data import _texts as texts_module
 from trainables.data._rows import fingerprint
 from trainables.data._source import SourceStatus
+from trainables.data._text_files import read_files
 from trainables.data._texts import LabelledTexts, Texts, words_of
 from trainables.models import build_model
 
@@ -481,6 +482,13 @@ def test_a_bad_file_of_a_class_is_named(tmp_path: Path, content: bytes, text: st
         read_source(f"text:{tmp_path / 'own'}", "unused")
 
 
+def test_a_file_that_vanishes_before_it_is_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "gone.txt"
+    with pytest.raises(InputError) as caught:
+        read_files([(path, 0)])
+    assert str(caught.value) == f"{path} cannot be read: No such file or directory"
+
+
 def test_a_folder_without_texts_says_what_is_needed(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=f"^{tmp_path}/none does not exist or is no folder; give JSON lines"
@@ -495,15 +503,21 @@ def test_a_folder_without_texts_says_what_is_needed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("inputs", "text"),
     [
-        ({"length": 0}, r"inputs.length=0 is outside \[1, inf\)"),
-        ({"vocabulary": "many"}, r"inputs.vocabulary='many' is not a number"),
-        ({"size": 3}, "inputs.size is unknown, allowed are vocabulary, length, embeddings"),
+        ({"length": 0}, "length=0 is outside [1, inf)"),
+        ({"vocabulary": "many"}, "vocabulary='many' is not a number in [1, inf)"),
+        ({"size": 3}, "size is unknown, allowed are vocabulary, length, embeddings"),
+        ({"embeddings": "/none/at.all"}, "embeddings: /none/at.all does not exist"),
+        (
+            {"embeddings": "s3://b/x"},
+            "embeddings: 's3://b/x' is a URL; it is a path on this machine",
+        ),
     ],
 )
 def test_a_wrong_setting_is_named(inputs: dict[str, object], text: str) -> None:
-    with pytest.raises(InputError, match=text):
+    with pytest.raises(InputError) as caught:
         find_reader("text:own.jsonl", "unused", inputs)
-    with pytest.raises(InputError, match=r"'digits': inputs.length is unknown; it takes none"):
+    assert str(caught.value) == f"dataset 'text:own.jsonl': inputs.{text}"
+    with pytest.raises(InputError, match=r"^dataset 'digits': inputs.length is unknown; it takes"):
         find_reader("digits", "unused", {"length": 3})
 
 

@@ -18,7 +18,7 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from trainables.common.errors import InputError
+from trainables.common.errors import StorageError
 from trainables.common.files import damage
 from trainables.store import artifacts
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
@@ -260,7 +260,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(f"trainables.store.artifacts.{target}", raising)
-        with pytest.raises(InputError, match="No space left") as caught:
+        with pytest.raises(StorageError, match="No space left") as caught:
             put(store)
     assert str(store.path("train", KEY)) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -308,7 +308,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file")
     store = ArtifactStore(tmp_path / "store")
     place = store.path("train", KEY)
-    with pytest.raises(InputError) as refusal:
+    with pytest.raises(StorageError) as refusal:
         put(store)
     told = str(refusal.value)
     assert told.startswith(f"cannot write artifact {place}: [Errno {errno.ENOTDIR}] ")
