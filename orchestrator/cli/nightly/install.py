@@ -40,12 +40,12 @@ def install(
     from orchestrator.running.cluster.jobs import check_cluster
 
     benchmark = load(file)
-    if address:
+    if address is not None:
         check_cluster(address)
     cluster = None
     if image and claim:
         cluster = nightly.KubernetesOptions(image, claim, namespace, kubectl_image)
-    options = ("--address", address) if address else ()
+    options = ("--address", address) if address is not None else ()
     request = nightly.Request(benchmark, at, time_zone, scheduler, options, job_server, cluster)
     if show:
         echo(nightly.preview(request), nl=False)

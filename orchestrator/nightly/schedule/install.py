@@ -64,7 +64,7 @@ class Request:
         if (self.scheduler == "ray") != (self.job_server is not None):
             raise InputError("--job-server URL and --with ray go together")
         server: tuple[str, ...] = ()
-        if self.job_server:
+        if self.job_server is not None:
             check_cluster(self.job_server, "--job-server")
             server = ("--job-server", self.job_server)
         return entries.make_entry(self.nightly, self.at, self.time_zone, (*self.options, *server))

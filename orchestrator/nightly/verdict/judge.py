@@ -139,7 +139,7 @@ class _Comparison:
     def _alarm(self, column: int) -> Finding:
         since = int(self._chart.since[column])
         step = self._step(column, STEP_NIGHTS + 1)
-        if step and step.since < self._records[since].night:
+        if step and step.since in (record.night for record in self._records[:since]):
             return step
         nights = int(np.isfinite(self._worse[since:, column]).sum())
         return self._finding(column, f"is worse, {nights} nights in a row")

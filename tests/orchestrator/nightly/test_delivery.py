@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -143,6 +145,7 @@ def test_a_tag_names_as_many_alarms_as_a_server_takes(make_benchmark: Make, worl
     ((_, _, _, run, _),) = world.took("run")
     whole = ", ".join([str(ECE)] * 400)
     assert run.tags["calsweep.night.alarms"] == whole[:5000] != whole
+    assert world.sent == [], "the server was asked about a sweep of which no journal is left"
 
 
 def test_a_server_that_is_away_is_asked_once_a_start(make_benchmark: Make, world: World) -> None:
@@ -276,7 +279,7 @@ def test_a_summary_that_cannot_be_written_waits_for_the_next_start(
 
 
 def test_a_night_that_could_not_run_is_told_and_written(
-    make_benchmark: Make, world: World, tmp_path: Path
+    make_benchmark: Make, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     benchmark = make_benchmark(report={**WAYS, "html": str(tmp_path / "out" / "x.html")})
     world.deaf = {"webhook"}
@@ -297,7 +300,8 @@ def test_a_night_that_could_not_run_is_told_and_written(
     told = datetime.fromisoformat(suite.attrib["timestamp"]).replace(tzinfo=UTC)
     assert abs(datetime.now(UTC) - told) < timedelta(days=1)
     (tmp_path / "file").touch()
-    benchmark = make_benchmark(report={**WAYS, "markdown": str(tmp_path / "file/x.md")})
+    monkeypatch.chdir(tmp_path)
+    benchmark = make_benchmark(report={**WAYS, "markdown": "file/x.md"})
     (problem,) = publish_failure(benchmark, "2026-01-01", "the disk is full")[:-1]
     missing = f"{tmp_path / 'file/x.md'} cannot be written: File exists"
     assert problem == f"the summary is missing: {missing}"
@@ -317,6 +321,14 @@ def test_an_error_that_nobody_foresaw_is_named_in_one_line_and_stops_nothing_els
     waits = f"the verdict on {night.name} waits for the next start to be written: "
     assert publisher(benchmark).publish(night) == [f"{waits}RuntimeError: no template"]
     assert len(world.took("webhook", "mail")) == 2
+    assert len(world.took("run")) == 1
+    untold = judged(benchmark, 1, *RAISED)  # Nor is there a summary of an earlier start.
+    gone = f"FileNotFoundError: [Errno 2] No such file or directory: '{untold.folder / REPORTS[0]}'"
+    assert publisher(benchmark).publish(untold) == [
+        f"the verdict on {untold.name} waits for the next start to be {step}: {reason}"
+        for step, reason in (("written", "RuntimeError: no template"), ("told", gone))
+    ]
+    assert world.took("webhook", "mail") == []
     assert len(world.took("run")) == 1
 
 
@@ -365,6 +377,21 @@ def test_people_are_waited_for_as_long_as_the_manual_says() -> None:
     assert "by POST and has ten seconds to answer" in " ".join(manual.split())
     assert "that no shell reads and that has a minute" in " ".join(manual.split())
     assert (publish.WEBHOOK_SECONDS, publish.MAIL_SECONDS) == (10, 60)
+
+
+def test_a_webhook_that_says_nothing_leaves_no_thread_that_waits_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = []
+
+    def connect(place: tuple[str, int], timeout: float, *_: Any) -> None:
+        tried.append((place, timeout, threading.current_thread().daemon))
+        raise TimeoutError("secret")
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    said = publish._post("http://h:81/hook", {})
+    assert said == "webhook at h was not reached: TimeoutError"
+    assert tried == [(("h", 81), 10, True)]
 
 
 def test_a_mail_command_that_no_system_takes_is_named() -> None:

@@ -56,6 +56,15 @@ def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
     assert str(refused.value) == f"another run is going on: {owner} holds {path}"
 
 
+def test_a_machine_that_does_not_tell_its_boots_has_locks_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "BOOT_ID", tmp_path / "boot_id")
+    with held_lock(path := tmp_path / "lock"), pytest.raises(BusyError), held_lock(path):
+        pass
+    assert not path.exists()
+
+
 def test_what_a_killed_process_left_is_taken_over_at_once(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     command = [sys.executable, "-c", HOLD, str(path)]
@@ -84,9 +93,10 @@ def test_a_process_that_is_no_more_holds_nothing(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     ended = subprocess.Popen(["true"])
     ended.wait()
-    owner(path, pid=ended.pid, began=time.time())
-    with held_lock(path) as gone:
-        assert gone.startswith(f"process {ended.pid} on ")
+    for began in (time.time(), None):
+        owner(path, pid=ended.pid, began=began)
+        with held_lock(path) as gone:
+            assert gone == f"process {ended.pid} on {os.uname().nodename}"
 
 
 def test_an_owner_before_the_machine_was_started_is_gone(tmp_path: Path) -> None:
@@ -96,7 +106,12 @@ def test_an_owner_before_the_machine_was_started_is_gone(tmp_path: Path) -> None
         assert gone
 
 
-def test_an_owner_elsewhere_counts_as_alive_while_it_touches_the_file(tmp_path: Path) -> None:
+def test_an_owner_elsewhere_counts_as_alive_while_it_touches_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The clock of the file system counts, not that of this machine.
+    clock = SimpleNamespace(time=lambda: 0.0, time_ns=lambda: 0, monotonic=time.monotonic)
+    monkeypatch.setattr(lock, "time", clock)
     path = tmp_path / "lock"
     owner(path, host="another-machine")
     with pytest.raises(BusyError, match="on another-machine"), held_lock(path):

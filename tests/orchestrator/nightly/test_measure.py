@@ -153,8 +153,9 @@ def test_a_seed_with_rows_of_its_own_is_measured_by_them(
 ) -> None:
     task = {"dataset": "digits", "model": "convnet", "protocol": "digits", "split": {"vary": True}}
     tasks = [{"name": "d", **task}, {"name": "e", **task, "split": {}}, {"name": "f", **task}]
-    benchmark = make_benchmark(sweep={"tasks": tasks, "seeds": [5, 3]})
-    rows = {"d 5": 100, "d 3": 200, "e": 300, "f 5": 100, "f 3": 200}
+    search = {"trials": 1, "seed": 7}  # Its data are of the night, too.
+    benchmark = make_benchmark(sweep={"tasks": tasks, "seeds": [5, 3], "search": search})
+    rows = {"d 7": 400, "d 5": 100, "d 3": 200, "e": 300, "f 7": 400, "f 5": 100, "f 3": 200}
     data = {
         name: cast(PreparedData, SimpleNamespace(counts={"train": own}, key=f"{own}_digits_more"))
         for name, own in rows.items()
@@ -168,7 +169,8 @@ def test_a_seed_with_rows_of_its_own_is_measured_by_them(
     record = measure_night(benchmark, night, told.ledger(), data, None)
     assert record.cells[CellKey("ce", "d", "images_per_second")] == {5: 200.0, 3: 400.0}
     environment = current_environment(benchmark, data)
-    assert environment["data digits"] == "100_digits_m, 200_digits_m, 300_digits_m"
+    expected = "100_digits_m, 200_digits_m, 300_digits_m, 400_digits_m"
+    assert environment["data digits"] == expected
 
 
 @pytest.mark.parametrize(
@@ -186,11 +188,12 @@ def test_an_environment_is_everything_that_may_explain_a_change(
     facts = {"git_commit": commit, "versions": {"torch": "2"}, "hardware": hardware}
     monkeypatch.setattr("orchestrator.nightly.measure.provenance", lambda: facts)
     benchmark = make_benchmark()
-    assert current_environment(benchmark, prepared(key="0123456789abcdef")) == {
-        "torch": "2",
-        "hardware cpus": "2",
-        "hardware gpus": named[0],
-        "code": named[1],
-        "data digits": "0123456789ab",
-        "benchmark": benchmark.fingerprint,
-    }
+    found = current_environment(benchmark, prepared(key="0123456789abcdef"))
+    assert list(found.items()) == [
+        ("torch", "2"),
+        ("hardware cpus", "2"),
+        ("hardware gpus", named[0]),
+        ("code", named[1]),
+        ("data digits", "0123456789ab"),
+        ("benchmark", benchmark.fingerprint),
+    ]

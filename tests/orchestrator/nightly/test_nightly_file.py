@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def test_another_benchmark_has_another_fingerprint_and_other_places_have_not(
     make_benchmark: Callable[..., Nightly],
 ) -> None:
     first = make_benchmark().fingerprint
+    assert re.fullmatch("[0-9a-f]{12}", first)
     elsewhere = {"storage": "elsewhere", "data_root": "d", "resources": {"concurrent": 1}}
     assert make_benchmark(sweep=elsewhere).fingerprint == first
     others = (
@@ -131,6 +133,11 @@ MISTAKES = {
         {"report": {"markdown": "s3://b/x"}},
         "report.markdown: 's3://b/x' is a URL",
     ),
+    "a copy nowhere": (
+        {"report": {"markdown": ""}},
+        "report.markdown: is empty; it is a path on this machine",
+    ),
+    "an empty address": ({"report": {"webhook": ""}}, "http://HOST"),
     "a page elsewhere": ({"report": {"html": "s3://b/x"}}, "report.html: 's3://b/x' is a URL"),
     "a test elsewhere": ({"report": {"junit": "s3://b/x"}}, "report.junit: 's3://b/x' is a URL"),
     "no metric": ({"metrics": []}, "metrics"),
@@ -177,9 +184,19 @@ def test_a_mistake_gets_one_line_and_exit_code_2(
     assert expected in errors
     assert str(path) in errors
     # Any part of an address may be secret.
-    assert content.get("report", {}).get("webhook", "nothing") not in errors
+    assert (content.get("report", {}).get("webhook") or "nothing") not in errors
     assert errors.count("\n") == 1
     assert not (tmp_path / "storage").exists()
+
+
+def test_a_file_is_found_from_here_and_kept_by_its_whole_path(
+    make_benchmark: Callable[..., Nightly], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_benchmark().path
+    monkeypatch.chdir(path.parent)
+    assert load_nightly(path.name).path == path
+    with pytest.raises(InputError, match=r"^nightly file: 's3://b/x' is a URL; "):
+        load_nightly("s3://b/x")
 
 
 def test_a_file_that_is_missing_gets_one_line(

@@ -121,6 +121,7 @@ def test_a_night_that_broke_off_is_gone_on_with(
     started = night.facts["started"]
     kept = night.folder / "artifacts/train/d|/d|ce 0"
     lost = [night.folder / "artifacts" / stage / "aa/aa00" for stage in EVERY_STAGE]
+    lost += [kept.with_name(part) for part in ("d|ce", "|ce 0", "d|ce 00", "d|ce 2")]
     for artifact in (kept, *lost):
         artifact.mkdir(parents=True)
     lost[0].with_suffix(".lock").touch()  # As a process leaves it.
@@ -357,6 +358,18 @@ def test_nights_are_in_the_order_of_running_whatever_the_clock_said(
     assert names == ["2026-11-20", "2031-01-01", "2026-11-21"]
 
 
+def test_nights_of_one_date_are_compared_with_each_other(
+    make_benchmark: Make, told_sweep: ToldSweep
+) -> None:
+    benchmark = make_benchmark(sweep={"name": "dated"})
+    names = (f"{FIRST}.1", FIRST, f"{FIRST}.10")
+    notes = [run_night(benchmark, name).verdict.notes for name in names]
+    assert [note.split("have ")[1].split(":")[0] for (note,) in notes] == [
+        "no night to compare with",
+        *["fewer than 5 nights to compare with"] * 2,
+    ]
+
+
 def test_a_data_set_that_is_gone_keeps_the_night_from_running(
     make_benchmark: Make, told_sweep: ToldSweep, tmp_path: Path
 ) -> None:
@@ -394,8 +407,8 @@ def test_a_night_needs_a_fifth_more_room_than_the_largest_of_the_last_three(
     expected = f"{free} MB are free, a night needs about {needed + own}"
     with pytest.raises(StorageError) as refused:
         run_night(benchmark, FIRST)
-    assert str(refused.value).startswith(f"{book.night(FIRST).folder}: {expected}")
-    assert told_sweep.runs == []
+    assert str(refused.value) == f"{book.night(FIRST).folder}: {expected}"
+    assert (told_sweep.runs, book.night(FIRST).facts) == ([], {})
     free = needed + 1
     told_sweep.interrupted = True
     with pytest.raises(KeyboardInterrupt):

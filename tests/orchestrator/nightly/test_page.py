@@ -9,6 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from orchestrator.nightly import CellKey, Finding, NightRecord, Shape, Verdict
 from orchestrator.nightly.page import (
@@ -231,6 +232,12 @@ def test_a_plot_has_a_panel_for_each_series_and_marks_its_alarms() -> None:
     assert list(series.get_xdata()) == [0, 1, 2, 3]
     assert list(series.get_ydata()) == pytest.approx([0.1, math.nan, 0.3, 0.4], nan_ok=True)
     assert (list(marks.get_xdata()), list(marks.get_ydata())) == ([2, 3], [0.3, 0.4])
+    drawn = [(line.get_marker(), line.get_linestyle()) for line in (series, marks)]
+    assert drawn == [(".", "-"), ("x", "None")]
+    assert series.get_color() != marks.get_color() == "r"
+    labels = {tick.get_fontsize() for tick in (*axes.get_xticklabels(), *axes.get_yticklabels())}
+    assert (axes.title.get_fontsize(), labels, series.get_linewidth()) == (7, {6}, 1)
+    assert type(page.get_layout_engine()) is ConstrainedLayoutEngine
     assert list(axes.get_xticks()) == [0, 3]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2026-01-01", "2026-01-04"]
     assert list(page.axes[0].lines[1].get_xdata()) == []

@@ -116,8 +116,11 @@ def junit(text: str) -> ElementTree.Element:
 
 def test_junit_writes_what_xml_cannot_hold() -> None:
     junit(night_junit(NASTY, replace(record(1), environment={NASTY: NASTY}), nasty_verdict()))
-    root = junit(failure_junit("n", FIRST, 0.0, NASTY))
-    assert root.find(".//error") is not None
+    known = "\t\n\r ~ \ud7ff\ue000\ufffd\U00010000\U0010ffff"
+    unknown = "\x00\x08\x0b\x0c\x0e\x1f\ud800\udfff\ufffe\uffff"
+    error = junit(failure_junit("n", FIRST, 0.0, known + unknown)).find(".//error")
+    assert error is not None
+    assert error.attrib["message"] == known + "\ufffd" * len(unknown)
 
 
 @pytest.fixture

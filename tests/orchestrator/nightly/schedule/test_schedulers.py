@@ -229,6 +229,12 @@ def test_a_night_that_falls_into_the_hour_that_is_left_out_has_a_second_start(
     assert plain["calsweep-nightly-told.timer"].count("OnCalendar") == 1
 
 
+@pytest.mark.usefixtures("machine_in_new_york")
+def test_cron_sees_to_the_hour_that_is_left_out_by_itself(odd_entry: Entry) -> None:
+    assert odd_entry.hours == (2, 3)
+    assert crontab_block(odd_entry).splitlines()[1].startswith("30 2 * * * ")
+
+
 def valid(name: str, document: dict[str, Any]) -> None:
     schema = json.loads((SCHEMAS / name).read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -708,19 +714,20 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
 ) -> None:
     benchmark = make_benchmark()
     out = tmp_path / "my kube.yaml"
-    options = ["--with", "kubernetes", "--image", "i:1", "--claim", "c", "--namespace", "research"]
+    place = "re; search"  # What is said is for a shell.
+    options = ["--with", "kubernetes", "--image", "i:1", "--claim", "c", "--namespace", place]
     command = ["nightly", "install", str(benchmark.path), "--at", "02:00", *options]
     uninstall = ["nightly", "uninstall", str(benchmark.path)]
     assert main([*command, "--out", str(out)]) == 0
     missing = "kubectl is missing here;"
     said = f"wrote {out}\n{missing} apply it with: kubectl apply --filename '{out}'\n"
     assert capsys.readouterr().out == said
-    entry, cluster = make_entry(benchmark, "02:00", None), KubernetesOptions("i:1", "c", "research")
+    entry, cluster = make_entry(benchmark, "02:00", None), KubernetesOptions("i:1", "c", place)
     assert out.read_text() == kubernetes_manifests(benchmark, entry, cluster)
     assert len(list(yaml.safe_load_all(out.read_text()))) == 5
-    assert installation(benchmark) == Installation("kubernetes", "02:00", None, "research")
+    assert installation(benchmark) == Installation("kubernetes", "02:00", None, place)
     delete = "delete cronjob,configmap,rolebinding,role,serviceaccount calsweep-told"
-    delete += " --namespace research --ignore-not-found"
+    delete += f" --namespace '{place}' --ignore-not-found"
     assert main(uninstall) == 0
     assert capsys.readouterr().out == f"{missing} remove it with: kubectl {delete}\n"
     program(no_programs, "kubectl", f'echo "$@" >> "{tmp_path}/calls"; echo done')
@@ -731,14 +738,14 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
     assert main(uninstall) == 0
     assert capsys.readouterr().out == "done\n"
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert calls == [f"apply --filename {usual}", delete]
+    assert calls == [f"apply --filename {usual}", delete.replace("'", "")]
     program(no_programs, "kubectl", "echo forbidden >&2; exit 1")
     assert main(command) == 2
     failed = f"{usual} is written, but `kubectl apply --filename {usual}` failed: forbidden\n"
     assert capsys.readouterr().err.endswith(f": {failed}")
     assert main([*command, "--out", str(out)]) == 2
     assert f"is written, but `kubectl apply --filename '{out}'` failed" in capsys.readouterr().err
-    known = Installation("kubernetes", "02:00", None, "research")
+    known = Installation("kubernetes", "02:00", None, place)
     (benchmark.folder / INSTALLED).write_text(json.dumps(vars(known)))
     assert main(uninstall) == 2
     assert capsys.readouterr().err.endswith(f": `kubectl {delete}` failed: forbidden\n")
@@ -746,10 +753,8 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
 
 
 NO_CLUSTER = "--with kubernetes needs --image and --claim"
-NO_ADDRESS = (
-    "is no address, or its port is not 1 to 65535; allowed: auto, HOST:PORT, ray://HOST:PORT, or "
-    "http(s)://HOST:PORT of a dashboard"
-)
+CLUSTERS = "allowed: auto, HOST:PORT, ray://HOST:PORT, or http(s)://HOST:PORT of a dashboard"
+NO_ADDRESS = f"is no address, or its port is not 1 to 65535; {CLUSTERS}"
 NO_CRON = "there is no cron here: the program crontab is missing"
 NO_ZONE = "is unknown to cron, which goes by the machine's own; leave it out, or use --with systemd"
 
@@ -774,6 +779,11 @@ NO_ZONE = "is unknown to cron, which goes by the machine's own; leave it out, or
             "RAY_AUTH_TOKEN_PATH (deploy/README.md)",
         ),
         (["--with", "cron", "--address", "host:abc"], f"--address 'ray://***' {NO_ADDRESS}"),
+        (
+            ["--with", "ray", "--job-server", ""],
+            f"--job-server 'ray://' names no host; {CLUSTERS}",
+        ),
+        (["--with", "cron", "--address", ""], f"--address 'ray://' names no host; {CLUSTERS}"),
         (["--with", "cron"], NO_CRON),
         (["--with", "ray", "--job-server", "http://h:8265"], NO_CRON),
         (

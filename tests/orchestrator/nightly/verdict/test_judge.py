@@ -329,13 +329,18 @@ def test_twins_are_equal_in_all_figures_but_for_rounding(
 
 
 def test_equal_accuracies_alone_are_no_twins() -> None:
+    both = ("acc", "cifar10-c/acc")
+
     def accuracies(night: NightRecord) -> NightRecord:
-        cells = {cell: values for cell, values in night.cells.items() if cell.metric == "acc"}
-        return replace(night, cells=cells, shape=replace(night.shape, metrics=("acc",)))
+        usual = {cell: values for cell, values in night.cells.items() if cell.metric == "acc"}
+        cells = {cell._replace(metric=m): values for cell, values in usual.items() for m in both}
+        return replace(night, cells=cells, shape=replace(night.shape, metrics=both))
 
     night = accuracies(record(10))
-    equal = changed(night, ACC, {**night.cells[CellKey("ce", TASK, "acc")]})
-    assert judge([accuracies(night) for night in QUIET], equal).alarms == ()
+    for metric in both:
+        own = night.cells[CellKey("ce", TASK, metric)]
+        night = changed(night, ACC._replace(metric=metric), {**own})
+    assert judge([accuracies(night) for night in QUIET], night).alarms == ()
 
 
 @pytest.mark.parametrize("other", ["other", f"{TASK}-2"])
@@ -415,6 +420,20 @@ def test_a_step_hidden_in_noise_is_found_in_the_series() -> None:
     for night in (47, 48, 49):
         (alarm,) = (a for a in judge(noisy[:night], noisy[night]).alarms if a.cell == ECE)
         assert name(27) <= alarm.since <= name(33)
+
+
+@pytest.mark.parametrize("began", [name(20), "2031-01-01", "2026-02-10.9"])
+def test_a_step_before_two_worse_nights_is_told_whatever_its_night_is_called(began: str) -> None:
+    def factor(night: int) -> float:
+        return 1.0 if night < 20 else 1.095 if night < 40 else 1.3
+
+    nights = [record(night, factors={ECE: factor(night)}) for night in range(42)]
+    nights[20] = replace(nights[20], night=began)
+    nights[40] = replace(nights[40], night="2026-02-10.10")
+    (alarm,) = judge(nights[:-1], nights[-1]).alarms
+    gap = f"0.02639 instead of 0.0203, since {began}"
+    assert (alarm.reason, alarm.since) == ("step", began)
+    assert alarm.text == f"{ECE} has become worse in its series: {gap}"
 
 
 def test_the_same_night_in_the_history_is_left_out() -> None:

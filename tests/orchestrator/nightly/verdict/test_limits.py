@@ -79,6 +79,7 @@ def test_a_suite_may_have_limits_of_its_own() -> None:
         ({"thresholds": {"wall_seconds": {"absolute": 5}}}, "wall_seconds takes a relative"),
         ({"thresholds": {"ece": {"relative": 1}}}, "less than 1"),
         ({"thresholds": {"ece": {"absolute": -0.1}}}, "greater than or equal to 0"),
+        ({"thresholds": {"ece": {"relative": -0.1}}}, "greater than or equal to 0"),
         (
             {"thresholds": {"peak_memory": {"relative": 0.1, "absolute": 5}}},
             "peak_memory takes a relative",

@@ -21,7 +21,13 @@ from torch import Tensor
 
 from trainables.common.errors import InputError
 from trainables.data import Images
-from trainables.data.suites import check_suites, find_suite, prepare_suite, suite_names
+from trainables.data.suites import (
+    check_suites,
+    find_suite,
+    prepare_suite,
+    suite_directory,
+    suite_names,
+)
 from trainables.data.suites._corruptions import CORRUPTIONS
 from trainables.data.suites._data import SuiteData
 from trainables.data.suites.cifar_c import Cifar10C, OfficialCorruptions
@@ -547,6 +553,19 @@ def test_an_absent_data_set_is_named(make_task: MakeTask, tmp_path: Path) -> Non
 def stored(make_task: MakeTask, tmp_path: Path) -> Callable[[], SuiteData]:
     other, task = write_npz(tmp_path / "other.npz", seed=9), make_task()
     return lambda: prepare_suite(f"ood-npz:{other}", NOWHERE, task)
+
+
+def test_a_suite_is_found_where_it_was_stored_before(make_task: MakeTask) -> None:
+    """What is stored in another form has another place: older programs may share the folder."""
+    data = replace(make_task(), key="0" * 32)
+    places = {
+        suite: suite_directory(find_suite(suite, NOWHERE), data).relative_to(data.directory.parent)
+        for suite in ("bins-10", "cifar10-c")
+    }
+    assert places == {
+        "bins-10": Path("suites/19e48aaa30d433868931b64bec578c96"),
+        "cifar10-c": Path("suites/686c70f221a5f46aeaf0bce4c470c032"),
+    }
 
 
 def test_the_second_time_nothing_is_read(
