@@ -45,7 +45,7 @@ def install(
     cluster = None
     if image and claim:
         cluster = nightly.KubernetesOptions(image, claim, namespace, kubectl_image)
-    options = ("--address", address) if address is not None else ()
+    options = ("--address", address) if address else ()
     request = nightly.Request(benchmark, at, time_zone, scheduler, options, job_server, cluster)
     if show:
         echo(nightly.preview(request), nl=False)
