@@ -98,7 +98,7 @@ def make_sweep(journal_writer):
                 "name": NAME,
                 "search": {"objective": "ece", "pareto": ["acc"], "trials": 12, "sampler": "tpe"},
                 "seeds": [0, 1],
-                "tags": {"note": REASON},
+                "tags": {"note": REASON, "place": "Zürich"},
                 "tracking": {"uri": "postgresql://me:secret@host/db"},
                 **dict.fromkeys(("storage", "data_root", "mirror"), "secret"),
             },

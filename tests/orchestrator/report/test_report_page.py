@@ -236,6 +236,7 @@ def test_the_sweep_file_is_shown_as_it_was_written_but_for_its_places(parsed, pa
         name: source.history.spec[name] for name in ("name", "search", "seeds", "tags")
     }
     assert [*shown] == ["name", "search", "seeds", "tags"]
+    assert "place: Zürich" in text
     assert [*shown["search"]] == ["objective", "pareto", "trials", "sampler"]
     assert f"Made by calsweep {version('calsweep')}. The page holds" in page
 
@@ -319,12 +320,15 @@ def test_what_cannot_be_written_is_told(source, tmp_path):
 
 
 def test_a_page_is_replaced_as_a_whole(source, tmp_path, monkeypatch):
-    monkeypatch.setattr("orchestrator.report._page.render_report", lambda *_: "after")
+    asked = []
+    place = "orchestrator.report._page.render_report"
+    monkeypatch.setattr(place, lambda *given: asked.append(given) or "after")
     path, kept = tmp_path / "report.html", tmp_path / "kept.html"
     path.write_text("before")
     kept.hardlink_to(path)  # Whoever had it open still reads what it was.
-    write_report(source, path)
+    assert write_report(source, path, "ls", print) == path
     assert (path.read_text(), kept.read_text()) == ("after", "before")
+    assert asked == [(source, "ls", print)]
 
 
 def test_the_command_writes_the_page(source, storage, tmp_path, capsys, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from orchestrator.report import ReportSource, from_folder
+from orchestrator.report import ReportSource, from_folder, render_report
 from orchestrator.report._panels import Curves, Measured
 from orchestrator.report._records import (
     Failure,
@@ -94,6 +94,25 @@ def test_the_diagram_of_ranks_is_titled_by_its_metric(store, model, label):
     assert problem == ""
     drawing = base64.b64decode(picture.removeprefix("data:image/svg+xml;base64,")).decode()
     assert f"<!-- Average rank by {label} -->" in drawing
+
+
+def test_given_logits_of_several_tasks_have_ranks_and_an_arena_on_their_page(store):
+    rows = [(recipe, task) for recipe in ("given", "ts") for task in "ab"]
+    figures = {
+        name: {"nll": 0.5, "brier": 0.25, "ece": 0.1, "acc": 0.9} for name in ("given", "ts")
+    }
+    figures["ts"]["nll"] = 0.4
+    results = [
+        replace(result(recipe, task=task), test=(figures[recipe],), dataset=task, model="given")
+        for recipe, task in rows
+    ]
+    page = render_report(told(results, store))
+    assert "against every other on 2 tasks of 2 networks, 1 splits each." in page
+    assert 'alt="Critical-difference diagram of average ranks by NLL"' in page
+    page = render_report(told([*results[:2], result("ts", 0.1, task="a", model="given")], store))
+    assert "No ranks over data sets and models: " in page
+    assert "No arena: an arena needs figures of two recipes on every task and seed" in page
+    assert "Every recipe against every other" not in page
 
 
 def test_costs_are_means_over_seeds_by_task_and_recipe(store):
@@ -334,6 +353,7 @@ def part(store):
 
 
 def test_what_is_to_be_seen_is_said(part):
+    assert not part["seeds"]
     assert part["lead"] == [
         "The lowest ECE is that of ls, 2.00 %; that of ce is 4.00 %. A perfectly calibrated "
         "network with the confidences of ls would show about 0.50 % on these test data.",

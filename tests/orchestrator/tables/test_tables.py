@@ -86,6 +86,7 @@ def test_every_metric_of_a_report_is_a_column():
         ("ood-svhn/auroc", "ood-svhn AUROC % ↑"),
         ("ood-svhn/fpr95", "ood-svhn FPR95 % ↓"),
         ("cifar10-c/gaussian_noise/3/acc", "cifar10-c/gaussian_noise/3 Acc % ↑"),
+        ("3d_v1.0@a+b/acc", "3d_v1.0@a+b Acc % ↑"),
         ("ece_floor", "ECE floor %"),
         ("debiased_ece", "debiased ECE % ↓"),
         ("smooth_ece", "smooth ECE % ↓"),
@@ -111,8 +112,9 @@ def test_a_difference_of_nothing_has_no_minus():
 
 
 def test_no_noise_floor_is_best():
-    found = table_of(study("ce", {"ece_floor": 0.01}), metrics=("ece_floor",))
-    assert rows_of(render(found, "markdown"))["ce"] == ["1.00"]
+    results = [study("ce", {"ece_floor": 0.01}), study("ls", {"ece_floor": 0.02})]
+    found = table_of(*results, metrics=("ece_floor",)).compared_with("ls")
+    assert rows_of(render(found, "markdown")) == {"ce": ["1.00"], "ls": ["2.00"]}
 
 
 def test_mean_and_sample_deviation_over_seeds_in_percent():
@@ -418,6 +420,8 @@ GAINS = {
     "dfl": (Gain(0.0, -0.01, 0.01, False, False), ("+0.00", "", ("[-1.00, +1.00]",))),
     "au": (Gain(-0.01, -0.02, -0.005, False, True), ("≈ -1.00", "", ("[-2.00, -0.50]",))),
     "acls": (Gain(-0.01, -0.02, -0.005, True, False), ("default", "", ())),
+    "flsd": (Gain(-0.01, -0.02, 0.0, False, False), ("-1.00", "", ("[-2.00, +0.00]",))),
+    "mbls": (Gain(0.01, 0.0, 0.02, False, False), ("+1.00", "", ("[+0.00, +2.00]",))),
     "ce": (None, ("", "", ())),
 }
 
@@ -436,6 +440,8 @@ def test_what_a_search_brought_stands_after_its_figure():
     turned = {(name, task, "acc"): gain for (name, task, _), gain in gains.items()}
     row = next(row for row in table.rows if row.label == "ls")
     assert dataclasses.replace(table, gains=turned).line(row)[1].tone == "worse"
+    several = dataclasses.replace(table.columns[0], metrics=("ece", "acc"))
+    assert table.gain(row, several) is None
     once = [dataclasses.replace(r, trials_finished=int(r.recipe == "ce")) for r in results]
     about = [
         dataclasses.replace(table, results=by_pair(r), gains=gains).notes() for r in (results, once)
@@ -540,8 +546,11 @@ def test_latex_is_balanced_and_escaped():
 
 @pytest.mark.parametrize("name", RENDERERS)
 def test_line_breaks_and_control_characters_do_not_get_through(name):
-    found = table_of(study("ce", status="failed", reason="one\ntwo\r\n\x1b[31mthree\x07"))
-    text = render(found, name)
+    result = study("c\ne", status="failed", reason="one\ntwo\r\n\x1b[31mthree\x07", task="t\nu")
+    text = render(table_of(result), name)
+    assert "c e" in text
+    assert "t u" in text
+    assert "e" not in [line.split()[0] for line in text.splitlines() if line.split()]
     assert "one two [31mthree" in text.replace("{[}", "[").replace("\\[", "[")
     assert not set(text) & {"\x1b", "\x07", "\r"}
 
@@ -784,9 +793,12 @@ def test_figures_and_differences_that_chance_explains_are_marked():
 
 
 def test_a_suite_has_its_own_floor():
-    results = [study("ce", {"ece": 0.05, "ece_floor": 0.01, "x/ece": 0.2, "x/ece_floor": 0.03})]
-    found = make_table(results, TableOptions(metrics=("x/ece",), floor=True))
-    assert rows_of(render(found, "markdown"))["ce"] == ["**20.00** (floor 3.00)"]
+    own = {"x_1/ece": 0.2, "x_1/ece_floor": 0.03}
+    results = [study("ce", {"ece": 0.05, "ece_floor": 0.01, **own})]
+    found = make_table(results, TableOptions(metrics=("x_1/ece",), floor=True))
+    text = render(found, "markdown")
+    assert rows_of(text)["ce"] == ["**20.00** (floor 3.00)"]
+    assert r"| recipe | x\_1 ECE % ↓ |" in text
 
 
 # Rows, columns, selection
@@ -848,6 +860,15 @@ def test_more_tasks_than_fit_are_shown_as_their_mean():
     assert cells["ce"][0] == "**4.00**"
     assert cells["ls"][0] == "of 9: 1 not run"
     assert nine.notes() == ["mean over 9 tasks; --tasks NAME,... shows 8 or fewer one by one"]
+    # What must fit are the columns, which tasks in rows of their own share.
+    pairs = [placed("ce", name, model) for name in names for model in "xy"]
+    few, many = (build_table(pairs[:end], ("ece",), ("recipe", "model")) for end in (16, 18))
+    assert ([entry.groups for entry in few.columns], few.notes()) == (
+        [(name,) for name in names[:8]],
+        [],
+    )
+    assert [entry.groups for entry in many.columns] == [("mean over 18 tasks",)]
+    assert many.notes() == ["mean over 18 tasks; --tasks NAME,... shows 8 or fewer one by one"]
 
 
 def test_tasks_of_one_place_go_by_their_names():
@@ -881,15 +902,20 @@ def test_rows_may_be_more_than_recipes():
     cells = rows_of(render(found, "markdown"))
     assert [text.strip("*") for text in cells["ce · x"]] == ["0.00", "1.00"]
     assert cells["ce · y"] == ["<ins>2.00</ins>", "not run"]
+    assert r"ce $\cdot$ y & " in render(found, "latex")
     wide = build_table(results, ("ece",), rows=("recipe", "task"))
     assert len(wide.rows) == 6
     assert len(wide.columns) == 1
     lost = [*results, dataclasses.replace(results[0], recipe="fl", status="running")]
-    text = render(build_table(lost, ("ece",), rows=("recipe", "task")), "terminal")
+    wide = build_table(lost, ("ece",), rows=("recipe", "task"))
+    assert len(wide.rows) == 7
+    text = render(wide, "terminal")
     place = "fl · a/x/p on a/x/p, b/x/p, a/y/p"
     assert text.splitlines()[-1] == f"{place}: running (4 trials finished, 0 failed)"
     compared = found.compared_with("ce")
     assert [row.baseline for row in compared.rows] == ["", "", "ce · x", "ce · y"]
+    alone = build_table([*results, placed("ls", "a", "z")], ("ece",), rows=("recipe", "model"))
+    assert alone.compared_with("ce").rows[-1].baseline == "ce · x"
     once = "give each once, recipe among them"
     for rows, message in (
         (("model",), f"rows model: {once}"),
@@ -1028,6 +1054,8 @@ def test_sweeps_of_other_data_or_code_are_not_mixed_unasked(field, what):
     assert note == f"from the sweeps a, b; {word}"
     same = [[of_sweep("a", "ce", **{field: "1"})], [of_sweep("b", "ls", **{field: "1"})]]
     assert len(combine(same)) == 2
+    resumed = [[of_sweep("a", "ce", **{field: "1"}), of_sweep("a", "ls", **{field: "2"})]]
+    assert len(combine(resumed)) == 2
     unknown = [[of_sweep("a", "ce", **{field: "1"})], [of_sweep("b", "ls")]]
     assert make_table(combine(unknown)).notes() == ["from the sweeps a, b"]
 

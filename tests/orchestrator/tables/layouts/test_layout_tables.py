@@ -100,12 +100,20 @@ def test_a_part_of_a_data_set_gets_no_published_figure():
     gone = set(whole.published) - set(part.published)
     assert {position for _, position in gone} == {0}
     assert ("ce", 0) in gone
-    assert "only a part of the data set (test_limit 1000)" in " ".join(part.notes())
+    other = study("ce", "digits", subset="train_limit 5")
+    part = fill("macal/table1", study("ce", subset="test_limit 1000"), other, published=True)
+    start = "not compared with the paper: "
+    assert [note.removeprefix(start) for note in part.notes() if note.startswith(start)] == [
+        "cifar10/resnet50/mukhoti2020: only a part of the data set (test_limit 1000)",
+        "digits/resnet50/mukhoti2020: only a part of the data set (train_limit 5)",
+    ]
 
 
 def test_another_metric_gets_no_published_figure():
-    table = fill("macal/table1", study("ce", nll=0.2), metrics=("nll", "ece"), published=True)
+    ours = study("ce", nll=0.2, **{"cifar10-c/ece": 0.3})
+    table = fill("macal/table1", ours, metrics=("nll", "cifar10-c/ece", "ece"), published=True)
     found = cells(table, "ce")
+    assert found["cifar10", "resnet50", "cifar10-c/ece"].asides == ()
     assert found["cifar10", "resnet50", "nll"].asides == ()
     assert found["cifar10", "resnet50", "ece"].asides == ("[paper 4.11]",)
 
@@ -133,6 +141,26 @@ def test_a_mean_over_models_wants_all_of_them():
     assert (cell.text, cell.asides) == ("2.00", ("[paper 3.66]",))
     (about,) = (note for note in table.notes() if note.startswith("cifar10 / average: mean over "))
     assert set(about.partition("over ")[2].split(", ")) == {result.task for result in whole}
+
+
+def test_a_mean_over_two_networks_is_told_and_published_where_both_saw_all_data(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "title: mine\npaper: macal\ntable: Table 3\nmetrics: [ece]\nrows: [ls, mbls]\n"
+        "columns: {cifar10: {average: [resnet50, resnet110]}}\n"
+    )
+    runs = [study("ls"), study("mbls"), study("ls", model="resnet110", protocol="other")]
+    whole = fill(str(path), *runs, published=True)
+    tasks = "cifar10/resnet50/mukhoti2020, cifar10/resnet110/other"
+    assert list(whole.published) == [("ls", 0), ("mbls", 0)]
+    assert whole.notes() == [
+        f"cifar10 / average: mean over {tasks}",
+        "[paper]: published in macal Table 3 for the same data set, model and metric; ours trained "
+        "by mukhoti2020, other",
+        "the paper does not state the number of bins; ours are 15",
+    ]
+    partly = [*runs[:2], replace(runs[2], subset="test_limit 9")]
+    assert fill(str(path), *partly, published=True).published == {}
 
 
 def test_a_network_that_the_paper_does_not_pin_down_is_not_compared():
@@ -211,6 +239,8 @@ def test_what_a_layout_says_of_itself_stands_below_the_table(tmp_path):
     table = fill(str(path), study("ce"), study("ls"))
     told = ["a note", "not offered: x: no code", "not offered: y: no data"]
     assert table.notes() == told
+    days = fill(str(path), study("ce"), replace(study("ls"), sweep="day"))
+    assert days.notes() == [*told, "from the sweeps day, night"]
     shown, missing = csv.DictReader(io.StringIO(render(table, "csv")))
     assert (shown["recipes"], shown["status"], missing["status"]) == (
         *("ls ce", "finished"),
@@ -253,6 +283,22 @@ def test_elsewhere_all_suites_that_have_the_metric_are_taken():
     assert [entry.metrics for entry in both.columns][0::2] == [
         ("ood-noise/auroc", "ood-other/auroc"),
         ("ood-third/auroc",),
+    ]
+
+
+def test_every_suite_that_a_recipe_has_is_in_the_mean_which_is_told_once():
+    own = {f"ood-{name}/{metric}": 0.5 for name in "dacb" for metric in ("ece", "debiased_ece")}
+    runs = [
+        study(recipe, "digits", model, **suites)
+        for model in ("convnet", "resnet8")
+        for recipe, suites in (("ce", own), ("plp", {"ood-e/ece": 0.5}))
+    ]
+    table = fill("macal/table2", *runs, metrics=("ece", "nll"))
+    suites = tuple(f"ood-{name}/ece" for name in "abcde")
+    assert [entry.metrics for entry in table.columns] == [suites, ("nll",)] * 2
+    assert table.notes() == [
+        "layout macal/table2 with the sweep's own tasks as columns",
+        f"ece: mean over {', '.join(suites)}",
     ]
 
 
@@ -299,6 +345,40 @@ def test_columns_may_be_chosen():
     assert {cell.text for cell in cells(only, "ce").values()} == {"not run"}
 
 
+def test_of_what_a_layout_does_not_show_nothing_but_the_name_is_told(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("title: mine\nmetrics: [ece]\nrows: [ce, ls]\n", encoding="utf-8")
+    shown = {"code": "1", "fingerprint": "1", "searched_predictions": "c"}
+    shown |= {"test": study("ce").test * 2, "predictions": ("a", "b")}
+    other = {"code": "2", "fingerprint": "2", "searched_predictions": "a", "varied": True}
+    other |= {"test": study("ce").test * 3, "predictions": ("a", "b"), "trials_failed": 1}
+    runs = [
+        replace(study("ce"), **shown),
+        replace(study("ls"), **shown, sweep="eve"),
+        replace(study("esd"), **other, sweep="day"),
+    ]
+    table = fill(str(path), *runs, runs=True)
+    assert table.notes() == [
+        "mean ± sample standard deviation over 2 seeds that no search has seen",
+        "recipes of the sweep that are not in this layout: esd",
+        "from the sweeps night, eve",
+        "runs of ce on cifar10/resnet50/mukhoti2020 (sweep night): run-ce-resnet50",
+        "runs of ls on cifar10/resnet50/mukhoti2020 (sweep eve): run-ls-resnet50",
+    ]
+    assert replace(table, gains={}).notes()[2] == "nothing was searched for ce, ls"
+
+
+def test_two_names_of_one_task_are_columns_of_their_own(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "title: mine\nmetrics: [ece, acc]\nrows: [ce, ls]\n"
+        "datasets: {one: cifar10, two: cifar10}\ncolumns: {one: [resnet50], two: [resnet50]}\n"
+    )
+    table = fill(str(path), study("ce"))
+    assert [entry.groups[0] for entry in table.columns] == ["one", "one", "two", "two"]
+    assert [(cell.text, cell.span) for cell in table.line(table.rows[1])] == [("not run", 2)] * 2
+
+
 def test_two_tasks_for_one_column_must_be_told_apart():
     runs = study("ce"), study("ce", protocol="mukhoti2020/0.1")
     with pytest.raises(InputError) as caught:
@@ -314,7 +394,7 @@ def test_one_s_own_layout_by_its_path(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("title: mine\nmetrics: [ece]\nrows: [ls, ce]\n", encoding="utf-8")
     table = fill(str(path), study("ce"), study("ls", ece=0.01))
-    assert [row.label for row in table.rows] == ["ls", "ce"]
+    assert ([row.label for row in table.rows], table.notes()) == (["ls", "ce"], [])
     for options, message in (
         ({"published": True}, f"layout {path} names no paper, so nothing published can be shown"),
         ({"columns": "paper"}, f"layout {path} names no columns; take --columns sweep"),
