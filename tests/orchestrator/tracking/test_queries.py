@@ -150,12 +150,15 @@ def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_
         assert str(refusal.value) == str(InputError(told))  # Cut, if sweeps are many.
     with pytest.raises(InputError, match="no sweep 'x'"):
         study_results(store, "x")
-    with pytest.raises(InputError, match="top=0 is outside"):
-        best_trials(store, TASK, "ce", top=0)
+    for top in (0, -1):
+        with pytest.raises(InputError, match=rf"^top={top} is outside \[1, inf\)$"):
+            best_trials(store, TASK, "ce", top=top)
     missing = tmp_path / "none"
-    for uri in (f"sqlite:///{missing}", f"folder:{missing}"):
-        with pytest.raises(InputError, match=r"no tracking \w+ at .*; `calsweep sync` builds it$"):
+    for uri, kind in ((f"sqlite:///{missing}", "database"), (f"folder:{missing}", "folder")):
+        with pytest.raises(InputError) as refusal:
             study_results(uri, "x")
+        told = f"no tracking {kind} at {missing}; `calsweep sync` builds it"
+        assert str(refusal.value) == told
     assert not missing.exists()
 
 

@@ -938,6 +938,25 @@ def test_a_sweep_is_looked_at_every_so_many_seconds(writer, tmp_path, monkeypatc
     assert (slept, told) == ([seconds] * 3, Shipment(events=3, runs=1))
 
 
+@pytest.mark.parametrize("after", [0, 1])
+def test_an_end_of_the_moment_that_was_named_or_later_is_the_end(
+    writer, tmp_path, monkeypatch, after
+):
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        writer.end()
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic, time_ns=time.time_ns)
+    monkeypatch.setattr(_shipper, "time", clock)
+    writer.start()
+    writer.end()
+    since = writer.now + after
+    sync(writer.path, f"folder:{tmp_path}/tracked", parent_pid=os.getpid(), since=since)
+    assert len(slept) == after
+
+
 def test_a_parent_that_died_before_is_noticed(writer, tmp_path):
     writer.start()
     study = writer.open("ce")
@@ -1031,9 +1050,7 @@ def test_a_shipper_that_is_not_done_in_time_says_so(writer, store):
         ([1, None, None, None, None, None, 0], False, 2),
     ],
 )
-def test_one_that_fails_is_started_again_some_times(
-    writer, tmp_path, monkeypatch, codes, drained, starts
-):
+def test_one_that_fails_is_started_again_some_times(tmp_path, monkeypatch, codes, drained, starts):
     """Each code is what waiting half a second for it gives; None if it is still at work then."""
     started, clock, left = [], [0.0], iter(codes)
 
@@ -1056,7 +1073,8 @@ def test_one_that_fails_is_started_again_some_times(
     kinds = {"DEVNULL": subprocess.DEVNULL, "TimeoutExpired": subprocess.TimeoutExpired}
     where = "orchestrator.tracking._process"
     monkeypatch.setattr(f"{where}.subprocess", SimpleNamespace(Popen=Process, **kinds))
-    shipper = start_shipper(writer.path, f"folder:{tmp_path}/tracked")
+    journal = tmp_path / "to" / "come" / "journal.jsonl"
+    shipper = start_shipper(journal, f"folder:{tmp_path}/tracked")
     assert "--poll-seconds=1.0" in started[0]
     monkeypatch.setattr(f"{where}.time", SimpleNamespace(monotonic=lambda: clock[0]))
     assert not shipper.revive()

@@ -433,5 +433,7 @@ def test_logits_are_rows_of_a_data_set(tmp_path: Path) -> None:
     (batch,) = batcher.batches(torch.tensor([2, 0]), 2)
     assert torch.equal(batcher.plain(batch), torch.from_numpy(found.test().values[[2, 0]]))
     for other in (rows, rows[:, :2].astype(np.float32)):
-        with pytest.raises(ValueError, match=r"allowed is float32 \(N, 3\)"):
+        with pytest.raises(ValueError, match=r"^logits are ") as refused:
             found.info.inputs.batcher(other)
+        told = f"logits are {other.dtype} {other.shape}, allowed is float32 (N, 3)"
+        assert str(refused.value) == told

@@ -359,7 +359,8 @@ def test_processes_at_once(tmp_path: Path):
 
 
 def test_too_small_for_the_split(tmp_path: Path):
-    with pytest.raises(InputError, match="dataset 'digits': split train_limit=5"):
+    told = r"^dataset 'digits': split train_limit=5: 5 is outside \[10, 1213\]$"
+    with pytest.raises(InputError, match=told):
         prepare("digits", tmp_path, SplitSpec(train_limit=5), tmp_path / "p")
 
 

@@ -631,7 +631,8 @@ def test_an_archive_writes_nothing_elsewhere(cub200: Path, monkeypatch: pytest.M
 
 def test_a_folder_that_cannot_be_written_is_named(cub200: Path) -> None:
     (cub200 / "file").write_text("")
-    with pytest.raises(InputError, match="dataset 'cub200' cannot be stored in"):
+    told = f"^dataset 'cub200' cannot be stored in {cub200}/file/below: .*Not a directory"
+    with pytest.raises(InputError, match=told):
         prepare(
             "cub200", cub200, SplitSpec(validation=3), cub200 / "file" / "below", download=False
         )

@@ -312,6 +312,20 @@ def test_without_augmentation_images_are_seen_as_stored_and_void_counts_nowhere(
         MaskedImages((9, 12), (0.5,) * 3, (0.5,) * 3, augmentation="flip")
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [np.zeros((2, 9, 12, 4)), np.zeros((9, 12, 4), np.uint8), np.zeros((2, 9, 12, 2), np.uint8)],
+)
+def test_rows_of_another_form_are_told(wrong: np.ndarray) -> None:
+    inputs = MaskedImages((9, 12), (0.5,) * 3, (0.5,) * 3)
+    with pytest.raises(ValueError, match=r"^images-with-masks are ") as refused:
+        inputs.batcher(wrong)
+    assert str(refused.value) == (
+        f"images-with-masks are {wrong.dtype} {wrong.shape}, allowed is uint8 (N, H, W, 4), or "
+        "(N, H, W, 3) for images alone"
+    )
+
+
 def test_an_image_larger_than_a_batch_comes_alone() -> None:
     large = np.zeros((1, 725, 725, 3), np.uint8)
     assert MaskedImages((725, 725), (0.5,) * 3, (0.5,) * 3).batcher(large).at_once == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -298,9 +299,14 @@ def test_every_image_is_in_a_folders_signature(folder: Path):
     reader = find_reader(f"folder:{folder}", "unused")
     seen = {reader.signature()}
     for path in sorted(folder.rglob("*.png")):
+        times = path.stat().st_atime_ns, path.stat().st_mtime_ns
         path.write_bytes(path.read_bytes() + b"x")
+        os.utime(path, ns=times)  # Its size alone is another.
         seen.add(reader.signature())
     assert len(seen) == 17
+    os.utime(path, ns=(times[0], times[1] + 1000))
+    seen.add(reader.signature())
+    assert len(seen) == 18
     path.rename(path.with_name("other.png"))
     assert reader.signature() not in seen
 

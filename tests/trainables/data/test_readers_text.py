@@ -260,6 +260,11 @@ def test_rows_hold_numbers_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
     assert batch.tolist() == [[3, 3, 2]]
     for number in (0, 3):
         inputs.check(np.full((1, 3), number, np.int32))
+    for wrong in (np.zeros((2, 3)), np.zeros((2, 4), np.int32)):
+        with pytest.raises(ValueError, match=r"^texts are ") as refused:
+            inputs.check(wrong)
+        told = f"texts are {wrong.dtype} {wrong.shape}, allowed is int32 (N, 3)"
+        assert str(refused.value) == told
     for number in (-1, 4):
         with pytest.raises(ValueError, match=f"texts hold {number}, allowed is 0 to 3"):
             inputs.check(np.array([[0, 1, number]], np.int32))

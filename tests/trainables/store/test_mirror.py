@@ -300,7 +300,7 @@ def test_two_that_take_the_same_copy_do_not_hinder_each_other(
         assert Mirror(FLAKY).pull(relative, place)
     assert [path.name for path in place.parent.iterdir()] == [KEY]
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="file/x cannot be written"):
+    with pytest.raises(StorageError, match=f"^{tmp_path}/file/x cannot be written: "):
         Mirror(FLAKY).pull(relative, tmp_path / "file" / "x")
 
 
@@ -381,7 +381,7 @@ def test_a_url_of_an_unknown_kind_is_refused_and_not_kept(tmp_path: Path) -> Non
         store_at(tmp_path, "nothing://bucket")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"cannot write .*file/mirror"):
+    with pytest.raises(StorageError, match=f"^cannot write {tmp_path}/file/mirror: "):
         store_at(tmp_path / "file", "memory://bucket")
 
 

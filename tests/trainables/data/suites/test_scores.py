@@ -54,9 +54,15 @@ def test_positive_class_matters_to_fpr_alone() -> None:
 @pytest.mark.parametrize(
     ("inside", "outside", "tpr", "text"),
     [
-        (torch.zeros(0), torch.zeros(3), 0.95, "inside has shape"),
-        (torch.zeros(3), torch.zeros(3, 1), 0.95, "outside has shape"),
-        (torch.zeros(3), torch.tensor([float("nan")]), 0.95, "outside holds NaN"),
+        (
+            torch.zeros(0),
+            torch.zeros(3),
+            0.95,
+            r"^inside has shape \(0,\), allowed is \(N,\), N >= 1$",
+        ),
+        (torch.zeros(3), torch.zeros(3, 1), 0.95, r"^outside has shape \(3, 1\), allowed is"),
+        (torch.zeros(3), torch.tensor([float("nan")]), 0.95, "^outside holds NaN$"),
+        (torch.tensor([0.0, float("nan")]), torch.zeros(3), 0.95, "^inside holds NaN$"),
         (torch.zeros(3), torch.zeros(3), 0.0, r"tpr=0\.0 is outside \(0, 1\]"),
     ],
 )
