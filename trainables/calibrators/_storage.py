@@ -82,6 +82,7 @@ def load_calibrator(folder: str | Path, notice: Callable[[str], None] = log.warn
         AttributeError,
         KeyError,
         OSError,
+        OverflowError,
         RuntimeError,
         SafetensorError,
         TypeError,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import re
@@ -125,6 +126,9 @@ NO_OBJECTIVE = "vs takes no fitting objective; those that do: cts, ets, pts, sms
         (("ts", "fl", {"gamma": -1.0}), r"gamma=-1.0 is outside \[0, inf\)"),
         (("ts", "fl", {"gama": 1.0}), "fl has no parameter 'gama'; it has: gamma, detach"),
         (("ts", "cls", {"normalization": "x"}), "normalization='x' is not one of nd, cm, mm"),
+        (("ts", "cls", {"bounds": "x"}), "bounds='x' is not one of paper, released"),
+        (("ts", "cls", {"reduction": "x"}), "reduction='x' is not one of mean, sum"),
+        (("ts", "fl", {"detach": 1}), "detach=1 is not one of True, False"),
         (("vs", "cls"), NO_OBJECTIVE),
         (("vs", None, {"gamma": 1.0}), NO_OBJECTIVE),
     ],
@@ -138,7 +142,19 @@ def test_build_refuses_bad_objectives(arguments, text):
     ("name", "parameters", "text"),
     [
         ("ts", {"selection": "nll"}, "selection='nll' is not one of objective, ece"),
+        ("ts", {"variant": "x"}, "variant='x' is not one of paper, released"),
         ("ets", {"variant": "x"}, "variant='x' is not one of paper, released"),
+        ("pts", {"variant": "x"}, "variant='x' is not one of paper, released"),
+        ("cts", {"variant": "x"}, "variant='x' is not one of paper, released"),
+        ("cts", {"assignment": "x"}, "assignment='x' is not one of prediction, logit"),
+        ("vs", {"variant": "x"}, "variant='x' is not one of shrunk, paper"),
+        ("ms", {"variant": "x"}, "variant='x' is not one of shrunk, paper"),
+        ("spline", {"variant": "x"}, "variant='x' is not one of shrunk, paper"),
+        ("pts", {"nodes": 0}, r"nodes=0 is outside \[1, inf\)"),
+        ("pts", {"layers": 0}, r"layers=0 is outside \[1, inf\)"),
+        ("pts", {"seed": -1}, r"seed=-1 is outside \[0, inf\)"),
+        ("meta-mis", {"seed": -1}, r"seed=-1 is outside \[0, inf\)"),
+        ("meta-acc", {"seed": -1}, r"seed=-1 is outside \[0, inf\)"),
         ("pts", {"top": 0}, r"top=0 is outside \[1, inf\)"),
         ("pts", {"weight_decay": -1.0}, r"weight_decay=-1.0 is outside \[0, inf\)"),
         ("cts", {"shrinkage": float("nan")}, r"shrinkage=nan is outside \[0, inf\)"),
@@ -161,6 +177,17 @@ def test_build_refuses_bad_objectives(arguments, text):
 def test_constructors_check_their_arguments(name, parameters, text):
     with pytest.raises(ValueError, match=f"^{text}$"):
         build_calibrator(name, **parameters)
+
+
+def test_a_recipe_gives_each_parameter_to_whom_it_belongs():
+    found = calibrator_from_recipe("ts-ls", {"smoothing": 0.1, "selection": "ece"})
+    assert found.parameters() == {"selection": "ece", "variant": "paper"}
+    assert (found.objective_name, found.objective_parameters) == ("ls", {"smoothing": 0.1})
+    assert found.objective.smoothing == 0.1
+    plain = calibrator_from_recipe("ts", {"selection": "ece"})
+    assert (plain.objective_name, plain.objective_parameters) == ("ce", {})
+    with pytest.raises(InputError, match=r"^ls has no parameter 'bins'; it has: smoothing$"):
+        calibrator_from_recipe("ts-ls", {"bins": 4})
 
 
 @settings(max_examples=60, deadline=None)
@@ -378,7 +405,7 @@ def of_the_version_before(folder):
     return folder
 
 
-def test_one_from_before_there_were_checksums_is_loaded_with_a_word(rows, tmp_path):
+def test_one_from_before_there_were_checksums_is_loaded_with_a_word(rows, tmp_path, caplog):
     calibrator = build("ets").fit(*rows)
     folder = of_the_version_before(save_calibrator(calibrator, tmp_path / "kept"))
     told = []
@@ -387,6 +414,9 @@ def test_one_from_before_there_were_checksums_is_loaded_with_a_word(rows, tmp_pa
     assert told == [
         f"{folder}: saved without checksums by an earlier version: damage would go unnoticed"
     ]
+    load_calibrator(folder)
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert logged == [("WARNING", told[0])]
 
 
 @pytest.mark.parametrize("name", ["calibrator.safetensors", "calibrator.json", "manifest.json"])
@@ -451,6 +481,14 @@ def test_a_full_disk_leaves_what_was_there(rows, tmp_path, before):
     assert [path.name for path in tmp_path.iterdir()] == ["kept"] * before
     if before:
         assert torch.equal(load_calibrator(tmp_path / "kept")(rows[0]), first(rows[0]))
+
+
+def test_a_calibrator_may_be_kept_in_the_folder_at_hand(rows, tmp_path, monkeypatch):
+    (tmp_path / "kept").mkdir()
+    monkeypatch.chdir(tmp_path / "kept")
+    fitted = build("ts").fit(*rows)
+    assert torch.equal(load_calibrator(save_calibrator(fitted, "."))(rows[0]), fitted(rows[0]))
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
 def test_a_folder_that_cannot_be_made_is_named(rows, tmp_path):
@@ -565,12 +603,13 @@ def test_tensors_that_are_missing_or_of_another_shape_are_a_clear_error(rows, tm
     save_calibrator(build("ts").fit(*rows), tmp_path)
     of_the_version_before(tmp_path)
     tensors = tmp_path / "calibrator.safetensors"
-    save_file({"temperature": torch.ones(1), "num_classes": torch.ones(2)}, tensors)
-    for _ in range(2):
+    for wrong in (torch.ones(2), torch.tensor(1j), torch.tensor(math.inf), None):
+        tensors.unlink()
+        if wrong is not None:
+            save_file({"temperature": torch.ones(1), "num_classes": wrong}, tensors)
         with pytest.raises(InputError) as error:
             load_calibrator(tmp_path)
         assert str(error.value).startswith(f"{tmp_path}: not a saved calibrator (")
-        tensors.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -680,6 +719,7 @@ def test_a_fit_that_is_not_to_be_trusted_warns(name, logits, labels, doubt):
     assert [str(warning.message) for warning in warned] == [f"{name}: {doubt}"]
     assert warned[0].filename == __file__
     assert report.doubt == doubt
+    assert report.note == doubt.removesuffix(UNMOVED).removesuffix("; ")
 
 
 @pytest.mark.parametrize("name", ["ts", "ets", "svs", "meta-mis"])

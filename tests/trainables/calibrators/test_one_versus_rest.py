@@ -92,6 +92,43 @@ def test_centred_isotonic_draws_each_stretch_to_its_mean_score() -> None:
     np.testing.assert_allclose(fitted.values[of_one], [0.0, 0.5, 1.0])
 
 
+def test_centred_isotonic_takes_rows_of_one_score_together() -> None:
+    probs = torch.tensor([0.2, 0.2, 0.2, 0.6, 0.6, 0.9, 0.9], dtype=torch.float64)
+    labels = torch.tensor([0, 1, 0, 0, 1, 1, 1])
+    logits = torch.stack([1 - probs, probs], 1).log()
+    for order in (slice(None), [6, 5, 4, 3, 2, 1, 0]):
+        fitted = build_calibrator("cir", variant="paper").fit(logits[order], labels[order])
+        of_one = slice(*fitted.offsets[1:].tolist())
+        np.testing.assert_allclose(fitted.points[of_one], [0.2, 0.6, 0.9])
+        np.testing.assert_allclose(fitted.values[of_one], [1 / 3, 1 / 2, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "coefficients"),
+    [
+        ("platt", [[0.1, 0.5], [0.05, -0.4]]),
+        ("quadratic", [[0.1, 0.002, 0.5], [0.05, 0.001, -0.4]]),
+        ("beta", [[0.03, 0.1, 0.5], [0.05, 0.02, -0.4]]),
+    ],
+)
+def test_curves_tell_probabilities_close_to_0_and_1_apart_as_far_as_they_are_exact(
+    name: str, coefficients: list[list[float]]
+) -> None:
+    fitted = build_calibrator(name)
+    state = {"coefficients": coefficients, "share": [1.0], "temperature": [1.0]}
+    tensors = {key: torch.tensor(value, dtype=torch.float64) for key, value in state.items()}
+    fitted.load_state_dict({**tensors, "num_classes": torch.tensor(2)})
+    logits = torch.tensor([[0.0, 90.0], [20.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    for row, found in zip(logits.softmax(1).numpy(), fitted(logits).exp().numpy(), strict=True):
+        values = []
+        for p, (*weights, intercept) in zip(row, coefficients, strict=True):
+            log_p, log_rest = np.log(max(p, 1e-30)), np.log(max(1 - p, 1e-7))
+            odds = log_p - log_rest
+            x = {"platt": [odds], "quadratic": [odds, odds**2], "beta": [log_p, -log_rest]}[name]
+            values.append(1 / (1 + np.exp(-np.dot(weights, x) - intercept)) + 1e-9 * p)
+        np.testing.assert_allclose(found, np.array(values) / sum(values), rtol=1e-9)
+
+
 def brute_force(scores: np.ndarray, hits: np.ndarray, wanted: float) -> tuple[float, float]:
     """Isotonic regression with the row added, as a hit and as a miss."""
 

@@ -262,6 +262,43 @@ def test_cts_tells_how_many_of_its_temperatures_are_on_a_bound():
     assert float(fitted.temperatures[0]) == pytest.approx(100)
 
 
+def test_cts_counts_a_temperature_on_the_lower_bound_too():
+    """Of the rows predicted as the first class all are right, of the others most are."""
+    predicted = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2])
+    labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 0])
+    fitted = build_calibrator("cts", shrinkage=0.0)
+    with pytest.warns(FitWarning, match=r"cts: 1 of 3 temperatures on the bound of \[0.01, 100\]"):
+        fitted.fit(0.05 * torch.eye(3)[predicted], labels)
+    assert float(fitted.temperatures[0]) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(("common", "temperature"), [(10.0, 100.0), (-10.0, 0.01)])
+def test_no_temperature_of_pts_is_beyond_the_bounds(common, temperature):
+    fitted = build_calibrator("pts", layers=1, nodes=1, top=1)
+    ones = {key: torch.ones(1, 1).double() for key in ("weight_0", "weight_1")}
+    state = {key: torch.ones(1).double() for key in ("centre", "scale", "bias_0", "bias_1")}
+    known = {"common": torch.tensor([common]).double(), "num_classes": torch.tensor(3)}
+    fitted.load_state_dict({**ones, **state, **known})
+    logits = torch.tensor([[0.3, 0.1, -0.2], [-1.0, 2.0, 0.5]], dtype=torch.float64)
+    torch.testing.assert_close(fitted(logits), F.log_softmax(logits / temperature, dim=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("svs", {"weight_diag": 20.0}),
+        ("sms", {"weight_diag": 20.0, "weight_offdiag": 10.0}),
+        ("pts", {"weight_decay": 0.01}),
+    ],
+)
+def test_with_cls_a_penalty_counts_as_much_as_all_classes(synthetic, name, own):
+    """Where two classes are each other's mirror images, class losses are equal: it is ``ce``."""
+    logits, labels = synthetic(rows=60, classes=2, temperature=4.0)
+    both = torch.cat([logits, logits.flip(1)]), torch.cat([labels, 1 - labels])
+    plain, weighted = (build_calibrator(name, o, **own).fit(*both) for o in ("ce", "cls"))
+    torch.testing.assert_close(weighted(logits), plain(logits), rtol=0, atol=2e-3)
+
+
 @pytest.mark.parametrize(
     ("rows", "drawn"), [(1, 1), (19, 1), (20, 2), (4990, 499), (5000, 500), (9000, 500)]
 )

@@ -124,6 +124,9 @@ def test_the_share_is_the_one_under_which_held_out_rows_are_likeliest(name, own,
     best = shares[(shares * alone + (1 - shares) * scaled).log().mean(0).argmax()]
     fitted = build_calibrator(name, **own).fit(logits, labels)
     assert float(fitted.share) == pytest.approx(float(best), abs=2e-4)
+    assert float(fitted.share) == pytest.approx(
+        likeliest_share(alone.log(), scaled.log()), rel=1e-9
+    )
     paper = build_calibrator(name, **own, variant="paper").fit(logits, labels)(logits).exp()
     plain = build_calibrator("ts").fit(logits, labels)(logits).exp()
     mixed = fitted.share * paper + (1 - fitted.share) * plain
@@ -241,6 +244,8 @@ def test_the_lowest_held_out_loss_decides_and_worse_than_nothing_ends_it() -> No
     assert choose_pull(score, 1.0) == 3.0
     assert asked == list(PULLS[:4])
     assert choose_pull(lambda _: 1.1, 1.0) == math.inf
+    assert choose_pull(lambda _: 0.9, 1.0) == 30.0  # The strongest of those that do as well.
+    assert choose_pull(lambda pull: pull, 31.0) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,33 @@ def test_goals_are_those_of_the_epoch_before() -> None:
     torch.testing.assert_close(value, towards([1.0] * 6))
 
 
+def test_of_equally_sure_samples_those_that_come_first_are_in_the_lower_bins() -> None:
+    loss = build_loss("cape", bins=20, every=1)
+    loss.prepare(100, 2)
+    logits = torch.tensor([[1.0, 0.0]]).double().repeat(100, 1)
+    places = torch.arange(100)
+    targets = places // 5 % 2  # By bins: right, wrong, right ...
+    loss.start_epoch(0)
+    loss(logits, targets, places)
+    loss.start_epoch(1)
+    confidence = logits.softmax(dim=1)[0, 0]
+    for some in places.split(5):
+        expected = -(1 - confidence if targets[some[0]] else confidence).log()
+        torch.testing.assert_close(loss(logits[some], targets[some], some), expected)
+
+
+def test_of_several_largest_classes_the_first_is_the_predicted_one() -> None:
+    logits = torch.tensor([[1.0, 1, 0], [2, 0, 2], [0, 0, 0], [3, 1, 1]], dtype=torch.float64)
+    targets = torch.tensor([1, 0, 2, 0])
+    loss = build_loss("cape", bins=4, every=1)
+    loss.prepare(4, 3)
+    for epoch in (0, 1):
+        loss.start_epoch(epoch)
+        value = loss(logits, targets, torch.arange(4))
+    confidence, goals = logits.softmax(dim=1).amax(dim=1), torch.tensor([0.0, 1, 0, 1]).double()
+    torch.testing.assert_close(value, F.binary_cross_entropy(confidence, goals))
+
+
 @pytest.mark.parametrize("every", [1, 2, 5])
 def test_one_epoch_of_calibration_follows_every_few_of_cross_entropy(every: int) -> None:
     loss = build_loss("cape", bins=1, every=every)

@@ -348,9 +348,11 @@ def test_a_loss_taken_aside_counts_no_sample(
 def test_the_sum_is_the_mean_times_the_rows(name: str, make_seasoned: Make) -> None:
     logits, targets, indices = batch()
     targets[::4] = -100
-    mean = make_seasoned(name)(logits, targets, indices)
-    total = make_seasoned(name, reduction="sum")(logits, targets, indices)
-    torch.testing.assert_close(total, mean * (targets != -100).sum())
+    for setting in settings(name):
+        mean = make_seasoned(name, **setting)(logits, targets, indices)
+        total = make_seasoned(name, reduction="sum", **setting)(logits, targets, indices)
+        counted = (targets != -100).sum()
+        torch.testing.assert_close(total, mean * counted, msg=str(setting))
 
 
 @pytest.mark.parametrize(("name", "parameter"), list(parameters()))
@@ -360,6 +362,16 @@ def test_a_bad_value_is_named(name: str, parameter: str) -> None:
     for value in bad:
         with pytest.raises(ValueError, match=f"{parameter}={value!r}"):
             build_loss(name, **{parameter: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("au", "bins"), ("cape", "bins"), ("cape", "every"), ("patra", "every"), ("au", "batch_size")],
+)
+def test_one_is_the_least_number_of_anything(name: str, key: str) -> None:
+    assert getattr(build_loss(name, **{key: 1}), key) == 1
+    with pytest.raises(ValueError, match=rf"^{key}=0 is outside \[1, inf\)$"):
+        build_loss(name, **{key: 0})
 
 
 @pytest.mark.parametrize("name", NAMES)

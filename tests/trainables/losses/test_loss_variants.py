@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -20,6 +21,25 @@ def batch(scale: float = 4.0, seed: int = 0) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     logits = scale * torch.randn(ROWS, CLASSES, generator=generator, dtype=torch.float64)
     return logits, torch.randint(CLASSES, (ROWS,), generator=generator)
+
+
+def tied_batch() -> tuple[Tensor, Tensor]:
+    """Rows of which half have several largest logits, the target's among them or not."""
+    logits, targets = batch(1.5, seed=3)
+    logits = 4.0 * logits.round()
+    ties = (logits == logits.amax(1, keepdim=True)).sum(1)
+    assert 3 < int((ties > 1).sum()) < ROWS - 3
+    return logits, targets
+
+
+# Rows that are sure of class 0 beyond what the released codes tell from 1, and some that are not.
+SURE = torch.tensor(
+    [
+        *([60.0, 0, 0, 0], [50.0, 0, 0, 0], [40.0, 0, 0, 0], [22.0, 0, 0, 0]),
+        *([22.0, 1, -30, 0], [2.0, 1, 0, -1]),
+    ],
+    dtype=torch.float64,
+)
 
 
 def cross_entropy(row: Tensor, target: int) -> Tensor:
@@ -78,11 +98,12 @@ def acls(
         return (beyond.relu() if conditional else beyond) ** power
 
     def loss(row: Tensor, target: int) -> Tensor:
-        rest = others(row, int(row.argmax()))
         low = row.min() if paper else 0.0
         predicted = amount(row.max() - low)
-        spread = [amount(row.max() - z) for z in rest]
-        share = 1 if paper else len(rest)
+        if not paper:
+            predicted = predicted * int((row == row.max()).sum())
+        spread = [amount(row.max() - z) for z in row if z < row.max()]
+        share = 1 if paper else len(row) - 1
         return cross_entropy(row, target) + 0.3 * predicted + 0.05 * sum(spread) / share
 
     return loss
@@ -142,17 +163,68 @@ FORMULAS: list[tuple[str, dict[str, Any], Callable[[Tensor, int], Tensor]]] = [
 ]
 
 
-@pytest.mark.parametrize("scale", [0.02, 0.5, 4.0])
+@pytest.mark.parametrize("scale", [0.02, 0.5, 4.0, None])
 @pytest.mark.parametrize(("name", "parameters", "formula"), FORMULAS)
 def test_rows_follow_their_formula(
     name: str,
     parameters: dict[str, Any],
     formula: Callable[[Tensor, int], Tensor],
-    scale: float,
+    scale: float | None,
 ) -> None:
-    logits, targets = batch(scale)
+    logits, targets = batch(scale) if scale else tied_batch()
     expected = sum(formula(row, int(y)) for row, y in zip(logits, targets, strict=True)) / ROWS
     torch.testing.assert_close(build_loss(name, **parameters)(logits, targets), expected)
+
+
+def test_probabilities_are_clamped_as_far_as_the_released_codes_do() -> None:
+    for row in SURE:
+        p, log_p = row.softmax(0), row.log_softmax(0)
+        near, nearer = p.clamp(1e-9, 1 - 1e-9), p.clamp(1e-10, 1 - 1e-10)
+        for target in range(2):
+            own, given = -log_p[target], (row[None], torch.tensor([target]))
+            torch.testing.assert_close(
+                build_loss("ifl", gamma=2.5)(*given),
+                (1 + near[target]) ** 2.5 * own,
+                rtol=1e-11,
+                atol=0,
+            )
+            torch.testing.assert_close(
+                build_loss("ecp", weight=0.3)(*given),
+                own + 0.3 * (nearer * nearer.log()).mean(),
+                rtol=1e-6,
+                atol=0,
+            )
+
+
+@pytest.mark.parametrize("score", ["msp", "margin", "neg_entropy"])
+def test_the_confidence_of_crl_is_that_of_probabilities_however_small(score: str) -> None:
+    loss = build_loss("crl", weight=3.0, condition="margin", margin=0.0, score=score)
+    for row in SURE:
+        p, log_p = row.softmax(0), row.log_softmax(0)
+        first, second = p.topk(2).values
+        confidence = {
+            "msp": first,
+            "margin": first - second,
+            "neg_entropy": (p * log_p).sum() / math.log(4),
+        }[score]
+        found = loss(row[None], torch.tensor([0]))
+        torch.testing.assert_close(found, -log_p[0] + 3 * confidence, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+@pytest.mark.parametrize("score", ["msp", "margin", "neg_entropy"])
+def test_rows_that_are_as_sure_as_can_be_told_have_equal_ranks(score: str, variant: str) -> None:
+    p = SURE.softmax(1).clamp(1e-9, 1 - 1e-9)
+    if variant == "released":
+        p = p.softmax(1)
+    first, second = p.topk(2, 1).values.unbind(1)
+    scores = {"msp": first, "margin": first - second, "neg_entropy": (p * p.log()).sum(1)}[score]
+    assert len(scores[:4].unique()) == 1
+    targets = torch.tensor([0, 1, 2, 3, 1, 2])
+    weights = torch.tensor([harmonic(6) - harmonic(5 - int(r)) for r in scores.argsort().argsort()])
+    losses = torch.nn.functional.cross_entropy(SURE, targets, reduction="none")
+    value = build_loss("aurc", score=score, variant=variant)(SURE, targets)
+    torch.testing.assert_close(value, (losses * weights).mean(), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(("name", "parameters", "formula"), SMOOTH)
@@ -319,6 +391,26 @@ def test_au_counts_a_score_at_an_edge_in_the_bin_above_and_none_that_is_ignored(
     assert found.tolist() == [1, 2, 1, 1]
 
 
+def test_au_lets_one_of_the_rows_that_tie_for_the_quantile_have_its_gradient() -> None:
+    scale = torch.tensor([0.5, 0.7, 1.0, 1.0, 3.0], dtype=torch.float64)
+    logits, targets = scale[:, None] * torch.eye(3)[[0] * 5], torch.tensor([0, 1, 1, 1, 2])
+    given = logits.clone().requires_grad_()
+    build_loss("au", coverage=0.5, variant="paper", smoothness=0.5)(given, targets).backward()
+    assert given.grad is not None
+    # Without a gradient of the weight it is that of cross-entropy, times the quantile's weight.
+    steepness = given.grad / (logits.softmax(1) - torch.eye(3)[targets])
+    alike = [i for i in range(5) if torch.allclose(steepness[i], steepness[4, 0], rtol=1e-9)]
+    assert alike in ([2, 4], [3, 4])
+
+
+def test_au_counts_more_pixels_than_single_precision_can() -> None:
+    loss = build_loss("au", variant="paper")
+    many = torch.full((64,), 2.0**25, dtype=torch.float64)
+    loss.load_state_dict({"counts": many})
+    loss(*(part[:1] for part in batch()))
+    assert float((loss.counts - many).sum()) == 1
+
+
 def test_au_does_not_keep_what_it_sees_in_evaluation() -> None:
     loss = build_loss("au").eval()
     assert loss(*batch()) == loss(*batch())
@@ -389,6 +481,20 @@ def test_crl_measures_histories_from_the_worst_to_the_epochs_that_passed() -> No
     targets = torch.zeros(4, dtype=torch.int64)
     value = loss(logits, targets, torch.arange(4)) - build_loss("ce")(logits, targets)
     assert value.item() == pytest.approx(total / 4)
+
+
+def test_crl_has_margins_of_single_precision_as_the_released_code() -> None:
+    loss = ready_crl()
+    logits = torch.zeros(4, CLASSES, dtype=torch.float64)
+    right = [3, 5, 0, 7]  # Times of seven.
+    for epoch in range(7):
+        loss.start_epoch(epoch)
+        loss(logits, torch.tensor([int(epoch >= times) for times in right]), torch.arange(4))
+    loss.start_epoch(7)
+    # With equal confidences the penalty is the margin.
+    expected = sum(float(np.float32(gap)) for gap in (2 / 7, 5 / 7, 7 / 7, 4 / 7)) / 4
+    value = loss(logits, torch.zeros(4, dtype=torch.int64), torch.arange(4)) - math.log(CLASSES)
+    assert value.item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_crl_averages_the_pixels_of_an_image() -> None:

@@ -137,6 +137,8 @@ def test_the_floor_and_spread_of_groups_are_those_of_the_definition(bins):
     some = ["cwece", "ece"]
     found = noise_floors_of_groups(log_probs, labels, groups, some, bins=bins, draws=9, seed=3)
     assert list(found.items()) == [(name, floors[name]) for name in some]
+    usual = noise_floors_of_groups(log_probs, labels, groups)
+    assert usual == noise_floors_of_groups(log_probs, labels, groups, FLOORED, 15, 400, 0)
     index = binned(top[0], bins, False)
     with np.errstate(invalid="ignore"):
         spread = np.sqrt((residuals(*top, index, bins, which) ** 2).sum(0))

@@ -20,6 +20,7 @@ def test_each_bin_holds_its_rows():
     probs = np.array([[0.55, 0.45], [0.58, 0.42], [0.05, 0.95], [1.0, 0.0]])
     curve = reliability_curve(probs=probs, labels=np.array([0, 1, 1, 1]), bins=10)
     np.testing.assert_array_equal(curve.count, [0, 0, 0, 0, 0, 2, 0, 0, 0, 2])
+    assert curve.count.dtype == np.int64
     np.testing.assert_allclose(curve.edges, np.arange(11) / 10)
     assert curve.confidence[5] == pytest.approx(0.565)
     assert curve.accuracy[5] == 0.5

@@ -396,6 +396,18 @@ def test_sums_may_be_off_by_a_thousandth():
     assert calibration_report(probs=probs, labels=LABELS)["acc"] == 0.5
 
 
+@pytest.mark.parametrize(
+    ("dtype", "most"), [(torch.float16, 1 + 2**-9), (torch.bfloat16, 1 + 2**-6)]
+)
+def test_in_half_precision_sums_may_be_off_by_two_of_its_steps(dtype, most):
+    probs, more = torch.tensor([[0.5, most - 0.5]]), torch.tensor([[0.5, most - 0.5 + 2**-8]])
+    label = torch.tensor([0])
+    assert calibration_report(probs=probs.to(dtype), labels=label)["acc"] == 0.0
+    for wrong in (probs, more.to(dtype)):
+        with pytest.raises(ValueError, match="a row of probs sums to 1"):
+            calibration_report(probs=wrong, labels=label)
+
+
 @pytest.mark.parametrize("form", ["logits", "probs"])
 def test_metrics_asked_for_alone_are_those_of_the_whole_report(form) -> None:
     draw = torch.Generator().manual_seed(0)

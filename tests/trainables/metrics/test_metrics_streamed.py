@@ -49,6 +49,17 @@ def test_probabilities_on_the_edges_of_bins_belong_to_the_lower() -> None:
     assert report.report()["cwece"] == pytest.approx(expected["cwece"], abs=1e-12)
 
 
+def test_confidences_on_the_edges_of_bins_belong_to_the_lower() -> None:
+    # Confidences of 1/2 and 3/4, both edges, and others above them of another gap.
+    logits = torch.tensor([[1.0, 1], [1, 1], [3, 2], [3, 1], [3, 1], [7, 1]]).double().log()
+    labels = torch.tensor([0, 0, 1, 0, 0, 1])
+    report = StreamedReport(2, bins=4)
+    report.add(logits, labels)
+    expected, found = evaluation_report(logits, labels, bins=4), report.report()
+    for name in (*REPORTED, "debiased_ece", "smooth_ece"):
+        assert found[name] == pytest.approx(expected[name], abs=1e-12), name
+
+
 def test_there_are_as_many_bins_as_in_the_report_unless_others_are_asked_for() -> None:
     logits, labels = predictions(60, 3, 1.0)
     report = StreamedReport(3)
