@@ -968,7 +968,7 @@ def test_a_parent_that_died_before_is_noticed(writer, tmp_path):
     assert (run.tags["calsweep.key"], run.status) == (study, "KILLED")
 
 
-def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatch, caplog):
+def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatch, caplog, capsys):
     started, asked, nice = [], [], []
     caplog.set_level("INFO")
     monkeypatch.chdir(writer.path.parent)  # The process may have another folder.
@@ -1014,6 +1014,7 @@ def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatc
     monkeypatch.delitem(os.environ, URI_VARIABLE)
     with pytest.raises(SystemExit):
         program.main()
+    assert capsys.readouterr().err.endswith(": error: CALSWEEP_SHIPPER_URI is not set\n")
 
 
 def test_the_end_of_an_earlier_attempt_does_not_end_the_shipper(writer, store):

@@ -411,7 +411,10 @@ def test_info_is_checked(field: str, value, text: str):
         (lambda: TextShape(0, 8), "tokens=0 is outside"),
         (lambda: TextShape(8, 0), "length=0 is outside"),
         (lambda: Texts(augmentation="crop-flip"), "augmentation='crop-flip' is not one of none"),
-        (lambda: MaskedImages((8, 8), (0.5,) * 2, (0.5,) * 3), "must be three numbers"),
+        (
+            lambda: MaskedImages((8, 8), (0.5,) * 2, (0.25,) * 3),
+            r"^mean=\(0.5, 0.5\), std=\(0.25, 0.25, 0.25\) must be three numbers, std above 0$",
+        ),
         (lambda: MaskedImages((8, 8), (0.5,) * 3, (0.5,) * 2), "must be three numbers"),
         (lambda: MaskedImages((8, 8), (0.5,) * 3, (0.5, 0.5, 0.0)), "std above 0"),
     ],

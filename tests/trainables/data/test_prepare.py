@@ -83,7 +83,8 @@ def test_noisy_digits_are_the_digits_under_the_same_noise_always(tmp_path: Path)
     assert abs(noise.mean()) < 1
     assert 75 < noise.std() < 85  # Of 90, before black and white cut it off.
     assert noisy.fingerprint == "d23a51fa615a1927c99c4cbd009ac2afe138353ccbbaeab33437ddd434bf607e"
-    assert "noise" in noisy.info.source
+    assert noisy.info.source == f"{plain.info.source}; noise of deviation 90 of 255"
+    assert (noisy.info.name, noisy.info.inputs) == ("digits-noisy", plain.info.inputs)
 
 
 def test_open_gives_what_prepare_gave(digits: PreparedData):
@@ -367,7 +368,8 @@ def test_too_small_for_the_split(tmp_path: Path):
 @pytest.mark.parametrize(
     ("labels", "text"),
     [
-        (np.zeros(2, np.int32), "labels is int32"),
+        (np.zeros(2, np.int32), "^labels is int32, allowed is int64$"),
+        (np.zeros(2), r"^labels is float64 \(2,\), allowed are integers$"),
         (np.zeros(3, np.int64), "2 rows but 3 labels"),
         (np.array([0, -1]), "labels holds -1"),
         (np.array([2**31, 0]), f"labels holds {2**31}, allowed is 0 to {2**31 - 1}"),

@@ -74,6 +74,44 @@ def test_images_are_normalised_and_augmented_as_in_every_version(name: str):
     assert (inputs.mean, inputs.std, inputs.augmentation) == NORMALISED[name]
 
 
+JUDGED = (
+    "test is the official validation set; validation is a stratified draw from the training set"
+)
+STATISTICS = "; channel statistics of the training set as commonly published"
+PUBLISHED = {
+    "svhn": (
+        "official test set, extra set unused; validation is a stratified draw from the training "
+        "set",
+        f"Netzer et al. (2011), http://ufldl.stanford.edu/housenumbers/{STATISTICS}",
+    ),
+    "fashion-mnist": (
+        "official test set; validation is a stratified draw from the training set",
+        f"Xiao et al. (2017), https://github.com/zalandoresearch/fashion-mnist{STATISTICS}",
+    ),
+    "tiny-imagenet": (
+        f"{JUDGED}, 50 a class with the usual tenth (MbLS, 2022, appendix B)",
+        "Stanford CS231n, http://cs231n.stanford.edu/tiny-imagenet-200.zip; normalised as Mukhoti "
+        "et al. (2020)",
+    ),
+    "imagenet": (
+        JUDGED,
+        "Russakovsky et al. (2015), https://image-net.org/challenges/LSVRC/2012; shorter side "
+        "256, centre 224",
+    ),
+    "cub200": (
+        "official test set; validation is a stratified draw from the training set",
+        "Wah et al. (2011), https://data.caltech.edu/records/65de6-vp158; normalised as MbLS "
+        "(2022)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sets_say_how_they_are_split_and_whose_they_are(name: str, tmp_path: Path):
+    info = find_reader(name, tmp_path).info(("a", "b"))
+    assert (info.name, info.split_rule, info.source) == (name, *PUBLISHED[name])
+
+
 def test_archives_that_people_fetch_have_their_owners_checksums():
     known = {
         "cub200": ("CUB_200_2011.tgz", "97eceeb196236b17998738112f37df78"),

@@ -335,6 +335,9 @@ def test_twenty_newsgroups_is_downloaded_once_and_kept_as_lines(
     first, second = (read_source("20newsgroups", root) for _ in range(2))
     assert asked == ["all"] * 2
     assert first.info.classes == ("b", "a")
+    assert first.info.source == (
+        "20 Newsgroups by date, http://qwone.com/~jason/20Newsgroups/, without headers"
+    )
     assert first.fingerprint == second.fingerprint
     assert first.train.read(0, 4).tolist() == [
         f"body of 20news-bydate-train/{name}\n\nend" for name in ("b/3", "b/20", "a/3", "a/20")

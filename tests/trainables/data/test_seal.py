@@ -78,10 +78,11 @@ try:
     seal_test_data(data.directory)
 except TestDataSealedError as error:
     print(error)
-try:
-    data.test()
-except TestDataSealedError:
-    print("sealed all the same")
+for attempt in (data.test, data.test_numbers):
+    try:
+        attempt()
+    except TestDataSealedError as error:
+        print(error)
 del held
 seal_test_data(data.directory)
 print("clean")
@@ -89,7 +90,9 @@ print("clean")
     lines = run_python("-c", script).splitlines()
     told = "2 arrays of test data, read before the seal, are still held by this process"
     assert lines[0] == told
-    assert lines[1:] == ["sealed all the same", "clean"]
+    sealed = "gives test data, which is sealed in this process"
+    asked = ("PreparedData.test()", "PreparedData.test_numbers()")
+    assert lines[1:] == [*(f"{name} {sealed}" for name in asked), "clean"]
 
 
 def test_arrays_of_a_source_are_noticed_if_they_are_test_data(
@@ -153,12 +156,15 @@ except InputError as error:
 for attempt in (lambda: np.load({str(raw / "labels.npy")!r}), lambda: read_source("digits", ".")):
     try:
         print("reached", attempt())
-    except TestDataSealedError:
-        print("sealed")
+    except TestDataSealedError as error:
+        print(error)
 """
     lines = run_python("-c", script).splitlines()
-    assert lines[0] == f"{tmp_path}/none does not exist: no test data there to seal"
-    assert lines[1:] == ["sealed", "sealed"]
+    assert lines == [
+        f"{tmp_path}/none does not exist: no test data there to seal",
+        f"'{raw}/labels.npy' holds test data, sealed in this process",
+        "read_source('digits') gives test data, which is sealed in this process",
+    ]
 
 
 @pytest.mark.parametrize("parted", [True, False])

@@ -126,6 +126,15 @@ def test_errors_in_another_number_of_bins(make_task: MakeTask, arrays: Path, bin
 # -- official corruptions
 
 
+def test_corruptions_are_those_of_the_benchmark_in_its_order() -> None:
+    assert list(CORRUPTIONS) == [
+        *("gaussian_noise", "shot_noise", "impulse_noise"),
+        *("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+        *("snow", "frost", "fog", "brightness"),
+        *("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+    ]
+
+
 def test_official_corruptions_are_stored_as_they_are(make_task: MakeTask, arrays: Path) -> None:
     data = prepare_suite("cifar10-c", arrays, make_task(), download=False)
     for corruption in CORRUPTIONS:
