@@ -381,7 +381,7 @@ class Flaky(RowLoss):
         return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
 
 
-FLAKY = {"parts": {"flaky": {}}}
+FLAKY: dict[str, Any] = {"parts": {"flaky": {}, "plp": {}}}
 BATCHES = 8  # of an epoch: 400 images, 50 a batch
 
 

@@ -225,8 +225,8 @@ def test_a_trial_that_the_machine_fails_goes_on_in_another_process(sealed: dict[
     failures.append("AcceleratorError: CUDA error: unspecified launch failure")
     assert found["reports"] == ["running", *failures, "running", "finished"]
     assert [text.splitlines()[0] for text in found["raised"]] == failures
-    told = f"train of flaky failed on {os.uname().nodename}, by no fault of its own"
-    going_on = "train of flaky goes on from epoch 1 of 3"
+    told = f"train of flaky+plp failed on {os.uname().nodename}, by no fault of its own"
+    going_on = "train of flaky+plp goes on from epoch 1 of 3"
     expected = [line for failure in failures for line in (f"{told}: {failure}", going_on)]
     assert found["notices"] == expected
     assert finished(found["last"])

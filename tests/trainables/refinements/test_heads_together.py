@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -112,6 +113,18 @@ def test_logits_together_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> N
         torch.testing.assert_close(logits, member.head(VIEWS[0]), atol=1e-5, rtol=0)
 
 
+def test_features_in_bfloat16_are_computed_with_as_if_in_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    narrow, found = [view.bfloat16() for view in VIEWS], []
+    for views in (narrow, [view.float() for view in narrow]):
+        monkeypatch.setattr(sys.modules[__name__], "VIEWS", views)
+        together = HeadsTogether(trainers("macal"))
+        found.append((together.train_epoch(), torch.cat(together.logits(views[1]))))
+    assert found[0][0] == found[1][0]
+    assert torch.equal(found[0][1], found[1][1])
+
+
 def test_members_are_told_apart_by_their_parameters() -> None:
     members = trainers("macal")
     HeadsTogether(members).train_epoch()
@@ -205,5 +218,10 @@ def test_whoever_may_be_trained_together_is_as_if_alone(name: str, usual_first: 
     ],
 )
 def test_who_is_trained_alone(name: str, one: dict[str, Any], other: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="cannot be trained together"):
+    with pytest.raises(ValueError, match=r"^2 trainers with keys .* cannot be trained together$"):
         HeadsTogether([trainer(name, 0, **one), trainer(name, 1, **other)])
+
+
+def test_nobody_cannot_be_trained_together() -> None:
+    with pytest.raises(ValueError, match=r"^0 trainers with keys .* cannot be trained together$"):
+        HeadsTogether([])

@@ -51,6 +51,23 @@ def test_the_defaults_are_those_of_the_released_code() -> None:
     assert (refinement.latent_dim, refinement.beta, refinement.samples) == (128, 1.0, 10)
 
 
+def test_encoders_are_perceptrons_of_one_hidden_layer() -> None:
+    features = torch.randn(9, 6)
+
+    def encoded(layers: list[torch.Tensor]) -> torch.Tensor:
+        first, bias, second, last = layers
+        return (features @ first.T + bias).relu() @ second.T + last
+
+    head = VariationalHead(6, 5, 3, samples=1)
+    weights = list(head.parameters())
+    mean, log_variance = head.encode(features)
+    torch.testing.assert_close(mean, encoded(weights[:4]))
+    torch.testing.assert_close(log_variance, encoded(weights[4:8]).sigmoid().log())
+    plain = build_refinement("tst", latent_dim=5).build_head(6, 3)
+    *inner, weight, bias = plain.parameters()
+    torch.testing.assert_close(plain(features), encoded(inner) @ weight.T + bias)
+
+
 def test_variance_stays_below_the_prior() -> None:
     head = VariationalHead(6, 5, 3, samples=1)
     _, log_variance = head.encode(100 * torch.randn(50, 6))

@@ -611,6 +611,9 @@ def test_what_builds_on_a_network_uses_it_in_its_own_precision(
             written = {path.name: path for path in (tmp_path / stage.key).rglob("*.*")}
             link = find_artifact(ArtifactStore(tmp_path / stage.key), *where)
             assert link.record["metrics"] == stage.record["metrics"]
+            left_out = ("data", "upstream_request")
+            asked = {k: v for k, v in stage.record["request"].items() if k not in left_out}
+            assert link.record["request"] == asked
             links = ["weights"] if stage is network else ["weights", "head"]
             assert {f"{name}.safetensors" for name in links} == {
                 name for name in written if name.endswith("safetensors")
@@ -659,15 +662,19 @@ def test_a_record_without_a_precision_is_one_of_float32(
         ('{"format": 1}', r"is damaged: KeyError\('data'\)"),
         ('{"format": 1, "data": 3}', "is damaged: AttributeError"),
         ('{"format": 1, "data": INFO, "stage": 3, "key": "a"}', "is damaged: TypeError"),
+        ('{"format": 1, "data": ALIKE}', "is damaged: ValueError"),
         ("[" * 100_000, "cannot be read: maximum recursion"),
     ],
 )
 def test_a_folder_without_a_chain_is_named(tmp_path: Path, content: str | None, said: str) -> None:
     if content is not None:
-        content = content.replace("INFO", json.dumps(few_digits(tmp_path / "data").info.to_dict()))
+        info = few_digits(tmp_path / "data").info.to_dict()
+        alike = {**info, "classes": ["0"] * 10}
+        content = content.replace("INFO", json.dumps(info)).replace("ALIKE", json.dumps(alike))
         (tmp_path / "chain.json").write_text(content)
-    with pytest.raises(InputError, match=rf"^{tmp_path}/chain\.json {said}"):
-        load_chain(tmp_path)
+    for folder in (tmp_path, str(tmp_path)):
+        with pytest.raises(InputError, match=rf"^{tmp_path}/chain\.json {said}"):
+            load_chain(folder)
 
 
 def test_a_chain_whose_description_is_a_folder_is_neither_written_nor_read(
@@ -816,13 +823,28 @@ def test_validation_logits_that_are_not_finite_are_noticed(
         run.run_epoch()
 
 
-def test_a_part_that_is_not_for_the_data_is_refused(workshop: Workshop) -> None:
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        ("balcal", "its second classifier is of one feature vector an image"),
+        ("mcdrop", "it drops entries of one feature vector an image"),
+        (
+            "cutmix",
+            "it weighs the labels of whole images by area, and a pasted pixel has one class",
+        ),
+        ("mit", "it decouples what a network says of whole images"),
+        ("macal", "its classifier is of one feature vector an image"),
+        ("tst", "its classifier is of one feature vector an image"),
+    ],
+)
+def test_a_part_that_is_not_for_the_data_is_refused(
+    workshop: Workshop, part: str, reason: str
+) -> None:
     inputs = MaskedImages((8, 8), (0.5,) * 3, (0.25,) * 3)
     data: Any = SimpleNamespace(prepared=SimpleNamespace(info=SimpleNamespace(inputs=inputs)))
-    for part in ("balcal", "cutmix"):
-        wanted = request(workshop.prepared, parts={"ce": {}, part: {}})
-        with pytest.raises(InputError, match=f"{part!r} is not for images-with-masks: "):
-            open_stage(wanted, workshop.store, data)
+    wanted = request(workshop.prepared, parts={"ce": {}, part: {}})
+    with pytest.raises(InputError, match=f"^{part!r} is not for images-with-masks: {reason}$"):
+        open_stage(wanted, workshop.store, data)
 
 
 @pytest.mark.parametrize("images", [None, torch.tensor([4, 4, 5])])
