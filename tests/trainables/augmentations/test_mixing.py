@@ -16,8 +16,9 @@ from trainables.augmentations._mixing import Pairs, paired
 from trainables.augmentations.cutmix import draw_box
 from trainables.augmentations.mit import MixupInferenceInTraining, decouple
 from trainables.common.errors import InputError
+from trainables.data import TextShape
 from trainables.losses import build_loss
-from trainables.models import Network
+from trainables.models import Network, build_model
 
 pytestmark = pytest.mark.filterwarnings("error")
 RTOL = 1e-5
@@ -158,7 +159,8 @@ def test_the_largest_margin_is_below_one() -> None:
 
 def test_boxes_are_pasted_into_images_only() -> None:
     network = Network(nn.Identity(), nn.Linear(9, 2))
-    with pytest.raises(InputError, match="cutmix pastes boxes of images, and the data are none"):
+    told = "^cutmix pastes boxes of images, and the data are none; take mixup or mit$"
+    with pytest.raises(InputError, match=told):
         AUGMENTATIONS.build("cutmix").draw(network, torch.zeros(4, 9), torch.Generator())
 
 
@@ -207,6 +209,18 @@ def test_cross_entropy_of_mixed_targets_is_the_mixture_of_losses() -> None:
     )
     expected = nn.functional.cross_entropy(logits, soft)
     torch.testing.assert_close(pairs.loss(build_loss("ce"), logits, logits, (0.7, 0.3)), expected)
+
+
+def test_words_are_mixed_as_their_embeddings() -> None:
+    torch.manual_seed(0)
+    network = build_model("gpool-cnn", 3, TextShape(9, 7)).eval()
+    texts, targets = torch.arange(42).view(6, 7) % 9, torch.arange(6) % 3
+    method, rows = AUGMENTATIONS.build("mixup"), torch.arange(6)
+    order, shares = method.draw(network, texts, torch.Generator())
+    _, logits = method.training_loss(network, build_loss("ce"), texts, targets, rows, order, shares)
+    vectors = network.embed(texts)
+    expected = network(shares[0] * vectors + shares[1] * vectors[order])
+    torch.testing.assert_close(logits, expected)
 
 
 def test_pairs_belong_together() -> None:

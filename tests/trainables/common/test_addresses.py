@@ -187,7 +187,11 @@ def test_an_address_that_is_none_is_refused_in_one_short_line(address: str, faul
 
 
 @pytest.mark.parametrize(
-    "address", ["http://host", "https://me:a%40b@host:65535/x", "http://[::1]:1"]
+    "address",
+    [
+        *("http://host", "https://me:a%40b@host:65535/x", "http://[::1]:1"),
+        *("http://[fe80::1%25eth0]:80", "postgresql://me@one,two/x", "http://host:/x"),
+    ],
 )
 def test_an_address_is_accepted(address: str) -> None:
     check_server("webhook", address, "http://HOST")

@@ -192,8 +192,9 @@ def test_a_cut_archive(tmp_path: Path, length: int) -> None:
     content = (tmp_path / "whole.npz").read_bytes()
     assert len(content) > 1200
     (tmp_path / "own.npz").write_bytes(content[:length])
-    assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), "not an intact")
-    assert_refused(lambda: read_logits(tmp_path / "own.npz"), "not an intact")
+    told = "own.npz is not an intact .npz archive: "
+    assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), told)
+    assert_refused(lambda: read_logits(tmp_path / "own.npz"), told)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -228,6 +229,14 @@ def test_an_archive_is_read_as_numpy_reads_it(tmp_path: Path) -> None:
         header = archive.header(name)
         assert (header.dtype, header.shape, header.ndim) == (array.dtype, array.shape, array.ndim)
         np.testing.assert_array_equal(archive.read(name), array)
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
+def test_both_formats_of_plain_arrays_are_read(tmp_path: Path, version: tuple[int, int]) -> None:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.arange(6), version)
+    write(tmp_path / "own.npz", {"x.npy": buffer.getvalue()})
+    np.testing.assert_array_equal(ArrayArchive(tmp_path / "own.npz").read("x"), np.arange(6))
 
 
 def test_what_an_archive_lacks_is_told_with_what_it_holds(tmp_path: Path) -> None:

@@ -25,6 +25,15 @@ def test_what_was_written_takes_the_place_of_what_was_there(tmp_path: Path, dura
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_two_writers_at_once_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    with drafted(path) as one, drafted(path) as other:
+        one.write_text("one")
+        other.write_text("other")
+        assert all(draft.name.startswith(".a.json.") for draft in tmp_path.iterdir())
+    assert path.read_text() == "one"  # It was done last.
+
+
 def test_a_writer_that_raises_changes_and_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("before")

@@ -33,6 +33,7 @@ def test_a_path_is_as_long_as_a_system_takes_it_and_no_longer() -> None:
         ("s3://bucket/x", "'s3://bucket/x' is a URL; it is a path on this machine"),
         ("file:///x", "is a URL"),
         ("hdfs:/x", "is a URL"),
+        ("git+ssh://host/x", "is a URL"),
         ("", "is empty"),
         ("~nouser/x", "cannot be a path: Could not determine home directory"),
         ("a\0b", r"'a\x00b' cannot be a path"),

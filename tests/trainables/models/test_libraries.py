@@ -171,12 +171,18 @@ def test_timm_is_asked_for_weights_where_the_name_says_so(
     [
         ("timm:vit_smal_patch16_224", 64, "near names: .*timm:vit_small_patch16_224"),
         ("timm:zzzz", 64, r"there are: timm:.* and \d+ more"),
-        ("timm:levit_128", 64, "does not end in one linear layer"),
+        ("timm:resnet19@pretrained", 64, "^unknown model 'timm:resnet19'; near names: timm:"),
+        ("timm:levit_128", 64, "^timm:levit_128 does not end in one linear layer, so that"),
         ("timm:vit_tiny_patch16_224", 8, "cannot be built for 3 x 8 x 8 images"),
         ("timm:resnet10t.none@pretrained", 32, "Invalid pretrained tag"),
         ("torchvision:resnet19", 64, "near names: .*torchvision:resnet18"),
         ("torchvision:fcn_resnet50", 64, "unknown model 'torchvision:fcn_resnet50'"),
-        ("torchvision:squeezenet1_1", 64, "does not end in one linear layer"),
+        (
+            "torchvision:squeezenet1_1",
+            64,
+            "^torchvision:squeezenet1_1 does not end in one linear layer, so that refinements and "
+            "calibrators have no features to start from; choose another network$",
+        ),
         ("torchvision:vit_b_16", 33, "cannot be built for 3 x 33 x 33 images"),
     ],
 )

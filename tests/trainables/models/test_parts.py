@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainables.data import ImageShape
-from trainables.models import build_model
+from trainables.models import Network, build_model
 from trainables.models._base import units
 from trainables.models._blocks import Residual
 
@@ -34,6 +34,13 @@ def test_blocks_one_after_the_other_are_the_extractor(name: str, count: int, siz
     assert all(list(block.parameters()) for block in blocks[:-1])
     pooling = {"GlobalAverage", "AdaptiveAvgPool2d", "AvgPool2d", "Flatten"}
     assert not pooling & {type(part).__name__ for block in blocks[:-1] for part in block}
+    assert pooling >= {type(part).__name__ for part in blocks[-1]}
+
+
+def test_an_extractor_of_nothing_but_pooling_is_one_block() -> None:
+    network = Network(torch.nn.Sequential(torch.nn.Flatten()), torch.nn.Linear(4, 2))
+    (block,) = network.blocks()
+    assert [type(part).__name__ for part in block] == ["Flatten"]
 
 
 @pytest.mark.parametrize("name", ["densenet40", "torchvision:resnet18"])

@@ -106,8 +106,15 @@ def test_simplex_columns_have_unit_length_and_equal_angles() -> None:
     frame = simplex_frame(20, 6)
     expected = torch.full((6, 6), -1 / 5) + (1 + 1 / 5) * torch.eye(6)
     torch.testing.assert_close(frame.T @ frame, expected, rtol=1e-5, atol=1e-5)
-    with pytest.raises(ValueError, match=r"num_classes=6 is outside \[2, 5\]"):
-        simplex_frame(5, 6)
+    torch.manual_seed(0)
+    basis, _ = torch.linalg.qr(torch.rand(20, 6))  # Of uniform numbers.
+    torch.testing.assert_close(frame, frame_of(basis))
+    assert simplex_frame(2, 2).shape == (2, 2)
+    for classes, features in ((6, 5), (1, 5)):
+        with pytest.raises(
+            ValueError, match=rf"^num_classes={classes} is outside \[2, {features}\]$"
+        ):
+            simplex_frame(features, classes)
 
 
 @pytest.mark.parametrize("num_classes", [2, 64, 100])

@@ -13,8 +13,14 @@ from trainables.stages import probe
 
 
 def test_predictions_that_are_not_finite_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert math.isfinite(probe.training_step(torch.device("cpu"), "float32"))
-    monkeypatch.setattr(probe, "predict", lambda *_: torch.tensor([[0.0, math.nan]]))
+    exact, coarse, usual = (
+        probe.training_step(torch.device("cpu"), *precision)
+        for precision in (["float32"], ["bfloat16"], [])
+    )
+    assert math.isfinite(exact)
+    assert exact != coarse == usual
+    logits = torch.tensor([[0.0, 0.0], [0.0, math.nan]])
+    monkeypatch.setattr(probe, "predict", lambda *_: logits)
     with pytest.raises(TrainingDivergedError, match="predictions became NaN or infinite"):
         probe.training_step(torch.device("cpu"), "float32")
 
