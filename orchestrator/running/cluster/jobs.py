@@ -86,8 +86,8 @@ def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionCli
     """
     text = read_portable(sweep, spec)
     job = f"calsweep-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    client = job_client(address)
     with tempfile.TemporaryDirectory() as folder, explain_refusal(address):
-        client = job_client(address)
         (Path(folder) / FILE).write_text(text, encoding="utf-8")
         client.submit_job(
             submission_id=job,

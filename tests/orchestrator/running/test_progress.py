@@ -161,9 +161,13 @@ def test_a_terminal_shows_a_bar_that_goes_away() -> None:
     with show_progress(console) as show:
         show(lambda: Snapshot(1, 2, 3, 4, 1, 0, "", None))
     assert "trials 3/4" in output.getvalue()
+    assert output.getvalue().endswith("\x1b[1A\x1b[2K" * 2), "both lines are cleared again"
     panel: Any = _panel(Snapshot(1, 2, 3, 4, 1, 0, "", None))
-    _, bar = panel.renderables
-    assert (bar.completed, bar.total) == (3, 4)
+    line, bar = panel.renderables
+    assert line.plain == "studies 1/2 · trials 3/4, 1 running"
+    assert (bar.completed, bar.total, bar.width) == (3, 4, 60)
+    empty: Any = _panel(Snapshot(0, 0, 0, 0, 0, 0, "", None))
+    assert empty.renderables[1].total == 1
 
 
 def test_what_is_said_is_one_line_of_plain_text() -> None:

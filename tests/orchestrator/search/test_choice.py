@@ -60,6 +60,7 @@ def test_the_rule_is_written_down_in_plain_values() -> None:
         ("epoch", TASK.resolved_protocol.keep),
         ("tie", "earlier trial"),
     ]
+    assert [rule(own).plain()["accuracy_tolerance"] for own in (None, 0.0)] == [None, 0.0]
     search = SearchModel(objective="nll", accuracy_errors=1.0, keep_default=True)
     asked = ChoiceRule.of(search, TASK).plain()
     assert list(asked.items())[4:] == [("accuracy_errors", 1.0), ("keep_default", True)]
@@ -72,7 +73,10 @@ def test_accuracy_may_also_fall_by_standard_errors_of_the_paired_difference() ->
     assert paired.score(metrics, REFERENCE, 0.015) == 0.4
     assert paired.score(metrics, REFERENCE) == pytest.approx(0.43)
     unguarded = replace(rule(None), accuracy_errors=2.0)
-    assert [one.pairs_accuracy for one in (paired, rule(), unguarded)] == [True, False, False]
+    strict = replace(rule(0.0), accuracy_errors=2.0)
+    assert strict.score(metrics, REFERENCE, 0.01) == pytest.approx(0.42)
+    rules = (paired, strict, rule(), unguarded)
+    assert [one.pairs_accuracy for one in rules] == [True, True, False, False]
 
 
 @pytest.mark.parametrize(

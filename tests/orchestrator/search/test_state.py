@@ -785,6 +785,20 @@ def test_a_resumed_study_keeps_the_blocks_that_it_was_begun_with(
     assert choices(again) == choices(whole)
 
 
+def test_calibrations_were_suggested_one_by_one_before_journals_told_of_blocks(
+    data: dict[str, PreparedData],
+) -> None:
+    state, events = make_state(make_spec('"ce+macal+ts-ls"'), data)
+    stages = {study.plan.stage: study for study in state.studies.values()}
+    past = Past(Ledger(events))
+    for study in stages.values():
+        assert past.block(study.plan) == study.search.block
+    old = Past(Ledger([replace(event, block=None) for event in events]))
+    blocks = {stage: old.block(study.plan) for stage, study in stages.items()}
+    assert blocks == {"train": None, "refine": None, "calibrate": 1}
+    assert Past(Ledger()).block(stages["calibrate"].plan) is None
+
+
 def predict(trial: TrialSpec) -> torch.Tensor:
     """Stand in for validation logits, of 100 rows of class 0: some wrong, the default's most."""
     noise = random.Random(trial.request.key())

@@ -171,6 +171,18 @@ BAD = {
         ["search.spaces.mbls", "margin: needs finite low and high, got -inf"],
     ),
     "negative trials": (GOOD.replace("3}", "-3}"), ["search.trials", "-3", "greater than"]),
+    "more trials than are counted": (
+        GOOD.replace("trials: 3", f"trials: {2**31}"),
+        ["search.trials", f"less than {2**31}"],
+    ),
+    "more restarts than are counted": (
+        GOOD + f"resources: {{max_failures: {2**31}}}\n",
+        ["resources.max_failures", f"less than {2**31}"],
+    ),
+    "less than no restart": (
+        GOOD + "resources: {max_failures: -1}\n",
+        ["resources.max_failures", "greater than or equal to 0, got -1"],
+    ),
     "no whole number of trials": (GOOD.replace("3}", "2.5}"), ["search.trials", "2.5"]),
     "duplicate task": (
         GOOD.replace(
@@ -565,7 +577,7 @@ def test_a_sweeps_name_names_a_folder(name: str, allowed: bool) -> None:
 
 
 def test_a_tasks_name_may_hold_signs_in_parts_between_slashes() -> None:
-    name = "vit_b.16:swa/lr@0.1+aug/x-1"
+    name = "vit_b.16:swa/lr@0.1+aug/x-1/größer"
     (task,) = parse_sweep(GOOD.replace("{dataset", f"{{name: '{name}', dataset"), "good").tasks
     assert task.id == name
 
@@ -638,6 +650,44 @@ def test_runs_are_tracked_in_the_storage_unless_an_address_is_given(tmp_path: Pa
     assert spec.tracking_uri == f"sqlite:///{tmp_path}/mlflow.db"
     other = parse_sweep(f"{GOOD}tracking: {{uri: 'http://there:5000'}}\n", "good")
     assert other.tracking_uri == "http://there:5000"
+
+
+def test_what_nobody_names_beside_tasks_and_recipes() -> None:
+    spec = parse_sweep(GOOD, "good")
+    rest = spec.model_dump(exclude={"name", "tasks", "recipes", "search", "resources"})
+    assert rest == {
+        "variants": {},
+        "seeds": (0,),
+        "tags": {},
+        "tracking": {"uri": None},
+        "storage": "calsweep-storage",
+        "data_root": "data",
+        "mirror": None,
+    }
+    assert spec.tasks[0].model_dump() == {
+        "dataset": "digits",
+        "model": "convnet",
+        "protocol": "digits",
+        "name": "",
+        "split": {
+            "validation": None,
+            "test": 0.25,
+            "train_limit": None,
+            "test_limit": None,
+            "seed": 0,
+            "vary": False,
+        },
+        "inputs": {},
+        "suites": (),
+    }
+
+
+def test_a_login_of_the_tracking_server_is_used_but_neither_shown_nor_stored() -> None:
+    uri = "http://me:secret@there:5000"
+    spec = parse_sweep(f"{GOOD}tracking: {{uri: '{uri}'}}\n", "good")
+    assert spec.tracking_uri == uri
+    assert spec.model_dump()["tracking"] == {"uri": "http://there:5000"}
+    assert "secret" not in repr(spec)
 
 
 def test_views_are_not_judged_where_the_kind_of_data_names_none(

@@ -50,7 +50,9 @@ def interrupted(action: Callable[[], None]) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_tune_is_asked_to_end_and_the_interruption_told_afterwards(number: signal.Signals) -> None:
+def test_tune_is_asked_to_end_and_the_interruption_told_afterwards(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended = []
 
     def search() -> None:
@@ -60,10 +62,19 @@ def test_tune_is_asked_to_end_and_the_interruption_told_afterwards(number: signa
         left.append(signal.getitimer(signal.ITIMER_REAL)[0])
 
     left: list[float] = []
+    alarms: list[int] = []
+    real = signal.alarm
+
+    def alarm(seconds: int) -> int:
+        alarms.append(seconds)
+        return real(seconds)
+
+    monkeypatch.setattr(signal, "alarm", alarm)
     assert interrupted(search)
     assert ended == [True]
     assert 0 < left[0] <= 3
-    assert signal.alarm(0) == 0, "what comes after Tune would be cut short"
+    assert alarms == [3, 0], "three seconds; what comes after Tune is not cut short"
+    assert real(0) == 0
 
 
 def test_what_tune_does_not_end_in_time_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:

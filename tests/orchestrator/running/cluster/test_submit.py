@@ -33,9 +33,11 @@ class Client:
     """Stands in for a cluster."""
 
     jobs: list[dict[str, Any]] = []  # noqa: RUF012 - one cluster for all clients
+    places: list[str] = []  # noqa: RUF012
     ends: JobStatus = JobStatus.SUCCEEDED
 
     def __init__(self, address: str) -> None:
+        self.places.append(address)
         self.asked = 0
 
     def submit_job(self, **job: Any) -> None:
@@ -43,10 +45,12 @@ class Client:
         self.jobs.append({**job, "files": {p.name: p.read_text() for p in folder.iterdir()}})
 
     def get_job_status(self, job: str) -> JobStatus:
+        assert job == self.jobs[-1]["submission_id"]
         self.asked += 1
         return JobStatus.RUNNING if self.asked < len(LINES) else self.ends
 
     def get_job_logs(self, job: str) -> str:
+        assert job == self.jobs[-1]["submission_id"]
         return "".join(LINES[: self.asked])
 
 
@@ -55,6 +59,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
     monkeypatch.setattr(job_submission, "JobSubmissionClient", Client)
     monkeypatch.setattr("orchestrator.running.cluster.jobs.POLL_SECONDS", 0.0)
     monkeypatch.setattr(Client, "jobs", [])
+    monkeypatch.setattr(Client, "places", [])
     return Client
 
 
@@ -74,10 +79,18 @@ def test_the_sweep_file_travels_with_the_job(
     assert job["entrypoint"] == "calsweep run sweep.yaml --address auto"
     assert (job["entrypoint_num_cpus"], job["metadata"]) == (0, {"sweep": "night"})
     assert re.fullmatch(r"calsweep-night-\d{8}-\d{6}", job["submission_id"])
-    assert job["submission_id"] in capsys.readouterr().out
+    name, server = job["submission_id"], "http://127.0.0.1:8265"
+    told = f"job {name}; its output: ray job logs {name} --follow --address"
+    assert capsys.readouterr().out == f"{told} {server}\n"
+    assert main(["submit", path, "--address", "https://head:8265"]) == 0
+    assert capsys.readouterr().out.endswith(" --follow --address https://head:8265\n")
+    assert client.places == [server, "https://head:8265"]
 
 
-@pytest.mark.parametrize(("ends", "code"), [(JobStatus.SUCCEEDED, 0), (JobStatus.FAILED, 1)])
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [(JobStatus.SUCCEEDED, 0), (JobStatus.FAILED, 1), (JobStatus.STOPPED, 1)],
+)
 def test_its_output_is_followed_to_its_end(
     client: type[Client],
     tmp_path: Path,
@@ -146,8 +159,12 @@ def test_an_address_of_a_cluster_holds_no_login(address: str, fine: bool) -> Non
 
 
 def test_an_address_is_named_by_the_option_that_gave_it() -> None:
-    with pytest.raises(InputError, match=r"^--job-server 'ray://' names no host"):
+    with pytest.raises(InputError) as caught:
         check_cluster("ray://", "--job-server")
+    assert str(caught.value) == (
+        "--job-server 'ray://' names no host; allowed: auto, HOST:PORT, ray://HOST:PORT, or "
+        "http(s)://HOST:PORT of a dashboard"
+    )
     with pytest.raises(InputError) as caught:
         check_cluster("ray://me:secret@head:1", "--job-server")
     assert str(caught.value) == (
@@ -184,7 +201,20 @@ def test_a_sweep_file_that_holds_a_login_stays_here(tmp_path: Path) -> None:
 def test_no_cluster_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", sweep(tmp_path), "--address", "http://127.0.0.1:9"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "no Ray job server takes jobs at http://127.0.0.1:9" in line
+    refused = "calsweep: no Ray job server takes jobs at http://127.0.0.1:9: "
+    assert line.startswith(refused)
+    assert line.count("no Ray job server") == 1
+
+
+def test_no_login_in_the_address_of_a_cluster_is_printed(
+    client: type[Client], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", sweep(tmp_path), "--address", "http://me:secret@head:8265"]) == 2
+    assert capsys.readouterr().err == (
+        "calsweep: --address 'http://head:8265' holds a login or a query; a cluster's token is "
+        "given by RAY_AUTH_TOKEN_PATH (deploy/README.md)\n"
+    )
+    assert client.places == []
 
 
 @pytest.mark.parametrize(
