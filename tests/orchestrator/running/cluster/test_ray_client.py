@@ -16,7 +16,8 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.running.cluster import remote as remote_module
-from orchestrator.running.cluster.remote import RemoteCommand
+from orchestrator.running.cluster.remote import RemoteCommand, run_on_head
+from trainables.common.errors import InputError
 
 SWEEP = "name: far\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\nrecipes: [ce]\n"
 AWAY = "ray://head:10001"
@@ -35,8 +36,8 @@ class Head:
     def follow(self, seen: int) -> tuple[bytes, int | None]:
         assert len(self.asked) < 9, f"asked for ever: {self.asked}"
         self.asked.append(seen)
-        said = "studies 0/1 · trials\nstopped\n".encode()
-        # A character of two bytes is cut in the middle.
+        # A character of two bytes is cut in the middle; the last sign is none of UTF-8.
+        said = "studies 0/1 · trials\nstopped\n".encode() + b"\xff\n"
         return said[seen : seen + 13], 130 if self.stopped else (0 if seen > 20 else None)
 
     def stop(self) -> None:
@@ -85,12 +86,18 @@ def test_the_sweep_file_goes_to_the_head_and_its_words_come_back(
     path = sweep(tmp_path)
     assert main(["run", path, "--address", AWAY, "--fresh"]) == 0
     assert head.made == [(["run", "sweep.yaml", "--fresh"], {"sweep.yaml": Path(path).read_text()})]
-    assert capsys.readouterr().out == "studies 0/1 · trials\nstopped\n"
+    assert capsys.readouterr().out == "studies 0/1 · trials\nstopped\n\ufffd\n"
 
 
 def test_a_sweep_is_resumed_by_its_name_alone(head: type[Head]) -> None:
-    main(["run", "--resume", "far", "--storage", "/storage", "--address", AWAY])
-    assert head.made == [(["run", "--resume", "far", "--storage", "/storage"], {})]
+    main(["run", "--resume", "far", "--storage", "/storage", "--address", AWAY, "--quiet"])
+    assert head.made == [(["run", "--resume", "far", "--storage", "/storage", "--quiet"], {})]
+
+
+def test_an_address_with_a_login_is_refused_before_anything_is_sent(head: type[Head]) -> None:
+    with pytest.raises(InputError, match=r"^--address 'ray://head:10001' holds a login or a query"):
+        run_on_head("ray://me:secret@head:10001", ["run"], {}, pytest.fail)
+    assert head.made == []
 
 
 def test_what_only_one_machine_sees_is_refused(head: type[Head], tmp_path: Path) -> None:
