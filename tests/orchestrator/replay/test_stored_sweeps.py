@@ -586,6 +586,8 @@ def test_the_plot_shows_each_strategy_and_the_default_in_the_metrics_own_unit(
     (legend,) = axes.figure.legends
     told = [text.get_text() for text in legend.get_texts()]
     assert told == ["as run", "few", "published default"]
+    axes.figure.canvas.draw()
+    assert legend.get_window_extent().x0 > axes.get_window_extent().x1, "beside the lines"
 
 
 def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -> None:

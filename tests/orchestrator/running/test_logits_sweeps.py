@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking import study_results
 from tests.orchestrator.tiny_sweep import run_within
-from trainables.calibrators import Calibrator, build_calibrator
+from trainables.calibrators import Calibrator, FitWarning, build_calibrator
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
 from trainables.metrics import calibration_report
@@ -482,6 +483,23 @@ def test_an_arena_fits_variants_on_each_seed(folder: Path) -> None:
     turned = text.replace("seeds: [1, 0]", "seeds: [0, 1]")
     (_, again) = run_arena(parse_sweep(turned + variants, "logits"), 1)
     assert again.test == plain.test[::-1] != plain.test
+
+
+@pytest.mark.usefixtures("fits_in_threads")
+def test_an_arena_is_held_up_by_no_doubt_nor_by_the_rows_that_warm_it_up(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    labels, noise = np.arange(200) % 3, np.random.default_rng(0).normal(size=(200, 3))
+    for name, logits in (("sure", 9 * np.eye(3)[labels]), ("good", noise + 3 * np.eye(3)[labels])):
+        np.savez(tmp_path / "files" / f"{name}.npz", logits=logits, labels=labels)
+    place = {"files": tmp_path / "files", "storage": tmp_path / "storage"}
+    text = SWEEP.format(**place, fit=100, trials=1)
+    text = text.replace("[given, ts, ets-cls]", "[ts, half]")
+    text += "variants: {half: {of: meta-acc, fixed: {accuracy: 0.5}}}\n"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FitWarning)
+        found = run_arena(parse_sweep(text, "logits"), 1)
+    ended = {(result.task, result.recipe): result.status for result in found}
+    assert (ended["sure", "ts"], ended["good", "half"]) == ("finished", "finished")
 
 
 def test_an_arena_is_of_given_logits() -> None:

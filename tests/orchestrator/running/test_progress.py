@@ -174,4 +174,7 @@ def test_what_is_said_is_one_line_of_plain_text() -> None:
     output = io.StringIO()
     say(Console(file=output, width=10), "[red] a name with \x1b[31m in it")
     say(None, "nobody hears")
+    shown = io.StringIO()
+    say(Console(file=shown, force_terminal=True), "aside")
+    assert shown.getvalue() == "\x1b[2maside\x1b[0m\n"
     assert output.getvalue() == "[red] a name with \\x1b[31m in it\n"

@@ -250,10 +250,12 @@ def ends(pages: Pages) -> list[tuple[str, str, float]]:
     ]
 
 
+@pytest.mark.parametrize("graph", [True, False])
 def test_a_suggestion_holds_all_that_a_trial_needs(
-    data: dict[str, PreparedData], pages: Pages
+    data: dict[str, PreparedData], pages: Pages, graph: bool
 ) -> None:
-    resources = "{deterministic: true, graph: true, train: {cpu: 3}, refine: {cpu: 2, gpu: 0.5}}"
+    flags = f"deterministic: {not graph}, graph: {graph}".lower()
+    resources = f"{{{flags}, train: {{cpu: 3}}, refine: {{cpu: 2, gpu: 0.5}}}}"
     spec = make_spec("mbls+macal", resources=resources)
     state = SweepState(make_plan(spec), "sweep", data, pages.append)
     searcher = SweepSearcher(state, pages)  # type: ignore[arg-type]
@@ -266,8 +268,8 @@ def test_a_suggestion_holds_all_that_a_trial_needs(
         "together": [],
         "cpus": 3,
         "gpus": 0.0,
-        "deterministic": True,
-        "graph": True,
+        "deterministic": not graph,
+        "graph": graph,
         "score": "val_ece",
     }
     assert request["parts"] == {"mbls": {"margin": 6.0, "weight": 0.1, "variant": "released"}}

@@ -84,6 +84,7 @@ def test_tune_is_given_what_the_sweep_file_says(
     assert settings.max_concurrent_trials == 1 + 3 + 3
     assert (settings.num_samples, settings.reuse_actors) == (-1, True)
     assert isinstance(settings.search_alg, SweepSearcher)
+    assert (settings.search_alg.metric, settings.search_alg.mode) == ("score", "min")
     assert isinstance(settings.scheduler, StudySchedulers) == (scheduler == "asha")
     trial = SimpleNamespace(config=given[1], trial_id="t1")
     assert settings.trial_name_creator(trial) == "d|mbls|0"

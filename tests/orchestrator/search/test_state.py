@@ -217,6 +217,8 @@ def test_further_seeds_end_in_any_order_and_fail_alone(data: dict[str, PreparedD
     ended = {name: study.seeds for name, study in state.studies.items()}
     for recipe in ("ce", "ce+ts"):
         found = ended[f"{TASK}|{recipe}"]
+        numbers = sorted(state.studies[f"{TASK}|{recipe}"].trials)
+        assert numbers == ([0, 1, 2] if recipe == "ce" else [0, 2])
         assert {place: own and own.trial.seed for place, own in found.items()} == {
             0: 0,
             1: None,

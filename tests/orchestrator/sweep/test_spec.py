@@ -570,7 +570,16 @@ def test_the_searchs_own_seed_comes_first(
 
 @pytest.mark.parametrize(
     ("name", "allowed"),
-    [("a", True), ("A.b_c-9", True), ("x" * 250, True), ("x" * 251, False), ("-a", False)],
+    [
+        ("a", True),
+        ("A.b_c-9", True),
+        ("x" * 250, True),
+        ("x" * 251, False),
+        ("-a", False),
+        ("", False),
+        ("a/b", False),
+        ("a ", False),
+    ],
 )
 def test_a_sweeps_name_names_a_folder(name: str, allowed: bool) -> None:
     assert is_sweep_name(name) == allowed
