@@ -205,6 +205,22 @@ def test_the_front_is_of_all_that_was_searched_for(events: list[Event]) -> None:
     assert drawn(told)["slice"].title == (f"{STUDY}\nvalidation NLL by parameter, ringed: chosen")
 
 
+def test_a_trial_without_any_error_is_part_of_the_front() -> None:
+    told = opened(STUDY)
+    told[0] = SweepStarted(
+        sweep="s",
+        sweep_id="i",
+        spec={"search": {"objective": "ece", "pareto": ["acc"]}},
+        provenance={},
+    )
+    for number, objective in enumerate((0.0, 0.25)):
+        metrics = {"val_acc": 0.5 + objective}
+        told += [started(STUDY, number, gamma=0.9), scored(STUDY, number, objective)]
+        told.append(TrialFinished(key=f"{STUDY}#{number}", status="finished", metrics=metrics))
+    spots = places(drawn(told)["front"], 0, "search")
+    assert spots == [pytest.approx(point) for point in ([0, 50], [25, 75])]
+
+
 def test_a_guarded_objective_says_so(events: list[Event]) -> None:
     guarded = [*opened(STUDY, 0.01), *events[2:]]
     assert drawn(guarded)["slice"].title == (

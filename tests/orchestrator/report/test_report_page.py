@@ -267,7 +267,12 @@ def test_one_damaged_artifact_does_not_cost_the_page(make_sweep, tmp_path):
 
 
 def test_without_a_journal_the_results_alone_are_shown(source, tmp_path):
-    alone = from_folder(Storage(tmp_path).sweep("night"), source.results)
+    folder = Storage(tmp_path).sweep("night")
+    with pytest.raises(InputError) as caught:
+        from_folder(folder)
+    told = f"journal {folder.journal} cannot be read: No such file or directory"
+    assert str(caught.value) == told
+    alone = from_folder(folder, source.results)
     alone = replace(alone, store=source.store)
     text = render_report(alone)
     assert "The journal of this sweep is not in this storage" in text
@@ -275,8 +280,9 @@ def test_without_a_journal_the_results_alone_are_shown(source, tmp_path):
 
 
 def test_several_tasks_stand_side_by_side(make_sweep, tmp_path):
-    source = make_sweep(tmp_path, ("first", "second"))
-    page = Page(render_report(source))
+    source, told = make_sweep(tmp_path, ("first", "second")), []
+    page = Page(render_report(source, progress=lambda *step: told.append(step)))
+    assert told == [(step, 42) for step in range(1, 37)]
     rows = page.rows("on every task")
     assert [len(row) for row in rows] == [3] * 7
     assert rows[-1][1][0] == "failed"
@@ -293,7 +299,7 @@ def test_several_tasks_stand_side_by_side(make_sweep, tmp_path):
 
 def test_a_baseline_must_be_a_recipe(source):
     with pytest.raises(InputError) as caught:
-        render_report(source, "resnet")
+        render_report(replace(source, results=[*source.results] * 2), "resnet")
     names = ", ".join([*SHARPNESS, "acls"])
     assert str(caught.value) == f"baseline 'resnet' is no recipe; there are: {names}"
 

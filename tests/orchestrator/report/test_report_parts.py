@@ -13,7 +13,7 @@ import pytest
 import torch
 from optuna import logging
 
-from orchestrator.report._chart import Axis, Chart, fitting, thinned
+from orchestrator.report._chart import Axis, Chart, fitting, labelled, thinned
 from orchestrator.report._page import environment
 from orchestrator.report._panels import (
     Curves,
@@ -88,6 +88,11 @@ def test_long_curves_are_thinned_and_keep_their_ends():
     assert thinned([1, 2], 7) == [1, 2]
     assert thinned(range(10), 4) == [0, 3, 6, 9]
     assert len(thinned(range(101))) == 100
+
+
+def test_ticks_have_plain_figures():
+    ticks = (3 * 0.1, -2.5, 0.001, 12345.0, 200_000.0)
+    assert [text for _, text in labelled(ticks)] == ["0.3", "-2.5", "0.001", "12345", "200000"]
 
 
 def test_a_frame_has_ticks_below_and_lines_across():
@@ -346,6 +351,8 @@ def test_rows_that_seeds_do_not_share_evenly_are_rounded_to_whole_ones():
     reliability = SimpleNamespace(count=np.array([3]), confidence=np.array([0.9]))
     curves = SimpleNamespace(reliability=reliability, risk=(None, None), spread=None)
     assert _chance(curves, 0) == (0.5, 1.0)
+    curves.reliability.confidence[0] = 1 + 1e-12
+    assert _chance(curves, 0) == (1.0, 1.0)
 
 
 TICKS = ((0.0, "0"), (0.5, "0.5"), (1.0, "1"))
@@ -498,6 +505,7 @@ def test_importance_is_of_trials_that_have_every_parameter_and_leaves_optunas_lo
     finally:
         logging.set_verbosity(before)
     assert importance([*whole[:9], part], names) == {}
+    assert importance([*trials(12, lambda values: 0.5), part], names) == {}
 
 
 def test_importance_is_not_told_of_few_trials_or_of_equal_ones():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from dataclasses import replace
 
 import pytest
@@ -27,6 +28,7 @@ from orchestrator.report._records import (
 from orchestrator.report._studies import _distribution, retention_figures, study_parts
 from orchestrator.report._tasks import KEPT, task_part
 from orchestrator.statistics import Difference, PairedBootstrap, TaskComparison
+from orchestrator.storage.events import SweepStarted
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage
@@ -57,8 +59,8 @@ def told(results, store, events=None, runs=None):
 
 def test_the_size_of_a_sweep_is_told(store):
     results = [
-        result("ce", 0.1, 0.2, trials_finished=3, trials_failed=1),
         result("ls", 0.1, trials_finished=4),
+        result("ce", 0.1, 0.2, trials_finished=3, trials_failed=1),
         result("ce", status="failed", task="other", trials_failed=2),
     ]
     assert summary(told(results, store)) == (
@@ -97,6 +99,7 @@ def test_the_diagram_of_ranks_is_titled_by_its_metric(store, model, label):
 
 
 def test_given_logits_of_several_tasks_have_ranks_and_an_arena_on_their_page(store):
+    pytest.importorskip("choix")
     rows = [(recipe, task) for recipe in ("given", "ts") for task in "ab"]
     figures = {
         name: {"nll": 0.5, "brier": 0.25, "ece": 0.1, "acc": 0.9} for name in ("given", "ts")
@@ -113,6 +116,18 @@ def test_given_logits_of_several_tasks_have_ranks_and_an_arena_on_their_page(sto
     assert "No ranks over data sets and models: " in page
     assert "No arena: an arena needs figures of two recipes on every task and seed" in page
     assert "Every recipe against every other" not in page
+    mixed = [result("ls", 0.1, model="m"), replace(results[0], seconds=(2.0,))]
+    assert "× given</th>" in render_report(told(mixed, store))
+
+
+def test_an_arena_that_lacks_its_package_is_told(store, monkeypatch):
+    monkeypatch.setitem(sys.modules, "choix", None)
+    figures = ({"nll": 0.5, "brier": 0.25, "ece": 0.1},)
+    both = [replace(result(name, model="given"), test=figures) for name in ("given", "ts")]
+    assert arena_of(told(both, store)) == (
+        None,
+        "No arena: import of choix halted; None in sys.modules.",
+    )
 
 
 def test_costs_are_means_over_seeds_by_task_and_recipe(store):
@@ -276,6 +291,12 @@ def test_where_the_figures_are_from(journal, tmp_path, store):
         ("Seeds", "3, 1"),
         ("Versions", "torch 2, ray 3"),
         ("Hardware", "gpus none, cpu 4, hosts b, a"),
+        ("State", "running"),
+    ]
+    bare = Ledger([SweepStarted(sweep="night", sweep_id="5eed", spec={}, provenance={})])
+    assert facts(ReportSource("night", [], bare, store)) == [
+        ("Sweep", "night "),
+        ("Code", "not known"),
         ("State", "running"),
     ]
     part = dict(facts(told([result("ce", rule={"tie": "later"})], store)))
@@ -443,7 +464,7 @@ def test_tables_are_of_what_was_measured(store):
     suites |= {"a/nll": 0.5, "a/auroc": 0.5, "ce/iou": 0.5, "a/fpr95": 0.5, "a/acc": 0.5}
     measured = result("ce", seconds=())
     measured = replace(measured, test=({**row, **suites}, {**row, **suites}))
-    part = task_part(told([measured, result("ls")], store), TASK, Measured(), "ce")
+    part = task_part(told([result("ls"), measured], store), TASK, Measured(), "ce")
     assert part["table"].metrics == ("acc", "ece")
     further = dict(part["further"])
     assert [*further] == [

@@ -6,6 +6,7 @@ After a change that is meant, run this file with ``--force-regen`` and read what
 from __future__ import annotations
 
 import re
+import shutil
 
 import pytest
 
@@ -45,7 +46,10 @@ def test_the_page(page, file_regression):
 @pytest.fixture(scope="module")
 def store(source, storage, tmp_path_factory):
     uri = f"folder:{tmp_path_factory.mktemp('tracking')}"
-    sync(storage / "sweeps" / NAME / "journal.jsonl", uri)
+    # A copy: what was delivered is noted beside the journal, and other tests read that too.
+    copy = tmp_path_factory.mktemp("delivered") / NAME
+    shutil.copytree(storage / "sweeps" / NAME, copy)
+    sync(copy / "journal.jsonl", uri)
     return uri
 
 

@@ -311,6 +311,10 @@ def test_a_row_may_be_the_mean_of_several_recipes():
     assert next(iter(mean.values())).text == "1.50"
     cell = next(iter(changed.values()))
     assert (cell.text, cell.change, cell.tone) == ("3.00", "+1.50", "worse")
+    other = fill("cls/table1", *runs, baseline="average-ls")
+    compared = {row.label: row.baseline for row in other.rows}
+    assert compared.pop("average-ls") == ""
+    assert set(compared.values()) == {"average-ls"}
     assert next(iter(cells(fill("cls/table1", *runs[1:]), "average").values())).short == (
         "of 4: 1 not run"
     )
