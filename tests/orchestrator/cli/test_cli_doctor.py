@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -134,6 +135,18 @@ def test_whether_gpus_are_shared_side_by_side(calsweep, no_ray, monkeypatch, tmp
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     assert findings(calsweep("doctor").out)["MPS"] == MPS[control]
+
+
+def test_gpus_are_shared_by_the_server_that_nvidia_starts_where_none_is_named(monkeypatch):
+    usual, real = Path("/tmp/nvidia-mps/control"), Path.exists
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(Path, "exists", lambda path: path == usual or real(path))
+    for named, mark in ((None, "on"), ("", "on"), ("/nowhere", "off")):
+        monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+        if named is not None:
+            monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", named)
+        (found,) = _doctor._mps()
+        assert found.detail.startswith(f"{mark}: ")
 
 
 def test_a_device_that_does_a_training_step_and_one_that_never_answers(monkeypatch):

@@ -151,6 +151,10 @@ WRONG = {
         ["replay", "absent", "--searches", "0"],
         "Invalid value for '--searches': Input should be greater than or equal to 1",
     ),
+    "judge of a replay": (
+        ["replay", "absent", "--judge", "foo"],
+        "replay: judge: input should be 'nll', 'brier', * or 'smooth_ece', got 'foo'",
+    ),
     "tolerance": (
         ["reproduce", "r1", "--tolerance=-0.1"],
         "Invalid value for '--tolerance': Input should be greater than or equal to 0",

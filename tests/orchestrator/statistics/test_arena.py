@@ -270,10 +270,11 @@ def test_the_command_ranks_by_nll_in_its_diagram(monkeypatch, tmp_path, capsys, 
 
 
 def test_an_arena_of_one_is_refused() -> None:
-    with pytest.raises(InputError, match="only one recipe"):
+    needs = "an arena needs figures of two recipes on every task and seed"
+    with pytest.raises(InputError, match=rf"^{needs} \(only one recipe\)$"):
         arena([r for r in RESULTS if r.recipe == "given"], "given")
-    with pytest.raises(InputError, match="no given"):
+    with pytest.raises(InputError, match=rf"^{needs} \(no given\)$"):
         arena([r for r in RESULTS if r.recipe != "given"], "given")
     lacking = [r for r in RESULTS if (r.recipe, r.task) != ("given", "20/two")]
-    with pytest.raises(InputError, match="given: not run on 20/two"):
+    with pytest.raises(InputError, match=rf"^{needs} \(given: not run on 20/two\)$"):
         arena(lacking, "given")

@@ -21,6 +21,7 @@ from trainables.common.errors import InputError
 from trainables.metrics import calibration_report, noise_floor, noise_floors_of_groups
 
 LABELS = torch.arange(400) % 4
+TASK = "digits/convnet/digits"
 
 
 def plain_ece(log_probs, labels):
@@ -100,13 +101,16 @@ def test_each_seed_may_have_rows_of_a_file_of_its_own(artifacts, evaluated, made
     options = {"baseline": "ce", "draws": 20, "numbers": numbers}
     assert compared.bootstrap == paired_bootstrap(tables, labels, **options)
     other = evaluated("mbls", tables["ls"], [labels[0], labels[0]], numbers=numbers)
-    with pytest.raises(InputError, match="ce and mbls were not tested on the same rows"):
+    told = f"^ce and mbls were not tested on the same rows of {TASK}: their labels differ$"
+    with pytest.raises(InputError, match=told):
         StoredPredictions([*results, other], artifacts)
 
 
 def test_seeds_of_other_labels_have_other_rows(artifacts, evaluated, made_up):
     seeds = evaluated("ce", [made_up(LABELS, 0)] * 2, [LABELS, LABELS.flip(0)])
-    with pytest.raises(InputError, match="seeds were not tested on the same rows of digits"):
+    with pytest.raises(
+        InputError, match=f"^seeds were not tested on the same rows of {TASK}: labels differ$"
+    ):
         StoredPredictions([seeds], artifacts)
 
 
@@ -172,7 +176,8 @@ def test_missing_predictions_are_named_with_their_place(artifacts, evaluated, ma
     result = evaluated("ce", [made_up(LABELS, 0)], LABELS)
     lost = replace(result, predictions=("ab" * 32,))
     place = re.escape(str(artifacts.path("evaluate", "ab" * 32)))
-    with pytest.raises(InputError, match=f"of ce on digits.*missing or damaged: {place}"):
+    told = rf"^predictions of ce on {TASK} \(sweep s\) are missing or damaged: {place}$"
+    with pytest.raises(InputError, match=told):
         StoredPredictions([lost], artifacts)
 
 
@@ -181,18 +186,20 @@ def test_other_test_rows_are_refused(artifacts, evaluated, made_up):
         evaluated("ce", [made_up(LABELS, 0)], LABELS),
         evaluated("ls", [made_up(LABELS, 1)], LABELS.flip(0)),
     ]
-    with pytest.raises(InputError, match="ce and ls were not tested on the same rows"):
+    with pytest.raises(
+        InputError, match=f"^ce and ls were not tested on the same rows of {TASK}: "
+    ):
         compare(results, artifacts)
 
 
 def test_a_recipe_twice_is_refused(artifacts, evaluated, made_up):
     result = evaluated("ce", [made_up(LABELS, 0)], LABELS)
-    with pytest.raises(InputError, match="two results for ce"):
+    with pytest.raises(InputError, match=f"^two results for ce on {TASK}; choose one sweep$"):
         compare([result, result], artifacts)
     failed = StudyResult("s", result.task, "mbls", "failed")
-    with pytest.raises(InputError, match="two results for mbls"):
+    with pytest.raises(InputError, match=f"^two results for mbls on {TASK}; choose one sweep$"):
         compare([result, failed, failed], artifacts)
-    with pytest.raises(ValueError, match="expected one task"):
+    with pytest.raises(ValueError, match=f"^results of {TASK} and of other; expected one task$"):
         StoredPredictions([result, replace(result, task="other")], artifacts)
 
 

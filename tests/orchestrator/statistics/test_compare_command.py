@@ -143,6 +143,9 @@ def test_every_task_is_compared_unless_one_is_named(calsweep, results):
         rows = list(csv.DictReader(io.StringIO(out)))
         assert {row["task"] for row in rows} == tasks
         assert len(rows) == 4 * len(tasks)
+        shown = calsweep("compare", "s", "--draws", 2, *words)[1].splitlines()
+        assert {line for line in shown if line in (TASK, "other")} == tasks
+        assert sum("baseline" in line for line in shown) == len(tasks)
 
 
 def ranked(low, high, incomplete, **changes):

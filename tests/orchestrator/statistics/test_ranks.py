@@ -185,16 +185,16 @@ def test_cliques_join_what_does_not_differ():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"a": {0: 1.0}}, "1 recipes to rank"),
-        ({"a": {0: 1.0}, "b": {1: 1.0}}, "b has 1 blocks; expected the same"),
+        ({"a": {0: 1.0}}, "1 recipes to rank; expected at least 2"),
+        ({"a": {0: 1.0}, "b": {1: 1.0}}, "b has 1 blocks; expected the same for all, at least 1"),
         ({"a": {0: 1.0}, "b": {0: float("nan")}}, "a score of b is not finite"),
-        ({"a": {}, "b": {}}, "expected the same for all, at least 1"),
+        ({"a": {}, "b": {}}, "a has 0 blocks; expected the same for all, at least 1"),
     ],
 )
 def test_scores_are_checked(wrong, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
         rank_comparison(wrong)
-    with pytest.raises(ValueError, match="control='x' is not one of"):
+    with pytest.raises(ValueError, match=r"^control='x' is not one of a, b$"):
         rank_comparison({"a": {0: 1.0}, "b": {0: 2.0}}, control="x")
 
 
