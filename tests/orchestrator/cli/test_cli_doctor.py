@@ -72,11 +72,11 @@ def test_every_line_of_a_machine_that_is_ready(calsweep, no_ray, monkeypatch, em
 
 def test_what_is_wrong_comes_with_its_remedy(calsweep, no_ray, empty_folder):
     (empty_folder / "file").write_text("")
-    code, out, _ = calsweep("doctor", "--storage", "file", "--tracking-uri", "./mlruns")
+    code, out, _ = calsweep("doctor", "--storage", "file/deep", "--tracking-uri", "./mlruns")
     found = findings(out)
     assert code == 1
     probe = re.escape(f"'{empty_folder}/file/.calsweep-")
-    why = rf"{empty_folder}/file is not writable: \[Errno 20\] Not a directory: {probe}\w+'"
+    why = rf"{empty_folder}/file/deep is not writable: \[Errno 20\] Not a directory: {probe}\w+'"
     mark, text = found["storage"]
     assert mark == "FAIL"
     assert re.fullmatch(f"{why} -> give another --storage", text)

@@ -43,6 +43,7 @@ def test_the_version_is_the_distributions(calsweep):
 def test_help_names_every_command(calsweep):
     code, out, _ = calsweep("--help")
     assert code == 0
+    assert re.findall(r"^  (--[a-z-]+) ", out, re.MULTILINE) == ["--version", "--help"]
     assert re.findall(r"^  ([a-z]+) ", out.partition("Commands:")[2], re.MULTILINE) == COMMANDS
 
 

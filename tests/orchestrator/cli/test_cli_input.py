@@ -176,6 +176,10 @@ WRONG = {
         "HERE/journal.jsonl is no sweep's journal: that is STORAGE/sweeps/NAME/journal.jsonl",
     ),
     "logits of nothing": (["calibrate", "absent.npz"], "absent.npz: no such file"),
+    "calibrators before logits": (
+        ["calibrate", "absent.npz", "--with", "nope"],
+        "unknown calibrator 'nope'; there are: *",
+    ),
     "calibrator of nothing": (["apply", "absent", "absent.npz"], "absent.npz: no such file"),
     "no .npz": (["apply", "a", "b.npz", "--out", "c.csv"], "c.csv: ending '.csv', allowed is .npz"),
     "claim": (

@@ -111,6 +111,9 @@ def test_best(asked: Callable[..., Asked], empty_folder: Path) -> None:
         "fingerprint": "f1",
         "code": "c1",
     }
+    assert asked(place, *ASK, "--storage", "kept")["tracking_uri"] == default_uri(
+        empty_folder, "kept"
+    )
     plain = asked(place, *ASK)
     nothing = dict.fromkeys(("sweep", "since", "until", "fingerprint", "code"))
     assert plain == {
@@ -194,7 +197,9 @@ def test_compare(
     plain = asked(place, "compare")
     assert [plain[name] for name in names] == ["ece", None, 0.95, 2000, 0]
     assert [result.task for result in plain["results"]] == ["one", "one"]
-    assert sweeps[-1] == (default_uri(empty_folder), "demo")
+    assert sweeps == [(default_uri(empty_folder, "kept"), "s"), (default_uri(empty_folder), "demo")]
+    asked(place, "compare", "--tracking-uri", URI)
+    assert sweeps[-1] == (URI, "demo")
 
 
 def test_claims(
@@ -208,7 +213,9 @@ def test_claims(
     assert found["store"].root == empty_folder / "kept" / "artifacts"
     plain = asked(place, "claims", "a")
     assert (plain["draws"], plain["seed"]) == (2000, 0)
-    assert [uri for uri, _ in sweeps] == [URI, URI, default_uri(empty_folder)]
+    asked(place, "claims", "a", "--storage", "kept")
+    uris = [default_uri(empty_folder), default_uri(empty_folder, "kept")]
+    assert [uri for uri, _ in sweeps] == [URI, URI, *uris]
 
 
 def test_a_claim_that_is_asked_for_twice_is_judged_once() -> None:
@@ -216,12 +223,15 @@ def test_a_claim_that_is_asked_for_twice_is_judged_once() -> None:
     assert [claim.name for claim in _chosen(names)] == names[:2]
 
 
-def test_ranks(asked: Callable[..., Asked], sweeps: list[tuple[str, str]]) -> None:
+def test_ranks(
+    asked: Callable[..., Asked], sweeps: list[tuple[str, str]], empty_folder: Path
+) -> None:
     place = "orchestrator.statistics.block_scores"
     found = asked(place, "ranks", "a", "b", "--metric", "nll", "--tracking-uri", URI)
     assert [result.sweep for result in found["results"]] == ["a"] * 3 + ["b"] * 3
     assert (found["metric"], sweeps) == ("nll", [(URI, "a"), (URI, "b")])
-    assert asked(place, "ranks", "a")["metric"] == "ece"
+    assert asked(place, "ranks", "a", "--storage", "kept")["metric"] == "ece"
+    assert sweeps[-1] == (default_uri(empty_folder, "kept"), "a")
 
 
 @pytest.mark.usefixtures("sweeps")
@@ -271,6 +281,7 @@ def test_report(
     found = asked(place, *words)
     # What the journal tells is shown; the tracking store is asked only where there is none.
     assert bool(found["source"].results) is not journal
+    assert sweeps == ([] if journal else [(default_uri(empty_folder, "kept"), "night")])
     assert (found["path"], found["baseline"]) == (folder.report, None)
     assert found["source"].name == "night"
     assert found["source"].store.root == empty_folder / "kept" / "artifacts"
