@@ -196,14 +196,18 @@ def test_one_recipe_alone_has_a_value_and_no_difference(made_up):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"metric": "mce"}, "metric='mce' is not one of acc, nll"),
+        ({"metric": "mce"}, "metric='mce' is not one of acc, nll, brier, ece, aece, cwece"),
         ({"baseline": "ls"}, "baseline='ls' is not one of ce"),
         ({"draws": 0}, r"draws=0 is outside \[1, inf\)"),
         ({"predictions": {"ce": []}}, "no predictions of ce"),
+        (
+            {"predictions": {"ce": [torch.zeros(ROWS, 2), torch.zeros(ROWS)]}},
+            r"predictions of ce have shape \(120,\); expected \(120, K\)",
+        ),
         ({"labels": LABELS[1:]}, r"predictions of ce have shape \(120, 4\); expected \(119, K\)"),
     ],
 )
 def test_arguments_are_checked(made_up, wrong, message):
     arguments = {"predictions": {"ce": [made_up(LABELS, 0)]}, "labels": LABELS, "baseline": "ce"}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"{message}$"):
         paired_bootstrap(**{**arguments, **wrong})

@@ -95,12 +95,16 @@ def test_why_no_gain_is_known_is_told(searched, made_up, artifacts):
         searched("mbls", table, None),
         searched("ls", table, table, status="failed"),
         searched("fl", table, table, searched_predictions=""),
+        searched("acls", table, table, status="running"),
+        searched("au", table, None, trials=1, status="failed"),
     ]
     assert search_gains(results, artifacts).absent == {
         "ce": "nothing was searched",
         "mbls": "its published default failed, or was not measured",
         "ls": "failed",
         "fl": "its published default failed, or was not measured",
+        "acls": "running",
+        "au": "failed",
     }
 
 
