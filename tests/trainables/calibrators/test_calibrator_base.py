@@ -929,3 +929,20 @@ def test_a_stand_in_for_a_gpu_gives_what_a_cpu_gives(rows, name):
             assert found.device == CARD
             assert torch.equal(found.cpu(), expected)
             assert {kept.device.type for kept in there.state_dict().values()} == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "own"),
+    [
+        *(("ts-cls", {}), ("ts-mse", {}), ("ets-ls", {}), ("ets-cls", {}), ("svs-mse", {})),
+        *(("ts", {"selection": "ece"}), ("cts-cls", {}), ("cts", {"assignment": "logit"})),
+        ("cts-cls", {"assignment": "logit"}),
+    ],
+)
+def test_other_fits_too_are_the_same_on_a_stand_in_for_a_gpu(rows, recipe, own):
+    expected = calibrator_from_recipe(recipe, own).fit(*rows)(rows[0])
+    with standin_card(free=2**36, total=2**36):
+        logits, labels = (each.to(CARD) for each in rows)
+        found = calibrator_from_recipe(recipe, own).fit(logits, labels)(logits)
+        assert found.device == CARD
+        torch.testing.assert_close(found.cpu(), expected)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from standin_card import CARD, standin_card
 
 from trainables.calibrators import build_calibrator, cross_fit, fold_calibrators
 from trainables.calibrators._crossfit import stratified_folds
@@ -70,6 +71,18 @@ def test_there_are_five_folds_of_a_fixed_seed_unless_others_are_asked_for():
     marks = cross_fit(lambda: build_calibrator("ts"), logits.sin(), labels)
     again = cross_fit(lambda: build_calibrator("ts"), logits.sin(), labels, folds=5, seed=0)
     assert torch.equal(marks, again)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_stand_in_for_a_gpu_gives_what_a_cpu_gives(rows, grouped):
+    logits, labels = rows[0][:80], rows[1][:80]
+    groups = torch.arange(80) // 4 if grouped else None
+    expected = cross_fit(lambda: build_calibrator("ts"), logits, labels, groups=groups)
+    with standin_card(free=2**36, total=2**36):
+        given = (each.to(CARD) for each in (logits, labels))
+        found = cross_fit(lambda: build_calibrator("ts"), *given, groups=groups)
+        assert found.device == CARD
+        assert torch.equal(found.cpu(), expected)
 
 
 def test_folds_are_even_within_classes_and_overall():

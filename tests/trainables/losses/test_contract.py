@@ -300,15 +300,18 @@ def test_a_history_is_of_each_images_pixels_that_count(name: str) -> None:
         assert state[key].tolist() == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["au", "cape", "crl", "patra"])
-def test_what_a_loss_keeps_follows_the_batch_to_its_device(name: str, make_seasoned: Make) -> None:
-    expected = make_seasoned(name).train()(*batch())
-    loss = make_seasoned(name).train()
-    with standin_card():
-        logits, targets, indices = (part.to(CARD) for part in batch())
-        found = loss(logits, targets, indices)
-        assert found.device == CARD
-        torch.testing.assert_close(found.cpu(), expected)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loss_and_what_it_keeps_follow_the_batch_to_its_device(
+    name: str, make_seasoned: Make
+) -> None:
+    for setting in settings(name):
+        expected = make_seasoned(name, **setting).train()(*batch())
+        loss = make_seasoned(name, **setting).train()
+        with standin_card():
+            logits, targets, indices = (part.to(CARD) for part in batch())
+            found = loss(logits, targets, indices)
+            assert found.device == CARD
+            torch.testing.assert_close(found.cpu(), expected)
 
 
 @pytest.mark.parametrize("rows", [ROWS - 8, ROWS])

@@ -9,11 +9,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from standin_card import CARD, standin_card
 
 from trainables.metrics import (
     METRICS,
     REPORTED,
+    StreamedReport,
     calibration_report,
+    estimated_error,
+    evaluation_report,
+    reliability_curve,
+    risk_coverage_curve,
 )
 from trainables.metrics import _scores as scores_module
 
@@ -301,6 +307,38 @@ def test_a_gpu_gives_the_same():
     expected = calibration_report(logits=logits, labels=labels)
     found = calibration_report(logits=logits.cuda(), labels=labels)
     assert found == pytest.approx(expected, abs=1e-10)
+
+
+def streamed(logits, labels):
+    report = StreamedReport(4)
+    for some in (slice(0, 25), slice(25, 60)):
+        report.add(logits[some], labels[some])
+    return {**report.report(), "error": report.aece_error, "iou": report.class_iou().tolist()}
+
+
+@pytest.mark.parametrize("host", [False, True])
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda logits, labels: calibration_report(logits=logits, labels=labels, direction=True),
+        lambda logits, labels: calibration_report(probs=logits.softmax(1), labels=labels),
+        evaluation_report,
+        lambda logits, labels: {"error": estimated_error(logits=logits, labels=labels)},
+        lambda logits, labels: vars(reliability_curve(logits=logits, labels=labels)),
+        lambda x, labels: vars(reliability_curve(logits=x, labels=labels, scheme="mass")),
+        lambda logits, labels: vars(risk_coverage_curve(logits=logits, labels=labels)),
+        streamed,
+    ],
+)
+def test_a_stand_in_for_a_gpu_gives_the_same(measure, host):
+    logits = 2 * torch.randn(60, 4, generator=torch.Generator().manual_seed(0)).double()
+    labels = torch.arange(60) % 4
+    expected = measure(logits, labels)
+    with standin_card():
+        found = measure(logits.to(CARD), labels if host else labels.to(CARD))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-12, err_msg=name)
 
 
 # Bad input
