@@ -395,6 +395,23 @@ def test_objective_parameters_survive_saving(rows, tmp_path):
     calibrator = build_calibrator("ts", "ls", {"smoothing": 0.1}).fit(*rows)
     loaded = load_calibrator(save_calibrator(calibrator, tmp_path))
     assert (loaded.objective_name, loaded.objective.smoothing) == ("ls", 0.1)
+    assert json.loads((tmp_path / "calibrator.json").read_text()) == {
+        "format": 2,
+        "name": "ts",
+        "objective": "ls",
+        "objective_parameters": {"smoothing": 0.1},
+        "parameters": {"selection": "objective", "variant": "paper"},
+        "num_classes": 5,
+        "summary": calibrator.summary(),
+        "learned": {},
+        "report": vars(calibrator.report),
+    }
+
+
+def test_a_calibrator_is_read_from_this_machine_alone():
+    whole = r"^calibrator: 's3://bucket/kept' is a URL; it is a path on this machine$"
+    with pytest.raises(InputError, match=whole):
+        load_calibrator("s3://bucket/kept")
 
 
 def of_the_version_before(folder):
@@ -619,6 +636,18 @@ def test_unfitted_use_is_a_clear_error(name):
         with pytest.raises(InputError) as error:
             use()
         assert str(error.value) == (f"this {name} is not fitted: call fit(logits, labels) first")
+
+
+def test_a_fit_that_is_interrupted_leaves_nothing_fitted(rows, monkeypatch):
+    def interrupted(terms):
+        raise KeyboardInterrupt
+
+    calibrator = build("ts").fit(*rows)
+    monkeypatch.setattr(calibrator.objective, "per_row", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        calibrator.fit(*rows)
+    with pytest.raises(InputError, match=r"^this ts is not fitted: call fit"):
+        calibrator(rows[0])
 
 
 SHAPE, FINITE = "expected (N, K), N >= 1 and K >= 2", "only finite values are allowed"

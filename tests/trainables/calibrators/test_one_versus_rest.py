@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import special, stats
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
@@ -181,6 +181,25 @@ def test_kernel_calibration_is_the_ratio_of_dirichlet_densities(rows: Rows) -> N
     )
     shares = densities @ np.eye(5)[labels.numpy()] / densities.sum(1, keepdims=True)
     np.testing.assert_allclose(fitted(others).exp().numpy(), shares, atol=1e-6)
+
+
+def test_kernels_have_a_value_where_a_probability_is_almost_0() -> None:
+    """It is the one at a billionth."""
+    fitted = build_calibrator("kernel")
+    probs = torch.tensor([[0.98, 0.02], [0.6, 0.4], [0.01, 0.99]], dtype=torch.float64)
+    state = {"probs": probs, "labels": torch.tensor([0, 1, 1]), "num_classes": torch.tensor(2)}
+    for key, value in (("bandwidth", 0.3), ("share", 1.0), ("temperature", 1.0)):
+        state[key] = torch.tensor([value], dtype=torch.float64)
+    fitted.load_state_dict(state)
+    logits = torch.tensor([[60.0, 0.0], [0.0, 30.0], [15.0, 0.0]], dtype=torch.float64)
+    points = logits.softmax(1).numpy().clip(1e-9, 1.0)
+    alphas = probs.numpy() / 0.3 + 1
+    norms = np.array([special.gammaln(a).sum() - special.gammaln(a.sum()) for a in alphas])
+    densities = np.exp(np.log(points) @ (alphas - 1).T - norms)
+    shares = densities @ np.eye(2)[[0, 1, 1]] / densities.sum(1, keepdims=True)
+    expected = shares + 1e-9 * points
+    expected /= expected.sum(1, keepdims=True)
+    np.testing.assert_allclose(fitted(logits).exp().numpy(), expected, rtol=1e-5)
 
 
 def test_the_bandwidth_is_judged_by_rows_from_all_over(rows: Rows, monkeypatch) -> None:

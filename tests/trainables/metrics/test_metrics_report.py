@@ -170,6 +170,7 @@ def test_one_bin_is_the_difference_of_means():
     assert report["ece"] == pytest.approx(gap)
     assert report["aece"] == pytest.approx(gap)
     assert report["mce"] == pytest.approx(gap)
+    assert calibration_report(probs=probs, labels=labels, bins=np.int64(1)) == report
 
 
 # Where released code is wrong

@@ -60,6 +60,20 @@ def test_confidences_on_the_edges_of_bins_belong_to_the_lower() -> None:
         assert found[name] == pytest.approx(expected[name], abs=1e-12), name
 
 
+@pytest.mark.parametrize("low", [-2000.0, -torch.inf])
+def test_probabilities_of_0_and_1_have_their_bins(low: float) -> None:
+    logits = torch.full((7, 3), low, dtype=torch.float64)
+    logits[torch.arange(7), torch.arange(7) % 3] = 0.0
+    logits[6] = torch.tensor([1.0, 0.0, low])
+    labels = torch.tensor([0, 1, 2, 0, 1, 2, 0]) if low > -torch.inf else torch.arange(7) % 3
+    labels[3] = 1 if low > -torch.inf else 0
+    report = StreamedReport(3)
+    report.add(logits, labels)
+    expected, found = evaluation_report(logits, labels), report.report()
+    for name in (*REPORTED, "debiased_ece", "smooth_ece"):
+        assert found[name] == pytest.approx(expected[name], abs=1e-12), name
+
+
 def test_there_are_as_many_bins_as_in_the_report_unless_others_are_asked_for() -> None:
     logits, labels = predictions(60, 3, 1.0)
     report = StreamedReport(3)
