@@ -567,6 +567,7 @@ def test_the_commands_end_to_end(tmp_path, npz, command):
     kept = read_logits(mapped).rows
     expected = load_calibrator(out / "net" / "ts-cls")(read_logits(npz).rows.logits)
     assert torch.equal(kept.logits, expected)
+    assert torch.equal(kept.labels, read_logits(npz).rows.labels)
     assert float(kept.logits.exp().sum(1).max()) == pytest.approx(1.0, abs=1e-5)
 
 

@@ -276,6 +276,7 @@ def test_a_pickled_pair_may_be_of_lists_and_of_older_arrays(tmp_path: Path) -> N
         path = tmp_path / f"{number}.p"
         path.write_bytes(content.replace(homes[1 - number], homes[number]))
         file = read_logits(path, "logits")
+        assert file.name == f"{number}"
         assert values_of(file) == SCORES.tolist()
         assert file.rows.labels.tolist() == [2, 1]
 
@@ -431,7 +432,11 @@ def test_logits_are_rows_of_a_data_set(tmp_path: Path) -> None:
     assert not find_reader(name, "unused").check().present
     batcher = found.info.inputs.batcher(found.test().values)
     (batch,) = batcher.batches(torch.tensor([2, 0]), 2)
-    assert torch.equal(batcher.plain(batch), torch.from_numpy(found.test().values[[2, 0]]))
+    for seen in (batcher.plain(batch), batcher.view(batch, "none", torch.Generator())):
+        assert torch.equal(seen, torch.from_numpy(found.test().values[[2, 0]]))
+    shape = found.info.inputs.shape
+    assert (shape.kind, shape.width) == ("logits", 3)
+    assert torch.equal(shape.blank(torch.device("cpu")), torch.zeros(1, 3))
     for other in (rows, rows[:, :2].astype(np.float32)):
         with pytest.raises(ValueError, match=r"^logits are ") as refused:
             found.info.inputs.batcher(other)

@@ -68,6 +68,16 @@ def test_what_is_stored_may_be_read_by_others_and_says_what_it_is(digits: Prepar
         assert manifest["class_counts"][part] == np.bincount(labels).tolist()
 
 
+def test_counts_are_told_of_classes_without_a_row_too(archive, write_npz, tmp_path: Path):
+    found = prepare(write_npz(archive), tmp_path, SplitSpec(validation=1), tmp_path / "p")
+    counts = json.loads((found.directory / "split.json").read_text())["class_counts"]
+    held = int(found.search().validation.labels[0])
+    assert counts == {
+        "train": [9 if label == held else 10 for label in range(4)],
+        "validation": [int(label == held) for label in range(4)],
+    }
+
+
 def test_arrays_are_mapped_and_cannot_be_written(digits: PreparedData):
     images = digits.search().train.values
     assert isinstance(images, np.memmap)
@@ -220,6 +230,7 @@ def test_a_damaged_record_of_a_source_is_passed_over(tmp_path: Path):
     made = prepare(*where)
     (path,) = (tmp_path / "p" / "sources").iterdir()
     whole = json.loads(path.read_text())
+    assert path.stem == _stored.digest(["digits", str(tmp_path)])  # As in every version.
     assert find_prepared(*where) == made
     strange: list[object] = [[], None, "text", 3, {}]
     for key in ("schema", "signature", "fingerprint", "info"):

@@ -76,6 +76,7 @@ def test_parts_are_the_lists(tmp_path: Path) -> None:
         f"val{k}.png" for k in (2, 1, 0)
     ]
     np.testing.assert_array_equal(data.search().validation.values, train.take(rows).read(0, 3))
+    assert train.read(0, 0).shape == (0, 11, 14, 4)
     usual = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     assert data.info.inputs == MaskedImages((11, 14), *usual, 0, "scale-crop-flip")
     share = prepared(tmp_path, SplitSpec(validation=2))

@@ -306,6 +306,14 @@ def test_svhn(svhn):
     assert source.info.inputs.augmentation == "none"
 
 
+def test_a_folder_in_the_place_of_a_file_is_none(svhn):
+    root, _, _ = svhn
+    path = root / "train_32x32.mat"
+    path.unlink()
+    path.mkdir()
+    assert find_reader("svhn", root).check().detail == f"{path} is absent"
+
+
 def test_svhn_damaged(svhn):
     root, _, _ = svhn
     path = root / "test_32x32.mat"

@@ -317,8 +317,14 @@ def test_twenty_newsgroups_is_downloaded_once_and_kept_as_lines(
             target_names=["b", "a"],
         )
 
-    with pytest.raises(InputError, match=r"train.jsonl.xz is absent; allow the download, or put"):
-        read_source("20newsgroups", root, download=False)
+    monkeypatch.setattr(sklearn.datasets, "fetch_20newsgroups", fetch)
+    for read in (
+        lambda: read_source("20newsgroups", root, download=False),
+        lambda: prepare("20newsgroups", root, SplitSpec(), tmp_path / "p", download=False),
+    ):
+        with pytest.raises(InputError, match=r"train.jsonl.xz is absent; allow the download, or p"):
+            read()
+    assert asked == []
     status = find_reader("20newsgroups", root).check()
     assert (status.present, status.detail) == (
         False,
@@ -326,7 +332,6 @@ def test_twenty_newsgroups_is_downloaded_once_and_kept_as_lines(
     )
     told = f"dataset '20newsgroups' is not downloaded yet: {status.detail}"
     assert missing_download("20newsgroups", root) == told
-    monkeypatch.setattr(sklearn.datasets, "fetch_20newsgroups", fetch)
     with pytest.raises(InputError) as caught:
         read_source("20newsgroups", root)
     assert str(caught.value) == (

@@ -113,6 +113,8 @@ def test_a_stored_artifact_is_found_again(store: ArtifactStore) -> None:
         "refine",
         "train",
     ]
+    (found.directory / "manifest.json").unlink()  # Not whole, so not there.
+    assert [store.contains(stage, KEY) for stage in ("refine", "train")] == [True, False]
 
 
 def test_everything_lies_where_later_versions_look_for_it(store: ArtifactStore) -> None:

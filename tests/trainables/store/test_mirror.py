@@ -270,8 +270,10 @@ def test_what_waits_is_sent_until_the_mirror_fails(
     other = store_at(tmp_path / "two", FLAKY)
     assert [other.contains("train", key) for key in keys] == [True, False, False, False]
     shutil.rmtree(store.path("train", keys[1]))
+    (store.path("train", keys[2]) / "manifest.json").unlink()  # What is not whole is not sent.
     assert store.deliver() == 0
-    assert [other.contains("train", key) for key in keys] == [True, False, True, True]
+    assert [other.contains("train", key) for key in keys] == [True, False, False, True]
+    assert {Path(name).parent.name for name in Flaky.store} == {keys[0], keys[3]}
 
 
 def test_what_is_there_is_not_sent_again_and_the_manifest_comes_last(

@@ -99,6 +99,12 @@ def test_wrong_names(names: list[str], text: str) -> None:
         check_suites(names, NOWHERE)
 
 
+def test_a_name_that_is_like_no_other_is_answered_by_all() -> None:
+    with pytest.raises(InputError) as caught:
+        find_suite("zzz", NOWHERE)
+    assert str(caught.value) == f"unknown suite 'zzz'; there are: {', '.join(suite_names())}"
+
+
 def test_means_over_a_pool() -> None:
     metrics = {"ood-a/auroc": 0.8, "ood-b/auroc": 0.9, "ood-a/fpr95": 0.5, "ood-b/fpr95": 0.25}
     other = {"cifar10-c/ece": 0.1}
@@ -593,7 +599,8 @@ def test_the_tasks_own_images_are_refused(make_task: MakeTask) -> None:
 def test_an_absent_data_set_is_named(make_task: MakeTask, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         prepare_suite(f"ood-npz:{tmp_path / 'none.npz'}", NOWHERE, make_task())
-    with pytest.raises(InputError, match="dataset 'svhn'"):
+    told = f"^dataset 'svhn': {tmp_path}/train_32x32.mat is absent; allow the download, or put "
+    with pytest.raises(InputError, match=told):
         prepare_suite("ood-svhn", tmp_path, make_task(), download=False)
 
 
