@@ -373,9 +373,10 @@ def test_what_is_on_or_off_is_named_and_stands_in_its_order() -> None:
     assert not marks(plot, 0, "other")
 
 
-def test_no_line_joins_names() -> None:
+@pytest.mark.parametrize("values", [("fixed", "decaying"), (0.5, "fixed")])
+def test_no_line_joins_names(values: tuple[float | str, str]) -> None:
     told = opened(STUDY)
-    for number, sparsity in enumerate(("fixed", "decaying")):
+    for number, sparsity in enumerate(values):
         told += [started(STUDY, number, sparsity=sparsity), scored(STUDY, number, 0.0)]
     plot = drawn(told)["slice"]
     assert len(marks(plot, 0, "search")) == 2

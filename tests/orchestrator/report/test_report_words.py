@@ -564,13 +564,15 @@ def test_what_is_said_of_a_search(journal, tmp_path):
     one = journal.open("ls", trials=1)
     journal.trial(one, 0, 0.1)
     other = journal.open("ce", task="other")
-    journal.trial(other, 0, 0.1)
+    unscored = journal.begin(other, 0)
+    journal.finish(unscored)
+    journal.close(other, unscored)
     first, second, third = study_parts(gathered(tmp_path).history)
     assert (first["name"], third["name"]) == (f"ce on {TASK}", "ce on other")
     assert first["text"] == (
         "6 trials (3 finished, 1 failed, 1 pruned, 1 running); chosen: number 2, objective 0.0000"
     )
-    assert second["text"] == "1 trial"
+    assert (second["text"], third["text"]) == ("1 trial", "1 trial")
     assert (first["scored"], first["left"], first["importance"]) == (3, 0, [])
 
 
@@ -590,6 +592,7 @@ def test_the_most_important_parameter_stands_first(journal, tmp_path, monkeypatc
         ([0.01, 1.0, 0.5], FloatDistribution(0.01, 1.0, log=True)),
         (["b", "a", "b"], CategoricalDistribution(["a", "b"])),
         ([True, False], CategoricalDistribution([False, True])),
+        ([0.5, "a"], CategoricalDistribution([0.5, "a"])),
     ],
 )
 def test_importance_is_of_the_range_that_was_tried(values, expected):

@@ -317,16 +317,17 @@ def test_figures_of_an_unfinished_study_are_not_compared():
 
 def test_what_a_mean_lacks_is_told_in_full():
     names = [f"task {number}" for number in range(9)]
-    results = [study("ce", figures(), task=name) for name in names[:6]]
+    results = [study("ce", figures(), task=name) for name in names[:5]]
     results += [
+        study("ce", status="failed", task=names[5], trials_failed=2, reason="NaN"),
         study("ce", status="failed", task=names[6], trials_failed=2, reason="NaN"),
         study("ce", status="running", task=names[7], trials_finished=1, trials_failed=3),
         study("ls", figures(), task=names[8]),
     ]
     (notice,) = build_table(results, ("ece",)).line(build_table(results).rows[0])
-    assert notice.short == "of 9: 1 failed, 1 running, 1 not run"
+    assert notice.short == "of 9: 2 failed, 1 running, 1 not run"
     assert notice.text == (
-        "of 9: 1 failed, 1 running, 1 not run; failed (2 of 6 trials): NaN; "
+        "of 9: 2 failed, 1 running, 1 not run; failed (2 of 6 trials): NaN; "
         "running (1 trials finished, 3 failed)"
     )
 
@@ -1013,6 +1014,7 @@ def of_sweep(name, recipe, **fields):
 def test_sweeps_are_put_together():
     found = combine([[of_sweep("a", "ce")], [of_sweep("b", "ls")]])
     assert [result.recipe for result in found] == ["ce", "ls"]
+    assert combine([[], found[:1], []]) == found[:1]
 
 
 def test_two_sweeps_with_one_recipe_and_task_are_not_mixed_unasked():
