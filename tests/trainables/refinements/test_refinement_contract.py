@@ -258,9 +258,12 @@ def test_bad_arguments_name_argument_value_and_range(
     ("name", "key", "value"),
     [
         ("macal", "gamma", -1.0),
+        ("macal", "gamma", 0.0),
         ("macal", "q0", 1.5),
+        ("macal", "q0", -0.5),
         ("macal", "eta_init", 0.0),
         ("macal", "eta_final", -0.1),
+        ("macal", "eta_final", 0.0),
         ("macal", "hidden", 0),
         ("macal", "masked", "yes"),
         ("macal", "restrict_gradient", 1),
@@ -283,6 +286,25 @@ def test_bad_arguments_name_argument_value_and_range(
 def test_bad_own_arguments_are_refused(name: str, key: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{key}={value!r}"):
         build_refinement(name, **{key: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("macal", "gamma", 1.5),
+        ("macal", "q0", 0.0),
+        ("macal", "q0", 1.0),
+        ("macal", "eta_init", 2.0),
+        ("macal", "hidden", 1),
+        ("tst", "latent_dim", 0),
+        ("vtst", "latent_dim", 1),
+        ("vtst", "beta", 0.0),
+        ("vtst", "samples", 1),
+        *((name, "epochs", 1) for name in NAMES),
+    ],
+)
+def test_values_at_the_ends_of_their_ranges_are_taken(name: str, key: str, value: Any) -> None:
+    assert getattr(build_refinement(name, **{key: value}), key) == value
 
 
 def test_unknown_names_are_refused() -> None:

@@ -21,7 +21,9 @@ def test_predictions_that_are_not_finite_are_a_fault(monkeypatch: pytest.MonkeyP
     assert exact != coarse == usual
     logits = torch.tensor([[0.0, 0.0], [0.0, math.nan]])
     monkeypatch.setattr(probe, "predict", lambda *_: logits)
-    with pytest.raises(TrainingDivergedError, match="predictions became NaN or infinite"):
+    with pytest.raises(
+        TrainingDivergedError, match=r"^predictions became NaN or infinite after one step$"
+    ):
         probe.training_step(torch.device("cpu"), "float32")
 
 

@@ -124,9 +124,17 @@ def test_one_that_diverges_is_left_out(workshop: Workshop, trained: Artifact) ->
         wanted(workshop, trained, seed=3)[0],
         wanted(workshop, trained, seed=3, lr=1e38)[1],
     ]
-    run_all(open_all(workshop, requests))
-    assert workshop.store.contains("refine", requests[0].key())
+    requests.append(wanted(workshop, trained, seed=3)[2])
+    alone = workshop.open(requests[2])
+    metrics = [alone.run_epoch() for _ in range(alone.epochs)]
+    run_all(open_all(workshop, requests), seconds=30.0)
     assert not workshop.store.contains("refine", requests[1].key())
+    stored = [workshop.store.find("refine", requests[place].key()) for place in (0, 2)]
+    assert stored[0] is not None
+    assert stored[1] is not None
+    shares = [found.record["seconds"] for found in (stored[0], stored[1])]
+    assert shares == pytest.approx([15.0, 15.0], abs=4)  # With what the features cost, if that.
+    assert stored[1].record["metrics"] == pytest.approx(metrics[-1], abs=1e-4)
     with pytest.raises(TrainingDivergedError):
         run_all(open_all(workshop, [requests[1], wanted(workshop, trained, seed=4)[0]]))
 

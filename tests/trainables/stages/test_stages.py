@@ -25,9 +25,11 @@ from trainables.calibrators import Calibrator, FitReport, build_calibrator, cros
 from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.data import Batcher, ImageShape, MaskedImages, SplitSpec
 from trainables.models import Network, build_model
+from trainables.refinements import HeadTrainer
 from trainables.stages import (
     STAGES,
     LastPass,
+    RefineStage,
     StageRequest,
     TrainStage,
     base,
@@ -294,6 +296,27 @@ def test_the_seed_of_a_calibration_decides_its_folds(
 
 
 # -- features
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_seed_of_a_refinement_decides_its_head(
+    workshop: Workshop, trained: Artifact, seed: int
+) -> None:
+    run = workshop.open(request(workshop.prepared, "refine", MACAL, trained, seed))
+    assert isinstance(run, RefineStage)
+    found = [
+        HeadTrainer(
+            run.trainer.refinement,
+            list(run.features["views"]),
+            run.trainer.labels,
+            **{"num_classes": 10, "batch_size": 50, "momentum": 0.9, "weight_decay": 5e-4},
+            seed=own,
+        ).head.state_dict()
+        for own in (seed, 1 - seed)
+    ]
+    head = run.trainer.head.state_dict()
+    assert all(torch.equal(head[name], value) for name, value in found[0].items())
+    assert not torch.equal(head["layers.0.weight"], found[1]["layers.0.weight"])
 
 
 def test_cached_features_equal_live_ones(workshop: Workshop, augmented: Artifact) -> None:
@@ -642,7 +665,7 @@ def test_a_network_that_began_with_pretrained_weights_is_rebuilt_without_them(
 
 
 def test_a_record_without_a_precision_is_one_of_float32(
-    workshop: Workshop, trained: Artifact
+    workshop: Workshop, trained: Artifact, tmp_path: Path
 ) -> None:
     """As before there was a choice."""
     fields = {k: v for k, v in trained.record["request"].items() if k != "precision"}
@@ -650,6 +673,12 @@ def test_a_record_without_a_precision_is_one_of_float32(
     network, _ = networks.restore_network(old, workshop.prepared.info, workshop.data.device)
     assert network.precision == "float32"
     assert StageRequest(**fields).key() == trained.key
+    store = ArtifactStore(tmp_path)
+    store.write("train", trained.key, {"weights": trained.tensors("weights")}, old.record)
+    assert networks.network_precision(store, "train", trained.key) == "float32"
+    load_features(old, store, workshop.data)
+    (path,) = (tmp_path / "features").rglob("record.json")
+    assert json.loads(path.read_text())["computed"]["precision"] == "float32"
 
 
 @pytest.mark.parametrize(
