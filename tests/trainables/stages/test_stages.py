@@ -36,6 +36,7 @@ from trainables.stages import (
     calibrate,
     evaluate,
     evaluate_on_test,
+    export,
     networks,
     open_stage,
     refine,
@@ -704,6 +705,18 @@ def test_a_folder_without_a_chain_is_named(tmp_path: Path, content: str | None, 
     for folder in (tmp_path, str(tmp_path)):
         with pytest.raises(InputError, match=rf"^{tmp_path}/chain\.json {said}"):
             load_chain(folder)
+
+
+def test_a_chain_computes_where_it_is_told_or_on_the_cpu(
+    workshop: Workshop, trained: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_chain(workshop.store, "train", trained.key, workshop.prepared.info, tmp_path)
+    asked: list[Any] = []
+    monkeypatch.setattr(export, "predictor", lambda *given: asked.append(given[1:]))
+    for device in (None, torch.device("cuda:1")):
+        load_chain(tmp_path, device)
+    what = "train", trained.key, workshop.prepared.info
+    assert asked == [(*what, torch.device("cpu")), (*what, torch.device("cuda:1"))]
 
 
 def test_a_chain_whose_description_is_a_folder_is_neither_written_nor_read(

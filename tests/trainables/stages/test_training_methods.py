@@ -203,6 +203,22 @@ def test_a_method_has_at_most_one_part_of_a_kind() -> None:
     assert isinstance(build_method({"mixup": {}}).loss, LOSSES.get("ce"))
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("mixup", "alpha", 2.5),
+        ("cutmix", "alpha", 2.5),
+        ("mit", "margin", 0.0),
+        ("plp", "gamma", 2.5),
+        ("mcdrop", "rate", 0.99),
+        ("mcdrop", "samples", 1),
+        ("balcal", "delta", 2.0),
+    ],
+)
+def test_values_at_the_ends_of_their_ranges_are_taken(name: str, key: str, value: Any) -> None:
+    assert getattr(REGISTRIES[name].build(name, **{key: value}), key) == value
+
+
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS.names())
 def test_two_ways_to_form_the_loss_are_refused(augmentation: str) -> None:
     with pytest.raises(InputError) as caught:
