@@ -82,6 +82,8 @@ def test_all_but_the_last_nights_shrink_once_nothing_waits_for_them(
         if number not in (1, 2):
             night.write(DELIVERED, {})
     book.give_up(nights[1], "the code has changed")
+    measured(nights[2])
+    judged(nights[2])
     book.prune(keep)
     for part in ("artifacts", "sweeps"):
         gone = [n for n, night in enumerate(nights) if not (night.folder / part).exists()]
@@ -134,13 +136,18 @@ def test_a_number_that_json_does_not_know_is_not_written(tmp_path: Path) -> None
 def test_what_is_written_or_accepted_is_kept_by_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced = []
-    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
+    synced: dict[int, int] = {}
+
+    def fsync(file: int) -> None:
+        found = os.fstat(file)
+        synced[found.st_ino] = found.st_size
+
+    monkeypatch.setattr(os, "fsync", fsync)
     book = Book(tmp_path)
     night = book.begin("2026-11-21", 0.0, {})
     book.accept(Acceptance(ECE, night.name, "meant", ""))
     for path in (night.folder / FACTS, tmp_path / ACCEPTED):
-        assert path.stat().st_ino in synced
+        assert synced[path.stat().st_ino] == path.stat().st_size > 0
 
 
 def test_changes_are_accepted_one_at_a_time(

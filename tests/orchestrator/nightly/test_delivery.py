@@ -201,6 +201,19 @@ def test_a_summary_is_that_of_its_own_night_and_the_latest_that_of_the_last(
         assert page.count("<figure>") == 2
 
 
+def test_the_latest_summary_is_of_the_night_that_ran_last_whatever_it_is_called(
+    make_benchmark: Make, world: World
+) -> None:
+    benchmark = make_benchmark()
+    nights = [judged(benchmark, day, *RAISED) for day in (5, 3)]  # The clock was set back.
+    for night in reversed(nights):
+        assert publisher(benchmark).publish(night) == []
+    for name in REPORTS:
+        assert (benchmark.folder / name).read_text() == (nights[1].folder / name).read_text()
+    for count, night in enumerate(nights, 1):
+        assert f"{ECE}, {count} nights, last" in (night.folder / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("when", "verdict", "told"),
     [
@@ -257,6 +270,18 @@ def test_a_way_that_is_asked_for_no_longer_is_not_waited_for(
     without = make_benchmark(report={"webhook": WAYS["webhook"], "when": "always"})
     assert publisher(without).publish(night) == []
     assert world.took("webhook", "mail") == []
+
+
+def test_a_way_that_is_asked_for_later_tells_of_later_nights_alone(
+    make_benchmark: Make, world: World
+) -> None:
+    benchmark = make_benchmark()
+    night = judged(benchmark, 0, *RAISED)
+    assert publisher(benchmark).publish(night) == []
+    benchmark = make_benchmark(report={**WAYS, "when": "always"})
+    nights = [night, judged(benchmark, 1)]
+    assert [publisher(benchmark).publish(known) for known in nights] == [[], []]
+    assert [body["night"] for _, body in world.took("webhook")] == [nights[1].name]
 
 
 def test_a_summary_that_cannot_be_written_waits_for_the_next_start(
@@ -392,6 +417,10 @@ def test_a_webhook_that_says_nothing_leaves_no_thread_that_waits_for_ever(
     said = publish._post("http://h:81/hook", {})
     assert said == "webhook at h was not reached: TimeoutError"
     assert tried == [(("h", 81), 10, True)]
+
+
+def test_a_webhook_whose_host_cannot_be_a_name_is_named() -> None:
+    assert publish._post("http://a..b/x", {}) == "webhook at a..b was not reached: UnicodeError"
 
 
 def test_a_mail_command_that_no_system_takes_is_named() -> None:

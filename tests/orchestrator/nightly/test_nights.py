@@ -255,8 +255,10 @@ def test_tonights_half_of_other_code_begins_anew(
     folder = benchmark.sweep_folder(FIRST).path
     half = folder / "half"
     half.touch()
+    asked = []
 
-    def away(*_: Any) -> None:
+    def away(*said: Any) -> None:
+        asked.append(said)
         raise InputError("tracking http://127.0.0.1:9 gives no answer")
 
     told_sweep.before_end = lambda spec: None
@@ -269,6 +271,8 @@ def test_tonights_half_of_other_code_begins_anew(
     assert record.environment["code"] == "c0ffee"
     assert TOTAL in record.cells
     assert (folder.exists(), half.exists()) == (True, False)
+    journal, files = benchmark.sweep_folder(FIRST).journal, folder.parents[1] / "mlflow-artifacts"
+    assert asked == [(journal, benchmark.sweep.tracking_uri, files, True)]
     expected = f"night {FIRST} begins anew: its surroundings have changed\n"
     assert said.getvalue() == expected
 
