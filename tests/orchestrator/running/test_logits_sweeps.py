@@ -502,6 +502,17 @@ def test_an_arena_is_held_up_by_no_doubt_nor_by_the_rows_that_warm_it_up(tmp_pat
     assert (ended["sure", "ts"], ended["good", "half"]) == ("finished", "finished")
 
 
+@pytest.mark.usefixtures("fits_in_threads")
+def test_an_arena_leaves_out_a_seed_that_the_search_alone_has(folder: Path) -> None:
+    text = SWEEP.replace("trials: {trials}", "trials: {trials}, seed: 7")
+    place = {"files": folder / "files" / "one.npz", "storage": folder / "storage-1"}
+    told: list[tuple[int, int]] = []
+    spec = parse_sweep(text.format(**place, fit=100, trials=1), "logits")
+    found = run_arena(spec, 1, lambda *count: told.append(count))
+    assert told == [(1, 2), (2, 2)]
+    assert [len(result.test) for result in found] == [2, 2, 2]
+
+
 def test_an_arena_is_of_given_logits() -> None:
     text = "name: nets\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\nrecipes: [ce]"
     with pytest.raises(InputError, match=r"^sweep 'nets': an arena needs tasks with logits$"):

@@ -160,7 +160,7 @@ def test_a_terminal_shows_a_bar_that_goes_away() -> None:
     console = Console(file=output, width=100, force_terminal=True)
     with show_progress(console) as show:
         show(lambda: Snapshot(1, 2, 3, 4, 1, 0, "", None))
-    assert "trials 3/4" in output.getvalue()
+        assert "trials 3/4" in output.getvalue(), "at once"
     assert output.getvalue().endswith("\x1b[1A\x1b[2K" * 2), "both lines are cleared again"
     panel: Any = _panel(Snapshot(1, 2, 3, 4, 1, 0, "", None))
     line, bar = panel.renderables

@@ -195,7 +195,7 @@ def test_a_wildcard_method_is_no_method_of_the_list() -> None:
     ("patterns", "line"),
     [
         (("*+ts",), f"recipe '*+ts': {MATCHES} (none)"),
-        (("ce", "x*+ts", "fl"), f"recipe 'x*+ts': {MATCHES} (ce, fl)"),
+        (("fl", "x*+ts", "ce"), f"recipe 'x*+ts': {MATCHES} (fl, ce)"),
         (("ce", "ce+*"), f"recipe 'ce+*': {MATCHES} (ce)"),
         (("ce", "ce"), "recipe 'ce' stands twice"),
         (("ce", "*+ts", "ce+ts"), "recipe 'ce+ts' stands twice"),

@@ -220,6 +220,22 @@ BAD = {
         GOOD + "tracking: {uri: ./mlruns}\n",
         ["tracking.uri './mlruns' is not"],
     ),
+    "a login where no address stands": (
+        GOOD + "tracking: 'http://me:secret@there'\n",
+        ["tracking: ", "got ***"],
+    ),
+    "a URL as the storage": (
+        GOOD + "storage: s3://bucket\n",
+        ["storage: 's3://bucket' is a URL", "`mirror`"],
+    ),
+    "a URL as the place of data": (
+        GOOD + "data_root: s3://bucket\n",
+        ["data_root: 's3://bucket' is a URL; it is a path on this machine"],
+    ),
+    "an unknown key of a variant": (
+        GOOD + "variants: {wide: {of: mbls, fixd: {}}}\n",
+        ["variants.wide.fixd: unknown key; allowed are: of, fixed"],
+    ),
     "bad name": (GOOD.replace("small", "../up"), ["name", "../up"]),
     "task name that leaves the folder": (
         GOOD.replace("{dataset:", "{name: a/../b, dataset:"),
