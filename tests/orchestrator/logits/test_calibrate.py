@@ -458,6 +458,11 @@ def test_without_rows_to_fit_on_every_row_is_cross_fitted(tmp_path, npz):
     kept = load_calibrator(tmp_path / "out" / "net" / "ts-ce")
     whole = build_calibrator("ts").fit(rows.logits, rows.labels)
     assert torch.equal(kept(rows.logits), whole(rows.logits))
+    task = plan_task(read_logits(npz), "0:200")
+    calibrate_table([task], ["ts"], ["ce"], out=tmp_path / "other")
+    kept = load_calibrator(tmp_path / "other" / "net" / "ts-ce")
+    early = build_calibrator("ts").fit(task.fit.logits, task.fit.labels)
+    assert torch.equal(kept(rows.logits), early(rows.logits))
     held_out = cross_fit(lambda: build_calibrator("ts"), rows.logits, rows.labels)
     assert table.cell("net", "ts", "ce").ece == pytest.approx(score(held_out, rows.labels, 15)[0])
 

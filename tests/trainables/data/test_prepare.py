@@ -97,8 +97,10 @@ def test_noisy_digits_are_the_digits_under_the_same_noise_always(tmp_path: Path)
     assert (noisy.info.name, noisy.info.inputs) == ("digits-noisy", plain.info.inputs)
 
 
-def test_open_gives_what_prepare_gave(digits: PreparedData):
+def test_open_gives_what_prepare_gave(digits: PreparedData, monkeypatch: pytest.MonkeyPatch):
     assert PreparedData.open(digits.directory) == digits
+    monkeypatch.chdir(digits.directory.parent)
+    assert PreparedData.open(digits.key) == digits  # Other processes may have another folder.
     assert digits.directory.name == digits.key
 
 

@@ -231,6 +231,21 @@ def test_the_first_writer_wins_and_leaves_no_draft(store: ArtifactStore) -> None
     assert drafts(store) == []
 
 
+def test_a_draft_lies_beside_its_place_and_is_named_so_that_gc_knows_it(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, real = list[Path](), artifacts.seal
+
+    def look(draft: Path) -> None:
+        seen.append(draft)
+        real(draft)
+
+    monkeypatch.setattr(artifacts, "seal", look)
+    (directory,) = {put(store).directory, put(store).directory}
+    assert [(draft.parent, draft.suffix) for draft in seen] == [(directory.parent, ".tmp")] * 2
+    assert len({directory, *seen}) == 3
+
+
 def drafts(store: ArtifactStore) -> list[Path]:
     return list(store.root.rglob("*.tmp"))
 

@@ -306,6 +306,23 @@ def test_two_that_take_the_same_copy_do_not_hinder_each_other(
         Mirror(FLAKY).pull(relative, tmp_path / "file" / "x")
 
 
+def test_what_is_being_fetched_lies_where_gc_knows_it(
+    flaky: type[Flaky], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store_at(tmp_path / "one", FLAKY))
+    drafts, real = set[Path](), Flaky.get_file
+
+    def look(files: Flaky, rpath: str, lpath: str, **more: Any) -> None:
+        drafts.add(Path(lpath).parent)
+        real(files, rpath, lpath, **more)
+
+    monkeypatch.setattr(Flaky, "get_file", look)
+    assert whole(tmp_path / "two")
+    place = ArtifactStore(tmp_path / "two").path("train", KEY)
+    assert [(draft.parent, draft.suffix) for draft in drafts] == [(place.parent, ".tmp")]
+    assert place not in drafts
+
+
 def test_a_mirror_that_is_away_ends_nothing_and_leaves_no_hole(
     flaky: type[Flaky], tmp_path: Path
 ) -> None:

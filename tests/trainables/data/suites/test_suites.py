@@ -636,6 +636,8 @@ def test_the_second_time_nothing_is_read(
         )
         assert stored().fingerprint == first.fingerprint
     assert SuiteData.open(first.directory).fingerprint == first.fingerprint
+    monkeypatch.chdir(first.directory.parent)
+    assert SuiteData.open(first.directory.name) == first
 
 
 @pytest.mark.parametrize("victim", ["images.npy", "labels.npy", "suite.json"])
