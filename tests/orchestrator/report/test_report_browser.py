@@ -38,6 +38,10 @@ def names(table):
     return [row.inner_text().split("\n")[0].split()[0] for row in table.locator("tbody th").all()]
 
 
+def style(page, selector, name):
+    return page.locator(selector).first.evaluate(f"(one) => getComputedStyle(one).{name}")
+
+
 def orders(table, column):
     cells = table.locator(f"tbody tr > :nth-child({column})").all()
     return [cell.get_attribute("data-order") for cell in cells]
@@ -91,6 +95,10 @@ def test_a_narrow_screen_does_not_scroll_sideways(visit, scheme):
     page.get_by_role("button", name="Open all studies").click()
     page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert [page.locator(f"figure.{name}").is_visible() for name in ("wide", "narrow")] == [
+        False,
+        True,
+    ]
     assert page.locator("details:not([open])").count() == 0
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
@@ -98,7 +106,14 @@ def test_a_narrow_screen_does_not_scroll_sideways(visit, scheme):
 
 def test_everything_is_open_on_paper(visit):
     page = visit()
+    assert [page.locator(f"figure.{name}").is_visible() for name in ("wide", "narrow")] == [
+        True,
+        False,
+    ]
+    assert style(page, "td[data-kind=number]", "textAlign") == "right"
+    assert style(page, ".scroll", "overflowX") == "auto"
     page.emulate_media(media="print")
+    assert style(page, ".scroll", "overflowX") == "visible"
     assert page.locator(".controls:visible, nav:visible").count() == 0
     assert page.locator("details").count() == 8
     page.evaluate("dispatchEvent(new Event('beforeprint'))")

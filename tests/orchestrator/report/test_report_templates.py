@@ -139,9 +139,16 @@ def test_colours_mean_what_the_page_says() -> None:
         ".ring": "fill: none; stroke: var(--ink);",
         ".mark.search": "fill: currentColor;",
         ".mark.beaten": "fill: var(--reference);",
+        ".floor": "fill: var(--faint);",
+        ".narrow": "display: none;",
     }
     assert {name: rules[name][: len(start)] for name, start in marked.items()} == marked
     assert f"linear-gradient(90deg, {', '.join(RAMP)})" in rules[".ramp"]
+    assert (
+        '[aria-sort="descending"] > button::after { content: "\\00a0\\25BE"; opacity: 1; }' in sheet
+    )
+    narrow = sheet.partition("@media (max-width: 40rem)")[2].partition("@media")[0]
+    assert ".wide { display: none; }\n  .narrow { display: block; }" in narrow
 
 
 def test_plots_have_the_colours_that_the_page_has_on_white() -> None:

@@ -100,3 +100,4 @@ def test_a_star_is_every_method_that_has_both():
     assert fixed.pairs(["mbls"]) == []
     assert fixed.speaks_of("cifar10-lt")
     assert not fixed.speaks_of("cifar10")
+    assert fixed.model_copy(update={"datasets": ("*-lt*", "cifar10")}).speaks_of("cifar10")
