@@ -271,6 +271,11 @@ def test_saving_and_loading_changes_nothing(rows, tmp_path, name, objective):
     loaded = load_calibrator(save_calibrator(calibrator, tmp_path / "kept"))
     assert torch.equal(loaded(logits), calibrator(logits))
     assert loaded.summary() == calibrator.summary()
+    if objective:
+        learned = calibrator.objective.state()
+        assert loaded.objective.state() == learned
+        assert set(learned) == ({"alpha", "beta"} if objective == "cls" else set())
+        assert calibrator.summary().items() >= learned.items()
     assert loaded.parameters() == calibrator.parameters()
     assert str(loaded.report) == str(calibrator.report)  # Its objective may be NaN.
     described = json.loads((tmp_path / "kept" / "calibrator.json").read_text())

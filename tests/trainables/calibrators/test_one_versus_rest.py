@@ -219,6 +219,7 @@ def test_the_bandwidth_is_judged_by_rows_from_all_over(rows: Rows, monkeypatch) 
             loss -= np.log((share + 1e-9 * probs[i, labels[i]]) / (1 + 1e-9))
         losses.append(loss / len(judged))
     fitted = build_calibrator("kernel", variant="paper").fit(logits, labels)
+    assert BANDWIDTHS == (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
     assert float(fitted.bandwidth) == BANDWIDTHS[int(np.argmin(losses))]
     assert fitted.report is not None
     assert fitted.report.objective == pytest.approx(min(losses), rel=1e-6)

@@ -296,7 +296,9 @@ def test_two_classes_have_no_pair_to_exclude() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("classes", "scale"), [(4, 1.0), (4, 3.0), (60, 0.5), (70, 1.0)])
+@pytest.mark.parametrize(
+    ("classes", "scale"), [(4, 1.0), (4, 3.0), (60, 0.5), (60, 10.0), (61, 10.0), (70, 1.0)]
+)
 def test_kernel_estimate_equals_densities_of_all_pairs(
     form: str, classes: int, scale: float
 ) -> None:
@@ -460,6 +462,17 @@ def test_released_kernel_loss_has_the_gradient_of_cross_entropy() -> None:
     assert not torch.allclose(through, expected)
 
 
+def test_kernels_see_no_probability_beyond_a_billionth_of_0_and_1() -> None:
+    logits = torch.tensor([[40.0, 0, 1], [21.0, 0, 0], [3.0, 0, -40], [0, 22, 0]]).double()
+    targets = torch.tensor([0, 1, 1, 0])
+    probs = logits.softmax(dim=1).clamp(1e-9, 1 - 1e-9)
+    for form in FORMS:
+        loss: Any = build_loss("kde-xe", bandwidth=0.1, form=form)
+        found = loss.penalty(logits, logits.softmax(dim=1), targets, everything(targets))
+        expected = ece_kde(probs, targets, everything(targets), 0.1, form=form)
+        assert found.item() == pytest.approx(expected.item(), rel=1e-12), form
+
+
 def test_searched_bandwidth_is_the_best_of_all() -> None:
     logits, targets = batch(30, 4, scale=1.0)
     probs, valid = clamp_inside(logits.softmax(dim=1)), everything(targets)
@@ -470,6 +483,9 @@ def test_searched_bandwidth_is_the_best_of_all() -> None:
         kernel = density.log_prob(points).fill_diagonal_(-math.inf)
         return kernel.logsumexp(dim=1).sum().item()
 
+    evenly = [10.0 ** (-5 + 4 * step / 14) for step in range(15)]  # From 1e-5 to 1e-1.
+    candidates = list(BANDWIDTHS)
+    assert candidates == pytest.approx([*evenly, 0.2, 0.4, 0.6, 0.8, 1.0])
     chosen = leave_one_out_bandwidth(probs, valid, over_bandwidth=False).item()
     assert chosen == pytest.approx(max(BANDWIDTHS, key=likelihood))
 

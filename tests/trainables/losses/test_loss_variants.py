@@ -546,6 +546,22 @@ def test_acls_with_the_ranking_condition_spares_what_is_ranked_well(pixels: int)
     torch.testing.assert_close(loss(*given, torch.arange(3)), expected)
 
 
+def test_acls_spares_who_is_as_much_less_sure_as_less_often_right() -> None:
+    loss = build_loss("acls", parts="ranking", weight_pos=0.3, weight_neg=0.0)
+    loss.prepare(3, CLASSES)
+    logits = torch.zeros(3, CLASSES, dtype=torch.float64)
+    logits[:, 0] = torch.tensor([0.5, 4.0, 3.0])
+    for epoch in range(4):
+        loss.start_epoch(epoch)
+        loss(logits, torch.tensor([int(epoch == 0), 0, 1]), torch.arange(3))
+    loss.start_epoch(4)
+    targets = torch.zeros(3, dtype=torch.int64)
+    # Right were 0 three times of four, 1 always and 2 never: 0 is less sure than 1 by more than
+    # a quarter, 2 is surer than 0.
+    expected = build_loss("ce")(logits, targets) + 0.3 * 3.0**2 / 3
+    torch.testing.assert_close(loss(logits, targets, torch.arange(3)), expected)
+
+
 def test_acls_with_the_ranking_condition_needs_the_history() -> None:
     with pytest.raises(ValueError, match="indices=None"):
         build_loss("acls", parts="ranking")(*batch())
