@@ -270,7 +270,8 @@ def test_other_data_or_a_used_folder_are_refused(
     )
     with closing(sqlite3.connect(copy)) as database, database:
         database.execute("DELETE FROM tags WHERE key = 'calsweep.origin'")
-    with pytest.raises(InputError, match=f"^run {run_id}: it was tracked without what is needed"):
+    lacking = f"^run {run_id}: it was tracked without what is needed to compute it again$"
+    with pytest.raises(InputError, match=lacking):
         reproduce(run_id, tracking_uri=f"sqlite:///{copy}", folder=tmp_path / "fresh")
     with pytest.raises(InputError, match="no run 'nope' on"):
         reproduce("nope", tracking_uri=uri, folder=tmp_path / "other")
