@@ -496,7 +496,7 @@ def test_csv_holds_fractions_and_all_that_is_known():
 @pytest.mark.parametrize("sign", "=+-@")
 def test_csv_text_cannot_be_run_as_a_formula(sign):
     text = f"{sign}cmd()"
-    found = table_of(study("fl", status="failed", reason=text, task=text))
+    found = table_of(study("fl", status="failed", reason=f"\n {text}", task=text))
     (row,) = csv.DictReader(io.StringIO(render(found, "csv")))
     assert (row["reason"], row["task"]) == (f"'{text}", f"'{text}")
 
@@ -785,6 +785,7 @@ def test_figures_and_differences_that_chance_explains_are_marked():
     ]
     options = TableOptions(metrics=("ece", "acc"), floor=True, baseline="ce")
     cells = rows_of(render(make_table(results, options), "markdown"))
+    assert list(cells) == ["ce", "ls", "fl", "dfl"]
     assert cells["ce"][0] == "5.00 (floor 1.00)"
     assert cells["ls"][0] == "4.20 (≈ -0.80) (floor 0.40)"
     assert cells["fl"][0] == "**0.90†** (-4.10) (floor 0.95)"

@@ -78,6 +78,8 @@ def test_what_was_not_run_says_so_and_what_is_not_asked_for_is_named():
 def test_a_published_figure_stands_where_data_set_model_and_metric_agree():
     table = fill("macal/table1", study("ce"), study("ce", "digits"), published=True)
     assert cells(table, "ce")["cifar10", "resnet50", "ece"].asides == ("[paper 4.11]",)
+    floored = fill("macal/table1", study("ce", ece_floor=0.004), published=True, floor=True)
+    assert "2.00 (floor 0.40) [paper 4.11]" in render(floored, "terminal")
     told = [note for note in table.notes() if "paper" in note]
     assert told[-2:] == [
         "[paper]: published in macal Table 1 for the same data set, model and metric; ours trained "
