@@ -138,11 +138,11 @@ def test_status_says_when_the_next_night_begins(
 ) -> None:
     # Not at the machine's own time, nor in its zone.
     before = datetime.now(UTC)
-    scheduled(benchmark, "02:30", "Asia/Kolkata")
+    scheduled(benchmark, "14:30", "Asia/Kolkata")
     assert main(["nightly", "status", str(benchmark.path)]) == 0
-    schedule = nightly.make_schedule("02:30", "Asia/Kolkata")
+    schedule = nightly.make_schedule("14:30", "Asia/Kolkata")
     starts = {schedule.next_start(moment) for moment in (before, datetime.now(UTC))}
-    told = [f"told: by cron, next {start:%Y-%m-%d} 02:30 IST" for start in starts]
+    told = [f"told: by cron, next {start:%Y-%m-%d} 14:30 IST" for start in starts]
     assert capsys.readouterr().out.splitlines()[0] in told
 
 
