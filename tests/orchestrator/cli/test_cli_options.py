@@ -468,8 +468,12 @@ def test_the_root_may_be_a_storage(
 
 
 def test_reproduce(
-    asked: Callable[..., Asked], empty_folder: Path, capsys: pytest.CaptureFixture[str]
+    asked: Callable[..., Asked],
+    empty_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # As on a terminal.
     place = "orchestrator.running.reproduce.reproduce"
     words = ("--tolerance", 0.5, "--folder", "again", "--data-root", "d", "--tracking-uri", URI)
     found = asked(place, "reproduce", "r1", *words)

@@ -115,7 +115,9 @@ def test_the_best_are_one_document_or_several(best):
     code, out, err = call()
     assert (code, err) == (0, "calsweep: older code is left out\n")
     assert list(yaml.safe_load_all(out)) == [one.to_dict() for one in found]
-    assert json.loads(call("--format", "json").out) == [one.to_dict() for one in found]
+    assert call("--format", "json").out == (
+        json.dumps([one.to_dict() for one in found], indent=2) + "\n"
+    )
     assert json.loads(call("--format", "json", top=1).out) == found[0].to_dict()
     assert call("--format", "fixed", top=1).out == found[0].to_fixed()
     assert call(top=1).out == found[0].to_yaml()

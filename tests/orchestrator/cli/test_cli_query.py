@@ -209,8 +209,9 @@ def test_sync_refuses_a_damaged_journal(calsweep, stored, store):
     )
 
 
-def test_sync_needs_the_sweep_beside_the_journal(calsweep, stored, store):
-    (stored / "sweep.yaml").unlink()
+@pytest.mark.parametrize("lost", ["sweep.yaml", "journal.jsonl"])
+def test_sync_needs_the_journal_and_the_sweep_beside_it(calsweep, stored, store, lost):
+    (stored / lost).unlink()
     code, _, err = calsweep("sync", stored, "--tracking-uri", store)
     told = "is no sweep's journal: that is STORAGE/sweeps/NAME/journal.jsonl"
     assert (code, err) == (2, f"calsweep: {stored}/journal.jsonl {told}\n")

@@ -64,8 +64,15 @@ def test_a_gain_is_held_against_the_larger_of_both_floors(searched, made_up, art
         expected = paired_bootstrap(pair, LABELS, baseline="default", draws=20, seed=2)
         assert found.bootstrap.differences[recipe] == expected.differences["chosen"]
         assert found.bootstrap.values[recipe] == expected.values["chosen"]
+    assert found.bootstrap.seeds == {"ls": 1, "fl": 1}  # The search's own.
+    assert found.bootstrap.drawn == "300 test rows"
     inside = replace(found, floors={**found.floors, "ls": 1.0})
     assert [inside.inside_floor(recipe) for recipe in ("ls", "fl")] == [True, False]
+
+
+def test_of_a_task_without_results_no_gain_is_known(artifacts):
+    found = search_gains([], artifacts)
+    assert (found.task, found.bootstrap.differences, found.floors, found.absent) == ("", {}, {}, {})
 
 
 def test_a_default_that_was_chosen_brought_nothing(searched, made_up, artifacts, monkeypatch):
