@@ -48,7 +48,7 @@ def collect_garbage(
     Raises:
         InputError: If there is no such storage or sweep, a sweep in it is running now, or what a
             kept sweep needs is not known because its journal is missing, empty or damaged; nothing
-            is removed then.
+            is removed then. Or if something cannot be removed; the text names it.
     """
     sweeps = storage.sweeps()
     dropped = [_named(name, sweeps, storage) for name in drop]
@@ -200,8 +200,11 @@ def _size(path: Path) -> int:
 
 
 def _remove(path: Path) -> None:
-    if path.is_file():
-        path.unlink(missing_ok=True)
-        return
-    shutil.rmtree(path, ignore_errors=False)
-    path.with_suffix(".lock").unlink(missing_ok=True)
+    try:
+        if path.is_file():
+            path.unlink(missing_ok=True)
+            return
+        shutil.rmtree(path)
+        path.with_suffix(".lock").unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{path} cannot be removed: {error}") from error

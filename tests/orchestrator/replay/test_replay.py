@@ -169,6 +169,19 @@ def test_searches_of_one_number_draw_the_same_rows_and_others_other_ones(
     assert searched == [60, 60, 50, 50]
 
 
+def test_rows_that_are_drawn_again_keep_their_labels(
+    live: tuple[SweepState, RecordedStudy],
+) -> None:
+    study = replace(live[1], labels=torch.arange(60) % 3)
+    rows = resampled(60, seed=1)
+    found = study.trials[0]
+    labels, logits = study.labels[rows], found.logits[rows]
+    assert Table(study, rows).metrics(found, ("acc", "nll")) == {
+        f"val_{name}": objective_terms(name, logits, labels).mean().item()
+        for name in ("acc", "nll")
+    }
+
+
 def test_equally_near_configurations_are_answered_by_the_first(
     live: tuple[SweepState, RecordedStudy],
 ) -> None:

@@ -609,7 +609,8 @@ def test_a_page_shows_the_best_curves_only(journal, tmp_path):
             metrics = {"val_ece": 0.1, "val_acc": 0.9, "q": 0.5}
             journal.write("epoch", key=key, step=step, metrics=metrics)
         journal.finish(key, val_ece=0.1)
-        journal.score(key, abs(number - 10) / 100)
+        if number < 19:  # The last one has curves, but no objective: it counts as the worst.
+            journal.score(key, abs(number - 10) / 100)
     chosen = journal.key(study, 0)
     journal.close(study, chosen, finished=20)
     history = gathered(tmp_path).history

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 import torch
@@ -258,6 +259,15 @@ def test_what_is_printed_of_a_claim(capsys):
         **{"low": -0.02, "high": 0.001, "detectable": 0.015, "verdict": "confirmed"},
     }
     assert {name for name, value in rows[1].items() if value is None} == {*FIELDS[4:]}
+    other = replace(pair, verdict="not testable here")
+    rows = [
+        dict(zip(FIELDS, row, strict=True))
+        for row in _csv_rows([ClaimVerdict(claim, (pair, other))])
+    ]
+    assert [(row["claim_verdict"], row["verdict"]) for row in rows] == [
+        ("not testable here", "confirmed"),
+        ("not testable here", "not testable here"),
+    ]
 
 
 def test_claims_are_those_asked_for_each_once(calsweep):

@@ -353,6 +353,38 @@ def test_a_sweep_that_is_dropped_twice_counts_once(
     assert left(store) == {TRAIN_A}
 
 
+def test_every_chain_stays_whole(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    events: list[Any] = []
+    for number in range(5):
+        train, refine = (f"{number}{digit}" * 32 for digit in "ab")
+        write(store, "train", train)
+        write(store, "refine", refine, request={"upstream": train, "upstream_stage": "train"})
+        study = f"t{number}|ce"
+        events += trial(f"k{number}", study, "refine", refine)
+        events.append({**CLOSED, "study": study, "chosen": f"k{number}"})
+    sweep("one", *events)
+    collect_garbage(Storage(tmp_path))
+    assert left(store) == {f"{number}{digit}" * 32 for number in range(5) for digit in "ab"}
+
+
+def test_what_cannot_be_removed_is_named(
+    tmp_path: Path,
+    store: ArtifactStore,
+    sweep: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    place = store.path("train", TRAIN_B)
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    assert main(["gc", "--storage", str(tmp_path)]) == 2
+    told = capsys.readouterr().err.strip()
+    assert told == (f"calsweep: {place} cannot be removed: Cannot call rmtree on a symbolic link")
+    assert place.is_symlink()
+
+
 def test_checkpoints_and_old_drafts_go(
     tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
 ) -> None:

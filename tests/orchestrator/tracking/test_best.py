@@ -108,6 +108,12 @@ def test_of_equals_that_of_the_study_opened_first_is_the_best(sweeps, ask):
     assert [run.sweep for run in ask(top=2)] == [first.sweep, later.sweep]
 
 
+def test_the_best_may_all_be_of_one_sweep(sweeps, ask):
+    sweeps([0.5])
+    sweeps([0.2, 0.1], day=1)
+    assert [run.trial.objective for run in ask(top=2)] == [0.1, 0.2]
+
+
 def test_a_trial_of_a_study_that_is_still_open_counts(sweeps, ask):
     sweeps([0.5, 0.2])
     running = sweeps([0.3, 0.0], day=1, closed=False)

@@ -19,6 +19,7 @@ from trainables.common.errors import InputError
 from trainables.data import TextShape
 from trainables.losses import build_loss
 from trainables.models import Network, build_model
+from trainables.schemes import SCHEMES
 
 pytestmark = pytest.mark.filterwarnings("error")
 RTOL = 1e-5
@@ -188,6 +189,23 @@ def test_mit_a_cuts_after_every_block() -> None:
     for layers in steps:
         value = layers(value)
     torch.testing.assert_close(value, network(images))
+
+
+@pytest.mark.parametrize("variant", ["l", "a"])
+def test_mit_classifies_as_the_scheme_does(variant: str) -> None:
+    extractor = nn.Sequential(nn.Conv2d(1, 3, 1), nn.Flatten())
+    network = SCHEMES.build("mcdrop", rate=0.9).attach(Network(extractor, nn.Linear(12, 2)), 2)
+    method = AUGMENTATIONS.build("mit", variant=variant)
+    assert isinstance(method, MixupInferenceInTraining)
+    images = torch.randn(5, 1, 2, 2)
+    for training in (False, True):
+        value: Tensor = images
+        torch.manual_seed(0)
+        expected = network.train(training)(images)
+        torch.manual_seed(0)
+        for layers in method._steps(network):
+            value = layers(value)
+        torch.testing.assert_close(value, expected)
 
 
 def test_a_network_of_one_block_is_still_cut_before_its_classifier() -> None:

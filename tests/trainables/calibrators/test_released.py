@@ -98,3 +98,4 @@ def test_the_network_is_where_the_plain_run_leaves_it(rows: Rows, objective: str
     with torch.no_grad():
         expected = F.log_softmax(logits / network(logits.topk(3).values), dim=1)
     torch.testing.assert_close(fitted(logits), expected, rtol=1e-3, atol=1e-3)
+    assert fitted.summary()["temperature"] == 1.0  # The network alone gives it.

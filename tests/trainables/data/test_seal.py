@@ -144,16 +144,22 @@ except TestDataSealedError:
 def test_raw_files_and_missing_paths(tmp_path: Path):
     raw = tmp_path / "raw"
     raw.mkdir()
-    np.save(raw / "labels.npy", np.arange(3))
+    alone = tmp_path / "alone.npy"
+    for path in (raw / "labels.npy", alone):
+        np.save(path, np.arange(3))
     script = f"""
 import numpy as np
 from trainables.data import TestDataSealedError, prepare, read_source, seal_test_data
 from trainables.common.errors import InputError
 try:
-    seal_test_data({str(raw)!r}, {str(tmp_path / "none")!r})
+    seal_test_data({str(raw)!r}, {str(alone)!r}, {str(tmp_path / "none")!r})
 except InputError as error:
     print(error)
-for attempt in (lambda: np.load({str(raw / "labels.npy")!r}), lambda: read_source("digits", ".")):
+for attempt in (
+    lambda: np.load({str(raw / "labels.npy")!r}),
+    lambda: np.load({str(alone)!r}),
+    lambda: read_source("digits", "."),
+):
     try:
         print("reached", attempt())
     except TestDataSealedError as error:
@@ -163,8 +169,31 @@ for attempt in (lambda: np.load({str(raw / "labels.npy")!r}), lambda: read_sourc
     assert lines == [
         f"{tmp_path}/none does not exist: no test data there to seal",
         f"'{raw}/labels.npy' holds test data, sealed in this process",
+        f"'{alone}' holds test data, sealed in this process",
         "read_source('digits') gives test data, which is sealed in this process",
     ]
+
+
+def test_the_sources_of_every_stored_suite_are_sealed(tmp_path: Path) -> None:
+    data = prepare("digits", tmp_path, SplitSpec(), tmp_path / "data")
+    sources = [tmp_path / f"{name}.npy" for name in ("first", "second", "third")]
+    for source in sources:
+        np.save(source, np.arange(3))
+    for number, paths in enumerate((sources[:1], sources[1:])):
+        suite = data.directory.parent / "suites" / str(number)
+        suite.mkdir(parents=True)
+        (suite / "suite.json").write_text(json.dumps({"test_paths": [str(p) for p in paths]}))
+    script = f"""
+import sys
+from trainables.data import TestDataSealedError, seal_test_data
+seal_test_data({str(data.directory)!r})
+for path in sys.argv[1:]:
+    try:
+        print(len(open(path, "rb").read()) > 0)
+    except TestDataSealedError:
+        print("sealed")
+"""
+    assert run_python("-c", script, *map(str, sources)).split() == ["sealed"] * 3
 
 
 @pytest.mark.parametrize("parted", [True, False])

@@ -15,6 +15,7 @@ def test_defaults_hold_where_nothing_is_said() -> None:
     limits = Limits.model_validate({"thresholds": {"ece": {"relative": 0.3}}})
     assert limits.threshold("ece").relative == 0.3
     assert limits.threshold("cifar10-c/ece").relative == 0.3
+    assert limits.threshold("cifar10-c/severity-5/ece").relative == 0.3
     assert limits.threshold("acc").absolute == MEASURES["acc"].absolute
     assert limits.bounds("ece") is None
 
