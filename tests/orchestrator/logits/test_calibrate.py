@@ -698,7 +698,7 @@ def test_progress_is_shown_of_what_takes_long_and_of_nothing_else(npz, monkeypat
     with shown_recipes(Console(file=shown[1]), 2) as begin:
         begin("ts-ce on net")
         begin("ts-cls on net")
-        deadline = time.monotonic() + 600
+        deadline = time.monotonic() + 60
         while not shown[1].getvalue() and time.monotonic() < deadline:
             time.sleep(0.01)
     assert "recipe 2 of 2: ts-cls on net" in shown[1].getvalue()
@@ -715,7 +715,7 @@ def test_where_nobody_watches_a_line_is_printed_now_and_then(monkeypatch, second
     monkeypatch.setattr("orchestrator.logits.progress.PLAIN_SECONDS", seconds)
     shown = io.StringIO()
     with shown_recipes(Console(file=shown), 2):
-        deadline = time.monotonic() + 600
+        deadline = time.monotonic() + 60
         while shown.getvalue().count("\n") < lines and time.monotonic() < deadline:
             time.sleep(0.01)
     found = shown.getvalue().splitlines()
@@ -749,7 +749,7 @@ def test_on_a_terminal_the_recipe_at_work_is_shown_live_and_leaves_nothing(monke
     terminal = Console(file=shown, force_terminal=True, _environ={})
     with shown_recipes(terminal, 2) as begin:
         begin("ts-ce on net")
-        deadline = time.monotonic() + 600
+        deadline = time.monotonic() + 60
         while "recipe 1 of 2: ts-ce on net" not in shown.getvalue():
             assert time.monotonic() < deadline
             time.sleep(0.01)
