@@ -138,6 +138,31 @@ def test_the_predictions_of_a_published_default_stay_though_its_network_goes(
 EVERYTHING = {TRAIN_A, TRAIN_B, FEATURES_A, FEATURES_B, REFINE, EVALUATED}
 
 
+@pytest.mark.parametrize("names", [("one", "two"), ("two", "one")])
+@pytest.mark.parametrize(
+    ("status", "expected"), [("finished", {TRAIN_A, TRAIN_B}), ("interrupted", EVERYTHING)]
+)
+def test_each_of_several_kept_sweeps_keeps_what_it_needs(
+    tmp_path: Path,
+    store: ArtifactStore,
+    sweep: Callable[..., Path],
+    names: tuple[str, str],
+    status: str,
+    expected: set[str],
+) -> None:
+    other, defaults = "a0" * 32, ("d0" * 32, "d1" * 32)
+    write(store, "train", other)
+    for key in defaults:
+        write(store, "evaluate", key, upstream=other)
+    measured = {"event": "evaluated", "key": "k0", "study": "t|ce", "seed": 0, "metrics": {}}
+    first, second = ({**measured, "default_predictions": key} for key in defaults)
+    both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", other))
+    sweep(names[0], *both, CLOSED, first)
+    sweep(names[1], *trial("k0", "t|ce", "train", TRAIN_B), second, status=status)
+    collect_garbage(Storage(tmp_path))
+    assert left(store) == expected.union(defaults)
+
+
 @pytest.mark.parametrize("status", ["", "interrupted"])
 @pytest.mark.parametrize("trials", [0, 1, 2])
 def test_a_sweep_that_has_not_ended_keeps_all_that_may_be_its_own(
@@ -277,6 +302,13 @@ def test_where_nothing_has_begun_nothing_can_be_dropped(tmp_path: Path) -> None:
         collect_garbage(Storage(tmp_path), drop=["one"])
 
 
+def test_where_nothing_is_stored_nothing_goes(tmp_path: Path, sweep: Callable[..., Path]) -> None:
+    (tmp_path / "sweeps").mkdir()
+    assert collect_garbage(Storage(tmp_path)) == []
+    size = sum(path.stat().st_size for path in sweep("one").iterdir())
+    assert collect_garbage(Storage(tmp_path)) == [Removal("sweeps", 0, 1, 0, size)]
+
+
 @pytest.mark.parametrize("content", ["{", "[1]", "null", '"text"', '{"request": "text"}'])
 def test_a_damaged_record_ends_its_chain_and_nothing_else(
     tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], content: str
@@ -383,6 +415,31 @@ def test_what_cannot_be_removed_is_named(
     told = capsys.readouterr().err.strip()
     assert told == (f"calsweep: {place} cannot be removed: Cannot call rmtree on a symbolic link")
     assert place.is_symlink()
+
+
+def test_a_file_or_lock_that_cannot_be_removed_is_named(
+    tmp_path: Path,
+    store: ArtifactStore,
+    sweep: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    checkpoint = store.checkpoint("train", TRAIN_B)
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError("it is held")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        with pytest.raises(InputError) as refusal:
+            collect_garbage(Storage(tmp_path))
+    assert str(refusal.value) == f"{checkpoint} cannot be removed: it is held"
+    place = store.path("train", TRAIN_B)
+    place.with_suffix(".lock").mkdir()
+    with pytest.raises(InputError, match=f"^{place} cannot be removed: .*Is a directory: .*lock"):
+        collect_garbage(Storage(tmp_path))
 
 
 def test_checkpoints_and_old_drafts_go(

@@ -58,11 +58,11 @@ def path(tmp_path):
 def test_what_is_written_is_read_back_with_the_time_added(path):
     before = time.time_ns() // 1_000_000
     with Journal(path) as journal:
-        journal.append(from_fields(epoch(1, val_ece=0.1, train_loss=1e-300)))
+        journal.append(from_fields(epoch(1, val_ece=0.1, latest_loss=1e-300)))
         journal.append(SweepEnded(status="finished", time=7))
     events, offset = read_events(path)
     assert events[1].time == 7
-    assert events == [from_fields(epoch(1, val_ece=0.1, train_loss=1e-300)), from_fields(END)]
+    assert events == [from_fields(epoch(1, val_ece=0.1, latest_loss=1e-300)), from_fields(END)]
     assert offset == path.stat().st_size
     first = json.loads(path.read_text().splitlines()[0])
     assert isinstance(first["time"], int)
@@ -191,7 +191,7 @@ def test_no_file_stays_open(path):
 
 @pytest.mark.parametrize("name", ["epoch", "trial_finished"])
 def test_test_metrics_cannot_be_written_for_a_search_trial(path, name):
-    event = {**epoch(0, test_ece=0.1), "status": "finished", "event": name}
+    event = {**epoch(0, val_ece=0.1, test_ece=0.1), "status": "finished", "event": name}
     with Journal(path) as journal, pytest.raises(ValueError, match=r"^event") as refusal:
         journal.append(from_fields(event))
     told = f"event {name!r} holds test_ece: test metrics belong to 'evaluated'"

@@ -127,7 +127,7 @@ def test_a_study_counts_how_its_search_trials_ended_last(events: list[Event]) ->
 
 @given(journals)
 def test_a_trial_keeps_the_first_report_of_a_step_and_the_last_ending(events: list[Event]) -> None:
-    ledger = Ledger([*BOTH, *events], curves=("val_ece",))
+    ledger = Ledger([*BOTH, *events], curves=("val_nll", "val_ece"))
     assert set(ledger.trials) == {key for key in KEYS if known(events, key)}
     for key, trial in ledger.trials.items():
         steps: list[tuple[int, float]] = []
@@ -135,6 +135,7 @@ def test_a_trial_keeps_the_first_report_of_a_step_and_the_last_ending(events: li
             if isinstance(event, Epoch) and event.step > max((at for at, _ in steps), default=-1):
                 steps.append((event.step, event.metrics["val_ece"]))
         assert list(zip(*trial.curve("val_ece"), strict=True)) == steps
+        assert trial.curve("val_nll") == trial.curve("unasked") == ([], [])
         assert trial.epochs == len(steps)
         assert trial.last_step == max((at for at, _ in steps), default=-1)
         assert trial.ended == (last_status(events, key) is not None)

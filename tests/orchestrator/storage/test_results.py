@@ -41,6 +41,7 @@ def test_a_result_is_all_of_its_study(writer: Any) -> None:
         ]
         older = writer.trial(study, 3, 0.5, configuration=CONFIGURATION)
         chosen = writer.trial(study, 1, 0.25 + at, configuration=CONFIGURATION)
+        writer.finish(chosen, val_ece=0.125 + at / 2, val_acc=0.91, train_loss=0.5)
         plain = {"ls": {}, "ts": {}}
         other = writer.trial(study, 5, 0.25, role="seed", seed=2, configuration=plain)
         writer.close(study, chosen, finished=3, failed=1 + at, reason=f"r{at}")
@@ -128,6 +129,12 @@ def test_a_choice_is_told_before_it_is_evaluated(writer: Any) -> None:
 
 def result(**facts: Any) -> StudyResult:
     return StudyResult(**{"sweep": "s", "task": "t", "recipe": "ce", "status": "running", **facts})
+
+
+def test_a_study_has_one_of_three_statuses() -> None:
+    assert result(status="failed").reason == ""
+    with pytest.raises(ValueError, match="status='pruned' is not one of finished, failed, running"):
+        result(status="pruned")
 
 
 @pytest.mark.parametrize("name", ["trials_finished", "trials_failed"])

@@ -75,7 +75,7 @@ def test_stage_and_schema_change_the_key(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_order_and_spelling_of_numbers_do_not_change_the_key() -> None:
     turned = dict(reversed(DETERMINANTS.items()))
     turned["parts"] = {"mbls": {"weight": 0.1, "margin": 6}}
-    turned["protocol"] = {"milestones": (1, 2), "epochs": 3.0}
+    turned["protocol"] = {"milestones": (1.0, 2), "epochs": 3.0}
     assert stage_key("train", **turned) == stage_key("train", **DETERMINANTS)
     assert len(stage_key("train")) == 64
 

@@ -162,6 +162,48 @@ def test_what_passes_is_tried_again(
     assert whole(tmp_path / "two")
 
 
+def test_a_folder_that_is_not_made_at_once_is_tried_again(
+    flaky: type[Flaky], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, faults = Flaky.makedirs, [BUSY]
+
+    def stumble(files: Flaky, path: str, exist_ok: bool = False) -> None:
+        if faults:
+            raise faults.pop()
+        real(files, path, exist_ok)
+
+    monkeypatch.setattr(Flaky, "makedirs", stumble)
+    write(store_at(tmp_path / "one", FLAKY))
+    assert (faults, whole(tmp_path / "two")) == ([], True)
+    faults[:] = [BUSY] * 4
+    store = store_at(tmp_path / "one", FLAKY)
+    store.write("train", "cd" * 32, TENSORS, {})
+    assert (faults, store.deliver()) == ([], 0)
+
+
+def test_what_waits_of_two_stages_is_sent_for_each(flaky: type[Flaky], tmp_path: Path) -> None:
+    store = store_at(tmp_path / "one", FLAKY)
+    flaky.faults[:] = AWAY
+    for stage in ("train", "refine"):
+        store.write(stage, KEY, TENSORS, {})
+    flaky.faults.clear()
+    assert store.deliver() == 0
+    other = store_at(tmp_path / "two", FLAKY)
+    assert other.contains("train", KEY)
+    assert other.contains("refine", KEY)
+
+
+def test_what_cannot_be_noted_for_the_mirror_is_not_stored(
+    flaky: type[Flaky], tmp_path: Path
+) -> None:
+    store = store_at(tmp_path, FLAKY)
+    (tmp_path / "unmirrored").write_text("a file")
+    place = store.path("train", KEY)
+    with pytest.raises(StorageError, match=f"^cannot write artifact {place}: .*unmirrored"):
+        write(store)
+    assert list(place.parent.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "kind",
     [
