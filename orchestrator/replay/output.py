@@ -79,7 +79,7 @@ def draw(outcome: ReplayOutcome) -> Figure:
     axes = figure.subplots()
     summaries = outcome.summaries()
     for name in outcome.settings.strategies:
-        own = [s for s in summaries if s.strategy == name]
+        own = sorted((s for s in summaries if s.strategy == name), key=lambda s: s.budget)
         budgets = [s.budget for s in own]
         (line,) = axes.plot(budgets, [shown.factor * s.loss for s in own], "o-", ms=3, label=name)
         low, high = ([shown.factor * getattr(s, end) for s in own] for end in ("low", "high"))

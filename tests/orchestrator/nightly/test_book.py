@@ -124,6 +124,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (night.folder / RECORD).mkdir(parents=True)
     with pytest.raises(InputError, match=r"record\.json cannot be read: .*Is a directory"):
         _ = night.record
+    (night.folder / VERDICT).write_bytes(b'{"night": "\xff"}')
+    with pytest.raises(InputError, match=r"verdict\.json cannot be read: 'utf-8' codec"):
+        _ = night.verdict
 
 
 def test_a_number_that_json_does_not_know_is_not_written(tmp_path: Path) -> None:

@@ -207,10 +207,10 @@ def test_the_owner_touches_the_file(tmp_path: Path) -> None:
         assert path.stat().st_mtime > 1.0
 
 
-@pytest.mark.parametrize("text", ['{"host": "so', "[1]", ""])
-def test_half_a_file_is_nobodys(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", [b'{"host": "so', b"[1]", b"", b'{"host": "\xc3'])
+def test_half_a_file_is_nobodys(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "lock"
-    path.write_text(text)
+    path.write_bytes(text)
     with held_lock(path) as gone:
         assert gone == ""
 

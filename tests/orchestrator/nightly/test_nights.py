@@ -110,7 +110,7 @@ def test_a_night_runs_once(make_benchmark: Make, told_sweep: ToldSweep) -> None:
 
 
 def test_a_night_that_broke_off_is_gone_on_with(
-    make_benchmark: Make, told_sweep: ToldSweep
+    make_benchmark: Make, told_sweep: ToldSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     benchmark = make_benchmark(sweep={"name": "broken"})
     told_sweep.before_end = broken_off
@@ -126,6 +126,15 @@ def test_a_night_that_broke_off_is_gone_on_with(
         artifact.mkdir(parents=True)
     lost[0].with_suffix(".lock").touch()  # As a process leaves it.
     told_sweep.before_end = lambda spec: None
+
+    def held(*_: Any, **__: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", held)
+        with pytest.raises(PermissionError):  # Else its cost would be missing.
+            run_night(benchmark, FIRST)
+    assert len(told_sweep.runs) == 1
     outcome = run_night(benchmark, FIRST)
     # What the journal knows the cost of stays; what was finished in the moment of the crash goes.
     assert kept.exists()
@@ -404,15 +413,24 @@ def test_a_night_needs_a_fifth_more_room_than_the_largest_of_the_last_three(
         night = book.begin(f"2026-10-{day:02}", 0.0, {})
         book.give_up(night, "the code has changed")
         sized(night.folder / "deep/file", size)
-    sized(book.night(FIRST).folder / "deep/file", own)
+    own_file = book.night(FIRST).folder / "deep/file"
+    sized(own_file, own)
+    own_file.with_name("link").symlink_to(own_file)  # Takes no room itself.
     usage = namedtuple("usage", "total used free")
     free = needed - 1
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, free * 2**20))
+    disks: list[Path] = []
+
+    def disk_usage(path: Path) -> usage:
+        disks.append(path)
+        return usage(10**9, 10**9, free * 2**20)
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
     expected = f"{free} MB are free, a night needs about {needed + own}"
     with pytest.raises(StorageError) as refused:
         run_night(benchmark, FIRST)
     assert str(refused.value) == f"{book.night(FIRST).folder}: {expected}"
     assert (told_sweep.runs, book.night(FIRST).facts) == ([], {})
+    assert disks == [book.night(FIRST).folder]
     free = needed + 1
     told_sweep.interrupted = True
     with pytest.raises(KeyboardInterrupt):

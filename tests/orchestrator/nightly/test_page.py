@@ -31,7 +31,7 @@ from orchestrator.nightly.page import (
 ECE, PEAK = CellKey("ce", "d", "ece"), CellKey("ce", "d", "peak_memory")
 WALL, TOTAL = CellKey("ce", "d", "wall_seconds"), CellKey("*", "*", "total_seconds")
 FAILED, GONE = CellKey("ls", "d"), CellKey("fl", "e", "ece")
-CELLS = {ECE: {0: 0.02, 1: 0.04}, PEAK: {0: 3.0 * 2**20}, WALL: {0: 1.5, 1: 2.25}, TOTAL: {0: 9.0}}
+CELLS = {ECE: {0: 0.02, 1: 0.04}, PEAK: {0: 3.0 * 2**20}, WALL: {0: 1.5, 1: 2.2526}, TOTAL: {0: 9.0}}
 
 
 def night(name: str, torch: str = "1", **changes: Any) -> NightRecord:
@@ -170,7 +170,7 @@ def test_junit_tells_time_result_and_surroundings_of_every_pair() -> None:
     assert properties == [("torch", "1"), ("code", "c")]
     worse, gone = f"{ECE}: is worse", f"{GONE}: has a step"
     assert [case(found) for found in suite.iter("testcase")] == [
-        ("ce", "d", "3.75", ("failure", "soft", worse, None)),
+        ("ce", "d", "3.753", ("failure", "soft", worse, None)),
         ("ls", "d", "0.0", ("failure", "hard", f"{FAILED}: it failed", "a\nb")),
         ("ce", "e", "0.0"),
         ("ls", "e", "0.0"),
@@ -211,7 +211,7 @@ def test_csv_has_a_row_for_every_value_in_the_order_of_nights() -> None:
     assert to_csv(nights, [WALL, ECE, GONE]).splitlines() == [
         "night,recipe,task,metric,seed,value",
         "2026-01-02,ce,d,wall_seconds,0,1.5",
-        "2026-01-02,ce,d,wall_seconds,1,2.25",
+        "2026-01-02,ce,d,wall_seconds,1,2.2526",
         "2026-01-02,ce,d,ece,0,0.02",
         "2026-01-02,ce,d,ece,1,0.04",
         "2026-01-01,ce,d,ece,7,0.1",

@@ -383,6 +383,9 @@ def test_choices_are_judged_by_default_best_and_rows() -> None:
     first, last = outcome.summaries()
     assert (first.budget, first.kept, first.low, first.high) == (1, 1.0, 0.5, 0.5)
     assert last == replace(final, budget=8)
+    other = [replace(row, study="t|ts", loss=row.loss + 0.1) for row in rows]
+    (both,) = replace(outcome, judged=[*rows, *other]).finals()
+    assert (both.searches, both.loss) == (8, pytest.approx(0.5))
 
 
 @pytest.mark.parametrize(

@@ -186,12 +186,17 @@ def test_of_a_sweep_that_searched_nothing_every_seeds_data_are_found(
     """Its seeds draw test rows, too."""
     copy = Storage(shutil.copytree(storage.folder, tmp_path / "storage"))
     shutil.copy(storage.folder.parent / "rows.npz", tmp_path)
+    rows = dict(np.load(tmp_path / "rows.npz"))  # Two tasks whose splits are the same.
+    np.savez(tmp_path / "other.npz", logits=2 * rows["logits"], labels=rows["labels"])
     place = {"name": "plain", "folder": tmp_path, "recipes": "spline"}
-    spec = parse_sweep(SWEEP.format(**place, trials=1, seed="null", seeds=[0, 1]), "plain")
+    text = SWEEP.format(**place, trials=1, seed="null", seeds=[0, 1])
+    split = "split: {test: 0.5, validation: 60}"
+    other = f"{{logits: {tmp_path}/other.npz, {split}}}"
+    spec = parse_sweep(text.replace("tasks: [", f"tasks: [{other}, "), "plain")
     SweepFolder.of(spec).write_spec(spec)
     compute_within(spec)
     sweeps = read_sweeps(copy, ["one", "plain"], test=False)
-    assert [(sweep.complete, len(sweep.studies)) for sweep in sweeps] == [(True, 1)] * 2
+    assert [(sweep.complete, len(sweep.studies)) for sweep in sweeps] == [(True, 1), (True, 2)]
     found, drawn = sweeps[1].data, prepare_data(spec)
     assert {name: own.key for name, own in found.items()} == {n: d.key for n, d in drawn.items()}
 
@@ -575,7 +580,7 @@ def test_the_plot_shows_each_strategy_and_the_default_in_the_metrics_own_unit(
         own = [one for one in summaries if one.strategy == name]
         assert (line.get_label(), line.get_linestyle(), line.get_marker()) == (name, "-", "o")
         drawn = np.column_stack((line.get_xdata(), line.get_ydata()))
-        assert drawn.tolist() == [[one.budget, factor * one.loss] for one in own]
+        assert drawn.tolist() == sorted([one.budget, factor * one.loss] for one in own)
         corners = {tuple(corner) for corner in band.get_paths()[0].vertices}
         ends = {(one.budget, factor * end) for one in own for end in (one.low, one.high)}
         assert corners == ends
@@ -625,6 +630,8 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
         "range",
         "rows|given: not replayed: nothing to search",
     ]
+    more_studies = [*outcome.judged, replace(outcome.judged[0], study="rows|ts")]
+    assert notes(replace(outcome, judged=more_studies))[2].startswith("3 studies, 2 searches")
     choices = [Repeated(STUDY, 1, replayed) for replayed in (1, 2, 1, None)]
     assert notes(replace(outcome, repeated={"two": choices, "one": choices[:1]}))[:2] == [
         "sweep two: 2 of 4 choices are made again by its own settings",
