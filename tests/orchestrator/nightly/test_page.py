@@ -31,7 +31,12 @@ from orchestrator.nightly.page import (
 ECE, PEAK = CellKey("ce", "d", "ece"), CellKey("ce", "d", "peak_memory")
 WALL, TOTAL = CellKey("ce", "d", "wall_seconds"), CellKey("*", "*", "total_seconds")
 FAILED, GONE = CellKey("ls", "d"), CellKey("fl", "e", "ece")
-CELLS = {ECE: {0: 0.02, 1: 0.04}, PEAK: {0: 3.0 * 2**20}, WALL: {0: 1.5, 1: 2.2526}, TOTAL: {0: 9.0}}
+CELLS = {
+    ECE: {0: 0.02, 1: 0.04},
+    PEAK: {0: 3.0 * 2**20},
+    WALL: {0: 1.5, 1: 2.2526},
+    TOTAL: {0: 9.0},
+}
 
 
 def night(name: str, torch: str = "1", **changes: Any) -> NightRecord:
