@@ -87,14 +87,14 @@ def test_what_is_wrong_comes_with_its_remedy(calsweep, no_ray, empty_folder):
 
 def test_every_gpu_is_named_and_tried(calsweep, no_ray, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda index: f"card {index}")
-    faults = {"cuda:0": "", "cuda:1": "it is bad"}
+    faults = {"cuda:0": "", "cuda:1": "it is bad", "cuda:2": ""}
     monkeypatch.setattr(_doctor, "_step", faults.__getitem__)
     code, out, _ = calsweep("doctor")
     found = findings(out)
-    assert (code, found["GPUs"]) == (1, ("ok", "card 0, card 1"))
-    assert found["GPU 0"] == ("ok", "does a training step")
+    assert (code, found["GPUs"]) == (1, ("ok", "card 0, card 1, card 2"))
+    assert found["GPU 0"] == found["GPU 2"] == ("ok", "does a training step")
     assert found["GPU 1"][0] == "FAIL"
     assert found["GPU 1"][1].startswith("it is bad -> leave it out")
 

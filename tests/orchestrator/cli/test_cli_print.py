@@ -181,12 +181,13 @@ def test_a_reproduction_is_a_table_and_a_verdict(
     study = SimpleNamespace(recipe="ls", task="a/b/c")
     run = SimpleNamespace(study=study, trial=SimpleNamespace(seed=7, code=commit))
     figures = (Comparison("val_ece", 0.25, reproduced), Comparison("test_acc", 0.5, 0.5))
-    found = Reproduction(run, figures, 0.001 + 1e-9, "key", ("another GPU",))
+    found = Reproduction(run, figures, 0.001 + 1e-9, "key", ("another GPU", "other code"))
     monkeypatch.setattr("orchestrator.running.reproduce.reproduce", lambda *_, **__: found)
     answer = calsweep("reproduce", "r1")
     lines = [line.strip() for line in answer.out.splitlines() if line.strip()]
     assert (answer.code, lines[0]) == (code, "ls on a/b/c, seed 7")
-    assert lines[-2:] == ["figures need not agree: another GPU", verdict]
+    remarks = [f"figures need not agree: {remark}" for remark in found.remarks]
+    assert lines[-3:] == [*remarks, verdict]
     head = [cell.strip() for cell in lines[2].strip("┃").split("┃")]
     assert head == ["metric", "recorded", "reproduced", "difference"]
     assert [line[-3:] for line in lines if "test_acc" in line] == ["0 │"]
@@ -340,14 +341,11 @@ def test_plots_are_listed(calsweep, journal_writer, empty_folder):
     assert calsweep("plot", "night", "--storage", "kept").out == (
         "sweep night has nothing to plot yet\n"
     )
-    study = writer.open("ce")
-    writer.trial(study, 0, 0.1)
+    for recipe in ("ce", "ls"):
+        writer.trial(writer.open(recipe), 0, 0.1)
     writer.end()
     code, out, _ = calsweep("plot", "night", "--storage", "kept")
-    assert (code, out.splitlines()) == (
-        0,
-        [f"1 plots in {folder.plots}:", "  digits-convnet-digits--ce-learning.png"],
-    )
-    assert [path.name for path in folder.plots.iterdir()] == [
-        "digits-convnet-digits--ce-learning.png"
-    ]
+    names = [f"digits-convnet-digits--{recipe}-learning.png" for recipe in ("ce", "ls")]
+    lines = [f"2 plots in {folder.plots}:", *(f"  {name}" for name in names)]
+    assert (code, out.splitlines()) == (0, lines)
+    assert sorted(path.name for path in folder.plots.iterdir()) == names

@@ -102,10 +102,12 @@ def test_the_best_ones_are_numbered(best, empty_folder):
     assert margins == [7.0, 8.0]
 
 
-def test_several_that_are_asked_for_are_a_list_even_of_one(ask):
+def test_several_that_are_asked_for_are_a_list_even_of_one(ask, empty_folder):
     words = ("best", "--task", TASK, "--recipe", "ce", "--format", "json")
     one, several = (json.loads(ask(*words, "--top", top).out) for top in (1, 2))
     assert several == [one]
+    assert ask(*words, "--top", 2, "--out", "ce").code == 0
+    assert sorted(path.name for path in empty_folder.iterdir()) == ["ce-1.json", "ce-1.yaml"]
 
 
 @pytest.mark.parametrize(

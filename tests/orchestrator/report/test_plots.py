@@ -432,12 +432,17 @@ def test_a_resumed_trial_adds_nothing_to_an_epoch_that_it_repeats(events: list[E
     assert trial.curve("q") == ([1, 2, 3, 4], [0.475] * 4)
 
 
-def test_a_folder_that_cannot_be_made_is_named(events: list[Event], tmp_path: Path) -> None:
+def test_a_plot_that_cannot_be_written_is_named(events: list[Event], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     path = tmp_path / "file" / "digits-convnet-digits--ce+macal-slice.png"
     with pytest.raises(InputError) as caught:
         write_plots(events, tmp_path / "file")
     assert str(caught.value) == f"plot {path} cannot be written: File exists"
+    path = tmp_path / path.name
+    path.mkdir()
+    with pytest.raises(InputError) as caught:
+        write_plots(events, tmp_path)
+    assert str(caught.value) == f"plot {path} cannot be written: Is a directory"
 
 
 def test_the_command_names_the_sweeps_there_are(tmp_path: Path) -> None:

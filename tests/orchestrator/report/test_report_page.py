@@ -319,12 +319,17 @@ def test_a_sweep_without_studies_has_no_report(source):
     assert str(caught.value) == told
 
 
-def test_what_cannot_be_written_is_told(source, tmp_path):
+@pytest.mark.parametrize(
+    ("place", "why"), [("file/report.html", "File exists"), ("folder", "Is a directory")]
+)
+def test_what_cannot_be_written_is_told(source, tmp_path, monkeypatch, place, why):
+    monkeypatch.setattr("orchestrator.report._page.render_report", lambda *given: "a page")
     (tmp_path / "file").write_text("")
-    path = tmp_path / "file" / "report.html"
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / place
     with pytest.raises(InputError) as caught:
         write_report(source, path)
-    assert str(caught.value) == f"report {path} cannot be written: File exists"
+    assert str(caught.value) == f"report {path} cannot be written: {why}"
 
 
 def test_a_page_is_replaced_as_a_whole(source, tmp_path, monkeypatch):

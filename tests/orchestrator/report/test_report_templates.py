@@ -405,7 +405,7 @@ def whole() -> _Outline:
     first = task(
         "first",
         **{"lead": ["Lead 1", "Lead 2"], "further": [other], "seeds": True, "left": 3},
-        **{"gained": build_table(RESULTS[:1], ("ece",)), "absent": {"fl": "gone"}},
+        **{"gained": build_table(RESULTS[:1], ("ece",)), "absent": {"fl": "gone", "au": "lost"}},
         **{"scatter": [chart("wide"), chart("narrow")], "maps": [Maps("ce", "data:m")]},
         **{"reliability": [Figure("r", chart("rel"), "t")]},
         **{"risk": [Figure("k", chart("risk"), "area")]},
@@ -475,6 +475,7 @@ def test_sections_of_tasks_are_filled(whole: _Outline) -> None:
         'p class="note" The chosen trial against the study’s first one, which had the pub',
         'p class="missing" No differences: ce has no predictions here',
         'p class="missing" fl: no diagrams and no interval: gone',
+        'p class="missing" au: no diagrams and no interval: lost',
         'p class="missing" 3 more columns of other test sets: calsweep table --metrics',
         "h3 Accuracy against calibration error",
         *('figure class="wide"', f'{svg}"wide" class="scatter"'),
@@ -631,13 +632,14 @@ def test_studies_are_shown_as_far_as_there_is_something_to_draw() -> None:
 def test_the_arena_names_its_size_and_who_is_left_out() -> None:
     gains = dict.fromkeys(("nll", "brier", "ece"), Interval(0.5, 0.25, 0.75))
     standing = Standing("ts", gains, Interval(0.5, 0.5, 0.5), 10.0, 0.25)
-    arena = Arena("given", (standing,), ("one", "two"), 4, 3, {"ets": "no fit"})
+    arena = Arena("given", (standing,), ("one", "two"), 4, 3, {"ets": "no fit", "pts": "lost"})
     found = page_of(several=True, arena=arena)
     lines = sections(found)["all"]
     assert lines[:2] == ["h2 All tasks", "h3 Arena"]
     assert lines[3:] == [
         *grid("arena", "Gains, wins and strengths"),
         'p class="missing" ets is left out: no fit',
+        'p class="missing" pts is left out: lost',
     ]
     (told,) = (line for line in found.lines if "Every recipe against every other on" in line)
     assert told == (

@@ -101,7 +101,7 @@ def made_up_comparison():
     values = {"ce": 0.05, "ls": 0.07, "ts": 0.049}
     found = PairedBootstrap("ece", "ce", values, gaps, {"ce": 3, "ls": 1, "ts": 2}, 300, 50)
     floors = {"ce": 0.015, "ls": 0.0125, "ts": 0.0}
-    return TaskComparison("a/b/c", found, floors, {"fl": "failed"})
+    return TaskComparison("a/b/c", found, floors, {"fl": "failed", "au": "running"})
 
 
 def test_what_is_printed_of_a_comparison(capsys):
@@ -117,6 +117,7 @@ def test_what_is_printed_of_a_comparison(capsys):
         ["ls", "7.00", "1.25", "+2.00", "[+1.00, +3.00]", "worse *"],
         ["ts", "4.90", "0.00", "-0.10", "[-3.00, -0.01]", "better *, ≈ inside the noise floor"],
         ["fl", "", "", "", "", "failed"],
+        ["au", "", "", "", "", "running"],
     ]
     assert about == (
         "300 test rows, 50 paired resamples, seeds a recipe: 1 to 3; * the interval excludes 0"
@@ -131,9 +132,10 @@ def test_what_is_printed_of_a_comparison(capsys):
         **{"difference": -0.001, "low": -0.03, "high": -0.0001, "inside_floor": 1},
         **{"verdict": "better *, ≈ inside the noise floor", "rows": 300, "draws": 50, "seeds": 2},
     }
-    assert [row["recipe"] for row in rows] == ["ce", "ls", "ts", "fl"]
-    assert [row["inside_floor"] for row in rows] == [0, 0, 1, None]
-    assert [row["verdict"] for row in rows] == ["baseline", "worse *", rows[2]["verdict"], "failed"]
+    assert [row["recipe"] for row in rows] == ["ce", "ls", "ts", "fl", "au"]
+    assert [row["inside_floor"] for row in rows] == [0, 0, 1, None, None]
+    verdicts = ["baseline", "worse *", rows[2]["verdict"], "failed", "running"]
+    assert [row["verdict"] for row in rows] == verdicts
 
 
 def test_every_task_is_compared_unless_one_is_named(calsweep, results):
@@ -162,7 +164,7 @@ def ranked(low, high, incomplete, **changes):
 
 
 def test_what_is_printed_of_ranks():
-    lines = ranked(1, 3, {"fl": (("a", "b"), ("c", "d"))})
+    lines = ranked(1, 3, {"fl": (("a", "b"), ("c", "d")), "au": (("c", "d"),)})
     assert lines == [
         "average rank by ECE % ↓ over 8 (dataset, model) blocks, mean over seeds: 1 to 3",
         "   1.25  ts",
@@ -173,6 +175,7 @@ def test_what_is_printed_of_ranks():
         "  ts before ce: p = 0.0312 *",
         "  ts before ls: p = 0.2000",
         "not ranked: fl has no figure on a/b, c/d",
+        "not ranked: au has no figure on c/d",
     ]
     few = ranked(2, 2, {}, friedman=None, critical_difference=None)
     assert few[0].endswith("seeds: 2")

@@ -122,6 +122,11 @@ def test_a_pair_that_is_equal_nearly_everywhere_is_not_testable(differing, p):
     assert found_by_pair(rank_comparison(scores)) == {frozenset(("r0", "r1")): p}
 
 
+def test_how_many_blocks_holm_needs_counts_those_with_equal_scores_too():
+    scores = scores_of(np.outer(np.arange(7), [1.0, 2.0, 3.0]))  # All are equal on the first block.
+    assert {pair.p for pair in rank_comparison(scores).pairs} == {3 * 2 / 2**6}
+
+
 def test_friedman_and_the_critical_difference():
     # Demsar (2006), table 6: 4 recipes over 14 data sets, CD 1.25.
     found = rank_comparison(made_up(14, 4))
