@@ -236,9 +236,10 @@ def _model(file: Path, task: str) -> Record:
 
 
 def _read(file: Path) -> Record:
+    with _translated(file):
+        content = file.read_bytes()
     try:
-        with _translated(file):
-            return json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(content.decode())
     except ValueError as error:
         raise InputError(
             f"{file} is damaged ({error}); delete its experiment's folder, then `calsweep sync`"

@@ -129,6 +129,7 @@ BY_RULE = "val_ece with accuracy tolerance 0.01", "--sweep, --tag, --since or --
     ("change", "told", "kind"),
     [
         ({"fingerprint": "f2", "setting": "s2"}, "fingerprint f2, convnet by p", BY_DATA),
+        ({"fingerprint": "f2"}, "fingerprint f2, convnet by p", BY_DATA),
         ({"setting": "s3", "protocol": "q"}, "fingerprint f1, convnet by q", BY_DATA),
         (
             {"rule": {**RULE, "objective": "val_nll"}},

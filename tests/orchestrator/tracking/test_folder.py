@@ -239,7 +239,7 @@ def test_a_folder_says_what_it_refuses(folder, tmp_path):
     said = {
         "no run 'r' in FOLDER": lambda: tracker.run("r"),
         "run ID: parameter ce.weight has another value already": lambda: tracker.log(
-            run, Change("k", params={"ce.margin": "1", "ce.weight": "3"})
+            run, Change("k", params={"ce.new": "1", "ce.weight": "3"}, tags={"new": "1"})
         ),
         "artifact a.png: NONE does not exist": lambda: tracker.upload(run, "a.png", none),
         "registered model 'd.net' is not that of task 'd.net'; rename or delete it": lambda: (
@@ -252,9 +252,11 @@ def test_a_folder_says_what_it_refuses(folder, tmp_path):
             "d/other", "champion", tmp_path
         ),
     }
+    before = {file: file.read_text() for file in folder.rglob("*.json")}
     for text, action in said.items():
         with pytest.raises((RefusedError, InputError)) as refusal:
             action()
+        assert {file: file.read_text() for file in folder.rglob("*.json")} == before
         places = {str(folder): "FOLDER", str(none): "NONE", run: "ID"}
         told = str(refusal.value)
         for place, name in places.items():

@@ -137,13 +137,20 @@ def test_without_a_sweep_all_sweeps_are_searched(writer, store):
 
 
 def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_path):
+    writer.open("ce")
+    for task in ("other/task/x", "another/task/x"):
+        writer.open("ls", task=task)
     sync(writer.path, store)
     assert best(store, writer) == []
     sweeps = ", ".join(sorted(open_tracker(store).sweeps()))
+    tasks = f"another/task/x, {TASK}, other/task/x"
     for names, told in (
         ((TASK, "mbls+ts", "x"), f"no sweep 'x' on {store}; there are: {sweeps}"),
-        (("x", "mbls+ts", writer.sweep), f"no task 'x' on {store}; there are: {TASK}"),
-        ((TASK, "x", writer.sweep), f"no recipe 'x' for '{TASK}' on {store}; there are: mbls+ts"),
+        (("x", "mbls+ts", writer.sweep), f"no task 'x' on {store}; there are: {tasks}"),
+        (
+            (TASK, "ls", writer.sweep),
+            f"no recipe 'ls' for '{TASK}' on {store}; there are: ce, mbls+ts",
+        ),
     ):
         with pytest.raises(InputError) as refusal:
             best_trials(store, *names)

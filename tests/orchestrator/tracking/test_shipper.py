@@ -519,7 +519,9 @@ def test_what_the_store_refuses_is_named_and_stops_nothing(writer, store, tmp_pa
     MlflowClient(store).delete_run(runs_of(store, writer.sweep)[gone].info.run_id)
     writer.epochs(gone, 1)
     other = writer.trial(study, 1, 0.1)
-    writer.evaluate(other, study, test_ece=0.1, artifacts={"no.png": str(tmp_path / "no.png")})
+    (tmp_path / "there.png").write_bytes(b"png")
+    pictures = {name: str(tmp_path / name) for name in ("no.png", "there.png")}
+    writer.evaluate(other, study, test_ece=0.1, artifacts=pictures)
     shipment = sync(writer.path, store)
     of_the_run, of_the_file = shipment.refused
     assert of_the_run.startswith(f"{gone}: ")
@@ -529,6 +531,8 @@ def test_what_the_store_refuses_is_named_and_stops_nothing(writer, store, tmp_pa
     assert said == [f"refused for good: {line}" for line in shipment.refused]
     run = runs_of(store, writer.sweep)[other]
     assert (run.info.status, run.data.metrics["test_ece"]) == ("FINISHED", 0.1)
+    stored = MlflowClient(store).list_artifacts(run.info.run_id)
+    assert [file.path for file in stored] == ["there.png"]
     assert sync(writer.path, store).events == 0
 
 
@@ -770,7 +774,7 @@ def test_a_database_that_could_not_be_created_whole_is_created_anew(tmp_path):
     """Run in a process whose files may not grow, as on a full disk, and then may."""
     settings = {"DISABLE_TELEMETRY": "true", "SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
     settings |= {"HTTP_REQUEST_MAX_RETRIES": "0", "HTTP_REQUEST_TIMEOUT": "60"}
-    for left in (".mlflow.db.killed.tmp", ".mlflow.db.killed.tmp-journal"):
+    for left in (".mlflow.db.killed.tmp", ".mlflow.db.killed.tmp-journal", ".other.db.new.tmp"):
         (tmp_path / left).touch()
     script = f"""
 import os, resource, signal
@@ -790,7 +794,8 @@ print({{name: os.environ["MLFLOW_" + name] for name in {list(settings)}}})
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=plain)
     assert done.stdout.splitlines() == ["refused", "{}", str(settings)], done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mlflow.db", "mlflow.db.lock"]
+    there = sorted(path.name for path in tmp_path.iterdir())
+    assert there == [".other.db.new.tmp", "mlflow.db", "mlflow.db.lock"]  # One may be made now.
 
 
 def test_while_the_store_is_away_it_outlives_its_parent_by_a_while_only(writer, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,13 @@ from uuid import uuid4
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.tracking import RefusedError, SingleRun, deliver_run, open_tracker
+from orchestrator.tracking import (
+    RefusedError,
+    SingleRun,
+    UnreachableError,
+    deliver_run,
+    open_tracker,
+)
 from orchestrator.tracking._changes import Change, Point
 from orchestrator.tracking.mlflow import server
 from orchestrator.tracking.mlflow.server import MlflowTracker
@@ -126,6 +133,70 @@ def test_only_a_database_elsewhere_bounds_the_place_of_files(uri, length, tmp_pa
     assert (name, tags) == ("a b.c-d", {"calsweep.kind": "sweep"})
     assert place == (None if uri.startswith("http") else f"file://{root}/a_b.c-d")
     assert place is None or len(place) == length
+
+
+def test_a_storage_named_from_where_one_is_may_be_moved_too(database, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    old, new = Path("old"), Path("new")
+    old.mkdir()
+    shutil.copy(database.removeprefix("sqlite:///"), old / "mlflow.db")
+    made, _ = MlflowTracker(f"sqlite:///{old}/mlflow.db").open_experiment("moved", old / "files")
+    old.rename(new)
+    tracker = MlflowTracker(f"sqlite:///{new}/mlflow.db")
+    assert tracker.open_experiment("moved", new / "files") == (made, False)
+    place = tracker.client.get_experiment(made.id).artifact_location
+    assert place == (tmp_path / "new" / "files" / "moved").as_uri()
+
+
+@pytest.mark.parametrize("kind", ["folder", "server"])
+def test_whatever_is_asked_of_a_tracker_that_is_away_may_be_asked_again(kind, tmp_path):
+    class Away:
+        def __getattr__(self, name):
+            def fail(*_, **__):
+                raise ConnectionResetError("by peer")
+
+            return fail
+
+    report, exported = tmp_path / "report.md", tmp_path / "exported"
+    report.touch()
+    exported.mkdir()
+    (exported / "chain.json").touch()
+    if kind == "server":
+        tracker = MlflowTracker("http://127.0.0.1:9")
+        tracker.client = Away()
+        experiment = broken = run_id = "1"
+    else:  # Where files should be there are folders, and the other way round.
+        tracker = open_tracker(f"folder:{tmp_path}/tracked", create=True)
+        experiment, broken = tracker.open_experiment("s", tmp_path)[0].id, "b1"
+        run_id = tracker.create_run(experiment, "a run", {}, 1)
+        tracker.register("t", run_id, exported, {}, "champion")
+        run_id = tracker.create_run(experiment, "another run", {}, 1)
+        place = tmp_path / "tracked" / "experiments" / "s"
+        (place / "experiment.json").unlink()
+        (place / "experiment.json").mkdir()
+        (place / "files" / run_id).touch()
+        (place / "runs" / f"{broken}.json").mkdir()
+    asked = {
+        "open": lambda: tracker.open_experiment("s", tmp_path),
+        "sweeps": lambda: tracker.sweeps(),
+        "runs": lambda: list(tracker.runs(RunQuery([experiment], {}))),
+        "run": lambda: tracker.run(broken),
+        "log": lambda: tracker.log(broken, Change("k", tags={"a": "b"})),
+        "upload": lambda: tracker.upload(run_id, "r.md", report),
+        "end": lambda: tracker.set_status(broken, "FAILED", 2),
+        "take back": lambda: tracker.set_status(broken, "RUNNING", 2),
+        "delete": lambda: tracker.delete_run(broken),
+        "register": lambda: tracker.register("t", run_id, exported, {}, "champion"),
+        "download": lambda: tracker.download("t", "champion", report),
+    }
+    if kind == "server":
+        asked["create"] = lambda: tracker.create_run(experiment, "a run", {}, 1)
+    for what, ask in asked.items():
+        try:
+            ask()
+        except UnreachableError:
+            continue
+        pytest.fail(f"{what} says nothing")
 
 
 def test_a_run_comes_back_as_it_was_made(tracker, experiment):
@@ -245,9 +316,10 @@ def test_files_are_stored_under_their_name(tracker, make, folder, tmp_path):
     picture = tmp_path / "some picture.png"
     picture.write_bytes(b"png")
     tracker.upload(run_id, "reliability.png", picture)
+    picture.write_bytes(b"drawn again")
     tracker.upload(run_id, "reliability.png", picture)
     (stored,) = (path for path in folder.rglob("reliability.png"))
-    assert stored.read_bytes() == b"png"
+    assert stored.read_bytes() == b"drawn again"
     assert run_id in stored.parts
     with pytest.raises(RefusedError, match=r"no\.png: .* does not exist"):
         tracker.upload(run_id, "no.png", tmp_path / "none.png")
@@ -266,6 +338,7 @@ def test_a_champion_is_replaced_and_comes_back(tracker, make, tmp_path, request)
     assert (version, new) == ("1", True)
     assert promote(first, "first") == (name, "1", False)
     assert promote(second, "second") == (name, "2", True)
+    assert tracker.register(task, first, folder, {}, "former") == (name, "1", True)
     if isinstance(tracker, MlflowTracker):
         kept = tracker.client.get_model_version(name, "1")
         assert (kept.tags, kept.run_id) == ({"calsweep.recipe": "ce"}, first)
@@ -274,6 +347,8 @@ def test_a_champion_is_replaced_and_comes_back(tracker, make, tmp_path, request)
         fetched = tracker.download(task, "champion", tmp_path / "deep" / "two")
         assert (fetched / "weights" / "0.bin").read_text() == "second"
         (fetched / "weights" / "0.bin").write_text("half")
+    former = tracker.download(task, "former", tmp_path / "former")
+    assert (former / "weights" / "0.bin").read_text() == "first"
     assert promote(first, "not stored again") == (name, "1", True)
     fetched = tracker.download(task, "champion", tmp_path / "one")
     assert (fetched / "weights" / "0.bin").read_text() == "first"
@@ -323,3 +398,11 @@ def test_a_single_run_is_there_once_and_whole(tracker, folder, tmp_path):
         deliver_run(tracker.uri, name, "nights", night, folder)
     told = f"artifact r.md: {report} does not exist"
     assert str(refusal.value) == f"run a night: the tracking store refuses it: {told}"
+    other = replace(night, key="m")
+    with pytest.raises(InputError):
+        deliver_run(tracker.uri, name, "nights", other, folder)
+    (half,) = tracker.runs(RunQuery([experiment], {"calsweep.key": "m"}))
+    assert half.status == "RUNNING"  # It has not all its files.
+    report.write_text("all is well")
+    assert deliver_run(tracker.uri, name, "nights", other, folder) == half.id
+    assert tracker.run(half.id).status == "FAILED"

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -242,6 +243,14 @@ def test_an_address_without_a_port_means_that_of_its_kind(monkeypatch, uri, plac
     assert not listens(uri, timeout=0.5)
     assert not listens(uri)
     assert asked == [(place, 0.5), (place, 2.0)]
+
+
+def test_who_looks_whether_anything_listens_hangs_up(monkeypatch):
+    left = []
+    connection = SimpleNamespace(close=lambda: left.append("closed"))
+    monkeypatch.setattr(socket, "create_connection", lambda *_: connection)
+    assert listens("http://there")
+    assert left == ["closed"]
 
 
 def test_where_no_address_is_given_the_environment_counts_then_the_storage(tmp_path, monkeypatch):
