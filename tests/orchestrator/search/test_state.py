@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -422,6 +423,17 @@ def test_the_search_may_have_a_seed_and_a_split_of_its_own(tmp_path: Path) -> No
         assert [found.trial.seed for found in study.seeds.values() if found] == [7, 0, 1]
 
 
+@pytest.mark.parametrize("own", [None, 0])
+def test_a_study_of_given_logits_is_opened_with_the_rows_of_every_seed(own: int | None) -> None:
+    text = "name: state\ntasks: [{logits: rows.npz}]\nrecipes: [spline]\nseeds: [3, 4]\n"
+    spec = parse_sweep(text, "state")
+    (task,) = spec.tasks
+    rows = cast(PreparedData, SimpleNamespace(key="a", split=SplitSpec(validation_seed=own)))
+    _, events = make_state(spec, {task.data_name(seed): rows for seed in (3, 4)})
+    splits = {str(seed): task.split_on(seed, whole=own is None).to_dict() for seed in (3, 4)}
+    assert [event.origin["splits"] for event in events] == [splits] * 2
+
+
 def test_the_lowest_guarded_objective_wins(data: dict[str, PreparedData]) -> None:
     def measured(trial: TrialSpec) -> TrialFinished:
         sharp = trial.number == 3
@@ -614,13 +626,17 @@ def test_what_the_machine_failed_beside_what_failed_by_itself_is_not_tried_again
 
 def test_a_study_that_the_machine_failed_says_so(data: dict[str, PreparedData]) -> None:
     def broken(trial: TrialSpec) -> TrialFinished:
-        return trial.ending("failed", {}, reason="OSError: x", fault="machine")
+        reason = f"OSError: {'xyz'[trial.number]}"
+        return trial.ending("failed", {}, reason=reason, fault="machine")
 
     state, events = make_state(make_spec("ce, ce+ts"), data)
     drive(state, 2, random.Random(0), broken)
     (closed, following) = [e.reason for e in events if e.event == "study_closed"]
     assert closed == "by a fault of the machine, a resumed sweep tries again: OSError: x"
     assert following == f"{TASK}|ce has no finished trial to build on"
+    several, ends = make_state(make_spec("ls", trials=2, accuracy_tolerance=None), data)
+    drive(several, 1, random.Random(0), broken)
+    assert [e.reason for e in ends if e.event == "study_closed"] == [closed]
     again, later = make_state(make_spec("ce, ce+ts"), data, past=Ledger(events))
     drive(again, 2, random.Random(0))
     assert [e.reason for e in later if e.event == "study_closed"] == ["", ""]
