@@ -174,9 +174,10 @@ def test_a_sweep_that_has_not_ended_keeps_all_that_may_be_its_own(
     checkpoint.write_bytes(b"state")
     both = (trial("k0", "t|ce", "train", TRAIN_A), trial("k1", "t|ce", "train", TRAIN_B))
     sweep("one", *(event for events in both[:trials] for event in events), status=status)
-    collect_garbage(Storage(tmp_path))
+    told = {kind.kind: kind for kind in collect_garbage(Storage(tmp_path))}
     assert left(store) == EVERYTHING
     assert checkpoint.exists()
+    assert told["checkpoints"] == Removal("checkpoints", 0, 1, 0, 5)
 
 
 def test_an_open_sweep_does_not_need_what_its_closed_studies_have_not_chosen(
@@ -365,6 +366,17 @@ def test_a_dropped_sweep_goes_with_what_only_it_needs(
     assert (tmp_path / "sweeps" / "one").exists()
 
 
+def test_several_sweeps_are_dropped_at_once(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    artifacts = {"one": TRAIN_A, "two": TRAIN_B, "three": REFINE}
+    for name, key in artifacts.items():
+        sweep(name, *trial("k0", "t|ce", "refine" if key == REFINE else "train", key), CLOSED)
+    collect_garbage(Storage(tmp_path), drop=iter(["three", "one"]))
+    assert left(store) == {TRAIN_B}
+    assert [path.name for path in (tmp_path / "sweeps").iterdir()] == ["two"]
+
+
 def test_a_sweep_that_is_dropped_twice_counts_once(
     tmp_path: Path,
     store: ArtifactStore,
@@ -476,6 +488,8 @@ def test_a_running_sweep_is_left_alone(
     dry_run: bool,
     drop: tuple[str, ...],
 ) -> None:
+    for name in ("before", "two"):
+        sweep(name, *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
     folder = sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     with FileLock(folder / "run.lock"), pytest.raises(InputError) as refusal:
         collect_garbage(Storage(tmp_path), drop, dry_run)

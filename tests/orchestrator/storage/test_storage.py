@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import psutil
@@ -122,12 +123,17 @@ def test_a_sweep_is_owned_as_long_as_it_runs(tmp_path: Path) -> None:
     assert not sweep.is_owned()
 
 
+@pytest.mark.usefixtures("far_east")
 def test_who_runs_a_sweep_is_told(tmp_path: Path) -> None:
     sweep = Storage(tmp_path).sweep("one")
+    before = datetime.now().astimezone().replace(microsecond=0)
     with sweep.owned():
         said = (sweep.path / "owner").read_text()
         place = f"{psutil.Process().username()} on {os.uname().nodename}, process {os.getpid()}"
         assert re.fullmatch(rf"{place}, since \d{{4}}(-\d\d){{2}} \d\d(:\d\d){{2}}.\d\d:\d\d", said)
+        since = datetime.fromisoformat(said.partition(", since ")[2])
+        assert before <= since <= datetime.now().astimezone()
+        assert since.utcoffset() == timedelta(hours=20)
         (sweep.path / "owner").unlink()  # As before the other one has written it.
         with pytest.raises(InputError, match=r"'one' is being run by another process$"):
             sweep.owned().__enter__()

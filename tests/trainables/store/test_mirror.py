@@ -50,7 +50,7 @@ def test_another_machine_finds_what_this_one_computed(tmp_path: Path, url: str) 
 
 
 def test_a_store_knows_its_mirror_by_its_folder(tmp_path: Path, url: str) -> None:
-    store_at(tmp_path / "one", url)
+    store_at(tmp_path / "one", f"{url}/before").mirror_to(url)
     assert (tmp_path / "one" / "mirror").read_text() == url
     write(ArtifactStore(tmp_path / "one"))
     assert Mirror(url).pull(f"train/{KEY[:2]}/{KEY}", tmp_path / "copy")
@@ -327,6 +327,10 @@ def test_what_is_there_is_not_sent_again_and_the_manifest_comes_last(
     sent = [call for call in flaky.calls if call.startswith("put")]
     assert sent == ["put record.json", "put weights.safetensors", "put manifest.json"]
     assert list((tmp_path / "unmirrored").iterdir()) == []
+    flaky.calls.clear()
+    assert store.find("train", KEY) is not None
+    assert store.contains("train", KEY)
+    assert flaky.calls == [], "what is here is not asked for"
 
 
 def test_two_that_take_the_same_copy_do_not_hinder_each_other(
@@ -480,8 +484,8 @@ def test_what_another_kind_of_storage_needs_is_said_by_fsspec(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    with pytest.raises(InputError, match=r"mirror 'gs://bucket/path' cannot be used: .*gcsfs"):
-        Mirror("gs://bucket/path")
+    with pytest.raises(InputError, match=r"mirror 'gs://s3/path' cannot be used: .*gcsfs"):
+        Mirror("gs://s3/path")
 
 
 STORED = (
