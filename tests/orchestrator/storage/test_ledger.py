@@ -280,9 +280,9 @@ def test_a_journal_holds_one_sweep() -> None:
     [
         (None, "ece", (), False),
         (
-            {"search": {"accuracy_tolerance": None, "pareto": ["acc", "nll"]}},
+            {"search": {"accuracy_tolerance": None, "pareto": ["nll", "acc"]}},
             "ece",
-            ("acc", "nll"),
+            ("nll", "acc"),
             False,
         ),
         ({"search": {"objective": "nll", "accuracy_tolerance": 0.0}}, "nll", (), True),

@@ -55,7 +55,8 @@ def test_everything_has_its_place(tmp_path: Path) -> None:
 def test_whatever_a_sweep_has_left_tells_of_it(tmp_path: Path, mark: str) -> None:
     for name in ("b", "a"):
         (tmp_path / "sweeps" / name / mark).mkdir(parents=True)
-    (tmp_path / "sweeps" / "refused" / "run.lock").mkdir(parents=True)
+    for other in ("run.lock", "owner"):
+        (tmp_path / "sweeps" / "refused" / other).mkdir(parents=True)
     assert [sweep.name for sweep in Storage(tmp_path).sweeps()] == ["a", "b"]
 
 
