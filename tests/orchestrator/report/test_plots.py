@@ -169,6 +169,16 @@ def test_a_slice_has_about_four_ticks_up_and_three_across() -> None:
     assert words(drawn(told)["slice"], 0) == ["2", "4", "6", "8", "10", "0.5"]
 
 
+def test_a_parameter_that_only_later_trials_have_is_shown_of_those() -> None:
+    told = [*opened(STUDY)]
+    tried = [{"gamma": 0.9}, {"gamma": 0.8, "hidden": 64}, {"gamma": 0.7, "hidden": 32}]
+    for number, values in enumerate(tried):
+        told += [started(STUDY, number, **values), scored(STUDY, number, 0.1)]
+    plot = drawn(told)["slice"]
+    assert [figure.title for figure in plot.charts] == ["macal.gamma", "macal.hidden"]
+    assert [len(marks(plot, position, "search")) for position in (0, 1)] == [3, 2]
+
+
 def test_the_front_is_of_all_that_was_searched_for(events: list[Event]) -> None:
     assert "front" not in drawn(events)
     told = [*events]

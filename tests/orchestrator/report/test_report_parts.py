@@ -445,6 +445,30 @@ def test_curves_of_pixels_are_those_of_stored_ones_and_their_chance_that_of_imag
     assert curves.error == pytest.approx(sum(errors) / 2)
 
 
+def test_curves_of_seeds_are_each_of_the_rows_that_it_was_tested_on(tmp_path):
+    generator, store = torch.Generator().manual_seed(0), ArtifactStore(tmp_path)
+    labels = [torch.arange(30) % 3, torch.arange(30) % 2]
+    tables = [torch.randn(30, 3, generator=generator).double().log_softmax(1) for _ in labels]
+    keys = ("ab" * 32, "cd" * 32)
+    for number, key in enumerate(keys):
+        test = {"log_probs": tables[number], "labels": labels[number]}
+        test["rows"] = torch.arange(30) + 30 * number
+        store.write("evaluate", key, {"test": test}, {"metrics": {}})
+    results = [
+        StudyResult("s", "t", recipe, "finished", predictions=own)
+        for recipe, own in (("ce", keys), ("ls", keys[:1]))
+    ]
+    both, one = measure(results, store, "").curves.values()
+    expected = [
+        risk_coverage_curve(logits=table, labels=own)
+        for table, own in zip(tables, labels, strict=True)
+    ]
+    assert [list(curve.risk) for curve in both.risk] == [list(curve.risk) for curve in expected]
+    assert [list(curve.risk) for curve in one.risk] == [list(expected[0].risk)]
+    whole = reliability_curve(logits=torch.cat(tables), labels=torch.cat(labels))
+    assert both.reliability.error == pytest.approx(whole.error)
+
+
 def test_the_risk_panel_ends_at_the_error_of_all_rows():
     probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.4, 0.6]])
     curve = risk_coverage_curve(probs=probs, labels=[0, 0, 1, 1])

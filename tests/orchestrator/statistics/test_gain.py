@@ -174,18 +174,19 @@ def test_gains_are_those_of_each_task_and_metric(searched, made_up, artifacts, t
     kept = searched("fl", near, near)
     kept = replace(kept, default_predictions=kept.searched_predictions)
     other = replace(searched("turned", far, near), recipe="ls", task="other")
-    results = [searched("ls", near, far), kept, other]
+    changed = replace(searched("changed", far, near), recipe="fl", task="other")
+    results = [searched("ls", near, far), kept, other, changed]
     shown = _with_gains(build_table(results, ("acc", "smooth_ece", "ece")), str(tmp_path))
-    expected = {}
+    expected, first = {}, results[:2]
     for metric in ("acc", "ece"):
-        for own in (results[:2], results[2:]):
+        for own in (first, results[2:]):
             found = search_gains(own, artifacts, metric)
             for recipe, gap in found.bootstrap.differences.items():
                 ends = (gap.value, gap.low, gap.high)
-                same = (recipe == "fl", found.inside_floor(recipe))
+                same = (recipe == "fl" and own is first, found.inside_floor(recipe))
                 expected[recipe, own[0].task, metric] = Gain(*ends, *same)
     assert shown.gains == expected
-    assert len(expected) == 6
+    assert len(expected) == 8
 
 
 @pytest.mark.parametrize(

@@ -309,6 +309,12 @@ def test_a_reason_stands_below_with_its_place():
     assert lines[0].split() == ["a"]
 
 
+def test_reasons_of_one_recipe_on_two_tasks_stand_below_each_with_its_own():
+    lost = [study("ls", status="failed", reason=f"lost {task}", task=task) for task in "ab"]
+    notes = [line for line in render(table_of(*lost), "terminal").splitlines() if "trials" in line]
+    assert notes == [f"ls on {task}: failed (0 of 4 trials): lost {task}" for task in "ab"]
+
+
 def test_figures_of_an_unfinished_study_are_not_compared():
     found = table_of(study("ce", figures(ece=0.001), status="running"), study("ls", figures()))
     assert found.summary("ce", TASK, "ece") is None
@@ -1030,6 +1036,12 @@ def test_two_sweeps_with_one_recipe_and_task_are_not_mixed_unasked():
     assert found == {("a", "ls"), ("b", "ce"), ("b", "fl")}
     with pytest.raises(InputError, match="preferred sweep 'c' is none of: a, b"):
         combine(sweeps, prefer="c")
+
+
+def test_one_recipe_on_two_tasks_may_come_from_two_sweeps():
+    first, both = [of_sweep("a", "ce")], [of_sweep("b", "ce"), of_sweep("b", "ce", task="other")]
+    assert combine([first, both[1:]]) == [*first, *both[1:]]
+    assert combine([both, first], prefer="a") == [*both[1:], *first]
 
 
 def test_what_is_not_known_of_a_sweep_does_not_differ():
