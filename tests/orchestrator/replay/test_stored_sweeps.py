@@ -215,6 +215,11 @@ def test_where_no_sweep_has_ended_one_that_goes_on_is_named(
         )
         with Journal(alone.sweep("open").journal) as journal:
             journal.append(SweepEnded(status="interrupted"))
+    with Journal(alone.sweep("open").journal) as journal:  # Before it had opened a study.
+        journal.append(SweepEnded(status="failed"))
+    reasons = r"rows\|given: nothing to search; rows\|spline: no finished trial$"
+    with pytest.raises(InputError, match=reasons):
+        read_sweeps(alone)
 
 
 def test_what_is_gone_cannot_be_replayed(storage: Storage, tmp_path: Path) -> None:

@@ -573,14 +573,19 @@ def test_systemd_is_installed_and_removed(
 
 
 def test_another_scheduler_takes_the_place_of_the_one_before(
-    make_benchmark: Make, no_programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_benchmark: Make,
+    no_programs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     table, calls = tmp_path / "table", tmp_path / "calls"
     monkeypatch.setenv("TABLE", str(table))
     program(no_programs, "crontab", FAKE_CRONTAB)
     program(no_programs, "systemctl", "exit 0")
     program(no_programs, "kubectl", f'echo "$1" >> "{calls}"')
-    install = ["nightly", "install", str(make_benchmark().path), "--at", "02:00", "--with"]
+    benchmark = make_benchmark()
+    install = ["nightly", "install", str(benchmark.path), "--at", "02:00", "--with"]
     cluster = ["--image", "i", "--claim", "c"]
     units = tmp_path / "config/systemd/user"
     for scheduler in ("cron", "systemd", "kubernetes", "cron"):
@@ -588,6 +593,15 @@ def test_another_scheduler_takes_the_place_of_the_one_before(
         assert bool(table.read_text()) == (scheduler == "cron")
         assert len(list(units.glob("*"))) == (2 if scheduler == "systemd" else 0)
     assert calls.read_text().split() == ["apply", "delete"]
+    # Where several are there all go, and each is named.
+    (units / "calsweep-nightly-told.timer").touch()
+    known = Installation("kubernetes", "02:00", None, "default")
+    (benchmark.folder / INSTALLED).write_text(json.dumps(vars(known)))
+    program(no_programs, "kubectl", "echo role deleted")
+    capsys.readouterr()
+    assert main(["nightly", "uninstall", str(benchmark.path)]) == 0
+    removed = ["removed the systemd timer", "removed the crontab entry", "role deleted"]
+    assert capsys.readouterr().out.splitlines() == removed
 
 
 @pytest.mark.parametrize("configured", [None, ""])
