@@ -287,14 +287,19 @@ def test_of_two_sweeps_of_one_name_the_later_counts_unless_one_is_named(writer, 
         keys = [sweep.trial(study, n, figure, configuration=CONFIGURATION) for n in range(2)]
         sweep.close(study, keys[0])
         sweep.evaluate(keys[0], study, test_ece=figure)
+        if sweep is writer:
+            again = {"role": "seed", "seed": 1, "configuration": CONFIGURATION}
+            other = sweep.trial(study, 2, figure, **again)
+            sweep.evaluate(other, study, seed=1, test_ece=0.75)
         sync(sweep.path, store)
     # Delivered again as a whole, after the later one.
     writer.path.with_name("shipped.json").unlink()
     sync(writer.path, store)
-    for sweep_id, figure in ((None, 0.25), ("5eed", 0.5), ("1a7e", 0.25)):
+    for sweep_id, figures in ((None, [0.25]), ("5eed", [0.5, 0.75]), ("1a7e", [0.25])):
         (only,) = study_results(store, writer.sweep, sweep_id)
-        assert (only.test, only.validation["ece"]) == (({"ece": figure},), figure / 2)
-        assert (only.sweep_id, len(only.run_ids)) == (sweep_id or "1a7e", 1)
+        assert [test["ece"] for test in only.test] == figures
+        assert only.validation["ece"] == figures[0] / 2
+        assert (only.sweep_id, len(only.run_ids)) == (sweep_id or "1a7e", len(figures))
 
 
 def test_a_seed_counts_once_though_older_code_evaluated_it_too(writer, store):

@@ -343,8 +343,10 @@ def test_a_champion_is_replaced_and_comes_back(tracker, make, tmp_path, request)
         kept = tracker.client.get_model_version(name, "1")
         assert (kept.tags, kept.run_id) == ({"calsweep.recipe": "ce"}, first)
         assert kept.source == f"runs:/{first}/model"
+    tracker.upload(second, "picture.png", folder / "weights" / "0.bin")
     for _ in range(2):
         fetched = tracker.download(task, "champion", tmp_path / "deep" / "two")
+        assert list((tmp_path / "deep" / "two").iterdir()) == [fetched]
         assert (fetched / "weights" / "0.bin").read_text() == "second"
         (fetched / "weights" / "0.bin").write_text("half")
     former = tracker.download(task, "former", tmp_path / "former")
