@@ -398,7 +398,9 @@ def test_an_unknown_or_incomplete_event_is_refused(path, event, message):
         journal.append(from_fields(event))
 
 
-def test_threads_may_share_a_journal(path):
+def test_threads_may_share_a_journal(path, monkeypatch):
+    real = os.write  # A disk takes a line in pieces, between which another thread may come.
+    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:8]))
     with Journal(path) as journal:
 
         def write(first):

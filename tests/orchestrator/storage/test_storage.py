@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
@@ -77,6 +78,17 @@ def test_a_sweep_runs_in_the_storage_in_which_it_is_found(
     monkeypatch.chdir(tmp_path)
     assert Storage("new").load_spec("one").storage == "new"
     assert (tmp_path / "new/sweeps/one/sweep.yaml").read_text().startswith("name: one\n")
+
+
+def test_a_specification_is_stored_with_what_it_leaves_to_defaults(tmp_path: Path) -> None:
+    """Another version may have other defaults."""
+    text = SWEEP.format(name="one", storage=tmp_path) + "mirror: memory://bucket\n"
+    spec = parse_sweep(text + "search: {objective: nll}\n", "one")
+    sweep = Storage.of(spec).sweep("one")
+    sweep.write_spec(spec)
+    assert yaml.safe_load(sweep.spec_file.read_text()) == spec.model_dump(mode="json")
+    found = Storage(tmp_path).load_spec("one")
+    assert (found, found.mirror, found.search.objective) == (spec, "memory://bucket", "nll")
 
 
 def test_a_specification_is_replaced_as_a_whole(tmp_path: Path) -> None:
