@@ -184,7 +184,7 @@ def test_nothing_computed_is_said(journal, tmp_path):
     )
 
 
-@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("ended", ["finished", "interrupted", ""])
 def test_what_failed_and_what_did_not_end(journal, tmp_path, ended):
     journal.start()
     study = journal.open("ce", trials=3)
@@ -197,10 +197,10 @@ def test_what_failed_and_what_did_not_end(journal, tmp_path, ended):
     lost = journal.open("ls")
     journal.close(lost, None, finished=1, failed=2)
     if ended:
-        journal.end()
+        journal.end(ended)
     found = list(failures(gathered(tmp_path)))
     begun = '{"ce": {"margin": 1.5}}'
-    pending = [Failure("ce", TASK, "trial 1", "no end", begun)] if ended else []
+    pending = [Failure("ce", TASK, "trial 1", "no end", begun)] if ended == "finished" else []
     assert found == [
         Failure("ce", TASK, "trial 0", "NaN", '{"ce": {"é": 1}}'),
         *pending,

@@ -355,3 +355,7 @@ def test_blocks_that_cannot_be_ranked_are_one_line():
         block_scores([study("ce", "digits", 0.1), study("ce", "svhn", 0.1)], "ece")
     told = "1 recipes have a test ece on all of 2 blocks; ranks need at least 2"
     assert str(refused.value) == told
+    pair = [study(recipe, "digits", 0.1) for recipe in ("ce", "ls")]
+    lost = [study(recipe, "svhn", status="failed") for recipe in ("ce", "ls")]
+    with pytest.raises(InputError, match="^0 recipes have a test ece on all of 2 blocks; "):
+        block_scores([*pair, *lost], "ece")
