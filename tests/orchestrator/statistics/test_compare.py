@@ -210,7 +210,7 @@ def test_a_recipe_twice_is_refused(artifacts, evaluated, made_up):
         compare([result, failed, failed], artifacts)
     with pytest.raises(ValueError, match=f"^results of {TASK} and of other; expected one task$"):
         StoredPredictions([result, replace(result, task="other")], artifacts)
-    with pytest.raises(ValueError, match="expected one task$"):
+    with pytest.raises(ValueError, match=r"expected one task$"):
         compare([result, replace(failed, task="other")], artifacts)
 
 

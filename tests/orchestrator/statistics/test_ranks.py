@@ -357,5 +357,5 @@ def test_blocks_that_cannot_be_ranked_are_one_line():
     assert str(refused.value) == told
     pair = [study(recipe, "digits", 0.1) for recipe in ("ce", "ls")]
     lost = [study(recipe, "svhn", status="failed") for recipe in ("ce", "ls")]
-    with pytest.raises(InputError, match="^0 recipes have a test ece on all of 2 blocks; "):
+    with pytest.raises(InputError, match=r"^0 recipes have a test ece on all of 2 blocks; "):
         block_scores([*pair, *lost], "ece")
