@@ -181,6 +181,40 @@ def test_a_folder_that_is_not_made_at_once_is_tried_again(
     assert (faults, store.deliver()) == ([], 0)
 
 
+@pytest.mark.parametrize("name", ["record.json", "weights.safetensors", "manifest.json"])
+def test_whichever_file_does_not_come_at_once_is_asked_for_again(
+    name: str, flaky: type[Flaky], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store_at(tmp_path / "one", FLAKY))
+    faults = [BUSY] * 3
+
+    def stumble(files: Flaky, call: str) -> None:
+        if call == f"get {name}" and faults:
+            raise faults.pop()
+
+    monkeypatch.setattr(Flaky, "_stumble", stumble)
+    assert whole(tmp_path / "two")
+    assert faults == []
+
+
+def test_two_may_deliver_the_same(
+    flaky: type[Flaky], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_at(tmp_path / "one", FLAKY)
+    flaky.faults[:] = AWAY
+    for key in (KEY, "cd" * 32):
+        store.write("train", key, TENSORS, {})
+    flaky.faults.clear()
+
+    def overtake(files: Flaky, call: str) -> None:
+        for note in (tmp_path / "one" / "unmirrored").iterdir():
+            note.unlink()
+
+    monkeypatch.setattr(Flaky, "_stumble", overtake)
+    assert store.deliver() == 0
+    assert store_at(tmp_path / "two", FLAKY).contains("train", "cd" * 32)
+
+
 def test_what_waits_of_two_stages_is_sent_for_each(flaky: type[Flaky], tmp_path: Path) -> None:
     store = store_at(tmp_path / "one", FLAKY)
     flaky.faults[:] = AWAY
