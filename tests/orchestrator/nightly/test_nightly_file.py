@@ -46,11 +46,12 @@ def test_the_shipped_benchmark_is_the_one_in_the_package() -> None:
 
 
 def test_a_file_says_what_every_night_must_hold(make_benchmark: Callable[..., Nightly]) -> None:
-    recipes = {"recipes": ["ls", "ce", "*+ts"]}
-    shape = make_benchmark(sweep=recipes, metrics=["ece", "cifar10-c/acc"]).shape
+    search = {"trials": 1, "seed": 7}  # That seed is in no table.
+    sweep = {"recipes": ["ls", "ce", "*+ts"], "seeds": [5, 3], "search": search}
+    shape = make_benchmark(sweep=sweep, metrics=["ece", "cifar10-c/acc"]).shape
     assert shape.recipes == ("ls", "ce", "ls+ts", "ce+ts")
     assert shape.tasks == ("d",)
-    assert shape.seeds == (0, 1)
+    assert shape.seeds == (5, 3)
     assert shape.metrics[:2] == ("ece", "cifar10-c/acc")
     assert set(shape.metrics[2:]) == {"images_per_second", "wall_seconds", "peak_memory"}
 
