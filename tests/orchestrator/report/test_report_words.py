@@ -243,8 +243,10 @@ def test_runs_are_those_of_the_choice_seed_by_seed(journal, tmp_path, shown):
     # What the results tell is taken where the journal tells nothing, or of more or fewer seeds.
     for seeds in ((0.1,), (0.1, 0.2, 0.3)):
         known = [result("ce", *seeds, configuration=chosen, run_ids=("r1",))]
-        if len(seeds) != len(shown):
-            told_runs = list(runs(gathered(tmp_path, known)))
+        told_runs = list(runs(gathered(tmp_path, known)))
+        if len(seeds) == len(shown):
+            assert told_runs[-1].run == "run of best"
+        else:
             unknown = [Run("ce", TASK, None, "", "", "")] * (len(seeds) - 1)
             assert told_runs == [Run("ce", TASK, None, "", "r1", ""), *unknown]
     alone = [result("ce", 0.1, 0.2, run_ids=("r1",), predictions=("p" * 64,))]

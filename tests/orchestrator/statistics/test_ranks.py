@@ -262,6 +262,10 @@ def test_the_diagram_shows_each_rank_at_its_place():
     assert axes.get_ylim() == pytest.approx((-5.5, 1.2))
     assert not axes.axison
     assert [*figure.get_size_inches()] == pytest.approx([8.0, 1.3 + 0.24 * 4])
+    one = tuple(replace(pair, p=0.001) if pair.first == "a" else pair for pair in pairs)
+    (axes,) = critical_difference_diagram(RankComparison(ranks, 9, 0.01, 1.0, one)).axes
+    heights = [text.get_position()[1] for text in axes.texts[5:-1]]
+    assert heights == [-1.5, -2.5, -3.5, -1.5, -2.5]  # Half a line lower for one bar.
 
 
 def test_no_name_is_read_as_mathematics():
