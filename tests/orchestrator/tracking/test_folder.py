@@ -292,3 +292,24 @@ def test_a_folder_that_cannot_be_written_counts_as_away(writer, folder, monkeypa
         sync(writer.path, f"folder:{folder}")
     place = folder / "experiments" / writer.sweep / "experiment.json"
     assert str(away.value) == f"tracking folder: {place}: File exists"
+
+
+def test_what_is_in_the_way_is_named(tmp_path):
+    file = tmp_path / "experiments"
+    file.touch()
+    with pytest.raises(UnreachableError) as away:
+        open_tracker(f"folder:{tmp_path}")
+    assert str(away.value) == f"tracking folder: {tmp_path}: File exists"
+    file.unlink()
+    tracker = open_tracker(f"folder:{tmp_path}")
+    run = tracker.create_run(tracker.open_experiment("s", tmp_path)[0].id, "a run", {}, 1)
+    exported, place = tmp_path / "exported", file / "s" / "files" / run / "model"
+    (exported / "weights").mkdir(parents=True)
+    place.mkdir(parents=True)
+    (place / "weights").touch()
+    with pytest.raises(UnreachableError) as away:
+        tracker.register("t", run, exported, {}, "champion")
+    assert str(away.value).startswith(f"tracking folder: {place}: ")
+    assert "File exists" in str(away.value)
+    with pytest.raises(InputError, match=r"^no model 't' with alias 'champion' in "):
+        tracker.download("t", "champion", tmp_path)

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from orchestrator.tracking import UnreachableError
 from orchestrator.tracking.mlflow import sqlite
+from orchestrator.tracking.mlflow.server import MlflowTracker
 from orchestrator.tracking.mlflow.sqlite import (
     describe_database,
     exclusive,
@@ -93,5 +95,9 @@ def test_who_keeps_a_database_from_others_is_waited_for_not_for_ever(
     file = tmp_path / "kept" / "well" / "mlflow.db"
     with exclusive(file), pytest.raises(TimeoutError), exclusive(file):
         pytest.fail("two hold it")
-    with FileLock(file.with_name("mlflow.db.lock"), timeout=0):
-        pass
+    with (
+        FileLock(file.with_name("mlflow.db.lock"), timeout=0),
+        pytest.raises(UnreachableError) as away,
+    ):
+        MlflowTracker(f"sqlite:///{file}")
+    assert str(away.value).startswith(f"tracking sqlite:///{file} gives no answer: ")
