@@ -49,6 +49,7 @@ def small_sweep(writer, tmp_path):
     writer.start()
     study = writer.open("mbls", trials=3)
     margins = {"margin": 6.0, "variant": "paper", "on": True, "hidden": [8, 4]}
+    margins |= {"steps": {"warm": {"epochs": 3}}}
     configuration = {"mbls": margins, "ts": {}}  # What has no parameter is no parameter.
     good = writer.trial(study, 0, 0.25, configuration=configuration)
     bad = writer.begin(study, 1)
@@ -124,6 +125,7 @@ def test_a_trial_carries_its_parameters_metrics_and_tags(writer, store, tmp_path
         "mbls.variant": "paper",
         "mbls.on": "true",
         "mbls.hidden": "[8, 4]",
+        "mbls.steps.warm.epochs": "3",
     }
     assert run.data.metrics == {
         "trial_number": 0.0,
