@@ -108,6 +108,12 @@ def test_of_equals_that_of_the_study_opened_first_is_the_best(sweeps, ask):
     assert [run.sweep for run in ask(top=2)] == [first.sweep, later.sweep]
 
 
+def test_of_equals_of_an_open_study_that_of_the_lower_number_is_the_best(sweeps, ask):
+    sweeps([0.3, 0.2])
+    later = sweeps([0.2, 0.4], day=1, closed=False)
+    assert [(run.trial.number, run.sweep) for run in ask()] == [(0, later.sweep)]
+
+
 def test_the_best_may_all_be_of_one_sweep(sweeps, ask):
     sweeps([0.5])
     sweeps([0.2, 0.1], day=1)
