@@ -190,7 +190,9 @@ def _upstream(directory: Path) -> Name:
 
 
 def _artifacts(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*/*") if path.is_dir() and path.suffix != ".tmp")
+    # By their place: what else somebody put or linked there is not ours to remove.
+    own = (path for path in folder.glob("*/*") if path.name[:2] == path.parent.name)
+    return sorted(path for path in own if path.is_dir() and path.suffix != ".tmp")
 
 
 def _size(path: Path) -> int:

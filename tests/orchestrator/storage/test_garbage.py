@@ -397,6 +397,18 @@ def test_a_sweep_that_is_dropped_twice_counts_once(
     assert left(store) == {TRAIN_A}
 
 
+def test_what_is_no_artifact_is_left_alone(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    photos = tmp_path / "elsewhere" / "photos"
+    photos.mkdir(parents=True)
+    (store.root / "train" / "home").symlink_to(photos.parent)
+    told = collect_garbage(Storage(tmp_path))
+    assert [(kind.removed, kind.kept) for kind in told if kind.kind == "train"] == [(1, 1)]
+    assert photos.is_dir()
+
+
 def test_every_chain_stays_whole(
     tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
 ) -> None:
