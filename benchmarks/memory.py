@@ -85,7 +85,8 @@ def trial(directory: str, copy: bool) -> None:
 
 def peak_memory(prepared: PreparedData, copy: bool, folder: Path) -> int:
     """Return the most that ``TRIALS`` trials at once had together, bytes."""
-    command = [sys.executable, __file__, "--trial", str(prepared.directory)]
+    # Without -B the first to run would compile for all after it, which takes memory of its own.
+    command = [sys.executable, "-B", __file__, "--trial", str(prepared.directory)]
     command += ["--copy"] if copy else []
     words = [folder / f"{number}.txt" for number in range(TRIALS)]
     running = []
@@ -106,8 +107,22 @@ def peak_memory(prepared: PreparedData, copy: bool, folder: Path) -> int:
 
 
 def _memory(running: list[subprocess.Popen[bytes]]) -> int:
-    maps = (part for p in running for part in psutil.Process(p.pid).memory_maps(grouped=True))
-    return sum(part.pss for part in maps if ".so" not in Path(part.path).suffixes)
+    """Return what they hold at one moment, bytes.
+
+    They stand still for it: a page that the second one maps after the first one has been read would
+    count for one and a half.
+    """
+    processes = [psutil.Process(process.pid) for process in running]
+    try:
+        for process in processes:
+            process.suspend()
+            while process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+                time.sleep(0.001)
+        maps = (part for process in processes for part in process.memory_maps(grouped=True))
+        return sum(part.pss for part in maps if ".so" not in Path(part.path).suffixes)
+    finally:
+        for process in processes:
+            process.resume()
 
 
 def parse_arguments() -> argparse.Namespace:
