@@ -3,10 +3,10 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock
 
@@ -16,6 +16,8 @@ from trainables.common.files import write_whole
 
 FACTS, RECORD, VERDICT, DELIVERED = "night.json", "record.json", "verdict.json", "delivered.json"
 ACCEPTED = "accepted.jsonl"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,13 @@ class Night:
 
     @property
     def record(self) -> NightRecord | None:
-        """Return what it measured, once it has."""
-        content = self.read(RECORD)
-        return None if content is None else NightRecord.from_json(content)
+        """Return what it measured, once it has; raise ``InputError`` if the file is damaged."""
+        return self._parsed(RECORD, NightRecord.from_json)
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return what it came to, once it has been judged."""
-        content = self.read(VERDICT)
-        return None if content is None else Verdict.from_json(content)
+        """Return what it came to, once judged; raise ``InputError`` if the file is damaged."""
+        return self._parsed(VERDICT, Verdict.from_json)
 
     @property
     def unfinished(self) -> bool:
@@ -80,6 +80,13 @@ class Night:
     def read(self, name: str) -> dict[str, Any] | None:
         """Return what one of its files holds; see ``read_json``."""
         return read_json(self.folder / name)
+
+    def _parsed(self, name: str, parse: Callable[[dict[str, Any]], T]) -> T | None:
+        content = self.read(name)
+        try:
+            return None if content is None else parse(content)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"{self.folder / name} is damaged: {error!r}") from error
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write one of its files; see ``write_text``."""
@@ -136,7 +143,7 @@ class Book:
         try:
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
             return {CellKey.parse(row["cell"]): row["night"] for row in rows}
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{path} is damaged: {error}") from error
 
     def accept(self, entry: Acceptance) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 Status = Literal["ok", "suspicious", "regression", "incomplete"]
 Reason = Literal["failed", "missing", "unexpected", "not finite", "limit", "twin", "nights", "step"]
@@ -194,7 +194,11 @@ class Verdict:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Verdict:
         """Return what ``to_json`` wrote; raise ``ValueError`` for anything else."""
-        return _VERDICTS.validate_python(data)
+        try:
+            return _VERDICTS.validate_python(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 _VERDICTS = TypeAdapter(Verdict)

@@ -73,6 +73,8 @@ def _check_driver(uri: str, what: str) -> None:
 
     try:
         driver = make_url(uri).get_driver_name()
+        if not driver:
+            raise ValueError("a plus sign and no driver after it")
     except (ArgumentError, ValueError) as error:
         raise InputError(f"{what} {shown(uri)} is no address; allowed: {ALLOWED}") from error
     if find_spec(driver) is None:

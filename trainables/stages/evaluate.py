@@ -177,7 +177,7 @@ def evaluate_suite(
 
 
 def pooled(metrics: Mapping[str, float], pools: Mapping[str, str]) -> dict[str, float]:
-    """Return the means over suites of one pool, where there are two or more.
+    """Return the means over suites of one pool, two or more, of what all of them measure.
 
     Args:
         metrics: ``SUITE/METRIC`` to value.
@@ -192,6 +192,7 @@ def pooled(metrics: Mapping[str, float], pools: Mapping[str, str]) -> dict[str, 
         if len(labels) < 2:
             continue
         for name in sorted({n.partition("/")[2] for n in metrics if n.partition("/")[0] in labels}):
-            values = [metrics[f"{label}/{name}"] for label in labels]
-            means[f"{pool}/{name}"] = sum(values) / len(values)
+            values = [metrics[place] for label in labels if (place := f"{label}/{name}") in metrics]
+            if len(values) == len(labels):
+                means[f"{pool}/{name}"] = sum(values) / len(values)
     return means

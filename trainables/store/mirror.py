@@ -135,7 +135,7 @@ class Mirror:
 
 def _check(url: str) -> None:
     """Refuse a URL of no host, of no such port, or with what would be stored and may be secret."""
-    if not url:
+    if not url.strip():
         raise InputError("mirror: is empty; it is a URL of object storage, or null for none")
     scheme, _, rest = _CACHES.sub("", url).partition("://")
     if not rest or rest.startswith("/"):

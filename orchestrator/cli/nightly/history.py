@@ -29,7 +29,8 @@ def history(
     known = all_cells(records)
     if not known:
         raise InputError(f"{benchmark.name} has no figures in any night: all recipes failed")
-    cells = [named for text in cell for named in matching_cells(text, known)] if cell else known
+    chosen = (named for text in cell or () for named in matching_cells(text, known))
+    cells = list(dict.fromkeys(chosen)) or known
     alarmed = defaultdict(list)
     for number, (_, verdict) in enumerate(judged):
         for found in dict.fromkeys(finding.cell for finding in verdict.alarms):

@@ -103,7 +103,10 @@ def test_accepted_changes_are_kept_and_the_latest_word_counts(tmp_path: Path) ->
     assert len(rows) == 3
 
 
-@pytest.mark.parametrize("line", ['{"cell"', "3", '{"cell": "ls on d"}', '{"cell": "ls"}'])
+@pytest.mark.parametrize(
+    "line",
+    ['{"cell"', "3", '{"cell": "ls on d"}', '{"cell": "ls"}', '{"cell": 3, "night": "2026-11-21"}'],
+)
 def test_damaged_files_are_named(tmp_path: Path, line: str) -> None:
     book = Book(tmp_path)
     (tmp_path / ACCEPTED).write_text(f"{line}\n")
@@ -127,6 +130,32 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (night.folder / VERDICT).write_bytes(b'{"night": "\xff"}')
     with pytest.raises(InputError, match=r"verdict\.json cannot be read: 'utf-8' codec"):
         _ = night.verdict
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        (RECORD, {}, "KeyError('cells')"),
+        (RECORD, [], "TypeError('list indices must be integers or slices, not str')"),
+        (
+            RECORD,
+            {"cells": [{"recipe": "ls", "task": "d", "metric": "ece", "values": 3}]},
+            "'items'",
+        ),
+        (VERDICT, {}, "ValueError('night: Field required')"),
+        (VERDICT, {"night": "n", "status": "ok", "alarms": [{}]}, "ValueError('alarms.0.cell: "),
+    ],
+)
+def test_a_record_or_verdict_of_another_form_is_named_in_one_line(
+    tmp_path: Path, file: str, content: object, said: str
+) -> None:
+    night = Book(tmp_path).begin("2026-11-21", 0.0, {})
+    (night.folder / file).write_text(json.dumps(content))
+    with pytest.raises(InputError) as raised:
+        _ = night.record, night.verdict
+    assert str(raised.value).startswith(f"{night.folder / file} is damaged: ")
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_number_that_json_does_not_know_is_not_written(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_history_holds_the_series_asked_for_and_marks_their_alarms(
         raised = Verdict(name(day), "regression", alarms[:2] if day == 1 else alarms)
         judged(benchmark, record(day), raised if day in (1, 3) else None)
     file, folder = str(benchmark.path), benchmark.folder
-    asked = ["--cell", f"ls on {TASK}", "--cell", str(OTHER)]
+    asked = ["--cell", f"ls on {TASK}", "--cell", str(OTHER), "--cell", str(ECE)]
     assert main(["nightly", "history", file, *asked]) == 0
     cells = [CellKey("ls", TASK, metric) for metric in record(0).shape.metrics]
     alarmed = {ECE: [1, 3], CellKey(*ECE.pair): [3]}

@@ -299,7 +299,7 @@ BAD = {
         GOOD + "mirror: nothing://bucket\n",
         ["mirror 'nothing://bucket' cannot be used"],
     ),
-    "a mirror without a name": (GOOD + "mirror: ''\n", ["mirror: is empty", "or null for none"]),
+    "a mirror without a name": (GOOD + "mirror: ' '\n", ["mirror: is empty", "or null for none"]),
     "an unknown field of a protocol": (
         GOOD.replace("protocol: digits", "protocol: {base: digits, epochz: 1}"),
         ["tasks[0].protocol: ", "no field 'epochz'"],

@@ -160,7 +160,9 @@ def test_a_port_that_is_no_number_is_refused():
         check_tracking_uri("postgresql+psycopg2://me@db.example:port/mlflow")
 
 
-@pytest.mark.parametrize("address", ["postgresql+a-b://db/mlflow", "postgresql://db:/mlflow"])
+@pytest.mark.parametrize(
+    "address", ["postgresql+a-b://db/mlflow", "postgresql+://db/mlflow", "postgresql://db:/mlflow"]
+)
 def test_what_no_driver_can_read_is_no_address(address):
     assert refusal(address) == f"tracking uri {address!r} is no address; {ALLOWED}"
 

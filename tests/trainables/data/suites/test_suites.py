@@ -112,6 +112,7 @@ def test_means_over_a_pool() -> None:
     means = pooled({**metrics, **other}, pools)
     assert means == {"ood/auroc": pytest.approx(0.85), "ood/fpr95": pytest.approx(0.375)}
     assert pooled(other | {"ood-a/auroc": 0.8}, {"ood-a": "ood", "cifar10-c": ""}) == {}
+    assert pooled({**metrics, "ood-b/aupr": 0.7}, pools) == means  # Not of the other's kind.
 
 
 # -- other numbers of bins
