@@ -3,17 +3,20 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from orchestrator.running.data import DataPreview, preview_data
 from orchestrator.search.state import SweepState
 from orchestrator.search.study_state import setting_of
+from orchestrator.search.trials import TrialSpec
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import Plan
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import stage_seconds
 from trainables.data import PreparedData
-from trainables.stages import EVERY_STAGE
+from trainables.stages import EVERY_STAGE, validation_rows, with_objective
+from trainables.store.artifacts import ArtifactStore
 
 
 @dataclass(frozen=True)
@@ -86,13 +89,36 @@ def _reused(plan: Plan, data: Mapping[str, PreparedData]) -> Counter[tuple[str, 
     known = Plan(plan.spec, tuple(study for study in plan if study.task.id in there))
     store = Storage.of(plan.spec).store()
     past = read_ledger(SweepFolder.of(plan.spec).journal)
-    state = SweepState(known, past.sweep_id, data, lambda event: None, past, store.contains)
+    state = SweepState(
+        known,
+        past.sweep_id,
+        data,
+        lambda event: None,
+        past,
+        store.contains,
+        partial(validation_rows, store),
+    )
     while (trial := state.next_trial()) is not None:
-        key = trial.request.key()
-        if store.contains(trial.stage, key):
-            metrics = store.metrics(trial.stage, key)
+        metrics = _stored_metrics(store, trial, state.studies[trial.study].rule.objective)
+        if metrics is not None:
+            key = trial.request.key()
             state.record(trial, trial.ending("finished", metrics, artifact=key))
     counts: Counter[tuple[str, str]] = Counter()
     for study in state.studies.values():
         counts[study.plan.task.id, study.plan.stage] += len(study.outcomes)
     return counts
+
+
+def _stored_metrics(
+    store: ArtifactStore, trial: TrialSpec, objective: str
+) -> dict[str, float] | None:
+    """Return the metrics of a trial whose outcome is stored, the objective among them."""
+    key = trial.request.key()
+    if not store.contains(trial.stage, key):
+        return None
+    metrics = store.metrics(trial.stage, key)
+    if objective in metrics:
+        return metrics
+    # Only what was stored for another objective is read, and looked at whether it is intact.
+    found = store.find(trial.stage, key)
+    return None if found is None else with_objective(metrics, objective, found)

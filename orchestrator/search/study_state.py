@@ -75,8 +75,9 @@ class StudyState:
         return None
 
     def failures(self) -> list[TrialFinished]:
-        """Return the failed trials."""
-        return [outcome for outcome in self.outcomes.values() if outcome.status == "failed"]
+        """Return the failed trials by number: a resumed sweep hears of them in another order."""
+        ended = [self.outcomes[number] for number in sorted(self.outcomes)]
+        return [outcome for outcome in ended if outcome.status == "failed"]
 
     def opening(self, data: PreparedData, spec: SweepSpec) -> StudyOpened:
         """Return the event that lays the study out."""

@@ -39,6 +39,8 @@ class OneNode:
         self.most = 0
 
     def remote(self, num_cpus: float, num_gpus: float) -> Callable[..., Any]:
+        assert num_cpus == 1
+
         def start(storage: str, folder: str, jobs: Any, gpus: float, deterministic: bool) -> int:
             assert (gpus, deterministic) == (num_gpus, False)
             self.shares.append(gpus)

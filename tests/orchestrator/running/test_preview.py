@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,15 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking import stage_seconds, sync
+from trainables.metrics import calibration_report
+from trainables.stages import validation_rows
 from trainables.store.artifacts import ArtifactStore
 
 SWEEP = """
 name: {name}
 tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
 recipes: [ce, mbls, "*+macal", "*+ts"]
-search:
-  {{trials: 4, parallel_trials: 2, sampler: random, objective: ece, keep_default: false}}
+search: {{trials: 4, parallel_trials: 2, sampler: random, accuracy_errors: 1}}
 seeds: [0, 1]
 storage: {storage}
 """
@@ -41,17 +43,27 @@ def compute(spec: SweepSpec, trials: int | None = None) -> None:
     """Stand in for a run of the sweep that ends after so many trials."""
     store = Storage.of(spec).store()
     with Journal(SweepFolder.of(spec).journal) as journal:
-        journal.append(SweepStarted(sweep=spec.name, sweep_id="id", spec={}, provenance={}))
-        state = SweepState(make_plan(spec), "id", prepare_data(spec), journal.append)
+        state = begun(spec, journal)
         while (trial := state.next_trial()) is not None and trials != 0:
             trials = None if trials is None else trials - 1
             state.record(trial, store_outcome(store, trial))
 
 
+def begun(spec: SweepSpec, journal: Journal) -> SweepState:
+    journal.append(SweepStarted(sweep=spec.name, sweep_id="id", spec={}, provenance={}))
+    rows = partial(validation_rows, Storage.of(spec).store())
+    data = prepare_data(spec)
+    return SweepState(make_plan(spec), "id", data, journal.append, predictions=rows)
+
+
 def store_outcome(store: ArtifactStore, trial: TrialSpec) -> TrialFinished:
-    key = trial.request.key()
-    metrics = {"val_ece": 1 / (2 + trial.number), "val_acc": 0.9}
-    store.write(trial.request.stage, key, {"w": {"w": torch.zeros(1)}}, {"metrics": metrics})
+    """Store rows that are right, the surer the later the trial: so the last one is chosen."""
+    key, labels = trial.request.key(), torch.arange(20) % 2
+    logits = (1.0 + trial.number) * torch.eye(2)[labels]
+    report = calibration_report(logits=logits, labels=labels)
+    metrics = {f"val_{name}": value for name, value in report.items()}
+    files = {"validation": {"logits": logits, "labels": labels}}
+    store.write(trial.request.stage, key, files, {"metrics": metrics})
     return trial.ending("finished", metrics, artifact=key)
 
 
@@ -75,6 +87,16 @@ def test_a_finished_sweep_and_one_with_the_same_trials_are_reused(tmp_path: Path
     assert counts(make_spec(tmp_path, "two")) == ALL
 
 
+def test_what_was_stored_for_another_objective_is_reused_if_it_is_intact(tmp_path: Path) -> None:
+    compute(make_spec(tmp_path))
+    text = SWEEP.replace("trials: 4", "objective: smooth_ece, trials: 4")
+    spec = parse_sweep(text.format(name="two", storage=tmp_path), "two")
+    assert counts(spec) == ALL
+    for rows in (tmp_path / "artifacts" / "calibrate").rglob("validation.safetensors"):
+        rows.write_bytes(b"x")
+    assert counts(spec) == {**ALL, "calibrate": (4, 0)}
+
+
 def test_an_interrupted_sweep_is_reused_as_far_as_it_got(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
     compute(spec, trials=3)
@@ -84,8 +106,7 @@ def test_an_interrupted_sweep_is_reused_as_far_as_it_got(tmp_path: Path) -> None
 def test_what_failed_for_good_is_not_computed_again(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
     with Journal(SweepFolder.of(spec).journal) as journal:
-        journal.append(SweepStarted(sweep=spec.name, sweep_id="id", spec={}, provenance={}))
-        state = SweepState(make_plan(spec), "id", prepare_data(spec), journal.append)
+        state = begun(spec, journal)
         while (trial := state.next_trial()) is not None:
             failed = trial.study.endswith("|mbls") and trial.number == 1
             outcome = trial.ending("failed", {}, reason="loss became nan")

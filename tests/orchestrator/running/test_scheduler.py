@@ -673,6 +673,7 @@ def test_tunes_snapshots_leave_the_state_out(searcher: SweepSearcher, tmp_path: 
         ({"CPU": 8.0}, 3, 0.0, 2),
         ({"CPU": 8.0, "GPU": 1.0}, 1, 0.25, 4),
         ({"CPU": 8.0, "GPU": 2.0}, 1, 0.4, 4),
+        ({"CPU": 8.0, "GPU": 2.0}, 1, 0.6, 2),
         ({"CPU": 8.0, "GPU": 2.0}, 1, 1.0, 2),
         ({"CPU": 8.0, "GPU": 4.0}, 1, 2.0, 2),
         ({"CPU": 2.0, "GPU": 4.0}, 1, 0.5, 2),

@@ -124,7 +124,8 @@ def test_what_is_stored_here_is_found_without_a_mirror(tmp_path: Path) -> None:
     ("resources", "gpus", "fitting"),
     [
         ("", 0.0, 8),
-        ("train: {cpu: 4}", 0.0, 8),  # Calibrations are smaller.
+        ("train: {cpu: 4}, refine: {cpu: 8}", 0.0, 8),  # Calibrations are smaller.
+        ("refine: {cpu: 8}, calibrate: {cpu: 8}", 0.0, 8),
         ("train: {cpu: 4}, refine: {cpu: 8}, calibrate: {cpu: 8}", 0.0, 2),
         ("train: {gpu: 0.5}, refine: {gpu: 0.25}, calibrate: {gpu: 1}", 2.0, 8),
         ("concurrent: 3", 0.0, 3),

@@ -127,7 +127,7 @@ class Machine:
         draw = random.Random(f"{self.salt} {trial.request.key()}")
         status = draw.choice(["finished"] * 5 + ["pruned", "failed"])
         if status == "failed":
-            return trial.ending(status, {}, reason="loss became nan")
+            return trial.ending(status, {}, reason=f"loss of {trial.number} became nan")
         metrics = {"val_ece": draw.choice((0.01, 0.02)), "val_acc": draw.choice((0.9, 0.95, 0.955))}
         artifact = trial.request.key() if status == "finished" else ""
         return trial.ending(status, metrics, artifact=artifact)

@@ -488,6 +488,22 @@ def test_failed_trials_count_and_the_study_goes_on(data: dict[str, PreparedData]
     assert [number for number, found in objectives.items() if math.isinf(found)] == [0, 2]
 
 
+def test_the_first_of_several_failures_is_told_whichever_ended_first(
+    data: dict[str, PreparedData],
+) -> None:
+    spec = make_spec("mbls", trials=3, parallel_trials=3, accuracy_tolerance=None)
+    state, events = make_state(spec, data)
+    running = [trial for trial in (state.next_trial() for _ in range(3)) if trial is not None]
+    for trial in reversed(running):
+        failed = trial.ending("failed", {}, reason=f"loss of {trial.number} became nan")
+        state.record(trial, failed)
+    (closed,) = [event for event in events if event.event == "study_closed"]
+    assert closed.reason == "loss of 0 became nan"
+    again, later = make_state(spec, data, past=Ledger(events))
+    assert again.take_over()
+    assert (again.finished, later) == (True, [])
+
+
 def test_nothing_is_built_on_a_study_without_a_finished_trial(
     data: dict[str, PreparedData],
 ) -> None:
