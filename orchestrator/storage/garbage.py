@@ -110,7 +110,9 @@ class _Needs:
 
     def __init__(self, ledger: Ledger) -> None:
         self.open = ledger.status in ("running", "interrupted")
-        chosen = {study.name: study.chosen for study in ledger.studies.values() if study.chosen}
+        # One that was opened again may choose another trial.
+        closed = [study for study in ledger.studies.values() if study.status == "finished"]
+        chosen = {study.name: study.chosen for study in closed}
         if any(trial.fault == MACHINE for trial in ledger.trials.values()):
             # When these trials run again, another one may be chosen.
             self.open, chosen = True, {}

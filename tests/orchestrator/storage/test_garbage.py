@@ -189,6 +189,16 @@ def test_an_open_sweep_does_not_need_what_its_closed_studies_have_not_chosen(
     assert left(store) == EVERYTHING - {TRAIN_B, FEATURES_B}
 
 
+def test_a_study_that_was_opened_again_may_choose_another_trial(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    first = (*trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    again = trial("k1", "t|ce", "train", TRAIN_B)
+    sweep("one", *first, *again, status="interrupted")
+    collect_garbage(Storage(tmp_path))
+    assert left(store) == EVERYTHING
+
+
 @pytest.mark.parametrize("lines", range(1, 8))
 def test_wherever_a_journal_is_cut_nothing_that_was_needed_goes(
     tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], lines: int
@@ -473,7 +483,7 @@ def test_checkpoints_and_old_drafts_go(
     checkpoint = store.checkpoint("train", TRAIN_B)
     checkpoint.parent.mkdir(parents=True)
     checkpoint.write_bytes(b"state")
-    old, young = (store.root / "train" / "aa" / f"{name}.tmp" for name in ("old", "young"))
+    old, young = (store.root / "train" / "aa" / f"{TRAIN_A}.{name}.tmp" for name in ("0", "1"))
     file = checkpoint.with_name("unfinished.tmp")
     old.mkdir()
     young.mkdir()
@@ -488,6 +498,7 @@ def test_checkpoints_and_old_drafts_go(
     assert not file.exists()
     assert young.exists()
     assert (told["drafts"].removed, told["drafts"].kept) == (2, 1)
+    assert (told["train"].removed, told["train"].kept) == (1, 1)
     assert told["checkpoints"] == Removal("checkpoints", 1, 0, 5, 0)
 
 

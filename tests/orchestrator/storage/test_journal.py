@@ -67,6 +67,9 @@ def test_what_is_written_is_read_back_with_the_time_added(path):
     first = json.loads(path.read_text().splitlines()[0])
     assert isinstance(first["time"], int)
     assert before <= first["time"] <= time.time_ns() // 1_000_000
+    plain = path.with_name("plain")
+    plain.touch()
+    assert path.stat().st_mode == plain.stat().st_mode & ~0o022  # Others may read it.
 
 
 # One of each kind, without what may be left out; those that a resumed sweep would say again first.

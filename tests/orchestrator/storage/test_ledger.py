@@ -291,10 +291,10 @@ def test_a_journal_holds_one_sweep() -> None:
 def test_a_sweep_says_how_it_searched(
     spec: Any, objective: str, pareto: tuple[str, ...], guarded: bool
 ) -> None:
-    ledger = Ledger([SweepStarted(sweep="s", sweep_id="1d", spec=spec, provenance=spec)])
+    ledger = Ledger([SweepStarted(sweep="s", sweep_id="1d", spec=spec, provenance=spec), OPENED])
     assert (ledger.spec, ledger.provenance) == (spec or {}, spec or {})
     assert (ledger.objective, ledger.pareto, ledger.guarded) == (objective, pareto, guarded)
-    assert ledger.git_commit == ""
+    assert (ledger.git_commit, ledger.studies[STUDY].versions) == ("", {})
 
 
 def test_a_study_keeps_the_versions_that_it_was_opened_with() -> None:

@@ -395,11 +395,11 @@ def test_since_includes_its_moment_and_until_does_not():
 
 
 def test_studies_are_found_by_time_and_by_the_tags_of_their_sweep(sweeps, ask, store):
-    sweeps([0.5], tags={"team": "red"})
-    blue = sweeps([0.4], tags={"team": "blue"}, day=2)
+    sweeps([0.5], tags={"team": "red", "place": "here"})
+    blue = sweeps([0.4], tags={"team": "blue", "place": "here"}, day=2)
     sweeps([0.3], day=4)
     start = 1_800_000_000.0
-    assert [run.trial.objective for run in ask(tags={"team": "red"})] == [0.5]
+    assert [run.trial.objective for run in ask(tags={"team": "red", "place": "here"})] == [0.5]
     assert [run.trial.objective for run in ask(since=start + 86_400, until=start + 3 * 86_400)] == [
         0.4
     ]

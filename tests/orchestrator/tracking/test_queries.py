@@ -130,6 +130,8 @@ def test_a_configuration_longer_than_a_tag_comes_back_whole(writer, study, store
 def test_without_a_sweep_all_sweeps_are_searched(writer, store):
     writer.start()
     task = "only/here/once"
+    sync(writer.path, store)
+    assert study_results(store, writer.sweep) == []
     writer.trial(writer.open("ce", task=task), 0, 0.1)
     sync(writer.path, store)
     (found,) = best_trials(store, task, "ce", top=3)
@@ -239,6 +241,8 @@ def test_results_hold_the_rows_of_the_table(writer, store):
     assert bad.reason == "no trial finished: loss is NaN"
     assert (running.status, running.trials_finished) == ("running", 1)
     assert [len(result.run_ids) for result in theirs] == [3, 0, 0]
+    seeds = [tracked_trial(store, run_id).trial.seed for run_id in theirs[0].run_ids]
+    assert seeds == [0, 1, 2]
 
 
 def test_rows_stand_in_the_order_of_opening_though_all_were_opened_at_once(writer, store):

@@ -543,8 +543,8 @@ def test_names_that_a_server_would_refuse_are_mended(writer, store):
     study = writer.open("a+b")
     key = writer.begin(study, 0, configuration={"a+b": {"µ": 1, "x" * 300: 2}})
     writer.write("epoch", key=key, step=0, metrics={"val?ece!": 0.5})
-    writer.finish(key, "failed", reason="x" * 9000)
-    writer.close(study, None, reason="y" * 9000)
+    writer.finish(key, "failed", reason="x" * 8000 + "cut off")
+    writer.close(study, None, reason="y" * 8000 + "cut off")
     assert sync(writer.path, store).refused == []
     runs = runs_of(store, writer.sweep)
     reasons = [runs[name].data.tags["calsweep.reason"] for name in (key, study)]

@@ -7,13 +7,16 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from time import time_ns
 from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
 from orchestrator.tracking import (
+    LoginError,
     RefusedError,
     SingleRun,
     UnreachableError,
@@ -71,11 +74,12 @@ def ids(tracker, experiment):
 
 def test_an_experiment_is_created_once_and_sweeps_are_listed(tracker, folder):
     name = f"{uuid4().hex} ä/b"
+    before = time_ns() // 1_000_000
     made, created = tracker.open_experiment(name, folder)
     again, created_again = tracker.open_experiment(name, folder)
     other, _ = tracker.open_experiment(f"{name} nights", folder, "nights")
     assert (made, created, created_again) == (again, True, False)
-    assert made.created > 1_700_000_000_000
+    assert before <= made.created <= time_ns() // 1_000_000
     assert tracker.sweeps()[name] == made.id != other.id
     assert f"{name} nights" not in tracker.sweeps()
 
@@ -197,6 +201,24 @@ def test_whatever_is_asked_of_a_tracker_that_is_away_may_be_asked_again(kind, tm
         except UnreachableError:
             continue
         pytest.fail(f"{what} says nothing")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("PERMISSION_DENIED", LoginError), ("INTERNAL_ERROR", UnreachableError)]
+)
+def test_a_model_that_cannot_be_looked_up_is_not_made_anew(code, kind, tmp_path):
+    def refuse(name):
+        error = MlflowException("no")
+        error.error_code = code
+        raise error
+
+    tracker, made = MlflowTracker("http://127.0.0.1:9"), []
+    tracker.client = SimpleNamespace(
+        get_registered_model=refuse, create_registered_model=lambda *_, **__: made.append(1)
+    )
+    with pytest.raises(kind):
+        tracker.register("t", "r", tmp_path, {}, "champion")
+    assert made == []
 
 
 def test_a_run_comes_back_as_it_was_made(tracker, experiment):

@@ -543,6 +543,10 @@ WITHOUT = "allowed: s3://BUCKET/PATH, without a login"
             "simplecache::s3://KEY:planted-secret@bucket/path",
             f"'simplecache::s3://bucket/path' {STORED}",
         ),
+        (
+            "filecache::simplecache::s3://KEY:planted-secret@bucket/path",
+            f"'filecache::simplecache::s3://bucket/path' {STORED}",
+        ),
         ("http://host:99999/x", f"'http://host:99999/x' {NOWHERE}{WITHOUT}"),
         ("ftp://[::1/x", f"'ftp://***' {NOWHERE}{WITHOUT}"),
         ("ftp://h:abc/x", f"'ftp://***' {NOWHERE}{WITHOUT}"),
