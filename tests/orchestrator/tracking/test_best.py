@@ -197,10 +197,10 @@ def test_other_data_are_asked_for_by_their_fingerprint(sweeps, ask, writer, stor
     assert [run.trial.objective for run in ask(fingerprint="a2")] == [0.1]
     assert [run.trial.objective for run in ask(top=5, fingerprint="any")] == [0.1, 0.5]
     with pytest.raises(InputError) as refusal:
-        ask(fingerprint="bad")
+        ask(fingerprint="b3")
     days = [datetime.fromtimestamp(1_800_000_000 + at).strftime("%Y-%m-%d") for at in (0, 86_400)]
     assert str(refusal.value) == (
-        f"no study of 'ce' on {writer.sweep!r} on {store} fulfils --fingerprint bad; there are: "
+        f"no study of 'ce' on {writer.sweep!r} on {store} fulfils --fingerprint b3; there are: "
         f"code c0de of {days[0]} on data f1 ({first.sweep}); "
         f"code c0de of {days[1]} on data a2b3a2b3a2b3 ({second.sweep})"
     )
