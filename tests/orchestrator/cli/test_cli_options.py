@@ -97,7 +97,7 @@ def test_best(asked: Callable[..., Asked], empty_folder: Path) -> None:
     found = asked(
         *(place, *ASK, "--sweep", "s", "--top", 3, "--fingerprint", "f1", "--code", "c1"),
         *("--since", "2026-05-01", "--until", "2026-05-31", "--tag", "a=b", "--tag", "c=d=e"),
-        *("--tracking-uri", URI),
+        *("--tag", "f=", "--tracking-uri", URI),
     )
     assert found == {
         "task": "a/b/c",
@@ -107,7 +107,7 @@ def test_best(asked: Callable[..., Asked], empty_folder: Path) -> None:
         "top": 3,
         "since": moment(2026, 5, 1),
         "until": moment(2026, 6, 1),
-        "tags": {"a": "b", "c": "d=e"},
+        "tags": {"a": "b", "c": "d=e", "f": ""},
         "fingerprint": "f1",
         "code": "c1",
     }
@@ -569,6 +569,7 @@ def test_apply(
     assert calsweep(*words).out.endswith(" 1.2500: calibrated.npz\n")
     told = calsweep(*words, "--out", "deep/o.npz").out
     assert told == "ECE 1.00 %, accuracy 50.00 %, NLL 1.2500: deep/o.npz\n"
+    assert Path("deep").is_dir()
     (path, log_probs, labels) = saved[-1]
     assert (path, labels is rows.labels) == (Path("deep/o.npz"), True)
     assert torch.equal(log_probs, -rows.logits)

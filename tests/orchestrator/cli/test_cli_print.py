@@ -120,6 +120,7 @@ def test_the_best_are_one_document_or_several(best):
     )
     assert json.loads(call("--format", "json", top=1).out) == found[0].to_dict()
     assert call("--format", "fixed", top=1).out == found[0].to_fixed()
+    assert call("--format", "fixed").out == "---\n".join(one.to_fixed() for one in found)
     assert call(top=1).out == found[0].to_yaml()
 
 

@@ -21,11 +21,11 @@ LABELS = torch.arange(120) % 4
 SHARPNESS = {"ce": 1.0, "mbls": 4.0, "mbls+macal": 0.9, "ce+ts": 0.8, "dfl": 1.5, EVIL: 2.0}
 
 
-def predictions(recipe, seed):
+def predictions(recipe, seed, sharper=1):
     generator = torch.Generator().manual_seed(seed + 10 * sorted(SHARPNESS).index(recipe))
     noise = torch.randn(len(LABELS), 4, generator=generator)
     signal = 1.5 * torch.nn.functional.one_hot(LABELS, 4)
-    return (SHARPNESS[recipe] * (signal + noise)).log_softmax(1)
+    return (sharper * SHARPNESS[recipe] * (signal + noise)).log_softmax(1)
 
 
 def start_trial(writer, study, number, parameters, stage="train", role="search", seed=0):
@@ -63,14 +63,14 @@ def search(writer, study, stage, count):
     return keys
 
 
-def evaluated(writer, store, study, recipe, keys):
+def evaluated(writer, store, study, recipe, keys, sharper):
     """Close a study with its first trial, and measure that with two seeds."""
     configuration = {"ce": {}, recipe.split("+")[-1]: {"gamma": 0.5, "hidden": 64}}
     again = writer.begin(study, 0, role="seed", seed=1, configuration=configuration)
     writer.finish(again, val_ece=0.02)
     writer.close(study, keys[0], finished=len(keys) - 1, failed=1, reason=REASON)
     for seed, key in enumerate((keys[0], again)):
-        rows = {"log_probs": predictions(recipe, seed), "labels": LABELS}
+        rows = {"log_probs": predictions(recipe, seed, sharper), "labels": LABELS}
         artifact = stage_key("evaluate", study=study, seed=seed)
         store.write("evaluate", artifact, {"test": rows}, {})
         report = evaluation_report(logits=rows["log_probs"], labels=LABELS)
@@ -110,7 +110,7 @@ def make_sweep(journal_writer):
                 study = writer.open(recipe, trials=12, task=task, **place)
                 stage = "calibrate" if recipe.endswith("ts") else "train"
                 keys = search(writer, study, stage, 12 if recipe == "mbls+macal" else 4)
-                evaluated(writer, store, study, recipe, keys)
+                evaluated(writer, store, study, recipe, keys, sharper=1 + number)
             lost = writer.open("acls", task=task, **place)
             writer.finish(writer.begin(lost, 0), status="failed", reason=REASON)
             writer.close(lost, None, finished=0, failed=1, reason=f"no trial finished: {REASON}")

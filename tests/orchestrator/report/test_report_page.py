@@ -295,6 +295,10 @@ def test_several_tasks_stand_side_by_side(make_sweep, tmp_path):
     accuracy = {row[0][1]: row[1][0] for row in page.rows("Test Acc % ↑ on every task")}
     assert all(float(text.split()[0]) > 30 for name, text in accuracy.items() if name != "acls")
     assert page.texts("h2")[:3] == ["All tasks", "first", "second"]
+    names = [attributes["id"] for _, attributes, _ in page.elements if "id" in attributes]
+    assert len(set(names)) == len(names)
+    errors = [text for text in page.texts("figcaption") if "estimated true error" in text]
+    assert len({text.rpartition("error ")[2] for text in errors}) == len(errors) == 2 * 6
     for caption in ("Seconds to compute", "failed or did not end", "runs behind"):
         assert {row[1][0] for row in page.rows(caption)} == {"first", "second"}
 

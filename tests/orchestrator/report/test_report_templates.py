@@ -410,11 +410,12 @@ def whole() -> _Outline:
         **{"reliability": [Figure("r", chart("rel"), "t")]},
         **{"risk": [Figure("k", chart("risk"), "area")]},
     )
+    second = task("second", problem="damaged", further=[other], gained=first["gained"])
     return page_of(
         several=True,
         overviews=[build_table(RESULTS, (metric,)) for metric in ("ece", "acc")],
         **{"diagram": "data:x", "no_ranks": "no ranks", "no_arena": "no arena"},
-        **{"tasks": [first, task("second", problem="damaged")], "journal": True},
+        **{"tasks": [first, second], "journal": True},
         **{"retention": SEARCHED, "computed": "Computed.", "costs": {("first", "ce"): 1.0}},
         **{
             "failures": [Failure("ce", "first", "w", "r")],
@@ -504,6 +505,9 @@ def test_sections_of_tasks_are_filled(whole: _Outline) -> None:
         "h2 second",
         *grid("table-2", f"{CAPTION} second"),
         BOLD[:80],
+        *grid("more-2-1", "Other, second"),
+        *grid("gain-2", "What the searches brought over the published defaults, second"),
+        'p class="note" The chosen trial against the study’s first one, which had the pub',
         'p class="missing" No diagrams and no intervals: damaged',
     ]
 
@@ -533,16 +537,19 @@ def test_what_is_drawn_is_explained_in_full(whole: _Outline) -> None:
     told = [
         line for line in whole.lines if re.match(r'p class="(explain|note)"|span class="', line)
     ]
+    gained = (
+        'p class="note" The chosen trial against the study’s first one, which had the published '
+        "values, both of the search’s own seed and on the same choice of the stages before; with "
+        "95 % intervals over test data. Recipes for whose last stage nothing was searched are left "
+        "out."
+    )
     before, after = (f'span class="ramp" aria-hidden="true" {end}' for end in ("first", "low"))
     assert [line for line in told if "key" not in line and not line.startswith(before)] == [
         'p class="note" no ranks',
         'p class="note" no arena',
         BOLD,
         'p class="note" Means over seeds, ± sample standard deviation.',
-        'p class="note" The chosen trial against the study’s first one, which had the published '
-        "values, both of the search’s own seed and on the same choice of the stages before; with "
-        "95 % intervals over test data. Recipes for whose last stage nothing was searched are left "
-        "out. What other seeds differ by is the ± beside a figure.",
+        f"{gained} What other seeds differ by is the ± beside a figure.",
         'p class="explain" Up and to the left is better. The line joins the recipes that no other '
         "beats in both.",
         'p class="explain" Accuracy (vertical) at each confidence (horizontal), in 15 bins, all '
@@ -558,6 +565,7 @@ def test_what_is_drawn_is_explained_in_full(whole: _Outline) -> None:
         "confidence of every pixel, from black (0) to white (1), and the pixels whose class is "
         "wrong, the brighter the red the more confident; white is void.",
         BOLD,
+        f"{gained} One seed does not tell what others would differ by.",
         'p class="explain" The retention probability q by epoch: the share of the classifier\'s '
         "weights that a random mask keeps while it trains. One line a trial, coloured by the rank "
         "of its gamma from",

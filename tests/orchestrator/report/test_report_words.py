@@ -228,7 +228,8 @@ def test_runs_are_those_of_the_choice_seed_by_seed(journal, tmp_path, shown):
     other = journal.begin(study, 0, seed=3)
     best = journal.begin(study, 1, seed=3, configuration=chosen)
     again = journal.begin(study, 1, role="seed", seed=1, configuration=chosen)
-    for key in (other, best, again):
+    same = journal.begin(study, 2, seed=3, configuration=chosen)  # Which nobody tested.
+    for key in (other, best, again, same):
         journal.finish(key)
     journal.close(study, best)
     evaluated(journal, study, best, 3, "b" * 64)

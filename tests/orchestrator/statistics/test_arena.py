@@ -75,7 +75,7 @@ def test_it_is_what_plain_loops_give() -> None:
     """Networks of one task and of two, on which every split and metric is another."""
     pytest.importorskip("choix")
     dice = np.random.default_rng(1)
-    names, tasks = ["given", "a", "b", "c"], {"one": (10, 20), "two": (10,), "three": (10,)}
+    names, tasks = ["a", "given", "b", "c"], {"one": (10, 20), "two": (10,), "three": (10,)}
     rows = {
         (name, network, size): dice.integers(1, 9, (3, 3)) / 10  # (splits, metrics)
         for name in names
@@ -92,7 +92,8 @@ def test_it_is_what_plain_loops_give() -> None:
         )
         for place, own in rows.items()
     ]
-    found = arena(results, "given", draws=40, seed=3)
+    lost = result("lost", "one", 10, status="failed", test=())
+    found = arena([lost, *results], "given", draws=40, seed=3)
 
     def gain(name: str, metric: int, network: str, split: int) -> float:
         own = [(network, size) for size in tasks[network]]
@@ -137,6 +138,7 @@ def test_it_is_what_plain_loops_give() -> None:
         assert standing.seconds == pytest.approx(np.mean(own))
     strengths = [standing.strength for standing in found.standings]
     assert strengths == sorted(strengths, reverse=True)
+    assert [one.recipe for one in found.standings if one.strength == 0] == ["given"]
 
 
 def test_strengths_are_those_of_two_players_in_chess() -> None:
@@ -175,13 +177,13 @@ def test_networks_go_by_data_set_and_model() -> None:
     pytest.importorskip("choix")
     places = [("one", "vit"), ("one", "given"), ("", "")]
     both = [
-        result(name, "one", size, dataset=dataset, model=model, task=f"t{size}", seconds=())
-        for name in ("given", "best")
+        result(name, "one", size, dataset=dataset, model=model, task=f"t{size}", seconds=known)
+        for name, known in (("given", (0.0,)), ("best", ()))
         for size, (dataset, model) in enumerate(places)
     ]
     found = arena(both, "given", draws=1)
     assert found.networks == ("one/vit", "one", "t2")
-    assert [standing.seconds for standing in found.standings] == [None, None]
+    assert [standing.seconds for standing in found.standings] == [None, 0.0]
 
 
 def test_what_is_incomplete_is_left_out_with_the_reason(capsys) -> None:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
 
-from orchestrator.statistics import BOOTSTRAPPED, _resampled, paired_bootstrap
+from orchestrator.statistics import (
+    BOOTSTRAPPED,
+    _resampled,
+    arena,
+    compare,
+    judge_claim,
+    paired_bootstrap,
+    search_gains,
+)
 from orchestrator.statistics._bootstrap import _resample_counts
 from trainables.metrics import calibration_report
 
@@ -185,6 +195,13 @@ def test_a_recipe_beside_its_copy_does_not_differ(made_up):
     found = paired_bootstrap({"ce": table, "ls": table}, LABELS, baseline="ce", draws=20)
     gap = found.differences["ls"]
     assert (gap.value, gap.low, gap.high, gap.excludes_zero) == (0, 0, 0, False)
+
+
+def test_how_many_resamples_there_are_unless_told_otherwise():
+    asked = (paired_bootstrap, compare, judge_claim, search_gains, arena)
+    known = [inspect.signature(one).parameters for one in asked]
+    assert [own["draws"].default for own in known] == [2000, 2000, 2000, 500, 1000]
+    assert {own["seed"].default for own in known} == {0}
 
 
 def test_one_recipe_alone_has_a_value_and_no_difference(made_up):

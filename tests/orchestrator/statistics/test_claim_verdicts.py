@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -259,6 +260,12 @@ def test_what_is_printed_of_a_claim(capsys):
         **{"low": -0.02, "high": 0.001, "detectable": 0.015, "verdict": "confirmed"},
     }
     assert {name for name, value in rows[1].items() if value is None} == {*FIELDS[4:]}
+    _show([ClaimVerdict(claim.model_copy(update={"metric": "nll"}), (pair,))], markdown=False)
+    title, _, _, row, *_ = filter(str.strip, capsys.readouterr().out.splitlines())
+    assert title == "s (p t; n): confirmed"
+    assert [*re.split(" {2,}", row.strip())][1:7] == [
+        *("mbls 0.0500", "ls 0.0623", "NLL ↓", "-0.0123", "[-0.0200, +0.0010]", "0.0150")
+    ]
     other = replace(pair, verdict="not testable here")
     rows = [
         dict(zip(FIELDS, row, strict=True))

@@ -88,7 +88,7 @@ def test_each_seed_may_have_rows_of_a_file_of_its_own(artifacts, evaluated, made
         recipe: [made_up(own, seed, sharpness) for seed, own in enumerate(labels)]
         for recipe, sharpness in (("ce", 1.0), ("ls", 0.3))
     }
-    tables["fl"] = tables["ls"][:1]  # One seed only.
+    tables = {"fl": tables["ls"][:1], **tables}  # One seed only.
     results = [
         evaluated(recipe, seeds, labels, numbers=numbers) for recipe, seeds in tables.items()
     ]
@@ -101,7 +101,7 @@ def test_each_seed_may_have_rows_of_a_file_of_its_own(artifacts, evaluated, made
     options = {"baseline": "ce", "draws": 20, "numbers": numbers}
     assert compared.bootstrap == paired_bootstrap(tables, labels, **options)
     other = evaluated("mbls", tables["ls"], [labels[0], labels[0]], numbers=numbers)
-    told = f"^ce and mbls were not tested on the same rows of {TASK}: their labels differ$"
+    told = f"^fl and mbls were not tested on the same rows of {TASK}: their labels differ$"
     with pytest.raises(InputError, match=told):
         StoredPredictions([*results, other], artifacts)
 
@@ -179,6 +179,9 @@ def test_what_has_no_predictions_is_named(artifacts, evaluated, made_up):
         "ls": "no predictions on record",
     }
     assert list(found.bootstrap.values) == ["ce"]
+    told = f"^baseline 'ce' on {TASK}: not in this sweep; recipes with predictions: none$"
+    with pytest.raises(InputError, match=told):
+        compare(others, artifacts, baseline="ce")
 
 
 def test_missing_predictions_are_named_with_their_place(artifacts, evaluated, made_up):

@@ -215,6 +215,7 @@ def test_compare_as_markdown_is_a_table(calsweep):
     assert len(rows) == 6
     assert {line.count("|") for line in rows} == {7}
     assert rows[2].split("|")[3].strip() == "–"
+    assert rows[0].split("|")[2].strip() == "Acc % ↑"
 
 
 def test_ranks_of_one_block_are_not_testable_and_drawn(calsweep, tmp_path):

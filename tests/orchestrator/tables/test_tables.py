@@ -158,6 +158,7 @@ def test_a_figure_that_is_missing_or_not_finite_shows_and_is_never_best():
         "–",
         "**9.0000**",
     ]
+    assert r"fl & \textbf{90.00} & -- & -- \\" in render(found, "latex").splitlines()
 
 
 # Marks
@@ -397,6 +398,13 @@ def test_what_was_not_searched_is_named_with_its_task_where_there_are_several(ta
     assert table.notes()[-1] == f"nothing was searched for {named}"
 
 
+def test_a_gain_of_one_task_tells_nothing_of_another():
+    results = [study("ce", figures(), task=task, trials_finished=1) for task in "ab"]
+    gains = {("ce", "b", "ece"): Gain(-0.01, -0.02, -0.005, False, False)}
+    table = dataclasses.replace(table_of(*results), gains=gains)
+    assert table.notes()[-1] == "nothing was searched for ce"
+
+
 @pytest.mark.parametrize(
     ("recipes", "told"), [(("ce", "ce+ts"), True), (("given", "ts"), False), (("ce",), False)]
 )
@@ -441,6 +449,11 @@ def test_what_a_search_brought_stands_after_its_figure():
         ece, accuracy = table.line(row)
         assert (ece.change, ece.tone, ece.asides) == GAINS[row.label][1], row.label
         assert accuracy.change == ""
+    floored = [dataclasses.replace(r, test=({**figures(), "ece_floor": 0.001},)) for r in results]
+    beside = dataclasses.replace(table, results=by_pair(floored), floor=True)
+    asides = {row.label: beside.line(row)[0].asides for row in beside.rows}
+    assert asides["ls"] == ("[-2.00, -1.00]", "(floor 0.10)")
+    assert asides["acls"] == ("(floor 0.10)",)
     mean = Row("mean", ("ls", "fl"))  # Of several studies no gain is known.
     (ece, _) = dataclasses.replace(table, rows=(*table.rows, mean)).line(mean)
     assert (ece.change, ece.asides) == ("", ())
@@ -1034,6 +1047,7 @@ def test_two_sweeps_with_one_recipe_and_task_are_not_mixed_unasked():
         combine(sweeps)
     found = {(result.sweep, result.recipe) for result in combine(sweeps, prefer="b")}
     assert found == {("a", "ls"), ("b", "ce"), ("b", "fl")}
+    assert [result.recipe for result in combine(sweeps, prefer="a")] == ["ce", "ls", "fl"]
     with pytest.raises(InputError, match="preferred sweep 'c' is none of: a, b"):
         combine(sweeps, prefer="c")
 

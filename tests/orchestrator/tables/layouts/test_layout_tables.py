@@ -61,14 +61,14 @@ def test_the_rows_and_columns_are_the_layout_s_in_its_order():
 
 
 def test_what_was_not_run_says_so_and_what_is_not_asked_for_is_named():
-    foreign = [study(recipe, model="resnet8") for recipe in ("ce", "esd")]
-    table = fill("macal/table1", study("ce"), study("esd"), *foreign)
+    foreign = [study(recipe, model="resnet8") for recipe in ("ce", "own", "esd")]
+    table = fill("macal/table1", study("ce"), study("own"), *foreign)
     found = cells(table, "ce")
     assert found["cifar10", "resnet50", "ece"].text == "2.00"
     assert found["cifar10", "resnet110", "ece"].text == "not run"
     assert cells(table, "ls")["cifar10", "resnet50", "ece"].text == "not run"
     notes = table.notes()
-    assert "recipes of the sweep that are not in this layout: esd" in notes
+    assert "recipes of the sweep that are not in this layout: own, esd" in notes
     assert "tasks of the sweep that are not in this layout: cifar10/resnet8/mukhoti2020" in notes
 
 
@@ -234,7 +234,7 @@ def test_bins_are_spoken_of_beside_binned_errors_only():
 def test_what_a_layout_says_of_itself_stands_below_the_table(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
-        "title: mine\nmetrics: [ece, nll]\nrows: [{label: both, mean: [ls, ce]}]\n"
+        "title: mine\nmetrics: [ece, nll]\nrows: [{label: =both, mean: [ls, ce]}]\n"
         "columns: {cifar10: [resnet50]}\nnote: a note\n"
         "not_offered: [{what: x, reason: no code}, {what: y, reason: no data}]\n"
     )
@@ -249,6 +249,7 @@ def test_what_a_layout_says_of_itself_stands_below_the_table(tmp_path):
         "no figure",
     )
     assert shown["run_ids"] == "run-ls-resnet50 run-ce-resnet50"
+    assert shown["row"] == "'=both"  # No formula.
     own = fill(str(path), study("ce", "digits"))
     start = f"layout {path} with the sweep's own tasks as columns"
     assert own.notes() == [start, *told]
@@ -346,7 +347,8 @@ def test_every_layout_fits_a_sweep_of_other_tasks(name):
 def test_columns_may_be_chosen():
     runs = study("ce"), study("ce", "digits", "convnet")
     assert len(fill("macal/table1", *runs).columns) == 9
-    assert len(fill("macal/table1", *runs, columns="sweep").columns) == 2
+    turned = fill("macal/table1", *reversed(runs), columns="sweep")
+    assert [entry.groups[0] for entry in turned.columns] == ["digits", "cifar10"]
     only = fill("macal/table1", study("ce", "digits", "convnet"), columns="paper")
     assert {cell.text for cell in cells(only, "ce").values()} == {"not run"}
 
