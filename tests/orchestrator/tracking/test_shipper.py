@@ -599,6 +599,21 @@ def test_a_run_whose_creation_was_never_confirmed_is_not_created_twice(
     assert len(MlflowClient(store).search_runs([experiment.experiment_id])) == 5
 
 
+def test_a_run_that_is_remembered_goes_on_though_another_one_bears_its_key(writer, tmp_path):
+    writer.start()
+    study = writer.open("ce")
+    key, uri = writer.begin(study, 0), f"folder:{tmp_path}/tracked"
+    sync(writer.path, uri)
+    tracker = open_tracker(uri)
+    (run,) = tracker.runs(RunQuery([writer.sweep], {"calsweep.key": key}))
+    late = tracker.create_run(writer.sweep, "made late", run.tags, run.started - 1, run.parent)
+    writer.score(key, 0.5)
+    writer.begin(study, 1)
+    sync(writer.path, uri)
+    assert tracker.run(run.id).metrics["objective"] == 0.5
+    assert tracker.run(late).metrics == {}
+
+
 def test_a_creation_that_takes_effect_late_leaves_one_run(writer, store, monkeypatch, tmp_path):
     small_sweep(writer, tmp_path)
     real, late = MlflowTracker.create_run, []

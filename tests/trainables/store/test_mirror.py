@@ -50,9 +50,10 @@ def test_another_machine_finds_what_this_one_computed(tmp_path: Path, url: str) 
 
 
 def test_a_store_knows_its_mirror_by_its_folder(tmp_path: Path, url: str) -> None:
-    store_at(tmp_path / "one", f"{url}/before").mirror_to(url)
-    assert (tmp_path / "one" / "mirror").read_text() == url
-    write(ArtifactStore(tmp_path / "one"))
+    place = tmp_path / "of" / "one"
+    store_at(place, f"{url}/before").mirror_to(url)
+    assert (place / "mirror").read_text() == url
+    write(ArtifactStore(place))
     assert Mirror(url).pull(f"train/{KEY[:2]}/{KEY}", tmp_path / "copy")
     assert ArtifactStore(tmp_path / "two").find("train", KEY) is None
 
