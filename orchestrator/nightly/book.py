@@ -92,10 +92,12 @@ class Night:
         """Write one of its files; see ``write_text``."""
         write_text(self.folder / name, json.dumps(content, indent=1, allow_nan=False))
 
-    def shrink(self) -> None:
-        """Remove everything but what later nights and readers need."""
-        for part in ("artifacts", "sweeps"):
-            shutil.rmtree(self.folder / part, ignore_errors=True)
+    def shrink(self) -> list[Path]:
+        """Remove everything but what later nights and readers need; return what stayed."""
+        parts = [self.folder / part for part in ("artifacts", "sweeps")]
+        for part in parts:
+            shutil.rmtree(part, ignore_errors=True)
+        return [part for part in parts if part.exists()]
 
 
 class Book:

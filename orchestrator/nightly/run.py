@@ -120,7 +120,8 @@ class _Start:
         resumed = night.unfinished
         if resumed and night.facts["environment"] != environment:
             say(self._console, f"night {night.name} begins anew: its surroundings have changed")
-            self._discard(night, spec)
+            if stayed := self._discard(night, spec):
+                raise StorageError(f"{stayed[0]} cannot be removed: it is of other surroundings")
             resumed = False
         self._require_room(night)
         if resumed:
@@ -157,14 +158,17 @@ class _Start:
         own = {"name": f"{sweep.name}-{night.name}", "storage": str(night.folder)}
         return sweep.model_copy(update={**own, "tracking": TrackingModel(uri=sweep.tracking_uri)})
 
-    def _discard(self, night: Night, spec: SweepSpec) -> None:
-        """Remove what a night computed so far, and end its runs on the tracking server."""
+    def _discard(self, night: Night, spec: SweepSpec) -> list[Path]:
+        """Remove what a night computed so far, and end its runs on the tracking server.
+
+        What cannot be removed is returned.
+        """
         journal = SweepFolder.of(spec).journal
         if journal.exists():
             # A server that is away keeps runs of an attempt that nobody asks for.
             with suppress(InputError):
                 sync(journal, spec.tracking_uri, Storage.of(spec).tracked_files, True)
-        night.shrink()
+        return night.shrink()
 
     def _require_room(self, night: Night) -> None:
         """Refuse to begin with less disk than the last nights took and a fifth more."""

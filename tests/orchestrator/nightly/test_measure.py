@@ -29,8 +29,10 @@ class Told:
         self._writer = writer
         writer.start()
 
-    def study(self, recipe: str, chosen: bool = True, row: bool = True, **closed: Any) -> str:
-        study: str = self._writer.open(recipe, row=row, task="d")
+    def study(
+        self, recipe: str, chosen: bool = True, row: bool = True, task: str = "d", **closed: Any
+    ) -> str:
+        study: str = self._writer.open(recipe, row=row, task=task)
         if chosen or closed:
             self.close(study, f"{study} 0" if chosen else None, **closed)
         return study
@@ -161,14 +163,15 @@ def test_a_seed_with_rows_of_its_own_is_measured_by_them(
         name: cast(PreparedData, SimpleNamespace(counts={"train": own}, key=f"{own}_digits_more"))
         for name, own in rows.items()
     }
-    study = told.study("ce", chosen=False)
-    told.close(study, f"{study} 5")
-    for seed in (5, 3):
-        told.trial(study, seed, epoch_seconds=0.5)
-        told.test(study, seed, acc=0.9)
+    for study in [told.study("ce", chosen=False, task=name) for name in "ed"]:
+        told.close(study, f"{study} 5")
+        for seed in (5, 3):
+            told.trial(study, seed, epoch_seconds=0.5)
+            told.test(study, seed, acc=0.9)
     night = Book(tmp_path).begin("2026-11-21", 7.0, {})
     record = measure_night(benchmark, night, told.ledger(), data, None)
-    assert record.cells[CellKey("ce", "d", "images_per_second")] == {5: 200.0, 3: 400.0}
+    for name, speeds in (("d", {5: 200.0, 3: 400.0}), ("e", {5: 600.0, 3: 600.0})):
+        assert record.cells[CellKey("ce", name, "images_per_second")] == speeds
     environment = current_environment(benchmark, data)
     expected = "100_digits_m, 200_digits_m, 300_digits_m, 400_digits_m"
     assert environment["data digits"] == expected

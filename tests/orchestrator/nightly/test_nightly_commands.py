@@ -177,7 +177,8 @@ def test_history_holds_the_series_asked_for_and_marks_their_alarms(
     monkeypatch.setattr(nightly, "plotted", Plot)
     alarms = (found(ECE, 1), found(ECE, 2), found(CellKey(*ECE.pair), 1))
     for day in range(4):
-        raised = Verdict(name(day), "regression", alarms[:2] if day == 1 else alarms)
+        suspicions = (found(OTHER, 1),)  # Those are not marked.
+        raised = Verdict(name(day), "regression", alarms[: 2 if day == 1 else 3], suspicions)
         judged(benchmark, record(day), raised if day in (1, 3) else None)
     file, folder = str(benchmark.path), benchmark.folder
     asked = ["--cell", f"ls on {TASK}", "--cell", str(OTHER), "--cell", str(ECE)]

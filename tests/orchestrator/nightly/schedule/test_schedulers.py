@@ -726,7 +726,7 @@ def test_a_crontab_that_cannot_be_read_or_written_is_left(
 def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
     make_benchmark: Make, no_programs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    benchmark = make_benchmark()
+    benchmark = make_benchmark(sweep={"name": "Told.2"})
     out = tmp_path / "my kube.yaml"
     place = "re; search"  # What is said is for a shell.
     options = ["--with", "kubernetes", "--image", "i:1", "--claim", "c", "--namespace", place]
@@ -740,7 +740,7 @@ def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
     assert out.read_text() == kubernetes_manifests(benchmark, entry, cluster)
     assert len(list(yaml.safe_load_all(out.read_text()))) == 5
     assert installation(benchmark) == Installation("kubernetes", "02:00", None, place)
-    delete = "delete cronjob,configmap,rolebinding,role,serviceaccount calsweep-told"
+    delete = "delete cronjob,configmap,rolebinding,role,serviceaccount calsweep-told-2"
     delete += f" --namespace '{place}' --ignore-not-found"
     assert main(uninstall) == 0
     assert capsys.readouterr().out == f"{missing} remove it with: kubectl {delete}\n"

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nights import ACC, ECE, LEVELS, RECIPES, SPEED, TASK, history, name, record
 
-from orchestrator.nightly import Bounds, CellKey, Limits, NightRecord, Shape, Verdict, judge
+from orchestrator.nightly import (
+    Bounds,
+    CellKey,
+    Limits,
+    NightRecord,
+    Shape,
+    Threshold,
+    Verdict,
+    judge,
+)
 
 QUIET = history(range(10))
 
@@ -65,6 +74,14 @@ def test_one_worse_night_between_good_ones_stays_without_an_alarm() -> None:
 def test_what_is_below_the_practical_threshold_is_no_alarm(cell: CellKey, factor: float) -> None:
     small = {cell: factor}
     assert judge([*QUIET, record(10, factors=small)], record(11, factors=small)).status == "ok"
+
+
+@pytest.mark.parametrize(("relative", "reasons"), [(0.19, ["nights"]), (0.21, [])])
+def test_what_matters_is_what_the_file_says(relative: float, reasons: list[str]) -> None:
+    limits = Limits(thresholds={"ece": Threshold(relative=relative)})
+    worse = [record(night, factors={ECE: 1.2}) for night in (10, 11)]
+    alarms = judge([*QUIET, worse[0]], worse[1], limits).alarms
+    assert [alarm.reason for alarm in alarms] == reasons
 
 
 @pytest.mark.parametrize(
@@ -197,6 +214,9 @@ def test_an_error_of_zero_is_a_figure_like_any_other() -> None:
     verdict = judge([*best, record(10)], record(11))
     assert told(verdict) == [(ECE, "soft", "nights")]
     assert verdict.alarms[0].expected == 0.0
+    share = Limits(thresholds={"ece": Threshold(relative=0.1)})  # Of nothing that is nothing.
+    assert judge(best[:-1], best[-1], share).status == "ok"
+    assert told(judge([*best, record(10)], record(11), share)) == [(ECE, "soft", "nights")]
 
 
 def test_a_failed_recipe_makes_the_night_incomplete() -> None:
@@ -213,7 +233,8 @@ def test_a_failed_recipe_makes_the_night_incomplete() -> None:
 
 def test_a_table_of_the_wrong_shape_makes_the_night_incomplete() -> None:
     night = changed(record(10), ECE, {0: 0.02, 1: 0.02})
-    verdict = judge(QUIET, changed(night, CellKey("fl", TASK, "ece"), {0: 0.02}))
+    surplus = changed(night, CellKey("fl", TASK, "ece"), {0: 0.02})
+    verdict = judge(QUIET, changed(surplus, CellKey("fl", TASK, "nll"), {0: 0.2}))
     assert verdict.status == "incomplete"
     assert told(verdict) == [
         (CellKey("ls", TASK), "hard", "missing"),
