@@ -92,13 +92,13 @@ def test_all_but_the_last_nights_shrink_once_nothing_waits_for_them(
 
 
 def test_accepted_changes_are_kept_and_the_latest_word_counts(tmp_path: Path) -> None:
-    book, pair = Book(tmp_path / "new"), CellKey(*ECE.pair)
+    book, pair, why = Book(tmp_path / "new"), CellKey(*ECE.pair), "a\u2028b\x85c \u00e9"
     assert book.restarts() == {}
     for cell, night in ((ECE, "2026-11-23"), (pair, "2026-11-24"), (ECE, "2026-11-21")):
-        book.accept(Acceptance(cell, night, "meant", "2026-11-25T08:00:00+00:00"))
+        book.accept(Acceptance(cell, night, why, "2026-11-25T08:00:00+00:00"))
     assert book.restarts() == {ECE: "2026-11-21", pair: "2026-11-24"}
     rows = [json.loads(line) for line in (book.folder / ACCEPTED).read_text().splitlines()]
-    said = {"why": "meant", "time": "2026-11-25T08:00:00+00:00"}
+    said = {"why": why, "time": "2026-11-25T08:00:00+00:00"}
     assert rows[0] == {"cell": str(ECE), "night": "2026-11-23", **said}
     assert len(rows) == 3
 

@@ -31,7 +31,7 @@ from orchestrator.nightly.schedule.install import INSTALLED
 from trainables.common.errors import InputError
 
 Make = Callable[..., Nightly]
-OTHER = CellKey("ce", TASK, "ece")
+OTHER, GONE = CellKey("ce", TASK, "ece"), CellKey("ce+ts", TASK, "ece")
 
 
 @pytest.fixture
@@ -234,6 +234,7 @@ def test_a_benchmark_without_a_verdict_is_refused(
         (str(OTHER), [], 6),
         (str(ECE), ["--from", name(4)], 4),
         (str(ECE), ["--from", name(7)], None),
+        (str(GONE), [], None),
         (str(ECE), ["--from", name(0)], 0),
     ],
 )
@@ -246,7 +247,8 @@ def test_an_accepted_change_starts_where_it_began(
 ) -> None:
     for day in range(6):
         judged(benchmark, record(day), Verdict(name(day), "regression", (found(OTHER, 0),)))
-    changes = (found(ECE, 3),), (found(ACC, 2),), (found(SPEED, None),)
+    # Of the night on which the last one began nothing is left.
+    changes = (found(ECE, 3),), (found(ACC, 2), found(GONE, 7)), (found(SPEED, None),)
     last = {cell: values for cell, values in record(6).cells.items() if cell != OTHER}
     judged(benchmark, replace(record(6), cells=last), Verdict(name(6), "regression", *changes))
     accept = ["nightly", "accept", cell, "--why", " a \n b ", "--file", str(benchmark.path)]

@@ -218,8 +218,9 @@ def test_half_a_night_of_other_code_is_given_up(
         started = {"event": "trial_started", "role": "seed", "configuration": {}, **trial}
         journal.append(from_fields(started))
     told_sweep.before_end = lambda spec: None
-    monkeypatch.setattr("orchestrator.storage.provenance.git_commit", lambda: "c0ffee")
-    outcome = run_night(benchmark, SECOND)
+    with monkeypatch.context() as patch:
+        patch.setattr("orchestrator.storage.provenance.git_commit", lambda: "c0ffee")
+        outcome = run_night(benchmark, SECOND)
     assert told_sweep.runs[1:] == [f"other-{SECOND}"]
     assert any(f"night {FIRST} is given up" in message for message in outcome.messages)
     nights = Book(benchmark.folder).nights()
@@ -228,7 +229,7 @@ def test_half_a_night_of_other_code_is_given_up(
     assert states(store, "other") == {"FINISHED", "KILLED"}
     run_night(benchmark, SECOND)
     assert told_sweep.runs[2:] == []
-    again = run_night(benchmark, FIRST).night  # Whoever asks for it gets it, from its beginning.
+    again = run_night(benchmark, FIRST).night  # Who asks for it gets it, from its beginning on.
     assert told_sweep.runs[2:] == [f"other-{FIRST}"]
     assert "given_up" not in again.facts
     assert again.record is not None

@@ -246,6 +246,8 @@ def test_a_table_of_the_wrong_shape_makes_the_night_incomplete() -> None:
     gone = changed(changed(night, ECE, {1: 0.02}), ACC, {0: 0.9, 1: 0.9})
     text = f"ls on {TASK} lacks acc of seed 2, ece of seeds 0, 2"
     assert judge(QUIET, gone).alarms[0].text == text
+    none = judge(QUIET, changed(record(10), ECE, {}), Limits(hard={"ece": Bounds(max=1)}))
+    assert [alarm.text for alarm in none.alarms] == [f"ls on {TASK} lacks ece of seeds 0, 1, 2"]
     two = replace(record(10).shape, tasks=(TASK, "other"))
     half = [alarm.cell for alarm in judge(QUIET, replace(record(10), shape=two)).alarms]
     assert half == [CellKey(recipe, "other") for recipe in RECIPES]
