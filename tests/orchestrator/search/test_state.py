@@ -260,7 +260,11 @@ def test_a_study_is_opened_with_what_it_takes_to_compute_its_trials_again(
     spec = parse_sweep(
         """
 name: state
-tasks: [{dataset: digits, model: convnet, protocol: digits}]
+tasks:
+  - name: digits/convnet/digits
+    dataset: digits
+    model: convnet
+    protocol: {base: digits, epochs: 7}
 recipes: [wide+ts]
 variants: {wide: {of: mbls, fixed: {margin: 9.0}}}
 search: {trials: 5, parallel_trials: 3, seed: 5, keep_default: 1.5, objective: ece}
@@ -288,7 +292,7 @@ resources: {deterministic: true, refine: {cpu: 2}}
             TASK,
             "digits",
             "convnet",
-            "digits",
+            "digits-custom",
         )
         assert event.fingerprint == data[TASK].key
         assert event.setting == setting_of(task, data[TASK])
