@@ -140,6 +140,16 @@ def test_waiting_and_failed_trials_count_for_nothing() -> None:
     assert schedulers.failures == {good.trial_id: 2}
 
 
+def test_what_a_trial_ended_with_counts_for_those_after_it() -> None:
+    """Tune hands over the last report where it ends a trial, not before."""
+    schedulers = StudySchedulers({"a": 9})
+    ended, weak = trial_of("a", 0), trial_of("a", 1)
+    for trial in (ended, weak):
+        schedulers.on_trial_add(None, trial)
+    schedulers.on_trial_complete(None, ended, {"epoch": 1, "score": 0.1})
+    assert report(schedulers, weak, 1, 0.9) == STOP
+
+
 def test_the_sweep_file_chooses_the_scheduler() -> None:
     for name, kind in (("none", CountingScheduler), ("asha", StudySchedulers)):
         spec = make_spec("mbls, mbls+macal, mbls+ts", scheduler=name)

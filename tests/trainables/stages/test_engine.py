@@ -127,6 +127,15 @@ def test_the_same_seed_gives_the_same_weights(method: str) -> None:
     assert not same(weights(run(trainer(METHODS[method], seed=1), 2)), first)
 
 
+def test_the_seed_decides_the_order_of_the_rows_beside_the_first_weights() -> None:
+    first, again, other = (trainer(seed=seed) for seed in (0, 0, 1))
+    for made in (again, other):
+        made.network.load_state_dict(first.network.state_dict())
+    trained = [weights(run(made, 1)) for made in (first, again, other)]
+    assert same(trained[1], trained[0])
+    assert not same(trained[2], trained[0])
+
+
 def test_what_a_scheme_draws_follows_the_seed_alone() -> None:
     frames = []
     for seed in (0, 0, 1):
