@@ -61,9 +61,10 @@ def read_lines(path: Path) -> tuple[list[str], list[Label]]:
 
 
 def _row(line: bytes, place: str) -> tuple[str, Label]:
+    content = _text(line, place)
     try:
-        fields = json.loads(_text(line, place))
-    except (json.JSONDecodeError, RecursionError) as error:
+        fields = json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{place} is no JSON: {error}") from error
     text, label = (fields.get(k) for k in ("text", "label")) if isinstance(fields, dict) else "  "
     if not isinstance(text, str) or not text.strip():

@@ -85,7 +85,10 @@ class NewsgroupsReader(TextsReader):
                 (whole / CLASSES).write_text(
                     json.dumps({"classes": found.target_names}), encoding="utf-8"
                 )
-                os.replace(whole, self.path)
+                # File by file: the folder is there where one of them was lost.
+                self.path.mkdir(exist_ok=True)
+                for file in sorted(whole.iterdir()):
+                    os.replace(file, self.path / file.name)
         except FAILURES as error:
             reason = f"{line_of(error)}; {self.instruction()}"
             raise InputError(f"dataset {self.name!r}: {reason}") from error

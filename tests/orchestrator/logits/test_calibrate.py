@@ -438,7 +438,11 @@ def test_a_table_says_what_its_cells_hold():
 def test_the_table_in_text(npz):
     file = read_logits(npz)
     tasks = [plan_task(file, "0:200"), Task("early", file.rows.take(slice(0, 200)))]
-    lines = calibrate_table(tasks, ["ts"], ["ce", "ls"]).lines()
+    table = calibrate_table(tasks, ["ts"], ["ce", "ls"])
+    for task in tasks:
+        figures = score(task.judge.logits, task.judge.labels, 15)
+        assert table.cell(task.name, "uncalibrated").ece == pytest.approx(figures[0])
+    lines = table.lines()
     assert [part.strip() for part in lines[0].split("|")[1:-1]] == [
         "calibrator",
         "objective",

@@ -90,7 +90,7 @@ def cifar(
         (CIFAR10, "labels", 10) if request.param == "cifar10" else (CIFAR100, "fine_labels", 100)
     )
     train = RowArrays(make_images(400), make_labels(400, classes))
-    test = RowArrays(make_images(200, seed=1), make_labels(200, classes))
+    test = RowArrays(make_images(200, seed=1), np.roll(make_labels(200, classes), 3))
     base = tmp_path / kind.base_folder
     parts = np.array_split(np.arange(400), len(kind.train_list))
     listed = [
@@ -115,7 +115,7 @@ def svhn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, RowArra
     """A miniature of SVHN: its root, training and test images."""
     made, listed = [], {}
     for seed, (part, (_, name, _)) in enumerate(SVHN.split_list.items()):
-        images, labels = make_images(30, seed=seed), make_labels(30)
+        images, labels = make_images(30, seed=seed), np.roll(make_labels(30), seed)
         official = np.where(labels == 0, 10, labels).astype(np.uint8)
         savemat(tmp_path / name, {"X": images.transpose(1, 2, 3, 0), "y": official[:, None]})
         listed[part] = [(tmp_path / "nowhere").as_uri(), name, md5(tmp_path / name)]
@@ -131,7 +131,7 @@ def fashion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, RowA
     raw.mkdir(parents=True)
     made, listed = [], []
     for seed, part in enumerate(("train", "t10k")):
-        arrays = RowArrays(make_images(30, 28, 1, seed), make_labels(30))
+        arrays = RowArrays(make_images(30, 28, 1, seed), np.roll(make_labels(30), seed))
         pixels = struct.pack(">4i", 0x803, 30, 28, 28) + arrays.values.tobytes()
         labels = struct.pack(">2i", 0x801, 30) + arrays.labels.astype(np.uint8).tobytes()
         for name, content in (

@@ -119,10 +119,17 @@ def test_an_archive_of_two_parts(tmp_path: Path, name: str, pair: tuple[str, str
         read_logits(write(tmp_path / "b.npz", **wider), "logits")
 
 
-def test_a_part_named_twice_is_refused(tmp_path: Path) -> None:
-    arrays = {"logits_fit": SCORES, "fit_logits": SCORES, "labels_fit": [2, 1]}
-    with pytest.raises(InputError, match="scores: expected exactly one array"):
-        read_logits(write(tmp_path / "a.npz", **arrays))
+def test_a_part_named_twice_or_not_at_all_is_refused(tmp_path: Path) -> None:
+    arrays = {"logits_fit": SCORES, "labels_fit": [2, 1]}
+    path = tmp_path / "a.npz"
+    for part, more in (("fit", {"fit_logits": SCORES}), ("test", {})):
+        with pytest.raises(InputError) as caught:
+            read_logits(write(path, **arrays, **more))
+        scores = (f"{base}_{part} or {part}_{base}" for base in ("logits", "probs", "predictions"))
+        assert str(caught.value) == (
+            f"{path}: scores: expected exactly one array named {' or '.join(scores)}; the file has "
+            f"{', '.join((*arrays, *more))}"
+        )
 
 
 def test_the_sets_of_a_folder_are_its_files_by_name(tmp_path: Path) -> None:
@@ -217,6 +224,8 @@ def test_a_set_of_an_hdf5_file(tmp_path: Path) -> None:
         file["empty/readme"] = "?"
     assert sorted(logit_sets(path)) == ["cifar/half", "cifar/vit", "svhn/vit"]
     assert logit_sets(f"{path}:cifar/vit") == {"cifar/vit": f"{path}:cifar/vit"}
+    beside = write(tmp_path / "net.npz", logits=SCORES, labels=[2, 1])
+    assert logit_sets(tmp_path) == {**logit_sets(path), "net": str(beside)}
     for number, name in enumerate(("svhn/vit", "cifar/vit")):
         file = read_logits(f"{path}:/{name}/")
         assert file.fit is not None

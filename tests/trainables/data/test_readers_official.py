@@ -236,7 +236,7 @@ def test_cifar_download_is_checked(cifar, monkeypatch, tmp_path: Path, intact: b
     if not intact:
         packed.write_bytes(packed.read_bytes() + b"!")
     with HTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(root))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/{packed.name}"
         monkeypatch.setattr(KINDS[name], "url", url)
         if intact:

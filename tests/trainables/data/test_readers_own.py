@@ -17,7 +17,15 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from trainables.common.errors import InputError
-from trainables.data import Images, SourceStatus, SplitSpec, find_reader, prepare, read_source
+from trainables.data import (
+    Images,
+    ImageShape,
+    SourceStatus,
+    SplitSpec,
+    find_reader,
+    prepare,
+    read_source,
+)
 from trainables.data._files import ImageFiles, is_image, opened
 from trainables.data._images import image_statistics
 
@@ -260,6 +268,7 @@ def test_folder(folder: Path):
     source = read_source(f"folder:{folder}", "unused")
     assert source.info.classes == ("cat", "dog")
     assert source.info.inputs.size == (5, 7)
+    assert source.info.inputs.shape == ImageShape(3, 5)
     assert source.train.labels.tolist() == [0] * 6 + [1] * 6
     pixels = np.asarray(Image.open(folder / "train" / "dog" / "2.png"))
     np.testing.assert_array_equal(source.train.values[8], pixels)

@@ -158,7 +158,7 @@ def test_packed_lines_are_the_same(write: Write) -> None:
 @pytest.mark.parametrize("parted", [True, False])
 def test_class_folders_give_what_lines_give(write: Write, tmp_path: Path, parted: bool) -> None:
     lines = sorted(rows(8, names=True), key=lambda row: str(row["label"]))
-    parts = {"train": lines, "test": lines} if parted else {"train": lines}
+    parts = {"train": lines, "test": lines[2:7]} if parted else {"train": lines}
     expected = read_source(f"text:{write(**parts)}", "unused")
     for part, its in parts.items():
         for number, row in enumerate(its):
@@ -358,6 +358,9 @@ def test_twenty_newsgroups_is_downloaded_once_and_kept_as_lines(
         f"dataset '20newsgroups': {place}/test.jsonl.xz is absent; allow the download, or put "
         f"train.jsonl.xz, test.jsonl.xz, classes.json into {place} (see docs/data.md)"
     )
+    assert read_source("20newsgroups", root).fingerprint == first.fingerprint
+    assert asked == ["all"] * 3
+    assert list(root.iterdir()) == [place]
 
 
 @pytest.mark.shared
@@ -379,6 +382,7 @@ BAD_LINES = {
     b'{"label": 0}': ": text=None is no text; needed are `text` and `label`",
     b"[]": ": text=' ' is no text; needed are `text` and `label`",
     b"{": " is no JSON: ",
+    b'{"text": "x", "label": %s}' % (b"1" * 5000): " is no JSON: Exceeds the limit (4300 digits)",
     b"": " is empty; remove it, or put its text there",
     b'{"text": "\xff", "label": 0}': (
         " is no UTF-8 text (invalid start byte at byte 10); store it as UTF-8"

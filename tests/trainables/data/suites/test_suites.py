@@ -22,6 +22,7 @@ from torch import Tensor
 
 from trainables.common.errors import InputError
 from trainables.data import Images
+from trainables.data._stored import digest
 from trainables.data.suites import (
     check_suites,
     find_suite,
@@ -637,6 +638,8 @@ def test_the_second_time_nothing_is_read(
         )
         assert stored().fingerprint == first.fingerprint
     assert SuiteData.open(first.directory).fingerprint == first.fingerprint
+    sums = {name: facts["sha256"] for name, facts in first.files.items()}
+    assert (set(sums), first.fingerprint) == ({"images.npy", "labels.npy"}, digest(sums))
     monkeypatch.chdir(first.directory.parent)
     assert SuiteData.open(first.directory.name) == first
 
