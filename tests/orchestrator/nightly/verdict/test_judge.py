@@ -76,12 +76,28 @@ def test_what_is_below_the_practical_threshold_is_no_alarm(cell: CellKey, factor
     assert judge([*QUIET, record(10, factors=small)], record(11, factors=small)).status == "ok"
 
 
-@pytest.mark.parametrize(("relative", "reasons"), [(0.19, ["nights"]), (0.21, [])])
-def test_what_matters_is_what_the_file_says(relative: float, reasons: list[str]) -> None:
-    limits = Limits(thresholds={"ece": Threshold(relative=relative)})
-    worse = [record(night, factors={ECE: 1.2}) for night in (10, 11)]
-    alarms = judge([*QUIET, worse[0]], worse[1], limits).alarms
-    assert [alarm.reason for alarm in alarms] == reasons
+@pytest.mark.parametrize("metric", ["ece", "cifar10-c/ece"])
+@pytest.mark.parametrize(
+    ("relative", "most", "reasons"),
+    [(0.19, 0.0244, ["nights"]), (0.21, 0.0244, []), (0.21, 0.0243, ["limit"])],
+)
+def test_what_matters_is_what_the_file_says(
+    metric: str, relative: float, most: float, reasons: list[str]
+) -> None:
+    def renamed(night: NightRecord) -> NightRecord:
+        new = {**dict(zip(LEVELS, LEVELS, strict=True)), "ece": metric}
+        cells = {c._replace(metric=new[c.metric]): values for c, values in night.cells.items()}
+        shape = replace(night.shape, metrics=tuple(new.values()))
+        return replace(night, cells=cells, shape=shape)
+
+    limits = Limits(
+        thresholds={"ece": Threshold(relative=relative)}, hard={"ece": Bounds(max=most)}
+    )
+    worse = [renamed(record(night, factors={ECE: 1.2})) for night in (10, 11)]
+    alarms = judge([*map(renamed, QUIET), worse[0]], worse[1], limits).alarms
+    assert [(a.cell, a.reason) for a in alarms] == [
+        (ECE._replace(metric=metric), reason) for reason in reasons
+    ]
 
 
 @pytest.mark.parametrize(
@@ -248,6 +264,7 @@ def test_a_table_of_the_wrong_shape_makes_the_night_incomplete() -> None:
     assert judge(QUIET, gone).alarms[0].text == text
     none = judge(QUIET, changed(record(10), ECE, {}), Limits(hard={"ece": Bounds(max=1)}))
     assert [alarm.text for alarm in none.alarms] == [f"ls on {TASK} lacks ece of seeds 0, 1, 2"]
+    assert none.notes == ()
     two = replace(record(10).shape, tasks=(TASK, "other"))
     half = [alarm.cell for alarm in judge(QUIET, replace(record(10), shape=two)).alarms]
     assert half == [CellKey(recipe, "other") for recipe in RECIPES]
