@@ -93,10 +93,10 @@ def test_dry_runs_are_plans(calsweep):
 
 
 def test_studies_that_are_no_rows_stand_in_brackets(calsweep, small):
-    small.write_text(SMALL.replace("[mbls, mbls+ts]", "[mbls+ts]"))
+    small.write_text(SMALL.replace("[mbls, mbls+ts]", "[mbls+macal+ts]"))
     rows, below = table_rows(calsweep("plan", small).out)
-    assert [row[1] for row in rows] == ["(ce)", "(mbls)", "mbls+ts"]
-    assert below[0].startswith("3 studies, 5 trials: at most 4 trainings, 0 refinements")
+    assert [row[1] for row in rows] == ["(ce)", "(mbls)", "(mbls+macal)", "mbls+macal+ts"]
+    assert below[0].startswith("4 studies, 8 trials: at most 4 trainings, 3 refinements")
 
 
 def test_the_demo_takes_other_recipes_trials_and_seeds(calsweep):

@@ -209,6 +209,11 @@ def test_the_front_is_of_all_that_was_searched_for(events: list[Event]) -> None:
     )
     assert words(plot, 0) == ["80", "85", "90", "5"]
     assert words(plot, 1) == ["0.2", "0.4", "0.6", "0.8", "1", "5"]
+    metrics = {"val_acc": 0.7, "val_nll": 0.2}  # The best by NLL alone.
+    last = TrialFinished(key=f"{STUDY}#1", status="finished", metrics=metrics)
+    assert places(drawn([*told, last])["front"], 0, "beaten") == [pytest.approx([6, 80])]
+    far = drawn([*told, scored(STUDY, 1, 0.9)])["front"]
+    assert [own.charts[0].chart.x.log for own in (plot, far)] == [False, True]
     assert plot.key == drawn(told)["slice"].key
     assert marks(plot, 1, "search")[1].colour == plot.key[2]
     told[0] = replace(told[0], spec={"search": {"objective": "nll"}})

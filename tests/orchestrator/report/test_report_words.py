@@ -508,6 +508,7 @@ def test_what_could_not_be_measured_is_handed_on(store):
 def test_gains_are_shown_of_recipes_whose_default_is_known(store):
     kept = {"searched_predictions": "k", "default_predictions": "k"}
     results = [result("ce", 0.04), result("ls", 0.02), result("fl", 0.03, **kept)]
+    results.append(result("ls", 0.02, task="other", **kept))
     gaps = {"ls": GAPS["ls"], "fl": Difference(0.0, 0.0, 0.0)}
     gains = {"ece": compared("ece", gaps), "acc": compared("acc", gaps)}
     part = task_part(told(results, store), TASK, Measured(gains=gains), "ce")

@@ -275,11 +275,12 @@ def test_out_of_distribution_figures_are_means_over_the_suites():
 
 def test_elsewhere_all_suites_that_have_the_metric_are_taken():
     figures = {"ood-noise/auroc": 0.6, "ood-other/auroc": 0.8, "ood-noise/fpr95": 0.3}
-    figures |= {"ood/auroc": 0.7, "ood/fpr95": 0.3}
+    figures |= {"ood-other/fpr95": 0.3, "ood/auroc": 0.7, "ood/fpr95": 0.3}
     table = fill("macal/table2", study("ce", "digits", "convnet", **figures))
     texts = [cell.text for cell in cells(table, "ce").values()]
     assert texts == ["70.00", "30.00"]
-    assert "auroc: mean over ood-noise/auroc, ood-other/auroc" in table.notes()
+    means = [f"{name}: mean over ood-noise/{name}, ood-other/{name}" for name in ("auroc", "fpr95")]
+    assert [note for note in table.notes() if ": mean over " in note] == means
     assert [entry.headings[-1] for entry in table.columns] == ["AUROC % ↑", "FPR95 % ↓"]
     other = study("ce", "digits", "resnet8", **{"ood-third/auroc": 0.5})
     both = fill("macal/table2", study("ce", "digits", "convnet", **figures), other)
