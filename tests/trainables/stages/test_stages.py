@@ -115,6 +115,7 @@ def test_every_stage_leaves_metrics_logits_and_its_request(
         rows = found.tensors("validation")
         assert rows["logits"].shape == (300, 10)
         assert torch.equal(rows["labels"], labels)
+        assert (rows["logits"].dtype, rows["labels"].dtype) == (torch.float32, torch.int64)
         assert StageRequest(**found.record["request"]).key() == artifact.key
 
 
