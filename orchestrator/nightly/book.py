@@ -57,6 +57,11 @@ class Night:
         return self.read(FACTS) or {}
 
     @property
+    def number(self) -> int:
+        """Return its place in the order of running; 0 if it has not begun."""
+        return self._parsed(FACTS, lambda facts: int(facts["number"])) or 0
+
+    @property
     def record(self) -> NightRecord | None:
         """Return what it measured, once it has; raise ``InputError`` if the file is damaged."""
         return self._parsed(RECORD, NightRecord.from_json)
@@ -113,7 +118,7 @@ class Book:
     def nights(self) -> list[Night]:
         """Return the nights that began, in the order in which they did, whatever the clock said."""
         found = [Night(path.parent) for path in (self.folder / "nights").glob(f"*/{FACTS}")]
-        return sorted(found, key=lambda night: int(night.facts["number"]))
+        return sorted(found, key=lambda night: night.number)
 
     def begin(self, name: str, started: float, environment: Mapping[str, str]) -> Night:
         """Open a night, with the next number; one that is open keeps its number."""

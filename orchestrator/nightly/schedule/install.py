@@ -111,8 +111,12 @@ def install(request: Request, out: Path | None = None) -> list[str]:
 
 def installation(nightly: Nightly) -> Installation | None:
     """Return what has been installed for a benchmark from this machine, if anything."""
-    known = read_json(nightly.folder / INSTALLED)
-    return None if known is None else Installation(**known)
+    path = nightly.folder / INSTALLED
+    known = read_json(path)
+    try:
+        return None if known is None else Installation(**known)
+    except TypeError as error:
+        raise InputError(f"{path} is damaged: {error}") from error
 
 
 def uninstall(nightly: Nightly) -> list[str]:

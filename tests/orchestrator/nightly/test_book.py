@@ -113,9 +113,14 @@ def test_damaged_files_are_named(tmp_path: Path, line: str) -> None:
     with pytest.raises(InputError, match=r"accepted\.jsonl is damaged"):
         book.restarts()
     night = book.begin("2026-11-21", 0.0, {})
-    (night.folder / FACTS).write_text('{"number')
-    with pytest.raises(InputError, match=r"night\.json cannot be read"):
-        book.nights()
+    for text, said in (
+        ('{"number', "cannot be read: "),
+        ("{}", r"is damaged: KeyError\('number'\)$"),
+        ("[1]", "is damaged: TypeError"),
+    ):
+        (night.folder / FACTS).write_text(text)
+        with pytest.raises(InputError, match=rf"night\.json {said}"):
+            book.nights()
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

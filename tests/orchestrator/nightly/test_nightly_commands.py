@@ -146,6 +146,19 @@ def test_status_says_when_the_next_night_begins(
     assert capsys.readouterr().out.splitlines()[0] in told
 
 
+@pytest.mark.parametrize("text", ["[1]", '{"scheduler": "cron", "when": "02:00"}'])
+def test_a_schedule_that_is_damaged_is_named(
+    benchmark: Nightly, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = benchmark.folder / INSTALLED
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert main(["nightly", "status", str(benchmark.path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"calsweep: {path} is damaged: ")
+    assert said.count("\n") == 1
+
+
 def test_status_lists_one_night_at_least(
     benchmark: Nightly, capsys: pytest.CaptureFixture[str]
 ) -> None:
