@@ -121,7 +121,9 @@ def test_a_choice_is_told_before_it_is_evaluated(writer: Any) -> None:
     writer.close(study, chosen)
     (found,) = results_of(read_ledger(writer.path))
     assert (found.configuration, found.validation) == (CONFIGURATION, {"ece": 0.25, "acc": 0.91})
-    assert found.test == ()
+    assert (found.status, found.test) == ("finished", ())
+    writer.open("ls+ts")
+    assert results_of(read_ledger(writer.path))[0].status == "running"
     writer.evaluate(older, study, test_ece=0.1)
     (found,) = results_of(read_ledger(writer.path))
     assert found.test == ({"ece": 0.1},)

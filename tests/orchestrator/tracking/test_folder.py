@@ -264,6 +264,15 @@ def test_a_folder_says_what_it_refuses(folder, tmp_path):
         assert told == text
 
 
+def test_where_nothing_is_tracked_none_are_named(folder):
+    uri = open_tracker(f"folder:{folder}", create=True).uri
+    asked = {"task 't'": None, "sweep 's'": "s"}
+    for what, sweep in asked.items():
+        with pytest.raises(InputError) as refusal:
+            best_trials(uri, "t", "ce", sweep)
+        assert str(refusal.value) == f"no {what} on {uri}; there are: none"
+
+
 def test_a_model_that_was_half_stored_or_fetched_is_completed(folder, tmp_path):
     """As by whoever was killed meanwhile."""
     tracker = open_tracker(f"folder:{folder}", create=True)

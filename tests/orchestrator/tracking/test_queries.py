@@ -447,14 +447,14 @@ def test_tables_hold_the_seeds_of_the_sweep_not_that_of_its_search(writer, store
         trials.append(writer.trial(study, seed, 0.2, **again))
     writer.close(study, key)
     for seed, trial in enumerate(trials):
-        writer.evaluate(
-            trial, study, seed=seed, test_ece=seed / 10, facts={"predictions": f"p{seed}"}
-        )
+        facts = {"predictions": f"p{seed}", "default_predictions": f"d{seed}"}
+        writer.evaluate(trial, study, seed=seed, test_ece=seed / 10, facts=facts)
     for results in both(writer, store):
         shown = seeds or [0, 1, 2]
         assert [test["ece"] for test in results[0].test] == [seed / 10 for seed in shown]
         assert results[0].predictions == tuple(f"p{seed}" for seed in shown)
         assert (results[0].searched_predictions, results[0].varied) == ("p0", bool(seeds))
+        assert results[0].default_predictions == "d0"
 
 
 def test_a_cost_that_is_not_known_for_every_seed_is_left_out(writer, store):
