@@ -218,6 +218,8 @@ def test_the_front_is_of_all_that_was_searched_for(events: list[Event]) -> None:
     assert marks(plot, 1, "search")[1].colour == plot.key[2]
     told[0] = replace(told[0], spec={"search": {"objective": "nll"}})
     assert drawn(told)["slice"].title == (f"{STUDY}\nvalidation NLL by parameter, ringed: chosen")
+    heights = [height for _, height in places(drawn(told)["slice"], 0, "search")]
+    assert heights == pytest.approx([0.06, 0.09, 0.01])
 
 
 def test_a_trial_without_any_error_is_part_of_the_front() -> None:
