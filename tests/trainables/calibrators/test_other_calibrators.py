@@ -197,6 +197,13 @@ def test_spline_of_rows_that_are_all_wrong_leaves_nothing_to_tell_classes_by(row
     torch.testing.assert_close(found, torch.full_like(found, 1 / 5))
 
 
+@pytest.mark.parametrize(("shift", "value"), [(0, 1 - 1e-6), (1, 1e-6)])
+def test_spline_of_rows_that_are_all_right_or_wrong_leaves_a_millionth_of_doubt(rows, shift, value):
+    labels = (rows[0].argmax(1) + shift) % 5
+    ends = build_calibrator("spline", variant="paper").fit(rows[0], labels).summary()
+    assert ends == pytest.approx({"lowest": value, "highest": value}, rel=1e-9)
+
+
 def test_meta_calibrators_make_uncertain_rows_uniform_and_keep_their_promise(synthetic):
     logits, labels = synthetic(rows=20_000, classes=4, temperature=1.2)
     fit, test = slice(0, 10_000), slice(10_000, 20_000)

@@ -249,9 +249,11 @@ def test_a_set_of_an_hdf5_file(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             read_logits(address, kind)
         assert str(caught.value) == f"{path}: {text}"
+    (tmp_path / "outside.h5").write_bytes(path.read_bytes())
     with h5py.File(path, "a") as file:
         del file["cifar"]
         file["svhn/other"] = h5py.SoftLink("/svhn/vit")
+        file["svhn/outside"] = h5py.ExternalLink("outside.h5", "/svhn/vit")
     assert read_logits(path).name == "svhn/vit"
     path.write_bytes(path.read_bytes()[:600])
     with pytest.raises(InputError, match=rf"^{path}: cannot be read as HDF5 \("):
