@@ -92,6 +92,10 @@ def test_an_accepted_address_keeps_its_host(kind: str, login: str, host: str) ->
             "postgresql://me:secret@db/x?sslmode=verify-full&a=b",
             "postgresql://me@db/x?sslmode=verify-full",
         ),
+        (
+            "postgresql+psycopg2://me:secret@db/x?sslmode=require",
+            "postgresql+psycopg2://me@db/x?sslmode=require",
+        ),
         ("postgresql://me@db/x", "postgresql://me@db/x"),
         ("postgresql+psycopg2://me:secret@db/x?a=b", "postgresql+psycopg2://me@db/x"),
         ("http://me@db/x?sslmode=require", "http://db/x"),
