@@ -123,7 +123,7 @@ class Book:
     def begin(self, name: str, started: float, environment: Mapping[str, str]) -> Night:
         """Open a night, with the next number; one that is open keeps its number."""
         night = self.night(name)
-        last = max((known.facts["number"] for known in self.nights()), default=0)
+        last = max((known.number for known in self.nights()), default=0)
         number = night.facts.get("number", last + 1)
         facts = {"number": number, "started": started, "environment": dict(environment)}
         night.write(FACTS, facts)

@@ -64,8 +64,8 @@ class Publisher:
     def _write(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
         """Write the summaries into the night's folder, and where the file asks for the latest."""
         self._unwritten = True
-        name, number, nights = self._nightly.name, night.facts["number"], self._book.nights()
-        earlier = [past.record for past in nights if past.facts["number"] <= number]
+        name, number, nights = self._nightly.name, night.number, self._book.nights()
+        earlier = [past.record for past in nights if past.number <= number]
         history = [past for past in earlier if past is not None][-self._nightly.model.history :]
         blocks = page.night_summary(name, history, verdict)
         found = [*verdict.alarms, *verdict.suspicions]
@@ -77,7 +77,7 @@ class Publisher:
         }
         for kind, text in texts.items():
             write_text(night.folder / REPORTS[kind], text)
-        if not any(later.verdict for later in nights if later.facts["number"] > number):
+        if not any(later.verdict for later in nights if later.number > number):
             _write_latest(self._nightly, texts)
         self._unwritten = False
         return []
