@@ -33,17 +33,18 @@ class NoOpSweep:
 
 
 def stage_report(steps: list[int], metrics: dict[str, float], done: bool) -> dict[str, Any]:
-    """Return what a stage reports after one epoch or several."""
+    """Return the result of a trial after one epoch or several."""
+    from trainables.jobs import EpochMetrics, Report, Status
+
+    report = Report(
+        status=Status.FINISHED if done else Status.RUNNING,
+        metrics=metrics,
+        history=tuple(EpochMetrics(step, metrics) for step in steps),
+        artifact="none" if done else "",
+    )
     return {
-        "status": "finished" if done else "running",
-        "reason": "",
-        "storage_failed": False,
-        "reused": False,
-        "metrics": metrics,
-        "history": [{"step": step, "metrics": metrics} for step in steps],
-        "notices": [],
-        "epoch": steps[-1],
-        "seconds": 0.0,
+        "report": report,
+        "epoch": max(steps, default=0),
         "score": metrics["val_nll"],
         "done": done,
     }
@@ -52,19 +53,19 @@ def stage_report(steps: list[int], metrics: dict[str, float], done: bool) -> dic
 def run_no_ops(
     trainable: type,
     sweep: str,
-    ray: Any,
     watch: Callable[[Any, Any], None] = lambda state, shipper: None,
 ) -> NoOpSweep:
-    """Search with ``trainable`` in the place of the stages, and wait until all is delivered.
+    """Search with ``trainable`` in the place of the worker's, and wait until all is delivered.
 
     Args:
-        trainable: Class that reports like ``StageTrainable``.
+        trainable: Class that reports like ``JobTrainable``.
         sweep: The sweep file's text.
-        ray: The initialised module.
         watch: Called with the sweep's state and its shipper before the search begins.
     """
-    from orchestrator.running import tune
+    from orchestrator.executors import ray_tune
+    from orchestrator.loop import Loop
     from orchestrator.running.data import prepare_data
+    from orchestrator.search.source import SearchSource
     from orchestrator.search.state import SweepState
     from orchestrator.storage.events import SweepEnded, SweepStarted
     from orchestrator.storage.journal import Journal
@@ -90,8 +91,9 @@ def run_no_ops(
         state = SweepState(plan, spec.name, data, journal.append)
         watch(state, shipper)
         started = time.monotonic()
-        with mock.patch.object(tune, "StageTrainable", trainable):
-            tune.search(state, journal, Storage.of(spec).store(), ray, None)
+        with mock.patch.object(ray_tune, "JobTrainable", trainable):
+            executor = ray_tune.RayTune(Storage.of(spec).artifacts, path.parent)
+            executor.run(Loop(SearchSource(state), journal.append, 0))
         searched, grown = time.monotonic() - started, memory() - before
         journal.append(SweepEnded(status="finished"))
         assert shipper.wait_drained(3600)

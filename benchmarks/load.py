@@ -36,7 +36,7 @@ from _noop_sweep import JUDGED, NoOpSweep, run_no_ops, stage_report
 from _postgres import postgres_here
 from _team_server import TeamServer, team_server
 
-from orchestrator.running.cluster.local import join_cluster
+from orchestrator.cluster.local import join_cluster
 from orchestrator.storage.journal import read_events
 
 METRICS = 15
@@ -83,14 +83,13 @@ def no_op_trainable(folder: Path, trials: int, reports: int) -> type:
 
     class ReportsEverySecond(tune.Trainable):
         def setup(self, config: dict[str, Any], **_: Any) -> None:
-            self.number, self.count, self.tick = config["number"], 0, 0.0
+            self.number, self.count, self.tick = config["job"].number, 0, 0.0
             self.mark = f"{folder}/ready-{self.number}"
             Path(self.mark).touch()
 
         def step(self) -> dict[str, Any]:
             if not self.tick and not self.begun():
-                empty = stage_report([0], JUDGED, False)
-                return {**empty, "status": "waiting", "history": []}
+                return stage_report([], JUDGED, False)
             self.tick += 1.0
             time.sleep(max(0.0, self.tick - time.monotonic()))
             self.count += 1
@@ -138,26 +137,26 @@ def run_load(folder: Path, server: TeamServer, trials: int, reports: int) -> Out
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, server.login()))
         with forked_workers(folder):
-            ray = stack.enter_context(join_cluster(None))
+            stack.enter_context(join_cluster(None))
         received = stack.enter_context(_reports_counted())
-        done = run_no_ops(no_op_trainable(folder, trials, reports), sweep, ray, watch.start)
+        done = run_no_ops(no_op_trainable(folder, trials, reports), sweep, watch.start)
         watch.stop()
     return Outcome(done, watch, sum(received))
 
 
 @contextmanager
 def _reports_counted() -> Iterator[list[int]]:
-    """Yield the numbers of epochs in each report that the driver's searcher takes."""
-    from orchestrator.running.searcher import SweepSearcher
+    """Yield the numbers of epochs in each report that the driver's loop takes."""
+    from orchestrator.loop import Loop
 
     taken: list[int] = []
-    take = SweepSearcher._take_report
+    take = Loop.take
 
-    def counted(self: Any, trial: Any, result: dict[str, Any]) -> None:
-        taken.append(len(result.get("history", ())))
-        take(self, trial, result)
+    def counted(self: Loop, job: Any, report: Any) -> None:
+        taken.append(len(report.history))
+        take(self, job, report)
 
-    with mock.patch.object(SweepSearcher, "_take_report", counted):
+    with mock.patch.object(Loop, "take", counted):
         yield taken
 
 

@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 from _noop_sweep import JUDGED, memory, run_no_ops, stage_report
 
-from orchestrator.running.cluster.local import join_cluster
+from orchestrator.cluster.local import join_cluster
 
 REPORTS, METRICS, PARAMETERS = 5, 15, 20
 DOMINATES = (
@@ -76,13 +76,12 @@ def no_op_trainable(calls: int) -> type:
     return NoOpTrainable
 
 
-def ours(folder: Path, ray: Any, trials: int, uri: str) -> dict[str, float]:
+def ours(folder: Path, trials: int, uri: str) -> dict[str, float]:
     """Run a sweep of no-op trials with everything journaled and tracked."""
     latencies: list[float] = []
     done = run_no_ops(
         no_op_trainable(calls=1),
         SWEEP.format(trials=trials, uri=uri, storage=folder),
-        ray,
         lambda state, _: time_answers(state, latencies),
     )
     return {
@@ -244,12 +243,12 @@ def print_tune_alone(trials: int, calls: int) -> None:
 def measure(sizes: list[int], peer_trials: int) -> list[str]:
     """Run ours at every size, then both peers; return the report's lines."""
     rows = []
-    with tempfile.TemporaryDirectory() as name, join_cluster(None) as ray:
+    with tempfile.TemporaryDirectory() as name, join_cluster(None):
         folder = Path(name)
         with tracking_server(folder) as uri:
             warm_up(folder)
             for trials in sizes:
-                own = ours(folder, ray, trials, uri)
+                own = ours(folder, trials, uri)
                 alone = {calls: tune_in_a_process(trials, calls) for calls in (REPORTS, 1)}
                 rows.append((trials, own, alone))
             peer = glue(folder, peer_trials, uri)

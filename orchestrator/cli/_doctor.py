@@ -108,7 +108,7 @@ def _mps() -> Iterator[Finding]:
 
 
 def _ray() -> Finding:
-    from orchestrator.running.cluster.local import join_cluster
+    from orchestrator.cluster.local import join_cluster
 
     try:
         with join_cluster(None) as ray:
@@ -119,7 +119,7 @@ def _ray() -> Finding:
 
 
 def _token() -> Finding:
-    from orchestrator.running.cluster.local import token_fault
+    from orchestrator.cluster.local import token_fault
 
     what, _, remedy = token_fault().partition(": ")
     return Finding("token", what or "none here that others could read", remedy, optional=True)

@@ -45,8 +45,8 @@ def _run_on_head(
     address: str, sweep: str | None, resume: str | None, storage: str, fresh: bool, quiet: bool
 ) -> int:
     """Run a sweep file, or resume a sweep whose storage only the cluster may see."""
-    from orchestrator.running.cluster.jobs import read_portable
-    from orchestrator.running.cluster.remote import FILE, run_on_head
+    from orchestrator.cluster.jobs import read_portable
+    from orchestrator.cluster.remote import FILE, run_on_head
     from orchestrator.sweep.spec import load_sweep
 
     flags = [flag for flag, given in (("--fresh", fresh), ("--quiet", quiet)) if given]

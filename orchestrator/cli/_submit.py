@@ -15,8 +15,8 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Show its output until it ends.")] = False,
 ) -> int:
     """Run a sweep file on a Ray cluster as a job, which goes on when this machine is away."""
-    from orchestrator.running.cluster.jobs import follow
-    from orchestrator.running.cluster.jobs import submit as start
+    from orchestrator.cluster.jobs import follow
+    from orchestrator.cluster.jobs import submit as start
     from orchestrator.sweep.spec import load_sweep
 
     client, job = start(sweep, load_sweep(sweep), address)

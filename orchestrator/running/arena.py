@@ -7,48 +7,43 @@ and chooses nothing where nothing is searched.
 from __future__ import annotations
 
 import os
-import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing import get_context
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import torch
-
+from orchestrator.executors.processes import Processes
+from orchestrator.loop import Loop, Pause, Source
 from orchestrator.running.data import prepare_data
 from orchestrator.statistics import ARENA_METRICS
 from orchestrator.storage.results import StudyResult
+from orchestrator.storage.storage import Storage
 from orchestrator.sweep.plan import Plan, StudyPlan, make_plan, searches
 from orchestrator.sweep.spec import SweepSpec
-from trainables.calibrators import Calibrator, FitWarning, calibrator_from_recipe
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
-from trainables.metrics import calibration_report
-
-_Part: TypeAlias = tuple[str, Mapping[str, Any]] | None  # A calibrator and its parameters.
+from trainables.jobs import Fit, FitWork, Job, Part, Report
 
 
-@dataclass(frozen=True)
-class _Split:
-    """One split of one task, and what is to be fitted on it: recipe to part and parameters."""
+class _Splits(Source):
+    """Gives out one job for each split of each task; ``fits`` has what came of them."""
 
-    task: str
-    seed: int
-    data: str
-    rows: int
-    recipes: Mapping[str, _Part]
+    def __init__(self, jobs: Sequence[Job], done: Callable[[int, int], None]) -> None:
+        self._left, self._count, self._done = list(jobs), len(jobs), done
+        self.fits: dict[tuple[str, int], Mapping[str, Fit]] = {}
+        self.sizes = [(1, 0.0)]
 
+    def next(self) -> Job | Pause:
+        """Return the next split's job."""
+        return self._left.pop(0) if self._left else Pause.DONE
 
-@dataclass(frozen=True)
-class _Figures:
-    """Test metrics, fractions, and the processor's seconds of the fit; or why there are none."""
+    def ended(self, job: Job, report: Report) -> None:
+        """Keep the fits.
 
-    metrics: Mapping[str, float]
-    seconds: float = 0.0
-    reason: str = ""
+        Raises:
+            InputError: If the split could not be read, or its process died again and again.
+        """
+        if report.fault is not None:
+            raise InputError(f"{job.group}, seed {job.number}: {report.fault.reason}")
+        self.fits[job.group, job.number] = report.fits
+        self._done(len(self.fits), self._count)
 
 
 def run_arena(
@@ -80,79 +75,38 @@ def run_arena(
             f"sweep {spec.name!r}: an arena fits published values; set search.trials to 1"
         )
     plan, data = make_plan(spec), prepare_data(spec)
-    # The longest first, so that no process is left with one of them at the end.
-    splits = sorted(_splits(plan, data), key=lambda split: -split.rows)
-    found: dict[tuple[str, int], dict[str, _Figures]] = {}
-    # Fresh processes: one that is forked off a process with threads may wait for them for good.
-    count = min(len(splits), workers or len(os.sched_getaffinity(0)))
-    given = (splits[0].recipes,)
-    with ProcessPoolExecutor(count, get_context("spawn"), _warm_up, given) as pool:
-        jobs = {pool.submit(_fit_all, split): split for split in splits}
-        for number, job in enumerate(as_completed(jobs), 1):
-            found[jobs[job].task, jobs[job].seed] = job.result()
-            done(number, len(splits))
+    jobs = list(_jobs(plan, data))
+    source = _Splits(jobs, done)
+    count = min(len(jobs), workers or len(os.sched_getaffinity(0)))
+    loop = Loop(source, lambda event: None, spec.resources.max_failures)
+    Processes(Storage.of(spec).artifacts, count).run(loop, sealed=False)
     return [
-        _result(spec.name, study, [found[study.task.id, seed] for seed in spec.seeds])
+        _result(spec.name, study, [source.fits[study.task.id, seed] for seed in spec.seeds])
         for study in plan
         if study.row
     ]
 
 
-def _splits(plan: Plan, data: Mapping[str, PreparedData]) -> Iterator[_Split]:
-    for task in plan.spec.tasks:
-        studies = [study for study in plan if study.row and study.task.id == task.id]
-        recipes = {study.recipe.name: _part(plan.spec, study) for study in studies}
-        for seed in plan.spec.seeds:
-            own = data[task.data_name(seed)]
-            rows = own.counts["validation"]
-            yield _Split(task.id, seed, str(own.directory), rows, recipes)
+def _jobs(plan: Plan, data: Mapping[str, PreparedData]) -> Iterator[Job]:
+    """Yield a job a split, the longest first: no process is left with one of them at the end."""
+    splits = [
+        (data[task.data_name(seed)], task.id, seed)
+        for task in plan.spec.tasks
+        for seed in plan.spec.seeds
+    ]
+    for own, task, seed in sorted(splits, key=lambda split: -split[0].counts["validation"]):
+        studies = [study for study in plan if study.row and study.task.id == task]
+        parts = {study.recipe.name: _part(plan.spec, study) for study in studies}
+        work = FitWork(data=str(own.directory), calibrators=parts, metrics=ARENA_METRICS)
+        yield Job(key=f"{task} {seed}", group=task, number=seed, work=work)
 
 
-def _part(spec: SweepSpec, study: StudyPlan) -> _Part:
+def _part(spec: SweepSpec, study: StudyPlan) -> Part:
     part = study.recipe.calibrator
     return (spec.base(part), study.defaults[part]) if part else None
 
 
-def _warm_up(recipes: Mapping[str, _Part]) -> None:
-    """Fit each calibrator on a few rows, so that no fit's seconds hold what it imports."""
-    torch.set_num_threads(1)
-    draw = torch.Generator().manual_seed(0)
-    rows, labels = torch.randn(64, 3, generator=draw), torch.randint(3, (64,), generator=draw)
-    for part in filter(None, recipes.values()):
-        with suppress(InputError):  # What so few rows do not allow.
-            _fitted(*part, rows, labels)
-
-
-def _fit_all(split: _Split) -> dict[str, _Figures]:
-    prepared = PreparedData.open(split.data)
-    fit, test = prepared.search().validation, prepared.test()
-    rows, labels = torch.from_numpy(fit.values.copy()), torch.from_numpy(fit.labels.copy())
-    judged, truth = torch.from_numpy(test.values.copy()), torch.from_numpy(test.labels.copy())
-    figures = {}
-    for recipe, part in split.recipes.items():
-        started = time.process_time()
-        try:
-            calibrator = part and _fitted(*part, rows, labels)
-        except InputError as error:
-            figures[recipe] = _Figures({}, reason=str(error))
-            continue
-        seconds = time.process_time() - started
-        report = calibration_report(
-            logits=calibrator(judged) if calibrator else judged, labels=truth, metrics=ARENA_METRICS
-        )
-        figures[recipe] = _Figures(report, seconds)
-    return figures
-
-
-def _fitted(
-    name: str, parameters: Mapping[str, Any], rows: torch.Tensor, labels: torch.Tensor
-) -> Calibrator:
-    with warnings.catch_warnings():  # What a fit doubts shows in its figures.
-        warnings.simplefilter("ignore", FitWarning)
-        return calibrator_from_recipe(name, parameters).fit(rows, labels)
-
-
-def _result(sweep: str, study: StudyPlan, splits: list[dict[str, _Figures]]) -> StudyResult:
+def _result(sweep: str, study: StudyPlan, splits: Sequence[Mapping[str, Fit]]) -> StudyResult:
     seeds = [split[study.recipe.name] for split in splits]
     reason = next((seed.reason for seed in seeds if seed.reason), "")
     whole = [seed for seed in seeds if not seed.reason]

@@ -4,23 +4,18 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from orchestrator.running.cluster.interrupt import interrupt_on_sigterm, stop_promptly
-from orchestrator.running.cluster.jobs import check_cluster
-from orchestrator.running.cluster.local import (
-    join_cluster,
-    require_room,
-    require_shared,
-    spans_machines,
-)
+from orchestrator.cluster.interrupt import interrupt_on_sigterm
+from orchestrator.cluster.jobs import check_cluster
+from orchestrator.executors import open_executor
 from orchestrator.running.data import prepare_data
-from orchestrator.running.evaluate import evaluate_all, pending_evaluations
-from orchestrator.running.progress import say
+from orchestrator.running.drive import drive, is_done
+from orchestrator.running.progress import say, show_progress, snapshot
 from orchestrator.search.state import SweepState
 from orchestrator.storage.events import SweepEnded, SweepStarted
 from orchestrator.storage.journal import Journal
@@ -28,7 +23,6 @@ from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.provenance import provenance
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.storage.storage import Storage, SweepFolder
-from orchestrator.sweep.names import GIVEN
 from orchestrator.sweep.plan import Plan, make_plan
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import ShipperProcess, check_login, listens, start_shipper
@@ -91,6 +85,8 @@ def run_sweep(
     """
     started = time.monotonic()
     if address is not None:
+        if spec.executor == "local":
+            raise InputError("executor: local computes in this process; leave --address out")
         check_cluster(address)
     if fresh:
         spec = _next_free(spec)
@@ -198,42 +194,20 @@ def _compute(
     console: Console | None,
 ) -> bool:
     """Search and evaluate as far as an earlier run did not; return whether all is done."""
-    if (
-        state.take_over()
-        and state.finished
-        and not pending_evaluations(state, past, store.contains)
-    ):
+    if is_done(state, past, store):
         return True
-    spec = state.plan.spec
-    say(console, "starting Ray" if address is None else f"joining Ray at {address}")
-    with join_cluster(address) as ray:
-        from orchestrator.running.tune import search  # Ray must be set up before it is imported
+    tell = cache(partial(say, console))  # Each text once.
+    with (
+        open_executor(state.plan, store, address, tell) as executor,
+        show_progress(console) as show,
+    ):
+        started = time.monotonic()
 
-        if spans_machines(ray.nodes()):
-            require_shared(spec)
-        if address is None:
-            _require_room(state.plan, ray)
-        with stop_promptly():
-            search(state, journal, store, ray, console, growing=address is not None)
-        if not state.finished:
-            return False
-        jobs = pending_evaluations(state, past, store.contains)
-        say(console, f"measuring {len(jobs)} chosen configurations on test data")
+        def changed() -> None:
+            show(lambda: snapshot(state, started))
 
-        def give_up(study: str, reason: str) -> None:
-            say(console, f"{study} failed: {reason}")
-            state.give_up(study, reason)
-
-        evaluate_all(jobs, spec, store, ray, journal.append, give_up)
-    return True
-
-
-def _require_room(plan: Plan, ray: Any) -> None:
-    available = ray.cluster_resources()
-    for stage in plan.stage_trials():
-        wanted = getattr(plan.spec.resources, stage)
-        key = "calibrate" if stage == GIVEN else stage  # Given logits have no key of their own.
-        require_room(available, key, wanted.cpu, wanted.gpu)
+        changed()
+        return drive(state, past, store, executor, journal.append, tell, changed)
 
 
 def _next_free(spec: SweepSpec) -> SweepSpec:

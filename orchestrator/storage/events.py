@@ -22,9 +22,6 @@ from typing import Any, ClassVar
 TEST_PREFIX = "test_"
 """Starts the names of metrics measured on test data; only ``Evaluated`` may carry them."""
 
-MACHINE = "machine"
-"""The fault of a trial that failed by none of its configuration."""
-
 SEAL = b',"crc":"%08x"}\n'
 SEAL_BYTES = len(SEAL % 0)
 UNCHECKED = b'{"time":'  # Begins the lines of journals from before there were checksums.
@@ -144,7 +141,7 @@ class TrialFinished(Event):
         metrics: On validation data.
         artifact: Key of the stored outcome; empty unless finished.
         reason: Empty unless it failed.
-        fault: ``MACHINE`` if it failed by no fault of its configuration, so that a resumed sweep
+        fault: ``machine`` if it failed by no fault of its configuration, so that a resumed sweep
             tries it again; else empty.
         host, traceback: Where it failed, if that is known.
     """

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.storage.events import MACHINE
 from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from trainables.common.errors import InputError
@@ -113,7 +112,7 @@ class _Needs:
         # One that was opened again may choose another trial.
         closed = [study for study in ledger.studies.values() if study.status == "finished"]
         chosen = {study.name: study.chosen for study in closed}
-        if any(trial.fault == MACHINE for trial in ledger.trials.values()):
+        if any(trial.fault for trial in ledger.trials.values()):
             # When these trials run again, another one may be chosen.
             self.open, chosen = True, {}
         stored = [trial for trial in ledger.trials.values() if trial.artifact]

@@ -337,6 +337,8 @@ class SweepSpec(_Strict):
         search: Budget and rules of the search.
         seeds: Chosen configurations run with all of them; the search uses the first, unless
             ``search.seed`` names another.
+        executor: What runs the trials: ``ray``, on this machine or a cluster, or ``local``, one
+            after the other in the process that runs the sweep.
         resources: What a trial takes.
         tags: Marks of one's own on every run of the sweep, to ask by later.
         tracking: Where runs are tracked.
@@ -352,6 +354,7 @@ class SweepSpec(_Strict):
     variants: dict[str, VariantModel] = {}
     search: SearchModel = SearchModel()
     seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1, strict=False)
+    executor: Literal["ray", "local"] = "ray"
     resources: ResourcesModel = ResourcesModel()
     tags: dict[str, str] = {}
     tracking: TrackingModel = TrackingModel()
@@ -577,6 +580,11 @@ def _check_search(spec: SweepSpec) -> None:
         for name in sorted({*names} & {*spec.fixed(part)}):
             raise InputError(f"search.tune.{part}: {name!r} is fixed here; tune it or fix it")
     _check_pareto(spec.search)
+    if spec.executor == "local" and spec.search.scheduler == "asha":
+        raise InputError(
+            "search.scheduler: asha compares trials that run side by side, and executor `local` "
+            "runs one after the other; give `none`"
+        )
     if spec.search.sampler == "grid":
         if tune:
             raise InputError("search.tune: the grid sampler searches what `spaces` names alone")

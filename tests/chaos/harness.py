@@ -55,7 +55,7 @@ tracking: {{uri: "{tracking}"}}
 storage: {storage}
 """
 VICTIMS = ("driver", "worker", "node", "server")
-GOES_ON = re.compile(r"goes on from epoch (\d+) of (\d+)")
+RESUMES = re.compile(r"resumes after epoch (\d+) of (\d+)")
 PATIENCE = 1800.0
 
 
@@ -383,7 +383,7 @@ def faults(calm: Ending, stormy: Ending) -> list[str]:
 def report(calm: Ending, stormy: Ending, weather: Weather) -> str:
     """Return the outcome as Markdown."""
     counts = Counter(kill.victim for kill in weather.done)
-    went_on = [tuple(map(int, pair)) for pair in GOES_ON.findall(stormy.log)]
+    resumed = [tuple(map(int, pair)) for pair in RESUMES.findall(stormy.log)]
     killed = ", ".join(f"{victim} {counts[victim]}" for victim in VICTIMS)
     lines = [
         f"- kills (SIGKILL): {len(weather.done)} ({killed}), seed {weather.seed}",
@@ -392,8 +392,8 @@ def report(calm: Ending, stormy: Ending, weather: Weather) -> str:
         f"- table byte-identical: {calm.table == stormy.table}; test figures exactly equal: "
         f"{test_figures(calm) == test_figures(stormy)}",
         *_times(calm, stormy, weather),
-        f"- stages that went on from a checkpoint: {len(went_on)}; epochs they did not repeat: "
-        f"{sum(epoch for epoch, _ in went_on)}",
+        f"- stages that resumed from a checkpoint: {len(resumed)}; epochs they did not repeat: "
+        f"{sum(epoch for epoch, _ in resumed)}",
         f"- oldest last checkpoint of a running trial at a kill: "
         f"{max((kill.unsaved for kill in weather.done), default=0.0):.1f} s (one is written every "
         "2 s, or every epoch where that is longer)",

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
+from orchestrator.executors.in_process import InProcess
 from orchestrator.running.data import prepare_data
-from orchestrator.running.evaluate import evaluate, pending_evaluations
+from orchestrator.running.drive import drive
 from orchestrator.search.state import SweepState
-from orchestrator.search.trials import TrialSpec
-from orchestrator.storage.events import Epoch, SweepEnded, SweepStarted, TrialFinished
+from orchestrator.storage.events import SweepEnded, SweepStarted
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import Storage, SweepFolder
@@ -18,9 +18,6 @@ from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking import sync
 from tests.orchestrator.databases import databases_made
-from trainables.data import PreparedData
-from trainables.stages import TaskData, open_stage
-from trainables.store.artifacts import ArtifactStore
 
 TASK = "digits/convnet/tiny"
 SWEEP = """
@@ -45,7 +42,7 @@ storage: {storage}
 def tiny_sweep(
     storage: Path, name: str = "tiny", uri: str | None = None, gpus: float = 0.0
 ) -> SweepSpec:
-    """Run a sweep, on the CPU in any case, tracked in its storage or at the address given."""
+    """Run a sweep, tracked in its storage or at the address given."""
     torch.set_num_threads(1)
     text = SWEEP.format(name=name, task=TASK, storage=storage, gpus=gpus)
     text += f'tracking: {{uri: "{uri}"}}\n' if uri else ""
@@ -74,19 +71,5 @@ def compute_within(spec: SweepSpec) -> None:
             )
         )
         state = SweepState(make_plan(spec), f"{name}-id", data, journal.append)
-        while (trial := state.next_trial()) is not None:
-            state.record(trial, compute(trial, store, journal))
-        for job in pending_evaluations(state, Ledger()):
-            journal.append(evaluate(str(store.root), str(folder.chosen), job))
+        drive(state, Ledger(), store, InProcess(store.root), journal.append, print)
         journal.append(SweepEnded(status="finished"))
-
-
-def compute(trial: TrialSpec, store: ArtifactStore, journal: Journal) -> TrialFinished:
-    data = PreparedData.open(trial.request.data)
-    stage = open_stage(trial.request, store, TaskData(data, torch.device("cpu")))
-    metrics: dict[str, float] = {}
-    while stage.epoch < stage.epochs:
-        metrics = stage.run_epoch()
-        journal.append(Epoch(key=trial.key, step=stage.epoch, metrics=metrics))
-    stage.finish(metrics, seconds=2.0)
-    return trial.ending("finished", metrics, artifact=trial.request.key(), seconds=0.5)

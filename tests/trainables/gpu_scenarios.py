@@ -452,22 +452,26 @@ def a_trial_of_tune() -> Any:
     """The last one: a trial seals its process."""
     if find_spec("ray") is None:
         return None  # Its own test fails then, and no other.
-    from trainables.ray_edge import StageTrainable
+    from trainables.jobs import Job, StageWork
+    from trainables.ray_edge import JobTrainable
 
-    class Edge(StageTrainable):
-        """The trainable, which Tune would hand the storage."""
+    class Edge(JobTrainable):
+        """The trainable, which Tune would hand the settings."""
 
         def setup(self, config: dict[str, Any]) -> None:  # type: ignore[override]
-            super().setup(config, str(LAB.store.root), 0.0, 1)
+            settings = {"sealed": True, "report_seconds": 0.0, "checkpoint_every": 1}
+            super().setup(config, storage=LAB.store.root, **settings)
 
     wanted = StageRequest(**{**LAB.asked("train", {"mbls": {}}).plain(), "seed": 1})
-    trial = Edge({"request": wanted.plain(), "cpus": 1, "gpus": SHARE, "score": "val_nll"})
+    work = StageWork(request=wanted)
+    trial = Edge({"job": Job(key="k", group="g", number=0, work=work, gpus=SHARE)})
     found = [trial.train()]
     while not found[-1]["done"]:
         found.append(trial.train())
     trial.stop()
-    last = found[-1]
-    return [last["status"], last["reason"], last["epoch"], last["peak_memory"] > 0]
+    last = found[-1]["report"]
+    reason = last.fault.reason if last.fault else ""
+    return [last.status, reason, last.epoch, last.cost.peak_memory > 0]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,12 @@
 
 from trainables.data._batches import Batcher, move
 from trainables.data._given import GivenLogits, LogitShape
-from trainables.data._guard import TestDataSealedError, inherit_seal, require_unsealed
+from trainables.data._guard import (
+    TestDataSealedError,
+    inherit_seal,
+    require_unsealed,
+    sealed_within,
+)
 from trainables.data._images import AUGMENTATIONS, Images, ImageShape
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape, Pixels
 from trainables.data._logit_archives import split_address
@@ -70,6 +75,7 @@ __all__ = [
     "read_source",
     "require_unsealed",
     "seal_test_data",
+    "sealed_within",
     "source_names",
     "split_address",
 ]

@@ -4,7 +4,8 @@ import gc
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,19 @@ def _spellings(path: str, is_os_open: bool) -> list[str]:
     return [path, *(f"{DESCRIPTORS}/{number}/{path}" for number in os.listdir(DESCRIPTORS))]
 
 
-def _make_guard() -> tuple[Callable[[Iterable[str]], None], Callable[[], bool]]:
-    """Return the functions that seal and that tell; what they share is out of anyone's reach."""
+def _make_guard() -> tuple[
+    Callable[[Iterable[str]], None],
+    Callable[[], bool],
+    Callable[[], AbstractContextManager[None]],
+]:
+    """Return the functions that seal, that tell, and that seal for a while.
+
+    What they share is out of anyone's reach.
+    """
     roots: set[str] = set()
     # Renamed files and hard links have another path but the same identity.
     identities: set[tuple[int, int, int] | None] = set()
-    active = False
+    active = hooked = False
 
     def is_test_data(target: Any, is_os_open: bool) -> bool:
         if isinstance(target, int):
@@ -67,13 +75,14 @@ def _make_guard() -> tuple[Callable[[Iterable[str]], None], Callable[[], bool]]:
         )
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and is_test_data(arguments[0], arguments[1] is None):
+        if active and event == "open" and is_test_data(arguments[0], arguments[1] is None):
             raise TestDataSealedError(f"{arguments[0]!r} holds test data, sealed in this process")
 
     def seal(paths: Iterable[str]) -> None:
-        nonlocal active
-        if not active:
-            active = True
+        nonlocal active, hooked
+        active = True
+        if not hooked:
+            hooked = True
             sys.addaudithook(refuse)
         for path in paths:
             real = os.path.realpath(path)
@@ -82,10 +91,26 @@ def _make_guard() -> tuple[Callable[[Iterable[str]], None], Callable[[], bool]]:
             roots.add(real)
         os.environ[INHERITED] = os.pathsep.join(sorted(roots))
 
-    return seal, lambda: active
+    @contextmanager
+    def within() -> Iterator[None]:
+        """Seal this process within the block; one that was sealed before stays so."""
+        nonlocal active
+        before = active, set(roots), set(identities), os.environ.get(INHERITED)
+        seal(())
+        try:
+            yield
+        finally:
+            active, found, known, inherited = before
+            roots.intersection_update(found)
+            identities.intersection_update(known)
+            os.environ.pop(INHERITED)
+            if inherited is not None:
+                os.environ[INHERITED] = inherited
+
+    return seal, lambda: active, within
 
 
-_seal, is_sealed = _make_guard()
+_seal, is_sealed, sealed_within = _make_guard()
 _handed_out: list[weakref.ref[np.ndarray]] = []
 
 

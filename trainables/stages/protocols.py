@@ -6,7 +6,7 @@ A named protocol is one file of ``search_spaces/protocols/``. Each comes in shor
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Self
@@ -162,10 +162,12 @@ class Protocol:
         ``name``, ``source`` and ``note`` are left out, and so are defaults of fields that came
         later. ``protocol_from`` accepts the result.
         """
-        values = {key: value for key, value in asdict(self).items() if key not in LABELS}
-        for item in fields(self):
-            if item.name in LATER_FIELDS and values[item.name] == item.default:
-                del values[item.name]
+        found = {item: getattr(self, item.name) for item in fields(self)}
+        values = {
+            item.name: value
+            for item, value in found.items()
+            if item.name not in LABELS and not (item.name in LATER_FIELDS and value == item.default)
+        }
         return {**values, "milestones": list(self.milestones)}
 
     def shortened(self, share: float) -> Self:

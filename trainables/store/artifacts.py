@@ -18,6 +18,8 @@ from torch import Tensor
 
 from trainables.common.errors import StorageError
 from trainables.common.files import MANIFEST, damage, seal
+from trainables.store.checkpoints import Checkpoint
+from trainables.store.locks import ArtifactLock
 from trainables.store.mirror import Copies
 
 SCHEMA_VERSION = 1  # Raise it when a stage computes something else from the same inputs.
@@ -114,6 +116,10 @@ class ArtifactStore:
                 return None
         return Artifact(stage, key, directory, json.loads((directory / RECORD).read_text()))
 
+    def holds(self, stage: str, key: str) -> bool:
+        """Return True if an artifact is here, intact or not, and need not be fetched first."""
+        return self.path(stage, key).exists()
+
     def contains(self, stage: str, key: str) -> bool:
         """Tell whether an artifact is there, without checking that it is intact."""
         return (self.path(stage, key) / MANIFEST).is_file() or self._pulled(stage, key)
@@ -186,15 +192,13 @@ class ArtifactStore:
         """Return the lock under which artifacts come and go: for moments, never for a stage."""
         return FileLock(self.root / ".changing.lock")
 
-    def checkpoint(self, stage: str, key: str) -> Path:
-        """Return where the state of an unfinished stage lies; it outlives trial and driver."""
-        return self.root / "checkpoints" / stage / f"{key}.pt"
+    def checkpoint(self, stage: str, key: str) -> Checkpoint:
+        """Return the state of an unfinished stage, whether there is one or not."""
+        return Checkpoint(self.root / "checkpoints" / stage / f"{key}.pt")
 
-    def lock(self, stage: str, key: str) -> FileLock:
+    def lock(self, stage: str, key: str) -> ArtifactLock:
         """Return the lock that whoever computes this artifact holds meanwhile."""
-        path = self.path(stage, key).with_suffix(".lock")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return FileLock(path)
+        return ArtifactLock(self.path(stage, key).with_suffix(".lock"))
 
 
 def _damage(directory: Path) -> str:

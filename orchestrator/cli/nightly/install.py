@@ -37,7 +37,7 @@ def install(
     ] = False,
 ) -> int:
     """Have the system start the benchmark every night."""
-    from orchestrator.running.cluster.jobs import check_cluster
+    from orchestrator.cluster.jobs import check_cluster
 
     benchmark = load(file)
     if address is not None:

@@ -8,10 +8,10 @@ import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from orchestrator.cluster.jobs import check_cluster
 from orchestrator.nightly.book import read_json, write_text
 from orchestrator.nightly.config import Nightly
 from orchestrator.nightly.schedule import entry as entries
-from orchestrator.running.cluster.jobs import check_cluster
 from trainables.common.errors import InputError
 
 INSTALLED = "installed.json"

@@ -5,8 +5,8 @@ import time
 from itertools import count
 from typing import Any
 
+from orchestrator.cluster.jobs import explain_refusal, job_client
 from orchestrator.nightly.record import ALARM, COULD_NOT_RUN, FINE
-from orchestrator.running.cluster.jobs import explain_refusal, job_client
 from trainables.common.errors import InputError
 
 POLL_SECONDS = 5.0

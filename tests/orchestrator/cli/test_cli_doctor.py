@@ -46,7 +46,7 @@ def test_every_line_of_a_machine_that_is_ready(calsweep, no_ray, monkeypatch, em
     facts = SimpleNamespace(f_bavail=7 * 2**18, f_frsize=2**12)
     monkeypatch.setattr(_doctor.os, "statvfs", lambda folder: facts)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr("orchestrator.running.cluster.local.token_fault", lambda: "")
+    monkeypatch.setattr("orchestrator.cluster.local.token_fault", lambda: "")
     monkeypatch.setattr(
         "orchestrator.storage.provenance.library_versions", lambda: {"torch": "2", "ray": "3"}
     )
@@ -169,7 +169,7 @@ def test_a_device_is_blamed_with_the_last_words_of_the_step(monkeypatch, tmp_pat
 
 def test_a_token_that_others_may_read_is_no_fault_and_has_its_remedy(calsweep, no_ray, monkeypatch):
     fault = "others may read the token in t: chmod 600 t"
-    monkeypatch.setattr("orchestrator.running.cluster.local.token_fault", lambda: fault)
+    monkeypatch.setattr("orchestrator.cluster.local.token_fault", lambda: fault)
     code, out, _ = calsweep("doctor")
     assert (code, findings(out)["token"]) == (0, ("info", fault.replace(": ", " -> ")))
 

@@ -335,7 +335,7 @@ def test_run_on_a_head(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     night.write_text(SWEEP.replace("kept", f"{night.parent}\ntracking: {{uri: 'http://a:1'}}"))
-    place, away = "orchestrator.running.cluster.remote.run_on_head", "ray://head:1"
+    place, away = "orchestrator.cluster.remote.run_on_head", "ray://head:1"
     found = asked(place, "run", night, "--address", away, "--quiet")
     assert (found["address"], found["arguments"]) == (away, ["run", "sweep.yaml", "--quiet"])
     found = asked(place, "run", "--resume", "night", "--address", away, "--fresh")
@@ -388,7 +388,7 @@ def test_submit(
     night: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    place = "orchestrator.running.cluster.jobs.submit"
+    place = "orchestrator.cluster.jobs.submit"
     found = asked(place, "submit", night)
     assert (found["sweep"], found["address"]) == (night, "http://127.0.0.1:8265")
     assert isinstance(found["spec"], SweepSpec)
@@ -396,14 +396,14 @@ def test_submit(
     monkeypatch.setattr(place, lambda *arguments: ("a client", "job-1"))
     told = "job job-1; its output: ray job logs job-1 --follow --address http://a:1\n"
     assert calsweep("submit", night, "--address", "http://a:1") == (0, told, "")
-    found = asked("orchestrator.running.cluster.jobs.follow", "submit", night, "--wait")
+    found = asked("orchestrator.cluster.jobs.follow", "submit", night, "--wait")
     assert (found["client"], found["job"]) == ("a client", "job-1")
 
     def follow(client: str, job: str, write: Callable[[str], None]) -> int:
         write("half a line")
         return 3
 
-    monkeypatch.setattr("orchestrator.running.cluster.jobs.follow", follow)
+    monkeypatch.setattr("orchestrator.cluster.jobs.follow", follow)
     code, out, _ = calsweep("submit", night, "--wait")
     assert (code, out.splitlines()[-1]) == (3, "half a line")
 

@@ -108,7 +108,12 @@ def test_what_was_chosen_is_measured_and_written_down(storage: Storage) -> None:
         assert tested is not None
         assert tested.record["upstream"] == trial.artifact
         assert event.metrics == {f"test_{k}": v for k, v in tested.record["metrics"].items()}
-        assert event.seconds == 4.0  # Two stages of two seconds.
+        calibrated = store.find("calibrate", trial.artifact)
+        assert calibrated is not None
+        given = store.find("given", calibrated.record["request"]["upstream"])
+        assert given is not None
+        spent = given.record["seconds"] + calibrated.record["seconds"]
+        assert event.seconds == round(spent, 3)
         assert set(event.computed) == {"given", "calibrate"}
         # The published default is measured beside what was chosen over it.
         assert (event.default_predictions is not None) == (event.key == study.chosen)

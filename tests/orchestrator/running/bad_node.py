@@ -1,85 +1,54 @@
-"""A script: a trial and an evaluation on two nodes; the one that either starts on first fails it.
-
-Usage: bad_node.py FOLDER. FOLDER/starts names the nodes on which the trial was started, one a line,
-FOLDER/measured those of the evaluation.
-"""
+"""A script: on two nodes, a job and one that avoids the node of the first. Prints both nodes."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import ray
-from ray import tune
 from ray.cluster_utils import Cluster
 
-from orchestrator.running.evaluate import evaluate_all
-from orchestrator.running.searcher import CountingScheduler
-from orchestrator.sweep.spec import parse_sweep
-from trainables.common.errors import StorageError
-from trainables.ray_edge import StageTrainable
-from trainables.store.artifacts import ArtifactStore
+from orchestrator.cluster.local import join_cluster
+from orchestrator.executors.ray_tune import RayTune
+from orchestrator.loop import Loop, Pause, Source
+from trainables.jobs import FitWork, Job, Report
 
 NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
-SWEEP = """
-name: e
-tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
-recipes: [ce]
-storage: {storage}
-"""
-REQUEST = {"stage": "train", "parts": {}, "data": "", "model": "", "protocol": {}, "seed": 0}
+JOB = Job(key="", group="g", number=0, work=FitWork(data="nowhere", calibrators={}, metrics=()))
 
 
-def started(starts: Path) -> None:
-    here = ray.get_runtime_context().get_node_id()
-    with starts.open("a") as stream:
-        stream.write(f"{here}\n")
-    if here == starts.read_text().split()[0]:
-        raise OSError(5, "Input/output error")
+class Twice(Source):
+    """Gives out one job after the other; their process, which could be used again, goes on."""
 
+    sizes = ((1, 0.0),)
 
-class Started(StageTrainable):
-    def _advance(self, began: float) -> str:
-        started(self._store.root / "starts")
-        return "finished"
+    def __init__(self) -> None:
+        self.nodes: list[str] = []
+        self.given = 0
 
+    def next(self) -> Job | Pause:
+        if self.given > len(self.nodes):
+            return Pause.WAIT
+        if self.given == 2:
+            return Pause.DONE
+        self.given += 1
+        return replace(JOB, key=str(self.given), avoided=frozenset(self.nodes))
 
-class Job:
-    """Ends the evaluation at its first look at what is chosen, if the node does not."""
-
-    def __init__(self, measured: Path) -> None:
-        self.measured = measured
-
-    @property
-    def chosen(self) -> Any:
-        started(self.measured)
-        raise StorageError("this node is good")
+    def ended(self, job: Job, report: Report) -> None:
+        self.nodes.append(report.node)
 
 
 def main(folder: Path) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     cluster.add_node(**NODE)
-    ray.init(address=cluster.address, log_to_driver=False)
-    tune.Tuner(
-        tune.with_resources(tune.with_parameters(Started, storage=str(folder)), {"CPU": 1}),
-        param_space={"request": REQUEST, "cpus": 1, "gpus": 0, "score": "val_nll"},
-        tune_config=tune.TuneConfig(scheduler=CountingScheduler()),
-        run_config=tune.RunConfig(
-            storage_path=str(folder / "tune"),
-            verbose=0,
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-            failure_config=tune.FailureConfig(max_failures=3),
-        ),
-    ).fit()
-    jobs: Any = [Job(folder / "measured")]
-    spec = parse_sweep(SWEEP.format(storage=folder), "e")
-    with suppress(StorageError):
-        evaluate_all(jobs, spec, ArtifactStore(folder), ray, print, print)
-    ray.shutdown()
+    source = Twice()
+    with join_cluster(cluster.address):
+        RayTune(folder, folder, growing=True).run(Loop(source, lambda event: None, 0))
     cluster.shutdown()
+    sys.stdout.write(" ".join(source.nodes))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    with tempfile.TemporaryDirectory() as name:
+        main(Path(name))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,6 +13,8 @@ import torch
 
 from orchestrator import best_config
 from orchestrator.cli._plan import show_plan
+from orchestrator.executors.in_process import InProcess
+from orchestrator.loop import Loop
 from orchestrator.report import from_folder, render_report
 from orchestrator.running import arena
 from orchestrator.running.arena import run_arena
@@ -30,18 +29,29 @@ from orchestrator.tracking import study_results
 from tests.orchestrator.tiny_sweep import run_within
 from trainables.calibrators import Calibrator, FitWarning, build_calibrator
 from trainables.common.errors import InputError
-from trainables.data import PreparedData
+from trainables.data import (
+    PreparedData,
+    TestDataSealedError,
+    read_logits,
+    seal_test_data,
+    sealed_within,
+)
+from trainables.jobs import Job, Report
 from trainables.metrics import calibration_report
 from trainables.stages.export import export_chain, load_chain
+from trainables.worker import _fit as fitting
 
 SWEEP = """
 name: logits
 tasks: [{{logits: {files}, split: {{test: 0.5, validation: {fit}}}}}]
-recipes: [given, ts, ets-cls]
-search: {{trials: {trials}}}
-seeds: [0, 1]
+recipes: [{recipes}]
+variants: {variants}
+search: {{trials: {trials}, seed: {seed}}}
+seeds: {seeds}
 storage: {storage}
 """
+USUAL = {"recipes": "given, ts, ets-cls", "variants": "{}", "seed": "null", "seeds": [0, 1]}
+ONE = "files/one.npz"
 
 
 def write_logits(path: Path, rows: int = 400, seed: int = 0) -> None:
@@ -51,10 +61,11 @@ def write_logits(path: Path, rows: int = 400, seed: int = 0) -> None:
     np.savez(path, logits=logits.astype(np.float32), labels=labels)
 
 
-def make_spec(folder: Path, trials: int = 1, fit: object = 100, files: str = "files") -> SweepSpec:
-    text = SWEEP.format(
-        files=folder / files, fit=fit, trials=trials, storage=folder / f"storage-{trials}"
-    )
+def make_spec(
+    folder: Path, trials: int = 1, fit: object = 100, files: str = "files", **more: Any
+) -> SweepSpec:
+    places = {"files": folder / files, "storage": folder / f"storage-{trials}"}
+    text = SWEEP.format(**{**USUAL, **more}, **places, fit=fit, trials=trials)
     return parse_sweep(text, "logits")
 
 
@@ -91,10 +102,10 @@ def test_every_file_is_a_task_with_every_recipe(
             assert after["acc"] == before["acc"]
 
 
-def test_figures_are_those_of_a_calibrator_fitted_and_judged_by_hand(
+def test_figures_are_those_of_a_fit_by_hand(
     folder: Path, spec: SweepSpec, results: dict[tuple[str, str], StudyResult]
 ) -> None:
-    rows = np.load(folder / "files" / "one.npz")
+    rows = np.load(folder / ONE)
     place = Storage.of(spec).data / results["one", "ts"].fingerprint
     fit, test = (
         np.load(place / part) for part in ("search/validation_indices.npy", "test/indices.npy")
@@ -118,28 +129,22 @@ def drawn(spec: SweepSpec) -> list[tuple[list[int], list[int]]]:
     return [(fit, test) for fit, test in found]
 
 
-def test_seeds_redraw_all_rows_but_spare_those_of_the_test_where_something_is_searched(
-    folder: Path,
-) -> None:
-    (fit, test), (other_fit, other_test) = drawn(make_spec(folder))
+@pytest.mark.parametrize("trials", [1, 3])
+def test_a_search_keeps_the_test_rows_for_all_seeds(folder: Path, trials: int) -> None:
+    (fit, test), (other_fit, other_test) = drawn(make_spec(folder, trials=trials))
     assert fit != other_fit
-    assert test != other_test
-    (fit, test), (other_fit, other_test) = drawn(make_spec(folder, trials=3))
-    assert fit != other_fit
-    assert test == other_test
-    assert not {*fit, *other_fit} & {*test}
+    assert (test == other_test) == (trials > 1)
+    assert trials == 1 or not {*fit, *other_fit} & {*test}
 
 
 def test_the_search_has_rows_of_its_own_seed(folder: Path) -> None:
-    text = SWEEP.replace("trials: {trials}", "trials: {trials}, seed: 7")
-    place = {"files": folder / "files" / "one.npz", "storage": folder / "storage-of-seeds"}
-    spec = parse_sweep(text.format(**place, fit=100, trials=1), "logits")
+    spec = make_spec(folder, files=ONE, seed=7)
     names = {spec.tasks[0].data_name(seed) for seed in (7, 0, 1)}
     assert len(names) == 3
     assert set(prepare_data(spec)) == set(preview_data(spec).prepared) == names
 
 
-def test_recipes_are_compared_seed_by_seed_on_the_rows_of_each_seed(
+def test_recipes_are_compared_on_the_rows_of_each_seed(
     spec: SweepSpec, results: dict[tuple[str, str], StudyResult]
 ) -> None:
     ours = [result for (task, _), result in results.items() if task == "one"]
@@ -155,30 +160,17 @@ def test_recipes_are_compared_seed_by_seed_on_the_rows_of_each_seed(
     assert found.differences["ts"].high < 0
 
 
-SEALED = """
-import sys
-from trainables.data import PreparedData, read_logits, seal_test_data
-data = PreparedData.open(sys.argv[1])
-seal_test_data(data.directory)
-assert len(data.search().validation) == 100
-for read in (data.test, data.test_numbers, lambda: read_logits(sys.argv[2])):
-    try:
-        read()
-    except Exception as error:
-        if "sealed in this process" in str(error):
-            continue
-        raise
-    sys.exit(f"{read} gave test rows")
-"""
-
-
-def test_a_trial_cannot_read_test_rows_nor_the_file_that_holds_them(
+def test_a_sealed_process_reads_no_test_rows(
     folder: Path, spec: SweepSpec, results: dict[tuple[str, str], StudyResult]
 ) -> None:
-    place = Storage.of(spec).data / results["one", "ts"].fingerprint
-    words = [sys.executable, "-c", SEALED, str(place), str(folder / "files" / "one.npz")]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    """Nor the file that holds them."""
+    data = PreparedData.open(Storage.of(spec).data / results["one", "ts"].fingerprint)
+    with sealed_within():
+        seal_test_data(data.directory)
+        assert len(data.search().validation) == 100
+        for read in (data.test, data.test_numbers, lambda: read_logits(str(folder / ONE))):
+            with pytest.raises((TestDataSealedError, InputError), match="sealed in this process"):
+                read()
 
 
 def test_a_changed_file_is_other_data(tmp_path: Path) -> None:
@@ -293,12 +285,7 @@ def test_a_wrong_file_names_task_and_file(
     assert expected in str(caught.value)
 
 
-def test_an_absent_file_is_told_when_the_data_are_looked_at(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"tasks\[0\] \(absent\): .*absent.npz: no such file"):
-        preview_data(make_spec(tmp_path, files="absent.npz"))
-
-
-def test_scores_are_read_as_the_kind_that_a_task_names(tmp_path: Path) -> None:
+def test_scores_are_read_as_the_kind_that_is_named(tmp_path: Path) -> None:
     first = np.random.default_rng(0).uniform(0.1, 0.9, 60)
     scores = np.stack([first, 1 - first], 1)
     np.savez(tmp_path / "scores.npz", predictions=scores, labels=np.arange(60) % 2)
@@ -313,16 +300,18 @@ def test_scores_are_read_as_the_kind_that_a_task_names(tmp_path: Path) -> None:
     assert len(set(named)) == 2
 
 
-def test_a_second_task_is_told_by_its_own_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [["absent"], ["one", "absent"]])
+def test_an_absent_file_is_told_by_its_task(tmp_path: Path, names: list[str]) -> None:
     write_logits(tmp_path / "one.npz")
-    tasks = [{"logits": str(tmp_path / f"{name}.npz")} for name in ("one", "absent")]
-    text = f"name: x\ntasks: {tasks}\nrecipes: [ts]\nstorage: {tmp_path}\n"
+    tasks = [{"logits": str(tmp_path / f"{name}.npz")} for name in names]
+    spec = parse_sweep(f"name: x\ntasks: {tasks}\nrecipes: [ts]\nstorage: {tmp_path}\n", "x")
+    told = rf"^tasks\[{len(names) - 1}\] \(absent\): .*absent.npz: no such file"
     for look in (preview_data, prepare_data):
-        with pytest.raises(InputError, match=r"^tasks\[1\] \(absent\): "):
-            look(parse_sweep(text, "x"))
+        with pytest.raises(InputError, match=told):
+            look(spec)
 
 
-def test_a_plan_of_given_logits_tells_of_calibrations_alone(
+def test_a_plan_of_logits_names_calibrations_alone(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = make_plan(make_spec(folder))
@@ -333,36 +322,37 @@ def test_a_plan_of_given_logits_tells_of_calibrations_alone(
     assert "training" not in out
 
 
+class Here(InProcess):
+    """Fits in this process: fresh ones would import everything once more."""
+
+    counts: ClassVar[list[int]] = []  # How many there were to be, of one arena after the other.
+
+    def __init__(self, storage: Path, count: int) -> None:
+        super().__init__(storage)
+        self.counts.append(count)
+
+
 @pytest.fixture
-def fits_in_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Have an arena fit in threads: fresh processes would import everything once more.
-
-    Returns how many there were to be, of one arena after the other.
-    """
-    counts: list[int] = []
-
-    def pool(count: int, context: Any, start: Any, given: Any) -> ThreadPoolExecutor:
-        counts.append(count)
-        return ThreadPoolExecutor(count, initializer=start, initargs=given)
-
-    monkeypatch.setattr("orchestrator.running.arena.ProcessPoolExecutor", pool)
-    return counts
+def here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    monkeypatch.setattr(arena, "Processes", Here)
+    return Here.counts
 
 
-def test_an_arena_has_a_process_a_core_but_none_without_a_split(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, fits_in_threads: list[int]
+def test_an_arena_has_a_process_a_core(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, here: list[int]
 ) -> None:
+    """But none without a split."""
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    spec = make_spec(folder, files="files/one.npz")
+    spec = make_spec(folder, files=ONE)
     for cores, workers, count in ((1, None, 1), (9, None, 2), (1, 2, 2), (1, 3, 2)):
         monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: range(cores))
         run_arena(spec, workers)
-        assert fits_in_threads.pop() == count
+        assert here.pop() == count
     assert set(threads) == {1}
 
 
-@pytest.mark.usefixtures("fits_in_threads")
+@pytest.mark.usefixtures("here")
 def test_an_arena_has_the_figures_of_the_sweep(
     folder: Path, results: dict[tuple[str, str], StudyResult]
 ) -> None:
@@ -377,12 +367,12 @@ def test_an_arena_has_the_figures_of_the_sweep(
             assert set(ours) == {"nll", "brier", "ece"}
 
 
-@pytest.mark.usefixtures("fits_in_threads")
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("refused", [{1}, {2}, {1, 2}])
-def test_a_fit_that_an_arenas_rows_do_not_allow_fails_its_study_alone(
+def test_an_impossible_fit_fails_its_study_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch, refused: set[int]
 ) -> None:
-    real, fits = arena._fitted, []
+    real, fits = fitting._fitted, []
 
     def fitted(name: str, parameters: Any, rows: torch.Tensor, labels: torch.Tensor) -> Calibrator:
         if len(rows) == 100 and name == "ts":  # The split's, not those that warm up.
@@ -391,8 +381,8 @@ def test_a_fit_that_an_arenas_rows_do_not_allow_fails_its_study_alone(
                 raise InputError(f"too few rows on split {len(fits)}")
         return real(name, parameters, rows, labels)
 
-    monkeypatch.setattr(arena, "_fitted", fitted)
-    given, failed, other = run_arena(make_spec(folder, files="files/one.npz"), 1)
+    monkeypatch.setattr(fitting, "_fitted", fitted)
+    given, failed, other = run_arena(make_spec(folder, files=ONE), 1)
     assert (given.status, other.status) == ("finished", "finished")
     assert (failed.recipe, failed.status) == ("ts", "failed")
     assert failed.reason == f"too few rows on split {min(refused)}"
@@ -402,11 +392,11 @@ def test_a_fit_that_an_arenas_rows_do_not_allow_fails_its_study_alone(
     assert [len(r.seconds) for r in (given, failed, other)] == [2, left, 2]
 
 
-@pytest.mark.usefixtures("fits_in_threads")
-def test_an_arena_tells_the_seconds_of_the_fits_alone(
+@pytest.mark.usefixtures("here")
+def test_an_arena_has_the_seconds_of_the_fits_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, fitted, report = [0.0], arena._fitted, arena.calibration_report
+    now, fitted, report = [0.0], fitting._fitted, fitting.calibration_report
 
     def fit(name: str, parameters: Any, rows: torch.Tensor, labels: torch.Tensor) -> Calibrator:
         now[0] += {"ts": 2.0, "ets-cls": 5.0}[name] * len(rows)
@@ -416,10 +406,10 @@ def test_an_arena_tells_the_seconds_of_the_fits_alone(
         now[0] += 9000
         return report(**options)
 
-    monkeypatch.setattr(arena, "_fitted", fit)
-    monkeypatch.setattr(arena, "calibration_report", judge)
-    monkeypatch.setattr(arena, "time", SimpleNamespace(process_time=lambda: now[0]))
-    found = run_arena(make_spec(folder, files="files/one.npz"), 1)
+    monkeypatch.setattr(fitting, "_fitted", fit)
+    monkeypatch.setattr(fitting, "calibration_report", judge)
+    monkeypatch.setattr(fitting, "time", SimpleNamespace(process_time=lambda: now[0]))
+    found = run_arena(make_spec(folder, files=ONE), 1)
     assert [result.seconds for result in found] == [(0.0, 0.0), (200.0, 200.0), (500.0, 500.0)]
     for result in found:
         assert (result.sweep, result.dataset) == ("logits", "one")
@@ -428,32 +418,28 @@ def test_an_arena_tells_the_seconds_of_the_fits_alone(
     assert found[2].configuration["ets-cls"]["normalization"] == "nd"
 
 
-@pytest.mark.usefixtures("fits_in_threads")
-def test_an_arena_begins_with_what_takes_longest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("here")
+def test_an_arena_begins_with_the_longest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "files").mkdir()
     for name, rows in (("a", 60), ("b", 240), ("c", 120)):
         write_logits(tmp_path / "files" / f"{name}.npz", rows=rows)
-    fit_all, begun = arena._fit_all, []
+    take, begun = Loop.take, list[str]()
 
-    def fit(split: Any) -> Any:
-        begun.append((split.task, split.rows))
-        return fit_all(split)
+    def taking(loop: Loop, job: Job, report: Report) -> None:
+        begun.append(job.group)
+        take(loop, job, report)
 
-    monkeypatch.setattr(arena, "_fit_all", fit)
+    monkeypatch.setattr(Loop, "take", taking)
     found = run_arena(make_spec(tmp_path, fit=0.5), 1)
-    rows = dict(begun)
-    assert [task for task, _ in begun] == ["b", "b", "c", "c", "a", "a"]
-    assert rows["b"] > rows["c"] > rows["a"] > 0
+    assert begun == ["b", "b", "c", "c", "a", "a"]
     assert list(dict.fromkeys(result.task for result in found)) == ["a", "b", "c"]
 
 
-def test_the_sets_of_a_named_task_are_called_after_it(folder: Path, tmp_path: Path) -> None:
+def test_the_sets_of_a_task_are_named_after_it(folder: Path, tmp_path: Path) -> None:
     write_logits(tmp_path / "alone.npz")
     for place, names in (
         (folder / "files", ["mine/one", "mine/two"]),
-        (folder / "files" / "one.npz", ["mine"]),
+        (folder / ONE, ["mine"]),
         (tmp_path, ["mine/alone"]),
     ):
         task = f"{{name: mine, logits: {place}}}"
@@ -461,7 +447,7 @@ def test_the_sets_of_a_named_task_are_called_after_it(folder: Path, tmp_path: Pa
         assert [found.id for found in spec.tasks] == names
 
 
-def test_what_is_best_can_be_fixed_in_another_sweep(folder: Path, spec: SweepSpec) -> None:
+def test_the_best_can_be_fixed_in_another_sweep(folder: Path, spec: SweepSpec) -> None:
     (best,) = best_config("one", "ets-cls", tracking_uri=spec.tracking_uri)
     assert list(best.fixed) == ["given", "ets-cls"]
     document = make_spec(folder).model_dump(mode="json")
@@ -469,65 +455,53 @@ def test_what_is_best_can_be_fixed_in_another_sweep(folder: Path, spec: SweepSpe
     assert SweepSpec.model_validate(document).fixed("ets-cls") == best.fixed["ets-cls"]
 
 
-@pytest.mark.usefixtures("fits_in_threads")
+@pytest.mark.usefixtures("here")
 def test_an_arena_fits_variants_on_each_seed(folder: Path) -> None:
-    text = SWEEP.format(
-        files=folder / "files" / "one.npz", fit=100, trials=1, storage=folder / "storage-1"
-    ).replace("[given, ts, ets-cls]", "[other, ts-ls]")
-    text = text.replace("seeds: [0, 1]", "seeds: [1, 0]")
-    variants = "variants: {other: {of: ts-ls, fixed: {smoothing: 0.3}}}\n"
-    variant, plain = run_arena(parse_sweep(text + variants, "logits"), 2)
+    variants = "{other: {of: ts-ls, fixed: {smoothing: 0.3}}}"
+    more = {"files": ONE, "recipes": "other, ts-ls", "variants": variants}
+    variant, plain = run_arena(make_spec(folder, seeds=[1, 0], **more), 2)
     assert variant.configuration["other"] == {**plain.configuration["ts-ls"], "smoothing": 0.3}
     assert (variant.status, len(variant.test)) == ("finished", 2)
     assert variant.test != plain.test
-    turned = text.replace("seeds: [1, 0]", "seeds: [0, 1]")
-    (_, again) = run_arena(parse_sweep(turned + variants, "logits"), 1)
+    (_, again) = run_arena(make_spec(folder, **more), 1)
     assert again.test == plain.test[::-1] != plain.test
 
 
-@pytest.mark.usefixtures("fits_in_threads")
-def test_an_arena_is_held_up_by_no_doubt_nor_by_the_rows_that_warm_it_up(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_an_arena_is_not_ended_by_doubtful_fits(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     labels, noise = np.arange(200) % 3, np.random.default_rng(0).normal(size=(200, 3))
     for name, logits in (("sure", 9 * np.eye(3)[labels]), ("good", noise + 3 * np.eye(3)[labels])):
         np.savez(tmp_path / "files" / f"{name}.npz", logits=logits, labels=labels)
-    place = {"files": tmp_path / "files", "storage": tmp_path / "storage"}
-    text = SWEEP.format(**place, fit=100, trials=1)
-    text = text.replace("[given, ts, ets-cls]", "[ts, half]")
-    text += "variants: {half: {of: meta-acc, fixed: {accuracy: 0.3}}}\n"
+    variants = "{half: {of: meta-acc, fixed: {accuracy: 0.3}}}"
     with warnings.catch_warnings():
         warnings.simplefilter("error", FitWarning)
-        found = run_arena(parse_sweep(text, "logits"), 1)
+        found = run_arena(make_spec(tmp_path, recipes="ts, half", variants=variants), 1)
     ended = {(result.task, result.recipe): result.status for result in found}
     assert (ended["sure", "ts"], ended["good", "half"]) == ("finished", "finished")
 
 
-@pytest.mark.usefixtures("fits_in_threads")
-def test_an_arena_leaves_out_a_seed_that_the_search_alone_has(folder: Path) -> None:
-    text = SWEEP.replace("trials: {trials}", "trials: {trials}, seed: 7")
-    place = {"files": folder / "files" / "one.npz", "storage": folder / "storage-1"}
+@pytest.mark.usefixtures("here")
+def test_an_arena_leaves_out_the_search_seed(folder: Path) -> None:
     told: list[tuple[int, int]] = []
-    spec = parse_sweep(text.format(**place, fit=100, trials=1), "logits")
+    spec = make_spec(folder, files=ONE, seed=7)
     found = run_arena(spec, 1, lambda *count: told.append(count))
     assert told == [(1, 2), (2, 2)]
     assert [len(result.test) for result in found] == [2, 2, 2]
 
 
-def test_an_arena_is_of_given_logits() -> None:
+def test_an_arena_fits_published_values_on_logits(folder: Path) -> None:
     text = "name: nets\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\nrecipes: [ce]"
-    with pytest.raises(InputError, match=r"^sweep 'nets': an arena needs tasks with logits$"):
-        run_arena(parse_sweep(text, "nets"))
+    searching = "'logits': an arena fits published values; set search.trials to 1"
+    for spec, told in (
+        (parse_sweep(text, "nets"), "'nets': an arena needs tasks with logits"),
+        (make_spec(folder, trials=3), searching),
+    ):
+        with pytest.raises(InputError, match=f"^sweep {told}$"):
+            run_arena(spec)
 
 
-def test_an_arena_searches_nothing(folder: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        run_arena(make_spec(folder, trials=3))
-    assert str(caught.value) == (
-        "sweep 'logits': an arena fits published values; set search.trials to 1"
-    )
-
-
-def test_an_exported_calibrator_maps_logits_as_the_sweep_did(
+def test_an_exported_calibrator_maps_as_the_sweep_did(
     folder: Path, spec: SweepSpec, results: dict[tuple[str, str], StudyResult], tmp_path: Path
 ) -> None:
     store, result = Storage.of(spec).store(), results["two", "ts"]
@@ -541,7 +515,7 @@ def test_an_exported_calibrator_maps_logits_as_the_sweep_did(
     assert not list(tmp_path.rglob("validation*"))
 
 
-def test_the_report_of_several_sets_holds_their_arena(spec: SweepSpec) -> None:
+def test_a_report_of_several_sets_holds_their_arena(spec: SweepSpec) -> None:
     pytest.importorskip("choix")
     page = render_report(from_folder(SweepFolder.of(spec)))
     assert "Every recipe against every other on 2 tasks of 2 networks, 2 splits each" in page

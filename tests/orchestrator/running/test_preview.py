@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +40,18 @@ def make_spec(storage: Path, name: str = "one") -> SweepSpec:
     return parse_sweep(SWEEP.format(name=name, storage=storage), name)
 
 
-def compute(spec: SweepSpec, trials: int | None = None) -> None:
-    """Stand in for a run of the sweep that ends after so many trials."""
-    store = Storage.of(spec).store()
+def compute(spec: SweepSpec, trials: int = 99, failing: str = "none") -> None:
+    """Stand in for a run of the sweep that ends after so many trials, of which one may fail."""
+    store, data = Storage.of(spec).store(), prepare_data(spec)
     with Journal(SweepFolder.of(spec).journal) as journal:
-        state = begun(spec, journal)
-        while (trial := state.next_trial()) is not None and trials != 0:
-            trials = None if trials is None else trials - 1
-            state.record(trial, store_outcome(store, trial))
-
-
-def begun(spec: SweepSpec, journal: Journal) -> SweepState:
-    journal.append(SweepStarted(sweep=spec.name, sweep_id="id", spec={}, provenance={}))
-    rows = partial(validation_rows, Storage.of(spec).store())
-    data = prepare_data(spec)
-    return SweepState(make_plan(spec), "id", data, journal.append, predictions=rows)
+        journal.append(SweepStarted(sweep=spec.name, sweep_id="id", spec={}, provenance={}))
+        rows = partial(validation_rows, store)
+        state = SweepState(make_plan(spec), "id", data, journal.append, predictions=rows)
+        for trial in islice(iter(state.next_trial, None), trials):
+            if f"{trial.study}|{trial.number}".endswith(failing):
+                state.record(trial, trial.ending("failed", {}, reason="loss became nan"))
+            else:
+                state.record(trial, store_outcome(store, trial))
 
 
 def store_outcome(store: ArtifactStore, trial: TrialSpec) -> TrialFinished:
@@ -80,14 +78,14 @@ def test_nothing_is_there_and_nothing_is_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_finished_sweep_and_one_with_the_same_trials_are_reused(tmp_path: Path) -> None:
+def test_the_same_trials_are_reused(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
     compute(spec)
     assert counts(spec) == ALL
     assert counts(make_spec(tmp_path, "two")) == ALL
 
 
-def test_what_was_stored_for_another_objective_is_reused_if_it_is_intact(tmp_path: Path) -> None:
+def test_another_objective_reuses_intact_artifacts(tmp_path: Path) -> None:
     compute(make_spec(tmp_path))
     text = SWEEP.replace("trials: 4", "objective: smooth_ece, trials: 4")
     spec = parse_sweep(text.format(name="two", storage=tmp_path), "two")
@@ -97,26 +95,19 @@ def test_what_was_stored_for_another_objective_is_reused_if_it_is_intact(tmp_pat
     assert counts(spec) == {**ALL, "calibrate": (4, 0)}
 
 
-def test_an_interrupted_sweep_is_reused_as_far_as_it_got(tmp_path: Path) -> None:
+def test_an_interrupted_sweep_is_reused_in_part(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
     compute(spec, trials=3)
     assert sum(reused for _, reused in counts(spec).values()) == 3
 
 
-def test_what_failed_for_good_is_not_computed_again(tmp_path: Path) -> None:
+def test_a_final_failure_is_not_computed_again(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
-    with Journal(SweepFolder.of(spec).journal) as journal:
-        state = begun(spec, journal)
-        while (trial := state.next_trial()) is not None:
-            failed = trial.study.endswith("|mbls") and trial.number == 1
-            outcome = trial.ending("failed", {}, reason="loss became nan")
-            state.record(
-                trial, outcome if failed else store_outcome(Storage.of(spec).store(), trial)
-            )
+    compute(spec, failing="|mbls|1")
     assert counts(spec) == ALL
 
 
-def test_the_searchs_own_seed_is_one_more_of_each_recipe(tmp_path: Path) -> None:
+def test_a_search_seed_adds_a_trial_to_each_recipe(tmp_path: Path) -> None:
     text = SWEEP.replace("trials: 4", "seed: 7, trials: 4")
     spec = parse_sweep(text.format(name="one", storage=tmp_path), "one")
     new = {stage: (count, 0) for stage, count in make_plan(spec).stage_trials().items()}
@@ -129,9 +120,7 @@ def test_hours_are_those_of_what_will_be_computed() -> None:
     assert StagePreview("t", "train", computed=3, reused=2, seconds=None).hours is None
 
 
-def test_tasks_stand_in_the_order_of_their_names_and_stages_in_that_of_the_work(
-    tmp_path: Path,
-) -> None:
+def test_rows_stand_by_task_and_stage(tmp_path: Path) -> None:
     task = "dataset: digits, model: convnet, protocol: digits"
     both = ", ".join(f"{{{{name: {name}, {task}}}}}" for name in "ba")
     text = SWEEP.replace(f"{{{{{task}}}}}", both)
@@ -141,7 +130,7 @@ def test_tasks_stand_in_the_order_of_their_names_and_stages_in_that_of_the_work(
     assert parts == [(task, *stage) for task in "ab" for stage in stages]
 
 
-def test_a_task_without_the_data_of_every_seed_is_computed_whole(tmp_path: Path) -> None:
+def test_a_task_without_all_data_is_computed_whole(tmp_path: Path) -> None:
     text = SWEEP.replace("protocol: digits", "protocol: digits, split: {{vary: true}}")
     spec = parse_sweep(text.format(name="one", storage=tmp_path), "one")
     compute(spec, trials=1)
@@ -154,7 +143,7 @@ def test_a_task_without_the_data_of_every_seed_is_computed_whole(tmp_path: Path)
     assert [(part.computed, part.reused) for part in found] == [(7, 0), (10, 0), (4, 0)]
 
 
-def test_what_was_removed_is_computed(tmp_path: Path) -> None:
+def test_removed_artifacts_are_computed(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
     compute(spec)
     store = ArtifactStore(tmp_path / "artifacts")
@@ -176,17 +165,26 @@ def test_hours_come_from_earlier_runs(
         writer.write("trial_finished", key=key, reused=seconds == 1000.0, **ended, seconds=seconds)
     writer.end()
     sync(writer.path, store)
-    assert stage_seconds(store, task, "this", "train") == 20.0
-    assert stage_seconds(store, task, "that", "train") == 500.0
-    assert stage_seconds(store, task, "this", "refine") is None
-    assert stage_seconds(store, "another", "this", "train") is None
-    assert stage_seconds(store, task, "neither", "train") is None
+    for name, setting, stage, seconds in (
+        (task, "this", "train", 20.0),
+        (task, "that", "train", 500.0),
+        (task, "this", "refine", None),
+        ("another", "this", "train", None),
+        (task, "neither", "train", None),
+    ):
+        assert stage_seconds(store, name, setting, stage) == seconds
     for recent, seconds in ((1, None), (2, 90.0), (3, 55.0)):
         monkeypatch.setattr("orchestrator.tracking._queries.RECENT", recent)
         assert stage_seconds(store, task, "this", "train") == seconds
     monkeypatch.setattr("orchestrator.tracking._queries.MOST", 2)
     assert stage_seconds(store, task, "that", "train") == 500.0
     assert stage_seconds(store, task, "this", "train") is None
+
+
+def write_run(writer: Any, task: str, setting: str, seconds: float) -> None:
+    key = writer.begin(writer.open("ce", task=task, setting=setting), 0)
+    told = {"reused": False, "status": "finished", "metrics": {}, "seconds": seconds}
+    writer.write("trial_finished", key=key, **told)
 
 
 def write_images(path: Path, seed: int) -> None:
@@ -200,9 +198,7 @@ def write_images(path: Path, seed: int) -> None:
     np.savez(path, **arrays)
 
 
-def test_hours_do_not_come_from_other_data_of_the_same_name(
-    tmp_path: Path, writer: Any, store: str
-) -> None:
+def test_hours_do_not_come_from_other_data(tmp_path: Path, writer: Any, store: str) -> None:
     plans, settings = [], []
     for seed in (0, 1):
         path = tmp_path / str(seed) / "own.npz"
@@ -214,10 +210,7 @@ def test_hours_do_not_come_from_other_data_of_the_same_name(
         settings.append(setting_of(spec.tasks[0], data))
     assert plans[0].spec.tasks[0].id == plans[1].spec.tasks[0].id == "own/convnet/digits"
     writer.start()
-    key = writer.begin(writer.open("ce", task="own/convnet/digits", setting=settings[0]), 0)
-    writer.write(
-        "trial_finished", key=key, reused=False, status="finished", metrics={}, seconds=36.0
-    )
+    write_run(writer, "own/convnet/digits", settings[0], 36.0)
     writer.end()
     sync(writer.path, store, tmp_path / "served")
     known, unknown = ({part.stage: part.hours for part in preview(plan)} for plan in plans)
@@ -225,7 +218,7 @@ def test_hours_do_not_come_from_other_data_of_the_same_name(
     assert unknown == {"train": None, "refine": None, "calibrate": None}
 
 
-def test_hours_of_each_task_come_from_its_own_runs(tmp_path: Path, writer: Any, store: str) -> None:
+def test_hours_come_from_runs_of_the_same_task(tmp_path: Path, writer: Any, store: str) -> None:
     tasks = []
     for name in "ba":
         path = tmp_path / name / "own.npz"
@@ -237,9 +230,7 @@ def test_hours_of_each_task_come_from_its_own_runs(tmp_path: Path, writer: Any, 
     data = prepare_data(spec)
     writer.start()
     for task, seconds in zip(spec.tasks, (36.0, 72.0), strict=True):
-        study = writer.open("ce", task=task.id, setting=setting_of(task, data[task.data_name(3)]))
-        told = {"reused": False, "status": "finished", "metrics": {}, "seconds": seconds}
-        writer.write("trial_finished", key=writer.begin(study, 0), **told)
+        write_run(writer, task.id, setting_of(task, data[task.data_name(3)]), seconds)
     writer.end()
     sync(writer.path, store, tmp_path / "served")
     assert preview(make_plan(spec)) == [
@@ -249,5 +240,5 @@ def test_hours_of_each_task_come_from_its_own_runs(tmp_path: Path, writer: Any, 
 
 
 @pytest.mark.parametrize("uri", ["sqlite:////nowhere/mlflow.db", "http://127.0.0.1:9"])
-def test_a_store_that_is_away_does_not_hold_up_a_plan(uri: str) -> None:
+def test_a_plan_needs_no_tracking_server(uri: str) -> None:
     assert stage_seconds(uri, "digits/convnet/digits", "this", "train") is None

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from orchestrator.running.progress import Snapshot, _panel, say, show_progress, snapshot
 from orchestrator.search.state import SweepState
+from orchestrator.search.trials import TrialSpec
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import parse_sweep
@@ -40,47 +41,51 @@ def make_state(
     return SweepState(make_plan(spec), "sweep", prepared, emit)
 
 
+def ends(state: SweepState, trial: TrialSpec | None, ece: float | None) -> TrialSpec:
+    """Have a trial end, failed without an error."""
+    assert trial is not None
+    if ece is None:
+        outcome = trial.ending("failed", {}, reason="nan")
+    else:
+        metrics = {"val_ece": ece, "val_acc": 0.9}
+        outcome = trial.ending("finished", metrics, artifact=trial.key)
+    state.record(trial, outcome)
+    return trial
+
+
+def at(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("orchestrator.running.progress.time", clock)
+
+
 def test_a_snapshot_counts_studies_and_trials(
     data: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, started = make_state(data), 5.0
-    clock = SimpleNamespace(monotonic=lambda: started + 10)
-    monkeypatch.setattr("orchestrator.running.progress.time", clock)
-    before = snapshot(state, started)
-    assert before.line() == "studies 0/2 · trials 0/5, 0 running"
-    trial = state.next_trial()
-    other = state.next_trial()
-    assert trial is not None
-    assert other is not None
-    metrics = {"val_ece": 0.25, "val_acc": 0.9}
-    state.record(trial, trial.ending("finished", metrics, artifact="a"))
+    at(monkeypatch, started + 10)
+    assert snapshot(state, started).line() == "studies 0/2 · trials 0/5, 0 running"
+    first, other = state.next_trial(), state.next_trial()
+    trial = ends(state, first, 0.25)
     now = snapshot(state, started)
     assert (now.trials, now.all_trials, now.running, now.failed) == (1, 5, 1, 0)
     assert now.best == f"{trial.study.split('|')[1]} (validation ece 0.2500)"
     assert now.seconds_left == 40
-    state.record(other, other.ending("failed", {}, reason="nan"))
+    failed = ends(state, other, None)
     assert " · 1 failed · best so far " in snapshot(state, started).line()
-    third = next(one for one in iter(state.next_trial, None) if one.study == other.study)
-    state.record(third, third.ending("failed", {}, reason="nan"))
+    ends(state, next(t for t in iter(state.next_trial, None) if t.study == failed.study), None)
     assert " · 2 failed · best so far " in snapshot(state, started).line()
 
 
-def test_what_an_earlier_run_did_says_nothing_of_the_pace_of_this_one(
-    data: PreparedData, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_this_run_sets_the_pace(data: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[Any] = []
     first = make_state(data, emit=events.append)
-    trial = first.next_trial()
-    assert trial is not None
-    metrics = {"val_ece": 0.25, "val_acc": 0.9}
-    first.record(trial, trial.ending("finished", metrics, artifact="a"))
+    ends(first, first.next_trial(), 0.25)
     spec = first.plan.spec
     again = SweepState(
         make_plan(spec), "sweep", {spec.tasks[0].id: data}, lambda _: None, Ledger(events)
     )
     again.take_over()
-    clock = SimpleNamespace(monotonic=lambda: 30.0)
-    monkeypatch.setattr("orchestrator.running.progress.time", clock)
+    at(monkeypatch, 30.0)
     assert (snapshot(again, 5.0).trials, snapshot(again, 5.0).seconds_left) == (1, None)
     trial = next(one for one in iter(again.next_trial, None) if one.study.endswith("|ls"))
     again.record(trial, trial.ending("pruned", {"val_ece": 0.125, "val_acc": 0.9}))
@@ -93,8 +98,7 @@ def test_studies_are_done_with_their_last_seed(data: PreparedData) -> None:
     state = make_state(data)
     ended = []
     while (trial := state.next_trial()) is not None:
-        metrics = {"val_ece": 0.1, "val_acc": 0.9}
-        state.record(trial, trial.ending("finished", metrics, artifact=trial.key))
+        ends(state, trial, 0.1)
         ended.append(snapshot(state, 0.0))
     assert [now.studies for now in ended] == [0, 1, 1, 1, 2]
     assert [(now.trials, now.all_trials) for now in ended] == [(n, 5) for n in range(1, 6)]
@@ -102,17 +106,11 @@ def test_studies_are_done_with_their_last_seed(data: PreparedData) -> None:
 
 def test_with_several_tasks_the_best_names_its_own(data: PreparedData) -> None:
     state = make_state(data, tasks=2)
-    trial = state.next_trial()
-    assert trial is not None
-    outcome = trial.ending("finished", {"val_ece": 0.125, "val_acc": 0.9}, artifact="a")
-    state.record(trial, outcome)
-    assert snapshot(state, 0.0).best == f"{trial.study} (validation ece 0.1250)"
-    worse = state.next_trial()
-    assert worse is not None
-    outcome = worse.ending("finished", {"val_ece": 0.25, "val_acc": 0.9}, artifact="b")
-    state.record(worse, outcome)
-    assert worse.study != trial.study
-    assert snapshot(state, 0.0).best == f"{trial.study} (validation ece 0.1250)"
+    trial = ends(state, state.next_trial(), 0.125)
+    best = f"{trial.study} (validation ece 0.1250)"
+    assert snapshot(state, 0.0).best == best
+    worse = ends(state, state.next_trial(), 0.25)
+    assert (worse.study != trial.study, snapshot(state, 0.0).best) == (True, best)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +122,7 @@ def test_the_time_left_is_readable(seconds: float | None, text: str) -> None:
     assert line == "studies 1/2 · trials 3/4, 1 running" + (f" · about {text} left" if text else "")
 
 
-def test_without_a_terminal_there_is_a_line_at_once_and_then_seldom() -> None:
+def test_without_a_terminal_a_line_is_shown_seldom() -> None:
     output = io.StringIO()
     now = Snapshot(1, 2, 3, 4, 1, 0, "ls (validation ece 0.1)", 5.0)
     with show_progress(Console(file=output, width=20)) as show:

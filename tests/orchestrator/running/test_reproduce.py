@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -25,6 +26,8 @@ from orchestrator.tracking.champion import load_champion, promote
 from tests.orchestrator.tiny_sweep import TASK, tiny_sweep
 from trainables.common.errors import InputError
 from trainables.data import PreparedData, SplitSpec
+from trainables.stages.export import load_chain
+from trainables.worker._test import chain_of
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,16 @@ def prepared(spec: SweepSpec, result: StudyResult) -> PreparedData:
     return PreparedData.open(Storage.of(spec).data / result.fingerprint)
 
 
+def changed(spec: SweepSpec, place: Path, *queries: str) -> str:
+    """Copy the tracking database of a sweep, change the copy and return its address."""
+    copy = place / "changed.db"
+    copy.write_bytes(Path(spec.tracking_uri.removeprefix("sqlite:///")).read_bytes())
+    with closing(sqlite3.connect(copy)) as database, database:
+        for query in queries:
+            database.execute(query)
+    return f"sqlite:///{copy}"
+
+
 def predictions(spec: SweepSpec, key: str) -> dict[str, torch.Tensor]:
     found = Storage.of(spec).store().find("evaluate", key)
     assert found is not None
@@ -53,12 +66,17 @@ def test_results_lead_to_predictions_data_and_cost(
     result = results["ce+macal+ts"]
     assert (result.dataset, result.model, result.protocol) == ("digits", "convnet", "digits-custom")
     assert (result.code, result.sweep_id) == ("c0ffee", "tiny-id")
-    assert result.seconds[0] >= 6.0  # Three stages of two seconds; features were computed once.
-    assert len(result.predictions) == len(result.test) == len(result.run_ids) == 2
-    for key, metrics in zip(result.predictions, result.test, strict=True):
-        rows = predictions(spec, key)
+    assert (len(result.test), len(result.run_ids)) == (2, 2)
+    store = Storage.of(spec).store()
+    for key, metrics, cost in zip(result.predictions, result.test, result.seconds, strict=True):
+        tested = store.find("evaluate", key)
+        assert tested is not None
+        rows = tested.tensors("test")
         hits = rows["log_probs"].argmax(1) == rows["labels"]
         assert hits.float().mean().item() == pytest.approx(metrics["acc"])
+        chain = chain_of(store, "calibrate", tested.record["upstream"])
+        assert [link.stage for link in chain] == ["calibrate", "refine", "train"]
+        assert cost == pytest.approx(sum(link.record["seconds"] for link in chain))
 
 
 @pytest.mark.parametrize("recipe", ["ce", "short+ts", "ce+macal+ts"])
@@ -83,17 +101,15 @@ def test_a_run_computed_again_gives_the_same_figures(
     assert found.artifact == found.run.trial.artifact
 
 
-def test_a_training_for_a_gpu_is_computed_again_in_its_precision(
+def test_a_gpu_training_is_reproduced_in_its_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     spec = tiny_sweep(tmp_path / "gpu", "gpu", gpus=0.5)
     (result,) = (r for r in study_results(spec.tracking_uri, "gpu") if r.recipe == "ce+macal+ts")
-    run_id = result.run_ids[0]
-    uri = spec.tracking_uri.removeprefix("sqlite:///")
-    with closing(sqlite3.connect(uri)) as database, database:  # As earlier runs were tracked.
-        database.execute("DELETE FROM tags WHERE key = 'calsweep.computed'")
-    found = reproduce(run_id, tracking_uri=spec.tracking_uri, folder=tmp_path / "again")
+    # As earlier runs were tracked.
+    uri = changed(spec, tmp_path, "DELETE FROM tags WHERE key = 'calsweep.computed'")
+    found = reproduce(result.run_ids[0], tracking_uri=uri, folder=tmp_path / "again")
     assert found.worst.difference == 0.0
     assert found.artifact == found.run.trial.artifact
     assert found.remarks == ("train: recorded on a GPU, computed now on cpu in bfloat16",)
@@ -142,7 +158,7 @@ def test_why_figures_need_not_agree_is_said(
     assert reproducing._remark(run, "train", now) == remark
 
 
-def test_a_stage_is_computed_again_with_what_the_trial_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_has_the_resources_of_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     monkeypatch.setattr(reproducing, "trial_device", lambda *given: asked.append(given))
@@ -154,7 +170,7 @@ def test_a_stage_is_computed_again_with_what_the_trial_had(monkeypatch: pytest.M
     assert asked == [3, (0.5, True), 2, (0.0, False), 2, (0.0, False)]
 
 
-def test_what_is_not_said_of_a_reproduction_is_as_documented(
+def test_reproducing_has_documented_defaults(
     spec: SweepSpec,
     results: dict[str, StudyResult],
     tmp_path: Path,
@@ -177,21 +193,18 @@ def test_what_is_not_said_of_a_reproduction_is_as_documented(
     assert roots == [Path("data"), Path("d")]
 
 
-def test_what_was_never_measured_on_test_data_is_not_measured_now(
+def test_a_run_without_test_figures_gets_none(
     spec: SweepSpec, results: dict[str, StudyResult], tmp_path: Path
 ) -> None:
-    copy = tmp_path / "searched.db"
-    copy.write_bytes(Path(spec.tracking_uri.removeprefix("sqlite:///")).read_bytes())
-    with closing(sqlite3.connect(copy)) as database, database:
-        database.execute("DELETE FROM latest_metrics WHERE key LIKE 'test_%'")
-    run_id, again = results["ce"].run_ids[0], tmp_path / "again"
-    found = reproduce(run_id, tracking_uri=f"sqlite:///{copy}", folder=again)
+    uri = changed(spec, tmp_path, "DELETE FROM latest_metrics WHERE key LIKE 'test_%'")
+    again = tmp_path / "again"
+    found = reproduce(results["ce"].run_ids[0], tracking_uri=uri, folder=again)
     assert found.equal
     assert {figure.metric[:4] for figure in found.figures} == {"val_"}
     assert [path.name for path in (again / "artifacts").iterdir() if path.is_dir()] == ["train"]
 
 
-def test_data_of_a_seed_are_prepared_with_the_settings_of_the_task(
+def test_data_are_prepared_as_the_task_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, settings, asked = "ab" * 32, {"kind": "probabilities"}, list[Any]()
@@ -231,18 +244,14 @@ def test_the_command_tells_equal_from_different(
     printed = capsys.readouterr().out
     assert "equal: no figure differs by more than 1e-06" in printed
     assert "need not agree" not in printed
-    copy = tmp_path / "changed.db"
-    copy.write_bytes(Path(uri.removeprefix("sqlite:///")).read_bytes())
-    with closing(sqlite3.connect(copy)) as database, database:
-        database.execute(
-            "UPDATE latest_metrics SET value = value + 0.25 WHERE run_uuid = ? AND key = 'val_ece'",
-            (run_id,),
-        )
-        database.execute(
-            "UPDATE tags SET value = replace(value, 'cpu', 'Some GPU') WHERE key = ?",
-            ("calsweep.computed",),
-        )
-    assert main(["reproduce", run_id, "--tracking-uri", f"sqlite:///{copy}"]) == 1
+    other = changed(
+        spec,
+        tmp_path,
+        "UPDATE latest_metrics SET value = value + 0.25 "
+        f"WHERE run_uuid = '{run_id}' AND key = 'val_ece'",
+        "UPDATE tags SET value = replace(value, 'cpu', 'Some GPU') WHERE key = 'calsweep.computed'",
+    )
+    assert main(["reproduce", run_id, "--tracking-uri", other]) == 1
     printed = capsys.readouterr().out
     assert "different: val_ece by -2.50e-01, more than 1e-06" in printed
     recorded = "train: recorded on Some GPU in float32, computed now on cpu in float32"
@@ -252,29 +261,20 @@ def test_the_command_tells_equal_from_different(
 def test_other_data_or_a_used_folder_are_refused(
     spec: SweepSpec, results: dict[str, StudyResult], tmp_path: Path
 ) -> None:
-    run_id, uri = results["ce"].run_ids[0], spec.tracking_uri
-    used = Storage.of(spec).folder
-    with pytest.raises(InputError) as refused:
-        reproduce(run_id, tracking_uri=uri, folder=used)
-    assert str(refused.value) == f"{used} holds artifacts already; name a fresh folder"
-    copy = tmp_path / "changed.db"
-    copy.write_bytes(Path(uri.removeprefix("sqlite:///")).read_bytes())
-    with closing(sqlite3.connect(copy)) as database, database:
-        database.execute("UPDATE tags SET value = 'f00' WHERE key = 'calsweep.fingerprint'")
-    now = results["ce"].fingerprint[:12]
-    with pytest.raises(InputError) as refused:
-        reproduce(run_id, tracking_uri=f"sqlite:///{copy}", folder=tmp_path / "fresh")
-    assert str(refused.value) == (
-        f"run {run_id}: it was computed on data f00, but 'digits' is now {now}; "
-        "only the same data can reproduce it"
-    )
-    with closing(sqlite3.connect(copy)) as database, database:
-        database.execute("DELETE FROM tags WHERE key = 'calsweep.origin'")
-    lacking = f"^run {run_id}: it was tracked without what is needed to compute it again$"
-    with pytest.raises(InputError, match=lacking):
-        reproduce(run_id, tracking_uri=f"sqlite:///{copy}", folder=tmp_path / "fresh")
-    with pytest.raises(InputError, match="no run 'nope' on"):
-        reproduce("nope", tracking_uri=uri, folder=tmp_path / "other")
+    run_id, uri, used = results["ce"].run_ids[0], spec.tracking_uri, Storage.of(spec).folder
+    other = changed(spec, tmp_path, "UPDATE tags SET value = 'f00' WHERE key LIKE '%.fingerprint'")
+    (tmp_path / "early").mkdir()
+    early = changed(spec, tmp_path / "early", "DELETE FROM tags WHERE key = 'calsweep.origin'")
+    now = f"'digits' is now {results['ce'].fingerprint[:12]}; only the same data can reproduce it"
+    for run, address, told in (
+        (run_id, uri, f"{used} holds artifacts already; name a fresh folder"),
+        (run_id, other, f"run {run_id}: it was computed on data f00, but {now}"),
+        (run_id, early, f"run {run_id}: it was tracked without what is needed to compute it again"),
+        ("nope", uri, "no run 'nope' on"),
+    ):
+        folder = used if (run, address) == (run_id, uri) else tmp_path / "fresh"
+        with pytest.raises(InputError, match=f"^{re.escape(told)}"):
+            reproduce(run, tracking_uri=address, folder=folder)
 
 
 def test_the_champion_predicts_what_was_measured(
@@ -322,7 +322,5 @@ def test_what_cannot_be_promoted_or_loaded_is_said(
     load_champion(TASK, tmp_path / "ours", uri)
     (weights,) = (tmp_path / "ours").rglob("weights.safetensors")
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    from trainables.stages.export import load_chain
-
     with pytest.raises(InputError, match="missing or damaged"):
         load_chain(tmp_path / "ours" / "model")

@@ -83,6 +83,11 @@ def runs(client: MlflowClient) -> list[Run]:
     return list(client.search_runs([experiment.experiment_id], max_results=1000))
 
 
+@pytest.fixture(scope="module")
+def trials(runs: list[Run]) -> list[Run]:
+    return [run for run in runs if run.data.tags["calsweep.kind"] == "trial"]
+
+
 def of_kind(events: list[Any], kind: str) -> list[Any]:
     return [event for event in events if event.event == kind]
 
@@ -90,13 +95,12 @@ def of_kind(events: list[Any], kind: str) -> list[Any]:
 def test_every_row_has_finite_test_metrics(outcome: SweepOutcome) -> None:
     assert outcome.status == "finished"
     assert outcome.tracked
-    recipes = ["ce", "mbls", "ce+ts", "mbls+ts", "ce+macal", "mbls+macal"]
-    assert sorted(result.recipe for result in outcome.results) == sorted(recipes)
+    recipes = [result.recipe for result in outcome.results]
+    assert sorted(recipes) == ["ce", "ce+macal", "ce+ts", "mbls", "mbls+macal", "mbls+ts"]
     for result in outcome.results:
-        assert result.status == "finished"
         (metrics,) = result.test
+        assert (result.status, metrics["acc"] > 0.5) == ("finished", True)
         assert all(math.isfinite(value) for value in metrics.values())
-        assert metrics["acc"] > 0.5
 
 
 def plain_figures(log_probs: list[list[float]], labels: list[int]) -> dict[str, float]:
@@ -144,17 +148,16 @@ def test_the_table_agrees_with_the_stored_predictions(outcome: SweepOutcome) -> 
         assert shown == pytest.approx(found, abs=1e-6)
 
 
-def test_every_trial_is_in_mlflow_once_finished_and_under_its_study(
-    runs: list[Run], events: list[Any]
+def test_every_trial_is_in_mlflow_under_its_study(
+    runs: list[Run], trials: list[Run], events: list[Any]
 ) -> None:
     studies = {r.info.run_id: r for r in runs if r.data.tags["calsweep.kind"] == "study"}
-    trials = [run for run in runs if run.data.tags["calsweep.kind"] == "trial"]
     started = {event.key: event.study for event in of_kind(events, "trial_started")}
-    assert Counter(run.data.tags["calsweep.key"] for run in trials) == Counter(list(started))
+    assert sorted(run.data.tags["calsweep.key"] for run in trials) == sorted(started)
     for run in trials:
+        parent = studies[run.data.tags["mlflow.parentRunId"]].data.tags["calsweep.study"]
         assert run.info.status == "FINISHED"
-        parent = studies[run.data.tags["mlflow.parentRunId"]]
-        assert parent.data.tags["calsweep.study"] == started[run.data.tags["calsweep.key"]]
+        assert parent == started[run.data.tags["calsweep.key"]]
 
 
 def test_the_budget_is_spent_exactly(events: list[Any]) -> None:
@@ -162,20 +165,17 @@ def test_the_budget_is_spent_exactly(events: list[Any]) -> None:
     assert counts == {"ce": 1, "ce+ts": 1, "mbls+ts": 1, "mbls": 3, "ce+macal": 3, "mbls+macal": 3}
 
 
-def test_best_is_the_lowest_validation_objective(outcome: SweepOutcome, runs: list[Run]) -> None:
-    for recipe in ("mbls", "ce+macal"):
-        (best,) = best_config(TASK, recipe, tracking_uri=outcome.spec.tracking_uri)
-        by_hand = min(
-            (
-                run
-                for run in runs
-                if run.data.tags.get("calsweep.recipe") == recipe
-                and run.data.tags["calsweep.kind"] == "trial"
-            ),
-            key=lambda run: (run.data.metrics["objective"], run.data.metrics["trial_number"]),
-        )
-        assert best.run_id == by_hand.info.run_id
-        assert best.objective == by_hand.data.metrics["objective"]
+@pytest.mark.parametrize("recipe", ["mbls", "ce+macal"])
+def test_best_is_the_lowest_validation_objective(
+    outcome: SweepOutcome, trials: list[Run], recipe: str
+) -> None:
+    (best,) = best_config(TASK, recipe, tracking_uri=outcome.spec.tracking_uri)
+    by_hand = min(
+        (run for run in trials if run.data.tags["calsweep.recipe"] == recipe),
+        key=lambda run: (run.data.metrics["objective"], run.data.metrics["trial_number"]),
+    )
+    found = (by_hand.info.run_id, by_hand.data.metrics["objective"])
+    assert (best.run_id, best.objective) == found
 
 
 def test_best_can_be_fed_back(outcome: SweepOutcome, storage: Path) -> None:
@@ -188,15 +188,22 @@ def test_best_can_be_fed_back(outcome: SweepOutcome, storage: Path) -> None:
     assert starting_values(spec, "mbls", spec.tasks[0]) == best.fixed["mbls"]
 
 
-def test_only_chosen_configurations_have_test_metrics(runs: list[Run], events: list[Any]) -> None:
+def test_only_chosen_configurations_are_measured(
+    client: MlflowClient, trials: list[Run], events: list[Any]
+) -> None:
+    """On test data, after the last search trial; their runs carry diagram and configuration."""
+    kinds = [event.event for event in events]
+    assert "trial_finished" not in kinds[kinds.index("evaluated") :]
     chosen = {event.chosen for event in of_kind(events, "study_closed")}
-    for run in runs:
-        if run.data.tags["calsweep.kind"] == "trial":
-            tested = any(name.startswith("test_") for name in run.data.metrics)
-            assert tested == (run.data.tags["calsweep.key"] in chosen)
+    assert chosen == {event.key for event in of_kind(events, "evaluated")}
+    for run in trials:
+        measured = run.data.tags["calsweep.key"] in chosen
+        assert any(name.startswith("test_") for name in run.data.metrics) == measured
+        names = {entry.path for entry in client.list_artifacts(run.info.run_id)}
+        assert ({"reliability.png", "configuration.yaml"} <= names) == measured
 
 
-def test_what_each_search_brought_can_be_told(outcome: SweepOutcome) -> None:
+def test_the_gain_of_each_search_is_known(outcome: SweepOutcome) -> None:
     """The first trial, that of the published values, is measured beside the chosen one."""
     store = Storage.of(outcome.spec).store()
     searched = [result for result in outcome.results if result.searched]
@@ -211,36 +218,13 @@ def test_what_each_search_brought_can_be_told(outcome: SweepOutcome) -> None:
     assert found.absent == dict.fromkeys(["ce", "ce+ts", "mbls+ts"], "nothing was searched")
 
 
-def test_test_data_are_read_after_the_last_search_trial(events: list[Any]) -> None:
-    kinds = [event.event for event in events]
-    last_trial = max(i for i, kind in enumerate(kinds) if kind == "trial_finished")
-    assert kinds.index("evaluated") > last_trial
-
-
-def test_chosen_runs_carry_diagram_and_configuration(
-    client: MlflowClient, runs: list[Run], events: list[Any]
-) -> None:
-    evaluated = {event.key for event in of_kind(events, "evaluated")}
-    checked = 0
-    for run in runs:
-        if run.data.tags.get("calsweep.key") in evaluated:
-            names = {entry.path for entry in client.list_artifacts(run.info.run_id)}
-            assert {"reliability.png", "configuration.yaml"} <= names
-            checked += 1
-    assert checked == 6
-
-
-def test_epochs_are_tracked(client: MlflowClient, runs: list[Run]) -> None:
-    run = next(
-        run
-        for run in runs
-        if run.data.tags["calsweep.kind"] == "trial" and run.data.tags["calsweep.recipe"] == "ce"
-    )
+def test_epochs_are_tracked(client: MlflowClient, trials: list[Run]) -> None:
+    run = next(run for run in trials if run.data.tags["calsweep.recipe"] == "ce")
     history = client.get_metric_history(run.info.run_id, "val_ece")
     assert sorted({point.step for point in history}) == [1, 2, 3, 4]
 
 
-def test_trials_are_out_side_by_side(events: list[Any]) -> None:
+def test_trials_run_side_by_side(events: list[Any]) -> None:
     """Optuna inside Ray is known to be asked for one trial at a time unless told otherwise.
 
     How long each computes is left to the machine: a busy one may start the next process late.
@@ -251,37 +235,16 @@ def test_trials_are_out_side_by_side(events: list[Any]) -> None:
 
 
 def test_nothing_is_trained_twice(storage: Path, events: list[Any]) -> None:
-    stages = Counter(event.stage for event in of_kind(events, "trial_started"))
-    for stage in ("train", "refine", "calibrate"):
-        stored = list((storage / "artifacts" / stage).glob("*/*/manifest.json"))
-        assert len(stored) == stages[stage]
-    features = list((storage / "artifacts" / "features").glob("*/*/manifest.json"))
-    assert len(features) == 2  # one for each network that a refinement builds on
+    """The features are those of each network that a refinement builds on."""
+    stages = Counter(event.stage for event in of_kind(events, "trial_started")) | {"features": 2}
+    stored = (storage / "artifacts").glob("*/*/*/manifest.json")
+    counts = Counter(path.parts[-4] for path in stored)
+    assert {stage: counts[stage] for stage in stages} == stages
 
 
-def test_running_it_again_computes_nothing(outcome: SweepOutcome, storage: Path) -> None:
-    before = of_kind(read_events(outcome.journal)[0], "trial_finished")
-    again = run_sweep(make_spec(storage), resume=True)
-    after = of_kind(read_events(outcome.journal)[0], "trial_finished")
-    assert before == after
-    assert table_of(again) == table_of(outcome)
-
-
-def test_the_server_and_the_journal_tell_the_same_table(outcome: SweepOutcome) -> None:
+def test_server_and_journal_give_the_same_table(outcome: SweepOutcome) -> None:
     tracked = comparison_table("quick", tracking_uri=outcome.spec.tracking_uri)
     assert render(tracked, "markdown") == table_of(outcome)
-
-
-def test_another_specification_under_the_same_name_is_refused(
-    outcome: SweepOutcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "other.yaml"
-    text = SWEEP.format(name="quick", storage=outcome.spec.storage)
-    path.write_text(text.replace("trials: 3", "trials: 4"))
-    assert main(["run", str(path)]) == 2
-    message = capsys.readouterr().err
-    assert "another `search`" in message
-    assert "Traceback" not in message
 
 
 def table_of(outcome: SweepOutcome) -> str:
@@ -289,9 +252,7 @@ def table_of(outcome: SweepOutcome) -> str:
 
 
 @one_process()
-def test_a_diverging_trial_fails_with_its_reason_and_the_sweep_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_diverging_trial_fails_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = """
 name: diverging
 tasks:
@@ -366,7 +327,7 @@ def _wait_for_finished_trials(journal: Path, count: int) -> None:
     raise AssertionError(f"{journal} has no {count} finished trials after a quarter of an hour")
 
 
-def test_a_replay_makes_every_choice_again_and_searches_without_training(
+def test_a_replay_trains_nothing(
     outcome: SweepOutcome, storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stages = [storage / "artifacts" / stage for stage in ("train", "refine", "calibrate")]

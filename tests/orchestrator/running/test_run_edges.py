@@ -1,18 +1,20 @@
-"""What surrounds a sweep: its folder, its owner, its delivery, what it finds again."""
+"""What surrounds a sweep: what it resumes, its executor and its delivery."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-import psutil
 import pytest
 import torch
 
 from orchestrator.cli._outcome import show_outcome
+from orchestrator.executors import open_executor
 from orchestrator.running import run
 from orchestrator.running.run import SweepOutcome
 from orchestrator.storage.events import Event, SweepEnded, SweepStarted
@@ -35,6 +37,10 @@ BEGUN = SweepStarted(sweep="edges", sweep_id="id", spec={}, provenance={})
 ENDED = SweepEnded(status="finished")
 
 
+def refused(complaint: str) -> Any:
+    return pytest.raises(InputError, match=complaint) if complaint else nullcontext()
+
+
 @pytest.fixture
 def spec(tmp_path: Path) -> SweepSpec:
     return parse_sweep(SWEEP.format(storage=tmp_path / "my storage"), "edges")
@@ -42,67 +48,87 @@ def spec(tmp_path: Path) -> SweepSpec:
 
 WHOLE = """
 name: edges
-tasks: [{{dataset: digits, model: {model}, protocol: digits, suites: [{suites}]}}]
-recipes: [{recipes}]
-variants: {{wide: {{of: mbls, fixed: {{margin: {margin}}}}}}}
-search: {{trials: {trials}}}
-seeds: {seeds}
-resources: {{concurrent: {concurrent}}}
-tags: {{team: {team}}}
-storage: {storage}
+tasks: [{dataset: digits, model: convnet, protocol: digits, suites: []}]
+recipes: [ce, wide]
+variants: {wide: {of: mbls, fixed: {margin: 9.0}}}
+search: {trials: 3}
+seeds: [0, 1]
+executor: ray
+resources: {concurrent: 1}
+tags: {team: red}
 """
-USUAL = {
-    "model": "convnet",
-    "suites": "",
-    "recipes": "ce, wide",
-    "margin": 9.0,
-    "trials": 3,
-    "seeds": [0, 1],
-    "concurrent": 1,
-    "team": "red",
-}
 
 
 @pytest.mark.parametrize(
-    ("change", "key"),
+    ("old", "new", "key"),
     [
-        ({"model": "resnet8"}, "tasks"),
-        ({"recipes": "wide, ce"}, "recipes"),
-        ({"margin": 8.0}, "variants"),
-        ({"trials": 4}, "search"),
-        ({"seeds": [1, 0]}, "seeds"),
-        ({"suites": "ood-svhn"}, ""),
-        ({"concurrent": 2}, ""),
-        ({"team": "blue"}, ""),
+        ("convnet", "resnet8", "tasks"),
+        ("[ce, wide]", "[wide, ce]", "recipes"),
+        ("9.0", "8.0", "variants"),
+        ("trials: 3", "trials: 4", "search"),
+        ("[0, 1]", "[1, 0]", "seeds"),
+        ("suites: []", "suites: [ood-svhn]", ""),
+        ("ray", "local", ""),
+        ("concurrent: 1", "concurrent: 2", ""),
+        ("red", "blue", ""),
     ],
 )
-def test_a_sweep_goes_on_only_as_what_it_was(
-    tmp_path: Path, change: dict[str, Any], key: str
-) -> None:
-    texts = (WHOLE.format(storage=tmp_path, **{**USUAL, **new}) for new in ({}, change))
-    before, now = (parse_sweep(text, "edges") for text in texts)
+def test_a_sweep_resumes_only_unchanged(tmp_path: Path, old: str, new: str, key: str) -> None:
+    text = f"{WHOLE}storage: {tmp_path}\n"
+    before, now = parse_sweep(text, "edges"), parse_sweep(text.replace(old, new), "edges")
     with pytest.raises(InputError, match="no sweep 'edges'"):
         run._check_same(before, resume=True)
     run._check_same(before, resume=False)
     SweepFolder.of(before).write_spec(before)
+    told = (
+        f"sweep 'edges' exists in {tmp_path}/sweeps/edges with another `{key}`; "
+        "give this one another name, or start it with --fresh"
+    )
     for resume in (True, False):
-        if key:
-            with pytest.raises(InputError) as caught:
-                run._check_same(now, resume)
-            assert str(caught.value) == (
-                f"sweep 'edges' exists in {tmp_path}/sweeps/edges with another `{key}`; "
-                "give this one another name, or start it with --fresh"
-            )
-        else:
+        with refused(key and f"^{re.escape(told)}$"):
             run._check_same(now, resume)
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 @pytest.mark.parametrize("name", TaskSpec.model_fields)
-def test_all_of_a_task_but_its_suites_makes_another_sweep(spec: SweepSpec, name: str) -> None:
+def test_a_changed_task_is_another_sweep_but_for_suites(spec: SweepSpec, name: str) -> None:
     other = spec.tasks[0].model_copy(update={name: "another"})
     changed = run._identity(spec.model_copy(update={"tasks": (other,)})) != run._identity(spec)
     assert changed == (name != "suites")
+
+
+class Cluster:
+    """What is asked of Ray before a search begins."""
+
+    elsewhere = False
+
+    @contextmanager
+    def join(self, address: str | None) -> Iterator[Cluster]:
+        yield self
+
+    def nodes(self) -> list[dict[str, Any]]:
+        names = [os.uname().nodename, *["another"] * self.elsewhere]
+        return [{"Alive": True, "NodeManagerHostname": name} for name in names]
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 2.0}
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    cluster = Cluster()
+    monkeypatch.setattr("orchestrator.executors._open.join_cluster", cluster.join)
+    monkeypatch.setattr(
+        "orchestrator.executors.ray_tune.RayTune", lambda *given, **more: (given, more)
+    )
+    return cluster
+
+
+def opened(spec: SweepSpec, address: str | None = None) -> tuple[Any, str]:
+    """Return how the executor of a sweep is made, and what is said."""
+    said: list[str] = []
+    with open_executor(make_plan(spec), Storage.of(spec).store(), address, said.append) as executor:
+        return executor, " ".join(said)
 
 
 @pytest.mark.parametrize(
@@ -114,29 +140,36 @@ def test_all_of_a_task_but_its_suites_makes_another_sweep(spec: SweepSpec, name:
         ("refine: {cpu: 9}", ""),  # Nothing is refined.
     ],
 )
-def test_a_trial_that_fits_nowhere_is_refused_before_any_runs(
-    tmp_path: Path, resources: str, complaint: str
+def test_a_trial_that_fits_nowhere_is_refused(
+    tmp_path: Path, cluster: Cluster, resources: str, complaint: str
 ) -> None:
     text = SWEEP.format(storage=tmp_path).replace("[ce]", "[ce+ts]")
-    plan = make_plan(parse_sweep(f"{text}resources: {{{resources}}}\n", "edges"))
-    ray = SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0})
-    if not complaint:
-        run._require_room(plan, ray)
-        return
-    with pytest.raises(InputError, match=complaint):
-        run._require_room(plan, ray)
+    spec = parse_sweep(f"{text}resources: {{{resources}}}\n", "edges")
+    given = (Storage.of(spec).artifacts, SweepFolder.of(spec).path, None, 10)
+    with refused(complaint):
+        assert opened(spec) == ((given, {"asha": False, "growing": False}), "starting Ray")
+    growing = {"asha": False, "growing": True}
+    assert opened(spec, "auto") == ((given, growing), "joining Ray at auto"), "it may grow"
 
 
-def test_a_fresh_start_takes_the_next_free_name(spec: SweepSpec) -> None:
-    names = []
-    for _ in range(3):
-        found = run._next_free(spec)
-        SweepFolder.of(found).write_spec(found)
-        names.append(found.name)
-    assert names == ["edges", "edges-2", "edges-3"]
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("storage: here", "storage: 'here' is relative"),
+        ("storage: /all\ntracking: {uri: 'sqlite:///here.db'}", "tracking.uri: sqlite"),
+        ("storage: /all\ntracking: {uri: 'http://there:1'}\nsearch: {scheduler: asha}", ""),
+    ],
+)
+def test_a_cluster_needs_shared_places(cluster: Cluster, change: str, complaint: str) -> None:
+    spec = parse_sweep(SWEEP.format(storage="").replace("storage: ", change), "edges")
+    opened(spec, "auto")
+    cluster.elsewhere = True
+    with refused(complaint):
+        (_, settings), _ = opened(spec, "auto")
+        assert settings["asha"]
 
 
-def test_a_specification_survives_a_disk_that_is_full(spec: SweepSpec) -> None:
+def test_a_full_disk_keeps_the_last_specification(spec: SweepSpec) -> None:
     SweepFolder.of(spec).write_spec(spec)
     complaint = r"sweep\.yaml cannot be written: File too large"
     with files_of_at_most(100), pytest.raises(InputError, match=complaint):
@@ -144,19 +177,10 @@ def test_a_specification_survives_a_disk_that_is_full(spec: SweepSpec) -> None:
     assert Storage.of(spec).load_spec("edges") == spec
 
 
-def test_whoever_comes_second_is_told_who_is_there(spec: SweepSpec) -> None:
-    here = f"{psutil.Process().username()} on {os.uname().nodename}, process {os.getpid()}"
-    message = rf"'edges' is being run by {re.escape(here)}, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d"
-    with SweepFolder.of(spec).owned():
-        second = SweepFolder.of(spec).owned()
-        with pytest.raises(InputError, match=message):
-            second.__enter__()
-
-
 @pytest.mark.parametrize(
     "past", [[], [ENDED, BEGUN], *([SweepEnded(status=s)] for s in ("interrupted", "failed"))]
 )
-def test_what_is_damaged_is_not_built_on(tmp_path: Path, past: list[Event]) -> None:
+def test_nothing_is_built_on_a_damaged_artifact(tmp_path: Path, past: list[Event]) -> None:
     store = ArtifactStore(tmp_path)
     keys = ["ab" * 32, "cd" * 32]
     for key in keys:
@@ -168,17 +192,19 @@ def test_what_is_damaged_is_not_built_on(tmp_path: Path, past: list[Event]) -> N
 
 
 class Shipper:
-    """Delivers a byte whenever it is looked at, as long as it has more."""
+    """Has delivered so much after so many seconds more, at each look; ``whole`` is all."""
 
-    def __init__(self, delivers: int) -> None:
-        self.left, self.delivered, self.stopped, self.waits = delivers, 0, False, 0
+    def __init__(self, now: list[float], looks: list[tuple[float, int]], whole: int) -> None:
+        self.now, self.looks, self.whole = now, iter(looks), whole
+        self.delivered, self.waits, self.stopped = 0, 0, False
 
     def wait_drained(self, timeout: float) -> bool:
         self.waits += 1
-        return self.delivered > 0 and self.left == 0
+        seconds, self.delivered = next(self.looks)
+        self.now[0] += seconds
+        return self.delivered == self.whole
 
     def progress(self) -> tuple[int, int]:
-        self.delivered, self.left = self.delivered + min(1, self.left), max(0, self.left - 1)
         return self.delivered, 9
 
     def stop(self) -> None:
@@ -186,86 +212,55 @@ class Shipper:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter(range(0, 10_000, 5))
-    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time, in one number."""
+    now = [0.0]
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
 
 
-def ending(shipper: Shipper, interrupted: bool = False) -> tuple[bool, bool]:
-    """Return whether all was delivered, and whether the shipper was stopped."""
-    delivered = run.await_delivery(shipper, "http://host", 0, interrupted)  # type: ignore[arg-type]
-    return delivered, shipper.stopped
-
-
-def listening(monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
-    monkeypatch.setattr(run, "listens", lambda uri: answer)
-
-
-@pytest.mark.usefixtures("clock")
-def test_a_server_that_was_never_there_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    shipper = Shipper(0)
-    listening(monkeypatch, False)
-    assert ending(shipper) == (False, True)
-    assert shipper.waits == 1
-
-
-@pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("there", [True, False])
-def test_one_that_delivers_is_waited_for(monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
-    listening(monkeypatch, there)
-    assert ending(Shipper(30)) == (True, False)
-
-
-@pytest.mark.usefixtures("clock")
-def test_one_that_listens_but_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    shipper = Shipper(0)
-    listening(monkeypatch, True)
-    assert ending(shipper) == (False, True)
-    assert shipper.waits > 5
+@pytest.mark.parametrize(
+    ("delivers", "there", "interrupted", "expected"),
+    [
+        (0, False, False, (False, True, 1)),  # A server that was never there is not waited for.
+        (30, True, False, (True, False, 30)),
+        (30, False, False, (True, False, 30)),  # Who has taken something may be back in time.
+        (0, True, False, (False, True, 10)),
+        (3, False, True, (False, False, 1)),  # After an interruption the shipper goes on alone,
+        (0, True, True, (False, False, 1)),
+        (0, False, True, (False, True, 1)),  # unless there is no server.
+    ],
+)
+def test_a_server_is_waited_for_while_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+    now: list[float],
+    delivers: int,
+    there: bool,
+    interrupted: bool,
+    expected: tuple[bool, bool, int],
+) -> None:
+    """Expected are whether all is delivered, whether the shipper was stopped, and the looks."""
+    monkeypatch.setattr(run, "listens", lambda uri: there)
+    shipper = Shipper(now, [(5.0, min(n, delivers)) for n in range(1, 99)], delivers or 9)
+    whole = run.await_delivery(cast(Any, shipper), "http://host", 0, interrupted)
+    assert (whole, shipper.stopped, shipper.waits) == expected
 
 
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize(("pause", "whole"), [(44.0, True), (46.0, False)])
-def test_a_pause_is_measured_from_the_last_delivery(
-    monkeypatch: pytest.MonkeyPatch, pause: float, whole: bool, there: bool
+def test_a_stall_is_counted_from_the_last_delivery(
+    monkeypatch: pytest.MonkeyPatch, now: list[float], pause: float, whole: bool, there: bool
 ) -> None:
-    """Who has taken something may be back in time."""
-    listening(monkeypatch, there)
-    now, steps = [0.0], iter([(40.0, 1), (40.0, 2), (pause, 2), (1.0, 3)])
-    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    shipper = Shipper(3)
-
-    def wait(timeout: float) -> bool:
-        gap, shipper.delivered = next(steps)
-        now[0] += gap
-        return shipper.delivered == 3
-
-    monkeypatch.setattr(shipper, "wait_drained", wait)
-    monkeypatch.setattr(shipper, "progress", lambda: (shipper.delivered, 9))
-    assert ending(shipper) == (whole, not whole)
-
-
-@pytest.mark.parametrize(("delivers", "there"), [(3, False), (0, True)])
-def test_an_interrupted_sweep_leaves_its_shipper_at_work(
-    monkeypatch: pytest.MonkeyPatch, delivers: int, there: bool
-) -> None:
-    shipper = Shipper(delivers)
-    listening(monkeypatch, there)
-    assert ending(shipper, interrupted=True) == (False, False)
-    assert shipper.waits == 1
-
-
-def test_an_interrupted_sweep_leaves_no_shipper_without_a_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    listening(monkeypatch, False)
-    assert ending(Shipper(0), interrupted=True) == (False, True)
+    monkeypatch.setattr(run, "listens", lambda uri: there)
+    shipper = Shipper(now, [(40.0, 1), (40.0, 2), (pause, 2), (1.0, 3)], 3)
+    assert run.await_delivery(cast(Any, shipper), "http://host", 0, False) == whole
+    assert shipper.stopped != whole
 
 
 @pytest.mark.parametrize(
     ("address", "ending"), [(None, ""), ("10.0.0.1:6379", " --address 10.0.0.1:6379")]
 )
-def test_how_to_go_on_is_said_in_full(
+def test_how_to_resume_is_said_in_full(
     spec: SweepSpec, capsys: pytest.CaptureFixture[str], address: str | None, ending: str
 ) -> None:
     outcome = SweepOutcome(spec, "interrupted", (), False, 1.0)
@@ -275,7 +270,7 @@ def test_how_to_go_on_is_said_in_full(
     assert pending.endswith(f"deliver the rest with: calsweep sync '{outcome.journal}'")
 
 
-def test_a_table_that_cannot_be_written_is_named(spec: SweepSpec) -> None:
+def test_an_unwritable_table_is_named(spec: SweepSpec) -> None:
     results = (StudyResult("edges", "a task", "ce", "failed", reason="NaN"),)
     SweepFolder.of(spec).table("md").mkdir(parents=True)
     with pytest.raises(InputError, match=r"table\.md cannot be written: Is a directory"):

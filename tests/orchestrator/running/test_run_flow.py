@@ -7,21 +7,27 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import ANY
+from unittest.mock import ANY, Mock, patch
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import yaml
 from matplotlib.image import imread
 from rich.console import Console
 
-from orchestrator.running import evaluate, run
+from orchestrator.executors import Executor, open_executor
+from orchestrator.executors.in_process import InProcess
+from orchestrator.loop import Loop
+from orchestrator.running import drive, run
+from orchestrator.running.measuring import Measurement
 from orchestrator.running.run import SweepOutcome, run_sweep
 from orchestrator.storage.events import (
     Evaluated,
@@ -36,9 +42,14 @@ from orchestrator.storage.events import (
 from orchestrator.storage.journal import read_events
 from orchestrator.storage.provenance import provenance
 from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.plan import Plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
-from tests.orchestrator.one_process import REPLACED, Here, search_here
 from trainables.common.errors import InputError, StorageError
+from trainables.data import PreparedData, TestDataSealedError
+from trainables.jobs import Job, Report, StageWork, TestWork
+from trainables.store.artifacts import ArtifactStore
+from trainables.worker import _test as measuring
+from trainables.worker import worker
 
 SERVER = "http://127.0.0.1:9"
 SWEEP = """
@@ -52,6 +63,7 @@ storage: {folder}/storage
 tracking: {{uri: "{uri}"}}
 mirror: "{mirror}"
 """
+Search = Callable[[InProcess, Loop], None]
 
 
 @pytest.fixture
@@ -65,34 +77,30 @@ def spec(tmp_path: Path) -> SweepSpec:
 
 
 @dataclass
-class Company(Here):
-    """Ray, Tune and the shipper, in this process; ``asked`` tells in turn what was asked of them.
+class Company(Executor):
+    """Executor and shipper of a run, in this process; ``asked`` tells in turn what they were asked.
 
     A shipper that is not ``drained`` has delivered seven bytes, and never more.
     """
 
-    search: Callable[..., None] = search_here
-    elsewhere: bool = False
-    cpus: float = 2.0
+    search: Search = InProcess.run
     drained: bool = True
     asked: list[Any] = field(default_factory=list)
 
     @contextmanager
-    def join(self, address: str | None) -> Iterator[Company]:
-        self.asked.append(("join", address))
-        yield self
-        self.asked.append("leave")
+    def open(
+        self, plan: Plan, store: ArtifactStore, address: str | None, say: Any
+    ) -> Iterator[Any]:
+        self.asked.append(("open", address))
+        self.here = InProcess(store.root)
+        local = plan.spec.executor == "local"
+        with open_executor(plan, store, address, say) if local else nullcontext(self) as executor:
+            yield executor
+        self.asked.append("close")
 
-    def nodes(self) -> list[dict[str, Any]]:
-        names = [os.uname().nodename, *["another"] * self.elsewhere]
-        return [{"Alive": True, "NodeManagerHostname": name} for name in names]
-
-    def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": self.cpus}
-
-    def tune(self, *of_a_sweep: Any, growing: bool = False) -> None:
-        self.asked.append(("search", growing))
-        self.search(*of_a_sweep)
+    def run(self, loop: Loop, sealed: bool = True) -> None:
+        self.asked.append("search" if sealed else "measure")
+        self.search(self.here, loop) if sealed else self.here.run(loop, sealed=False)
 
     def ship(self, journal: Path, uri: str, files: Path) -> Company:
         self.journal = journal
@@ -117,18 +125,15 @@ class Company(Here):
 @pytest.fixture
 def company(monkeypatch: pytest.MonkeyPatch) -> Iterator[Company]:
     here, threads = Company(), torch.get_num_threads()
-    monkeypatch.setattr(run, "join_cluster", here.join)
-    monkeypatch.setattr("orchestrator.running.tune.search", here.tune)
+    monkeypatch.setattr(run, "open_executor", here.open)
     monkeypatch.setattr(run, "start_shipper", here.ship)
-    sealing = "trainables.ray_edge.seal_test_data"
-    monkeypatch.setattr(sealing, REPLACED[sealing])
     yield here
     torch.set_num_threads(threads)
 
 
 SHIP = ("ship", "flow", SERVER, "mlflow-artifacts", "sweep_started")
 WAIT = ("wait", "sweep_ended")
-ALONE = [SHIP, ("join", None), ("search", False), "leave", WAIT]
+ALONE = [SHIP, ("open", None), "search", "measure", "close", WAIT]
 
 
 def ran(spec: SweepSpec, **options: Any) -> tuple[SweepOutcome, str]:
@@ -138,23 +143,25 @@ def ran(spec: SweepSpec, **options: Any) -> tuple[SweepOutcome, str]:
 
 
 def events_of(spec: SweepSpec, kind: type[Event]) -> list[Any]:
-    return [
-        event for event in read_events(SweepFolder.of(spec).journal)[0] if isinstance(event, kind)
-    ]
+    events, _ = read_events(SweepFolder.of(spec).journal)
+    return [event for event in events if isinstance(event, kind)]
+
+
+def ends(spec: SweepSpec) -> list[str]:
+    return [event.status for event in events_of(spec, SweepEnded)]
 
 
 NOT_THERE = "artifacts that have not reached the mirror"
 
 
-def test_a_run_and_another_one_that_finds_everything_done(
-    spec: SweepSpec, company: Company
-) -> None:
+def test_a_second_run_finds_everything_done(spec: SweepSpec, company: Company) -> None:
     outcome, said = ran(spec)
     assert (outcome.spec, outcome.status, outcome.tracked) == (spec, "finished", True)
-    assert [result.recipe for result in outcome.results] == ["given", "ts"]
-    assert all(len(result.test) == 2 for result in outcome.results)
+    assert [(result.recipe, len(result.test)) for result in outcome.results] == [
+        ("given", 2),
+        ("ts", 2),
+    ]
     assert company.asked == ALONE
-    assert "starting Ray\n" in said
     assert "measuring 4 chosen configurations on test data\n" in said
     assert "delivering the last runs to the tracking server\n" in said
     waiting = len(list(Storage.of(spec).artifacts.rglob("manifest.json")))
@@ -163,52 +170,47 @@ def test_a_run_and_another_one_that_finds_everything_done(
     (begun,) = events_of(spec, SweepStarted)
     assert (begun.sweep, begun.spec) == ("flow", spec.model_dump(mode="json"))
     assert begun.provenance == provenance()
-    ends = events_of(spec, TrialFinished)
+    trials = events_of(spec, TrialFinished)
 
     company.asked.clear()
     again = run_sweep(spec, resume=True)
     assert (again.status, again.results) == ("finished", outcome.results)
     assert company.asked == [SHIP, WAIT]
     assert [event.sweep_id for event in events_of(spec, SweepStarted)] == [begun.sweep_id] * 2
-    assert [event.status for event in events_of(spec, SweepEnded)] == ["finished"] * 2
-    assert events_of(spec, TrialFinished) == ends
+    assert ends(spec) == ["finished"] * 2
+    assert events_of(spec, TrialFinished) == trials
 
 
-def interrupt(*of_a_sweep: Any) -> None:
+def interrupt(here: InProcess, loop: Loop) -> None:
     raise KeyboardInterrupt
 
 
-def after_one(*of_a_sweep: Any) -> None:
-    """Come to the end of the search's first trial."""
-    state = of_a_sweep[0]
-    real = state.record
+def after_one(here: InProcess, loop: Loop) -> None:
+    """Come to the end of the first trial."""
+    real = loop.take
 
-    def record(*ended: Any) -> None:
-        real(*ended)
+    def take(job: Job, report: Report) -> None:
+        real(job, report)
         raise KeyboardInterrupt
 
-    state.record = record
-    search_here(*of_a_sweep)
+    with patch.object(loop, "take", take):
+        here.run(loop)
 
 
-def nothing(*of_a_sweep: Any) -> None:
+def after_all(here: InProcess, loop: Loop) -> None:
+    here.run(loop)
+    raise KeyboardInterrupt
+
+
+def nothing(here: InProcess, loop: Loop) -> None:
     """Come back without having finished."""
 
 
-def ask_to_stop(*of_a_sweep: Any) -> None:
-    """Finish what there is, though the one who watches wants it stopped, as Tune may."""
-    told: list[int] = []
-    signal.signal(signal.SIGUSR1, lambda number, frame: told.append(number))
-    os.kill(os.getpid(), signal.SIGINT)
-    assert told, "Tune is asked first"
-    search_here(*of_a_sweep)
-
-
 @pytest.mark.parametrize(
-    ("search", "trials"), [(interrupt, 0), (after_one, 1), (nothing, 0), (ask_to_stop, 4)]
+    ("search", "trials"), [(interrupt, 0), (after_one, 1), (nothing, 0), (after_all, 4)]
 )
-def test_a_search_that_is_cut_short_is_gone_on_with(
-    spec: SweepSpec, company: Company, search: Callable[..., None], trials: int
+def test_an_interrupted_search_resumes(
+    spec: SweepSpec, company: Company, search: Search, trials: int
 ) -> None:
     company.search = search
     outcome, said = ran(spec)
@@ -218,11 +220,11 @@ def test_a_search_that_is_cut_short_is_gone_on_with(
     assert ("stopped\n" in said) == (search is not nothing)
     assert "measuring" not in said
     assert NOT_THERE not in said, "who stops a sweep waits for nothing"
-    assert [event.status for event in events_of(spec, SweepEnded)] == ["interrupted"]
+    assert ends(spec) == ["interrupted"]
     assert len(events_of(spec, TrialFinished)) == trials
     assert not SweepFolder.of(spec).is_owned()
 
-    company.search = search_here
+    company.search = InProcess.run
     whole, _ = ran(spec, resume=True)
     assert whole.status == "finished"
     assert all(result.test for result in whole.results)
@@ -230,7 +232,7 @@ def test_a_search_that_is_cut_short_is_gone_on_with(
     assert len(events_of(spec, TrialFinished)) == 4, "none is computed twice"
 
 
-def test_predictions_that_are_gone_are_computed_again(spec: SweepSpec, company: Company) -> None:
+def test_missing_predictions_are_measured_again(spec: SweepSpec, company: Company) -> None:
     ran(spec)
     before, store = events_of(spec, Evaluated), Storage.of(spec).store()
     gone = before[-1]
@@ -242,44 +244,40 @@ def test_predictions_that_are_gone_are_computed_again(spec: SweepSpec, company: 
     assert store.contains("evaluate", gone.predictions)
 
 
-def test_what_is_damaged_before_a_search_goes_on_is_computed_again(
-    spec: SweepSpec, company: Company
-) -> None:
-    company.search = ask_to_stop
+def test_a_damaged_artifact_is_computed_again(spec: SweepSpec, company: Company) -> None:
+    company.search = after_all
     ran(spec)
-    ended = events_of(spec, TrialFinished)
-    last = next(
-        Storage.of(spec).store().path("calibrate", ended[-1].artifact).glob("*.safetensors")
-    )
+    ended, store = events_of(spec, TrialFinished), Storage.of(spec).store()
+    last = next(store.path("calibrate", ended[-1].artifact).glob("*.safetensors"))
     last.write_bytes(b"x")
-    company.search = search_here
+    company.search = InProcess.run
     assert ran(spec)[0].status == "finished"
     assert [event.key for event in events_of(spec, TrialFinished)[len(ended) :]] == [ended[-1].key]
 
 
-def test_a_run_takes_what_all_its_parts_do(
+def test_the_seconds_of_a_run_are_those_of_all_parts(
     spec: SweepSpec, company: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now[0]))
     parts = {"check_login": 1.0, "prepare_data": 2.0, "await_delivery": 4.0, "results_of": 8.0}
 
-    def slow(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*given: Any) -> Any:
-            now[0] += parts[name]
-            return real(*given)
+    def slow(real: Callable[..., Any], cost: float, *given: Any) -> Any:
+        now[0] += cost
+        return real(*given)
 
-        return called
-
-    for name in parts:
-        monkeypatch.setattr(run, name, slow(name, getattr(run, name)))
+    for name, cost in parts.items():
+        monkeypatch.setattr(run, name, partial(slow, getattr(run, name), cost))
     assert ran(spec)[0].seconds == 15.0
 
 
-def test_a_sweep_that_runs_is_not_run_a_second_time(spec: SweepSpec, company: Company) -> None:
-    def run_again(*of_a_sweep: Any) -> None:
+def test_a_running_sweep_is_not_run_twice(spec: SweepSpec, company: Company) -> None:
+    me = rf"{psutil.Process().username()} on {os.uname().nodename}, process {os.getpid()}"
+
+    def run_again(here: InProcess, loop: Loop) -> None:
         before = SweepFolder.of(spec).journal.read_bytes()
-        with pytest.raises(InputError, match=rf"'flow' is being run by .* process {os.getpid()}, "):
+        since = r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+        with pytest.raises(InputError, match=rf"'flow' is being run by {me}, {since}"):
             ran(spec)
         assert SweepFolder.of(spec).journal.read_bytes() == before
 
@@ -288,24 +286,22 @@ def test_a_sweep_that_runs_is_not_run_a_second_time(spec: SweepSpec, company: Co
     assert [asked[0] for asked in company.asked].count("ship") == 1
 
 
-def test_what_goes_wrong_within_a_search_is_told_after_a_proper_end(
-    spec: SweepSpec, company: Company
-) -> None:
-    def fill_the_disk(*of_a_sweep: Any) -> None:
+def test_an_error_in_the_search_ends_the_journal(spec: SweepSpec, company: Company) -> None:
+    def fill_the_disk(here: InProcess, loop: Loop) -> None:
         raise InputError("no space left")
 
     company.search = fill_the_disk
     with pytest.raises(InputError, match="no space left"):
         ran(spec)
     assert company.asked[-1] == WAIT
-    assert [event.status for event in events_of(spec, SweepEnded)] == ["interrupted"]
+    assert ends(spec) == ["interrupted"]
     assert not SweepFolder.of(spec).is_owned()
 
 
-def test_what_cannot_be_measured_fails_its_study_until_a_run_measures_it(
+def test_what_cannot_be_measured_fails_its_study(
     spec: SweepSpec, company: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = evaluate.evaluate_on_test
+    real = measuring.evaluate_on_test
 
     def refuse(store: Any, stage: str, *more: Any) -> Any:
         if stage == "calibrate":
@@ -313,7 +309,7 @@ def test_what_cannot_be_measured_fails_its_study_until_a_run_measures_it(
         return real(store, stage, *more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(evaluate, "evaluate_on_test", refuse)
+        patched.setattr(measuring, "evaluate_on_test", refuse)
         outcome, said = ran(spec)
     assert (outcome.status, outcome.tracked) == ("failed", True)
     reason = "not measured on test data: InputError: rows are gone"
@@ -326,134 +322,78 @@ def test_what_cannot_be_measured_fails_its_study_until_a_run_measures_it(
     assert ran(spec)[0].status == "finished"
 
 
-def test_all_is_told_of_what_is_measured(
+def test_a_measurement_is_recorded_in_full(
     spec: SweepSpec, company: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A published default is measured where its outcome is there still; all where trials may be."""
-    place, seen = torch.device("cpu", 0), []
-    measure = evaluate.evaluate_on_test
+    place, pending = torch.device("cpu", 0), drive.pending_measurements
 
     def where(gpus: float, deterministic: bool) -> torch.device:
         return place if (gpus, deterministic) == (0.0, True) else torch.device("cpu")
 
-    def seeing(*given: Any) -> Any:
-        seen.append(given[-2:])
-        return measure(*given)
-
-    drawn, draw = [], evaluate.reliability_diagram
-
-    def drawing(curve: Any, title: str) -> Any:
-        drawn.append((title, curve))
-        return draw(curve, title=title)
-
-    monkeypatch.setattr(evaluate, "reliability_diagram", drawing)
-    monkeypatch.setattr(evaluate, "trial_device", where)
-    monkeypatch.setattr(evaluate, "evaluate_on_test", seeing)
-    real = run.pending_evaluations
-
-    def with_defaults(*given: Any) -> list[evaluate.Evaluation]:
+    def with_defaults(*given: Any) -> list[Measurement]:
         return [
-            replace(job, default="ab" * 32 if seed else job.chosen.outcome.artifact)
-            for job in real(*given)
-            for seed in [job.chosen.trial.seed]
+            replace(one, default="ab" * 32 if chosen.trial.seed else chosen.outcome.artifact)
+            for one in pending(*given)
+            for chosen in [one.chosen]
         ]
 
-    monkeypatch.setattr(run, "pending_evaluations", with_defaults)
+    monkeypatch.setattr(worker, "trial_device", where)
+    monkeypatch.setattr(drive, "pending_measurements", with_defaults)
+    tested, drawn = (
+        Mock(wraps=measuring.evaluate_on_test),
+        Mock(wraps=measuring.reliability_diagram),
+    )
+    monkeypatch.setattr(measuring, "evaluate_on_test", tested)
+    monkeypatch.setattr(measuring, "reliability_diagram", drawn)
     ran(spec)
-    devices, passes = zip(*seen, strict=True)
-    assert (len(seen), set(devices)) == (4 + 2, {place})
-    assert len({id(last) for last in passes if last is not None}) == 2, "one a process"
-    assert None not in passes
+    asked = [call.args for call in tested.call_args_list]
+    assert (len(asked), {given[-2] for given in asked}) == (4 + 2, {place})
+    assert len({id(given[-1]) for given in asked}) == 1, "the last pass of one process"
     folder, store = SweepFolder.of(spec), Storage.of(spec).store()
     trials = {trial.key: trial for trial in events_of(spec, TrialStarted)}
     keys = {event.key: event.artifact for event in events_of(spec, TrialFinished)}
     scores = {event.key: event.objective for event in events_of(spec, TrialScored)}
-    measured = {event.key: event for event in events_of(spec, Evaluated)}
-    assert len(measured) == 4
-    assert set(measured) == set(trials)
-    recipes = [trials[key].study.split("|")[1] for key in measured]
-    assert [title for title, _ in drawn] == [f"{recipe} on l" for recipe in recipes]
-    errors = [event.metrics["test_ece"] for event in measured.values()]
-    assert [curve.error for _, curve in drawn] == pytest.approx(errors)
-    for key, event in measured.items():
-        trial = trials[key]
-        recipe, seed = trial.study.split("|")[1], trial.seed
-        assert (event.study, event.seed) == (trial.study, seed)
+    measured = events_of(spec, Evaluated)
+    assert sorted(event.key for event in measured) == sorted(trials)
+    recipes = [trials[event.key].study.split("|")[1] for event in measured]
+    titles = [call.kwargs["title"] for call in drawn.call_args_list]
+    assert titles == [f"{recipe} on l" for recipe in recipes]
+    errors = [event.metrics["test_ece"] for event in measured]
+    assert [call.args[0].error for call in drawn.call_args_list] == pytest.approx(errors)
+    for event, recipe in zip(measured, recipes, strict=True):
+        trial = trials[event.key]
+        assert (event.study, event.seed) == (trial.study, trial.seed)
         assert store.metrics("evaluate", event.predictions) == {
             name.removeprefix("test_"): value for name, value in event.metrics.items()
         }
-        assert event.default_predictions == (None if seed else event.predictions)
-        chain, stage, before = [], trial.stage, keys[key]
-        while before:
-            found = store.find(stage, before)
-            assert found is not None
-            chain.append(found)
-            stage = found.record["request"]["upstream_stage"]
-            before = found.record["request"]["upstream"]
+        assert event.default_predictions == (None if trial.seed else event.predictions)
+        chain = measuring.chain_of(store, trial.stage, keys[event.key])
         assert len(chain) == 1 + (recipe == "ts")
         assert event.seconds == round(sum(link.record["seconds"] for link in chain), 3)
         assert event.computed == {link.stage: link.record["computed"] for link in chain}
-        place = folder.chosen / "l" / recipe / f"seed-{seed}"
+        own = folder.chosen / "l" / recipe / f"seed-{trial.seed}"
         files = ("reliability.png", "configuration.yaml")
-        assert event.artifacts == {name: str(place / name) for name in files}
-        assert imread(place / "reliability.png").shape[:2] == (528, 440)
-        document = yaml.safe_load((place / "configuration.yaml").read_text())
+        assert event.artifacts == {name: str(own / name) for name in files}
+        assert imread(own / "reliability.png").shape[:2] == (528, 440)
+        document = yaml.safe_load((own / "configuration.yaml").read_text())
         assert list(document.items()) == [
             ("task", "l"),
             ("recipe", recipe),
-            ("seed", seed),
-            ("objective", scores[key]),
+            ("seed", trial.seed),
+            ("objective", scores[event.key]),
             ("fixed", trial.configuration),
         ]
 
 
-def test_a_folder_that_takes_no_figures_ends_the_run_and_fails_no_study(
-    spec: SweepSpec, company: Company
-) -> None:
+def test_an_unwritable_folder_ends_the_run(spec: SweepSpec, company: Company) -> None:
     chosen = SweepFolder.of(spec).chosen
     chosen.parent.mkdir(parents=True)
     chosen.write_text("No folder can be below a file.")
     with pytest.raises(StorageError, match=f"{chosen}/l/.* cannot be written: "):
         ran(spec)
-    assert [event.status for event in events_of(spec, SweepEnded)] == ["interrupted"]
+    assert ends(spec) == ["interrupted"]
     assert {event.chosen is None for event in events_of(spec, StudyClosed)} == {False}
-
-
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_cluster_is_joined_where_it_is_and_may_grow(
-    spec: SweepSpec, company: Company, elsewhere: bool
-) -> None:
-    company.cpus, company.elsewhere, company.search = 0.5, elsewhere, interrupt
-    said = ran(spec, address="10.0.0.1:6379")[1]
-    assert company.asked[1:3] == [("join", "10.0.0.1:6379"), ("search", True)]
-    assert "joining Ray at 10.0.0.1:6379\n" in said
-
-
-@pytest.mark.parametrize(
-    ("where", "change", "complaint"),
-    [
-        ({"cpus": 0.5}, {}, "resources.calibrate: a trial of 1 CPUs"),
-        ({"elsewhere": True}, {"storage": "here"}, "storage: 'here' is relative"),
-        ({"elsewhere": True}, {"tracking_uri": "sqlite:///here.db"}, "tracking.uri: sqlite"),
-    ],
-)
-def test_where_a_sweep_cannot_run_no_trial_begins(
-    spec: SweepSpec,
-    company: Company,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    where: dict[str, Any],
-    change: dict[str, Any],
-    complaint: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, value in where.items():
-        setattr(company, name, value)
-    if "tracking_uri" in change:
-        change = {"tracking": spec.tracking.model_copy(update={"uri": change["tracking_uri"]})}
-    with pytest.raises(InputError, match=complaint):
-        ran(spec.model_copy(update=change))
-    assert not any("search" in asked for asked in company.asked)
 
 
 def test_what_is_refused_leaves_no_sweep(
@@ -480,13 +420,13 @@ def test_what_is_refused_leaves_no_sweep(
 
 
 @pytest.mark.parametrize("there", [True, False])
-@pytest.mark.parametrize("search", [interrupt, search_here])
-def test_a_server_that_takes_nothing_more_is_waited_for_as_it_deserves(
+@pytest.mark.parametrize("search", [interrupt, InProcess.run])
+def test_a_stalled_server_is_given_up(
     spec: SweepSpec,
     company: Company,
     monkeypatch: pytest.MonkeyPatch,
     there: bool,
-    search: Callable[..., None],
+    search: Search,
 ) -> None:
     """What an earlier run has delivered says nothing of whether the server is there now."""
     company.search, company.drained = search, False
@@ -494,27 +434,21 @@ def test_a_server_that_takes_nothing_more_is_waited_for_as_it_deserves(
     monkeypatch.setattr(run, "listens", lambda uri: there and uri == SERVER)
     outcome, said = ran(spec)
     assert not outcome.tracked
-    assert (NOT_THERE in said) == (search is search_here)
+    assert (NOT_THERE in said) == (search is not interrupt)
     left_at_work = there and search is interrupt
     assert company.asked.count(WAIT) == 1
     assert (company.asked[-1] == "stop") != left_at_work
 
 
-@pytest.mark.parametrize("when", ["prepare_data", "pending_evaluations"])
-def test_a_scheduler_that_ends_the_process_is_the_one_who_watches(
-    spec: SweepSpec, company: Company, monkeypatch: pytest.MonkeyPatch, when: str
+@pytest.mark.parametrize(("room", "name"), [(run, "prepare_data"), (drive, "pending_measurements")])
+def test_sigterm_interrupts_before_and_after_the_search(
+    spec: SweepSpec, company: Company, monkeypatch: pytest.MonkeyPatch, room: Any, name: str
 ) -> None:
-    """Before and after the search, too, whose own answer to signals is told of elsewhere."""
     unheard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: unheard.append(number))
-
-    def end(*given: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return {}
-
-    monkeypatch.setattr(run, when, end)
+    monkeypatch.setattr(room, name, lambda *given: os.kill(os.getpid(), signal.SIGTERM))
     try:
-        if when == "prepare_data":
+        if room is run:
             with pytest.raises(KeyboardInterrupt):
                 ran(spec)
         else:
@@ -530,6 +464,44 @@ def test_a_fresh_start_is_another_sweep(spec: SweepSpec, company: Company) -> No
     company.search = interrupt
     other = spec.model_copy(update={"seeds": (1,)})
     runs = ((spec, False), (spec, True), (spec, False), (other, True))
-    names = [ran(one, fresh=fresh)[0].spec.name for one, fresh in runs]
+    names = [ran(one, fresh=fresh, address="h:1")[0].spec.name for one, fresh in runs]
     assert names == ["flow", "flow-2", "flow", "flow-3"]
     assert [asked[1] for asked in company.asked if asked[0] == "ship"] == names
+    assert [asked for asked in company.asked if asked[0] == "open"] == [("open", "h:1")] * 4
+
+
+def test_the_local_executor_seals_its_search(
+    spec: SweepSpec, company: Company, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its figures are those of any other."""
+    expected, _ = ran(spec)
+    local = spec.model_copy(update={"executor": "local", "storage": str(tmp_path / "other")})
+    take, reached = Loop.take, set[tuple[type, bool]]()
+
+    def can(read: Callable[[], object]) -> bool:
+        try:
+            read()
+        except TestDataSealedError:
+            return False
+        return True
+
+    def look(loop: Loop, job: Job, report: Report) -> None:
+        work: Any = job.work
+        data = PreparedData.open(work.data if isinstance(work, TestWork) else work.request.data)
+        file = data.directory / "test" / "labels.npy"
+        reached.update((type(work), can(read)) for read in (data.test, file.read_bytes))
+        take(loop, job, report)
+
+    monkeypatch.setattr(Loop, "take", look)
+    outcome, said = ran(local)
+    assert (outcome.status, "Ray" in said) == ("finished", False)
+    assert [result.test for result in outcome.results] == [r.test for r in expected.results]
+    assert reached == {(StageWork, False), (TestWork, True)}
+
+
+def test_the_local_executor_joins_no_cluster(spec: SweepSpec, company: Company) -> None:
+    local = spec.model_copy(update={"executor": "local"})
+    with pytest.raises(InputError) as refused:
+        ran(local, address="10.0.0.1:6379")
+    told = "executor: local computes in this process; leave --address out"
+    assert str(refused.value) == told

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from orchestrator import run_sweep
 from orchestrator.cli import main
-from orchestrator.running import evaluate
+from orchestrator.running import data
 from orchestrator.running.data import prepare_data, preview_data
 from orchestrator.storage.journal import read_events
 from orchestrator.storage.ledger import read_ledger
@@ -22,6 +22,8 @@ from orchestrator.tracking import study_results
 from tests.orchestrator.one_process import one_process
 from trainables.common.errors import InputError
 from trainables.data import ImageShape
+from trainables.worker import _test as measuring
+from trainables.worker import worker
 
 SWEEP = """
 name: suites
@@ -73,7 +75,7 @@ def test_names_are_checked_with_the_file(tmp_path: Path, suites: list[str], text
         ("ood-imagenet", "get ILSVRC2012 from"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_starts(
+def test_a_suite_that_does_not_fit_is_refused(
     tmp_path: Path, suite: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "sweep.yaml"
@@ -103,7 +105,7 @@ def test_suites_are_stored_beside_the_data(
     assert manifest.stat().st_mtime_ns == before
 
 
-def test_no_suite_is_stored_beside_one_that_does_not_fit(tmp_path: Path) -> None:
+def test_a_refused_suite_leaves_none_stored(tmp_path: Path) -> None:
     spec = make_spec(tmp_path, write_noise(tmp_path / "a.npz", 1), "cifar10-c")
     with pytest.raises(InputError, match="suite 'cifar10-c': has 32 x 32 images"):
         prepare_data(spec)
@@ -122,47 +124,47 @@ def test_what_any_task_would_download_is_told_once(tmp_path: Path) -> None:
     assert told == ["cifar10", "svhn", "cifar100", "cifar10-lt:50"]
 
 
-def test_weights_that_are_absent_are_told_of_before_any_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    [
+        ("timm:resnet18@pretrained", "no weights$"),
+        ("gpool-cnn", "model 'gpool-cnn' takes texts, the data are images"),
+    ],
+)
+def test_an_unusable_network_is_refused_before_any_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, complaint: str
 ) -> None:
-    def absent(name: str, classes: int, shape: ImageShape) -> None:
-        assert (name, classes, shape) == ("timm:resnet18@pretrained", 10, ImageShape(1, 8))
-        raise InputError("no weights")
+    def build(name: str, classes: int, shape: ImageShape) -> Any:
+        assert (name, classes, shape) == (model, 10, ImageShape(1, 8))
+        if name.endswith("@pretrained"):
+            raise InputError("no weights")
+        return real(name, classes, shape)
 
-    spec = make_spec(tmp_path)
-    task = spec.tasks[0].model_copy(update={"model": "timm:resnet18@pretrained"})
-    spec = spec.model_copy(update={"tasks": (task,)})
-    monkeypatch.setattr("orchestrator.running.data.build_model", absent)
-    with pytest.raises(InputError, match=r"^tasks\[0\] \(digits\): no weights$"):
-        prepare_data(spec)
-
-
-def test_a_network_for_other_data_is_refused_before_any_trial(tmp_path: Path) -> None:
-    spec = make_spec(tmp_path)
-    task = spec.tasks[0].model_copy(update={"model": "gpool-cnn"})
-    told = r"^tasks\[0\] \(digits\): model 'gpool-cnn' takes texts, the data are images"
-    with pytest.raises(InputError, match=told):
+    real, spec = data.build_model, make_spec(tmp_path)
+    monkeypatch.setattr(data, "build_model", build)
+    task = spec.tasks[0].model_copy(update={"model": model})
+    with pytest.raises(InputError, match=rf"^tasks\[0\] \(digits\): {complaint}"):
         prepare_data(spec.model_copy(update={"tasks": (task,)}))
 
 
-def test_list_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_suites(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "suites"]) == 0
     listed = capsys.readouterr().out.split()
     assert {"cifar10-c", "cifar100-c", "generated-c", "ood-svhn", "ood-npz:PATH"} <= set(listed)
 
 
 @one_process()
-def test_a_sweep_measures_suites_and_takes_further_ones(
+def test_a_sweep_measures_suites_and_later_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, measure, places = torch.device("cpu", 0), evaluate.evaluate_suite, []
+    place, measure, places = torch.device("cpu", 0), measuring.evaluate_suite, []
 
     def seeing(*given: Any) -> Any:
         places.append(given[-1])
         return measure(*given)
 
-    monkeypatch.setattr(evaluate, "trial_device", lambda *asked: place)
-    monkeypatch.setattr(evaluate, "evaluate_suite", seeing)
+    monkeypatch.setattr(worker, "trial_device", lambda *asked: place)
+    monkeypatch.setattr(measuring, "evaluate_suite", seeing)
     paths = (tmp_path / f"{name}.npz" for name in ("ab", "a"))
     first, second = (write_noise(path, seed) for seed, path in enumerate(paths))
     outcome = run_sweep(make_spec(tmp_path, first))

@@ -43,6 +43,13 @@ def write(store: ArtifactStore, stage: str, key: str, **record: Any) -> None:
     store.write(stage, key, {"weights": {"w": torch.zeros(100)}}, record)
 
 
+def write_checkpoint(store: ArtifactStore) -> Path:
+    path = store.checkpoint("train", TRAIN_B).path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"state")
+    return path
+
+
 def trial(key: str, study: str, stage: str, artifact: str, role: str = "search") -> list[Any]:
     opened = {"event": "study_opened", "study": study, "task": "t", "recipe": study[2:]}
     started = {"event": "trial_started", "study": study, "number": 0, "key": key, "role": role}
@@ -169,9 +176,7 @@ def test_a_sweep_that_has_not_ended_keeps_all_that_may_be_its_own(
     tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], trials: int, status: str
 ) -> None:
     """Started only, killed at any moment, or with a journal that was cut at the end of a line."""
-    checkpoint = store.checkpoint("train", TRAIN_B)
-    checkpoint.parent.mkdir(parents=True)
-    checkpoint.write_bytes(b"state")
+    checkpoint = write_checkpoint(store)
     both = (trial("k0", "t|ce", "train", TRAIN_A), trial("k1", "t|ce", "train", TRAIN_B))
     sweep("one", *(event for events in both[:trials] for event in events), status=status)
     told = {kind.kind: kind for kind in collect_garbage(Storage(tmp_path))}
@@ -458,9 +463,7 @@ def test_a_file_or_lock_that_cannot_be_removed_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    checkpoint = store.checkpoint("train", TRAIN_B)
-    checkpoint.parent.mkdir(parents=True)
-    checkpoint.touch()
+    checkpoint = write_checkpoint(store)
 
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError("it is held")
@@ -480,9 +483,7 @@ def test_checkpoints_and_old_drafts_go(
     tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
 ) -> None:
     sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    checkpoint = store.checkpoint("train", TRAIN_B)
-    checkpoint.parent.mkdir(parents=True)
-    checkpoint.write_bytes(b"state")
+    checkpoint = write_checkpoint(store)
     old, young = (store.root / "train" / "aa" / f"{TRAIN_A}.{name}.tmp" for name in ("0", "1"))
     file = checkpoint.with_name("unfinished.tmp")
     old.mkdir()

@@ -214,6 +214,10 @@ BAD = {
         GOOD.replace("trials: 3", "pareto: [acc], scheduler: asha"),
         ["search.pareto", "asha"],
     ),
+    "asha where one trial runs at a time": (
+        GOOD.replace("trials: 3", "scheduler: asha") + "executor: local\n",
+        ["search.scheduler", "`local`"],
+    ),
     "seed twice": (GOOD + "seeds: [1, 1]\n", ["seeds", "twice"]),
     "negative seed": (GOOD + "seeds: [-1]\n", ["seeds[0]", "-1"]),
     "bare tracking path": (
@@ -683,6 +687,7 @@ def test_what_nobody_names_beside_tasks_and_recipes() -> None:
     assert rest == {
         "variants": {},
         "seeds": (0,),
+        "executor": "ray",
         "tags": {},
         "tracking": {"uri": None},
         "storage": "calsweep-storage",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.running.cluster.local import require_shared, short_reason
+from orchestrator.cluster.local import require_shared, short_reason
 from trainables.common.addresses import check_server, redacted, shown
 from trainables.common.errors import InputError
 

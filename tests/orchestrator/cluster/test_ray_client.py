@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.running.cluster import remote as remote_module
-from orchestrator.running.cluster.remote import RemoteCommand, run_on_head
+from orchestrator.cluster import remote as remote_module
+from orchestrator.cluster.remote import RemoteCommand, run_on_head
 from trainables.common.errors import InputError
 
 SWEEP = "name: far\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\nrecipes: [ce]\n"
@@ -80,7 +80,7 @@ def sweep(folder: Path, storage: str = "/storage") -> str:
     return str(path)
 
 
-def test_the_sweep_file_goes_to_the_head_and_its_words_come_back(
+def test_the_sweep_file_goes_to_the_head(
     head: type[Head], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = sweep(tmp_path)
@@ -94,7 +94,7 @@ def test_a_sweep_is_resumed_by_its_name_alone(head: type[Head]) -> None:
     assert head.made == [(["run", "--resume", "far", "--storage", "/storage", "--quiet"], {})]
 
 
-def test_an_address_with_a_login_is_refused_before_anything_is_sent(head: type[Head]) -> None:
+def test_an_address_with_a_login_is_refused(head: type[Head]) -> None:
     with pytest.raises(InputError, match=r"^--address 'ray://head:10001' holds a login or a query"):
         run_on_head("ray://me:secret@head:10001", ["run"], {}, pytest.fail)
     assert head.made == []
@@ -105,7 +105,7 @@ def test_what_only_one_machine_sees_is_refused(head: type[Head], tmp_path: Path)
     assert head.made == []
 
 
-def test_an_interruption_is_passed_on_and_its_end_awaited(
+def test_an_interruption_is_passed_on(
     head: type[Head], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses = iter([KeyboardInterrupt])
@@ -134,7 +134,7 @@ class Process:
         self.signals.append(number)
 
 
-def test_all_that_a_command_says_comes_back_and_it_is_stopped_by_a_signal_that_ray_lets_through(
+def test_a_command_speaks_and_heeds_signals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[Process] = []

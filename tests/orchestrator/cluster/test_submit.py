@@ -12,8 +12,8 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus
 
 from orchestrator.cli import main
-from orchestrator.running.cluster.jobs import check_cluster, job_client, read_portable
-from orchestrator.running.cluster.local import short_reason, spans_machines
+from orchestrator.cluster.jobs import check_cluster, job_client, read_portable
+from orchestrator.cluster.local import short_reason, spans_machines
 from orchestrator.sweep.spec import load_sweep
 from trainables.common.errors import InputError
 
@@ -57,7 +57,7 @@ class Client:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
     monkeypatch.setattr(job_submission, "JobSubmissionClient", Client)
-    monkeypatch.setattr("orchestrator.running.cluster.jobs.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("orchestrator.cluster.jobs.POLL_SECONDS", 0.0)
     monkeypatch.setattr(Client, "jobs", [])
     monkeypatch.setattr(Client, "places", [])
     return Client

@@ -7,16 +7,18 @@ import os
 import signal
 import sys
 from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ray.exceptions import AuthenticationError
 
-from orchestrator.running.cluster.local import join_cluster, short_reason, token_fault
+from orchestrator.cluster.local import join_cluster, short_reason, token_fault
 from trainables.common.errors import InputError
 
 
 @pytest.fixture
-def token(tmp_path, monkeypatch):
+def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "token"
     path.write_text("secret")
     path.chmod(0o600)
@@ -26,7 +28,7 @@ def token(tmp_path, monkeypatch):
     return path
 
 
-def test_a_token_is_its_owners_alone(token):
+def test_a_token_is_its_owners_alone(token: Path) -> None:
     assert token_fault() == ""
     token.chmod(0o644)
     assert token_fault() == f"others may read the token in {token}: chmod 600 {token}"
@@ -34,7 +36,9 @@ def test_a_token_is_its_owners_alone(token):
     assert token_fault() == ""
 
 
-def test_a_token_lies_where_ray_looks_for_it(token, tmp_path, monkeypatch):
+def test_a_token_lies_where_ray_looks_for_it(
+    token: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ray").mkdir()
     usual = token.rename(tmp_path / ".ray" / "auth_token")
@@ -44,7 +48,9 @@ def test_a_token_lies_where_ray_looks_for_it(token, tmp_path, monkeypatch):
         assert token_fault().endswith(f"chmod 600 {usual}") == fault
 
 
-def test_a_cluster_is_not_joined_with_a_token_that_others_can_read(token, monkeypatch):
+def test_a_token_that_others_can_read_is_not_used(
+    token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ray.init", lambda **options: pytest.fail("it was joined"))
     token.chmod(0o640)
     with pytest.raises(InputError) as caught, join_cluster("auto"):
@@ -52,8 +58,10 @@ def test_a_cluster_is_not_joined_with_a_token_that_others_can_read(token, monkey
     assert str(caught.value) == f"others may read the token in {token}: chmod 600 {token}"
 
 
-def test_a_token_of_the_environment_is_in_no_file(token, monkeypatch):
-    joined = []
+def test_a_token_of_the_environment_is_in_no_file(
+    token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[str] = []
     monkeypatch.setattr("ray.init", lambda **options: joined.append(options["address"]))
     monkeypatch.setattr("ray.shutdown", lambda: joined.append("left"))
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
@@ -91,9 +99,10 @@ LOOPBACK = {
 
 
 @pytest.mark.parametrize("imported", [True, False])
-def test_on_one_machine_ray_listens_on_the_loopback_if_it_is_told_in_time(
-    tmp_path, monkeypatch, imported
-):
+def test_ray_listens_on_the_loopback_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imported: bool
+) -> None:
+    """If it is told in time."""
     loggers = ("ray.tune", "ray.tune.execution.experiment_state")
     for name in loggers:
         monkeypatch.setattr(logging.getLogger(name), "level", logging.INFO)
@@ -133,12 +142,17 @@ SLOW = "The current node timed out during startup. This could happen because\n..
         ("auto", [SLOW], ["auto"], "no Ray cluster answers at 'auto'"),
     ],
 )
-def test_a_ray_that_is_slow_to_start_here_is_started_once_more(
-    token, monkeypatch, address, errors, tried, complaint
-):
-    asked = []
+def test_a_slow_ray_is_started_once_more(
+    token: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    address: str | None,
+    errors: list[str],
+    tried: list[str],
+    complaint: str,
+) -> None:
+    asked: list[str] = []
 
-    def init(**options):
+    def init(**options: Any) -> None:
         asked.append(options["address"])
         assert options["include_dashboard"] == (False if address is None else None)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # As Ray does.
@@ -156,7 +170,7 @@ def test_a_ray_that_is_slow_to_start_here_is_started_once_more(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_signal_that_comes_while_ray_starts_is_an_interruption(monkeypatch):
+def test_a_signal_while_ray_starts_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.init", lambda **options: sys.exit(15))  # So Ray answers it.
     with pytest.raises(KeyboardInterrupt), join_cluster(None):
         pass
@@ -171,11 +185,13 @@ def test_a_signal_that_comes_while_ray_starts_is_an_interruption(monkeypatch):
         (OSError("x" * 201), "x" * 200 + " ..."),
     ],
 )
-def test_what_ray_says_is_told_on_one_short_line(error, reason):
+def test_what_ray_says_is_told_on_one_short_line(error: Exception, reason: str) -> None:
     assert short_reason(error) == reason
 
 
-def test_a_cluster_without_a_token_is_named(monkeypatch, caplog):
+def test_a_cluster_without_a_token_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("ray.init", lambda **options: None)
     monkeypatch.setattr("ray.shutdown", lambda: None)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
@@ -198,8 +214,10 @@ def test_a_cluster_without_a_token_is_named(monkeypatch, caplog):
         ),
     ],
 )
-def test_no_cluster_at_the_address(token, monkeypatch, mode, error, text):
-    def refuse(**options):
+def test_no_cluster_at_the_address(
+    token: Path, monkeypatch: pytest.MonkeyPatch, mode: str, error: Exception, text: str
+) -> None:
+    def refuse(**options: Any) -> None:
         raise error
 
     monkeypatch.setenv("RAY_AUTH_MODE", mode)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from orchestrator.running.cluster import interrupt
-from orchestrator.running.cluster.interrupt import (
+from orchestrator.cluster import interrupt
+from orchestrator.cluster.interrupt import (
     interrupt_on_sigterm,
     restore_signals,
     stop_promptly,
@@ -50,7 +50,7 @@ def interrupted(action: Callable[[], None]) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_tune_is_asked_to_end_and_the_interruption_told_afterwards(
+def test_tune_is_asked_to_end_before_the_interruption(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = []

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.running.cluster.interrupt import restore_signals
+from orchestrator.cluster.interrupt import restore_signals
 from trainables.common.errors import InputError
 
 if TYPE_CHECKING:

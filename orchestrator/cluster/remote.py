@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.running.cluster.jobs import check_cluster
-from orchestrator.running.cluster.local import join_cluster
+from orchestrator.cluster.jobs import check_cluster
+from orchestrator.cluster.local import join_cluster
 
 FILE = "sweep.yaml"
 POLL_SECONDS = 0.5

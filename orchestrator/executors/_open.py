@@ -1,0 +1,59 @@
+"""Opens the executor that a sweep names."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from orchestrator.cluster.local import join_cluster, require_room, require_shared, spans_machines
+from orchestrator.executors._base import Executor
+from orchestrator.storage.storage import SweepFolder
+from orchestrator.sweep.plan import Plan
+from trainables.stages import GIVEN
+from trainables.store.artifacts import ArtifactStore
+
+
+@contextmanager
+def open_executor(
+    plan: Plan, store: ArtifactStore, address: str | None, say: Callable[[str], None]
+) -> Iterator[Executor]:
+    """Yield the executor of a sweep, started or joined.
+
+    Args:
+        plan: The sweep.
+        store: Where its artifacts lie.
+        address: A Ray cluster to join; None for Ray on this machine alone.
+        say: Receives what is being done.
+
+    Raises:
+        InputError: If no cluster answers, or the sweep cannot run there.
+    """
+    spec = plan.spec
+    if spec.executor == "local":
+        from orchestrator.executors.in_process import InProcess  # PyTorch takes seconds.
+
+        yield InProcess(store.root, spec.resources.checkpoint_every)
+        return
+    say("starting Ray" if address is None else f"joining Ray at {address}")
+    with join_cluster(address) as ray:
+        from orchestrator.executors.ray_tune import RayTune  # Ray reads settings when imported.
+
+        if spans_machines(ray.nodes()):
+            require_shared(spec)
+        if address is None:
+            _require_room(plan, ray)
+        yield RayTune(
+            store.root,
+            SweepFolder.of(spec).path,
+            spec.resources.concurrent,
+            spec.resources.checkpoint_every,
+            asha=spec.search.scheduler == "asha",
+            growing=address is not None,
+        )
+
+
+def _require_room(plan: Plan, ray: Any) -> None:
+    available = ray.cluster_resources()
+    for stage in plan.stage_trials():
+        wanted = getattr(plan.spec.resources, stage)
+        key = "calibrate" if stage == GIVEN else stage  # Given logits have no key of their own.
+        require_room(available, key, wanted.cpu, wanted.gpu)

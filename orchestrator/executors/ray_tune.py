@@ -1,0 +1,250 @@
+"""The executor that computes on a Ray cluster; all that is known of Tune, its trainable apart."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from orchestrator.cluster.interrupt import stop_promptly
+from orchestrator.cluster.local import elsewhere, slots
+from orchestrator.executors._base import Executor
+from orchestrator.loop import Loop, Pause
+from trainables.common.errors import InputError
+from trainables.jobs import Job, Report, Status, lost
+from trainables.ray_edge import JobTrainable, is_broken
+
+REPORT_SECONDS = 2.0
+LIMIT_SECONDS = 1.0
+PENDING = 1024
+
+
+class RayTune(Executor):
+    """Computes jobs as trials of one Tuner, in actors that serve many of them.
+
+    Args:
+        storage: Root of the artifact store.
+        folder: Where Tune writes what it must.
+        concurrent: Most jobs at once; None for as many as fit.
+        checkpoint_every: See ``Bench``.
+        asha: Whether each group's weaker jobs are stopped early.
+        growing: Whether nodes may join while it runs.
+    """
+
+    def __init__(
+        self,
+        storage: Path,
+        folder: Path,
+        concurrent: int | None = None,
+        checkpoint_every: int = 0,
+        asha: bool = False,
+        growing: bool = False,
+    ) -> None:
+        self._storage, self._folder, self._asha = storage, folder, asha
+        self._concurrent, self._every, self._growing = concurrent, checkpoint_every, growing
+
+    def run(self, loop: Loop, sealed: bool = True) -> None:
+        """Run one Tuner; a signal stops it within seconds."""
+        trainable = tune.with_parameters(
+            JobTrainable,
+            storage=str(self._storage),
+            sealed=sealed,
+            # ASHA decides after every epoch; otherwise short epochs are reported together.
+            report_seconds=0.0 if self._asha else REPORT_SECONDS,
+            checkpoint_every=self._every,
+        )
+        limit = _Limit(loop.source.sizes, self._concurrent, self._growing)
+        with stop_promptly():
+            tune.Tuner(
+                tune.with_resources(trainable, _resources()),
+                tune_config=tune.TuneConfig(
+                    num_samples=-1,
+                    search_alg=LoopSearcher(loop, limit),
+                    scheduler=GroupSchedulers() if self._asha else FIFOScheduler(),
+                    max_concurrent_trials=PENDING,
+                    reuse_actors=True,
+                    trial_name_creator=_name,
+                    trial_dirname_creator=lambda trial: trial.trial_id,
+                ),
+                run_config=tune.RunConfig(
+                    name="tune",
+                    storage_path=str(self._folder),
+                    verbose=0,
+                    # Jobs keep checkpoints of their own, which outlive the driver, and the loop
+                    # decides what is tried again.
+                    checkpoint_config=tune.CheckpointConfig(
+                        checkpoint_frequency=0, checkpoint_at_end=False
+                    ),
+                    failure_config=tune.FailureConfig(max_failures=0),
+                ),
+            ).fit()
+
+
+def _name(trial: Any) -> str:
+    job = trial.config["job"]
+    return f"{job.group}|{job.number}"
+
+
+def _resources() -> Callable[[dict[str, Any]], Any]:
+    # It goes to the workers with the trainable: within a function it goes by value, so that none of
+    # them imports this package.
+    def resources(config: dict[str, Any]) -> Any:
+        job, labels = config["job"], config["labels"]
+        bundle = {"CPU": job.cpus, "GPU": job.gpus}
+        selectors: dict[str, Any] = {"bundle_label_selector": [labels]} if labels else {}
+        return tune.PlacementGroupFactory([bundle], **selectors)
+
+    return resources
+
+
+class LoopSearcher(Searcher):
+    """Hands the jobs of a loop to Tune, and their reports to the loop."""
+
+    def __init__(self, loop: Loop, limit: Callable[[], int]) -> None:
+        super().__init__(metric="score", mode="min")
+        self._loop, self._limit = loop, limit
+        self._jobs: dict[str, Job] = {}  # By Tune's trial.
+        self._last: dict[str, Report] = {}
+        self._failure: InputError | None = None
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return a trial's configuration, None if all must wait, Status.FINISHED at the very end.
+
+        Raises:
+            InputError: If a report could not be written: of all that Tune calls, only what is
+                raised here ends the sweep.
+        """
+        if self._failure is not None:
+            raise self._failure
+        # A job that needs a GPU for itself gets it before others take a share of it.
+        room = any(job.alone and name not in self._last for name, job in self._jobs.items())
+        if room or len(self._jobs) >= self._limit():
+            return None
+        job = self._loop.next()
+        if isinstance(job, Pause):
+            return Searcher.FINISHED if job is Pause.DONE else None
+        self._jobs[trial_id] = job
+        labels = elsewhere(ray.nodes(), job.avoided, job.cpus, job.gpus) if job.avoided else {}
+        return {"job": job, "labels": labels}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Pass a report on; that of a process that has to end waits for its end."""
+        self._last[trial_id] = report = result["report"]
+        if not report.ended:
+            with self._kept_failure():
+                self._loop.take(self._jobs[trial_id], report)
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Pass the last report on; without one the job is lost, or was stopped early."""
+        job, last = self._jobs.pop(trial_id), self._last.pop(trial_id, None)
+        report = result["report"] if result else last
+        if error or report is None:
+            report = last if last is not None and is_broken(last) else lost(last)
+        elif not report.ended:
+            report = replace(report, status=Status.PRUNED)
+        with self._kept_failure():
+            self._loop.take(job, report)
+
+    @contextmanager
+    def _kept_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except InputError as error:
+            self._failure = self._failure or error
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the live state out of Tune's snapshots, which nothing is restored from."""
+        return {"_metric": self._metric, "_mode": self._mode}
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write that there is nothing to write: a sweep resumes from its journal."""
+        Path(checkpoint_path).write_text(json.dumps(None))
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Refuse: a sweep resumes from its journal."""
+        raise RuntimeError("a sweep resumes from its journal: calsweep run --resume NAME")
+
+
+class _Limit:
+    """Returns how many jobs may be out now.
+
+    On a cluster twice as many as fit: those that wait are what an autoscaler sees as demand, and
+    what a node that joins finds to do. More would make short stages queue behind long ones.
+    """
+
+    def __init__(
+        self, sizes: Sequence[tuple[float, float]], concurrent: int | None, growing: bool
+    ) -> None:
+        self._sizes, self._concurrent, self._growing = sizes, concurrent, growing
+        self._known, self._asked = self._ask(), time.monotonic()
+
+    def __call__(self) -> int:
+        # To ask the cluster costs as much as to run a short trial.
+        if self._growing and time.monotonic() - self._asked > LIMIT_SECONDS:
+            self._known, self._asked = self._ask(), time.monotonic()
+        return self._known
+
+    def _ask(self) -> int:
+        if self._concurrent is not None:
+            return self._concurrent
+        available = ray.cluster_resources()
+        fitting = max(slots(available, cpu, gpu) for cpu, gpu in self._sizes)
+        return 2 * fitting if self._growing else fitting
+
+
+class GroupSchedulers(FIFOScheduler):
+    """One ASHA for each group, so that studies never stop each other's trials.
+
+    Trials run in the order in which they come: the search decides it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._schedulers: dict[str, ASHAScheduler] = {}
+
+    def _of(self, trial: Any) -> TrialScheduler:
+        job = trial.config["job"]
+        if not job.epochs:
+            return FIFOScheduler()
+        if job.group not in self._schedulers:
+            self._schedulers[job.group] = ASHAScheduler(
+                time_attr="epoch",
+                metric="score",
+                mode="min",
+                max_t=max(2, job.epochs + 1),
+                grace_period=max(1, job.epochs // 9),
+                reduction_factor=3,
+            )
+        return self._schedulers[job.group]
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Pass on to the group's own scheduler."""
+        self._of(trial).on_trial_add(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Return the decision of the group's own scheduler.
+
+        A trial whose machine failed goes on: it has to end its process.
+        """
+        if result["report"].ended:
+            return TrialScheduler.CONTINUE
+        return self._of(trial).on_trial_result(tune_controller, trial, result)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Pass on to the group's own scheduler."""
+        self._of(trial).on_trial_complete(tune_controller, trial, result)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        """Pass on to the group's own scheduler."""
+        self._of(trial).on_trial_remove(tune_controller, trial)

@@ -1,0 +1,510 @@
+"""A cluster in one process: virtual time, and faults that a seed decides.
+
+Loop, search, worker and retry rule are the real ones. What is pretended is what takes time or
+breaks: stages, processes, nodes, the network between them and the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from orchestrator.executors._base import Executor
+from orchestrator.loop import Loop, Pause
+from trainables.common.errors import InputError
+from trainables.jobs import FaultKind, Job, Measured, Report, Status, TestWork, lost
+from trainables.stages import StageRequest, StageRun, TaskData
+from trainables.store.artifacts import Artifact, ArtifactStore
+from trainables.store.locks import PATIENCE_SECONDS
+from trainables.worker import Bench, Computation, Worker
+
+LONGEST = 50_000.0  # Virtual seconds after which a run counts as waiting for ever.
+DETECTED = 5.0  # Virtual seconds until the end of a process is noticed, at most.
+
+
+class Killed(BaseException):
+    """The process that computes is gone at once, as by SIGKILL."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How often what goes wrong: each a share of the moments at which it may.
+
+    Attributes:
+        kill: Of a worker's operations on the store.
+        lose, double: Of the reports: the connection breaks, or it comes twice.
+        node: Of the reports: a node goes, and another comes.
+        gpu: Of the nodes: whatever computes there is failed by the machine.
+        memory: Of the configurations: they need more than a share of a GPU.
+        diverge: Of the configurations.
+    """
+
+    kill: float = 0.02
+    lose: float = 0.03
+    double: float = 0.05
+    node: float = 0.02
+    gpu: float = 0.4
+    memory: float = 0.1
+    diverge: float = 0.1
+
+
+NO_FAULTS = Faults(0, 0, 0, 0, 0)  # What a configuration does, it does undisturbed too.
+
+
+class World:
+    """Virtual time, in seconds, and what happens in it."""
+
+    def __init__(self, seed: int, faults: Faults) -> None:
+        self.random, self.faults, self.now = Random(seed), faults, 0.0
+        self._coming: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self.at_work: Process | None = None  # Whose operations these are.
+        self.started: Counter[str] = Counter()  # Attempts, by the job's key.
+        self.hung = False  # Whether a process ever stood still with all it held.
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Let something happen so many seconds later."""
+        self.at(self.now + seconds, action)
+
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        """Let something happen at a time, of equal ones in the order of the calls."""
+        self._count += 1
+        heapq.heappush(self._coming, (time, self._count, action))
+
+    def go_on(self) -> None:
+        """Come to what happens next.
+
+        Raises:
+            RuntimeError: If nothing does, or it takes for ever.
+        """
+        if not self._coming or self.now > LONGEST:
+            raise RuntimeError(f"at {self.now:.0f} s somebody waits for ever")
+        self.now, _, action = heapq.heappop(self._coming)
+        action()
+
+    def happens(self, share: float) -> bool:
+        """Return True in so large a share of the calls."""
+        return self.random.random() < share
+
+    def operation(self) -> None:
+        """End the process at work, perhaps."""
+        if self.at_work is not None and self.happens(self.faults.kill):
+            raise Killed
+
+
+@dataclass
+class _Lock:
+    """The lock of an artifact."""
+
+    world: World
+    holder: Process | None = None
+    heard: float = 0.0
+
+    def take(self) -> bool:
+        self.world.operation()
+        if self.holder is not None and self.holder is not self.world.at_work:
+            return self.world.now - self.heard > PATIENCE_SECONDS
+        self.holder, self.heard = self.world.at_work, self.world.now
+        return True
+
+    def keep(self) -> None:
+        if self.holder is self.world.at_work:
+            self.heard = self.world.now
+
+    def release(self) -> None:
+        if self.holder is self.world.at_work:
+            self.holder = None
+
+
+@dataclass
+class _Checkpoint:
+    """The state of a stage, on a disk that outlives every process."""
+
+    world: World
+    content: dict[str, Any] | None = None
+
+    def exists(self) -> bool:
+        return self.content is not None
+
+    def write(self, content: dict[str, Any]) -> None:
+        self.world.operation()
+        self.content = content
+
+    def read(self) -> dict[str, Any]:
+        assert self.content is not None
+        return self.content
+
+    def remove(self) -> None:
+        self.world.operation()
+        self.content = None
+
+
+class MemoryStore(ArtifactStore):
+    """Artifacts that outlive every process of a world, but not the world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(Path("/nowhere"))
+        self._world = world
+        self.found: dict[tuple[str, str], Artifact] = {}
+        self._locks: dict[str, _Lock] = {}
+        self._checkpoints: dict[str, _Checkpoint] = {}
+        self.written: Counter[str] = Counter()
+        self.lost: Counter[str] = Counter()
+
+    def find(self, stage: str, key: str) -> Artifact | None:
+        """Return an artifact."""
+        return self.found.get((stage, key))
+
+    def contains(self, stage: str, key: str) -> bool:
+        """Return True if an artifact is there."""
+        return (stage, key) in self.found
+
+    holds = contains
+
+    def write(
+        self, stage: str, key: str, tensors: Mapping[str, Any], record: Mapping[str, Any]
+    ) -> Artifact:
+        """Keep an outcome."""
+        self._world.operation()
+        found = self.found.setdefault((stage, key), Artifact(stage, key, self.root, record))
+        self.written[key] += 1
+        self._world.operation()
+        return found
+
+    def lose(self, share: float) -> None:
+        """Lose a share of the artifacts, as by damage to their files."""
+        gone = [place for place in self.found if self._world.happens(share)]
+        for place in gone:
+            del self.found[place]
+            self.lost[place[1]] += 1
+
+    def lock(self, stage: str, key: str) -> Any:
+        """Return the lock of an artifact."""
+        return self._locks.setdefault(key, _Lock(self._world))
+
+    def checkpoint(self, stage: str, key: str) -> Any:
+        """Return the state of a stage."""
+        return self._checkpoints.setdefault(key, _Checkpoint(self._world))
+
+    def release_all(self, process: Process) -> None:
+        """Take the locks from a process that ended, as its system does."""
+        for lock in self._locks.values():
+            lock.holder = None if lock.holder is process else lock.holder
+
+
+def draws(key: str) -> Random:
+    """Return the random numbers that belong to a key for good."""
+    return Random(int(hashlib.sha256(key.encode()).hexdigest()[:12], 16))
+
+
+class _Run(StageRun):
+    """A stage whose figures its key decides; those of the same pass are stored with it."""
+
+    epochs = 3
+
+    def __init__(
+        self, bench: SimulatedBench, request: StageRequest, others: Sequence[StageRequest]
+    ):
+        super().__init__(request, bench.store, bench.task("", False))
+        self._bench, self._world, self._others = bench, bench.world, others
+        draw = draws(request.key())
+        self._diverges = draw.random() < self._world.faults.diverge
+        self._large = draw.random() < self._world.faults.memory
+
+    def run_epoch(self) -> dict[str, float]:
+        process = self._world.at_work
+        assert process is not None
+        self._world.operation()
+        if process.node.broken:
+            raise OSError(5, "Input/output error")
+        if self._large and 0 < process.gpus < 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        self.epoch += 1
+        if self._diverges and self.epoch == 2:
+            raise ArithmeticError("train_loss became nan in epoch 2")
+        return figures(self.request.key(), self.epoch)
+
+    def finish(self, *told: Any) -> Artifact:
+        for other in self._others:
+            run = _Run(self._bench, other, ())
+            if not run._diverges:
+                told_epochs = [figures(other.key(), epoch) for epoch in (1, 2, 3)]
+                history = [{"step": e, "metrics": m} for e, m in enumerate(told_epochs, 1)]
+                StageRun.finish(run, told_epochs[-1], history)
+        return super().finish(*told)
+
+    def outcome(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {}, {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch = state["epoch"]
+
+
+def figures(key: str, epoch: int) -> dict[str, float]:
+    """Return the validation metrics of an epoch: few values, so that there are ties."""
+    draw = draws(f"{key} {epoch}")
+    return {"val_ece": draw.choice((0.01, 0.02)), "val_acc": draw.choice((0.9, 0.95, 0.955))}
+
+
+class _Test(Computation):
+    """A measurement whose figures the artifact's key decides."""
+
+    def __init__(self, bench: SimulatedBench, work: TestWork) -> None:
+        super().__init__(bench, work.artifact)
+        self._work = work
+
+    def advance(self) -> Status:
+        if self.bench.store.find(self._work.stage, self._work.artifact) is None:
+            raise InputError(f"artifact {self._work.artifact} is missing or damaged")
+        self.metrics = {"ece": draws(f"test {self._work.artifact}").random()}
+        self.bench.store.write("evaluate", f"of {self._work.artifact}", {}, {})
+        return Status.FINISHED
+
+    def outcome(self) -> dict[str, Any]:
+        default = f"of {self._work.default}" if self._work.default else None
+        measured = Measured(default, 1.0, {})
+        return {"artifact": f"of {self._work.artifact}", "measured": measured}
+
+
+class _Meter:
+    """Measures nothing, in no time."""
+
+    def epoch(self) -> Any:
+        return nullcontext()
+
+    def report(self) -> dict[str, float]:
+        return {"epoch_seconds": 1.0, "peak_memory": 1.0}
+
+
+class SimulatedBench(Bench):
+    """A bench in virtual time."""
+
+    def __init__(self, world: World, store: MemoryStore) -> None:
+        self.notices: list[str] = []
+        self.store, self.world, self.waits = store, world, 0.0
+        self.report_seconds, self.checkpoint_every = -1.0, 1  # No time passes in a step.
+        self.device = torch.device("cpu")
+        self.meter: Any = _Meter()
+
+    def use(self, device: torch.device) -> None:
+        """Stay where it is."""
+
+    def clock(self) -> float:
+        """Return the virtual time."""
+        return self.world.now
+
+    def pause(self, seconds: float) -> None:
+        """Put the next step off."""
+        self.waits = seconds
+
+    def task(self, directory: str, graph: bool) -> Any:
+        """Return what has a device and no data."""
+        return self
+
+    def open_run(
+        self, request: StageRequest, together: Sequence[StageRequest], data: TaskData
+    ) -> StageRun:
+        """Return a stage that takes no time."""
+        return _Run(self, request, together)
+
+
+class _Worker(Worker):
+    def _begin(self, job: Job) -> Computation:
+        if isinstance(job.work, TestWork) and isinstance(self._bench, SimulatedBench):
+            return _Test(self._bench, job.work)
+        return super()._begin(job)
+
+
+@dataclass(eq=False)
+class Node:
+    """A machine with room for some processes; a broken one fails whatever computes there."""
+
+    name: str
+    broken: bool
+    processes: list[Process] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Process:
+    """A worker's process; one without a job waits for the next."""
+
+    node: Node
+    bench: SimulatedBench
+    sealed: bool
+    alive: bool = True
+    hangs: bool = False
+    job: Job | None = None
+    arrival: float = 0.0  # Of its last report: they come in order.
+
+    def __post_init__(self) -> None:
+        self.worker = _Worker(self.bench, self.node.name)
+
+    @property
+    def gpus(self) -> float:
+        """Return its job's share of the node's GPU."""
+        return self.job.gpus if self.job else 0.0
+
+
+class Simulated(Executor):
+    """Computes the jobs of a loop on pretended nodes.
+
+    Args:
+        world: Decides what goes wrong, and when.
+        store: The artifacts.
+        nodes: How many there are, with two processes each.
+    """
+
+    def __init__(self, world: World, store: MemoryStore, nodes: int = 2) -> None:
+        self._world, self._store, self._count = world, store, nodes
+        self._nodes = [Node(f"node{number}", False) for number in range(nodes)]
+        self._held: list[Job] = []
+        self._loop: Loop | None = None
+        self._sealed = True
+
+    def run(self, loop: Loop, sealed: bool = True) -> None:
+        """Compute until the loop is done."""
+        self.abandon(at_once=True)  # No process computes for both.
+        self._loop, self._sealed = loop, sealed
+        for node in self._nodes:
+            self._populate(node)
+        while not self._give_out(loop):
+            self._world.go_on()
+
+    def abandon(self, at_once: bool) -> None:
+        """Lose the driver: its processes go too, at once or some time later."""
+        self._loop = None
+        for process in [process for node in self._nodes for process in node.processes]:
+            if at_once:
+                self._end(process)
+            else:
+                process.hangs = self._world.happens(0.1)
+                self._world.hung |= process.hangs
+                later = self._world.random.choice((0.0, 3.0, 30.0, 2000.0))
+                self._world.after(later, partial(self._end, process))
+
+    def _new_node(self) -> Node:
+        self._count += 1
+        sound = any(not node.broken for node in self._nodes)  # Else nothing could end well.
+        return Node(f"node{self._count}", sound and self._world.happens(self._world.faults.gpu))
+
+    def _populate(self, node: Node) -> None:
+        for _ in range(2 - len(node.processes)):
+            bench = SimulatedBench(self._world, self._store)
+            node.processes.append(Process(node, bench, self._sealed))
+
+    def _give_out(self, loop: Loop) -> bool:
+        """Start what can start; return True once the loop is done."""
+        while free := [p for node in self._nodes for p in node.processes if p.job is None]:
+            job = self._held.pop() if self._held else loop.next()
+            if isinstance(job, Pause):
+                return job is Pause.DONE
+            process = self._place(job, free)
+            if process is None:
+                self._held.append(job)
+                return False
+            self._start(process, job)
+        return False
+
+    def _place(self, job: Job, free: list[Process]) -> Process | None:
+        """Return where a job can start: not where it failed if it can be elsewhere."""
+        if job.alone:
+            free = [p for p in free if all(other.job is None for other in p.node.processes)]
+        elsewhere = [p for p in free if p.node.name not in job.avoided]
+        others = any(node.name not in job.avoided for node in self._nodes)
+        found = elsewhere if others else free
+        return self._world.random.choice(found) if found else None
+
+    def _start(self, process: Process, job: Job) -> None:
+        assert process.sealed is not isinstance(job.work, TestWork)
+        process.job = job
+        self._world.started[job.key] += 1
+        if self._works(process, lambda: process.worker.open(job)):
+            self._step_later(process, job)
+
+    def _step_later(self, process: Process, job: Job) -> None:
+        seconds = self._world.random.expovariate(1.0) + process.bench.waits
+        process.bench.waits = 0.0
+        self._world.after(seconds, lambda: self._step(process, job))
+
+    def _works(self, process: Process, action: Callable[[], None]) -> bool:
+        """Do something in a process; return False if that was its end."""
+        self._world.at_work = process
+        try:
+            action()
+        except Killed:
+            self._end(process)
+            return False
+        finally:
+            self._world.at_work = None
+        return True
+
+    def _step(self, process: Process, job: Job) -> None:
+        if not process.alive or process.hangs or process.job is not job:
+            return
+        reports: list[Report] = []
+        if not self._works(process, lambda: reports.append(process.worker.step())):
+            return
+        (report,) = reports
+        if self._world.happens(self._world.faults.lose):
+            self._end(process)
+            return
+        self._send(process, job, report)
+        if not report.ended:
+            self._step_later(process, job)
+
+    def _send(self, process: Process, job: Job, report: Report) -> None:
+        latency = self._world.random.expovariate(5.0)
+        process.arrival = max(process.arrival, self._world.now + latency)
+        arrive = partial(self._arrive, self._loop, process, job, report)
+        self._world.at(process.arrival, arrive)
+        if self._world.happens(self._world.faults.double):
+            late = process.arrival + self._world.random.expovariate(0.5)
+            self._world.at(late, partial(self._take, self._loop, job, report))
+
+    def _arrive(self, loop: Loop | None, process: Process, job: Job, report: Report) -> None:
+        if report.ended and process.job is job:
+            process.job = None
+            if report.fault is not None and report.fault.kind == FaultKind.MACHINE:
+                self._end(process)
+        self._take(loop, job, report)
+        if self._world.happens(self._world.faults.node):
+            self._exchange(self._world.random.choice(self._nodes))
+
+    def _take(self, loop: Loop | None, job: Job, report: Report) -> None:
+        if loop is not None and loop is self._loop:
+            loop.take(job, report)
+
+    def _exchange(self, node: Node) -> None:
+        """Lose a node; another one joins."""
+        self._nodes.remove(node)
+        for process in list(node.processes):
+            self._end(process)
+        self._nodes.append(self._new_node())
+        self._populate(self._nodes[-1])
+
+    def _end(self, process: Process) -> None:
+        """End a process; its node starts another, and the driver hears of it a little later."""
+        if not process.alive:
+            return
+        process.alive = False
+        self._store.release_all(process)
+        process.node.processes.remove(process)
+        if process.node in self._nodes and self._loop is not None:
+            self._populate(process.node)
+        job, process.job = process.job, None
+        if job is not None:
+            noticed = self._world.random.uniform(0, DETECTED)
+            self._world.after(noticed, partial(self._take, self._loop, job, lost()))

@@ -1,0 +1,80 @@
+"""The loop of a sweep: take the next job, run it, write down what came of it.
+
+Sources: the search, the measurement, an arena. Executors: Ray Tune, processes, this process.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from orchestrator.storage.events import Epoch, Event
+from trainables.common.errors import StorageError
+from trainables.jobs import FaultKind, Job, Report, next_attempt
+
+ANSWER_SECONDS = 0.5  # For so long known outcomes may hold up the reports of what runs.
+Pause = Enum("Pause", ["WAIT", "DONE"])  # Some jobs have to end first, or no other comes.
+
+
+class Source(ABC):
+    """Gives out jobs, which take ``sizes`` of CPUs and GPUs, and hears how each ended, once."""
+
+    sizes: Sequence[tuple[float, float]]
+
+    @abstractmethod
+    def next(self) -> Job | Pause:
+        """Return a job that can run now, or why there is none."""
+
+    @abstractmethod
+    def ended(self, job: Job, report: Report) -> None:
+        """Take in the last report on a job."""
+
+
+class Loop:
+    """Hands jobs to an executor, and ``write``s down and ``say``s what their reports hold.
+
+    ``answer`` returns the report on a job whose outcome is known already, else None.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        write: Callable[[Event], None],
+        most_failures: int,
+        say: Callable[[str], None] = lambda text: None,
+        answer: Callable[[Job], Report | None] = lambda job: None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.source, self._write, self._most_failures = source, write, most_failures
+        self._say, self._answer, self._changed = say, answer, changed
+        self._running, self._again = dict[str, int](), list[Job]()  # Attempts by key; retries.
+
+    def next(self) -> Job | Pause:
+        """Return the next job to compute; one whose outcome is known ends here."""
+        started = time.monotonic()
+        while isinstance(job := self._again.pop() if self._again else self.source.next(), Job):
+            self._running[job.key] = job.attempt
+            if (known := self._answer(job)) is None:
+                return job
+            self.take(job, known)
+            if time.monotonic() - started > ANSWER_SECONDS and self._running:
+                return Pause.WAIT
+        if job is Pause.WAIT and not self._running:
+            raise RuntimeError("the sweep waits for a job that nobody computes")
+        return Pause.WAIT if self._running else job
+
+    def take(self, job: Job, report: Report) -> None:
+        """Take in a report; one that comes twice, or of an attempt given up, adds nothing."""
+        if self._running.get(job.key) != job.attempt:
+            return
+        for text in report.notices:
+            self._say(text)
+        for epoch in report.history:
+            self._write(Epoch(key=job.key, step=epoch.step, metrics=epoch.metrics))
+        if report.ended:
+            del self._running[job.key]
+            if report.fault is not None and report.fault.kind == FaultKind.STORAGE:
+                raise StorageError(report.fault.reason)  # No other job could end well.
+            again = next_attempt(job, report, self._most_failures)
+            self._again.append(again) if again else self.source.ended(job, report)
+        self._changed()

@@ -1,0 +1,173 @@
+"""The measurement on test data as a source of jobs: one for each chosen configuration and seed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.loop import Pause, Source
+from orchestrator.search.state import SweepState
+from orchestrator.search.study_state import StudyState
+from orchestrator.search.trials import Chosen
+from orchestrator.storage.events import TEST_PREFIX, Evaluated
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.storage import SweepFolder
+from orchestrator.sweep.spec import SweepSpec
+from trainables.data import PreparedData
+from trainables.data.suites import find_suite, suite_directory
+from trainables.jobs import Job, Report, Status, TestWork
+
+Available = Callable[[str, str], bool]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One chosen configuration and seed to be measured on test data and suites, by directory.
+
+    The ``default`` is the artifact of the published default that it was chosen over, if any.
+    """
+
+    chosen: Chosen
+    task: str
+    recipe: str
+    suites: Mapping[str, str] = field(default_factory=dict)
+    default: str = ""
+
+    @property
+    def training(self) -> str:
+        """Return the key of the training, or of the given logits, that it builds on."""
+        request = self.chosen.trial.request
+        before = request.upstream_request or {}
+        return before.get("upstream") or request.upstream or self.chosen.outcome.artifact
+
+
+def pending_measurements(
+    state: SweepState, past: Ledger, available: Available = lambda stage, key: True
+) -> list[Measurement]:
+    """Return what has to be measured on test data, once every study has chosen.
+
+    Not what an earlier run has measured, unless its predictions are gone. Published defaults are
+    measured only where their artifacts are ``available``, by stage and key.
+    """
+    found = [
+        _measurement(study, chosen, state.plan.spec.data_root, available)
+        for study in state.studies.values()
+        for chosen in study.seeds.values()
+        if study.plan.row and chosen is not None
+    ]
+    return [one for one in found if not _is_complete(one, past, available)]
+
+
+def _is_complete(one: Measurement, past: Ledger, available: Available) -> bool:
+    """Return True if all test metrics, of suites and default too, and the predictions are there."""
+    trial = past.trials.get(one.chosen.trial.key)
+    if trial is None or not trial.test or (one.default and not trial.default_predictions):
+        return False
+    if not available("evaluate", trial.predictions):
+        return False
+    return all(any(name.startswith(f"{label}/") for name in trial.test) for label in one.suites)
+
+
+def _measurement(study: StudyState, chosen: Chosen, root: str, available: Available) -> Measurement:
+    data, plan = chosen.trial.request.data, study.plan
+    suites = {
+        suite.label: str(suite_directory(suite, PreparedData.open(data)))
+        for suite in (find_suite(name, root) for name in plan.task.suites)
+    }
+    default = study.default_artifact if chosen is study.chosen else ""
+    default = default if default and available(plan.stage, default) else ""
+    return Measurement(chosen, plan.task.id, plan.recipe.name, suites, default)
+
+
+class MeasuringSource(Source):
+    """Gives out measurements, those of one training one after the other.
+
+    So the pass of its network over the test rows, which a worker keeps, serves all of them.
+
+    Args:
+        pending: What to measure.
+        spec: The sweep.
+        write: Receives an event for each.
+        give_up: Receives the study and the reason of what cannot be measured.
+    """
+
+    def __init__(
+        self,
+        pending: Sequence[Measurement],
+        spec: SweepSpec,
+        write: Callable[[Evaluated], None],
+        give_up: Callable[[str, str], None],
+    ) -> None:
+        self._left = list(pending)
+        self._out: dict[str, Measurement] = {}
+        self._spec, self._write, self._give_up = spec, write, give_up
+        self._folder = SweepFolder.of(spec).chosen
+        self.sizes = [(1, spec.resources.train.gpu)]
+
+    def next(self) -> Job | Pause:
+        """Return the job of a training that none is measured of now."""
+        if not self._left:
+            return Pause.DONE
+        busy = {one.training for one in self._out.values()}
+        found = next((one for one in self._left if one.training not in busy), None)
+        if found is None:
+            return Pause.WAIT
+        self._left.remove(found)
+        self._out[found.chosen.trial.key] = found
+        return self._job(found)
+
+    def _job(self, one: Measurement) -> Job:
+        trial, resources = one.chosen.trial, self._spec.resources
+        seed = f"seed-{trial.request.seed}"
+        work = TestWork(
+            stage=trial.request.stage,
+            artifact=one.chosen.outcome.artifact,
+            data=trial.request.data,
+            default=one.default,
+            suites=one.suites,
+            folder=str(self._folder / one.task / one.recipe / seed),
+            title=f"{one.recipe} on {one.task}",
+            configuration=_configuration(one),
+        )
+        return Job(
+            key=trial.key,
+            group=trial.study,
+            number=trial.number,
+            work=work,
+            gpus=resources.train.gpu,
+            deterministic=resources.deterministic,
+        )
+
+    def ended(self, job: Job, report: Report) -> None:
+        """Write what was measured, or give the study up."""
+        one = self._out.pop(job.key)
+        # What builds on the same training comes next, for the worker that has its pass.
+        self._left.sort(key=lambda other: other.training != one.training)
+        if report.status != Status.FINISHED or report.measured is None:
+            reason = report.fault.reason if report.fault else report.status
+            self._give_up(job.group, f"not measured on test data: {reason}")
+            return
+        measured = report.measured
+        self._write(
+            Evaluated(
+                key=job.key,
+                study=job.group,
+                seed=one.chosen.trial.request.seed,
+                metrics={f"{TEST_PREFIX}{name}": value for name, value in report.metrics.items()},
+                predictions=report.artifact,
+                seconds=measured.seconds,
+                computed=measured.computed,
+                default_predictions=measured.default,
+                artifacts=measured.files,
+            )
+        )
+
+
+def _configuration(one: Measurement) -> dict[str, Any]:
+    trial = one.chosen.trial
+    return {
+        "task": one.task,
+        "recipe": one.recipe,
+        "seed": trial.request.seed,
+        "objective": one.chosen.objective,
+        "fixed": {part: dict(values) for part, values in trial.configuration.items()},
+    }

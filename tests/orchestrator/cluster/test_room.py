@@ -1,0 +1,66 @@
+"""What fits on a machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.cluster.local import elsewhere, require_room, slots
+from trainables.common.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("resources", "cpu", "gpu", "count"),
+    [
+        ({"CPU": 8.0}, 1, 0.0, 8),
+        ({"CPU": 8.0}, 3, 0.0, 2),
+        ({"CPU": 8.0, "GPU": 1.0}, 1, 0.25, 4),
+        ({"CPU": 8.0, "GPU": 2.0}, 1, 0.4, 4),
+        ({"CPU": 8.0, "GPU": 2.0}, 1, 0.6, 2),
+        ({"CPU": 8.0, "GPU": 2.0}, 1, 1.0, 2),
+        ({"CPU": 8.0, "GPU": 4.0}, 1, 2.0, 2),
+        ({"CPU": 2.0, "GPU": 4.0}, 1, 0.5, 2),
+        ({"CPU": 64.0, "GPU": 3.0}, 1, 0.1, 30),
+        ({"CPU": 2.0}, 4, 0.0, 1),
+    ],
+)
+def test_slots(resources: dict[str, float], cpu: float, gpu: float, count: int) -> None:
+    assert slots(resources, cpu, gpu) == count
+
+
+@pytest.mark.parametrize(("cpu", "gpu"), [(3, 0.0), (1, 0.5), (1, 2.0)])
+def test_a_trial_that_never_fits_is_refused(cpu: float, gpu: float) -> None:
+    with pytest.raises(InputError) as caught:
+        require_room({"CPU": 2.0}, "train", cpu, gpu)
+    assert str(caught.value) == (
+        f"resources.train: a trial of {cpu} CPUs and {gpu:g} GPUs does not fit on this machine "
+        "with 2 CPUs and 0 GPUs"
+    )
+    require_room({"CPU": 2.0}, "train", 2, 0.0)
+    require_room({"CPU": 2.0, "GPU": 1.0}, "train", 1, 1.0)
+
+
+NODES = [
+    {"NodeID": "a", "Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0}},
+    {"NodeID": "b", "Alive": True, "Resources": {"CPU": 2.0}},
+    {"NodeID": "c", "Alive": False, "Resources": {"CPU": 8.0, "GPU": 1.0}},
+]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "gpu", "failed", "avoided"),
+    [
+        (2, 0.0, "a", "a"),
+        (2, 0.0, "b", "b"),
+        (3, 0.0, "a", ""),  # No other living node has as much.
+        (1, 0.5, "a", ""),
+        (1, 0.5, "b", "b"),
+        (1, 0.0, "ba", ""),
+        (1, 0.0, "zb", "b,z"),
+        (1, 0.0, "", ""),
+    ],
+)
+def test_nodes_are_avoided_if_another_has_room(
+    cpu: float, gpu: float, failed: str, avoided: str
+) -> None:
+    labels = {"ray.io/node-id": f"!in({avoided})"} if avoided else {}
+    assert elsewhere(NODES, set(failed), cpu, gpu) == labels

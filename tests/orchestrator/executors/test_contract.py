@@ -1,0 +1,112 @@
+"""What every executor does with a loop, whichever way it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.cluster.local import join_cluster
+from orchestrator.executors import Executor
+from orchestrator.executors.in_process import InProcess
+from orchestrator.executors.processes import Processes
+from orchestrator.loop import Loop
+from tests.orchestrator.executors.small_jobs import Deadly, Jobs, fit, prepared_logits
+from trainables.data import TestDataSealedError
+from trainables.jobs import PROCESS_ENDED, Fault, FaultKind, Status
+
+
+@contextmanager
+def ray_tune(folder: Path) -> Iterator[Executor]:
+    with join_cluster(None):
+        from orchestrator.executors.ray_tune import RayTune
+
+        yield RayTune(folder / "artifacts", folder, concurrent=2)
+
+
+@contextmanager
+def in_process(folder: Path) -> Iterator[Executor]:
+    threads = torch.get_num_threads()
+    yield InProcess(folder / "artifacts")
+    torch.set_num_threads(threads)
+
+
+@contextmanager
+def processes(folder: Path) -> Iterator[Executor]:
+    yield Processes(folder / "artifacts", 2)
+
+
+@pytest.fixture(scope="module", params=[in_process, processes, ray_tune], ids=lambda f: f.__name__)
+def executor(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Executor]:
+    make: Callable[[Path], Any] = request.param
+    with make(tmp_path_factory.mktemp("executor")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepared_logits(tmp_path_factory.mktemp("logits")).directory
+
+
+def run(executor: Executor, jobs: Jobs, sealed: bool, most: int = 1) -> list[str]:
+    said: list[str] = []
+    executor.run(Loop(jobs, lambda event: None, most, said.append), sealed)
+    return said
+
+
+def test_every_job_ends_once_and_in_order(executor: Executor, data: Path) -> None:
+    jobs = Jobs([fit(data, str(number)) for number in range(5)])
+    run(executor, jobs, sealed=False)
+    assert sorted(jobs.ends) == [str(number) for number in range(5)]
+    assert list(jobs.ends)[-1] == "4"  # It had to wait for the others.
+    eces = {report.fits["ts"].metrics["ece"] for report in jobs.ends.values()}
+    assert len(eces) == 1
+    assert all(report.status == Status.FINISHED for report in jobs.ends.values())
+
+
+def test_sealed_workers_reach_no_test_data(executor: Executor, data: Path) -> None:
+    jobs = Jobs([fit(data, "0")])
+    run(executor, jobs, sealed=True)
+    fault = jobs.ends["0"].fault
+    assert fault is not None
+    assert TestDataSealedError.__name__ in fault.reason
+    again = Jobs([fit(data, "0")])
+    run(executor, again, sealed=False)
+    assert again.ends["0"].status == Status.FINISHED
+
+
+def test_configuration_fault_is_not_tried_again(executor: Executor, tmp_path: Path) -> None:
+    jobs = Jobs([fit(tmp_path / "gone", "0")])
+    run(executor, jobs, sealed=False)
+    fault = jobs.ends["0"].fault
+    assert fault is not None
+    assert (fault.kind, "gone" in fault.reason) == (FaultKind.CONFIGURATION, True)
+
+
+OTHERS = pytest.mark.parametrize("executor", [processes, ray_tune], indirect=True)
+
+
+@OTHERS
+def test_job_whose_process_dies_runs_in_another(
+    executor: Executor, data: Path, tmp_path: Path
+) -> None:
+    deadly = replace(fit(data, "0"), work=Deadly.of(fit(data, "0"), tmp_path / "died"))
+    jobs = Jobs([deadly, fit(data, "1")])
+    run(executor, jobs, sealed=False)
+    assert {report.status for report in jobs.ends.values()} == {Status.FINISHED}
+    assert (tmp_path / "died").exists()
+
+
+@OTHERS
+def test_failures_of_a_process_are_counted(executor: Executor, data: Path, tmp_path: Path) -> None:
+    deadly = replace(fit(data, "0"), work=Deadly.of(fit(data, "0"), tmp_path / "died"))
+    jobs = Jobs([deadly])
+    run(executor, jobs, sealed=False, most=0)
+    assert jobs.ends["0"].fault == Fault(FaultKind.MACHINE, PROCESS_ENDED)

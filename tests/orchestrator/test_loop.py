@@ -1,0 +1,152 @@
+"""The loop: jobs given out, tried again, written down and ended once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator import loop as loop_module
+from orchestrator.loop import Loop, Pause, Source
+from orchestrator.storage.events import Epoch, Event
+from trainables.common.errors import StorageError
+from trainables.jobs import EpochMetrics, Fault, FaultKind, FitWork, Job, Report, Status
+
+WORK = FitWork(data="", calibrators={}, metrics=())
+DONE = Report(status=Status.FINISHED, artifact="a")
+GOES_ON = Report(status=Status.RUNNING)
+
+
+def job(key: str = "one", **changes: Any) -> Job:
+    return Job(key=key, group="study", number=0, work=WORK, **changes)
+
+
+def failed(kind: FaultKind, reason: str = "x", **where: Any) -> Report:
+    return Report(status=Status.FAILED, fault=Fault(kind, reason), **where)
+
+
+class Given(Source):
+    """Gives out what it is told to."""
+
+    sizes = ((1.0, 0.0),)
+
+    def __init__(self, *given: Job | Pause) -> None:
+        self.given, self.ends = list(given), list[tuple[str, Report]]()
+
+    def next(self) -> Job | Pause:
+        return self.given.pop(0) if self.given else Pause.DONE
+
+    def ended(self, job: Job, report: Report) -> None:
+        self.ends.append((job.key, report))
+
+
+def looped(*given: Job | Pause, most: int = 2, **more: Any) -> tuple[Loop, Given, list[Event]]:
+    source, events = Given(*given), list[Event]()
+    return Loop(source, events.append, most, **more), source, events
+
+
+def test_loop_is_done_once_every_job_ended() -> None:
+    loop, source, _ = looped(one := job(), two := job("two"))
+    assert [loop.next(), loop.next(), loop.next()] == [one, two, Pause.WAIT]
+    loop.take(two, DONE)
+    assert loop.next() is Pause.WAIT
+    loop.take(one, DONE)
+    assert loop.next() is Pause.DONE
+    assert source.ends == [("two", DONE), ("one", DONE)]
+
+
+def test_waiting_for_nothing_is_an_error() -> None:
+    loop, _, _ = looped(Pause.WAIT)
+    with pytest.raises(RuntimeError, match="waits for a job that nobody computes"):
+        loop.next()
+
+
+def test_epochs_and_notices_are_passed_on() -> None:
+    said, changes = list[str](), list[None]()
+    loop, source, events = looped(job(), say=said.append, changed=lambda: changes.append(None))
+    one = loop.next()
+    assert isinstance(one, Job)
+    for step in (1, 2):
+        epochs = (EpochMetrics(step, {"val_ece": 1 / step}),)
+        loop.take(one, replace(GOES_ON, history=epochs, notices=(f"notice {step}",)))
+    assert [(e.key, e.step, e.metrics) for e in events if isinstance(e, Epoch)] == [
+        ("one", 1, {"val_ece": 1.0}),
+        ("one", 2, {"val_ece": 0.5}),
+    ]
+    assert (said, len(changes), source.ends) == (["notice 1", "notice 2"], 2, [])
+
+
+def test_machine_fault_is_tried_again_elsewhere() -> None:
+    loop, source, _ = looped(job(), most=2)
+    fault = failed(FaultKind.MACHINE, node="bad")
+    tries = []
+    for _ in range(3):
+        one = loop.next()
+        assert isinstance(one, Job)
+        tries.append((one.attempt, one.avoided))
+        loop.take(one, fault)
+    bad = frozenset(["bad"])
+    assert tries == [(0, frozenset()), (1, bad), (2, bad)]
+    assert source.ends == [("one", fault)]
+    assert loop.next() is Pause.DONE
+
+
+def test_what_is_tried_again_comes_before_new_jobs() -> None:
+    loop, _, _ = looped(first := job(), job("two"))
+    loop.next()
+    loop.take(first, failed(FaultKind.MACHINE))
+    again = loop.next()
+    assert isinstance(again, Job)
+    assert (again.key, again.attempt) == ("one", 1)
+
+
+@pytest.mark.parametrize("late", [DONE, failed(FaultKind.MACHINE), GOES_ON])
+def test_report_of_an_earlier_attempt_adds_nothing(late: Report) -> None:
+    loop, source, events = looped(first := job())
+    loop.next()
+    loop.take(first, failed(FaultKind.MACHINE))
+    second = loop.next()
+    assert isinstance(second, Job)
+    loop.take(first, replace(late, history=(EpochMetrics(1, {}),)))
+    assert (source.ends, events) == ([], [])
+    loop.take(second, DONE)
+    loop.take(second, DONE)
+    assert source.ends == [("one", DONE)]
+
+
+def test_storage_fault_ends_everything_and_no_job() -> None:
+    loop, source, _ = looped(one := job())
+    loop.next()
+    with pytest.raises(StorageError, match="no space left"):
+        loop.take(one, failed(FaultKind.STORAGE, "cannot write artifact a: no space left"))
+    assert source.ends == []
+
+
+def test_known_outcomes_need_no_worker() -> None:
+    known = Report(status=Status.FINISHED, history=(EpochMetrics(1, {}),))
+    loop, source, events = looped(
+        job(), job("two"), job("three"), answer=lambda one: known if one.key != "two" else None
+    )
+    two = loop.next()
+    assert isinstance(two, Job)
+    assert (two.key, source.ends) == ("two", [("one", known)])
+    assert loop.next() is Pause.WAIT
+    assert [key for key, _ in source.ends] == ["one", "three"]
+    assert len(events) == 2
+
+
+def test_known_outcomes_do_not_hold_up_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(100))
+    clock = SimpleNamespace(monotonic=lambda: 0.3 * next(ticks))
+    monkeypatch.setattr(loop_module, "time", clock)
+    jobs = [job(str(number)) for number in range(6)]
+    loop, source, _ = looped(*jobs, answer=lambda one: None if one.key == "0" else DONE)
+    first = loop.next()
+    assert isinstance(first, Job)
+    assert loop.next() is Pause.WAIT
+    assert [key for key, _ in source.ends] == ["1", "2"]  # More than half a second is gone.
+    loop.take(first, DONE)
+    assert loop.next() is Pause.DONE  # Nothing runs that could be held up.
+    assert len(source.ends) == 6

@@ -1,0 +1,198 @@
+"""Jobs beside stages: a measurement on test data, and fits on logits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from matplotlib.image import imread
+from small_stages import Workshop
+
+from tests.trainables.worker.bench_here import fault_of, finish
+from trainables.calibrators import build_calibrator
+from trainables.data import PreparedData, SplitSpec, prepare
+from trainables.jobs import FitWork, Job, Report, Status, TestWork
+from trainables.metrics import calibration_report
+from trainables.stages import evaluate_on_test
+from trainables.worker import Bench, Worker, _fit
+from trainables.worker._test import chain_of, chain_seconds
+
+
+def run(root: Path, work: Any) -> Report:
+    worker = Worker(Bench(root, sealed=False))
+    worker.open(Job(key="k", group="g", number=0, work=work))
+    (report,) = finish(worker)
+    return report
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("workshop"))
+
+
+@pytest.fixture(scope="module")
+def chain(workshop: Workshop) -> Any:
+    return workshop.chain()
+
+
+def measure(workshop: Workshop, artifact: Any, **more: Any) -> Report:
+    data = str(workshop.prepared.directory)
+    work = TestWork(stage=artifact.stage, artifact=artifact.key, data=data, **more)
+    return run(workshop.store.root, work)
+
+
+def test_measurement_reports_metrics_and_predictions(workshop: Workshop, chain: Any) -> None:
+    trained, refined, calibrated = chain
+    report = measure(workshop, calibrated, default=trained.key)
+    metrics, found = evaluate_on_test(
+        workshop.store, "calibrate", calibrated.key, workshop.prepared
+    )
+    assert (report.status, report.metrics, report.artifact) == (
+        Status.FINISHED,
+        metrics,
+        found.key,
+    )
+    assert report.measured is not None
+    _, default = evaluate_on_test(workshop.store, "train", trained.key, workshop.prepared)
+    assert default is not None
+    assert report.measured.seconds is None  # These stages do not know what they cost.
+    computed = {"device": "cpu", "precision": "float32", "deterministic": True}
+    assert report.measured.computed == dict.fromkeys(("calibrate", "refine", "train"), computed)
+    assert report.measured.files == {}
+    assert refined.key
+
+
+def test_default_is_measured_if_it_is_there(workshop: Workshop, chain: Any) -> None:
+    trained, _, _ = chain
+    (_, found) = evaluate_on_test(workshop.store, "train", trained.key, workshop.prepared)
+    for default, expected in ((trained.key, found.key), ("0" * 64, None), ("", None)):
+        measured = measure(workshop, trained, default=default).measured
+        assert measured is not None
+        assert measured.default == expected
+
+
+def test_diagram_and_configuration_are_written(
+    workshop: Workshop, chain: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "chosen" / "seed-0"
+    document = {"task": "t", "fixed": {"ce": {}}}
+    report = measure(
+        workshop, chain[0], folder=str(folder), title="ce on $t", configuration=document
+    )
+    assert report.measured is not None
+    assert report.measured.files == {
+        name: str(folder / name) for name in ("reliability.png", "configuration.yaml")
+    }
+    assert yaml.safe_load((folder / "configuration.yaml").read_text()) == document
+    assert imread(folder / "reliability.png").std() > 0.1
+
+
+def test_folder_that_cannot_be_written_is_the_storages_fault(
+    workshop: Workshop, chain: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "chosen").write_text("")
+    report = measure(workshop, chain[0], folder=str(tmp_path / "chosen" / "seed-0"))
+    kind, reason = fault_of(report)
+    assert kind == "storage"
+    assert reason.startswith(f"{tmp_path / 'chosen' / 'seed-0'} cannot be written: ")
+
+
+def test_missing_artifact_is_the_configurations_fault(workshop: Workshop) -> None:
+    missing = SimpleNamespace(stage="train", key="0" * 64)
+    kind, reason = fault_of(measure(workshop, missing))
+    assert kind == "configuration"
+    assert "is missing or damaged" in reason
+
+
+def link(stage: str, upstream: tuple[str, str] | None, seconds: float | None) -> Any:
+    before = dict(zip(("upstream_stage", "upstream"), upstream or (None, None), strict=True))
+    return SimpleNamespace(stage=stage, record={"request": before, "seconds": seconds})
+
+
+ALL = ["calibrate", "refine", "train"]
+CHAIN = {
+    ("calibrate", "k"): link("calibrate", ("refine", "r"), 0.25),
+    ("refine", "r"): link("refine", ("train", "t"), 2.0),
+    ("train", "t"): link("train", None, 30.5004),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "stages", "seconds"),
+    [
+        ({}, ALL, 32.75),
+        ({("train", "t"): None}, ALL[:2], None),
+        ({("refine", "r"): link("refine", ("train", "t"), None)}, ALL, None),
+        ({("calibrate", "k"): link("calibrate", ("refine", "r"), 0.0)}, ALL, 32.5),
+        ({("calibrate", "k"): None}, [], None),
+    ],
+)
+def test_chain_costs_what_all_its_stages_do(
+    change: dict[Any, Any], stages: list[str], seconds: float | None
+) -> None:
+    store: Any = SimpleNamespace(find=lambda *place: {**CHAIN, **change}[place])
+    found = chain_of(store, "calibrate", "k")
+    assert [one.stage for one in found] == stages
+    assert chain_seconds(found) == seconds
+
+
+def prepared_logits(folder: Path, *, wrong: bool = False) -> PreparedData:
+    """Return 90 rows with random labels; with ``wrong``, a row's label is never its argmax."""
+    rng = np.random.default_rng(0)
+    values, labels = 3 * rng.normal(size=(90, 3)), rng.integers(0, 3, 90)
+    labels = (values.argmax(1) + 1) % 3 if wrong else labels
+    np.savez(folder / "l.npz", logits=values, labels=labels)
+    name = f"logits:{folder / 'l.npz'}"
+    return prepare(name, folder, SplitSpec(validation=40, test=0.5), folder / "data")
+
+
+@pytest.fixture(scope="module")
+def logits(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    return prepared_logits(tmp_path_factory.mktemp("logits"))
+
+
+def tensors(rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.from_numpy(rows.values.copy()), torch.from_numpy(rows.labels.copy())
+
+
+def test_fits_are_judged_on_test_rows(logits: PreparedData, tmp_path: Path) -> None:
+    parts = {"given": None, "ts": ("ts", {}), "platt": ("platt", {})}
+    work = FitWork(data=str(logits.directory), calibrators=parts, metrics=("ece", "nll"))
+    fits = run(tmp_path, work).fits
+    assert list(fits) == list(parts)
+    rows, labels = tensors(logits.search().validation)
+    judged, truth = tensors(logits.test())
+    for name, fit in fits.items():
+        map_ = build_calibrator(name).fit(rows, labels) if name != "given" else lambda x: x
+        expected = calibration_report(logits=map_(judged), labels=truth, metrics=("ece", "nll"))
+        assert (dict(fit.metrics), fit.reason) == (expected, "")
+        assert (fit.seconds > 0.0) == (name != "given") or fit.seconds < 1e-4
+
+
+def test_fit_that_the_rows_do_not_allow_has_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm: list[int] = []
+    real = _fit._fitted
+    monkeypatch.setattr(_fit, "_warm", set())
+
+    def fitted(name: str, parameters: Any, rows: Any, labels: Any) -> Any:
+        warm.append(len(rows))
+        return real(name, parameters, rows, labels)
+
+    monkeypatch.setattr(_fit, "_fitted", fitted)
+    parts = {"meta": ("meta-mis", {}), "ts": ("ts", {})}
+    data = str(prepared_logits(tmp_path, wrong=True).directory)
+    work = FitWork(data=data, calibrators=parts, metrics=("ece",))
+    fits = run(tmp_path, work).fits
+    assert warm == [64, 40, 64, 40]  # First on a few rows, which no seconds hold.
+    assert fits["ts"].metrics
+    assert (fits["meta"].metrics, fits["meta"].reason) == (
+        {},
+        "meta-mis: no fitting row is classified right, so no threshold exists",
+    )

@@ -1,0 +1,86 @@
+"""No search job reaches test data, in a process of its own or in one that goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_stages import Workshop, request
+
+from tests.trainables.worker.attempts import ATTEMPTS, Prize, outcomes
+from tests.trainables.worker.bench_here import Place, finish
+from trainables.data import TestDataSealedError, require_unsealed, sealed_within
+from trainables.data._guard import INHERITED
+from trainables.jobs import Status
+from trainables.stages import evaluate_on_test
+from trainables.worker import Worker
+
+SCRIPT = Path(__file__).with_name("attempts.py")
+SEALED, REACHED = dict.fromkeys(ATTEMPTS, "sealed"), dict.fromkeys(ATTEMPTS, "reached")
+
+
+@pytest.fixture(scope="module")
+def prize(tmp_path_factory: pytest.TempPathFactory) -> Prize:
+    folder = tmp_path_factory.mktemp("prize")
+    workshop = Workshop(folder)
+    trained = workshop.compute(request(workshop.prepared))
+    _, evaluation = evaluate_on_test(workshop.store, "train", trained.key, workshop.prepared)
+    (folder / "evaluation").write_text(f"train {trained.key} {evaluation.key}")
+    return Prize(folder)
+
+
+def in_a_process(mode: str, folder: Path) -> dict[str, str]:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), mode, str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f".:{SCRIPT.parents[1]}"},
+        cwd=SCRIPT.parents[3],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(json.loads(done.stdout))
+
+
+def test_sealed_process_reaches_no_test_data(prize: Prize) -> None:
+    first = {"before the first step": "sealed", "status": "finished"}
+    assert in_a_process("sealed", prize.folder) == first | SEALED
+
+
+def test_same_attempts_succeed_where_nothing_is_sealed(prize: Prize) -> None:
+    assert in_a_process("open", prize.folder) == REACHED
+
+
+def test_seal_for_a_while_holds_while_it_lasts(prize: Prize) -> None:
+    place = Place(prize.folder, prize.data)
+    for _ in range(2):
+        with sealed_within():
+            worker = Worker(place.bench(sealed=True))
+            worker.open(place.job(seed=6))
+            assert finish(worker)[-1].status == Status.FINISHED
+            assert outcomes(prize) == SEALED
+            with sealed_within():
+                pass
+            assert outcomes(prize) == SEALED  # Who was sealed before stays so.
+        assert outcomes(prize) == REACHED
+
+
+@pytest.mark.parametrize("before", [None, "/nowhere"])
+def test_children_inherit_a_seal_only_while_it_lasts(
+    monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    monkeypatch.delenv(INHERITED, raising=False)
+    if before is not None:
+        monkeypatch.setenv(INHERITED, before)
+    with pytest.raises(ZeroDivisionError), sealed_within():  # noqa: PT012 - what it leaves counts
+        assert INHERITED in os.environ
+        with pytest.raises(TestDataSealedError):
+            require_unsealed("this")
+        _ = 1 / 0
+    assert os.environ.get(INHERITED) == before
+    require_unsealed("this")

@@ -1,0 +1,122 @@
+"""What the jobs of a process share, and the base of what it does for each of them."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainables.common.meter import Meter
+from trainables.data import PreparedData, seal_test_data
+from trainables.jobs import EpochMetrics, Fault, Status
+from trainables.stages import LastPass, StageRequest, StageRun, TaskData
+from trainables.stages.together import open_together
+from trainables.store.artifacts import ArtifactStore
+
+
+class Bench:
+    """Store, data, device and clock of a process that computes one job after another.
+
+    Args:
+        storage: Root of the artifact store.
+        sealed: Whether the process gives up test data, for the rest of its life.
+        report_seconds: Epochs shorter than this are reported together.
+        checkpoint_every: After how many reports a state is stored; 0 for never.
+
+    Attributes:
+        store: The artifacts.
+        notices: What a person should know of, such as a damaged artifact.
+        device, meter: Of the job at hand.
+        last_pass: The last network's pass over test rows, for whatever builds on it.
+    """
+
+    def __init__(
+        self,
+        storage: Path | str,
+        *,
+        sealed: bool,
+        report_seconds: float = 2.0,
+        checkpoint_every: int = 0,
+    ) -> None:
+        self.notices: list[str] = []
+        self.store = ArtifactStore(Path(storage), self.notices.append)
+        self.report_seconds, self.checkpoint_every = report_seconds, checkpoint_every
+        self.last_pass = LastPass()
+        self.use(torch.device("cpu"))
+        self._sealed = sealed
+        self._tasks: dict[tuple[str, torch.device], TaskData] = {}
+        if sealed:
+            seal_test_data()
+
+    def use(self, device: torch.device) -> None:
+        """Compute on a device from now on, and measure there."""
+        self.device, self.meter = device, Meter(device)
+
+    def clock(self) -> float:
+        """Return seconds, rising."""
+        return time.monotonic()
+
+    def pause(self, seconds: float) -> None:
+        """Do nothing for a while."""
+        time.sleep(seconds)
+
+    def task(self, directory: str, graph: bool) -> TaskData:
+        """Return the training and validation data of a task on the device, read once."""
+        place = directory, self.device
+        if place not in self._tasks:
+            if self.device.type != "cpu":
+                self._tasks.clear()  # The memory of a GPU is for the task at hand.
+            prepared = PreparedData.open(directory)
+            if self._sealed:
+                # Stored evaluations hold the test labels too.
+                evaluations = self.store.root / "evaluate"
+                evaluations.mkdir(parents=True, exist_ok=True)
+                seal_test_data(prepared.directory, evaluations)
+            self._tasks[place] = TaskData(prepared, self.device, graph)
+        return self._tasks[place]
+
+    def open_run(
+        self, request: StageRequest, together: Sequence[StageRequest], data: TaskData
+    ) -> StageRun:
+        """Return the run of a stage; see ``open_together``."""
+        return open_together(request, together, self.store, data)
+
+
+class Computation(ABC):
+    """One job, being computed.
+
+    Attributes:
+        what: What it is, for a notice.
+        metrics: The last ones.
+        history: Every epoch so far.
+        seconds: Spent on it, those before an interruption included.
+        reused: Whether the outcome was found in the store.
+    """
+
+    def __init__(self, bench: Bench, what: str) -> None:
+        self.bench, self.what = bench, what
+        self.metrics: Mapping[str, float] = {}
+        self.history: list[EpochMetrics] = []
+        self.seconds = 0.0
+        self.reused = False
+
+    @abstractmethod
+    def advance(self) -> Status:
+        """Compute until it is time to report or all is done; return the job's status."""
+
+    @abstractmethod
+    def outcome(self) -> dict[str, Any]:
+        """Return the fields of the last report that say what came of a job that finished."""
+
+    def rest(self) -> None:  # noqa: B027
+        """Store what another process needs to resume, before a report of a job that goes on."""
+
+    def ended(self, fault: Fault | None) -> None:  # noqa: B027
+        """Remove what a job that ended, perhaps by a fault, leaves behind."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release what is held."""

@@ -1,0 +1,94 @@
+"""The one look at test data, for a chosen configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainables.common.errors import StorageError
+from trainables.data import PreparedData
+from trainables.data.suites import SuiteData, find_suite
+from trainables.jobs import Job, Measured, Status, TestWork
+from trainables.metrics import reliability_curve, reliability_diagram
+from trainables.stages import evaluate_on_test, evaluate_suite, pooled
+from trainables.store.artifacts import Artifact, ArtifactStore
+from trainables.worker._bench import Bench, Computation
+
+
+class TestComputation(Computation):
+    """Measures one configuration on test data and suites, and writes its diagram and configuration.
+
+    Raises, when it advances:
+        TestDataSealedError: In a process that runs search trials.
+        StorageError: If the diagram or the configuration cannot be written.
+        InputError: If an artifact or a suite is missing or damaged.
+    """
+
+    __test__ = False
+
+    def __init__(self, bench: Bench, job: Job, work: TestWork) -> None:
+        super().__init__(bench, f"{work.title or work.artifact} on test data")
+        self._work = work
+        self._outcome: dict[str, Any] = {}
+
+    def advance(self) -> Status:
+        """Measure everything at once."""
+        store, work, device = self.bench.store, self._work, self.bench.device
+        data, last = PreparedData.open(work.data), self.bench.last_pass
+        default = None
+        # First, so that the last pass is that of what others build on.
+        if work.default and store.find(work.stage, work.default) is not None:
+            tested = evaluate_on_test(store, work.stage, work.default, data, device, last)
+            default = tested[1].key
+        metrics, artifact = evaluate_on_test(store, work.stage, work.artifact, data, device, last)
+        for directory in work.suites.values():
+            found = evaluate_suite(store, work.stage, work.artifact, data, directory, device)
+            metrics |= found[0]
+        stored = {label: SuiteData.open(place) for label, place in work.suites.items()}
+        pools = {label: find_suite(suite.name, suite.root).pool for label, suite in stored.items()}
+        self.metrics = metrics | pooled(metrics, pools)
+        chain = chain_of(store, work.stage, work.artifact)
+        computed = {each.stage: each.record["computed"] for each in chain}
+        measured = Measured(default, chain_seconds(chain), computed, self._written(artifact))
+        self._outcome = {"artifact": artifact.key, "measured": measured}
+        return Status.FINISHED
+
+    def outcome(self) -> dict[str, Any]:
+        """Return the key of the predictions, and what else is known."""
+        return self._outcome
+
+    def _written(self, artifact: Artifact) -> dict[str, str]:
+        """Write the diagram and the configuration, if there is a place for them."""
+        if not self._work.folder:
+            return {}
+        rows, folder = artifact.tensors("test"), Path(self._work.folder)
+        diagram, configuration = folder / "reliability.png", folder / "configuration.yaml"
+        curve = reliability_curve(logits=rows["log_probs"], labels=rows["labels"])
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            reliability_diagram(curve, title=self._work.title).savefig(diagram, dpi=110)
+            text = yaml.safe_dump(dict(self._work.configuration), sort_keys=False)
+            configuration.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"{folder} cannot be written: {error}") from error
+        return {path.name: str(path) for path in (diagram, configuration)}
+
+
+def chain_of(store: ArtifactStore, stage: str | None, key: str | None) -> list[Artifact]:
+    """Return a stage's outcome and the outcomes that it builds on, as far as they are stored."""
+    chain: list[Artifact] = []
+    while stage is not None and key is not None and (found := store.find(stage, key)):
+        chain.append(found)
+        request = found.record["request"]
+        stage, key = request["upstream_stage"], request["upstream"]
+    return chain
+
+
+def chain_seconds(chain: Sequence[Artifact]) -> float | None:
+    """Return the cost of a chain of stages; None if a link is missing or does not know."""
+    costs = [link.record["seconds"] for link in chain if link.record.get("seconds") is not None]
+    whole = bool(chain) and chain[-1].record["request"]["upstream"] is None
+    return round(sum(costs), 3) if whole and len(costs) == len(chain) else None

@@ -1,0 +1,150 @@
+"""A worker: the process that computes one job after another and reports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+
+import torch
+
+from trainables.common.devices import trial_device
+from trainables.common.errors import StorageError
+from trainables.common.faults import is_machines_fault, reason_of, where_raised
+from trainables.jobs import (
+    Cost,
+    Fault,
+    FaultKind,
+    FitWork,
+    Job,
+    Report,
+    StageWork,
+    Status,
+    TestWork,
+)
+from trainables.worker._bench import Bench, Computation
+from trainables.worker._fit import FitComputation
+from trainables.worker._stage import StageComputation
+from trainables.worker._test import TestComputation
+
+HOST = os.uname().nodename
+
+
+class Worker:
+    """Computes one job at a time, a while at each step, and reports after every step.
+
+    A job that raises ends as failed with its reason. Where the machine is at fault (see
+    ``is_machines_fault``) the executor ends this process: another one resumes the job.
+
+    Args:
+        bench: Store, data and device of this process.
+        node: The executor's name of the node.
+    """
+
+    def __init__(self, bench: Bench, node: str = "") -> None:
+        self._bench, self._node = bench, node
+        self._computation: Computation | None = None
+        self._without_gpu = False
+
+    def open(self, job: Job) -> None:
+        """Begin a job, and forget the last one."""
+        self.close()
+        if job.gpus and not torch.cuda.is_available() and not self._without_gpu:
+            self._without_gpu = True
+            self._bench.notices.append(
+                f"{HOST}: torch sees no GPU there: trials that ask for one compute on the CPU"
+            )
+        torch.set_num_threads(max(1, int(job.cpus)))
+        self._computation = self._begin(job)
+        self._gpus, self._reported = job.gpus, 0
+        self._refusal: Exception | None = None
+        try:
+            self._bench.use(trial_device(job.gpus, job.deterministic))
+        except Exception as error:  # noqa: BLE001 - raised again where it can be reported
+            self._refusal = error
+            self._bench.use(torch.device("cpu"))
+
+    def _begin(self, job: Job) -> Computation:
+        kinds: dict[type, Callable[..., Computation]] = {
+            StageWork: StageComputation,
+            TestWork: TestComputation,
+            FitWork: FitComputation,
+        }
+        return kinds[type(job.work)](self._bench, job, job.work)
+
+    def step(self) -> Report:
+        """Compute for a while and report."""
+        computation = self._computation
+        assert computation is not None
+        fault: Fault | None = None
+        try:
+            if self._refusal is not None:
+                raise self._refusal
+            status = computation.advance()
+            if status in (Status.RUNNING, Status.WAITING):
+                computation.rest()
+        except Exception as caught:  # noqa: BLE001 - the job's boundary: the reason is reported
+            fault, status = _fault_of(caught), Status.FAILED
+            self._tell(computation, fault)
+        if status in (Status.FINISHED, Status.FAILED):
+            computation.ended(fault)
+        report = self._report(computation, status, fault)
+        if report.ended:
+            # A device that failed once may refuse this too.
+            with contextlib.suppress(RuntimeError):
+                self.close()
+        return report
+
+    def _tell(self, computation: Computation, fault: Fault) -> None:
+        """Say of a failure that is tried again why it is."""
+        if fault.kind == FaultKind.MACHINE:
+            self._bench.notices.append(
+                f"{computation.what} failed on {HOST}, by no fault of its own: {fault.reason}"
+            )
+        if fault.kind == FaultKind.MEMORY and 0 < self._gpus < 1:
+            self._bench.notices.append(
+                f"{computation.what} ran out of memory on {self._gpus:g} of a GPU; it is tried "
+                "once more, alone on one"
+            )
+
+    def _report(self, computation: Computation, status: Status, fault: Fault | None) -> Report:
+        history = tuple(computation.history[self._reported :])
+        self._reported = len(computation.history)
+        notices = tuple(self._bench.notices)
+        self._bench.notices.clear()
+        outcome = computation.outcome() if status == Status.FINISHED else {}
+        return Report(
+            status=status,
+            metrics=computation.metrics,
+            epoch=0 if computation.reused else self._reported,
+            history=history,
+            fault=fault,
+            cost=self._cost(computation),
+            host=HOST,
+            node=self._node,
+            notices=notices,
+            **outcome,
+        )
+
+    def _cost(self, computation: Computation) -> Cost:
+        if computation.reused:  # What was found has cost nothing.
+            return Cost(computation.seconds, reused=True)
+        return Cost(computation.seconds, **self._bench.meter.report(), reused=False)
+
+    def close(self) -> None:
+        """Release the device's memory, and the lock of a job that has not ended."""
+        if self._computation is None:
+            return
+        self._computation.close()
+        self._computation = None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _fault_of(error: Exception) -> Fault:
+    if isinstance(error, StorageError):
+        return Fault(FaultKind.STORAGE, str(error), where_raised(error))
+    kind = FaultKind.MACHINE if is_machines_fault(error) else FaultKind.CONFIGURATION
+    if isinstance(error, torch.OutOfMemoryError):
+        kind = FaultKind.MEMORY
+    return Fault(kind, reason_of(error), where_raised(error))
