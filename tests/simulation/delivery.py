@@ -1,0 +1,161 @@
+"""The real shipper between a simulated journal and a tracker in memory that is often away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from orchestrator.executors.simulated import World
+from orchestrator.storage.events import Event
+from orchestrator.storage.results import StudyResult
+from orchestrator.tracking import _queries, _shipper
+from orchestrator.tracking._changes import Change
+from orchestrator.tracking._process import Memory
+from orchestrator.tracking.tracker import Experiment, Run, RunQuery, Tracker, UnreachableError
+
+AWAY = 0.05  # Share of the requests that fail, half of them after they took effect.
+EXISTING = Path(__file__)
+PIECE = 40  # Events read at once.
+
+
+class ShipperKilled(BaseException):
+    """The shipper is gone at once."""
+
+
+class MemoryTracker(Tracker):
+    """Runs in memory; whatever is logged twice is there once."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__("memory://")
+        self.world, self.held = world, dict[str, Run]()
+        self.points: dict[str, dict[str, set[tuple[int, int, float]]]] = {}
+        self.peace = False
+
+    def _answer(self) -> None:
+        if self.peace:
+            return
+        if self.world.happens(AWAY):
+            raise UnreachableError("connection reset")
+        if self.world.happens(AWAY / 5):
+            raise ShipperKilled
+
+    def open_experiment(
+        self, name: str, artifact_root: Path, kind: str = "sweep"
+    ) -> tuple[Experiment, bool]:
+        self._answer()
+        return Experiment("1", 1), not self.held
+
+    def sweeps(self) -> dict[str, str]:
+        return {"simulated": "1"}
+
+    def runs(self, query: RunQuery) -> Iterator[Run]:
+        self._answer()
+        for run in list(self.held.values()):
+            if all(run.tags.get(name) == value for name, value in query.tags.items()):
+                found = self.points.get(run.id, {})
+                values = {name: max(points)[2] for name, points in found.items()}
+                yield replace(run, metrics=values)
+
+    def create_run(
+        self,
+        experiment: str,
+        name: str,
+        tags: Mapping[str, str],
+        started: int,
+        parent: str | None = None,
+    ) -> str:
+        self._answer()
+        run_id = f"run{len(self.held)}"
+        self.held[run_id] = Run(run_id, experiment, parent, "RUNNING", started, dict(tags), {})
+        self._answer()
+        return run_id
+
+    def log(self, run_id: str, change: Change) -> None:
+        self._answer()
+        run = self.held[run_id]
+        self.held[run_id] = replace(run, tags={**run.tags, **change.tags})
+        for point in change.points:
+            metric = self.points.setdefault(run_id, {}).setdefault(point.name, set())
+            metric.add((point.step, point.time, point.value))
+        self._answer()
+
+    def set_status(self, run_id: str, status: str, time: int) -> None:
+        self._answer()
+        self.held[run_id] = replace(self.held[run_id], status=status)
+        self._answer()
+
+    def delete_run(self, run_id: str) -> None:
+        self._answer()
+        del self.held[run_id]
+
+    def run(self, run_id: str) -> Run:
+        return self.held[run_id]
+
+    def upload(self, run_id: str, name: str, path: Path) -> None:
+        raise AssertionError("nothing is uploaded")
+
+    def register(self, *_: Any) -> tuple[str, str, bool]:
+        raise AssertionError("nothing is registered")
+
+    def download(self, *_: Any) -> Path:
+        raise AssertionError("nothing is downloaded")
+
+
+class Delivery:
+    """Delivers a journal, piece by piece; what a killed shipper had noted stays."""
+
+    def __init__(self, world: World, events: Sequence[Event]) -> None:
+        self.tracker, self._events = MemoryTracker(world), events
+        self._noted: dict[str, Any] = {}
+
+    def deliver(self, until_done: bool = False) -> None:
+        """Deliver what there is, as far as tracker and shipper live."""
+        self.tracker.peace = until_done
+        with (
+            patch.object(_shipper, "read_events", self._read),
+            patch.object(_shipper, "open_tracker", lambda uri, create: self.tracker),
+            patch.object(Memory, "load", staticmethod(lambda journal: Memory(**self._noted))),
+            patch.object(Memory, "save", lambda memory, journal: self._note(memory)),
+            patch.object(_shipper, "ThreadPoolExecutor", OneThread),
+            suppress(ShipperKilled, UnreachableError),
+        ):
+            shipper = _shipper._Shipper(EXISTING, "memory://", EXISTING)
+            while self._noted.get("offset", 0) < len(self._events):
+                shipper.step()
+            shipper.remove_doubles()
+
+    def results(self) -> list[StudyResult]:
+        with patch.object(_queries, "open_tracker", lambda uri: self.tracker):
+            return _queries.study_results("memory://", "simulated")
+
+    def _read(self, journal: Path, offset: int, limit: int = -1) -> tuple[list[Event], int]:
+        count = 1 if limit == 1 else PIECE
+        found = list(self._events[offset : offset + count])
+        return found, offset + len(found)
+
+    def _note(self, memory: Memory) -> None:
+        self._noted = asdict(memory)
+
+
+class OneThread:
+    """A pool that does at once what it is given: a seed decides everything."""
+
+    def __init__(self, lanes: int) -> None: ...
+
+    def __enter__(self) -> OneThread:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def submit(self, action: Callable[..., None], *given: Any) -> Future[None]:
+        done: Future[None] = Future()
+        try:
+            done.set_result(action(*given))
+        except UnreachableError as error:
+            done.set_exception(error)
+        return done

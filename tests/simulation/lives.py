@@ -1,0 +1,215 @@
+"""One sweep on a simulated cluster: the driver dies and comes back until it is done."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.executors.simulated import NO_FAULTS, Faults, MemoryStore, Simulated, World
+from orchestrator.running.drive import drive, is_done
+from orchestrator.search.state import SweepState
+from orchestrator.storage.events import (
+    Epoch,
+    Evaluated,
+    Event,
+    SweepEnded,
+    SweepStarted,
+    TrialFinished,
+    TrialScored,
+    TrialStarted,
+)
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.results import StudyResult, results_of
+from orchestrator.sweep.plan import make_plan
+from orchestrator.sweep.spec import parse_sweep
+from tests.simulation.delivery import Delivery
+from trainables.data import PreparedData, SplitSpec, prepare
+
+SPEC = parse_sweep(
+    """
+name: simulated
+tasks: [{name: d, dataset: digits, model: convnet, protocol: digits}]
+recipes: [ce, mbls, mbls+ts, mbls+macal]
+search:
+  {trials: 3, parallel_trials: 2, sampler: random, accuracy_tolerance: 0.01, objective: ece,
+    keep_default: false}
+seeds: [0, 1]
+resources: {train: {gpu: 0.5}, max_failures: 2}
+""",
+    "simulated",
+)
+PLAN = make_plan(SPEC)
+STORMY, CALM = Faults(), NO_FAULTS
+PROMPT = 300.0  # Virtual seconds within which all is done unless a process hangs.
+LIVES = 12  # Most often the driver dies; then it is left in peace.
+
+
+class DriverKilled(BaseException):
+    """The driver is gone at once."""
+
+
+@dataclass
+class Disk:
+    """The journal: what is written is there, but after a power cut only what was synced."""
+
+    world: World
+    die: float
+    events: list[Event] = field(default_factory=list)
+    synced: int = 0
+    peace: bool = False
+
+    def append(self, event: Event) -> None:
+        self._perhaps_die()
+        self.events.append(replace(event, time=int(self.world.now * 1000) + 1))
+        if not isinstance(event, TrialStarted | Epoch | TrialScored):
+            self.synced = len(self.events)
+        self._perhaps_die()
+
+    def _perhaps_die(self) -> None:
+        if not self.peace and self.world.happens(self.die):
+            raise DriverKilled
+
+    def cut_power(self) -> None:
+        del self.events[self.synced :]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a sweep left behind."""
+
+    seed: int
+    events: Sequence[Event]
+    store: MemoryStore
+    delivery: Delivery
+    lives: int
+    done: bool
+    world: World
+    seconds: float
+
+    @functools.cached_property
+    def ledger(self) -> Ledger:
+        return Ledger(self.events)
+
+    @functools.cached_property
+    def results(self) -> list[StudyResult]:
+        return results_of(self.ledger)
+
+    @property
+    def table(self) -> list[Any]:
+        """Return the rows of the comparison table, but for what time decides."""
+        rows = self.results
+        return [(r.recipe, r.status, r.configuration, r.validation, r.test, r.reason) for r in rows]
+
+
+@functools.cache
+def data(folder: Path) -> Mapping[str, PreparedData]:
+    return {"d": prepare("digits", folder, SplitSpec(train_limit=50), folder / "prepared")}
+
+
+def live(seed: int, folder: Path, weather: Faults = STORMY, die: float = 0.01) -> Outcome:
+    """Run the sweep; the seed decides all that goes wrong."""
+    world = World(seed, weather)
+    store, disk = MemoryStore(world), Disk(world, die)
+    delivery = Delivery(world, disk.events)
+    done, lives = False, 0
+    while not done and lives < 50:
+        lives += 1
+        disk.peace = lives > LIVES
+        cluster = Simulated(world, store)
+        try:
+            before = len(disk.events)
+            _one_life(disk, store, cluster, folder)
+            # What built on a former choice may have failed too: nothing tries that again.
+            nothing_new = len(disk.events) == before + 2
+            done = nothing_new or not _machines_failed(Ledger(disk.events))
+        except DriverKilled:
+            power_cut = world.happens(0.3)
+            cluster.abandon(at_once=power_cut)
+            if power_cut:
+                disk.cut_power()
+            if not disk.peace and world.happens(0.1):
+                store.lose(0.1)
+        if world.happens(0.5):
+            delivery.deliver()
+    seconds = world.now
+    delivery.deliver(until_done=True)
+    return Outcome(seed, disk.events, store, delivery, lives, done, world, seconds)
+
+
+def _machines_failed(ledger: Ledger) -> bool:
+    """Return True if a resumed sweep tries something again."""
+    lost = any(study.reason.startswith("not measured") for study in ledger.studies.values())
+    return lost or any(trial.fault for trial in ledger.trials.values())
+
+
+def _one_life(disk: Disk, store: MemoryStore, cluster: Simulated, folder: Path) -> None:
+    past = Ledger(disk.events)
+    begun = SweepStarted(sweep="simulated", sweep_id="id", spec={}, provenance={})
+    disk.append(begun)
+    state = SweepState(PLAN, "id", data(folder), disk.append, past, store.contains)
+    if not is_done(state, past, store):
+        drive(state, past, store, cluster, disk.append, lambda text: None)
+    disk.append(SweepEnded(status="finished" if state.succeeded else "failed"))
+
+
+def faults(found: Outcome, calm: Outcome) -> Iterator[str]:
+    """Yield what is not as it must be, whatever happened."""
+    if not found.done:
+        yield "the sweep did not end"
+    if found.table != calm.table:
+        yield "the table differs from that of the undisturbed sweep"
+    if found.seconds > PROMPT and not found.world.hung:
+        yield f"it took {found.seconds:.0f} s: somebody waited without a reason"
+    yield from _faults_of_trials(found)
+    yield from _faults_of_the_store(found.store, found.world.hung)
+    yield from _faults_of_the_tracker(found)
+
+
+def _faults_of_trials(found: Outcome) -> Iterator[str]:
+    events, trials, lost = found.events, found.ledger.trials, found.store.lost
+    ends = Counter(e.key for e in events if isinstance(e, TrialFinished) and not e.fault)
+    measured = Counter(e.key for e in events if isinstance(e, Evaluated))
+    # Where the machine failed a trial for good, a resumed sweep may choose another one: what built
+    # on the former choice is left, and what is chosen now is measured beside the default again.
+    changed = any(isinstance(e, TrialFinished) and e.fault for e in events)
+    most = SPEC.resources.max_failures
+    for key in {e.key for e in events if isinstance(e, TrialFinished) and e.fault}:
+        if found.world.started[key] <= most:
+            yield f"trial {key[:6]} was given up after {found.world.started[key]} attempts"
+    for key, trial in trials.items():
+        if not 1 - changed <= ends[key] <= 1 + lost[trial.artifact]:
+            yield f"trial {key[:6]} ended {ends[key]} times"
+        if measured[key] > 1 + changed + lost.total():
+            yield f"trial {key[:6]} was measured {measured[key]} times"
+        steps = {e.step for e in events if isinstance(e, Epoch) and e.key == key}
+        if trial.status == "finished" and steps != {1, 2, 3}:
+            yield f"trial {key[:6]} has epochs {sorted(steps)}"
+    for study in PLAN:
+        told = found.ledger.studies[study.id]
+        if told.finished + told.failed != study.trials:
+            yield f"{study.id} counts {told.finished} + {told.failed} of {study.trials} trials"
+
+
+def _faults_of_the_store(store: MemoryStore, hung: bool) -> Iterator[str]:
+    for (stage, key), artifact in store.found.items():
+        if stage == "evaluate":
+            continue
+        steps = [entry["step"] for entry in artifact.record["history"]]
+        if steps != [1, 2, 3]:
+            yield f"{stage} {key[:6]} has the history {steps}"
+        # What one pass stores of another stage may be computed by that one's own trial too.
+        if store.written[key] > 1 + store.lost[key] and stage != "refine" and not hung:
+            yield f"{stage} {key[:6]} was computed {store.written[key]} times"
+
+
+def _faults_of_the_tracker(found: Outcome) -> Iterator[str]:
+    tracked = [replace(result, run_ids=()) for result in found.delivery.results()]
+    if tracked != found.results:
+        yield "the tracker tells another table than the journal"
+    keys = Counter(run.tags["calsweep.key"] for run in found.delivery.tracker.held.values())
+    if keys != Counter([*found.ledger.studies, *found.ledger.trials]):
+        yield "the tracker has other runs than the journal, or one twice"

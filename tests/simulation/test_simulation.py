@@ -1,0 +1,176 @@
+"""A whole sweep under every fault that a seed brings ends as the undisturbed one does."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import Any
+
+import pytest
+
+from orchestrator import loop as loop_module
+from orchestrator.loop import Loop
+from orchestrator.running import measuring
+from orchestrator.running.measuring import MeasuringSource
+from orchestrator.search.state import SweepState
+from orchestrator.search.study_state import Past
+from orchestrator.storage.ledger import Ledger
+from orchestrator.tracking._shipper import _Shipper
+from tests.simulation.lives import CALM, Outcome, faults, live
+from trainables import jobs
+from trainables.data import PreparedData
+from trainables.worker import Worker
+from trainables.worker._stage import StageComputation
+
+SEEDS, LONG, MOST = 300, 20_000, 1_000
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Outcome]]:
+    """Return what runs the sweep of a seed; the manifest of its data is read once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PreparedData, "open", cache(PreparedData.open))
+        yield partial(live, folder=tmp_path_factory.mktemp("simulated"))
+
+
+@pytest.fixture(scope="module")
+def calm(run: Callable[..., Outcome]) -> Outcome:
+    return run(0, weather=CALM, die=0.0)
+
+
+def test_undisturbed_sweep_has_no_fault(calm: Outcome) -> None:
+    assert list(faults(calm, calm)) == []
+    assert {row[1] for row in calm.table} == {"finished"}
+    assert calm.lives == 1
+
+
+def check(seeds: range, run: Callable[..., Outcome], calm: Outcome) -> None:
+    wrong = {seed: told for seed in seeds if (told := list(faults(run(seed), calm)))}
+    assert wrong == {}
+
+
+def test_disturbed_sweeps_end_as_undisturbed_ones(
+    run: Callable[..., Outcome], calm: Outcome
+) -> None:
+    check(range(SEEDS), run, calm)
+
+
+@pytest.mark.long
+def test_many_disturbed_sweeps_end_as_undisturbed_ones(
+    run: Callable[..., Outcome], calm: Outcome
+) -> None:
+    check(range(SEEDS, SEEDS + LONG), run, calm)
+
+
+def test_seed_replays_its_run(run: Callable[..., Outcome]) -> None:
+    seed = next(seed for seed in range(SEEDS) if run(seed).lives > 2)
+    one, again = run(seed), run(seed)
+    assert (one.events, one.seconds) == (again.events, again.seconds)
+
+
+def planted(owner: Any, function: str, old: str, new: str) -> Callable[..., Any]:
+    """Return a function or method with a bug in place of a piece of its source."""
+    real = getattr(owner, function)
+    source = textwrap.dedent(inspect.getsource(real))
+    assert source.count(old) == 1, f"{function} does not hold {old!r} once"
+    found: dict[str, Any] = {}
+    exec(compile(source.replace(old, new), f"planted {function}", "exec"), real.__globals__, found)
+    return found[function]
+
+
+BUGS = {
+    "a report of an earlier attempt is taken": (
+        Loop,
+        "take",
+        "if self._running.get(job.key) != job.attempt:",
+        "if job.key not in self._running:",
+    ),
+    "an end is taken twice": (Loop, "take", "del self._running[job.key]", "pass"),
+    "a retry is lost": (Loop, "take", "self._again.append(again) if again else", "again or"),
+    "the machine's fault counts as final": (
+        jobs,
+        "next_attempt",
+        "kind == FaultKind.MACHINE",
+        "kind == FaultKind.STORAGE",
+    ),
+    "a job that wants a whole GPU gets its share again": (
+        jobs,
+        "next_attempt",
+        "gpus=1.0, ",
+        "",
+    ),
+    "a lock is never released": (StageComputation, "close", "self._lock.release()", "pass"),
+    "a lock is not waited for": (StageComputation, "_begin", "not lock.take()", "lock is None"),
+    "epochs are told from the wrong place": (
+        Worker,
+        "_report",
+        "self._reported = len(computation.history)",
+        "self._reported = len(computation.history) + 1",
+    ),
+    "a resumed stage forgets its history": (
+        StageComputation,
+        "_opened",
+        'for epoch in state["history"]',
+        "for epoch in ()",
+    ),
+    "an end is not written": (SweepState, "record", "self._emit(outcome)", "pass"),
+    "a trial that ended is given out again": (Past, "outcome", "not trial.ended", "True"),
+    "what is lost is built on": (
+        SweepState,
+        "_kept_outcome",
+        "self._available(trial.request.stage, outcome.artifact)",
+        "True",
+    ),
+    "the machine's fault is never tried again": (Past, "outcome", "or trial.fault", ""),
+    "a measurement is dropped": (
+        MeasuringSource,
+        "next",
+        "self._left.remove(found)",
+        "self._left = self._left[1:]",
+    ),
+    "what was measured is measured again": (
+        measuring,
+        "_is_complete",
+        "return all(",
+        "return False and all(",
+    ),
+    "an end counts twice": (
+        Ledger,
+        "_finish",
+        '- (trial.status == "finished")',
+        "",
+    ),
+    "a run is created without looking": (_Shipper, "_look_once", "not self._looked", "False"),
+    "what is pending is forgotten": (
+        _Shipper,
+        "_deliver",
+        "self._guarded(run, lambda: self._send(run, change))",
+        "pass",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bug_is_found_and_replayed(
+    bug: str,
+    run: Callable[..., Outcome],
+    calm: Outcome,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    owner, function, old, new = BUGS[bug]
+    wrong = planted(owner, function, old, new)
+    monkeypatch.setattr(owner, function, wrong)
+    if hasattr(loop_module, function):
+        monkeypatch.setattr(loop_module, function, wrong)
+
+    def found(seed: int) -> list[str]:
+        try:
+            return list(faults(run(seed), calm))
+        except Exception as error:  # noqa: BLE001 - a bug may show as any error
+            return [f"{type(error).__name__}: {error}"]
+
+    first = next((seed for seed in range(MOST) if found(seed)), None)
+    assert first is not None, f"{MOST} seeds do not find it"
+    assert found(first) == found(first)
