@@ -41,4 +41,4 @@ def test_trials_without_work_report_what_their_sweep_searches(
     spec = parse_sweep(sweep.format(trials=3, uri=uri, storage=tmp_path), script)
     no_op = importlib.import_module("_noop_sweep")
     report = no_op.stage_report([1], no_op.JUDGED, True)
-    assert report["score"] == report["metrics"][f"val_{spec.search.objective}"]
+    assert report["score"] == report["report"].metrics[f"val_{spec.search.objective}"]

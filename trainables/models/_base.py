@@ -20,8 +20,17 @@ class GlobalAverage(nn.Module):
         return images.mean(dim=(2, 3))
 
 
+class GlobalMaximum(nn.Module):
+    """Takes the maxima of images (N, C, H, W) over their pixels, (N, C)."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the maxima (N, C)."""
+        return images.amax(dim=(2, 3))
+
+
 _POOLING = (
     GlobalAverage,
+    GlobalMaximum,
     nn.AdaptiveAvgPool2d,
     nn.AdaptiveMaxPool2d,
     nn.AvgPool2d,
