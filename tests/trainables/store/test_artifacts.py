@@ -120,7 +120,7 @@ def test_a_stored_artifact_is_found_again(store: ArtifactStore) -> None:
 def test_everything_lies_where_later_versions_look_for_it(store: ArtifactStore) -> None:
     place = store.root / "train" / KEY[:2]
     assert store.path("train", KEY) == put(store).directory == place / KEY
-    assert store.lock("train", KEY).lock_file == str(place / f"{KEY}.lock")
+    assert store.lock("train", KEY).path == place / f"{KEY}.lock"
     assert store.checkpoint("train", KEY) == store.root / "checkpoints" / "train" / f"{KEY}.pt"
     assert store.metrics("train", KEY) == RECORD["metrics"]
     assert store.deliver() == 0
@@ -393,11 +393,13 @@ def test_a_lock_is_free_again_when_its_process_dies(store: ArtifactStore) -> Non
     script = (
         "import os, sys; from pathlib import Path\n"
         "from trainables.store.artifacts import ArtifactStore\n"
-        f"ArtifactStore(Path(sys.argv[1])).lock('train', {KEY!r}).acquire(); os._exit(9)"
+        f"ArtifactStore(Path(sys.argv[1])).lock('train', {KEY!r}).take(); os._exit(9)"
     )
     done = subprocess.run([sys.executable, "-c", script, str(store.root)], check=False)
     assert done.returncode == 9
-    with store.lock("train", KEY).acquire(timeout=1):
+    lock = store.lock("train", KEY)
+    assert lock.take()
+    with lock:
         assert store.find("train", KEY) is None
 
 
