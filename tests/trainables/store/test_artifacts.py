@@ -121,7 +121,7 @@ def test_everything_lies_where_later_versions_look_for_it(store: ArtifactStore) 
     place = store.root / "train" / KEY[:2]
     assert store.path("train", KEY) == put(store).directory == place / KEY
     assert store.lock("train", KEY).path == place / f"{KEY}.lock"
-    assert store.checkpoint("train", KEY) == store.root / "checkpoints" / "train" / f"{KEY}.pt"
+    assert store.checkpoint("train", KEY).path == store.root / "checkpoints" / "train" / f"{KEY}.pt"
     assert store.metrics("train", KEY) == RECORD["metrics"]
     assert store.deliver() == 0
 
