@@ -63,6 +63,7 @@ class SweepState:
         self.taken_over = 0
         self._past = Past(past or Ledger())
         rules, seed = plan.spec.search, plan.spec.all_seeds[0]
+        self._seeds = len(plan.spec.all_seeds)
         self.studies = {
             study.id: StudyState(
                 study,
@@ -78,7 +79,7 @@ class SweepState:
     @property
     def finished(self) -> bool:
         """Tell whether every study is done."""
-        return all(study.done(len(self.plan.spec.all_seeds)) for study in self.studies.values())
+        return all(study.done(self._seeds) for study in self.studies.values())
 
     @property
     def succeeded(self) -> bool:
@@ -134,7 +135,7 @@ class SweepState:
     def _exhausted(self, study: StudyState) -> bool:
         if not study.closed:
             return study.search.asked >= study.plan.trials and not study.queue
-        return study.seeds_asked >= len(self.plan.spec.all_seeds) or study.chosen is None
+        return study.seeds_asked >= self._seeds or study.chosen is None
 
     def _next_of(self, study: StudyState) -> TrialSpec | None:
         upstream = self.studies.get(study.plan.upstream or "")

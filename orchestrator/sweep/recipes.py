@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -39,7 +40,7 @@ class Recipe:
     refinement: str | None = None
     calibrator: str | None = None
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Return the recipe as it is written, such as ``mbls+macal+ts``, or ``ts`` on logits."""
         return "+".join(self.parts[1:] if self.given and self.calibrator else self.parts)

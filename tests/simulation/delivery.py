@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -139,7 +139,7 @@ class Delivery:
         return found, offset + len(found)
 
     def _note(self, memory: Memory) -> None:
-        self._noted = asdict(memory)
+        self._noted = {**vars(memory), "runs": dict(memory.runs)}
 
 
 class OneThread:

@@ -64,7 +64,8 @@ class Disk:
 
     def append(self, event: Event) -> None:
         self._perhaps_die()
-        self.events.append(replace(event, time=int(self.world.now * 1000) + 1))
+        event.time = int(self.world.now * 1000) + 1
+        self.events.append(event)
         if not isinstance(event, TrialStarted | Epoch | TrialScored):
             self.synced = len(self.events)
         self._perhaps_die()

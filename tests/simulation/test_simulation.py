@@ -14,11 +14,16 @@ from orchestrator import loop as loop_module
 from orchestrator.loop import Loop
 from orchestrator.running import measuring
 from orchestrator.running.measuring import MeasuringSource
+from orchestrator.search import state as state_module
 from orchestrator.search.state import SweepState
-from orchestrator.search.study_state import Past
+from orchestrator.search.study import StudySearch
+from orchestrator.search.study_state import Past, StudyState
+from orchestrator.search.trials import TrialMaker
 from orchestrator.storage.ledger import Ledger
 from orchestrator.tracking._shipper import _Shipper
+from tests.simulation import suggested
 from tests.simulation.lives import CALM, Outcome, faults, live
+from tests.simulation.suggested import SuggestedOnce, make_once, open_once
 from trainables import jobs
 from trainables.data import PreparedData
 from trainables.worker import Worker
@@ -29,9 +34,12 @@ SEEDS, LONG, MOST = 300, 20_000, 1_000
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Outcome]]:
-    """Return what runs the sweep of a seed; the manifest of its data is read once."""
+    """Return what runs the sweep of a seed; what is the same in all is computed once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PreparedData, "open", cache(PreparedData.open))
+        patch.setattr(state_module, "StudySearch", SuggestedOnce)
+        patch.setattr(TrialMaker, "make", make_once)
+        patch.setattr(StudyState, "opening", open_once)
         yield partial(live, folder=tmp_path_factory.mktemp("simulated"))
 
 
@@ -68,6 +76,16 @@ def test_seed_replays_its_run(run: Callable[..., Outcome]) -> None:
     seed = next(seed for seed in range(SEEDS) if run(seed).lives > 2)
     one, again = run(seed), run(seed)
     assert (one.events, one.seconds) == (again.events, again.seconds)
+
+
+def test_what_is_computed_once_is_as_computed_anew(
+    run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = run(1).events
+    monkeypatch.setattr(state_module, "StudySearch", StudySearch)
+    monkeypatch.setattr(TrialMaker, "make", suggested._make)
+    monkeypatch.setattr(StudyState, "opening", suggested._opening)
+    assert run(1).events == once
 
 
 def planted(owner: Any, function: str, old: str, new: str) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from trainables.jobs import (
@@ -60,7 +59,7 @@ class StageComputation(Computation):
         if run.epoch < run.epochs:
             return Status.RUNNING
         spent = self.seconds + self.bench.clock() - started
-        run.finish(self.metrics, [asdict(epoch) for epoch in self.history], spent)
+        run.finish(self.metrics, [vars(epoch) for epoch in self.history], spent)
         return Status.FINISHED
 
     def outcome(self) -> dict[str, Any]:
@@ -121,7 +120,7 @@ class StageComputation(Computation):
             return
         self._rests += 1
         if self.bench.checkpoint_every and self._rests % self.bench.checkpoint_every == 0:
-            history = [asdict(epoch) for epoch in self.history]
+            history = [vars(epoch) for epoch in self.history]
             content = {"stage": self._run.state_dict(), "seconds": self.seconds}
             self._checkpoint.write({**content, "history": history})
 
