@@ -24,6 +24,9 @@ EXAMPLE = [
     "trainables/losses/gce.py",
     "search_spaces/methods/gce.yaml",
     "tests/trainables/losses/test_gce.py",
+    "trainables/calibrators/floored.py",
+    "search_spaces/calibrators/floored.yaml",
+    "tests/trainables/calibrators/test_floored.py",
 ]
 # In code blocks a title is a file's name; blocks of the shell with a title need what is not here.
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
@@ -167,7 +170,8 @@ def test_a_method_is_one_file_one_yaml_and_one_test(tmp_path: Path) -> None:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     python, yaml = blocks("docs/methods.md", "python"), blocks("docs/methods.md", "yaml")
-    for path, text in zip(EXAMPLE, [python[0], yaml[0], python[1]], strict=True):
+    texts = [python[0], yaml[0], python[1], python[2], yaml[1], python[3]]
+    for path, text in zip(EXAMPLE, texts, strict=True):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")
 
@@ -177,7 +181,7 @@ def test_a_method_is_one_file_one_yaml_and_one_test(tmp_path: Path) -> None:
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 
-    assert "5 passed" in run("pytest", "-q", EXAMPLE[2])
+    assert "6 passed" in run("pytest", "-q", EXAMPLE[2], EXAMPLE[5])
     assert re.search(
         r"^ gce .* q 0\.7 in \[0\.05, 1\]", run("orchestrator", "list", "methods"), re.M
     )

@@ -4,20 +4,24 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
+from trainables.common.fields import CheckedFields
 from trainables.common.registry import Registry
 from trainables.losses import Loss
 from trainables.models import Network
 
 
-class Augmentation(ABC):
+class Augmentation(CheckedFields, ABC):
     """A way to form the training loss from a batch that is more than ``loss(network(inputs))``.
 
-    A subclass checks its arguments in its constructor and keeps no state between batches. What
-    chance decides is drawn before the step, so that a GPU can repeat a step that is recorded, and
-    from the generator given, so that a trial that resumes draws what it would have drawn.
+    A subclass declares its arguments as fields and keeps no state between batches. Random numbers
+    are drawn before the step, so that a GPU can repeat a recorded step, and from the generator
+    given, so that a resumed trial draws the same.
 
     Attributes:
         not_for: Why it cannot be used with a kind of data, by the kind's name.
+
+    Raises:
+        ValueError: If an argument is out of its range.
     """
 
     not_for: ClassVar[Mapping[str, str]] = {}

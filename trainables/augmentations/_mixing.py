@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from trainables.augmentations._base import Augmentation
-from trainables.common.checks import check_number
+from trainables.common.fields import number
 from trainables.losses import Loss, loss_aside
 from trainables.models import Network
 
@@ -42,13 +42,9 @@ class PairAugmentation(Augmentation):
 
     Args:
         alpha: Both parameters of the beta distribution, > 0.
-
-    Raises:
-        ValueError: If ``alpha`` is out of its range.
     """
 
-    def __init__(self, *, alpha: float = 1.0) -> None:
-        self.alpha = check_number("alpha", alpha, 0.0, open_low=True)
+    alpha: float = number(default=1.0, low=0.0, open_low=True)
 
     def draw(self, network: Network, inputs: Tensor, generator: Generator) -> tuple[Tensor, ...]:
         order = torch.randperm(len(inputs), generator=generator)

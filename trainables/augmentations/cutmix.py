@@ -40,9 +40,6 @@ class CutMix(PairAugmentation):
         alpha: Both parameters of the beta distribution, > 0; 1, the published default, is uniform.
 
     Not for data that are no images: training then raises ``InputError``.
-
-    Raises:
-        ValueError: If ``alpha`` is out of its range.
     """
 
     not_for: ClassVar = {

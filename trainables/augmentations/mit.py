@@ -8,7 +8,7 @@ from torch import Tensor
 
 from trainables.augmentations._base import AUGMENTATIONS
 from trainables.augmentations._mixing import PairAugmentation, Pairs
-from trainables.common.checks import check_choice, check_number
+from trainables.common.fields import choice, number
 from trainables.losses import Loss
 from trainables.models import Network
 
@@ -63,22 +63,23 @@ class MixupInferenceInTraining(PairAugmentation):
         variant: ``l`` or ``a``.
 
     Raises:
-        ValueError: If an argument is out of its range, or ratios ``margin`` apart are so rare at
-            ``alpha`` that drawing them would not end.
+        ValueError: If ratios ``margin`` apart are so rare at ``alpha`` that drawing them would not
+            end.
     """
 
     not_for: ClassVar = {"images-with-masks": "it decouples what a network says of whole images"}
 
-    def __init__(self, *, alpha: float = 1.0, margin: float = 0.5, variant: str = "l") -> None:
-        super().__init__(alpha=alpha)
-        self.margin = check_number("margin", margin, 0.0, 1.0, open_high=True)
-        self.variant = check_choice("variant", variant, VARIANTS)
+    margin: float = number(default=0.5, low=0.0, high=1.0, open_high=True)
+    variant: str = choice(default="l", choices=VARIANTS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         # Both ratios half the margin from 0.5 is sufficient, so this is a lower bound.
         one_side = 2 * scipy.stats.beta.sf(0.5 + self.margin / 2, self.alpha, self.alpha)
         if one_side**2 < RAREST:
             raise ValueError(
-                f"margin={margin!r} is too wide for alpha={alpha!r}: ratios that far apart are "
-                f"drawn less than once in {1 / RAREST:.0f} times"
+                f"margin={self.margin!r} is too wide for alpha={self.alpha!r}: ratios "
+                f"that far apart are drawn less than once in {1 / RAREST:.0f} times"
             )
 
     def draw_mixture(

@@ -23,9 +23,6 @@ class Mixup(PairAugmentation):
 
     Args:
         alpha: Both parameters of the beta distribution, > 0; the larger, the stronger the mixing.
-
-    Raises:
-        ValueError: If ``alpha`` is out of its range.
     """
 
     def draw_mixture(

@@ -9,7 +9,7 @@ from trainables.calibrators._base import Calibrator, FitReport, by_block
 from trainables.calibrators._shrinkage import VARIANTS, fit_shrunk
 from trainables.calibrators._temperature import fit_temperature
 from trainables.calibrators.objectives import build_objective
-from trainables.common.checks import check_choice, check_number
+from trainables.common.fields import choice, fitted, number
 
 
 class AffineCalibrator(Calibrator):
@@ -27,21 +27,13 @@ class AffineCalibrator(Calibrator):
             fitting rows ask for, all the way where they gain nothing from a matrix; ``paper`` has
             the two penalties alone, and with ten rows a class is far worse than no calibration. The
             default is the one that never is.
-
-    Raises:
-        ValueError: If a weight is negative, or there is no such variant.
     """
 
-    state_names = ("matrix", "bias")
-    matrix: Tensor
-    bias: Tensor
-
-    def __init__(
-        self, *, weight_offdiag: float = 0.01, weight_bias: float = 0.01, variant: str = "shrunk"
-    ) -> None:
-        self.weight_offdiag = check_number("weight_offdiag", weight_offdiag, 0.0)
-        self.weight_bias = check_number("weight_bias", weight_bias, 0.0)
-        self.variant = check_choice("variant", variant, VARIANTS)
+    weight_offdiag: float = number(default=0.01, low=0.0)
+    weight_bias: float = number(default=0.01, low=0.0)
+    variant: str = choice(default="shrunk", choices=VARIANTS)
+    matrix: Tensor = fitted()
+    bias: Tensor = fitted()
 
     @staticmethod
     def _offsets(logits: Tensor) -> Tensor:

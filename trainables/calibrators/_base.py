@@ -1,16 +1,16 @@
 """What all calibrators share: checks, blocks of rows, the kept argmax, the report and the state."""
 
-import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from trainables.common.errors import InputError
+from trainables.common.fields import CheckedFields
 from trainables.common.logit_rows import check_logits, check_rows, row_blocks
 from trainables.common.registry import Registry
 
@@ -43,31 +43,36 @@ class FitWarning(UserWarning):
     """A fit that did not converge, did not move, or ended on a bound."""
 
 
-class Calibrator(ABC):
+class Calibrator(CheckedFields, ABC):
     """A map from logits to calibrated log-probabilities, fitted on held-out rows.
 
-    A subclass checks its arguments in its constructor and implements ``_fit``, which returns the
-    report and sets the tensors named in ``state_names``, ``_transform``, which maps a block of
-    rows, and ``_summary``. All arithmetic on fitted parameters is in float64, on the device of the
-    logits.
+    A subclass declares its arguments and its fitted tensors as fields and implements ``_fit``,
+    which returns the report and sets the tensors, ``_transform``, which maps a block of rows, and
+    ``_summary``. All arithmetic on fitted parameters is in float64, on the device of the logits.
 
     Attributes:
         name: The name in recipes.
         takes_objective: Whether the fitting objective can be chosen.
         preserves_accuracy: Whether the first largest entry of every row is kept; where an argument
             decides, the instance has its own value.
-        state_names: Names of the fitted tensors.
         report: How the fit went; None before.
         num_classes: K of the fitting rows; 0 before.
+
+    Raises:
+        ValueError: If an argument is out of its range.
     """
 
     name = ""
     takes_objective = False
     preserves_accuracy = False
-    state_names: tuple[str, ...] = ()
 
-    report: FitReport | None = None
-    num_classes = 0
+    report: FitReport | None = field(default=None, init=False)
+    num_classes: int = field(default=0, init=False)
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Return the names of the fitted tensors."""
+        return tuple(f.name for f in fields(self) if f.metadata.get("fitted"))
 
     def fit(self, logits: Any, labels: Any) -> Self:
         """Fit on held-out rows and return the calibrator; the same rows give the same parameters.
@@ -151,7 +156,7 @@ class Calibrator(ABC):
 
     def parameters(self) -> dict[str, Any]:
         """Return the constructor arguments of this calibrator."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
 
     def require_fitted(self) -> None:
         """Raise ``InputError`` unless the calibrator has been fitted or loaded."""

@@ -2,12 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators._binary import Curve, OneVersusRestCalibrator
+from trainables.common.fields import fitted
 
 LEAST, LEAST_REST = 1e-30, 1e-7  # Of p and of 1 - p, which is exact to this in single precision.
 MAX_STEPS, HALVINGS = 50, 30
@@ -27,8 +29,8 @@ class LogisticCalibrator(OneVersusRestCalibrator):
         identity: Coefficients that change nothing, the intercept last; where the fit starts.
     """
 
-    identity: Sequence[float]
-    coefficients: Tensor
+    identity: ClassVar[Sequence[float]]
+    coefficients: Tensor = fitted()
 
     @staticmethod
     @abstractmethod

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from trainables.calibrators._base import Calibrator, FitReport, by_block
 from trainables.calibrators._temperature import fit_temperature
 from trainables.calibrators.objectives import build_objective
-from trainables.common.checks import check_count
 from trainables.common.errors import InputError
+from trainables.common.fields import count, fitted
 
 MOST_THRESHOLD_ROWS = 500
 THRESHOLD_SHARE = 10
@@ -22,17 +22,11 @@ class MetaCalibrator(Calibrator):
 
     Args:
         seed: Decides which rows the threshold is read from; the others fit the temperature.
-
-    Raises:
-        ValueError: If ``seed`` is negative.
     """
 
-    state_names = ("threshold", "temperature")
-    threshold: Tensor
-    temperature: Tensor
-
-    def __init__(self, *, seed: int) -> None:
-        self.seed = check_count("seed", seed, 0)
+    seed: int = count(default=0, low=0, kw_only=True)
+    threshold: Tensor = fitted()
+    temperature: Tensor = fitted()
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         entropies = row_entropies(logits)

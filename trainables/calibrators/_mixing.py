@@ -11,9 +11,8 @@ from trainables.calibrators._base import Calibrator, FitReport
 from trainables.calibrators._shrinkage import EQUAL_NOTE, VARIANTS, validation_folds
 from trainables.calibrators._temperature import divide, fit_temperature
 from trainables.calibrators.objectives import build_objective
-from trainables.common.checks import check_choice
+from trainables.common.fields import choice, fitted
 
-MIXING_STATE = ("share", "temperature")
 LARGEST_LOG_RATIO = 500.0  # Of likelihoods: the sum of many is then still a number.
 
 
@@ -22,22 +21,17 @@ class MixedCalibrator(Calibrator):
 
     The mixture has the share of the calibrator's own map that gives held-out fitting rows the
     highest likelihood, 0 where they gain nothing from it. A subclass implements ``_fit_alone`` and
-    ``_transform_alone`` and adds ``MIXING_STATE`` to its ``state_names``.
+    ``_transform_alone``.
 
     Args:
         variant: ``shrunk`` mixes as said above; ``paper`` is the calibrator's own map alone, which
             with few rows a class is far worse than no calibration. The default is the one that
             never is.
-
-    Raises:
-        ValueError: If there is no such variant.
     """
 
-    share: Tensor
-    temperature: Tensor
-
-    def __init__(self, *, variant: str = "shrunk") -> None:
-        self.variant = check_choice("variant", variant, VARIANTS)
+    variant: str = choice(default="shrunk", choices=VARIANTS, kw_only=True)
+    share: Tensor = fitted()
+    temperature: Tensor = fitted()
 
     @abstractmethod
     def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:

@@ -1,5 +1,6 @@
 """The family of calibrators whose fitting objective can be chosen."""
 
+from dataclasses import field
 from typing import Any
 
 from trainables.calibrators._base import Calibrator
@@ -15,13 +16,14 @@ class ObjectiveCalibrator(Calibrator):
         objective_parameters: The hyper-parameters it was made with.
     """
 
-    objective: Objective
-    objective_name: str
-    objective_parameters: dict[str, Any]
+    objective: Objective = field(init=False)
+    objective_name: str = field(init=False)
+    objective_parameters: dict[str, Any] = field(init=False)
 
     takes_objective = True
 
-    def __init__(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.set_objective("ce")
 
     def set_objective(self, name: str, **parameters: Any) -> None:

@@ -13,6 +13,7 @@ from trainables.calibrators._objective import ObjectiveCalibrator
 from trainables.calibrators._passes import residuals_in_place, row_gradients
 from trainables.calibrators._temperature import divide, fit_temperature
 from trainables.calibrators.objectives import Objective
+from trainables.common.fields import fitted, number
 from trainables.common.logit_rows import row_blocks
 
 SINGLE_PRECISION_CLASSES = 50  # From here on matrices are multiplied in single precision.
@@ -34,10 +35,11 @@ class StructuredCalibrator(ObjectiveCalibrator):
         weight_bias: Weight of the squared biases, >= 0.
     """
 
-    state_names = ("temperature", "uniform", "change")
-    temperature: Tensor
-    uniform: Tensor
-    change: Tensor
+    weight_diag: float = number(default=1.0, low=0.0)
+    weight_bias: float = number(default=1.0, low=0.0)
+    temperature: Tensor = fitted()
+    uniform: Tensor = fitted()
+    change: Tensor = fitted()
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         self.temperature, scaled = fit_temperature(logits, labels, self.objective)

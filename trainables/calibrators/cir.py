@@ -17,8 +17,6 @@ class CentredIsotonicCalibration(IsotonicCalibration):
     the argument, see ``isotonic``.
     """
 
-    name = "cir"
-
     def _curve(self, scores: Tensor, hits: Tensor) -> Curve:
         values, right = scores.double().cpu().numpy(), hits.double().cpu().numpy()
         # Of equal scores the hits come first, so that they always share a stretch.

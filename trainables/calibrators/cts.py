@@ -13,7 +13,7 @@ from trainables.calibrators._temperature import (
     divide,
     fit_temperature,
 )
-from trainables.common.checks import check_choice, check_number
+from trainables.common.fields import choice, fitted, number
 
 
 @CALIBRATORS.register("cts")
@@ -37,20 +37,16 @@ class ClassTemperatureScaling(TemperatureCalibrator):
             ten rows a class is worse than no calibration.
 
     Raises:
-        ValueError: If an argument is out of its range, or ``released`` is asked of ``prediction``.
+        ValueError: If ``released`` is combined with ``prediction``.
     """
 
-    name = "cts"
-    state_names = ("temperatures",)
-    temperatures: Tensor
+    assignment: str = choice(default="prediction", choices=("prediction", "logit"))
+    variant: str = choice(default="paper", choices=("paper", "released"))
+    shrinkage: float = number(default=30.0, low=0.0)
+    temperatures: Tensor = fitted()
 
-    def __init__(
-        self, *, assignment: str = "prediction", variant: str = "paper", shrinkage: float = 30.0
-    ) -> None:
-        super().__init__()
-        self.assignment = check_choice("assignment", assignment, ("prediction", "logit"))
-        self.variant = check_choice("variant", variant, ("paper", "released"))
-        self.shrinkage = check_number("shrinkage", shrinkage, 0.0)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.assignment, self.variant) == ("prediction", "released"):
             raise ValueError("variant='released' exists for assignment='logit' only")
         self.preserves_accuracy = self.assignment == "prediction"

@@ -13,8 +13,6 @@ class DirichletCalibration(AffineCalibrator):
     hundreds: time and rows needed grow with K^2. See ``AffineCalibrator`` for the arguments.
     """
 
-    name = "dirichlet"
-
     @staticmethod
     def _offsets(logits: Tensor) -> Tensor:
         return logits.logsumexp(1)

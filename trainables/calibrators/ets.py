@@ -13,7 +13,7 @@ from trainables.calibrators._passes import row_gradients
 from trainables.calibrators._scipy import scipy_minimize
 from trainables.calibrators._temperature import TemperatureCalibrator, fit_temperature
 from trainables.calibrators.objectives import Objective, RowTerms, build_objective
-from trainables.common.checks import check_choice
+from trainables.common.fields import choice, fitted
 from trainables.common.logit_rows import row_blocks
 
 START = np.array([1.0, 0.0, 0.0])
@@ -37,19 +37,11 @@ class EnsembleTemperatureScaling(TemperatureCalibrator):
         variant: ``paper`` fits T and weights with the chosen objective; ``released`` uses squared
             error for both, whatever the objective, as the Mix-n-Match code does. The default obeys
             the choice of objective.
-
-    Raises:
-        ValueError: If ``variant`` is neither.
     """
 
-    name = "ets"
-    state_names = ("temperature", "weights")
-    temperature: Tensor
-    weights: Tensor
-
-    def __init__(self, *, variant: str = "paper") -> None:
-        super().__init__()
-        self.variant = check_choice("variant", variant, ("paper", "released"))
+    variant: str = choice(default="paper", choices=("paper", "released"))
+    temperature: Tensor = fitted()
+    weights: Tensor = fitted()
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         objective = build_objective("mse") if self.variant == "released" else self.objective

@@ -5,8 +5,7 @@ from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
 from trainables.calibrators._binary import Curve, CurveCalibrator
-from trainables.calibrators._mixing import MIXING_STATE
-from trainables.common.checks import check_count
+from trainables.common.fields import count, fitted
 
 
 @CALIBRATORS.register("histogram-binning")
@@ -19,18 +18,10 @@ class HistogramBinning(CurveCalibrator):
 
     Args:
         bins: Bins a class, at least 1.
-
-    Raises:
-        ValueError: If ``bins`` is out of its range.
     """
 
-    name = "histogram-binning"
-    state_names = ("shares", *MIXING_STATE)
-    shares: Tensor
-
-    def __init__(self, *, bins: int = 15, variant: str = "shrunk") -> None:
-        super().__init__(variant=variant)
-        self.bins = check_count("bins", bins, 1)
+    bins: int = count(default=15)
+    shares: Tensor = fitted()
 
     def _curve(self, scores: Tensor, hits: Tensor) -> Curve:
         index = self._bin(scores)

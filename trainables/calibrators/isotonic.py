@@ -8,7 +8,7 @@ from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
 from trainables.calibrators._binary import Curve, CurveCalibrator
-from trainables.calibrators._mixing import MIXING_STATE
+from trainables.common.fields import fitted
 
 
 @CALIBRATORS.register("isotonic")
@@ -21,11 +21,9 @@ class IsotonicCalibration(CurveCalibrator):
     0. See ``MixedCalibrator`` for the argument.
     """
 
-    name = "isotonic"
-    state_names = ("points", "values", "offsets", *MIXING_STATE)
-    points: Tensor
-    values: Tensor
-    offsets: Tensor
+    points: Tensor = fitted()
+    values: Tensor = fitted()
+    offsets: Tensor = fitted()
 
     def _curve(self, scores: Tensor, hits: Tensor) -> Curve:
         points, values = isotonic_curve(scores.cpu().numpy(), hits.cpu().numpy())

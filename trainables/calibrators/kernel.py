@@ -3,7 +3,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators._base import CALIBRATORS, FitReport, by_block
-from trainables.calibrators._mixing import MIXING_STATE, MixedCalibrator
+from trainables.calibrators._mixing import MixedCalibrator
+from trainables.common.fields import fitted
 
 BANDWIDTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 JUDGED_ROWS = 1000
@@ -25,11 +26,9 @@ class KernelCalibration(MixedCalibrator):
     for the argument.
     """
 
-    name = "kernel"
-    state_names = ("probs", "labels", "bandwidth", *MIXING_STATE)
-    probs: Tensor
-    labels: Tensor
-    bandwidth: Tensor
+    probs: Tensor = fitted()
+    labels: Tensor = fitted()
+    bandwidth: Tensor = fitted()
 
     def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:
         self.probs = by_block(logits, lambda rows: rows.double().softmax(1).to(logits.dtype))

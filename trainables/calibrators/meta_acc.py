@@ -7,8 +7,8 @@ from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS, first_argmax
 from trainables.calibrators._meta import MetaCalibrator
-from trainables.common.checks import check_number
 from trainables.common.errors import InputError
+from trainables.common.fields import number
 
 BINS = 20
 
@@ -28,16 +28,9 @@ class MetaAccuracy(MetaCalibrator):
         accuracy: Wanted accuracy of the rows that are kept, in (0, 1). Where all rows together
             reach it, none is set apart; where no bin of rows reaches it, the fit is an error.
         seed: Decides which rows the threshold is read from.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    name = "meta-acc"
-
-    def __init__(self, *, accuracy: float = 0.97, seed: int = 0) -> None:
-        super().__init__(seed=seed)
-        self.accuracy = check_number("accuracy", accuracy, 0.0, 1.0, open_low=True, open_high=True)
+    accuracy: float = number(default=0.97, low=0.0, high=1.0, open_low=True, open_high=True)
 
     def _threshold_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
         return self._draw(torch.arange(len(labels), device=labels.device))

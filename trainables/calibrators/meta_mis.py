@@ -3,8 +3,8 @@ from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS, first_argmax
 from trainables.calibrators._meta import MetaCalibrator
-from trainables.common.checks import check_number
 from trainables.common.errors import InputError
+from trainables.common.fields import number
 
 
 @CALIBRATORS.register("meta-mis")
@@ -19,16 +19,9 @@ class MetaMiscoverage(MetaCalibrator):
     Args:
         alpha: Share of right rows that may be set apart, in (0, 1).
         seed: Decides which rows the threshold is read from.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    name = "meta-mis"
-
-    def __init__(self, *, alpha: float = 0.05, seed: int = 0) -> None:
-        super().__init__(seed=seed)
-        self.alpha = check_number("alpha", alpha, 0.0, 1.0, open_low=True, open_high=True)
+    alpha: float = number(default=0.05, low=0.0, high=1.0, open_low=True, open_high=True)
 
     def _threshold_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
         right = (first_argmax(logits) == labels).nonzero().squeeze(1)

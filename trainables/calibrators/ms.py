@@ -12,5 +12,3 @@ class MatrixScaling(AffineCalibrator):
     another fit; use ``dirichlet`` for logits known up to a constant only. See
     ``AffineCalibrator`` for the arguments.
     """
-
-    name = "ms"

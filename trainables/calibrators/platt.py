@@ -2,7 +2,6 @@ from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
 from trainables.calibrators._logistic import LogisticCalibrator
-from trainables.calibrators._mixing import MIXING_STATE
 
 
 @CALIBRATORS.register("platt")
@@ -14,8 +13,6 @@ class PlattScaling(LogisticCalibrator):
     ``MixedCalibrator`` for the argument.
     """
 
-    name = "platt"
-    state_names = ("coefficients", *MIXING_STATE)
     identity = (1.0, 0.0)
 
     @staticmethod

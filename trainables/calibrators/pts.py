@@ -17,7 +17,7 @@ from trainables.calibrators._temperature import (
     TemperatureFit,
     divide,
 )
-from trainables.common.checks import check_choice, check_count, check_number
+from trainables.common.fields import choice, count, fitted, number
 
 RELEASED_SEED = 1
 MAX_ITERATIONS = 200
@@ -48,32 +48,26 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
             of Adam in float32 from PyTorch's default weights under seed 1 (that code has
             ``layers=4, nodes=2``). Negative temperatures turn the order around, so ``released``
             does not keep accuracy; the default does.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    name = "pts"
+    top: int = count(default=10)
+    nodes: int = count(default=5)
+    layers: int = count(default=2)
+    weight_decay: float = number(default=0.05, low=0.0)
+    seed: int = count(default=0, low=0)
+    variant: str = choice(default="paper", choices=("paper", "released"))
+    centre: Tensor = fitted()
+    scale: Tensor = fitted()
+    common: Tensor = fitted()
 
-    def __init__(
-        self,
-        *,
-        top: int = 10,
-        nodes: int = 5,
-        layers: int = 2,
-        weight_decay: float = 0.05,
-        seed: int = 0,
-        variant: str = "paper",
-    ) -> None:
-        super().__init__()
-        self.top = check_count("top", top, 1)
-        self.nodes = check_count("nodes", nodes, 1)
-        self.layers = check_count("layers", layers, 1)
-        self.weight_decay = check_number("weight_decay", weight_decay, 0.0)
-        self.seed = check_count("seed", seed, 0)
-        self.variant = check_choice("variant", variant, ("paper", "released"))
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.preserves_accuracy = self.variant == "paper"
-        self.state_names = ("centre", "scale", "common", *self._network_names())
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Return the names of the fitted tensors, those of the network last."""
+        return (*super().state_names, *self._network_names())
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         if self.variant == "released":

@@ -3,7 +3,7 @@ from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
 from trainables.calibrators._structured import StructuredCalibrator
-from trainables.common.checks import check_number
+from trainables.common.fields import number
 
 
 @CALIBRATORS.register("sms")
@@ -15,23 +15,10 @@ class StructuredMatrixScaling(StructuredCalibrator):
     the source, the penalty and the other arguments.
 
     Args:
-        weight_diag: Weight of the squared diagonal of D, >= 0.
-        weight_offdiag: Weight of the squares off it, >= 0.
-        weight_bias: Weight of the squared biases, >= 0.
-
-    Raises:
-        ValueError: If a weight is negative.
+        weight_offdiag: Weight of the squares off the diagonal, >= 0.
     """
 
-    name = "sms"
-
-    def __init__(
-        self, *, weight_diag: float = 1.0, weight_offdiag: float = 1.0, weight_bias: float = 1.0
-    ) -> None:
-        super().__init__()
-        self.weight_diag = check_number("weight_diag", weight_diag, 0.0)
-        self.weight_offdiag = check_number("weight_offdiag", weight_offdiag, 0.0)
-        self.weight_bias = check_number("weight_bias", weight_bias, 0.0)
+    weight_offdiag: float = number(default=1.0, low=0.0)
 
     def _penalty(self, logits: Tensor) -> Tensor:
         rows, classes = logits.shape

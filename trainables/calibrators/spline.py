@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators._base import CALIBRATORS, FitReport, by_block, first_argmax
-from trainables.calibrators._mixing import MIXING_STATE, MixedCalibrator
-from trainables.common.checks import check_count
+from trainables.calibrators._mixing import MixedCalibrator
+from trainables.common.fields import count, fitted
 
 LOWEST, HIGHEST = 1e-6, 1 - 1e-6
 GRID = 2001
@@ -30,21 +30,12 @@ class SplineCalibration(MixedCalibrator):
 
     Args:
         knots: Knots of the spline, evenly spaced in rank, at least 3.
-        variant: See ``MixedCalibrator``.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    name = "spline"
     preserves_accuracy = True
-    state_names = ("confidences", "calibrated", *MIXING_STATE)
-    confidences: Tensor
-    calibrated: Tensor
-
-    def __init__(self, *, knots: int = 6, variant: str = "shrunk") -> None:
-        super().__init__(variant=variant)
-        self.knots = check_count("knots", knots, 3)
+    knots: int = count(default=6, low=3)
+    confidences: Tensor = fitted()
+    calibrated: Tensor = fitted()
 
     def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:
         top = by_block(logits, lambda rows: rows.double().softmax(1).amax(1))

@@ -3,7 +3,6 @@ from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
 from trainables.calibrators._structured import StructuredCalibrator
-from trainables.common.checks import check_number
 
 
 @CALIBRATORS.register("svs")
@@ -13,17 +12,7 @@ class StructuredVectorScaling(StructuredCalibrator):
     ``softmax((1 + d) * f + b)``. It changes accuracy. Where rows a class are few it is temperature
     scaling, where they abound vector scaling: take it for ``vs`` wherever no published figure is to
     be repeated. See ``StructuredCalibrator`` for the source, the penalty and the arguments.
-
-    Raises:
-        ValueError: If a weight is negative.
     """
-
-    name = "svs"
-
-    def __init__(self, *, weight_diag: float = 1.0, weight_bias: float = 1.0) -> None:
-        super().__init__()
-        self.weight_diag = check_number("weight_diag", weight_diag, 0.0)
-        self.weight_bias = check_number("weight_bias", weight_bias, 0.0)
 
     def _penalty(self, logits: Tensor) -> Tensor:
         rows, classes = logits.shape

@@ -4,7 +4,7 @@ from torch import Tensor
 from trainables.calibrators._base import CALIBRATORS, FitReport, by_block, first_argmax
 from trainables.calibrators._released import released_temperatures
 from trainables.calibrators._temperature import TemperatureCalibrator, divide, fit_temperature
-from trainables.common.checks import check_choice
+from trainables.common.fields import choice, fitted
 from trainables.metrics import Binned, width_edges
 
 GRID = range(1, 101)
@@ -29,19 +29,11 @@ class TemperatureScaling(TemperatureCalibrator):
             the class-wise scaling code, which may stop up to a percent short of the optimum, and
             far from it with ``ls`` and ``fl``. The default is the one that is right; the other is
             for comparison with published figures.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    name = "ts"
-    state_names = ("temperature",)
-    temperature: Tensor
-
-    def __init__(self, *, selection: str = "objective", variant: str = "paper") -> None:
-        super().__init__()
-        self.selection = check_choice("selection", selection, ("objective", "ece"))
-        self.variant = check_choice("variant", variant, ("paper", "released"))
+    selection: str = choice(default="objective", choices=("objective", "ece"))
+    variant: str = choice(default="paper", choices=("paper", "released"))
+    temperature: Tensor = fitted()
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         if self.selection == "ece":

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS
 from trainables.calibrators._binary import Curve, CurveCalibrator
-from trainables.calibrators._mixing import MIXING_STATE
+from trainables.common.fields import fitted
 
 STARTS_AT_ONCE = 256
 
@@ -23,11 +23,9 @@ class VennAbersCalibration(CurveCalibrator):
     ``MixedCalibrator`` for the argument.
     """
 
-    name = "venn-abers"
-    state_names = ("scores", "as_hit", "as_miss", *MIXING_STATE)
-    scores: Tensor
-    as_hit: Tensor
-    as_miss: Tensor
+    scores: Tensor = fitted()
+    as_hit: Tensor = fitted()
+    as_miss: Tensor = fitted()
 
     def _curve(self, scores: Tensor, hits: Tensor) -> Curve:
         values, right = scores.double().cpu().numpy(), hits.cpu().numpy()

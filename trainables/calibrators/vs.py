@@ -4,7 +4,7 @@ from torch.nn import functional as F
 from trainables.calibrators._base import CALIBRATORS, Calibrator, FitReport
 from trainables.calibrators._shrinkage import VARIANTS, fit_shrunk
 from trainables.calibrators._vector import TOLERANCE, VectorFit
-from trainables.common.checks import check_choice, check_number
+from trainables.common.fields import choice, fitted, number
 
 
 @CALIBRATORS.register("vs")
@@ -22,19 +22,12 @@ class VectorScaling(Calibrator):
             fitting rows ask for, all the way where they gain nothing; ``paper`` has the penalty
             alone (with 0 the published method), and with ten rows a class is worse than no
             calibration. The default is the one that never is.
-
-    Raises:
-        ValueError: If ``weight_decay`` is negative, or there is no such variant.
     """
 
-    name = "vs"
-    state_names = ("slope", "bias")
-    slope: Tensor
-    bias: Tensor
-
-    def __init__(self, *, weight_decay: float = 0.0001, variant: str = "shrunk") -> None:
-        self.weight_decay = check_number("weight_decay", weight_decay, 0.0)
-        self.variant = check_choice("variant", variant, VARIANTS)
+    weight_decay: float = number(default=0.0001, low=0.0)
+    variant: str = choice(default="shrunk", choices=VARIANTS)
+    slope: Tensor = fitted()
+    bias: Tensor = fitted()
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         if self.variant == "paper":

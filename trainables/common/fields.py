@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import partial
-from typing import Any, dataclass_transform
+from typing import Any, Literal, dataclass_transform
 
 from trainables.common.checks import check_choice, check_count, check_flag, check_number
 
@@ -18,9 +18,9 @@ def checked(
     return field(default=default, kw_only=kw_only, metadata={"check": check})
 
 
-def number(*, default: Any = MISSING, **limits: Any) -> Any:
+def number(*, default: Any = MISSING, kw_only: bool = False, **limits: Any) -> Any:
     """Declare a number within the limits that ``check_number`` takes."""
-    return checked(default=default, check=partial(check_number, **limits))
+    return checked(default=default, kw_only=kw_only, check=partial(check_number, **limits))
 
 
 def count(*, default: Any = MISSING, low: int = 1, kw_only: bool = False) -> Any:
@@ -38,8 +38,13 @@ def flag(*, default: Any = MISSING) -> Any:
     return checked(default=default, check=check_flag)
 
 
+def fitted(*, init: Literal[False] = False) -> Any:
+    """Declare a tensor that is no argument: the fit sets it."""
+    return field(init=init, metadata={"fitted": True})
+
+
 @dataclass_transform(
-    eq_default=False, field_specifiers=(checked, number, count, choice, flag, field)
+    eq_default=False, field_specifiers=(checked, number, count, choice, flag, fitted, field)
 )
 class CheckedFields:
     """A class whose constructor follows from the fields that it declares with the functions above.

@@ -27,12 +27,13 @@ class Registry(Generic[T]):
         self._loaded = False
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
-        """Return a class decorator that makes the class known under ``name``."""
+        """Return a class decorator that makes the class known under ``name``, its attribute."""
 
         def add(entry: type[T]) -> type[T]:
             if name in self._entries:
                 raise ValueError(f"{self.noun} {name!r} is registered twice")
             self._entries[name] = entry
+            entry.name = name  # type: ignore[attr-defined]
             return entry
 
         return add
@@ -43,7 +44,7 @@ class Registry(Generic[T]):
         return sorted(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether there is an entry of that name."""
+        """Return True if there is an entry of that name."""
         self._load()
         return name in self._entries
 

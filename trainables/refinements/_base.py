@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from trainables.common.checks import check_count, check_number
+from trainables.common.fields import CheckedFields, count, number
 from trainables.common.registry import Registry
 
 
-class Refinement(ABC):
+class Refinement(CheckedFields, ABC):
     """A second stage that trains a new classifier on the features of a frozen extractor.
 
-    A subclass takes its hyper-parameters in its constructor and keeps no state: whatever changes
+    A subclass declares its hyper-parameters as fields and keeps no state: whatever changes
     while it trains (a mask, a retention probability) lives in the head, as a parameter or buffer,
     so that a checkpoint of the head holds all of it. In eval mode a head is a fixed function of
     the features.
@@ -42,16 +42,15 @@ class Refinement(ABC):
     excludes: ClassVar[Mapping[str, str]] = {}
     added: ClassVar[frozenset[str]] = frozenset()
     earlier: ClassVar[Mapping[str, Any]] = {}
-    second_pass: bool = False
-    changes_batches: bool = False
-    views: str = "augmented"
+    second_pass = False
+    changes_batches = False
+    views = "augmented"
     not_for: ClassVar[Mapping[str, str]] = {
         "images-with-masks": "its classifier is of one feature vector an image"
     }
 
-    def __init__(self, *, epochs: int, lr: float) -> None:
-        self.epochs = check_count("epochs", epochs)
-        self.lr = check_number("lr", lr, 0.0, open_low=True)
+    epochs: int = count(default=40, kw_only=True)
+    lr: float = number(default=0.1, low=0.0, open_low=True, kw_only=True)
 
     @abstractmethod
     def build_head(self, feature_dim: int, num_classes: int) -> nn.Module:
@@ -71,12 +70,10 @@ class Refinement(ABC):
         logits = head(features)
         return F.cross_entropy(logits, targets), logits
 
-    def start_epoch(  # noqa: B027
-        self, head: nn.Module, epoch: int, generator: Generator
-    ) -> None:
+    def start_epoch(self, head: nn.Module, epoch: int, generator: Generator) -> None:
         """Prepare epoch ``epoch`` (from 0), such as by drawing a mask."""
 
-    def start_batch(self, head: nn.Module, generator: Generator) -> None:  # noqa: B027
+    def start_batch(self, head: nn.Module, generator: Generator) -> None:
         """Prepare a step, such as by drawing a mask."""
 
     def start_batches_together(

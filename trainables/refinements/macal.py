@@ -10,16 +10,8 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from trainables.common.checks import check_choice, check_count, check_flag, check_number
+from trainables.common.fields import choice, count, flag, number
 from trainables.refinements._base import REFINEMENTS, Refinement
-
-SPARSITIES = ("fixed", "adaptive", "decaying")
-RESAMPLINGS = ("epoch", "batch")
-INFERENCES = ("scaled", "dense", "last")
-FEEDBACKS = ("dense", "training", "deployed")
-ROLES = ("keep", "drop")
-OPTIMIZERS = ("masked", "plain")
-VIEWS = ("augmented", "original")
 
 
 def clip_bound(eta_init: float, eta_final: float, step: int, horizon: int) -> float:
@@ -210,7 +202,6 @@ class MaCCal(Refinement):
         eta_init: First bound of a change of q, > 0.
         eta_final: Last bound of a change of q, > 0.
         epochs: Epochs, also the horizon T of the decay.
-        lr: Learning rate.
         hidden: Width of the bottleneck.
         q_role: ``keep`` or ``drop``: which share of the weights q is.
         masked: Whether weights are masked at all.
@@ -226,9 +217,6 @@ class MaCCal(Refinement):
         optimizer: ``masked`` or ``plain``; without effect unless ``restrict_gradient``.
         zero_masked: Whether a new mask sets the weights to zero that it leaves out.
         views: ``augmented`` or ``original``: which features of the training set are trained on.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
     added = frozenset({"q_role", "optimizer", "zero_masked", "views"})
@@ -241,47 +229,26 @@ class MaCCal(Refinement):
         "feedback": "dense",
     }
 
-    def __init__(
-        self,
-        *,
-        gamma: float = 0.95,
-        q0: float = 0.5,
-        eta_init: float = 0.1,
-        eta_final: float = 0.001,
-        epochs: int = 40,
-        lr: float = 0.1,
-        hidden: int = 128,
-        masked: bool = True,
-        restrict_gradient: bool = True,
-        restructure: bool = True,
-        sparsity: str = "decaying",
-        resample: str = "batch",
-        first_step: int = 1,
-        inference: str = "scaled",
-        feedback: str = "deployed",
-        q_role: str = "drop",
-        optimizer: str = "plain",
-        zero_masked: bool = False,
-        views: str = "augmented",
-    ) -> None:
-        super().__init__(epochs=epochs, lr=lr)
-        self.gamma = check_number("gamma", gamma, 0.0, open_low=True)
-        self.q0 = check_number("q0", q0, 0.0, 1.0)
-        self.eta_init = check_number("eta_init", eta_init, 0.0, open_low=True)
-        self.eta_final = check_number("eta_final", eta_final, 0.0, open_low=True)
-        self.hidden = check_count("hidden", hidden)
-        self.masked = check_flag("masked", masked)
-        self.restrict_gradient = check_flag("restrict_gradient", restrict_gradient)
-        self.restructure = check_flag("restructure", restructure)
-        self.sparsity = check_choice("sparsity", sparsity, SPARSITIES)
-        self.resample = check_choice("resample", resample, RESAMPLINGS)
-        self.first_step = check_choice("first_step", first_step, (0, 1))
-        self.inference = check_choice("inference", inference, INFERENCES)
-        self.feedback = check_choice("feedback", feedback, FEEDBACKS)
-        self.q_role = check_choice("q_role", q_role, ROLES)
-        self.optimizer = check_choice("optimizer", optimizer, OPTIMIZERS)
-        self.zero_masked = check_flag("zero_masked", zero_masked)
-        self.views = check_choice("views", views, VIEWS)
+    gamma: float = number(default=0.95, low=0.0, open_low=True)
+    q0: float = number(default=0.5, low=0.0, high=1.0)
+    eta_init: float = number(default=0.1, low=0.0, open_low=True)
+    eta_final: float = number(default=0.001, low=0.0, open_low=True)
+    hidden: int = count(default=128)
+    masked: bool = flag(default=True)
+    restrict_gradient: bool = flag(default=True)
+    restructure: bool = flag(default=True)
+    sparsity: str = choice(default="decaying", choices=("fixed", "adaptive", "decaying"))
+    resample: str = choice(default="batch", choices=("epoch", "batch"))
+    first_step: int = choice(default=1, choices=(0, 1))
+    inference: str = choice(default="scaled", choices=("scaled", "dense", "last"))
+    feedback: str = choice(default="deployed", choices=("dense", "training", "deployed"))
+    q_role: str = choice(default="drop", choices=("keep", "drop"))
+    optimizer: str = choice(default="plain", choices=("masked", "plain"))
+    zero_masked: bool = flag(default=False)
+    views: str = choice(default="augmented", choices=("augmented", "original"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._adapts = self.masked and self.sparsity != "fixed"
         self.second_pass = self._adapts and self.feedback != "training"
         self.changes_batches = self.masked and self.resample == "batch"

@@ -4,7 +4,7 @@ from collections.abc import Hashable
 
 from torch import nn
 
-from trainables.common.checks import check_count
+from trainables.common.fields import count
 from trainables.refinements._base import REFINEMENTS, Refinement
 from trainables.refinements._encoder import latent_encoder
 
@@ -19,17 +19,10 @@ class TwoStageTraining(Refinement):
     paper's comparison; the released code uses Adam at 1e-4.
 
     Args:
-        epochs: Epochs.
-        lr: Learning rate.
         latent_dim: Z of the perceptron D -> 3Z -> Z -> K, or 0 for a single linear layer.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    def __init__(self, *, epochs: int = 40, lr: float = 0.1, latent_dim: int = 0) -> None:
-        super().__init__(epochs=epochs, lr=lr)
-        self.latent_dim = check_count("latent_dim", latent_dim, 0)
+    latent_dim: int = count(default=0, low=0)
 
     def build_head(self, feature_dim: int, num_classes: int) -> nn.Module:
         """Return a linear layer or a perceptron with fresh weights."""

@@ -5,7 +5,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from trainables.common.averaging import log_mean_probabilities
-from trainables.common.checks import check_count, check_number
+from trainables.common.fields import count, number
 from trainables.refinements._base import REFINEMENTS, Refinement
 from trainables.refinements._encoder import latent_encoder
 
@@ -60,29 +60,14 @@ class VariationalTwoStageTraining(Refinement):
     Not for comparing head sizes: it has two perceptrons and a linear layer where TST has one layer.
 
     Args:
-        epochs: Epochs.
-        lr: Learning rate.
         latent_dim: Z, the dimension of the latent variable; 128 is the released default.
         beta: Weight of the divergence, >= 0.
         samples: Draws that eval mode averages over; 10 is the released default.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    def __init__(
-        self,
-        *,
-        epochs: int = 40,
-        lr: float = 0.1,
-        latent_dim: int = 128,
-        beta: float = 1.0,
-        samples: int = 10,
-    ) -> None:
-        super().__init__(epochs=epochs, lr=lr)
-        self.latent_dim = check_count("latent_dim", latent_dim)
-        self.beta = check_number("beta", beta, 0.0)
-        self.samples = check_count("samples", samples)
+    latent_dim: int = count(default=128)
+    beta: float = number(default=1.0, low=0.0)
+    samples: int = count(default=10)
 
     def build_head(self, feature_dim: int, num_classes: int) -> VariationalHead:
         """Return a variational head with fresh weights and fixed noise."""

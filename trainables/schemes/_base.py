@@ -3,15 +3,17 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from trainables.common.fields import CheckedFields
 from trainables.common.registry import Registry
 from trainables.losses import Loss
 from trainables.models import Network
 
 
-class Scheme:
+class Scheme(CheckedFields):
     """A change of the training procedure itself: frozen layers, another head, a weighting.
 
-    The base class trains as usual; a subclass overrides what it changes. State that an interrupted
+    The base class trains as usual; a subclass declares its arguments as fields and overrides the
+    steps that it changes. State that an interrupted
     trial needs goes through ``state_dict`` and ``load_state_dict``, or lives in the network that
     ``attach`` returns.
 
@@ -19,6 +21,9 @@ class Scheme:
         forms_loss: Whether ``training_loss`` is the scheme's own, so that an augmentation, which
             forms the loss too, cannot be combined with it.
         not_for: Why it cannot be used with a kind of data, by the kind's name.
+
+    Raises:
+        ValueError: If an argument is out of its range.
     """
 
     forms_loss: ClassVar[bool] = False

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainables.common.checks import check_number
+from trainables.common.fields import fitted, number
 from trainables.losses import Loss, loss_aside
 from trainables.models import Network
 from trainables.schemes._base import SCHEMES, Scheme
@@ -147,9 +147,6 @@ class BalCAL(Scheme):
 
     Args:
         delta: Confidence to reach, as a factor of the training accuracy, in (0, 2].
-
-    Raises:
-        ValueError: If ``delta`` is out of its range.
     """
 
     forms_loss = True
@@ -157,12 +154,11 @@ class BalCAL(Scheme):
         "images-with-masks": "its second classifier is of one feature vector an image"
     }
 
-    _logits: Tensor  # Of both classifiers, (2, N, K), of the rows that an epoch has seen so far.
-    _targets: Tensor
-    _seen: Tensor
-
-    def __init__(self, *, delta: float = 0.95) -> None:
-        self.delta = check_number("delta", delta, 0.0, 2.0, open_low=True)
+    delta: float = number(default=0.95, low=0.0, high=2.0, open_low=True)
+    # Of both classifiers, (2, N, K), of the rows that an epoch has seen so far.
+    _logits: Tensor = fitted()
+    _targets: Tensor = fitted()
+    _seen: Tensor = fitted()
 
     def prepare(self, num_samples: int) -> None:
         """Hear how many rows an epoch has at most."""

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainables.common.averaging import log_mean_probabilities
-from trainables.common.checks import check_count, check_number
+from trainables.common.fields import count, number
 from trainables.models import Network
 from trainables.schemes._base import SCHEMES, Scheme
 
@@ -56,16 +56,12 @@ class MonteCarloDropout(Scheme):
     Args:
         rate: Probability that a feature is dropped, in (0, 1).
         samples: Draws that inference averages over.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
     not_for: ClassVar = {"images-with-masks": "it drops entries of one feature vector an image"}
 
-    def __init__(self, *, rate: float = 0.5, samples: int = 50) -> None:
-        self.rate = check_number("rate", rate, 0.0, 1.0, open_low=True, open_high=True)
-        self.samples = check_count("samples", samples)
+    rate: float = number(default=0.5, low=0.0, high=1.0, open_low=True, open_high=True)
+    samples: int = count(default=50)
 
     def attach(self, network: Network, num_classes: int) -> Network:
         """Return the network with dropout before its classifier."""

@@ -1,7 +1,7 @@
 import numpy as np
 from torch import nn
 
-from trainables.common.checks import check_choice, check_number
+from trainables.common.fields import choice, number
 from trainables.models import GRANULARITIES, Network, units
 from trainables.schemes._base import SCHEMES, Scheme
 
@@ -27,14 +27,10 @@ class ProgressivelyLayerPeeled(Scheme):
         gamma: Exponent of the schedule, > 0; the larger, the earlier the freezing.
         groups: ``block``: every block is a group, and the classifier; ``stage``: every stage, the
             classifier belonging to the last.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
 
-    def __init__(self, *, gamma: float = 1.0, groups: str = "block") -> None:
-        self.gamma = check_number("gamma", gamma, 0.0, open_low=True)
-        self.groups = check_choice("groups", groups, GRANULARITIES)
+    gamma: float = number(default=1.0, low=0.0, open_low=True)
+    groups: str = choice(default="block", choices=GRANULARITIES)
 
     def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:
         """Freeze the groups whose time has come and release the others."""

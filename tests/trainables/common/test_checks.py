@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainables.common.checks import check_choice, check_count, check_flag, check_number
-from trainables.common.fields import CheckedFields, choice, count, flag, number
+from trainables.common.fields import CheckedFields, choice, count, fitted, flag, number
 
 
 @given(
@@ -89,6 +89,7 @@ class Declared(CheckedFields):
 
 class Further(Declared):
     weight: float = number(default=1.0, low=0.0)
+    slope: float = fitted()
 
 
 class OwnConstructor(Declared):
@@ -115,6 +116,7 @@ def test_fields_are_arguments_with_defaults_and_are_kept_as_checked() -> None:
         "rows": None,
     }
     assert Further(0.5, weight=2).weight == 2.0
+    assert not hasattr(Further(0.5), "slope")
     assert vars(OwnConstructor()) == vars(WithoutFields()) == {"kept": True}
 
 

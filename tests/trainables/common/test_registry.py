@@ -42,6 +42,7 @@ def test_every_module_is_an_entry(kinds: Registry[Any]) -> None:
     assert "beta" not in kinds
     assert kinds.names() == ["alpha", "zeta"]
     assert kinds.get("zeta") is sys.modules["made_up.zeta"].Kind
+    assert kinds.get("zeta").name == "zeta"
     assert (kinds.parameter_names("zeta"), kinds.parameter_names("alpha")) == (["size", "mode"], [])
     assert kinds.build("zeta", mode="b").given == {"size": 3, "mode": "b"}
     with pytest.raises(ValueError, match="kind 'alpha' is registered twice"):
@@ -50,7 +51,7 @@ def test_every_module_is_an_entry(kinds: Registry[Any]) -> None:
 
 def test_three_near_names_are_told_at_most(kinds: Registry[Any]) -> None:
     for letter in "bcde":
-        kinds.register(f"beta_{letter}")(object)
+        kinds.register(f"beta_{letter}")(type("Beta", (), {}))
     with pytest.raises(InputError) as caught:
         kinds.get("beta_x")
     near = str(caught.value).removeprefix("unknown kind 'beta_x'; there are: ").split(", ")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trainables.common.fields import CheckedFields
 from trainables.common.registry import Registry
 
 
@@ -26,11 +27,11 @@ class RowTerms:
     num_classes: int
 
 
-class Objective(ABC):
+class Objective(CheckedFields, ABC):
     """A loss on calibrated rows that the fit of a calibrator minimises.
 
-    A subclass checks its arguments in its constructor and implements ``per_row`` with
-    differentiable operations on the row terms. Terms that it does not ask for arrive as zeros.
+    A subclass declares its arguments as fields and implements ``per_row`` with differentiable
+    operations on the row terms. Terms that it does not need arrive as zeros.
 
     Attributes:
         needs_mean: Whether ``per_row`` reads ``mean_log_p``.
@@ -38,6 +39,9 @@ class Objective(ABC):
         log_loss: Whether ``per_row`` is ``-log p_y``, for which derivatives have a shorter way.
         adaptive: Whether the row weights depend on the losses: the fit then solves a fixed point.
         scheduled: Whether the released fit uses the falling step sizes instead of the constant one.
+
+    Raises:
+        ValueError: If an argument is out of its range.
     """
 
     needs_mean = False
@@ -61,10 +65,10 @@ class Objective(ABC):
         del labels, num_classes
         return torch.full_like(losses, 1.0 / len(losses))
 
-    def begin(self, losses: Tensor, labels: Tensor, num_classes: int) -> None:  # noqa: B027
+    def begin(self, losses: Tensor, labels: Tensor, num_classes: int) -> None:
         """Take in the row losses at the start of a fit; see ``row_weights`` for the arguments."""
 
-    def freeze(self, losses: Tensor, labels: Tensor, num_classes: int) -> None:  # noqa: B027
+    def freeze(self, losses: Tensor, labels: Tensor, num_classes: int) -> None:
         """Take in the row losses after the first step, when ``cls`` sets its scaling for good."""
 
     def state(self) -> dict[str, float]:

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from trainables.calibrators._scipy import scipy_minimize
 from trainables.calibrators.objectives._base import OBJECTIVES, Objective, RowTerms
-from trainables.common.checks import check_choice
+from trainables.common.fields import choice
 
 ALPHA_START, BETA_START = 1.0, 1.5
 ALPHA_LOW, BETA_BOUNDS = 0.1, (1.5, 2.0)
@@ -38,14 +38,12 @@ class ClasswiseScaling(Objective):
     log_loss = True
     adaptive = True
 
-    def __init__(
-        self, *, normalization: str = "nd", bounds: str = "released", reduction: str = "mean"
-    ) -> None:
-        self.normalization = check_choice("normalization", normalization, ("nd", "cm", "mm"))
-        self.bounds = check_choice("bounds", bounds, ("paper", "released"))
-        self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
-        self.alpha, self.beta = ALPHA_START, BETA_START
-        self._first = np.zeros(0)
+    alpha, beta = ALPHA_START, BETA_START
+    _first = np.zeros(0)
+
+    normalization: str = choice(default="nd", choices=("nd", "cm", "mm"))
+    bounds: str = choice(default="released", choices=("paper", "released"))
+    reduction: str = choice(default="mean", choices=("mean", "sum"))
 
     def per_row(self, terms: RowTerms) -> Tensor:
         """Return ``-log p_y``."""

@@ -1,7 +1,7 @@
 from torch import Tensor
 
 from trainables.calibrators.objectives._base import OBJECTIVES, Objective, RowTerms
-from trainables.common.checks import check_flag, check_number
+from trainables.common.fields import flag, number
 
 
 @OBJECTIVES.register("fl")
@@ -20,9 +20,8 @@ class Focal(Objective):
 
     scheduled = True
 
-    def __init__(self, *, gamma: float = 3.0, detach: bool = False) -> None:
-        self.gamma = check_number("gamma", gamma, 0.0)
-        self.detach = check_flag("detach", detach)
+    gamma: float = number(default=3.0, low=0.0)
+    detach: bool = flag(default=False)
 
     def per_row(self, terms: RowTerms) -> Tensor:
         """Return the focal loss of each row."""

@@ -1,7 +1,7 @@
 from torch import Tensor
 
 from trainables.calibrators.objectives._base import OBJECTIVES, Objective, RowTerms
-from trainables.common.checks import check_number
+from trainables.common.fields import number
 
 
 @OBJECTIVES.register("ls")
@@ -18,8 +18,7 @@ class LabelSmoothing(Objective):
     needs_mean = True
     scheduled = True
 
-    def __init__(self, *, smoothing: float = 0.05) -> None:
-        self.smoothing = check_number("smoothing", smoothing, 0.0, 1.0, open_high=True)
+    smoothing: float = number(default=0.05, low=0.0, high=1.0, open_high=True)
 
     def per_row(self, terms: RowTerms) -> Tensor:
         """Return the cross-entropy between the smoothed label and the calibrated row."""
