@@ -219,12 +219,6 @@ def _opened(database: Path) -> Iterator[sqlite3.Connection]:
         yield found
 
 
-def dump(database: Path) -> str:
-    """Return all that a tracking store holds."""
-    with _opened(database) as store:
-        return "\n".join(store.iterdump())
-
-
 def tracked(database: Path) -> list[Any]:
     """Return every run of a store as study, role, number, status, parameters and metrics.
 

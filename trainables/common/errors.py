@@ -1,7 +1,14 @@
 """The exceptions that a sweep tells apart: what a user can mend, and what ends a trial."""
 
-LONGEST = 2000  # Characters of a message; the command line shows fewer.
+import re
+from functools import partial
+
+LONGEST = 300  # Characters of a message; the command line shows about as many.
 GAP = " ... "
+# A list, perhaps one that was cut before: a message may hold another one.
+ENTRY = r"(?:[^\s,;:()]|:(?=\S))+(?: [^\s,;:()]+){0,2}"
+LISTING = re.compile(rf"((?:{ENTRY}, ){{3,}}(?!or ){ENTRY})(?:(?<=\.\.\.) \((\d+) more\))?")
+WORD = re.compile(r"\S{80,}(?: \.\.\. \S{80,})?")
 
 
 def printable(text: str) -> str:
@@ -14,13 +21,26 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, longest: int) -> str:
-    """Return text as one printable line of at most ``longest`` characters, cut in the middle.
+    """Return text as one printable line of at most ``longest`` characters.
 
-    What is wrong stands at a message's beginning, what is allowed at its end.
+    A longer one loses the middles of long names, then the ends of its lists, then its own middle:
+    what is wrong stands at a message's beginning, what is allowed at its end.
     """
     # Nobody reads more, and spelling a long text takes long.
     line = printable(_cut(text, 10 * longest).replace("\n", " "))
-    return _cut(line, longest)
+    if len(line) > longest:
+        line = WORD.sub(lambda found: _cut(found[0], 60), line)
+    short = line
+    for most in (24, 16, 12, 8, 5, 3):
+        if len(short) > longest:
+            short = LISTING.sub(partial(_listed, most), line)
+    return _cut(short, longest)
+
+
+def _listed(most: int, found: re.Match[str]) -> str:
+    entries = found[1].split(", ")
+    left = len(entries) - most + (int(found[2]) - 1 if found[2] else 0)
+    return ", ".join([*entries[:most], f"... ({left} more)"]) if left > 1 else found[0]
 
 
 def _spelled(character: str) -> str:

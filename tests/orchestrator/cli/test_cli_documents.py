@@ -110,6 +110,15 @@ DOCUMENTS = {
     "steered by a part": (GOOD.replace("[ce]", r'["\e[31m"]'), r"\x1b[31m"),
     "steered by a data set": (GOOD.replace("digits,", r'"\e[31m",', 1), r"\x1b[31m"),
     "markup": (GOOD.replace("small", '"[red]:smile:"'), "[red]:smile:"),
+    "many unknown keys": (
+        GOOD + "".join(f"wrong{n}: 1\n" for n in range(200)),
+        "wrong0: unknown key; allowed are: name, tasks, recipes",
+    ),
+    "unknown recipe": (
+        GOOD.replace("[ce]", "[mbl]"),
+        "'mbl' is unknown; near are: mbls (methods: ",
+    ),
+    "unknown model": (GOOD.replace("convnet", "none"), "unknown model 'none'; there are: convnet"),
     "large": (GOOD + "#" * 200_000, "is larger than 128 KiB"),
     "list of lists": (GOOD + f"seeds: [{'[a], ' * 20_000}]\n", "seeds"),
     "two documents": (GOOD + "---\n" + GOOD, "another document"),

@@ -60,7 +60,7 @@ WRONG = {
     ),
     "recipe": (
         [*DEMO, "--recipes", "mbsl"],
-        "recipe 'mbsl': 'mbsl' is unknown; near are: mbls, ms (methods: acls, au, *, vs)",
+        "recipe 'mbsl': 'mbsl' is unknown; near are: mbls, ms (methods: acls, au, *)",
     ),
     "empty recipes": ([*DEMO, "--recipes", ","], "--recipes: ',' names nothing"),
     "recipe twice": ([*DEMO, "--recipes", "ce,ce"], "recipe 'ce' stands twice"),
@@ -184,7 +184,7 @@ WRONG = {
     "no .npz": (["apply", "a", "b.npz", "--out", "c.csv"], "c.csv: ending '.csv', allowed is .npz"),
     "claim": (
         ["claims", "a", "--claim", "none"],
-        "--claim 'none' is not one of: acls-beats-mbls, *, mbls-needs-no-ts",
+        "--claim 'none' is not one of: acls-beats-mbls, *",
     ),
     "two things after a figure": (
         ["table", "--gain", "--baseline", "ce"],

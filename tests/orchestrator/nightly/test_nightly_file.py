@@ -183,7 +183,7 @@ def test_a_mistake_gets_one_line_and_exit_code_2(
     assert main(["nightly", "run", str(path)]) == 2
     errors = capsys.readouterr().err
     assert expected in errors
-    assert str(path) in errors
+    assert path.name in errors
     # Any part of an address may be secret.
     assert (content.get("report", {}).get("webhook") or "nothing") not in errors
     assert errors.count("\n") == 1

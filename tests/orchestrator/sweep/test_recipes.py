@@ -81,7 +81,7 @@ def test_a_recipe_of_given_logits_is_a_calibrator_at_most(
 def test_what_is_unknown_is_told_with_all_that_is_near_and_all_that_there_is() -> None:
     with pytest.raises(InputError) as caught:
         parse_recipe("mbsl")
-    near, listing = str(caught.value).split(" (")
+    near, listing = caught.value.args[0].split(" (")
     assert near == "recipe 'mbsl': 'mbsl' is unknown; near are: mbls, ms"
     kinds = [kind.split(": ")[0] for kind in listing.split("; ")]
     assert kinds == ["methods", "refinements", "calibrators"]
@@ -116,7 +116,7 @@ ORDER = "write method[+refinement][+calibrator]"
 def test_what_is_wrong_with_a_recipe_is_told_in_full(text: str, given: bool, line: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_recipe(text, VARIANTS, given)
-    assert str(caught.value) == line
+    assert caught.value.args[0] == line
 
 
 WRONG = {

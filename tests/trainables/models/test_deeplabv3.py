@@ -38,8 +38,8 @@ def test_pretrained_weights_are_read_from_their_file(
     if content is not None:
         path.parent.mkdir()
         path.write_bytes(content)
-        said = "cannot be read: Weights only load failed.{,350}"  # One line of torch's many.
-    told = f"^pretrained weights of resnet34: {re.escape(str(path))} {said}$"
+        said = "cannot be read: Weights only load failed.*"  # One line of torch's many.
+    told = f"^pretrained weights of resnet34: .*{re.escape(path.name)} {said}$"
     with pytest.raises(InputError, match=told):
         build_model("deeplabv3-resnet34@pretrained", 3, SHAPE)
 

@@ -231,7 +231,7 @@ def test_a_wrong_layout_gets_one_line(tmp_path, case):
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as caught:
         load_layout(str(path))
-    assert str(caught.value) == f"layout {path}: {message}"
+    assert str(caught.value) == str(InputError(f"layout {path}: {message}"))
 
 
 def test_a_layout_that_is_not_there_is_refused(tmp_path):
@@ -241,7 +241,7 @@ def test_a_layout_that_is_not_there_is_refused(tmp_path):
         "unknown layout 'macal/tabel1'; there are: macal/table1, macal/table5, macal/table4, "
         "or PATH.yaml"
     )
-    with pytest.raises(InputError, match=r"'\?'; there are: acls/table3, .*, mbls/table8, or PATH"):
+    with pytest.raises(InputError, match=r"'\?'; there are: acls/table3, .* more\), or PATH"):
         load_layout("?")
     (tmp_path / "mine.yml").write_text(GOOD, encoding="utf-8")
     assert load_layout(str(tmp_path / "mine.yml")).title == "mine"
