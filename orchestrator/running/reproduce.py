@@ -114,7 +114,7 @@ def reproduce(
 
 def _same_data(run: TrackedTrial, data_root: str, folder: Path) -> PreparedData:
     dataset, split = run.study.origin["dataset"], SplitSpec(**run.study.origin["split"])
-    settings = run.study.origin.get("inputs")  # Earlier runs had none.
+    settings = run.study.origin["inputs"]
     data = prepare(dataset, Path(data_root), split, folder / "data", settings=settings)
     if data.key != run.study.fingerprint:
         raise InputError(

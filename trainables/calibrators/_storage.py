@@ -1,12 +1,10 @@
 """Keeps fitted calibrators on disk: tensors as safetensors, all else as JSON, and checksums."""
 
 import json
-import logging
 import math
 import os
 import shutil
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,6 @@ from trainables.common.paths import local_path
 
 TENSORS, DESCRIPTION = "calibrator.safetensors", "calibrator.json"
 FORMAT = 2
-UNSEALED = 1  # The format before there was a manifest.
-
-log = logging.getLogger(__name__)
 
 
 def save_calibrator(calibrator: Calibrator, folder: str | Path) -> Path:
@@ -53,18 +48,14 @@ def save_calibrator(calibrator: Calibrator, folder: str | Path) -> Path:
     return place
 
 
-def load_calibrator(folder: str | Path, notice: Callable[[str], None] = log.warning) -> Calibrator:
+def load_calibrator(folder: str | Path) -> Calibrator:
     """Read a calibrator that ``save_calibrator`` wrote.
-
-    Args:
-        folder: The folder.
-        notice: Receives a line where the calibrator is from before there were checksums.
 
     Raises:
         InputError: If a file is missing, damaged or of another format.
     """
     place = local_path(folder, "calibrator")
-    fields = _checked_description(place, notice)
+    fields = _checked_description(place)
     try:
         calibrator = build_calibrator(
             fields["name"],
@@ -102,17 +93,10 @@ def _publish(draft: Path, place: Path) -> None:
         os.replace(draft / name, place / name)
 
 
-def _checked_description(place: Path, notice: Callable[[str], None]) -> dict[str, Any]:
-    sealed = (place / MANIFEST).exists()
-    found = damage(place, (TENSORS, DESCRIPTION), alone=False) if sealed else ""
-    if found:
+def _checked_description(place: Path) -> dict[str, Any]:
+    if found := damage(place, (TENSORS, DESCRIPTION), alone=False):
         raise InputError(f"{place}: damaged calibrator ({found}); fit it again")
-    fields = _read_description(place / DESCRIPTION)
-    if not sealed and fields["format"] != UNSEALED:
-        raise InputError(f"{place}: damaged calibrator ({MANIFEST} is missing); fit it again")
-    if not sealed:
-        notice(f"{place}: saved without checksums by an earlier version: damage would go unnoticed")
-    return fields
+    return _read_description(place / DESCRIPTION)
 
 
 def describe(calibrator: Calibrator) -> dict[str, Any]:
@@ -137,7 +121,7 @@ def _read_description(path: Path) -> dict[str, Any]:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, RecursionError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as a saved calibrator ({error})") from error
-    if not isinstance(fields, dict) or fields.get("format") not in (UNSEALED, FORMAT):
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise InputError(f"{path}: not a saved calibrator of format {FORMAT}")
     return fields
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
@@ -25,9 +25,6 @@ class Refinement(CheckedFields, ABC):
 
     Attributes:
         excludes: Methods that the refinement must not follow, each with the reason.
-        earlier: What a stored request means by a parameter that it leaves out, where that is
-            another value than today's default.
-        added: Those of ``earlier`` that there was no parameter for at first.
         second_pass: Whether ``end_epoch`` gets accuracy and confidence of ``feedback_logits``
             after the epoch, at the price of another pass, rather than those of its steps.
         changes_batches: Whether ``start_batch`` does anything.
@@ -40,8 +37,6 @@ class Refinement(CheckedFields, ABC):
     """
 
     excludes: ClassVar[Mapping[str, str]] = {}
-    added: ClassVar[frozenset[str]] = frozenset()
-    earlier: ClassVar[Mapping[str, Any]] = {}
     second_pass = False
     changes_batches = False
     views = "augmented"

@@ -4,7 +4,6 @@ import math
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
@@ -218,16 +217,6 @@ class MaCCal(Refinement):
         zero_masked: Whether a new mask sets the weights to zero that it leaves out.
         views: ``augmented`` or ``original``: which features of the training set are trained on.
     """
-
-    added = frozenset({"q_role", "optimizer", "zero_masked", "views"})
-    earlier: ClassVar[Mapping[str, Any]] = {
-        "q_role": "keep",
-        "optimizer": "masked",
-        "zero_masked": False,
-        "views": "augmented",
-        "resample": "epoch",
-        "feedback": "dense",
-    }
 
     gamma: float = number(default=0.95, low=0.0, open_low=True)
     q0: float = number(default=0.5, low=0.0, high=1.0)

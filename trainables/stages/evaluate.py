@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,19 +23,6 @@ from trainables.metrics import evaluation_report, metrics_digest, noise_floors_o
 from trainables.stages.networks import LastPass, network_precision, pixel_outputs, predictor
 from trainables.stages.pixels import PixelOutputs, score_pixels, shown_maps
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
-
-# What the keys of evaluations say of their metrics: their digest, except for the two sets of which
-# evaluations were stored before.
-BEFORE: dict[str, dict[str, Any]] = {
-    "0f3d5a37b44f48cdd612358c0c90fd6709588069949b178e8d47c0272dc8b362": {"version": 2},
-    "6b6e08306159b0c791cd48d4169acb0186958c27d96f153a5058b6ffb8e1ebfd": {},
-}
-
-
-def metrics_in_key(*sources: str) -> dict[str, Any]:
-    """Return what an evaluation's key says of its metrics: others, or changed ones, change it."""
-    digest = metrics_digest(*sources)
-    return BEFORE.get(digest, {"metrics": digest})
 
 
 def evaluate_on_test(
@@ -72,8 +58,8 @@ def evaluate_on_test(
     """
     test = prepared.test()
     pixels = prepared.info.inputs.pixels(test)
-    determinants = metrics_in_key("report", "test", *([] if pixels is None else ["pixels"]))
-    evaluation_key = stage_key("evaluate", upstream=key, data=prepared.key, **determinants)
+    metrics = metrics_digest("report", "test", *([] if pixels is None else ["pixels"]))
+    evaluation_key = stage_key("evaluate", upstream=key, data=prepared.key, metrics=metrics)
     found = store.find("evaluate", evaluation_key)
     if found is None:
         device = concrete(device or default_device())
@@ -81,19 +67,19 @@ def evaluate_on_test(
             keep = partial((last or LastPass()).keep, prepared.key)
             log_probs = predictor(store, stage, key, prepared.info, device, keep)(test.values)
             labels = torch.from_numpy(test.labels.copy())
-            metrics = evaluation_report(log_probs.to(device), labels)
+            measured = evaluation_report(log_probs.to(device), labels)
             tensors = {"test": {"log_probs": log_probs, "labels": labels}}
             if not prepared.info.inputs.trains:  # Then seeds may have been tested on other rows.
                 tensors["test"]["rows"] = torch.from_numpy(prepared.test_numbers().copy())
         else:
             outputs = pixel_outputs(store, stage, key, prepared.info, device)
-            metrics, tensors = _judge_pixels(outputs, test, pixels, prepared.info, device)
+            measured, tensors = _judge_pixels(outputs, test, pixels, prepared.info, device)
         found = store.write(
             "evaluate",
             evaluation_key,
             tensors,
             {
-                "metrics": metrics,
+                "metrics": measured,
                 "upstream": key,
                 "computed": computed_on(device, network_precision(store, stage, key)),
             },
@@ -157,7 +143,7 @@ def evaluate_suite(
         data=prepared.key,
         suite=label,
         images=data.fingerprint,
-        **metrics_in_key("report", "suite"),
+        metrics=metrics_digest("report", "suite"),
     )
     found = store.find("evaluate", evaluation_key)
     if found is None:

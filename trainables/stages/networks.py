@@ -11,7 +11,7 @@ from trainables.common.devices import concrete
 from trainables.data import Batcher, DatasetInfo, MaskedImages
 from trainables.methods import build_method
 from trainables.models import PRETRAINED, Network
-from trainables.refinements import requested_refinement
+from trainables.refinements import build_refinement
 from trainables.stages.base import find_artifact
 from trainables.stages.calibrate import calibrator_of
 from trainables.stages.engine import (
@@ -68,14 +68,13 @@ def restore_network(
     network = seeded_network(model, info, request["seed"])
     network = method.scheme.attach(network, info.num_classes)
     network.load_state_dict(trained.tensors("weights"))
-    # Records of before there was a choice do not name the precision.
-    placed = place(network, device, request.get("precision", "float32"))
+    placed = place(network, device, request["precision"])
     return placed, protocol_from(dict(request["protocol"]))
 
 
 def _restore_head(refined: Artifact, feature_dim: int, num_classes: int) -> nn.Module:
-    refinement = requested_refinement(refined.record["request"]["parts"])
-    head = refinement.build_head(feature_dim, num_classes)
+    ((name, parameters),) = refined.record["request"]["parts"].items()
+    head = build_refinement(name, **parameters).build_head(feature_dim, num_classes)
     head.load_state_dict(refined.tensors("head"))
     return head.eval()
 
@@ -134,7 +133,7 @@ def network_precision(store: ArtifactStore, stage: str, key: str) -> str:
     request = find_artifact(store, stage, key).record["request"]
     if request["upstream"] is not None:
         return network_precision(store, request["upstream_stage"], request["upstream"])
-    return str(request.get("precision", "float32"))
+    return str(request["precision"])
 
 
 def _outputs(

@@ -23,9 +23,6 @@ POWER = 0.9  # Of the poly schedule (Chen et al. 2017, section 4.1).
 KEEP = ("last", "best_val_nll", "best_val_acc", "best_val_refinement")
 # What the weights do not depend on: two protocols that differ here only are the same training.
 LABELS = ("name", "source", "note")
-# Fields that stand in a key only where they are not at their default, so that what was computed
-# before they existed is still found.
-LATER_FIELDS = ("clip_norm", "keep", "keep_after", "compile")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,15 +156,10 @@ class Protocol:
     def to_dict(self) -> dict[str, Any]:
         """Return all that decides the weights, ready for JSON and for keys.
 
-        ``name``, ``source`` and ``note`` are left out, and so are defaults of fields that came
-        later. ``protocol_from`` accepts the result.
+        ``name``, ``source`` and ``note`` are left out. ``protocol_from`` accepts the result.
         """
-        found = {item: getattr(self, item.name) for item in fields(self)}
-        values = {
-            item.name: value
-            for item, value in found.items()
-            if item.name not in LABELS and not (item.name in LATER_FIELDS and value == item.default)
-        }
+        names = (item.name for item in fields(self) if item.name not in LABELS)
+        values = {name: getattr(self, name) for name in names}
         return {**values, "milestones": list(self.milestones)}
 
     def shortened(self, share: float) -> Self:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trainables.common.devices import computed_on, fits
 from trainables.common.errors import StorageError
-from trainables.refinements import HeadTrainer, requested_refinement
+from trainables.refinements import HeadTrainer, build_refinement
 from trainables.stages.base import StageRun, TaskData
 from trainables.stages.networks import extract_features, restore_network
 from trainables.stages.protocols import Protocol, protocol_from
@@ -32,7 +32,8 @@ class RefineStage(StageRun, stage="refine"):
         features: dict[str, Tensor] | None = None,
     ) -> None:
         super().__init__(request, store, data)
-        refinement = requested_refinement(request.parts)
+        ((name, parameters),) = request.parts.items()
+        refinement = build_refinement(name, **parameters)
         protocol = protocol_from(dict(request.protocol))
         if features is None:
             features, self.shared_seconds = load_features(
@@ -142,14 +143,14 @@ def load_features(
             if found is None:
                 started, views_kind = time.monotonic(), "none" if own else kind
                 files = {"features": _compute_features(trained, data, views_kind, store.root)}
-                precision = trained.record["request"].get("precision", "float32")
+                precision = trained.record["request"]["precision"]
                 facts = {
                     "upstream": trained.key,
                     "seconds": time.monotonic() - started,
                     "computed": computed_on(data.device, precision),
                 }
                 return store.write("features", key, files, facts).tensors("features"), 0.0
-    return found.tensors("features"), found.record.get("seconds", 0.0)
+    return found.tensors("features"), found.record["seconds"]
 
 
 def _augmentation(trained: Artifact, data: TaskData) -> str:

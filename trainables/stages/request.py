@@ -9,7 +9,7 @@ from typing import Any
 from trainables.augmentations import AUGMENTATIONS
 from trainables.common.errors import InputError
 from trainables.data import Inputs, PreparedData
-from trainables.refinements import REFINEMENTS, refinement_determinants
+from trainables.refinements import REFINEMENTS
 from trainables.schemes import SCHEMES
 from trainables.store.artifacts import stage_key
 
@@ -63,10 +63,6 @@ class StageRequest:
         # The data's manifest is read for it: too dear for what every epoch asks.
         determinants = self.plain()
         del determinants["upstream_request"]
-        if self.precision == "float32":  # What outcomes were before there was a choice.
-            del determinants["precision"]
-        if self.stage == "refine":
-            determinants["parts"] = refinement_determinants(self.parts)
         determinants["data"] = PreparedData.open(Path(self.data)).key
         return stage_key(determinants.pop("stage"), **determinants)
 

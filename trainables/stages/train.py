@@ -6,10 +6,7 @@ from torch import Tensor
 from trainables.data import MaskedBatcher
 from trainables.methods import build_method
 from trainables.stages.base import StageRun, TaskData
-from trainables.stages.engine import (
-    Trainer,
-    predict,
-)
+from trainables.stages.engine import Trainer, predict
 from trainables.stages.pixels import outputs_of, score_pixels
 from trainables.stages.protocols import protocol_from
 from trainables.stages.request import StageRequest
@@ -95,7 +92,7 @@ class TrainStage(StageRun, stage="train"):
         """Restore the trainer, the logits of its last epoch and the best epoch."""
         self._trainer.load_state_dict(state["trainer"])
         self.epoch = self._trainer.epoch
-        self._best = state.get("best")
+        self._best = state["best"]
         self._validate()
 
     def _validate(self) -> None:

@@ -22,7 +22,7 @@ from trainables.store.checkpoints import Checkpoint
 from trainables.store.locks import ArtifactLock
 from trainables.store.mirror import Copies
 
-SCHEMA_VERSION = 1  # Raise it when a stage computes something else from the same inputs.
+SCHEMA_VERSION = 2  # Raise it when a stage computes something else from the same inputs.
 RECORD = "record.json"
 MIRROR = "mirror"
 

@@ -15,7 +15,6 @@ from trainables.refinements import (
     _together,
     build_refinement,
 )
-from trainables.refinements.macal import MaCCal
 
 ROWS, FEATURES, CLASSES, EPOCHS = 130, 12, 5, 4
 GENERATOR = torch.Generator().manual_seed(0)
@@ -60,7 +59,10 @@ def trainers(name: str, **common: Any) -> list[HeadTrainer]:
         ("macal", {}),
         ("macal", {"resample": "epoch"}),
         ("macal", {"feedback": "training"}),
-        ("macal", dict(MaCCal.earlier)),
+        (
+            "macal",
+            {"q_role": "keep", "optimizer": "masked", "resample": "epoch", "feedback": "dense"},
+        ),
         ("macal", {"feedback": "training", "q_role": "keep", "resample": "epoch"}),
         ("macal", {"inference": "last"}),
         ("macal", {"inference": "last", "restructure": False, "resample": "epoch"}),

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.refinements import HeadTrainer, build_refinement
-from trainables.refinements.macal import MaCCal, MaskedHead
+from trainables.refinements.macal import MaskedHead
 
 MakeTrainer = Callable[..., HeadTrainer]
 EPOCHS = 4
@@ -267,9 +267,3 @@ def test_what_is_meant_to_stand_at_an_end_is_not_remarked_upon() -> None:
     assert ended_at(0.5) == []
     assert ended_at(1.0, masked=False) == []
     assert ended_at(1.0, sparsity="fixed", q0=1.0) == []
-
-
-@pytest.mark.parametrize(("name", "value"), list(MaCCal.earlier.items()))
-def test_what_earlier_requests_mean_is_a_value_there_is(name: str, value: Any) -> None:
-    assert getattr(build_refinement("macal", **{name: value}), name) == value
-    assert MaCCal.added <= set(MaCCal.earlier)

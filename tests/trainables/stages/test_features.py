@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -173,14 +172,6 @@ def test_whoever_finds_features_is_told_what_they_cost(
     )
     assert spent == [0.0, json.loads(path.read_text())["seconds"]]
     assert spent[1] > 0
-    find = workshop.store.find
-
-    def find_old(stage: str, key: str) -> Artifact | None:
-        found = find(stage, key)
-        return found and replace(found, record={"upstream": trained.key})
-
-    monkeypatch.setattr(workshop.store, "find", find_old)
-    assert load_features(trained, workshop.store, workshop.data)[1] == 0.0
 
 
 def test_features_that_another_trial_stored_meanwhile_are_not_computed_again(

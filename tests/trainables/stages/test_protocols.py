@@ -326,21 +326,6 @@ def test_labels_do_not_enter_the_key() -> None:
     assert Protocol(**PLAIN, warmup=1).to_dict() != first.to_dict()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"clip_norm": 2.0},
-        {"keep": "best_val_nll"},
-        {"keep": "best_val_acc", "keep_after": 2},
-        {"compile": True},
-    ],
-)
-def test_later_fields_enter_the_key_only_where_they_are_used(change: dict[str, Any]) -> None:
-    plain = Protocol(**PLAIN).to_dict()
-    assert not set(change) & set(plain)
-    assert Protocol(**PLAIN, **change).to_dict() == {**plain, **change}
-
-
 @pytest.mark.parametrize("name", protocol_names())
 def test_gradients_are_clipped_where_the_released_code_does(name: str) -> None:
     clipped = name.startswith(("mukhoti2020", "mbls2022", "acls2023"))

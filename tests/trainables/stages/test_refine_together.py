@@ -110,7 +110,7 @@ def test_one_that_cannot_share_the_pass_is_left_to_its_own_trial(
 ) -> None:
     requests = [
         wanted(workshop, trained, seed=2)[0],
-        wanted(workshop, trained, seed=2, resample="batch")[1],
+        wanted(workshop, trained, seed=2, resample="epoch")[1],
         request(workshop.prepared, "refine", {"tst": {"epochs": 3}}, trained, 2),
         replace(wanted(workshop, trained, seed=2)[2], upstream=trained.key[::-1]),
         replace(wanted(workshop, trained, seed=2)[2], stage="calibrate"),

@@ -16,9 +16,8 @@ from trainables.common.devices import default_device
 from trainables.common.errors import InputError
 from trainables.data.suites import SuiteData, auroc, find_suite, fpr_at_tpr, prepare_suite
 from trainables.data.suites.ood import PART
-from trainables.metrics import calibration_report
+from trainables.metrics import calibration_report, metrics_digest
 from trainables.stages import evaluate_on_test, evaluate_suite, pooled, predictor
-from trainables.stages.evaluate import metrics_in_key
 from trainables.store.artifacts import Artifact, stage_key
 
 
@@ -73,12 +72,11 @@ def test_another_suite_computes_nothing_again(
     clean = evaluate_on_test(*where)[1]
     first, stored = evaluate_suite(*where, suites[0].directory)
     second, other = evaluate_suite(*where, suites[1].directory)
-    # What was stored by earlier versions is found.
     own = {"upstream": chain[0].key, "data": workshop.prepared.key}
-    assert clean.key == stage_key("evaluate", **own, **metrics_in_key("report", "test"))
+    assert clean.key == stage_key("evaluate", **own, metrics=metrics_digest("report", "test"))
     for label, suite, found in zip(("ood-a", "ood-b"), suites, (stored, other), strict=True):
         what = {"suite": label, "images": suite.fingerprint}
-        expected = stage_key("evaluate", **own, **what, **metrics_in_key("report", "suite"))
+        expected = stage_key("evaluate", **own, **what, metrics=metrics_digest("report", "suite"))
         assert found.key == expected
     assert set(first) == {"ood-a/auroc", "ood-a/fpr95"}
     assert set(second) == {"ood-b/auroc", "ood-b/fpr95"}
