@@ -8,12 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from orchestrator.storage.events import Epoch, Event
+from orchestrator.storage.events import Epoch, Event, TrialPlaced
 from trainables.common.errors import StorageError
 from trainables.jobs import FaultKind, Job, Report, next_attempt
 
 ANSWER_SECONDS = 0.5  # For so long known outcomes may hold up the reports of what runs.
-Pause = Enum("Pause", ["WAIT", "DONE"])  # Some jobs have to end first, or no other comes.
+# Some jobs have to end first, no other comes, or a person holds the sweep.
+Pause = Enum("Pause", ["WAIT", "DONE", "HELD"])
 
 
 class Source(ABC):
@@ -48,6 +49,7 @@ class Loop:
         self.source, self._write, self._most_failures = source, write, most_failures
         self._say, self._answer, self._changed = say, answer, changed
         self._running, self._again = dict[str, int](), list[Job]()  # Attempts by key; retries.
+        self._placed = set[str]()  # Keys of what a worker has reported on.
 
     def next(self) -> Job | Pause:
         """Return the next job to compute; one whose outcome is known ends here."""
@@ -69,10 +71,14 @@ class Loop:
             return
         for text in report.notices:
             self._say(text)
+        if report.host and not report.ended and job.key not in self._placed:
+            self._placed.add(job.key)
+            self._write(TrialPlaced(key=job.key, host=report.host))
         for epoch in report.history:
             self._write(Epoch(key=job.key, step=epoch.step, metrics=epoch.metrics))
         if report.ended:
             del self._running[job.key]
+            self._placed.discard(job.key)
             if report.fault is not None and report.fault.kind == FaultKind.STORAGE:
                 raise StorageError(report.fault.reason)  # No other job could end well.
             again = next_attempt(job, report, self._most_failures)

@@ -26,6 +26,7 @@ from orchestrator.cli._run import run
 from orchestrator.cli._submit import submit
 from orchestrator.cli._sync import sync
 from orchestrator.cli._table import table
+from orchestrator.cli._watch import cancel, go_on, logs, pause, status
 from orchestrator.cli.nightly import nightly
 from trainables.common.errors import InputError
 
@@ -64,6 +65,10 @@ for command in (
     demo,
     run,
     submit,
+    status,
+    logs,
+    cancel,
+    pause,
     plan,
     best,
     reproduce,
@@ -76,6 +81,7 @@ for command in (
     plot,
 ):
     app.command()(command)
+app.command("continue")(go_on)
 app.command()(sync)
 app.command()(calibrate)
 app.command()(apply)

@@ -27,11 +27,11 @@ def open_executor(
     Raises:
         InputError: If no cluster answers, or the sweep cannot run there.
     """
-    spec = plan.spec
+    spec, folder = plan.spec, SweepFolder.of(plan.spec)
     if spec.executor == "local":
         from orchestrator.executors.in_process import InProcess  # PyTorch takes seconds.
 
-        yield InProcess(store.root, spec.resources.checkpoint_every)
+        yield InProcess(store.root, spec.resources.checkpoint_every, folder.logs)
         return
     say("starting Ray" if address is None else f"joining Ray at {address}")
     with join_cluster(address) as ray:
@@ -43,7 +43,7 @@ def open_executor(
             _require_room(plan, ray)
         yield RayTune(
             store.root,
-            SweepFolder.of(spec).path,
+            folder.path,
             spec.resources.concurrent,
             spec.resources.checkpoint_every,
             asha=spec.search.scheduler == "asha",

@@ -1,5 +1,6 @@
 """An executor that computes in this very process, one job after the other."""
 
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -7,6 +8,8 @@ from orchestrator.executors._base import Executor
 from orchestrator.loop import Loop, Pause
 from trainables.data import sealed_within
 from trainables.worker import Bench, Worker
+
+HELD_SECONDS = 0.5  # Between two looks at whether the sweep is still held.
 
 
 class InProcess(Executor):
@@ -16,19 +19,24 @@ class InProcess(Executor):
 
     Args:
         storage: Root of the artifact store.
-        checkpoint_every: See ``Bench``.
+        checkpoint_every, logs: See ``Bench``.
     """
 
-    def __init__(self, storage: Path, checkpoint_every: int = 0) -> None:
-        self._storage, self._every = storage, checkpoint_every
+    def __init__(self, storage: Path, checkpoint_every: int = 0, logs: Path | None = None) -> None:
+        self._storage, self._every, self._logs = storage, checkpoint_every, logs
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         """Compute one job after the other."""
         with sealed_within() if sealed else nullcontext():
-            bench = Bench(self._storage, sealed=sealed, checkpoint_every=self._every)
+            bench = Bench(
+                self._storage, sealed=sealed, checkpoint_every=self._every, logs=self._logs
+            )
             worker = Worker(bench)
             try:
-                while not isinstance(job := loop.next(), Pause):
+                while (job := loop.next()) is not Pause.DONE:
+                    if isinstance(job, Pause):
+                        time.sleep(HELD_SECONDS)
+                        continue
                     worker.open(job)
                     while not (report := worker.step()).ended:
                         loop.take(job, report)

@@ -19,6 +19,7 @@ from orchestrator.cluster.interrupt import stop_promptly
 from orchestrator.cluster.local import elsewhere, slots
 from orchestrator.executors._base import Executor
 from orchestrator.loop import Loop, Pause
+from orchestrator.storage.storage import SweepFolder
 from trainables.common.errors import InputError
 from trainables.jobs import Job, Report, Status, lost
 from trainables.ray_edge import JobTrainable, is_broken
@@ -61,6 +62,7 @@ class RayTune(Executor):
             # ASHA decides after every epoch; otherwise short epochs are reported together.
             report_seconds=0.0 if self._asha else REPORT_SECONDS,
             checkpoint_every=self._every,
+            logs=str(SweepFolder(self._folder).logs),
         )
         limit = _Limit(loop.source.sizes, self._concurrent, self._growing)
         with stop_promptly():

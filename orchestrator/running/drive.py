@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from orchestrator.executors import Executor
-from orchestrator.loop import Loop
+from orchestrator.loop import Loop, Source
 from orchestrator.running.measuring import MeasuringSource, pending_measurements
 from orchestrator.search.source import SearchSource
 from orchestrator.search.state import SweepState
@@ -30,6 +30,7 @@ def drive(
     write: Callable[[Event], None],
     say: Callable[[str], None],
     changed: Callable[[], None] = lambda: None,
+    held: Callable[[Source], Source] = lambda source: source,
 ) -> bool:
     """Search and measure as far as earlier runs did not; return True once all is done.
 
@@ -41,11 +42,12 @@ def drive(
         write: Receives the events that the state does not write itself.
         say: Receives what a person should know of.
         changed: Called after every report of the search.
+        held: Makes of a source one that gives nothing out while a person holds the sweep.
     """
     spec = state.plan.spec
     most = spec.resources.max_failures
     known = partial(stored_report, store)
-    executor.run(Loop(SearchSource(state), write, most, say, known, changed))
+    executor.run(Loop(held(SearchSource(state)), write, most, say, known, changed))
     if not state.finished:
         return False
     pending = pending_measurements(state, past, store.contains)
@@ -56,5 +58,5 @@ def drive(
         state.give_up(study, reason)
 
     source = MeasuringSource(pending, spec, write, give_up)
-    executor.run(Loop(source, write, most, say), sealed=False)
+    executor.run(Loop(held(source), write, most, say), sealed=False)
     return True

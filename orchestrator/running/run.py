@@ -13,6 +13,7 @@ from rich.console import Console
 from orchestrator.cluster.interrupt import interrupt_on_sigterm
 from orchestrator.cluster.jobs import check_cluster
 from orchestrator.executors import open_executor
+from orchestrator.running.control import Control
 from orchestrator.running.data import prepare_data
 from orchestrator.running.drive import drive, is_done
 from orchestrator.running.progress import say, show_progress, snapshot
@@ -94,10 +95,11 @@ def run_sweep(
     plan = make_plan(spec)
     check_login(spec.tracking_uri)
     folder = SweepFolder.of(spec)
-    with folder.owned(), interrupt_on_sigterm():
+    control = Control(folder, partial(say, console))
+    with folder.owned(), interrupt_on_sigterm(), control.watched():
         data = prepare_data(spec, console)
         folder.write_spec(spec)
-        status, tracked = _run(plan, data, address, console)
+        status, tracked = _run(plan, data, address, console, control)
         results = tuple(results_of(read_ledger(folder.journal)))
     return SweepOutcome(spec, status, results, tracked, time.monotonic() - started)
 
@@ -107,6 +109,7 @@ def _run(
     data: Mapping[str, PreparedData],
     address: str | None,
     console: Console | None,
+    control: Control,
 ) -> tuple[str, bool]:
     """Compute what is not there yet; return the sweep's status and whether all is tracked."""
     spec = plan.spec
@@ -136,7 +139,7 @@ def _run(
                 usable,
                 partial(validation_rows, store),
             )
-            if _compute(state, past, journal, store, address, console):
+            if _compute(state, past, journal, store, address, console, control):
                 status = "finished" if state.succeeded else "failed"
         except KeyboardInterrupt:
             say(console, "stopped")
@@ -192,6 +195,7 @@ def _compute(
     store: ArtifactStore,
     address: str | None,
     console: Console | None,
+    control: Control,
 ) -> bool:
     """Search and evaluate as far as an earlier run did not; return whether all is done."""
     if is_done(state, past, store):
@@ -207,7 +211,7 @@ def _compute(
             show(lambda: snapshot(state, started))
 
         changed()
-        return drive(state, past, store, executor, journal.append, tell, changed)
+        return drive(state, past, store, executor, journal.append, tell, changed, control.source)
 
 
 def _next_free(spec: SweepSpec) -> SweepSpec:

@@ -113,6 +113,15 @@ class TrialStarted(Event):
 
 
 @dataclass(slots=True, kw_only=True)
+class TrialPlaced(Event):
+    """A worker on ``host`` began an attempt at a trial that its first report did not end."""
+
+    event: ClassVar[str] = "trial_placed"
+    key: str
+    host: str
+
+
+@dataclass(slots=True, kw_only=True)
 class Epoch(Event):
     """A trial came a step further: one event a step, rising.
 
@@ -230,6 +239,7 @@ _KINDS: tuple[type[Event], ...] = (
     SweepStarted,
     StudyOpened,
     TrialStarted,
+    TrialPlaced,
     Epoch,
     TrialFinished,
     TrialScored,

@@ -1,8 +1,9 @@
 """The journal of a sweep: append-only JSON lines, the truth that tracking and tables are views of.
 
 What may happen, and how it is written, stands in ``orchestrator.storage.events``. What a resumed
-sweep would say again (a trial's start, epochs, its objective) is written without waiting for the
-disk; everything else, and with it what came before, is there for good when ``append`` returns.
+sweep would say again (a trial's start and place, epochs, its objective) is written without waiting
+for the disk; everything else, and with it what came before, is there for good when ``append``
+returns.
 
 A resumed sweep goes on in the same journal. Every event may therefore occur again; the later one
 counts, and saying a thing twice changes nothing.
@@ -20,6 +21,7 @@ from orchestrator.storage.events import (
     DECISIONS,
     Epoch,
     Event,
+    TrialPlaced,
     TrialScored,
     TrialStarted,
     from_line,
@@ -27,7 +29,7 @@ from orchestrator.storage.events import (
 )
 from trainables.common.errors import InputError
 
-FLEETING = (TrialStarted, Epoch, TrialScored)
+FLEETING = (TrialStarted, TrialPlaced, Epoch, TrialScored)
 
 
 class Journal(AbstractContextManager["Journal"]):

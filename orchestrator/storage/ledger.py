@@ -18,6 +18,7 @@ from orchestrator.storage.events import (
     SweepEnded,
     SweepStarted,
     TrialFinished,
+    TrialPlaced,
     TrialScored,
     TrialStarted,
     fields_of,
@@ -33,6 +34,7 @@ class Trial(TrialStarted):
     Attributes:
         code: Git commit that it was first given out with.
         open: Whether it was given out and has not ended since.
+        host, since: Where it was computed last, and since when, milliseconds since 1970.
         status: How it ended last: ``finished``, ``failed`` or ``pruned``; ``running`` if never.
         metrics: On validation data; those of epochs too where these were read.
         artifact, reason, fault, reused, seconds, epoch_seconds, peak_memory: Of its last end; see
@@ -51,6 +53,8 @@ class Trial(TrialStarted):
 
     code: str = ""
     open: bool = True
+    host: str = ""
+    since: int = 0
     status: str = "running"
     metrics: dict[str, float] = field(default_factory=dict)
     artifact: str = ""
@@ -145,7 +149,9 @@ class Ledger:
         spec: The sweep file as it ran last.
         provenance: ``git_commit``, ``versions`` and ``hardware`` of the last run.
         status: ``running``, ``finished``, ``failed`` or ``interrupted``.
-        ended: When the last run ended, milliseconds since 1970; None while it goes on.
+        began: When the last run did, milliseconds since 1970.
+        ended: When it ended; None while it goes on.
+        computed: Trials that the last run has computed to their end.
         studies: By name, in the order of their opening.
         trials: By key, in the order in which they were first given out.
     """
@@ -157,6 +163,7 @@ class Ledger:
         self.spec: Mapping[str, Any] = {}
         self.provenance: Mapping[str, Any] = {}
         self.status = "running"
+        self.began, self.computed = 0, 0
         self.ended: int | None = None
         self.studies: dict[str, Study] = {}
         self.trials: dict[str, Trial] = {}
@@ -164,6 +171,7 @@ class Ledger:
             SweepStarted: self._begin,
             StudyOpened: self._open,
             TrialStarted: self._start,
+            TrialPlaced: self._place,
             Epoch: self._extend,
             TrialFinished: self._finish,
             TrialScored: self._score,
@@ -210,6 +218,7 @@ class Ledger:
         self.sweep, self.sweep_id = event.sweep, event.sweep_id
         self.spec, self.provenance = event.spec or {}, event.provenance or {}
         self.status, self.ended = "running", None
+        self.began, self.computed = event.time, 0
 
     def _open(self, event: StudyOpened) -> None:
         known = self.studies.get(event.study)
@@ -233,6 +242,11 @@ class Ledger:
         if event.study in self.studies:
             self.studies[event.study].begun[event.key] = trial
 
+    def _place(self, event: TrialPlaced) -> None:
+        if event.key in self.trials:
+            trial = self.trials[event.key]
+            trial.host, trial.since = event.host, event.time
+
     def _extend(self, event: Epoch) -> None:
         trial = self.trials.get(event.key)
         if trial is None or event.step <= trial.last_step:
@@ -254,6 +268,7 @@ class Ledger:
         if study is not None and trial.role == "search":
             study.finished += (event.status == "finished") - (trial.status == "finished")
             study.failed += (event.status == "failed") - (trial.status == "failed")
+        self.computed += not event.reused
         trial.open, trial.status = False, event.status
         epochs = trial.metrics if trial.last_step >= 0 else {}
         trial.metrics = {**epochs, **event.metrics}

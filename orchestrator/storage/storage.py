@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from trainables.store.artifacts import ArtifactStore
 
 SPEC = "sweep.yaml"
+PAUSE, CANCEL = "pause", "cancel"
+LOCK_SECONDS = 1.0  # Whoever asks for the owner of a sweep holds its lock for a moment.
 
 
 class SweepFolder:
@@ -32,13 +35,19 @@ class SweepFolder:
         spec_file: The sweep file as it runs.
         chosen: Folder of the chosen configurations and their reliability diagrams.
         plots: Folder of the drawings of the search.
+        logs: Folder of the trials' logs.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.name
         self.journal, self.spec_file = path / "journal.jsonl", path / SPEC
         self.chosen, self.tune, self.plots = path / "chosen", path / "tune", path / "plots"
-        self.report = path / "report.html"
+        self.report, self.logs = path / "report.html", path / "logs"
+        self._owner, self._run_lock, self._control = (
+            path / "owner",
+            path / "run.lock",
+            path / "control",
+        )
 
     @classmethod
     def of(cls, spec: SweepSpec) -> SweepFolder:
@@ -81,14 +90,15 @@ class SweepFolder:
         Raises:
             InputError: If another process runs this sweep, or the folder cannot be written.
         """
-        owner, lock = self.path / "owner", self._lock()
+        lock = FileLock(self._run_lock, timeout=LOCK_SECONDS)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock.acquire()
-            owner.write_text(_describe_process(), encoding="utf-8")
+            self._owner.write_text(_describe_process(), encoding="utf-8")
+            if self.control() == CANCEL:
+                self.set_control("")  # It was meant for an earlier run.
         except Timeout as error:
-            text = owner.read_text(encoding="utf-8") if owner.exists() else "another process"
-            raise InputError(f"sweep {self.name!r} is being run by {text}") from error
+            raise InputError(f"sweep {self.name!r} is being run by {self.owner()}") from error
         except OSError as error:
             raise InputError(f"storage {self.path} cannot be written: {error}") from error
         try:
@@ -97,15 +107,50 @@ class SweepFolder:
             lock.release()
 
     def is_owned(self) -> bool:
-        """Return whether a process runs this sweep now."""
+        """Return True if a process runs this sweep now; to read the folder suffices for that."""
         try:
-            with self._lock():
-                return False
-        except Timeout:
+            handle = os.open(self._run_lock, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise InputError(f"{self._run_lock} cannot be read: {error.strerror}") from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
             return True
+        finally:
+            os.close(handle)
+        return False
 
-    def _lock(self) -> FileLock:
-        return FileLock(self.path / "run.lock", timeout=0)
+    def owner(self) -> str:
+        """Return who ran the sweep last: user, machine, process and since when."""
+        found = self._owner
+        return found.read_text(encoding="utf-8") if found.exists() else "another process"
+
+    def control(self) -> str:
+        """Return what a person wants of whatever runs the sweep: ``pause``, ``cancel`` or nothing.
+
+        Raises:
+            OSError: If that cannot be read now.
+        """
+        try:
+            return self._control.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+
+    def set_control(self, wanted: str) -> None:
+        """Tell whatever runs the sweep to pause, to stop, or (by an empty text) to go on.
+
+        Raises:
+            InputError: If the folder cannot be written.
+        """
+        try:
+            if wanted:
+                write_whole(self._control, wanted)
+            else:
+                self._control.unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"{self._control} cannot be written: {error.strerror}") from error
 
 
 class Storage:

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import torch
 
 from orchestrator.executors.in_process import InProcess
+from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.plan import Plan
 from orchestrator.tracking import sync
 from orchestrator.tracking._process import delivered
@@ -33,7 +34,8 @@ def one_process() -> Iterator[None]:
 
 @contextmanager
 def open_here(plan: Plan, store: ArtifactStore, *_: Any) -> Iterator[InProcess]:
-    yield InProcess(store.root, plan.spec.resources.checkpoint_every)
+    logs = SweepFolder.of(plan.spec).logs
+    yield InProcess(store.root, plan.spec.resources.checkpoint_every, logs)
 
 
 @dataclass

@@ -19,9 +19,9 @@ from orchestrator.storage.events import (
     SweepEnded,
     SweepStarted,
     TrialFinished,
-    TrialScored,
-    TrialStarted,
+    TrialPlaced,
 )
+from orchestrator.storage.journal import FLEETING
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.sweep.plan import make_plan
@@ -63,10 +63,13 @@ class Disk:
     peace: bool = False
 
     def append(self, event: Event) -> None:
+        if isinstance(event, TrialPlaced):  # Nothing depends on it: no moment of its own to die.
+            self.events.append(event)
+            return
         self._perhaps_die()
         event.time = int(self.world.now * 1000) + 1
         self.events.append(event)
-        if not isinstance(event, TrialStarted | Epoch | TrialScored):
+        if not isinstance(event, FLEETING):
             self.synced = len(self.events)
         self._perhaps_die()
 

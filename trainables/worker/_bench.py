@@ -26,6 +26,7 @@ class Bench:
         sealed: Whether the process gives up test data, for the rest of its life.
         report_seconds: Epochs shorter than this are reported together.
         checkpoint_every: After how many reports a state is stored; 0 for never.
+        logs: Folder of the jobs' logs; None for none.
 
     Attributes:
         store: The artifacts.
@@ -41,10 +42,12 @@ class Bench:
         sealed: bool,
         report_seconds: float = 2.0,
         checkpoint_every: int = 0,
+        logs: Path | str | None = None,
     ) -> None:
         self.notices: list[str] = []
         self.store = ArtifactStore(Path(storage), self.notices.append)
         self.report_seconds, self.checkpoint_every = report_seconds, checkpoint_every
+        self.logs = Path(logs) if logs else None
         self.last_pass = LastPass()
         self.use(torch.device("cpu"))
         self._sealed = sealed

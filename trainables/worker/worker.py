@@ -24,6 +24,7 @@ from trainables.jobs import (
 )
 from trainables.worker._bench import Bench, Computation
 from trainables.worker._fit import FitComputation
+from trainables.worker._log import TrialLog
 from trainables.worker._stage import StageComputation
 from trainables.worker._test import TestComputation
 
@@ -55,6 +56,9 @@ class Worker:
                 f"{HOST}: torch sees no GPU there: trials that ask for one compute on the CPU"
             )
         torch.set_num_threads(max(1, int(job.cpus)))
+        logs = self._bench.logs
+        self._log = TrialLog(logs and logs / f"{job.key}.log", self._bench.notices.append)
+        self._log.line(f"{job.group}|{job.number}, attempt {job.attempt + 1} on {HOST}")
         self._computation = self._begin(job)
         self._gpus, self._reported = job.gpus, 0
         self._refusal: Exception | None = None
@@ -73,7 +77,18 @@ class Worker:
         return kinds[type(job.work)](self._bench, job, job.work)
 
     def step(self) -> Report:
-        """Compute for a while and report."""
+        """Compute for a while and report; what is printed meanwhile goes to the job's log."""
+        with self._log.capturing():
+            report = self._step()
+            self._log.epochs(report.history)
+            if report.status != Status.WAITING:
+                for text in report.notices:
+                    self._log.line(text)
+            if report.ended:
+                self._log.line(f"{report.status} after {report.cost.seconds:.1f} s")
+        return report
+
+    def _step(self) -> Report:
         computation = self._computation
         assert computation is not None
         fault: Fault | None = None
@@ -85,6 +100,7 @@ class Worker:
                 computation.rest()
         except Exception as caught:  # noqa: BLE001 - the job's boundary: the reason is reported
             fault, status = _fault_of(caught), Status.FAILED
+            self._log.raised(caught)
             self._tell(computation, fault)
         if status in (Status.FINISHED, Status.FAILED):
             computation.ended(fault)

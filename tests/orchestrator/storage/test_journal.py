@@ -354,8 +354,8 @@ def test_what_strict_json_cannot_hold_is_refused_and_leaves_no_trace(path, value
 
 
 NONE_OF = (
-    "is not one of sweep_started, study_opened, trial_started, epoch, trial_finished, "
-    "trial_scored, study_closed, evaluated, sweep_ended"
+    "is not one of sweep_started, study_opened, trial_started, trial_placed, epoch, "
+    "trial_finished, trial_scored, study_closed, evaluated, sweep_ended"
 )
 
 

@@ -1,0 +1,175 @@
+"""``calsweep status``, ``logs``, ``cancel``, ``pause`` and ``continue``: from any machine."""
+
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli._console import echo, print_table
+from orchestrator.cli._options import StorageFolder, SweepName
+from trainables.common.errors import InputError
+from trainables.common.paths import DEFAULT_STORAGE
+
+if TYPE_CHECKING:
+    from orchestrator.storage.status import SweepStatus
+    from orchestrator.storage.storage import SweepFolder
+
+LISTED = 20  # Failures and trials that are shown; --json has them all.
+
+
+def status(
+    name: Annotated[
+        str | None, typer.Argument(help="The sweep's name; default: all.", show_default=False)
+    ] = None,
+    storage: StorageFolder = DEFAULT_STORAGE,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with everything.")] = False,
+) -> None:
+    """Show what runs where and since when, what is left, failures, and GPU hours by recipe."""
+    from orchestrator.storage.status import sweep_status
+    from orchestrator.storage.storage import Storage
+
+    place = Storage(storage)
+    folders = [place.sweep(name)] if name is not None else place.sweeps()
+    found = [sweep_status(folder) for folder in folders]
+    if as_json:
+        listed = [asdict(each) for each in found]
+        echo(json.dumps(listed if name is None else listed[0], indent=2))
+    elif name is None:
+        _list(found)
+    else:
+        _show(found[0])
+
+
+def _list(found: "list[SweepStatus]") -> None:
+    rows = [
+        (
+            each.sweep,
+            each.state,
+            f"{each.ended}/{each.trials}",
+            str(len(each.running)),
+            str(len(each.failures)),
+            _left(each),
+            _since(each),
+        )
+        for each in found
+    ]
+    headings = ("sweep", "state", "trials", "running", "failed", "left", "since")
+    print_table(headings, rows, ("sweep", "state", "since"))
+
+
+def _show(each: "SweepStatus") -> None:
+    left = f", about {_left(each)} left" if each.seconds_left is not None else ""
+    echo(
+        f"{each.sweep}: {each.state} since {_since(each)}, trials {each.ended}/{each.trials}{left}"
+    )
+    if each.state in ("starting", "running", "paused", "died"):
+        echo(f"run by {each.owner}")
+    rows = [
+        (
+            r.recipe,
+            str(r.ended),
+            str(r.running),
+            str(r.failed),
+            f"{r.hours:.2f}",
+            f"{r.gpu_hours:.2f}",
+        )
+        for r in each.recipes
+    ]
+    headings = ("recipe", "ended", "running", "failed", "hours", "GPU hours")
+    if rows:
+        print_table(headings, rows, ("recipe",))
+    running = [
+        (r.trial, r.host or "not placed", "" if r.seconds is None else f"{r.seconds:.0f}")
+        for r in each.running[:LISTED]
+    ]
+    if running:
+        print_table(("runs now", "on", "seconds"), running, ("runs now", "on"))
+    for trial, reason in list(each.failures.items())[:LISTED]:
+        echo(f"failed: {trial}: {reason}")
+    more = max(0, len(each.running) - LISTED) + max(0, len(each.failures) - LISTED)
+    if more:
+        echo(f"and {more} more lines: --json has them")
+
+
+def _left(each: "SweepStatus") -> str:
+    return "" if each.seconds_left is None else f"{each.seconds_left / 3600:.2f} h"
+
+
+def _since(each: "SweepStatus") -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.began)) if each.began else ""
+
+
+def logs(
+    name: SweepName,
+    trial: Annotated[
+        str | None,
+        typer.Argument(help="STUDY|NUMBER as status shows it, or a key.", show_default=False),
+    ] = None,
+    storage: StorageFolder = DEFAULT_STORAGE,
+) -> None:
+    """Show the log of a trial; without one, the last line of every trial's."""
+    from orchestrator.storage.ledger import read_ledger
+    from orchestrator.storage.status import title
+
+    folder = _existing(name, storage)
+    trials = {title(each): each.key for each in read_ledger(folder.journal).trials.values()}
+    if trial is None:
+        for called, key in trials.items():
+            file = folder.logs / f"{key}.log"
+            lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+            echo(f"{called}: {lines[-1] if lines else 'no log: nothing was computed'}")
+        return
+    key = trials.get(trial, trial)
+    file = folder.logs / f"{key}.log"
+    if key not in trials.values():
+        raise InputError(f"sweep {name!r} has no trial {trial!r}; `calsweep logs {name}` lists all")
+    if not file.exists():
+        raise InputError(f"trial {trial!r} has no log: nothing was computed, or not yet")
+    for line in file.read_text(encoding="utf-8").splitlines():
+        echo(line)
+
+
+def cancel(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE) -> None:
+    """Stop a sweep within seconds; `calsweep run --resume NAME` goes on."""
+    from orchestrator.storage.storage import CANCEL
+
+    folder = _running(name, storage)
+    folder.set_control(CANCEL)
+    echo(f"{name} stops within seconds; calsweep run --resume {name} goes on")
+
+
+def pause(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE) -> None:
+    """Start no other trial of a sweep; those that run go on to their end."""
+    from orchestrator.storage.storage import PAUSE
+
+    _running(name, storage).set_control(PAUSE)
+    echo(f"{name} starts no other trial; calsweep continue {name} goes on")
+
+
+def go_on(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE) -> None:
+    """Go on with a sweep that was paused."""
+    from orchestrator.storage.storage import PAUSE
+
+    folder = _existing(name, storage)
+    if folder.control() != PAUSE:
+        raise InputError(f"sweep {name!r} is not paused; `calsweep run --resume {name}` runs it")
+    folder.set_control("")
+    hint = "" if folder.is_owned() else f" once it runs: calsweep run --resume {name}"
+    echo(f"{name} goes on{hint}")
+
+
+def _existing(name: str, storage: str) -> "SweepFolder":
+    from orchestrator.storage.storage import Storage
+
+    place = Storage(storage)
+    place.load_spec(name)
+    return place.sweep(name)
+
+
+def _running(name: str, storage: str) -> "SweepFolder":
+    folder = _existing(name, storage)
+    if not folder.is_owned():
+        raise InputError(f"sweep {name!r} does not run now; `calsweep status {name}` says more")
+    return folder

@@ -1,0 +1,146 @@
+"""How far a sweep is, from its journal and its lock alone."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from orchestrator.storage.ledger import Ledger, Study, Trial, read_ledger
+from orchestrator.storage.storage import PAUSE, SweepFolder
+from orchestrator.sweep.plan import make_plan
+from trainables.stages import GIVEN
+
+HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class RunningTrial:
+    """A trial that was given out and has not ended.
+
+    Attributes:
+        host: Where it is computed; empty before its first report.
+        seconds: For how long; None before its first report.
+    """
+
+    trial: str
+    key: str
+    host: str
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class RecipeStatus:
+    """How far a recipe is, over all tasks and seeds.
+
+    Attributes:
+        ended, failed, running: Trials.
+        hours, gpu_hours: That its trials took, those apart whose outcome was stored already.
+    """
+
+    recipe: str
+    ended: int
+    failed: int
+    running: int
+    hours: float
+    gpu_hours: float
+
+
+@dataclass(frozen=True)
+class SweepStatus:
+    """How far a sweep is.
+
+    Attributes:
+        state: ``starting``, ``running``, ``paused``, ``finished``, ``failed``, ``interrupted``, or
+            ``died`` if the process that ran it went without a word.
+        owner: Who runs it, or ran it last.
+        began: When its last run did, seconds since 1970; 0 if none has.
+        ended, trials: Trials that ended, of all.
+        seconds_left: An estimate at the pace of this run; None where there is none.
+        running: What runs where.
+        failures: Reason by failed trial.
+        recipes: In the order of the sweep.
+    """
+
+    sweep: str
+    state: str
+    owner: str
+    began: float
+    ended: int
+    trials: int
+    seconds_left: float | None
+    running: tuple[RunningTrial, ...]
+    failures: Mapping[str, str]
+    recipes: tuple[RecipeStatus, ...]
+
+
+def sweep_status(folder: SweepFolder) -> SweepStatus:
+    """Return how far a sweep is; nothing is written.
+
+    Raises:
+        InputError: If there is no such sweep, or its journal is damaged.
+    """
+    spec = folder.storage.load_spec(folder.name)
+    ledger, owned = read_ledger(folder.journal), folder.is_owned()
+    state = _state(folder, ledger, owned)
+    out = [trial for trial in ledger.trials.values() if trial.open] if owned else []
+    ended = sum(trial.ended for trial in ledger.trials.values())
+    trials = make_plan(spec).trials
+    seconds_left = None
+    if state == "running" and ledger.computed:
+        passed = time.time() - ledger.began / 1000
+        seconds_left = passed / ledger.computed * max(0, trials - ended)
+    gpus = {stage: getattr(spec.resources, stage).gpu for stage in ("train", "refine", "calibrate")}
+    return SweepStatus(
+        sweep=folder.name,
+        state=state,
+        owner=folder.owner(),
+        began=ledger.began / 1000,
+        ended=ended,
+        trials=trials,
+        seconds_left=seconds_left,
+        running=tuple(_running(trial) for trial in out),
+        failures={
+            title(trial): trial.reason
+            for trial in ledger.trials.values()
+            if trial.status == "failed"
+        },
+        recipes=tuple(_recipes(ledger, owned, gpus)),
+    )
+
+
+def title(trial: Trial) -> str:
+    """Return how a trial is called: ``STUDY|NUMBER``, with its seed where it is a further one's."""
+    seed = "" if trial.role == "search" else f" seed {trial.seed}"
+    return f"{trial.study}|{trial.number}{seed}"
+
+
+def _state(folder: SweepFolder, ledger: Ledger, owned: bool) -> str:
+    if not owned:
+        return "died" if ledger.status == "running" else ledger.status
+    if folder.control() == PAUSE:
+        return "paused"
+    return "running" if ledger.status == "running" else "starting"
+
+
+def _running(trial: Trial) -> RunningTrial:
+    seconds = time.time() - trial.since / 1000 if trial.since else None
+    return RunningTrial(title(trial), trial.key, trial.host, seconds)
+
+
+def _recipes(ledger: Ledger, owned: bool, gpus: Mapping[str, float]) -> Iterator[RecipeStatus]:
+    studies: dict[str, list[Study]] = {}
+    for study in ledger.studies.values():
+        studies.setdefault(study.recipe, []).append(study)
+    for recipe, its in studies.items():
+        trials = [trial for study in its for trial in study.begun.values()]
+        seconds = [(t.seconds or 0.0, t.stage) for t in trials if not t.reused]
+        yield RecipeStatus(
+            recipe=recipe,
+            ended=sum(trial.ended for trial in trials),
+            failed=sum(trial.status == "failed" for trial in trials),
+            running=sum(trial.open for trial in trials) if owned else 0,
+            hours=sum(spent for spent, _ in seconds) / HOUR,
+            gpu_hours=sum(
+                spent * gpus["calibrate" if stage == GIVEN else stage] for spent, stage in seconds
+            )
+            / HOUR,
+        )

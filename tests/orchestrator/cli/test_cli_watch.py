@@ -1,0 +1,152 @@
+"""A sweep watched and told what to do from elsewhere: status, logs, cancel, pause, continue."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.storage.status import SweepStatus, sweep_status
+from orchestrator.storage.storage import Storage, SweepFolder
+
+SWEEP = """
+name: far
+tasks:
+  - {name: t, dataset: digits, model: convnet, protocol: {base: digits, epochs: EPOCHS},
+     split: {train_limit: 200, test_limit: 150}}
+recipes: [ls]
+search: {trials: 2}
+executor: local
+storage: store
+tracking: {uri: "folder:tracked"}
+"""
+
+
+def started(folder: Path, epochs: int) -> subprocess.Popen[str]:
+    (folder / "far.yaml").write_text(
+        SWEEP.replace("EPOCHS", str(epochs)).replace("folder:tracked", f"folder:{folder}/tracked")
+    )
+    return subprocess.Popen(
+        [sys.executable, "-m", "orchestrator", "run", "far.yaml"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_until(there: Callable[[], bool], seconds: float = 90.0) -> None:
+    end = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.2)
+
+
+def looked_at(folder: SweepFolder) -> SweepStatus | None:
+    return sweep_status(folder) if folder.spec_file.exists() else None
+
+
+@pytest.mark.slow
+def test_sweep_is_held_and_stopped_from_another_process(calsweep, empty_folder) -> None:
+    far = Storage("store").sweep("far")
+    process = started(empty_folder, epochs=3000)
+    try:
+        wait_until(lambda: (now := looked_at(far)) is not None and bool(now.running))
+        wait_until(lambda: bool(sweep_status(far).running[0].host))
+        now = sweep_status(far)
+        assert (now.state, now.trials, now.running[0].trial) == ("running", 3, "t|ce|0")
+        assert now.running[0].host == os.uname().nodename
+        told = calsweep("status", "far", "--storage", "store").out
+        assert "far: running since" in told
+        assert re.search(rf"t\|ce\|0 +{os.uname().nodename} ", told)
+        assert calsweep("pause", "far", "--storage", "store").code == 0
+        assert sweep_status(far).state == "paused"
+        assert calsweep("continue", "far", "--storage", "store").out == "far goes on\n"
+        assert sweep_status(far).state == "running"
+        assert calsweep("cancel", "far", "--storage", "store").code == 0
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+        out = process.communicate()[0]
+    assert "calsweep run --resume far" in out
+    assert sweep_status(far).state == "interrupted"
+    answer = calsweep("cancel", "far", "--storage", "store")
+    assert answer.code == 2
+    assert answer.err.startswith("calsweep: sweep 'far' does not run now;")
+
+
+@pytest.mark.slow
+def test_paused_sweep_starts_nothing_before_it_goes_on(empty_folder) -> None:
+    far = Storage("store").sweep("far")
+    far.path.mkdir(parents=True)
+    far.set_control("pause")
+    process = started(empty_folder, epochs=1)
+    try:
+        wait_until(lambda: (now := looked_at(far)) is not None and now.state == "paused")
+        wait_until(lambda: far.journal.exists() and b"study_opened" in far.journal.read_bytes())
+        time.sleep(3)
+        assert (sweep_status(far).running, sweep_status(far).ended) == ((), 0)
+        far.set_control("")
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        out = process.communicate()[0]
+    assert "paused: nothing starts before `calsweep continue far`\n" in out
+    assert (sweep_status(far).state, sweep_status(far).ended) == ("finished", 3)
+
+
+@pytest.mark.slow
+def test_sweep_whose_process_was_killed_has_died(empty_folder) -> None:
+    far = Storage("store").sweep("far")
+    process = started(empty_folder, epochs=3000)
+    try:
+        wait_until(lambda: (now := looked_at(far)) is not None and bool(now.running))
+    finally:
+        process.kill()
+        process.communicate()
+    now = sweep_status(far)
+    assert (now.state, now.running, now.seconds_left) == ("died", (), None)
+    assert f"process {process.pid}, since" in now.owner
+
+
+@pytest.mark.slow
+def test_status_and_logs_of_a_finished_sweep(calsweep, empty_folder) -> None:
+    started(empty_folder, epochs=2).communicate(timeout=90)
+    found = json.loads(calsweep("status", "far", "--storage", "store", "--json").out)
+    assert (found["state"], found["failures"], found["running"]) == ("finished", {}, [])
+    assert found["ended"] == found["trials"] == sum(r["ended"] for r in found["recipes"])
+    (every,) = json.loads(calsweep("status", "--storage", "store", "--json").out)
+    assert every == found
+    listed = calsweep("logs", "far", "--storage", "store").out.splitlines()
+    assert len(listed) == found["trials"]
+    name = listed[0].partition(": ")[0]
+    (first, *epochs, last) = calsweep("logs", "far", name, "--storage", "store").out.splitlines()
+    assert first.endswith(f"{name}, attempt 1 on {os.uname().nodename}")
+    assert [line.split()[2:4] for line in epochs] == [["epoch", "1:"], ["epoch", "2:"]]
+    assert "finished after" in last
+    answer = calsweep("logs", "far", "nothing|0", "--storage", "store")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "has no trial 'nothing|0'" in answer.err
+
+
+def test_owner_of_a_lock_is_seen_by_who_may_only_read(tmp_path: Path) -> None:
+    folder = Storage(tmp_path).sweep("one")
+    assert not folder.is_owned()
+    with folder.owned():
+        (folder.path / "run.lock").chmod(0o444)
+        assert folder.is_owned()
+        seen = list[bool]()
+        thread = threading.Thread(target=lambda: seen.append(folder.is_owned()))
+        thread.start()
+        thread.join()
+        assert seen == [True]
+    assert not folder.is_owned()
