@@ -1,7 +1,6 @@
 """All nights of one benchmark as a folder: what each measured and came to, what is accepted."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from filelock import FileLock
 
 from orchestrator.nightly.record import CellKey, NightRecord, Verdict
 from trainables.common.errors import InputError, StorageError
-from trainables.common.files import write_whole
+from trainables.common.files import make_folders, write_whole
 
 FACTS, RECORD, VERDICT, DELIVERED = "night.json", "record.json", "verdict.json", "delivered.json"
 ACCEPTED = "accepted.jsonl"
@@ -162,11 +161,10 @@ class Book:
         path = self.folder / ACCEPTED
         row = {**vars(entry), "cell": str(entry.cell)}
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(path.with_suffix(".moment")), path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            make_folders(path.parent)
+            with FileLock(path.with_suffix(".moment")):
+                before = path.read_text(encoding="utf-8") if path.exists() else ""
+                write_whole(path, before + json.dumps(row) + "\n", durable=True)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
 
@@ -184,7 +182,7 @@ def write_text(path: Path, text: str) -> None:
         StorageError: If it cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         write_whole(path, text, durable=True)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error

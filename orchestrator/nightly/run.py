@@ -23,6 +23,7 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec, TrackingModel
 from orchestrator.tracking import sync
 from trainables.common.errors import InputError, StorageError
+from trainables.common.files import make_folders
 from trainables.data import PreparedData
 from trainables.stages import EVERY_STAGE
 
@@ -149,7 +150,7 @@ class _Start:
         """Return a night's sweep: storage of its own, data and tracking those of all nights."""
         sweep = self._nightly.sweep
         storage = Storage.of(sweep)
-        night.folder.mkdir(parents=True, exist_ok=True)
+        make_folders(night.folder)
         for shared in (storage.data, storage.tracked_files):
             shared.mkdir(parents=True, exist_ok=True)
             place = night.folder / shared.name

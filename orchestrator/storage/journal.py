@@ -28,6 +28,7 @@ from orchestrator.storage.events import (
     to_line,
 )
 from trainables.common.errors import InputError
+from trainables.common.files import make_folders, sync
 
 FLEETING = (TrialStarted, TrialPlaced, Epoch, TrialScored)
 
@@ -46,8 +47,9 @@ class Journal(AbstractContextManager["Journal"]):
         self.path = Path(path)
         self._lock = threading.Lock()
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(self.path.parent)
             self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            sync(self.path.parent)
         except OSError as error:
             raise _unwritable(self.path, error) from error
         try:

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from orchestrator.sweep.spec import SweepSpec, is_sweep_name, parse_sweep
 from trainables.common.errors import InputError
-from trainables.common.files import write_whole
+from trainables.common.files import make_folders, write_whole
 from trainables.common.paths import DEFAULT_STORAGE, storage_folder
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class SweepFolder:
         """
         text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_whole(self.spec_file, text)
+            make_folders(self.path)
+            write_whole(self.spec_file, text, durable=True)
         except OSError as error:
             raise InputError(f"{self.spec_file} cannot be written: {error.strerror}") from error
 
@@ -92,7 +92,7 @@ class SweepFolder:
         """
         lock = FileLock(self._run_lock, timeout=LOCK_SECONDS)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folders(self.path)
             lock.acquire()
             self._owner.write_text(_describe_process(), encoding="utf-8")
             if self.control() == CANCEL:

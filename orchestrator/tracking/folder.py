@@ -30,7 +30,7 @@ from orchestrator.tracking.tracker import (
     model_name,
 )
 from trainables.common.errors import InputError
-from trainables.common.files import write_whole
+from trainables.common.files import make_folders, write_whole
 
 Record = dict[str, Any]
 
@@ -248,7 +248,7 @@ def _read(file: Path) -> Record:
 
 def _write(file: Path, record: Record) -> None:
     with _translated(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(file.parent)
         write_whole(file, json.dumps(record), durable=True)
 
 

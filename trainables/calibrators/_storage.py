@@ -15,7 +15,7 @@ from trainables.calibrators._base import Calibrator, FitReport
 from trainables.calibrators._build import build_calibrator
 from trainables.calibrators._objective import ObjectiveCalibrator
 from trainables.common.errors import InputError, StorageError
-from trainables.common.files import MANIFEST, damage, seal
+from trainables.common.files import MANIFEST, damage, place_folder, seal, sync
 from trainables.common.paths import local_path
 
 TENSORS, DESCRIPTION = "calibrator.safetensors", "calibrator.json"
@@ -86,11 +86,13 @@ def load_calibrator(folder: str | Path) -> Calibrator:
 def _publish(draft: Path, place: Path) -> None:
     """Move a draft to its place; a folder that is there keeps what else it holds."""
     if not place.is_dir():
-        os.rename(draft, place)
+        place_folder(draft, place)
         return
     # The manifest first: whoever is stopped in between leaves what is known to be damaged.
     for name in (MANIFEST, TENSORS, DESCRIPTION):
+        sync(draft / name)
         os.replace(draft / name, place / name)
+    sync(place)
 
 
 def _checked_description(place: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Files that appear whole or not at all, and manifests that tell their sizes and checksums."""
 
+import errno
 import hashlib
 import json
 import os
@@ -20,7 +21,7 @@ def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
 
     Args:
         path: The file; its folder must be there.
-        durable: Return only when the disk has the content.
+        durable: Return only when the disk has the content and the name.
 
     Raises:
         OSError: If it cannot be written.
@@ -29,11 +30,68 @@ def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
     try:
         yield draft
         if durable:
-            with draft.open("rb") as stream:
-                os.fsync(stream.fileno())
+            sync(draft)
         os.replace(draft, path)
+        if durable:
+            sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Return when the disk has the content of a file, or the names in a folder.
+
+    Raises:
+        OSError: If the disk does not take it.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        # Some network file systems write folders through, and refuse to sync them.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
+
+
+def sync_names(path: Path, levels: int) -> None:
+    """Return when the disk has the name of a file or folder, and of those above it.
+
+    Args:
+        path: The file or folder.
+        levels: How many folders to sync, from the one that holds ``path`` upwards.
+
+    Raises:
+        OSError: If the disk does not take them.
+    """
+    for folder in list(path.absolute().parents)[:levels]:
+        sync(folder)
+
+
+def make_folders(path: Path) -> None:
+    """Make a folder and those above it; the disk has their names when this returns.
+
+    Raises:
+        OSError: If one cannot be made.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync(folder.parent)
+
+
+def place_folder(draft: Path, path: Path) -> None:
+    """Rename a folder to its place, where nothing may lie, once the disk has all of it.
+
+    Raises:
+        OSError: If something lies there, or the disk does not take it.
+    """
+    for found in draft.rglob("*"):
+        sync(found)
+    sync(draft)
+    os.rename(draft, path)
+    sync(path.parent)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from trainables.common.archives import UNREADABLE_MEMBER
 from trainables.common.errors import InputError
-from trainables.common.files import file_facts, file_hash, scratch_folder
+from trainables.common.files import file_facts, file_hash, place_folder, scratch_folder
 from trainables.data._inputs import Inputs
 
 SCHEMA = 1
@@ -52,7 +52,7 @@ def make_folder(directory: Path, write: Callable[[Path], None]) -> None:
         if directory.exists():
             with scratch_folder(".damaged-", directory.parent) as old:
                 os.replace(directory, old)
-        os.replace(scratch, directory)
+        place_folder(scratch, directory)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from trainables.common.errors import StorageError
-from trainables.common.files import MANIFEST, damage, seal
+from trainables.common.files import MANIFEST, damage, place_folder, seal, sync_names
 from trainables.store.checkpoints import Checkpoint
 from trainables.store.locks import ArtifactLock
 from trainables.store.mirror import Copies
@@ -25,6 +24,7 @@ from trainables.store.mirror import Copies
 SCHEMA_VERSION = 2  # Raise it when a stage computes something else from the same inputs.
 RECORD = "record.json"
 MIRROR = "mirror"
+LEVELS = 4  # Folders whose names an artifact's path needs: of its prefix, stage, root and storage.
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +78,9 @@ class Artifact:
 class ArtifactStore:
     """A folder of artifacts, safe for many processes at once.
 
-    An artifact appears whole or not at all: it is written beside its place and then renamed. One
-    whose files do not match their manifest is removed and counts as absent, so that it is computed
-    again.
+    An artifact appears whole or not at all: it is written beside its place and then renamed; the
+    disk has it when ``write`` returns. One whose files do not match their manifest is removed and
+    counts as absent, so that it is computed again.
 
     A store whose folder holds a file ``mirror`` with a URL copies what it writes there, and takes
     from there what it lacks. What a mirror that is away does not take is kept for ``deliver``.
@@ -161,7 +161,9 @@ class ArtifactStore:
             with self._changing():
                 _remove_damaged(directory)
                 if not directory.exists():  # Another process may have stored the same.
-                    os.rename(draft, directory)
+                    place_folder(draft, directory)
+            # Another process may have made a folder above it, or stored the same, a moment ago.
+            sync_names(directory, LEVELS)
             if self._copies is not None:
                 self._copies.keep(relative)
         except (OSError, SafetensorError) as error:

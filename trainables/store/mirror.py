@@ -14,6 +14,7 @@ import fsspec
 
 from trainables.common.addresses import check_server, redacted, scrubbed, shown
 from trainables.common.errors import InputError, StorageError
+from trainables.common.files import make_folders, place_folder, write_whole
 
 LAST = "manifest.json"  # An artifact is whole on the mirror once this file of it is there.
 WAITING = "unmirrored"
@@ -83,7 +84,7 @@ class Mirror:
         try:
             draft.mkdir(parents=True)
             self._tried(fetch)
-            draft.rename(directory)
+            place_folder(draft, directory)
         except OSError as error:
             if not directory.exists():  # Another process may have been first.
                 raise StorageError(f"{directory} cannot be written: {error}") from error
@@ -174,8 +175,8 @@ class Copies:
     def promise(self, relative: str) -> None:
         """Note that an artifact, which is about to appear, has to be sent."""
         note = self._note(relative)
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(relative, encoding="utf-8")
+        make_folders(note.parent)
+        write_whole(note, relative, durable=True)
 
     def keep(self, relative: str) -> None:
         """Send an artifact that was promised, unless the mirror has just failed."""

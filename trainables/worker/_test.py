@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from trainables.common.errors import StorageError
+from trainables.common.files import drafted, make_folders, write_whole
 from trainables.data import PreparedData
 from trainables.data.suites import SuiteData, find_suite
 from trainables.jobs import Job, Measured, Status, TestWork
@@ -68,10 +69,12 @@ class TestComputation(Computation):
         diagram, configuration = folder / "reliability.png", folder / "configuration.yaml"
         curve = reliability_curve(logits=rows["log_probs"], labels=rows["labels"])
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            reliability_diagram(curve, title=self._work.title).savefig(diagram, dpi=110)
+            make_folders(folder)
+            with drafted(diagram, durable=True) as draft:
+                figure = reliability_diagram(curve, title=self._work.title)
+                figure.savefig(draft, dpi=110, format="png")
             text = yaml.safe_dump(dict(self._work.configuration), sort_keys=False)
-            configuration.write_text(text, encoding="utf-8")
+            write_whole(configuration, text, durable=True)
         except OSError as error:
             raise StorageError(f"{folder} cannot be written: {error}") from error
         return {path.name: str(path) for path in (diagram, configuration)}

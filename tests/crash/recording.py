@@ -1,0 +1,267 @@
+"""All operations on files below a folder, as the system saw them, and their replay."""
+
+from __future__ import annotations
+
+import os.path
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.crash.disk import Change, Entry, File, Folder
+
+TRACED = (
+    "open,openat,creat,write,pwrite64,writev,pwritev,pwritev2,truncate,ftruncate,fallocate,rename,"
+    "renameat,renameat2,unlink,unlinkat,rmdir,mkdir,mkdirat,fsync,fdatasync,link,linkat,symlink,"
+    "symlinkat,lseek,sendfile,copy_file_range,dup,dup2,dup3,fcntl"
+)
+LINE = re.compile(r"^\d+ +(\w+)\((.*)\) += (\d+)(<.*>)?")
+DELETED = "(deleted)"
+
+
+def record(command: Sequence[str], log: Path) -> list[str]:
+    """Run a program of one process and return the system calls that may touch files."""
+    program = shutil.which("strace")
+    assert program is not None
+    options = ["-f", "-qq", "-y", "-xx", "-s", str(10**8), "-e", "signal=none"]
+    run = [program, *options, "-e", f"trace={TRACED}", "-o", str(log), "--", *command]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return list(_whole(log.read_text(encoding="ascii").splitlines()))
+
+
+def _whole(lines: Sequence[str]) -> Iterator[str]:
+    """Yield each call where it ended, also one that others interrupted."""
+    begun: dict[str, str] = {}
+    for line in lines:
+        thread, _, call = line.partition(" ")
+        if call.endswith("<unfinished ...>"):
+            begun[thread] = call.removesuffix("<unfinished ...>")
+        elif "resumed>" in call:
+            yield f"{thread} {begun.pop(thread).strip()}{call.partition('resumed>')[2]}"
+        else:
+            yield line
+
+
+@dataclass
+class Place:
+    """Where an open file is written next; copies of its handle share it."""
+
+    node: File | Folder
+    append: bool
+    offset: int = 0
+
+
+class Replay:
+    """Does the recorded calls once more on a disk that exists in memory only.
+
+    Args:
+        top: The folder whose files count; it was empty.
+    """
+
+    def __init__(self, top: Path) -> None:
+        self.root, self._top = Folder(), str(top)
+        self._places: dict[str, Place] = {}
+
+    def run(self, lines: Sequence[str]) -> Iterator[str]:
+        """Yield the name of each call that changed or synced something, after it."""
+        for line in lines:
+            found = LINE.match(line)
+            does = CALLS.get(found[1]) if found else None
+            if found and does and does(self, found[2].split(", "), found[3], found[4] or ""):
+                yield found[1]
+
+    def _below(self, text: str) -> str | None:
+        """Return a path as it is below the top; None if it lies elsewhere."""
+        path = os.path.normpath(text)
+        if path == self._top:
+            return ""
+        return path[len(self._top) + 1 :] if path.startswith(f"{self._top}/") else None
+
+    def _find(self, path: str) -> tuple[Folder, str, File | Folder | None]:
+        """Return the folder that holds a path, the name there, and what has it."""
+        *above, name = path.split("/")
+        folder = self.root
+        for part in above:
+            inner = folder.names[part]
+            assert isinstance(inner, Folder)
+            folder = inner
+        return folder, name, folder.names.get(name)
+
+    def _place(self, handle: str) -> Place | None:
+        """Return the place of ``N<path>``, None if the file is not below the top."""
+        number, _, path = handle.partition("<")
+        ours = self._below(_text(path).removesuffix(DELETED)) is not None
+        return self._places.get(number) if ours else None
+
+    def _opened(self, arguments: list[str], handle: str, path: str) -> bool:
+        self._places.pop(handle, None)
+        below = self._below(_text(path))
+        if below is None:
+            return False
+        flags = next(each for each in arguments if each.startswith("O_"))
+        if below == "":
+            self._places[handle] = Place(self.root, False)
+            return False
+        folder, name, node = self._find(below)
+        before = node
+        if node is None:
+            node = File()
+            folder.enter(Entry({name: node}))
+        cut = "O_TRUNC" in flags and isinstance(before, File) and bool(before.content)
+        if cut and isinstance(node, File):
+            node.change(Change(0, None))
+        self._places[handle] = Place(node, "O_APPEND" in flags)
+        return before is None or cut
+
+    def _written(self, arguments: list[str], count: str, _: str) -> bool:
+        place = self._place(arguments[0])
+        data = b"".join(_bytes(each) for each in arguments[1:])[: int(count)]
+        return place is not None and _write(place, data)
+
+    def _written_at(self, arguments: list[str], count: str, _: str) -> bool:
+        place = self._place(arguments[0])
+        if place is None or not isinstance(place.node, File):
+            return False
+        place.node.change(Change(int(arguments[3]), _bytes(arguments[1])[: int(count)]))
+        return True
+
+    def _copied(self, arguments: list[str], count: str, _: str) -> bool:
+        to, source = self._place(arguments[0]), self._place(arguments[1])
+        if to is None:
+            return False
+        assert source is not None and isinstance(source.node, File), "copied from elsewhere"
+        start = int(arguments[2].split("]")[0].strip("["))
+        return _write(to, bytes(source.node.content[start : start + int(count)]))
+
+    def _resized(self, arguments: list[str], *_: str) -> bool:
+        place = self._place(arguments[0])
+        if place is None or not isinstance(place.node, File):
+            return False
+        if len(place.node.content) == int(arguments[1]):
+            return False
+        place.node.change(Change(int(arguments[1]), None))
+        return True
+
+    def _sought(self, arguments: list[str], offset: str, _: str) -> bool:
+        if place := self._place(arguments[0]):
+            place.offset = int(offset)
+        return False
+
+    def _synced(self, arguments: list[str], *_: str) -> bool:
+        place = self._place(arguments[0])
+        if place is not None:
+            place.node.sync()
+        return place is not None
+
+    def _doubled(self, arguments: list[str], handle: str, _: str) -> bool:
+        place = self._place(arguments[0])
+        copies = len(arguments) == 1 or not arguments[1].startswith("F_") or "DUPFD" in arguments[1]
+        if place is not None and copies:
+            self._places[handle] = place
+        return False
+
+    def _made(self, arguments: list[str], *_: str) -> bool:
+        (path,) = _paths(arguments)
+        below = self._below(path)
+        if not below:
+            return False
+        folder, name, _ = self._find(below)
+        folder.enter(Entry({name: Folder()}))
+        return True
+
+    def _removed(self, arguments: list[str], *_: str) -> bool:
+        (path,) = _paths(arguments)
+        below = self._below(path)
+        if below is None:
+            return False
+        folder, name, node = self._find(below)
+        assert node is not None
+        folder.enter(Entry({name: None}))
+        return True
+
+    def _moved(self, arguments: list[str], *_: str) -> bool:
+        old, new = (self._below(path) for path in _paths(arguments))
+        if old is None:
+            assert new is None, "moved from elsewhere"
+            return False
+        assert new is not None, "moved elsewhere"
+        folder, name, node = self._find(old)
+        target, there, _ = self._find(new)
+        if target is folder:
+            folder.enter(Entry({name: None, there: node}))
+            return True
+        arrival = Entry({there: node})
+        target.enter(arrival)
+        folder.enter(Entry({name: None}, (target, arrival)))
+        return True
+
+    def _refused(self, arguments: list[str], *_: str) -> bool:
+        found = [path for path in _paths(arguments) if self._below(path) is not None]
+        assert not found, f"a link, of which this disk knows nothing: {found}"
+        return False
+
+
+def _write(place: Place, data: bytes) -> bool:
+    node = place.node
+    assert isinstance(node, File)
+    offset = len(node.content) if place.append else place.offset
+    node.change(Change(offset, data))
+    place.offset = offset + len(data)
+    return True
+
+
+def _bytes(argument: str) -> bytes:
+    """Return what a string in an argument holds, if there is one."""
+    _, quoted, rest = argument.partition('"')
+    return bytes.fromhex(rest.partition('"')[0].replace("\\x", "")) if quoted else b""
+
+
+def _text(path: str) -> str:
+    return bytes.fromhex(path.strip("<>").replace("\\x", "").split("(")[0]).decode()
+
+
+def _paths(arguments: Sequence[str]) -> list[str]:
+    """Return the paths in arguments, each below the folder that stands before it, if one does."""
+    found, base = [], ""
+    for argument in arguments:
+        if argument.startswith('"'):
+            found.append(os.path.join(base, _bytes(argument).decode()))
+            base = ""
+        elif "<" in argument:
+            base = _text(argument.partition("<")[2])
+    return found
+
+
+Does = Callable[[Replay, list[str], str, str], bool]
+CALLS: dict[str, Does] = {
+    "open": Replay._opened,
+    "openat": Replay._opened,
+    "creat": Replay._opened,
+    "write": Replay._written,
+    "writev": Replay._written,
+    "pwrite64": Replay._written_at,
+    "sendfile": Replay._copied,
+    "ftruncate": Replay._resized,
+    "lseek": Replay._sought,
+    "fsync": Replay._synced,
+    "fdatasync": Replay._synced,
+    "dup": Replay._doubled,
+    "dup2": Replay._doubled,
+    "dup3": Replay._doubled,
+    "fcntl": Replay._doubled,
+    "mkdir": Replay._made,
+    "mkdirat": Replay._made,
+    "unlink": Replay._removed,
+    "unlinkat": Replay._removed,
+    "rmdir": Replay._removed,
+    "rename": Replay._moved,
+    "renameat": Replay._moved,
+    "renameat2": Replay._moved,
+    "link": Replay._refused,
+    "linkat": Replay._refused,
+    "symlink": Replay._refused,
+    "symlinkat": Replay._refused,
+}

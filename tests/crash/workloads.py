@@ -1,0 +1,81 @@
+"""What is interrupted: each brings a folder to its end from wherever a crash has left it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from orchestrator.running.run import run_sweep
+from orchestrator.storage.events import TrialFinished
+from orchestrator.storage.journal import read_events
+from orchestrator.storage.ledger import read_ledger
+from orchestrator.storage.results import results_of
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.spec import parse_sweep
+from orchestrator.tracking._open import open_tracker
+from orchestrator.tracking.tracker import RunQuery
+from tests.orchestrator.one_process import one_process
+from trainables.calibrators import build_calibrator, load_calibrator, save_calibrator
+from trainables.common.files import damage
+
+SWEEP = """
+name: crash
+tasks:
+  - name: d
+    dataset: digits
+    model: convnet
+    protocol: {{base: digits, epochs: 2}}
+    split: {{train_limit: 60, validation: 0.2, test_limit: 40}}
+recipes: [ce, ls+ts]
+search: {{trials: 2}}
+seeds: [0]
+resources: {{checkpoint_every: 1}}
+executor: local
+storage: {root}/storage
+tracking: {{uri: "folder:{root}/tracked"}}
+"""
+
+
+def sweep(root: Path) -> list[Any]:
+    """Run a sweep to its end; return its table and what its tracker holds."""
+    spec = parse_sweep(SWEEP.format(root=root), "crash")
+    with one_process():
+        outcome = run_sweep(spec)
+    assert (outcome.status, outcome.tracked) == ("finished", True)
+    ledger = read_ledger(SweepFolder.of(spec).journal)
+    rows = results_of(ledger)
+    tracker = open_tracker(spec.tracking_uri)
+    runs = list(tracker.runs(RunQuery(tuple(tracker.sweeps().values()), tags={})))
+    tracked = sorted(run.tags["calsweep.key"] for run in runs)
+    assert tracked == sorted([*ledger.studies, *ledger.trials])
+    return [(r.recipe, r.status, r.configuration, r.validation, r.test, r.reason) for r in rows]
+
+
+def lost(root: Path) -> list[str]:
+    """Return the outcomes that a journal calls stored, but that are not there intact."""
+    storage = Storage(root / "storage")
+    journal = storage.sweep("crash").journal
+    events, _ = read_events(journal) if journal.exists() else ([], 0)
+    promised = {e.artifact for e in events if isinstance(e, TrialFinished) and e.artifact}
+    places = {key: list(storage.artifacts.glob(f"*/{key[:2]}/{key}")) for key in promised}
+    return [k for k, found in places.items() if not found or damage(found[0], ["record.json"])]
+
+
+def calibration(root: Path) -> list[Any]:
+    """Fit a calibrator, keep it, and put a second one into its place."""
+    logits = torch.randn(60, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.arange(60) % 3
+    for method in ("ts", "vs"):
+        save_calibrator(build_calibrator(method).fit(logits, labels), root / "kept")
+    return [load_calibrator(root / "kept")(logits).tolist()]
+
+
+WORKLOADS: dict[str, Callable[[Path], list[Any]]] = {"sweep": sweep, "calibration": calibration}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    WORKLOADS[sys.argv[1]](Path(sys.argv[2]))
