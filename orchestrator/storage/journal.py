@@ -3,7 +3,8 @@
 What may happen, and how it is written, stands in ``orchestrator.storage.events``. What a resumed
 sweep would say again (a trial's start and place, epochs, its objective) is written without waiting
 for the disk; everything else, and with it what came before, is there for good when ``append``
-returns.
+returns. A power cut may therefore leave holes after the last event that was synced: those lines
+count as not written.
 
 A resumed sweep goes on in the same journal. Every event may therefore occur again; the later one
 counts, and saying a thing twice changes nothing.
@@ -12,7 +13,7 @@ counts, and saying a thing twice changes nothing.
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -30,14 +31,15 @@ from orchestrator.storage.events import (
 from trainables.common.errors import InputError
 from trainables.common.files import make_folders, sync
 
-FLEETING = (TrialStarted, TrialPlaced, Epoch, TrialScored)
+SAID_AGAIN = (TrialStarted, TrialPlaced, Epoch, TrialScored)
+HOLE = b"\0"  # What a file holds where a write was lost and a later one was not.
 
 
 class Journal(AbstractContextManager["Journal"]):
     """Writes the journal of one sweep. Threads may share it; only one process may write.
 
-    Opening creates the file and its folders where missing, and cuts off a last line that a crash
-    left unfinished, so that what follows starts a line of its own.
+    Opening creates the file and its folders where missing, and cuts off what a crash left
+    unfinished at its end, so that what follows starts a line of its own.
 
     Raises:
         InputError: If the file cannot be written, or a line is damaged.
@@ -76,7 +78,7 @@ class Journal(AbstractContextManager["Journal"]):
         with self._lock:
             try:
                 _write_all(self._handle, line)
-                if durable and not isinstance(event, FLEETING):
+                if durable and not isinstance(event, SAID_AGAIN):
                     os.fsync(self._handle)
             except OSError as error:
                 # A half-written line would turn into damage in the middle with the next append.
@@ -145,8 +147,9 @@ def _scan(
                 if not line.endswith(b"\n"):
                     _check_unfinished(line)
                     return
+                event = from_line(line, kinds)
                 end += len(line)
-                yield from_line(line, kinds), end
+                yield event, end
                 if 0 <= limit <= end - offset:
                     return
     except OSError as error:
@@ -156,6 +159,9 @@ def _scan(
             raise
         with open(path, "rb") as stream:
             number = stream.read(offset).count(b"\n") + count
+            stream.seek(end)
+            if HOLE in stream.readline() and _never_promised(stream):
+                return
         raise InputError(_remedy(path, number, str(error))) from error
 
 
@@ -166,6 +172,19 @@ def _check_unfinished(line: bytes) -> None:
     except ValueError:
         return
     raise ValueError("it lacks its end")
+
+
+def _never_promised(lines: Iterable[bytes]) -> bool:
+    """Return True if no line after a lost write was reported as stored."""
+    promised = 0
+    for line in lines:
+        try:
+            promised += not isinstance(from_line(line), SAID_AGAIN)
+        except ValueError:
+            continue
+        if promised > 1:  # When the last one was written, the one before had been synced.
+            return False
+    return True
 
 
 def _remedy(path: str | Path, number: int, damage: str) -> str:

@@ -9,8 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import torch
-
 from tests.crash.disk import File, Folder, Tree, after_power_cut, now, synced
 from tests.crash.recording import Replay
 from tests.crash.workloads import WORKLOADS, lost

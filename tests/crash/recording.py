@@ -132,7 +132,8 @@ class Replay:
         to, source = self._place(arguments[0]), self._place(arguments[1])
         if to is None:
             return False
-        assert source is not None and isinstance(source.node, File), "copied from elsewhere"
+        assert source is not None, "copied from elsewhere"
+        assert isinstance(source.node, File)
         start = int(arguments[2].split("]")[0].strip("["))
         return _write(to, bytes(source.node.content[start : start + int(count)]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import parse_sweep
 from orchestrator.tracking._open import open_tracker
 from orchestrator.tracking.tracker import RunQuery
+from tests.crash.safeguards import without
 from tests.orchestrator.one_process import one_process
 from trainables.calibrators import build_calibrator, load_calibrator, save_calibrator
+from trainables.common.errors import InputError
 from trainables.common.files import damage
 
 SWEEP = """
@@ -68,9 +71,14 @@ def lost(root: Path) -> list[str]:
 def calibration(root: Path) -> list[Any]:
     """Fit a calibrator, keep it, and put a second one into its place."""
     logits = torch.randn(60, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits[:, 0] += torch.arange(60) % 3 == 0
     labels = torch.arange(60) % 3
-    for method in ("ts", "vs"):
-        save_calibrator(build_calibrator(method).fit(logits, labels), root / "kept")
+    fitted = [build_calibrator(method).fit(logits, labels) for method in ("ts", "vs")]
+    known = [calibrator(logits).tolist() for calibrator in fitted]
+    with suppress(InputError):
+        assert load_calibrator(root / "kept")(logits).tolist() in known
+    for calibrator in fitted:
+        save_calibrator(calibrator, root / "kept")
     return [load_calibrator(root / "kept")(logits).tolist()]
 
 
@@ -78,4 +86,6 @@ WORKLOADS: dict[str, Callable[[Path], list[Any]]] = {"sweep": sweep, "calibratio
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if sys.argv[3]:
+        function, function.__code__ = without(sys.argv[3])
     WORKLOADS[sys.argv[1]](Path(sys.argv[2]))

@@ -92,8 +92,8 @@ LASTING = [
 
 def test_decisions_alone_reach_the_disk_before_the_sweep_goes_on(path, monkeypatch):
     calls = []
-    monkeypatch.setattr(os, "fsync", calls.append)
     with Journal(path) as journal:
+        monkeypatch.setattr(os, "fsync", calls.append)
         for event in FLEETING:
             journal.append(event)
         for event in LASTING:
@@ -237,6 +237,25 @@ def test_a_last_line_with_another_end_is_damaged_and_one_without_any_is_torn(pat
     for act in (Journal, read_events):
         with pytest.raises(InputError, match="line 2: damaged, it lacks its end; outcomes"):
             act(path)
+
+
+@pytest.mark.parametrize(("ends", "kept"), [(1, True), (2, False)])
+def test_lost_writes_before_one_that_waits_for_the_disk_are_cut_off(path, ends, kept):
+    with Journal(path) as journal:
+        journal.append(from_fields(END))
+        whole = path.stat().st_size
+        for event in (epoch(1), epoch(2), *[END] * ends):
+            journal.append(from_fields(event))
+    content = bytearray(path.read_bytes())
+    lost = content.index(b"\n", whole) - 20
+    content[whole + 10 : lost] = bytes(lost - whole - 10)
+    path.write_bytes(content)
+    if kept:
+        Journal(path).close()
+        assert path.stat().st_size == whole
+    else:
+        with pytest.raises(InputError, match="line 2: damaged"):
+            Journal(path)
 
 
 @pytest.mark.parametrize(
