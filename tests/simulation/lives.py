@@ -21,7 +21,7 @@ from orchestrator.storage.events import (
     TrialFinished,
     TrialPlaced,
 )
-from orchestrator.storage.journal import FLEETING
+from orchestrator.storage.journal import SAID_AGAIN
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.sweep.plan import make_plan
@@ -69,7 +69,7 @@ class Disk:
         self._perhaps_die()
         event.time = int(self.world.now * 1000) + 1
         self.events.append(event)
-        if not isinstance(event, FLEETING):
+        if not isinstance(event, SAID_AGAIN):
             self.synced = len(self.events)
         self._perhaps_die()
 
