@@ -1,7 +1,6 @@
 """Small charts: what is drawn and where, in pixels.
 
-A chart is data. The template ``charts.html`` writes it into the page as SVG, coloured by the style
-sheet so that it follows the page's theme; ``plots`` writes it as PNG.
+A chart is data. The template ``charts.html`` writes it as SVG, whose colours follow the theme.
 """
 
 import math

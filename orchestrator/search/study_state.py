@@ -130,10 +130,8 @@ class Past:
 
     def block(self, study: StudyPlan) -> int | None:
         """Return how many trials a study begun earlier suggests at once; None for a new one."""
-        if study.id not in self._studies:
-            return None
-        # Calibrations were suggested one by one until journals said how many at once.
-        return self._studies[study.id].block or (1 if study.stage == "calibrate" else None)
+        known = self._studies.get(study.id)
+        return None if known is None else known.block
 
     def can_do_without(self, trial: TrialSpec) -> bool:
         """Tell whether a closed study has chosen another trial than this one, for good."""

@@ -123,7 +123,7 @@ class Study(StudyOpened):
         return self.study
 
     def shows(self, seed: int) -> bool:
-        """Tell whether runs of a seed stand in tables; older journals do not say, and all do."""
+        """Return True if runs of a seed stand in tables."""
         return seed in self.origin.get("seeds", (seed,))
 
     @property

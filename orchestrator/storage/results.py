@@ -43,8 +43,6 @@ class StudyResult:
         subset: Limits on the images, such as ``train_limit 5000, test_limit 1000``; empty where the
             whole data set took part.
 
-    What older sweeps did not write down is left at its default.
-
     Raises:
         ValueError: If ``status`` is none of the three, or a count is negative.
     """

@@ -346,7 +346,7 @@ def test_plots_are_listed(calsweep, journal_writer, empty_folder):
         writer.trial(writer.open(recipe), 0, 0.1)
     writer.end()
     code, out, _ = calsweep("plot", "night", "--storage", "kept")
-    names = [f"digits-convnet-digits--{recipe}-learning.png" for recipe in ("ce", "ls")]
+    names = [f"digits-convnet-digits--{recipe}-learning.svg" for recipe in ("ce", "ls")]
     lines = [f"2 plots in {folder.plots}:", *(f"  {name}" for name in names)]
     assert (code, out.splitlines()) == (0, lines)
     assert sorted(path.name for path in folder.plots.iterdir()) == names

@@ -15,7 +15,6 @@ from orchestrator.report._page import environment
 from orchestrator.report._records import Failure, Run
 from orchestrator.report._search import RAMP
 from orchestrator.report._tasks import Shift
-from orchestrator.report.plots import STYLES
 from orchestrator.statistics import Arena, Interval, Standing
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.arrange import build_table
@@ -149,18 +148,6 @@ def test_colours_mean_what_the_page_says() -> None:
     )
     narrow = sheet.partition("@media (max-width: 40rem)")[2].partition("@media")[0]
     assert ".wide { display: none; }\n  .narrow { display: block; }" in narrow
-
-
-def test_plots_have_the_colours_that_the_page_has_on_white() -> None:
-    white = dict(
-        re.findall(r"--(\w+): (#\w{6});", environment().globals["style_css"].split("}")[0])
-    )
-    named = {"grid": "rule", "tick": "soft", "other": "reference", "ring": "ink", "": "soft"}
-    named |= {"beaten": "reference"}
-    assert {name: colour for name, (colour, _) in STYLES.items()} == {
-        **{name: white[colour] for name, colour in named.items()},
-        "chosen": "",
-    }
 
 
 # Tables

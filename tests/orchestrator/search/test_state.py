@@ -799,23 +799,16 @@ def test_calibrations_are_computed_one_by_one_and_some_suggested_in_blocks(
     assert all(trial.together == () for trial in ended)
 
 
-@pytest.mark.parametrize("old", [True, False])
 def test_a_resumed_study_keeps_the_blocks_that_it_was_begun_with(
-    data: dict[str, PreparedData], monkeypatch: pytest.MonkeyPatch, old: bool
+    data: dict[str, PreparedData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else its sampler, which hears of results a block at a time, would suggest other points."""
     spec = make_spec('"ce+ts-ls"', trials=8, parallel_trials=4)
-    with monkeypatch.context() as patch:
-        if old:
-            patch.setattr("orchestrator.search.study._block", lambda plan, rules: 1)
-        whole, _ = make_state(spec, data)
-        first, events = make_state(spec, data)
+    whole, _ = make_state(spec, data)
+    first, events = make_state(spec, data)
     drive(whole, 2, random.Random(0))
     before = {trial.key for trial in drive(first, 1, random.Random(1), stop_after=7)}
-    if old:
-        events[:] = [replace(e, block=None) if e.event == "study_opened" else e for e in events]
-    else:
-        monkeypatch.setattr("orchestrator.search.study._block", lambda plan, rules: 3)
+    monkeypatch.setattr("orchestrator.search.study._block", lambda plan, rules: 3)
     again, _ = make_state(spec, data, past=Ledger(events))
     after = {trial.key for trial in drive(again, 1, random.Random(2))}
     assert not before & after
@@ -823,18 +816,11 @@ def test_a_resumed_study_keeps_the_blocks_that_it_was_begun_with(
     assert choices(again) == choices(whole)
 
 
-def test_calibrations_were_suggested_one_by_one_before_journals_told_of_blocks(
-    data: dict[str, PreparedData],
-) -> None:
+def test_past_tells_the_block_of_a_study(data: dict[str, PreparedData]) -> None:
     state, events = make_state(make_spec('"ce+macal+ts-ls"'), data)
-    stages = {study.plan.stage: study for study in state.studies.values()}
-    past = Past(Ledger(events))
-    for study in stages.values():
-        assert past.block(study.plan) == study.search.block
-    old = Past(Ledger([replace(event, block=None) for event in events]))
-    blocks = {stage: old.block(study.plan) for stage, study in stages.items()}
-    assert blocks == {"train": None, "refine": None, "calibrate": 1}
-    assert Past(Ledger()).block(stages["calibrate"].plan) is None
+    for study in state.studies.values():
+        assert Past(Ledger(events)).block(study.plan) == study.search.block
+        assert Past(Ledger()).block(study.plan) is None
 
 
 def predict(trial: TrialSpec) -> torch.Tensor:
