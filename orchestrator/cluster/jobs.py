@@ -74,7 +74,7 @@ def explain_refusal(address: str) -> Iterator[None]:
 def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionClient, str]:
     """Start a sweep on a cluster; return the client and the job's id at once.
 
-    Submitting it again, under the same name, goes on with a sweep that was cut short; one that
+    Submitting it again, under the same name, resumes a sweep that was cut short; one that
     still runs is refused by the job itself, with the name of its owner.
 
     The sweep file travels with the job. The address is that of the cluster's dashboard, such as

@@ -159,7 +159,7 @@ def require_room(resources: Mapping[str, float], stage: str, cpu: float, gpu: fl
 
 
 def spans_machines(nodes: Iterable[Mapping[str, Any]]) -> bool:
-    """Tell whether living nodes, as ``ray.nodes()`` lists them, are on other machines."""
+    """Return True if living nodes, as ``ray.nodes()`` lists them, are on other machines."""
     here = os.uname().nodename
     return any(node["Alive"] and node["NodeManagerHostname"] != here for node in nodes)
 

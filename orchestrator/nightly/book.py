@@ -72,13 +72,13 @@ class Night:
 
     @property
     def unfinished(self) -> bool:
-        """Return whether it began, has no verdict, and was not given up."""
+        """Return True if it began, has no verdict, and was not given up."""
         facts = self.facts
         return bool(facts) and "given_up" not in facts and not (self.folder / VERDICT).exists()
 
     @property
     def delivered(self) -> bool:
-        """Return whether the tracking server has its verdict."""
+        """Return True if the tracking server has its verdict."""
         return (self.folder / DELIVERED).exists()
 
     def read(self, name: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""One night: compute the sweep afresh, measure, judge, tell; whatever broke off is gone on with."""
+"""One night: compute the sweep afresh, measure, judge, tell; what broke off is resumed."""
 
 import shutil
 import time
@@ -52,7 +52,7 @@ def run_night(
 ) -> NightOutcome:
     """Run a night, once.
 
-    A night that broke off is gone on with: its finished trials are kept, its unfinished ones are
+    A night that broke off is resumed: its finished trials are kept, its unfinished ones are
     computed again. An earlier one is finished first, then tonight's runs. If code, libraries,
     hardware or data have changed since it began, an earlier one is given up and tonight's starts
     anew: half a night of each would say nothing about either. A night that has its verdict is
@@ -64,7 +64,7 @@ def run_night(
     Raises:
         BusyError: If another run is going on.
         InputError: If it could not run: the storage is full, data are gone. The night stays open,
-            and the next start goes on with it.
+            and the next start resumes it.
         KeyboardInterrupt: If it was interrupted; likewise.
     """
     book = Book(nightly.folder)
@@ -192,7 +192,7 @@ def _size(folder: Path) -> int:
 
 
 def _forget_uncosted(spec: SweepSpec) -> None:
-    """Have every outcome computed again whose cost was lost in a crash."""
+    """Remove outcomes whose cost was lost in a crash: they are computed again."""
     known = artifacts_with_costs(read_ledger(SweepFolder.of(spec).journal))
     for stage in EVERY_STAGE:
         for artifact in (Storage.of(spec).artifacts / stage).glob("*/*"):

@@ -140,7 +140,7 @@ class RecordedSweep:
 
     @property
     def complete(self) -> bool:
-        """Tell whether the data of all tasks and seeds are still there."""
+        """Return True if the data of all tasks and seeds are still there."""
         names = (t.data_name(seed) for t in self.spec.tasks for seed in self.spec.all_seeds)
         return all(name in self.data for name in names)
 

@@ -68,7 +68,7 @@ class ReplaySettings(BaseModel):
 
     @property
     def resampled(self) -> bool:
-        """Tell whether a search draws its validation rows with replacement."""
+        """Return True if a search draws its validation rows with replacement."""
         return self.resample and self.validation is None
 
     @field_validator("strategies")

@@ -143,7 +143,7 @@ class Repeated:
 
     @property
     def same(self) -> bool:
-        """Tell whether they agree."""
+        """Return True if they agree."""
         return self.recorded == self.replayed
 
 

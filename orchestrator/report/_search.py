@@ -122,7 +122,7 @@ def _front(
 
 
 def x_is_named(trials: Sequence[Trial], name: str) -> bool:
-    """Return whether the values of a parameter are names rather than numbers."""
+    """Return True if the values of a parameter are names rather than numbers."""
     return any(isinstance(trial.parameters[name], bool | str) for trial in trials)
 
 

@@ -62,7 +62,7 @@ class Reproduction:
 
     @property
     def equal(self) -> bool:
-        """Tell whether no figure differs by more than the tolerance."""
+        """Return True if no figure differs by more than the tolerance."""
         return abs(self.worst.difference) <= self.tolerance
 
 

@@ -50,7 +50,7 @@ class Margin(NamedTuple):
     error: float
 
     def clear(self, errors: float) -> bool:
-        """Tell whether it is more than so many standard errors."""
+        """Return True if it is more than so many standard errors."""
         return self.difference > errors * self.error
 
 
@@ -95,7 +95,7 @@ class ChoiceRule:
 
     @property
     def pairs_accuracy(self) -> bool:
-        """Tell whether the guard asks for the standard error of lost accuracy."""
+        """Return True if the guard asks for the standard error of lost accuracy."""
         return self.accuracy_tolerance is not None and self.accuracy_errors > 0
 
     def plain(self) -> dict[str, Any]:
@@ -139,5 +139,5 @@ class ChoiceRule:
 
 
 def stands_for_choice(role: str, status: str) -> bool:
-    """Tell whether a trial of that role that ended so may be chosen."""
+    """Return True if a trial of that role that ended so may be chosen."""
     return role == SEARCH and status == FINISHED

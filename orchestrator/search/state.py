@@ -78,12 +78,12 @@ class SweepState:
 
     @property
     def finished(self) -> bool:
-        """Tell whether every study is done."""
+        """Return True if every study is done."""
         return all(study.done(self._seeds) for study in self.studies.values())
 
     @property
     def succeeded(self) -> bool:
-        """Tell whether every row of the table has a chosen configuration."""
+        """Return True if every row of the table has a chosen configuration."""
         rows = (study for study in self.studies.values() if study.plan.row)
         return all(study.chosen is not None for study in rows)
 
@@ -96,7 +96,7 @@ class SweepState:
         return trial
 
     def take_over(self) -> bool:
-        """Take over what an interrupted run finished; tell whether nothing is left to run now."""
+        """Take over what an interrupted run finished; return True if nothing is left to run now."""
         before = -1
         while self._held is None and before != self._decided():
             before = self._decided()
@@ -161,7 +161,7 @@ class SweepState:
         return study.next_queued()
 
     def _ready(self, upstream: StudyState, study: StudyState) -> bool:
-        """Tell whether what a study builds on is known; close the study if it never will be."""
+        """Return True if what a study builds on is known; close the study if it never will be."""
         if not upstream.closed:
             return False
         if upstream.chosen is None:

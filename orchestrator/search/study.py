@@ -67,7 +67,7 @@ class StudySearch:
         return sorted(grid, key=lambda point: point != default)
 
     def may_ask(self) -> bool:
-        """Tell whether the next configuration can be suggested now."""
+        """Return True if the next configuration can be suggested now."""
         if self.asked >= self.plan.trials:
             return False
         return all(number in self._waiting for number in self._needed())

@@ -63,7 +63,7 @@ class StudyState:
         return len(self.trials) - len(self.outcomes) - len(self.queue)
 
     def done(self, seeds: int) -> bool:
-        """Tell whether nothing is left to do, further seeds included."""
+        """Return True if nothing is left to do, further seeds included."""
         return self.closed and (self.chosen is None or len(self.seeds) == seeds)
 
     def next_queued(self) -> TrialSpec | None:
@@ -120,7 +120,7 @@ class Past:
         self._tries_again = any(trial.fault for trial in self._trials.values())
 
     def holds(self, event: StudyOpened | TrialScored | StudyClosed) -> bool:
-        """Tell whether the same was written last; a study is opened but once, whatever it says."""
+        """Return True if the same was written last; a study is opened but once."""
         if isinstance(event, TrialScored):
             trial = self._trials.get(event.key)
             told = None if trial is None else (trial.objective, trial.accuracy_error)
@@ -134,7 +134,7 @@ class Past:
         return None if known is None else known.block
 
     def can_do_without(self, trial: TrialSpec) -> bool:
-        """Tell whether a closed study has chosen another trial than this one, for good."""
+        """Return True if a closed study has chosen another trial than this one, for good."""
         study = self._settled(trial.study)
         return study is not None and trial.role == SEARCH and study.chosen != trial.key
 

@@ -78,7 +78,7 @@ class Trial(TrialStarted):
 
     @property
     def ended(self) -> bool:
-        """Return whether it has ended at least once."""
+        """Return True if it has ended at least once."""
         return self.status != "running"
 
     def curve(self, metric: str) -> tuple[list[int], list[float]]:
@@ -199,7 +199,7 @@ class Ledger:
 
     @property
     def guarded(self) -> bool:
-        """Return whether lost accuracy is charged against the objective."""
+        """Return True if lost accuracy is charged against the objective."""
         return self.spec.get("search", {}).get("accuracy_tolerance") is not None
 
     def apply(self, event: Event) -> None:

@@ -82,14 +82,14 @@ class StudyResult:
 
     @property
     def kept_default(self) -> bool:
-        """Tell whether the search chose the published default that it began with."""
+        """Return True if the search chose the published default that it began with."""
         return bool(self.default_predictions) and (
             self.default_predictions == self.searched_predictions
         )
 
     @property
     def searched(self) -> bool:
-        """Tell whether there was more than one trial to choose from."""
+        """Return True if there was more than one trial to choose from."""
         return self.trials_finished + self.trials_failed > 1
 
 

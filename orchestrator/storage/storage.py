@@ -61,7 +61,7 @@ class SweepFolder:
 
     @property
     def exists(self) -> bool:
-        """Return whether a sweep has left anything here."""
+        """Return True if a sweep has left anything here."""
         shipped = self.path / "shipped.json"
         marks = (self.spec_file, self.journal, self.chosen, self.tune, shipped)
         return any(path.exists() for path in marks)

@@ -111,7 +111,7 @@ def _baseline(spec: SweepSpec) -> str:
 
 
 def searches(spec: SweepSpec) -> bool:
-    """Tell whether any study of a sweep has something to choose from."""
+    """Return True if any study of a sweep has something to choose from."""
     return any(study.trials > 1 for study in make_plan(spec))
 
 

@@ -47,7 +47,7 @@ class Recipe:
 
     @property
     def given(self) -> bool:
-        """Tell whether it starts from logits, not from a training."""
+        """Return True if it starts from logits, not from a training."""
         return self.method == (GIVEN,)
 
     @property
@@ -216,12 +216,12 @@ def parameters_of(part: str) -> dict[str, Parameter]:
 
 
 def is_part(name: str) -> bool:
-    """Tell whether there is a method, refinement or calibrator of that name."""
+    """Return True if there is a method, refinement or calibrator of that name."""
     return bool(method_kind(name)) or name in (*REFINEMENTS.names(), GIVEN) or is_calibrator(name)
 
 
 def is_calibrator(name: str) -> bool:
-    """Tell whether there is a calibrator, perhaps with an objective, of that name."""
+    """Return True if there is a calibrator, perhaps with an objective, of that name."""
     try:
         parse_calibrator(name)
     except InputError:

@@ -133,7 +133,7 @@ class TaskSpec(_Strict):
 
     @property
     def given(self) -> bool:
-        """Tell whether its logits were computed elsewhere."""
+        """Return True if its logits were computed elsewhere."""
         return self.dataset.partition(":")[0] == "logits"
 
     @property
@@ -178,7 +178,7 @@ class TaskSpec(_Strict):
 
     @property
     def varies(self) -> bool:
-        """Tell whether every seed of the sweep has a split of its own."""
+        """Return True if every seed of the sweep has a split of its own."""
         return self.given or self.split.vary
 
     def split_on(self, seed: int, whole: bool) -> SplitSpec:
@@ -428,7 +428,7 @@ class SweepSpec(_Strict):
 
     @property
     def given(self) -> bool:
-        """Tell whether the tasks are logits that were computed elsewhere."""
+        """Return True if the tasks are logits that were computed elsewhere."""
         return self.tasks[0].given
 
     @property
@@ -453,7 +453,7 @@ class SweepSpec(_Strict):
 
 
 def is_sweep_name(name: str) -> bool:
-    """Tell whether a sweep may be called so."""
+    """Return True if a sweep may be called so."""
     return bool(NAME.fullmatch(name)) and len(name) <= LONGEST_NAME
 
 

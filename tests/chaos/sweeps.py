@@ -170,7 +170,7 @@ class Sweep:
         return sorted({json.dumps([getattr(event, name) for name in names]) for event in started})
 
     def wait_for(self, command: Command, begun: Callable[[], bool]) -> bool:
-        """Wait until something has come about; tell whether the command still runs."""
+        """Wait until something has come about; return True if the command still runs."""
         deadline = time.monotonic() + PATIENCE
         while command.running() and not begun():
             assert time.monotonic() < deadline, command.errors

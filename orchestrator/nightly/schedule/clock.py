@@ -49,7 +49,7 @@ class Schedule:
         return self._instant(day).astimezone(self.zone)
 
     def in_a_gap(self, first: date, days: int = 800) -> bool:
-        """Return whether clocks are set forward over this time of some day from ``first`` on."""
+        """Return True if clocks are set forward over this time of some day from ``first`` on."""
         starts = (self._instant(first + n * DAY).astimezone(self.zone) for n in range(days))
         return any(start.time() != self.at for start in starts)
 

@@ -234,7 +234,7 @@ def _unit_folder() -> Path:
 
 
 def _has_systemd() -> bool:
-    """Return whether a systemd of this user answers."""
+    """Return True if a systemd of this user answers."""
     asked = ("systemctl", "--user", "show-environment")
     return shutil.which(asked[0]) is not None and _call(*asked).returncode == 0
 

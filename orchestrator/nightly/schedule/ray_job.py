@@ -20,7 +20,7 @@ def submit_night(
 
     The job is called ``nightly-NAME-NIGHT``: a server takes a name once, so that a night submitted
     twice runs once. Where an earlier job of the night has ended, the next is called ``...-2``: it
-    goes on with the night, or finds its verdict. The command runs on the cluster's head; the server
+    resumes the night, or finds its verdict. The command runs on the cluster's head; the server
     at ``http://HOST:8265`` is asked every ``poll`` seconds.
 
     Returns:

@@ -125,7 +125,7 @@ def _quality(record: NightRecord) -> dict[Pair, Figures]:
 
 
 def _equal(one: Figures, other: Figures) -> bool:
-    """Return whether all figures are the same; accuracies alone may be so by chance."""
+    """Return True if all figures are the same; accuracies alone may be so by chance."""
     if one.keys() != other.keys() or all(m.rsplit("/", 1)[-1] == "acc" for m, _ in one):
         return False
     return all(math.isclose(one[key], other[key], rel_tol=ROUNDING) for key in one)

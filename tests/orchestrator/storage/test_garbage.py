@@ -475,7 +475,7 @@ def test_a_file_or_lock_that_cannot_be_removed_is_named(
     assert str(refusal.value) == f"{checkpoint} cannot be removed: it is held"
     place = store.path("train", TRAIN_B)
     place.with_suffix(".lock").mkdir()
-    with pytest.raises(InputError, match="cannot be removed: .*Is a directory: .*lock"):
+    with pytest.raises(InputError, match=r"cannot be removed: .*Is a directory: .*lock"):
         collect_garbage(Storage(tmp_path))
 
 

@@ -536,3 +536,34 @@ def test_every_metric_of_the_history_is_judged() -> None:
     assert set(LEVELS) == {cell.metric for cell in record(0).cells}
     with pytest.raises(ValueError, match="metric='speed' is not one of acc, "):
         judge([], changed(record(0), CellKey("ls", TASK, "speed"), {0: 1.0}))
+
+
+@pytest.mark.parametrize(("cell", "factor"), [(ECE, 1.2), (ACC, 0.98), (SPEED, 0.7)])
+def test_limits_stand_in_their_order(cell: CellKey, factor: float) -> None:
+    verdict = judge(QUIET, record(10, factors={cell: factor}))
+    (found,) = verdict.suspicions
+    assert found.lower < found.expected < found.upper
+    assert found.lower > found.value or found.value > found.upper
+
+
+@pytest.mark.parametrize("cell", [ECE, ACC, SPEED])
+@pytest.mark.parametrize("seen", [(1.3, 0.7), (1.0, 0.7, 1.3), (0.7, 1.3, 1.0, 1.3)])
+def test_a_night_without_a_figure_changes_nothing(cell: CellKey, seen: tuple[float, ...]) -> None:
+    nights = [record(10 + n, factors={cell: factor}) for n, factor in enumerate(seen)]
+    gap = record(9)
+    gap = replace(gap, cells={key: row for key, row in gap.cells.items() if key != cell})
+    gaps = [replace(gap, night=f"{night.night}.1") for night in nights]
+    between = [one for pair in zip(nights, gaps, strict=True) for one in pair]
+    for factor in (1.3, 0.7, 1.0):
+        last = record(20, factors={cell: factor})
+        whole, broken = judge([*QUIET, *nights], last), judge([*QUIET, *between], last)
+        for kind, found in whole.findings.items():
+            own = [each for each in found if each.cell == cell]
+            assert [each for each in broken.findings[kind] if each.cell == cell] == own
+
+
+@pytest.mark.parametrize("before", [7, 12, 20])
+def test_a_step_counts_the_nights_before_it(before: int) -> None:
+    nights = [record(n, factors={ECE: 1 + 0.03 * max(0, n - before)}) for n in range(before + 20)]
+    (alarm,) = (found for found in judge(nights[:-1], nights[-1]).alarms if found.cell == ECE)
+    assert (alarm.reason, alarm.since) == ("step", name(alarm.nights))

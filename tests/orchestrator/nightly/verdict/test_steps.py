@@ -144,3 +144,12 @@ def test_a_staircase_of_small_steps_is_worse() -> None:
     found = worse_step(series, 0.2, 2.0)
     assert found is not None
     assert max(step.after - step.before for step in find_steps(series, 0.2)) < 2.0
+
+
+def test_the_lowest_level_may_be_the_first_nights() -> None:
+    series = np.array([0.0] * 5 + [1.0] * 10)
+    found = worse_step(series, 0.05, 0.9)
+    assert found is not None
+    step, level = found
+    assert (step.index, step.nights, level) == (5, 10, 0.0)
+    assert worse_step(series, 0.05, 1.1) is None
