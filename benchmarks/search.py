@@ -35,7 +35,7 @@ from orchestrator.tables.columns import column
 from trainables.stages import objective_terms
 
 SEARCH = {"sampler": "tpe", "trials": 20, "accuracy_tolerance": 0.01, "keep_default": False}
-OBJECTIVES = ("ece", "debiased_ece", "smooth_ece", "nll", "brier", "refinement")
+OBJECTIVES = ("ece", "debiased_ece", "smooth_ece", "nll", "brier", "nll_after_ts")
 RULES: Mapping[str, Mapping[str, Any]] = {
     "no guard": {"accuracy_tolerance": None},
     "guard of 1 error": {"accuracy_tolerance": 0.0, "accuracy_errors": 1.0},

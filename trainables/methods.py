@@ -52,7 +52,7 @@ class TrainingMethod:
         return self.scheme.attach(network, num_classes)
 
     def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:
-        """Hear that epoch ``epoch`` (from 0) of ``epochs`` begins."""
+        """Prepare epoch ``epoch`` (from 0) of ``epochs``."""
         self.loss.start_epoch(epoch)
         self.scheme.start_epoch(network, epoch, epochs)
 

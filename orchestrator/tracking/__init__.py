@@ -12,8 +12,8 @@ from orchestrator.tracking._shipper import Shipment, sync
 from orchestrator.tracking._single import SingleRun, deliver_run
 from orchestrator.tracking.best import (
     BestConfig,
+    StudyFilter,
     TrackedTrial,
-    Where,
     best_config,
     best_trials,
     tracked_trial,
@@ -32,10 +32,10 @@ __all__ = [
     "Shipment",
     "ShipperProcess",
     "SingleRun",
+    "StudyFilter",
     "TrackedTrial",
     "Tracker",
     "UnreachableError",
-    "Where",
     "best_config",
     "best_trials",
     "check_login",

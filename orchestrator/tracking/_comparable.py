@@ -25,7 +25,7 @@ _SHOWN = 12  # Characters of a hash in a message.
 
 
 @dataclass(frozen=True)
-class Where:
+class StudyFilter:
     """Which studies count, as ``best_config`` tells; times are seconds since 1970.
 
     With ``any`` for a fingerprint different models and protocols are ranked together too.
@@ -77,7 +77,7 @@ class TrackedStudy:
 
 
 def comparable_studies(
-    tracker: Tracker, experiments: Sequence[str], task: str, recipe: str, where: Where
+    tracker: Tracker, experiments: Sequence[str], task: str, recipe: str, where: StudyFilter
 ) -> tuple[list[TrackedStudy], str]:
     """Return the studies of a recipe on a task that are ranked together, the first opened first.
 

@@ -13,7 +13,7 @@ from orchestrator.search.choice import SEARCH, Rank
 from orchestrator.storage.ledger import Study, Trial
 from orchestrator.sweep.tracking_uri import default_tracking_uri
 from orchestrator.tracking import _names as names
-from orchestrator.tracking._comparable import TrackedStudy, Where, comparable_studies
+from orchestrator.tracking._comparable import StudyFilter, TrackedStudy, comparable_studies
 from orchestrator.tracking._open import open_tracker
 from orchestrator.tracking._queries import find_experiments
 from orchestrator.tracking._tags import trial_of
@@ -127,7 +127,7 @@ def best_config(
     Args:
         task: ``dataset/model/protocol``, or the task's name in the sweep file.
         recipe: Such as ``mbls+macal``.
-        tracking_uri: Where to ask; see ``default_tracking_uri``.
+        tracking_uri: StudyFilter to ask; see ``default_tracking_uri``.
         sweep: Only trials of this sweep.
         top: How many, best first.
         since: Only studies opened then or later.
@@ -140,7 +140,7 @@ def best_config(
         InputError: If there is no such task, recipe or sweep, nothing fulfils the filters, or what
             does cannot be compared; the text lists what there is.
     """
-    where = Where(
+    where = StudyFilter(
         since=None if since is None else since.timestamp(),
         until=None if until is None else until.timestamp(),
         tags=tags or {},
@@ -178,7 +178,7 @@ def best_trials(
     recipe: str,
     sweep: str | None = None,
     top: int = 1,
-    where: Where | None = None,
+    where: StudyFilter | None = None,
 ) -> list[TrackedTrial]:
     """Return the best search trials, best first; ``best_config`` tells how they are ranked.
 
@@ -192,7 +192,7 @@ def best_trials(
         raise InputError(f"top={top} is outside [1, inf)")
     tracker = open_tracker(uri)
     experiments = find_experiments(tracker, sweep)
-    kept, note = comparable_studies(tracker, experiments, task, recipe, where or Where())
+    kept, note = comparable_studies(tracker, experiments, task, recipe, where or StudyFilter())
     return _ranked(tracker, kept, top, note) if kept else []
 
 

@@ -30,7 +30,7 @@ from standin_card import standin_card
 from trainables.calibrators import calibrator_from_recipe
 from trainables.common.devices import trial_device
 from trainables.data import (
-    AUGMENTATIONS,
+    IMAGE_AUGMENTATIONS,
     DatasetInfo,
     ImageShape,
     MaskedImages,
@@ -215,7 +215,7 @@ def every_method_deterministically() -> Any:
     """Torch refuses kernels that may sum in any order."""
     device = trial_device(SHARE, deterministic=True)
     trained = {name: train({name: {}}).epoch for name in method_names()}
-    trained |= {name: train({"ce": {}}, augmentation=name).epoch for name in AUGMENTATIONS}
+    trained |= {name: train({"ce": {}}, augmentation=name).epoch for name in IMAGE_AUGMENTATIONS}
     for name, data in (("gpool-cnn", texts(20)), ("deeplabv3-small", masks(4))):
         if not (STANDIN and "deeplab" in name):
             train({"ce": {}}, name, data=data, augmentation=data[1].inputs.augmentation)
@@ -310,7 +310,7 @@ def a_chain_of_masks() -> Any:
 
 @scenario
 def every_augmentation() -> Any:
-    return {name: train({"ce": {}}, augmentation=name).epoch for name in AUGMENTATIONS}
+    return {name: train({"ce": {}}, augmentation=name).epoch for name in IMAGE_AUGMENTATIONS}
 
 
 @scenario

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainables.data import AUGMENTATIONS, ImageShape, MaskedShape, TextShape
+from trainables.data import IMAGE_AUGMENTATIONS, ImageShape, MaskedShape, TextShape
 from trainables.losses import LOSSES
 from trainables.methods import method_names
 from trainables.models import model_names
@@ -103,7 +103,7 @@ def test_every_method_trains(found: dict[str, Any]) -> None:
 
 def test_every_method_trains_where_kernels_must_be_deterministic(found: dict[str, Any]) -> None:
     trained, refused, still = found["every_method_deterministically"]
-    assert trained == dict.fromkeys([*method_names(), *AUGMENTATIONS], 1)
+    assert trained == dict.fromkeys([*method_names(), *IMAGE_AUGMENTATIONS], 1)
     assert not still
     if found["card"] != "stand-in":  # Its kernels are a CPU's.
         assert "does not have a deterministic implementation" in refused
@@ -136,7 +136,7 @@ def test_pixels_are_trained_calibrated_and_tested_as_on_a_cpu(found: dict[str, A
 def test_every_augmentation_of_images_trains_and_gradients_are_clipped(
     found: dict[str, Any],
 ) -> None:
-    assert found["every_augmentation"] == dict.fromkeys(AUGMENTATIONS, 1)
+    assert found["every_augmentation"] == dict.fromkeys(IMAGE_AUGMENTATIONS, 1)
     assert found["gradients_are_clipped"] == 1
 
 

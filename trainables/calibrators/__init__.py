@@ -13,7 +13,7 @@ from trainables.calibrators._build import (
     parse_calibrator,
 )
 from trainables.calibrators._crossfit import cross_fit, fold_calibrators
-from trainables.calibrators._refinement import refinement_terms
+from trainables.calibrators._nll_after_ts import nll_after_ts_terms
 from trainables.calibrators._storage import load_calibrator, save_calibrator
 from trainables.calibrators.objectives import OBJECTIVES, Objective, build_objective
 
@@ -31,7 +31,7 @@ __all__ = [
     "cross_fit",
     "fold_calibrators",
     "load_calibrator",
+    "nll_after_ts_terms",
     "parse_calibrator",
-    "refinement_terms",
     "save_calibrator",
 ]

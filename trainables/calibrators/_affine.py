@@ -25,8 +25,7 @@ class AffineCalibrator(Calibrator):
         weight_bias: Bias penalty mu, >= 0.
         variant: ``shrunk`` also pulls the map towards the best temperature, as strongly as held-out
             fitting rows ask for, all the way where they gain nothing from a matrix; ``paper`` has
-            the two penalties alone, and with ten rows a class is far worse than no calibration. The
-            default is the one that never is.
+            the two penalties alone, and with ten rows per class is far worse than no calibration.
     """
 
     weight_offdiag: float = number(default=0.01, low=0.0)

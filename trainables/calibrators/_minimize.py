@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+import scipy
 import torch
 from torch import Tensor
 
 from trainables.calibrators._base import FitReport
-from trainables.calibrators._scipy import scipy_minimize
 from trainables.calibrators.objectives import Objective, RowTerms
 from trainables.common.logit_rows import row_blocks
 
@@ -55,7 +55,7 @@ class WeightedLoss(ABC):
         return self.objective.row_weights(losses, self.labels, self.logits.shape[1])
 
     def prepare(self, start: Tensor, after_step: Callable[[Tensor], Tensor]) -> None:
-        """Let an adaptive objective see the losses before and after the released first step.
+        """Give an adaptive objective the losses before and after the released first step.
 
         Args:
             start: The one tensor that the loss is a function of.
@@ -194,7 +194,9 @@ def lbfgs(
         return value, _pack(gradients)
 
     options = {"maxiter": max_iterations, "maxcor": corrections, "ftol": tolerance, "gtol": 1e-8}
-    found = scipy_minimize(flat, _pack(start), jac=True, method="L-BFGS-B", options=options)
+    found = scipy.optimize.minimize(  # type: ignore[call-overload]
+        flat, _pack(start), jac=True, method="L-BFGS-B", options=options
+    )
     note = "" if found.success else str(found.message)
     return _unpack(found.x, start), FitReport(
         bool(found.success), int(found.nit), float(found.fun), note

@@ -25,7 +25,7 @@ class MixedCalibrator(Calibrator):
 
     Args:
         variant: ``shrunk`` mixes as said above; ``paper`` is the calibrator's own map alone, which
-            with few rows a class is far worse than no calibration. The default is the one that
+            with few rows per class is far worse than no calibration. The default is the one that
             never is.
     """
 

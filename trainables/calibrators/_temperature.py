@@ -52,7 +52,7 @@ class Slopes:
 
 
 class TemperatureFit(WeightedLoss):
-    """One temperature a group of rows, fitted by safeguarded Newton steps on its logarithm.
+    """One temperature per group of rows, fitted by safeguarded Newton steps on its logarithm.
 
     Args:
         passes: The rows and the objective; the scaling of an adaptive one is set here.

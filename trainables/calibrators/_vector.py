@@ -1,4 +1,4 @@
-"""The likelihood of a slope and a bias a class, and its minimum by Newton's method."""
+"""The likelihood of a slope and a bias per class, and its minimum by Newton's method."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

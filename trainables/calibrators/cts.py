@@ -26,7 +26,7 @@ class ClassTemperatureScaling(TemperatureCalibrator):
     right, stays near it. With ``assignment="logit"``, logit k is divided by T_k as in the
     class-wise scaling paper and its code; that re-ranks classes and changes accuracy. The default
     is ``prediction`` because it keeps accuracy; take ``logit`` to compare with published figures.
-    Do not use either with a handful of rows a class.
+    Do not use either with a handful of rows per class.
 
     Args:
         assignment: ``prediction`` or ``logit``.
@@ -34,7 +34,7 @@ class ClassTemperatureScaling(TemperatureCalibrator):
             optimiser run, which may stop short. ``prediction`` has no released code.
         shrinkage: Pull of ``prediction`` towards the common log temperature, worth this many rows
             at one squared unit; 0 lets classes go to their own optimum, in [0.01, 100], which with
-            ten rows a class is worse than no calibration.
+            ten rows per class is worse than no calibration.
 
     Raises:
         ValueError: If ``released`` is combined with ``prediction``.

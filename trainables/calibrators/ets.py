@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from trainables.calibrators._base import CALIBRATORS, FitReport
 from trainables.calibrators._passes import row_gradients
-from trainables.calibrators._scipy import scipy_minimize
 from trainables.calibrators._temperature import TemperatureCalibrator, fit_temperature
 from trainables.calibrators.objectives import Objective, RowTerms, build_objective
 from trainables.common.fields import choice, fitted
@@ -139,7 +138,7 @@ class Mixture:
             losses, pulls = self.row_losses(weights)
             return float(counts @ losses), (counts @ pulls).cpu().numpy()
 
-        return scipy_minimize(
+        return scipy.optimize.minimize(  # type: ignore[call-overload]
             evaluate,
             start,
             jac=True,

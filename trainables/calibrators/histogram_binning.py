@@ -14,10 +14,10 @@ class HistogramBinning(CurveCalibrator):
 
     Zadrozny and Elkan, ICML 2001; for several classes as in Guo et al., ICML 2017. Bins have equal
     width, open on the left; a bin without rows maps to its middle. It changes accuracy and ties
-    classes. Do not use it where ranks or the log-likelihood matter, nor with few rows a class.
+    classes. Do not use it where ranks or the log-likelihood matter, nor with few rows per class.
 
     Args:
-        bins: Bins a class, at least 1.
+        bins: Bins per class, at least 1.
     """
 
     bins: int = count(default=15)

@@ -13,10 +13,10 @@ from trainables.common.fields import fitted
 
 @CALIBRATORS.register("isotonic")
 class IsotonicCalibration(CurveCalibrator):
-    """A non-decreasing step curve a class (Zadrozny and Elkan, KDD 2002), by SciPy.
+    """A non-decreasing step curve per class (Zadrozny and Elkan, KDD 2002), by SciPy.
 
     Between the fitted points the curve is linear, outside it is constant. It changes accuracy and
-    ties classes. Do not use its ``paper`` variant with few rows a class, or where the
+    ties classes. Do not use its ``paper`` variant with few rows per class, or where the
     log-likelihood matters: curves reach 0 and 1. A class without fitting rows is mapped to (almost)
     0. See ``MixedCalibrator`` for the argument.
     """

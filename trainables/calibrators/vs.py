@@ -9,18 +9,18 @@ from trainables.common.fields import choice, fitted, number
 
 @CALIBRATORS.register("vs")
 class VectorScaling(Calibrator):
-    """``softmax(a * z + b)`` with a slope and a bias a class (Guo et al., ICML 2017).
+    """``softmax(a * z + b)`` with a slope and a bias per class (Guo et al., ICML 2017).
 
     It changes accuracy. The likelihood is convex and fitted to its minimum, starting at the best
-    temperature. Do not use it with few rows a class. Rows are read as they are: logits shifted by a
-    constant a row give another fit.
+    temperature. Do not use it with few rows per class. Logits shifted by a constant per row give
+    another fit.
 
     Args:
         weight_decay: Penalty, >= 0: half the squared biases and the squared distances of
             the slopes from the best common slope; it costs nothing where rows abound.
         variant: ``shrunk`` also pulls the map towards the best temperature, as strongly as held-out
             fitting rows ask for, all the way where they gain nothing; ``paper`` has the penalty
-            alone (with 0 the published method), and with ten rows a class is worse than no
+            alone (with 0 the published method), and with ten rows per class is worse than no
             calibration. The default is the one that never is.
     """
 

@@ -57,7 +57,7 @@ def _tensors_share(share: float, device: torch.device) -> float:
 
 
 def fits(size: int, device: torch.device) -> bool:
-    """Return whether ``size`` bytes take no more than ``RESIDENT_SHARE`` of the free memory.
+    """Return True if ``size`` bytes take no more than ``RESIDENT_SHARE`` of the free memory.
 
     On the CPU they always do: mapped files are read from disk as they are needed.
     """

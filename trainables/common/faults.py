@@ -23,7 +23,7 @@ FRAMES, LENGTH = 20, 4000
 
 
 def is_machines_fault(error: Exception) -> bool:
-    """Tell whether the same computation may succeed in another process or on another machine.
+    """Return True if the same computation may succeed in another process or on another machine.
 
     A configuration fails wherever it runs: by its values, by its arithmetic, or by the memory that
     it asks for. Devices, drivers, file systems and installations are the machine's.
@@ -36,7 +36,7 @@ def is_machines_fault(error: Exception) -> bool:
 
 
 def is_final(reason: str) -> bool:
-    """Tell whether what looks like a machine's fault, and came again elsewhere, is none."""
+    """Return True if what looks like a machine's fault, and came again elsewhere, is none."""
     return ASSERTED in reason
 
 

@@ -64,7 +64,7 @@ class Meter:
 
 
 def _forget_peak() -> bool:
-    """Have the system forget this process's peak of memory; tell whether it can."""
+    """Reset the peak of memory of this process; return True if the system can."""
     try:
         RESET.write_text(FORGET_THE_PEAK, encoding="ascii")
         return "VmHWM:" in STATUS.read_text(encoding="ascii")

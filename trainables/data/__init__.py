@@ -8,7 +8,7 @@ from trainables.data._guard import (
     require_unsealed,
     sealed_within,
 )
-from trainables.data._images import AUGMENTATIONS, Images, ImageShape
+from trainables.data._images import IMAGE_AUGMENTATIONS, Images, ImageShape
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape, Pixels
 from trainables.data._logit_archives import split_address
 from trainables.data._logit_files import LogitFile, LogitRows, logit_sets, read_logits
@@ -36,7 +36,7 @@ from trainables.data._split import SplitSpec
 from trainables.data._texts import Texts, TextShape
 
 __all__ = [
-    "AUGMENTATIONS",
+    "IMAGE_AUGMENTATIONS",
     "MASK_AUGMENTATIONS",
     "MASK_OUTSIDE",
     "SOURCES",

@@ -14,7 +14,7 @@ from trainables.common.checks import check_choice, check_count
 from trainables.data._batches import Batcher, move
 from trainables.data._inputs import Inputs, InputShape
 
-AUGMENTATIONS = ("none", "crop-flip", "resized-crop-flip")
+IMAGE_AUGMENTATIONS = ("none", "crop-flip", "resized-crop-flip")
 MAX_CHANNELS = 4
 PADDING = 4
 # The usual ones of ImageNet: share of the area and ratio of the sides of a crop, and tries.
@@ -55,7 +55,7 @@ class Images(Inputs, kind="images"):
         channels: C.
         mean: Mean of each channel on the scale 0..1, subtracted before training.
         std: What each channel is then divided by.
-        augmentation: What training uses unless told otherwise, of ``AUGMENTATIONS``.
+        augmentation: What training uses unless told otherwise, of ``IMAGE_AUGMENTATIONS``.
 
     Raises:
         ValueError: If a value is out of range or the lengths do not belong together.
@@ -63,7 +63,7 @@ class Images(Inputs, kind="images"):
 
     dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
     seen_as = ImageShape
-    views = AUGMENTATIONS
+    views = IMAGE_AUGMENTATIONS
 
     size: tuple[int, int]
     channels: int
@@ -79,7 +79,7 @@ class Images(Inputs, kind="images"):
                 raise ValueError(f"{key}={values} must have {self.channels} entries")
         if min(self.std) <= 0:
             raise ValueError(f"std={self.std} is outside (0, inf)")
-        check_choice("augmentation", self.augmentation, AUGMENTATIONS)
+        check_choice("augmentation", self.augmentation, IMAGE_AUGMENTATIONS)
 
     @property
     def row(self) -> tuple[int, int, int]:
@@ -133,7 +133,7 @@ class ImageBatcher(Batcher):
         ``crop-flip`` crops images padded by 4 to their size; ``resized-crop-flip`` takes crops of
         random size and shape and enlarges them.
         """
-        check_choice("augmentation", augmentation, AUGMENTATIONS)
+        check_choice("augmentation", augmentation, IMAGE_AUGMENTATIONS)
         if augmentation == "none":
             return self.plain(batch)
         if augmentation == "resized-crop-flip":

@@ -65,10 +65,10 @@ class Loss(CheckedFields, nn.Module, ABC):
         """
 
     def prepare(self, num_samples: int, num_classes: int) -> None:
-        """Hear of the training set before the first epoch; losses with a history allot it here."""
+        """Prepare for the training set before the first epoch, such as by allocating a history."""
 
     def start_epoch(self, epoch: int) -> None:
-        """Hear that epoch ``epoch`` (from 0) begins."""
+        """Prepare epoch ``epoch`` (from 0)."""
 
 
 class ReducedLoss(Loss):
@@ -81,7 +81,7 @@ class ReducedLoss(Loss):
     reduction: str = choice(default="mean", choices=REDUCTIONS, kw_only=True)
 
     def reduce(self, values: Tensor, valid: Tensor) -> Tensor:
-        """Reduce one value a row, (N,), over the rows that count, ``valid`` (N,)."""
+        """Reduce one value per row, (N,), over the rows that count, ``valid`` (N,)."""
         if self.reduction == "sum":
             return masked_sum(values, valid)
         return masked_mean(values, valid)
@@ -98,7 +98,7 @@ class RowLoss(ReducedLoss):
 
     @abstractmethod
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return one value a row, (N,), from logits (N, K) and targets (N,)."""
+        """Return one value per row, (N,), from logits (N, K) and targets (N,)."""
 
 
 def flatten(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

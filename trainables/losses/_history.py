@@ -49,7 +49,7 @@ class CorrectnessHistory(nn.Module):
         self.counts = self.counts.new_zeros(num_samples)
 
     def start_epoch(self, epoch: int) -> None:
-        """Hear that epoch ``epoch`` (from 0) begins."""
+        """Prepare epoch ``epoch`` (from 0)."""
         self.epoch.fill_(epoch)
 
     def compare(self, confidences: Tensor, valid: Tensor, indices: Tensor) -> RankedPairs:

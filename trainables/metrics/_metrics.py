@@ -93,10 +93,10 @@ _ALL = (
     Metric("miou", "mIoU", source="pixels", better="higher", absolute=0.005),
     # Of one class, as CLASS/iou.
     Metric("iou", "IoU", source="pixels", better="higher"),
-    # The NLL that a temperature would leave: see ``trainables.calibrators.refinement_terms``.
+    # The NLL that a temperature would leave: see ``trainables.calibrators.nll_after_ts_terms``.
     Metric(
-        "refinement",
-        "Refinement",
+        "nll_after_ts",
+        "NLL after TS",
         source="search",
         percent=False,
         digits=4,

@@ -22,7 +22,7 @@ def row_terms(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
     the metric by the delta method; where a bin's gap is close to 0 it is too large.
 
     Args:
-        metric: ``acc``, or one that a search can minimise, ``refinement`` apart.
+        metric: ``acc``, or one that a search can minimise, ``nll_after_ts`` apart.
         logits: (N, K), unnormalised or log-probabilities.
         labels: (N,), integers in [0, K).
 

@@ -33,7 +33,7 @@ class HeadsTogether:
 
     Args:
         trainers: Members whose refinements give the same ``together_key``, on the same views, at
-            the same epoch. They are updated in place, an epoch at a time.
+            the same epoch. They are updated in place, one epoch at a time.
 
     Raises:
         ValueError: If there is no member, or two cannot be trained together.
@@ -224,7 +224,7 @@ class _StackedSGD:
         self.take_masks(trainers)
 
     def take_masks(self, trainers: Sequence[HeadTrainer]) -> None:
-        """Let the next steps change what the refinements say may move now."""
+        """Take the masks of weights that the next steps may change."""
         masks = _stack_all([trainer.refinement.movable(trainer.head) for trainer in trainers])
         self._rates = {name: r * masks.get(name, 1) for name, r in self._plain_rates.items()}
         self._masks = {name: mask.to(self._weights[name].dtype) for name, mask in masks.items()}

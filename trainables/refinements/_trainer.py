@@ -14,7 +14,7 @@ EVALUATION_BATCH = 8192
 
 
 class HeadTrainer:
-    """Trains a refinement's head on cached features, one epoch a call.
+    """Trains a refinement's head on cached features, one epoch per call.
 
     The same arguments give the same weights, and so does a trainer that goes on from another's
     state: all random numbers come from one generator on the CPU, which seeds a generator on the
@@ -26,7 +26,7 @@ class HeadTrainer:
             reads view e modulo their number.
         labels: (N,), int64.
         num_classes: K.
-        batch_size: Samples a step; the last step of an epoch takes what is left.
+        batch_size: Samples per step; the last step of an epoch takes what is left.
         momentum: SGD momentum, 0.9 in the MaC-Cal paper.
         weight_decay: L2 penalty, 5e-4 in the MaC-Cal paper.
         seed: Decides initial weights, order and masks.
@@ -36,7 +36,7 @@ class HeadTrainer:
         head: The head, in eval mode between epochs.
         epoch: Number of epochs trained.
         labels: (N,), on the device.
-        batch_size: Samples a step.
+        batch_size: Samples per step.
         optimizer: What moves the head.
 
     Raises:
@@ -121,7 +121,7 @@ class HeadTrainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the ``state_dict`` of a trainer that was made with the same arguments."""
+        """Resume from the ``state_dict`` of a trainer that was made with the same arguments."""
         self.epoch = int(state["epoch"])
         self._generator.set_state(state["generator"].cpu())
         self.head.load_state_dict(state["head"])

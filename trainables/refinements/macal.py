@@ -158,40 +158,11 @@ class MaCCal(Refinement):
     ===========================  ==================================================================
 
     There is no released code. Where the paper is silent or contradicts itself, the default is what
-    calibrates networks that know their training set by heart: ``docs/results/macal-readings.md``.
-
-    - ``gamma`` has no value in the text, only the open interval (0, 1). Deployed confidence ends
-      near gamma on the training set, so that a good value lies a little above the accuracy that is
-      to be expected on other data, and has to be searched. 0.95 suits the paper's networks.
-    - ``hidden`` has no value in the text. 128 is narrower than the features of the paper's networks
-      and wider than 100 classes. Both layers are masked; biases, which the mask's shape leaves out,
-      are not.
-    - q is the share of the weights that a mask keeps, or drops: ``q_role``. The text drops a weight
-      with probability 1 - q, but calls q the sparsity, and describes negative feedback (sec. 5.8).
-      q grows with over-confidence. If these weights are kept, training ends with all of them, as
-      sure as before; if they are dropped, the outputs that shrink by it become less sure.
-    - The text draws a mask an epoch, Algorithm 1 one a mini-batch: ``resample``. With a mask an
-      epoch the classifier that is read is the one that fitted the last mask best.
-    - t of eq. 13 starts from 0 or 1: ``first_step``; 1 makes the last bound exactly ``eta_final``
-      and agrees with Algorithm 1, which calls the initial probability q_1.
-    - Inference is called deterministic and no scaling is mentioned: ``inference``. ``scaled``
-      multiplies each weight by its probability of being kept, as is usual after dropout; ``dense``
-      uses it as it is, which makes the logits larger than those that were fitted, and the network
-      more confident; ``last`` uses those of the last mask.
-    - The accuracy and confidence of eq. 12 are those of the training set, but it is not said of
-      which outputs: ``feedback``. ``deployed`` takes them from the outputs that inference gives, in
-      one more pass an epoch; ``dense`` from all weights as they are, in one more pass, too;
-      ``training`` from the masked outputs as they come.
-    - Gradient restriction (eq. 11) masks the gradient, and velocity and weight decay still move a
-      weight whose gradient is zero: ``optimizer``. ``plain`` is this ordinary SGD; with ``masked``
-      neither moves it, and its velocity waits unchanged.
-    - The masked weights of eq. 8-9 are left out of a pass, or are gone: ``zero_masked`` writes the
-      zeros into the weights whenever a mask is drawn, before any step, whatever the optimiser does
-      to them later. It is no value of ``inference``, since it decides what the next mask finds, and
-      none of ``optimizer``, since no step is involved. ``dense`` and ``last`` are then the same
-      with the masked optimiser, and ``scaled`` would shrink twice.
-    - The second stage is trained on "original" data: ``views``. ``augmented`` are the features of
-      images augmented as in the first stage, ``original`` those of the images as they are.
+    calibrates networks that know their training set by heart; ``docs/results/macal-readings.md``
+    has the evidence for ``q_role``, ``resample``, ``first_step``, ``inference``, ``feedback``,
+    ``optimizer``, ``zero_masked`` and ``views``. ``gamma`` and ``hidden`` have no value in the
+    text: deployed confidence ends near gamma on the training set, so that a good gamma lies a
+    little above the accuracy expected on other data and has to be searched.
 
     Not for features that a refinement must change: the extractor stays frozen.
 
@@ -202,18 +173,21 @@ class MaCCal(Refinement):
         eta_final: Last bound of a change of q, > 0.
         epochs: Epochs, also the horizon T of the decay.
         hidden: Width of the bottleneck.
-        q_role: ``keep`` or ``drop``: which share of the weights q is.
-        masked: Whether weights are masked at all.
+        masked: Whether weights are masked at all; biases never are.
         restrict_gradient: Whether masked weights stand still, rather than take the gradient that
             the mask's position would have received.
         restructure: Whether the new classifier has two layers rather than one.
         sparsity: ``fixed`` keeps q0; ``adaptive`` moves q within ``eta_init``; ``decaying`` within
             the decaying bound.
-        resample: A new mask each ``epoch`` or each ``batch``.
-        first_step: The t of the first epoch's bound, 0 or 1.
-        inference: ``scaled``, ``dense`` or ``last``.
-        feedback: ``dense``, ``training`` or ``deployed``.
-        optimizer: ``masked`` or ``plain``; without effect unless ``restrict_gradient``.
+        resample: A new mask each ``epoch`` (the text) or each ``batch`` (Algorithm 1).
+        first_step: The t of the first epoch's bound in eq. 13, 0 or 1.
+        inference: ``scaled`` multiplies each weight by its probability of being kept, as after
+            dropout; ``dense`` uses it as it is; ``last`` uses those of the last mask.
+        feedback: Which outputs eq. 12 measures: ``deployed`` those of inference and ``dense`` those
+            of all weights, in one more pass per epoch; ``training`` the masked ones.
+        q_role: Whether q is the share of weights that masks ``keep`` or ``drop``.
+        optimizer: ``plain`` SGD, whose velocity and decay still move weights of zero gradient, or
+            ``masked``, which leaves them alone; without effect unless ``restrict_gradient``.
         zero_masked: Whether a new mask sets the weights to zero that it leaves out.
         views: ``augmented`` or ``original``: which features of the training set are trained on.
     """

@@ -6,7 +6,13 @@ from torch import nn
 
 from trainables.common.fields import count
 from trainables.refinements._base import REFINEMENTS, Refinement
-from trainables.refinements._encoder import latent_encoder
+
+
+def latent_encoder(feature_dim: int, latent_dim: int) -> nn.Sequential:
+    """Return the perceptron D -> 3Z -> Z of Jordahn & Olmos' released code."""
+    return nn.Sequential(
+        nn.Linear(feature_dim, 3 * latent_dim), nn.ReLU(), nn.Linear(3 * latent_dim, latent_dim)
+    )
 
 
 @REFINEMENTS.register("tst")

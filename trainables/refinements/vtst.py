@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from trainables.common.averaging import log_mean_probabilities
 from trainables.common.fields import count, number
 from trainables.refinements._base import REFINEMENTS, Refinement
-from trainables.refinements._encoder import latent_encoder
+from trainables.refinements.tst import latent_encoder
 
 
 class VariationalHead(nn.Module):

@@ -37,7 +37,7 @@ class Scheme(CheckedFields):
         return network
 
     def prepare(self, num_samples: int) -> None:
-        """Hear of the training set before the first epoch."""
+        """Prepare for the training set before the first epoch."""
 
     def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:
         """Prepare epoch ``epoch`` (from 0) of ``epochs``, such as by freezing parameters."""
@@ -62,7 +62,7 @@ class Scheme(CheckedFields):
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
+        """Resume from ``state``."""
 
 
 SCHEMES: Registry[Scheme] = Registry("training scheme", "trainables.schemes")

@@ -161,7 +161,7 @@ class BalCAL(Scheme):
     _seen: Tensor = fitted()
 
     def prepare(self, num_samples: int) -> None:
-        """Hear how many rows an epoch has at most."""
+        """Store the largest number of rows of an epoch."""
         self._num_samples = num_samples
 
     def attach(self, network: Network, num_classes: int) -> Network:

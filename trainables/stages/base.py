@@ -91,7 +91,7 @@ class StageRun(ABC):
         """Return the tensors, by file, and the facts to be stored."""
 
     def ask_for(self, metric: str) -> None:
-        """Have a validation metric, ``val_*``, among those of every epoch."""
+        """Add a validation metric, ``val_*``, to those of every epoch."""
         name = metric.removeprefix(VALIDATION)
         if name != metric and name not in (*REPORTED, *self.also):
             self.also += (name,)
@@ -105,7 +105,7 @@ class StageRun(ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Go on from ``state``."""
+        """Resume from ``state``."""
 
     def finish(
         self,

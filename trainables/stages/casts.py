@@ -35,7 +35,7 @@ class CastWeights:
 
     @contextmanager
     def cast(self) -> Iterator[None]:
-        """Have the layers use cast weights; gradients still arrive at the parameters."""
+        """Use cast weights in the layers; gradients still arrive at the parameters."""
         lowered = dict(zip(self._weights, _cast(self._weights), strict=True))
         try:
             for parameters, name, weight in self._places:

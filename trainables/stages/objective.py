@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from trainables.calibrators import refinement_terms
+from trainables.calibrators import nll_after_ts_terms
 from trainables.metrics import row_terms
 from trainables.store.artifacts import Artifact
 
@@ -22,8 +22,8 @@ def objective_terms(objective: str, logits: Tensor, labels: Tensor) -> Tensor:
     Raises:
         ValueError: If it has no terms, or the rows are wrong.
     """
-    if objective == "refinement":
-        return refinement_terms(logits, labels)
+    if objective == "nll_after_ts":
+        return nll_after_ts_terms(logits, labels)
     return row_terms(objective, logits, labels)
 
 

@@ -14,13 +14,13 @@ from typing import Any, Self
 from search_spaces import load_protocol, protocol_names
 from trainables.common.checks import check_choice, check_count, check_flag, check_number
 from trainables.common.errors import InputError
-from trainables.data import AUGMENTATIONS, MASK_AUGMENTATIONS
+from trainables.data import IMAGE_AUGMENTATIONS, MASK_AUGMENTATIONS
 
 CUSTOM = "custom"
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("constant", "step", "cosine", "poly")
 POWER = 0.9  # Of the poly schedule (Chen et al. 2017, section 4.1).
-KEEP = ("last", "best_val_nll", "best_val_acc", "best_val_refinement")
+KEEP = ("last", "best_val_nll", "best_val_acc", "best_val_nll_after_ts")
 # What the weights do not depend on: two protocols that differ here only are the same training.
 LABELS = ("name", "source", "note")
 
@@ -32,7 +32,7 @@ class Protocol:
     Attributes:
         name: What recipes and tables call it.
         epochs: Passes over the training rows, at least 1.
-        batch_size: Rows a step, at least 1.
+        batch_size: Rows per step, at least 1.
         optimizer: ``sgd``, ``adam`` or ``adamw``.
         lr: Initial learning rate, in (0, inf).
         momentum: Of SGD, in [0, 1). Adam and AdamW ignore it: their betas are 0.9 and 0.999.
@@ -53,8 +53,8 @@ class Protocol:
         clip_norm: Longest gradient that is not shortened, L2 norm over all parameters of the mean
             loss, in (0, inf); None for no limit.
         keep: Whose weights the training ends with: ``last``, or the epoch of lowest validation NLL
-            (``best_val_nll``), of lowest NLL after a temperature (``best_val_refinement``, for
-            recipes that end in a calibrator; see ``refinement_terms``), or of highest validation
+            (``best_val_nll``), of lowest NLL after a temperature (``best_val_nll_after_ts``, for
+            recipes that end in a calibrator; see ``nll_after_ts_terms``), or of highest validation
             accuracy (``best_val_acc``).
         keep_after: First epochs that are too early to be kept, in [0, epochs); 0 unless ``keep`` is
             one of the best.
@@ -106,7 +106,7 @@ class Protocol:
         self._check_optimizer()
         self._check_schedule()
         if self.augmentation is not None:
-            known = tuple(dict.fromkeys((*AUGMENTATIONS, *MASK_AUGMENTATIONS)))
+            known = tuple(dict.fromkeys((*IMAGE_AUGMENTATIONS, *MASK_AUGMENTATIONS)))
             check_choice("augmentation", self.augmentation, known)
         if self.validation is not None:
             self._set("validation", _share("validation", self.validation))

@@ -64,7 +64,7 @@ class RefineTogether(StageRun):
         return found[0]
 
     def _diverged(self, member: RefineStage, figures: Mapping[str, float], finite: bool) -> bool:
-        """Tell whether a member diverged, and leave it out.
+        """Return True if a member diverged, and leave it out.
 
         Raises:
             TrainingDivergedError: If it is the refinement that was asked for.
@@ -112,7 +112,7 @@ class RefineTogether(StageRun):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with those that were there when the state was taken."""
+        """Resume with those that were there when the state was taken."""
         self._run.load_state_dict(state)
         self.epoch = self._run.epoch
         carried = state.get("others", {})

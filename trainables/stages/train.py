@@ -34,8 +34,8 @@ class TrainStage(StageRun, stage="train"):
             request.precision,
             data.graph,
         )
-        if self._protocol.keep == "best_val_refinement":
-            self.also = ("refinement",)
+        if self._protocol.keep == "best_val_nll_after_ts":
+            self.also = ("nll_after_ts",)
         self._logits = torch.empty(0)
         self._report: dict[str, float] | None = None
         self._best: dict[str, Any] | None = None

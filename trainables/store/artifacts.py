@@ -121,7 +121,7 @@ class ArtifactStore:
         return self.path(stage, key).exists()
 
     def contains(self, stage: str, key: str) -> bool:
-        """Tell whether an artifact is there, without checking that it is intact."""
+        """Return True if an artifact is there, without checking that it is intact."""
         return (self.path(stage, key) / MANIFEST).is_file() or self._pulled(stage, key)
 
     def _pulled(self, stage: str, key: str) -> bool:
@@ -173,7 +173,7 @@ class ArtifactStore:
         return Artifact(stage, key, directory, record)
 
     def mirror_to(self, url: str) -> None:
-        """Have this store, and every later one of the same folder, keep copies at a URL.
+        """Copy what this store, and every later one of the same folder, writes to a URL.
 
         Raises:
             InputError: If the URL cannot be used; nothing changes then.

@@ -462,7 +462,7 @@ def test_the_scatter_has_the_baselines_floor_and_each_recipes_own_stage(journal,
 
 def test_tables_are_of_what_was_measured(store):
     measures = ("debiased_ece", "smooth_ece", "aece", "cwece", "mce", "nll", "brier")
-    row = dict.fromkeys(("acc", "ece", "refinement", *reversed(measures)), 0.5)
+    row = dict.fromkeys(("acc", "ece", "nll_after_ts", *reversed(measures)), 0.5)
     suites = {f"{name}/ece": 0.5 for name in "abcdefghijklmnopqr"}
     suites |= {"a/nll": 0.5, "a/auroc": 0.5, "ce/iou": 0.5, "a/fpr95": 0.5, "a/acc": 0.5}
     measured = result("ce", seconds=())

@@ -73,7 +73,7 @@ def test_what_is_written_is_read_back_with_the_time_added(path):
 
 
 # One of each kind, without what may be left out; those that a resumed sweep would say again first.
-FLEETING = [
+UNSYNCED = [
     TrialStarted(
         study="s", number=0, key="k", role="search", seed=0, stage="train", configuration={}
     ),
@@ -94,7 +94,7 @@ def test_decisions_alone_reach_the_disk_before_the_sweep_goes_on(path, monkeypat
     calls = []
     with Journal(path) as journal:
         monkeypatch.setattr(os, "fsync", calls.append)
-        for event in FLEETING:
+        for event in UNSYNCED:
             journal.append(event)
         for event in LASTING:
             journal.append(event, durable=False)
@@ -112,7 +112,7 @@ def test_a_line_is_written_and_read_as_by_every_version(path, event, line):
     assert from_line(line) == event
 
 
-@pytest.mark.parametrize("event", [*FLEETING, *LASTING], ids=lambda event: event.event)
+@pytest.mark.parametrize("event", [*UNSYNCED, *LASTING], ids=lambda event: event.event)
 def test_older_and_newer_journals_are_read(event):
     """What is not needed may be absent, or null, and what is not known does not matter."""
     told = to_fields(event)

@@ -12,7 +12,7 @@ import yaml
 from orchestrator.storage.ledger import Study
 from orchestrator.tracking import (
     BestConfig,
-    Where,
+    StudyFilter,
     best_config,
     best_trials,
     open_tracker,
@@ -80,7 +80,7 @@ def sweeps(writer, store, tmp_path, request):
 @pytest.fixture
 def ask(store, writer):
     def best(top=1, sweep=None, **where):
-        return best_trials(store, writer.sweep, "ce", sweep, top, Where(**where))
+        return best_trials(store, writer.sweep, "ce", sweep, top, StudyFilter(**where))
 
     return best
 
@@ -380,18 +380,18 @@ def test_a_run_that_is_no_finished_trial_is_refused(writer, store):
 @pytest.mark.usefixtures("far_east")
 def test_conditions_are_told_as_options():
     since, until = (datetime(2026, 1, day).timestamp() for day in (2, 4))
-    where = Where(since, until, {"a": "b", "c": "d"}, "f1", "c0de")
+    where = StudyFilter(since, until, {"a": "b", "c": "d"}, "f1", "c0de")
     assert str(where) == (
         "--since 2026-01-02 --until 2026-01-03 --tag a=b --tag c=d --fingerprint f1 --code c0de"
     )
-    assert str(Where()) == ""
+    assert str(StudyFilter()) == ""
 
 
 def test_since_includes_its_moment_and_until_does_not():
     opened = Study(index=0, study="t|ce", task="t", recipe="ce", trials=1, row=True, time=5000)
-    assert Where(since=5.0).holds(opened, {})
-    assert not Where(until=5.0).holds(opened, {})
-    assert Where(until=5.001).holds(opened, {})
+    assert StudyFilter(since=5.0).holds(opened, {})
+    assert not StudyFilter(until=5.0).holds(opened, {})
+    assert StudyFilter(until=5.001).holds(opened, {})
 
 
 def test_studies_are_found_by_time_and_by_the_tags_of_their_sweep(sweeps, ask, store):

@@ -29,7 +29,14 @@ from orchestrator.cli import main
 from orchestrator.cli._doctor import _tracking
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import parse_sweep
-from orchestrator.tracking import Where, best_trials, check_login, open_tracker, sync, tracked_trial
+from orchestrator.tracking import (
+    StudyFilter,
+    best_trials,
+    check_login,
+    open_tracker,
+    sync,
+    tracked_trial,
+)
 from orchestrator.tracking import __main__ as program
 from orchestrator.tracking.__main__ import _Scrubbing
 from orchestrator.tracking.tracker import RunQuery
@@ -270,7 +277,7 @@ def test_what_is_not_found_is_told_without_the_login(
         "no task 'x' on http://host; ": lambda: best_trials(uri, "x", recipe),
         f"no recipe 'x' for {task!r} on http://host; ": lambda: best_trials(uri, task, "x"),
         f"no study of {recipe!r} on {task!r} on http://host fulfils --code x; ": lambda: (
-            best_trials(uri, task, recipe, where=Where(code="x"))
+            best_trials(uri, task, recipe, where=StudyFilter(code="x"))
         ),
         "no run 'r1' on http://host: ": lambda: tracked_trial(uri, "r1"),
         f"run {ids[study]!r} on http://host is no trial ": lambda: tracked_trial(uri, ids[study]),

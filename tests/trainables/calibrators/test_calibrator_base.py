@@ -13,6 +13,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +33,6 @@ from trainables.calibrators import (
 )
 from trainables.calibrators._affine_fit import AffineFit
 from trainables.calibrators._base import first_argmax, keep_argmax
-from trainables.calibrators._scipy import scipy_minimize
 from trainables.common.errors import InputError, StorageError
 from trainables.common.files import seal
 
@@ -870,15 +870,14 @@ def test_the_loss_that_a_map_is_trusted_by_is_of_all_blocks(rows, monkeypatch):
 
 def counted_iterations(monkeypatch):
     """Return a list that gets the iterations of each run of SciPy's solvers."""
-    counted = []
+    counted, minimize = [], scipy.optimize.minimize
 
     def counting(*arguments, **named):
-        found = scipy_minimize(*arguments, **named)
+        found = minimize(*arguments, **named)
         counted.append(found.nit)
         return found
 
-    for module in ("_minimize", "ets"):
-        monkeypatch.setattr(f"trainables.calibrators.{module}.scipy_minimize", counting)
+    monkeypatch.setattr(scipy.optimize, "minimize", counting)
     return counted
 
 

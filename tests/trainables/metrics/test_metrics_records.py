@@ -93,7 +93,7 @@ aece_floor   AECE_floor   test   neither True  2 1   True  0    0
 cwece_floor  cwECE_floor  test   neither True  3 1   True  0    0
 miou         mIoU         pixels higher  True  2 1   False 0    0.005
 iou          IoU          pixels higher  True  2 1   False 0    0
-refinement   Refinement   search lower   False 4 inf False 0    0
+nll_after_ts   NLL_after_TS   search lower   False 4 inf False 0    0
 auroc        AUROC        suite  higher  True  2 1   False 0    0.005
 fpr95        FPR95        suite  lower   True  2 1   False 0    0.01
 """
@@ -113,7 +113,7 @@ def test_the_records_are_those_that_tables_and_nights_go_by() -> None:
 def test_an_objective_is_minimised_on_validation_data() -> None:
     found = {metric.name for metric in METRICS.values() if metric.is_objective}
     assert found == {
-        *("nll", "brier", "refinement"),
+        *("nll", "brier", "nll_after_ts"),
         *("ece", "aece", "cwece", "cwaece", "mce", "debiased_ece", "smooth_ece"),
     }
 
@@ -122,10 +122,10 @@ def test_tables_mark_the_best_and_show_shares_as_percentages() -> None:
     higher = {metric.name for metric in METRICS.values() if metric.better == "higher"}
     assert higher == {"acc", "miou", "iou", "auroc"}
     plain = {metric.name for metric in METRICS.values() if not metric.percent}
-    assert plain == {"nll", "brier", "refinement"}
+    assert plain == {"nll", "brier", "nll_after_ts"}
     unjudged = {metric.name for metric in METRICS.values() if not metric.is_judged}
     floors = {f"{name}_floor" for name in FLOORED}
-    assert unjudged == floors | {"debiased_ece", "smooth_ece", "iou", "refinement"}
+    assert unjudged == floors | {"debiased_ece", "smooth_ece", "iou", "nll_after_ts"}
 
 
 @pytest.mark.parametrize("change", ["a new metric", "a new version"])

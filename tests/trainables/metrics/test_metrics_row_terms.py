@@ -67,7 +67,7 @@ def test_rows_on_a_gpu_have_the_same_terms(metric: str) -> None:
 
 
 def test_what_has_no_terms_is_refused() -> None:
-    for metric in ("auroc", "refinement", "ece_floor"):
+    for metric in ("auroc", "nll_after_ts", "ece_floor"):
         with pytest.raises(
             ValueError, match=f"^metric='{metric}' is not one of {', '.join(NAMES)}$"
         ):

@@ -248,12 +248,12 @@ def test_unknown_names_list_near_ones() -> None:
         ({"clip_norm": 0}, r"clip_norm=0 is outside \(0, inf\)"),
         (
             {"keep": "best"},
-            r"keep='best' is not one of last, best_val_nll, best_val_acc, best_val_refinement",
+            r"keep='best' is not one of last, best_val_nll, best_val_acc, best_val_nll_after_ts",
         ),
         ({"keep": "best_val_nll", "keep_after": 10}, r"keep_after=10 is outside \[0, 10\): the"),
         (
             {"keep_after": 3},
-            r"keep_after=3 needs keep=best_val_nll, best_val_acc or best_val_refinement$",
+            r"keep_after=3 needs keep=best_val_nll, best_val_acc or best_val_nll_after_ts$",
         ),
         ({"compile": "yes"}, r"compile='yes' is not one of True, False"),
         ({"name": 3}, r"name=3 is not a text"),

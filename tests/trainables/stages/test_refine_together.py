@@ -60,14 +60,14 @@ def test_every_one_is_stored_as_if_it_had_been_alone(
         if not link.exists():
             link.symlink_to(trained.directory)
         run = alone.open(one)
-        run.ask_for("val_refinement")
+        run.ask_for("val_nll_after_ts")
         expected.append(run_all(run))
     # Another trial computed the features: whoever asks for them bears what they cost.
     load = refine.load_features
     monkeypatch.setattr(refine, "load_features", lambda *which: (load(*which)[0], 0.5))
     run = open_all(workshop, requests)
     assert isinstance(run, RefineTogether)
-    run.ask_for("val_refinement")
+    run.ask_for("val_nll_after_ts")
     run_all(run, seconds=30.0)
     for one, other in zip(requests, expected, strict=True):
         found = workshop.store.find("refine", one.key())

@@ -203,7 +203,7 @@ WILD = {"lr": 1.0, "schedule": "constant", "epochs": 6}
         ("best_val_nll", 0, "nll"),
         ("best_val_acc", 0, "acc"),
         ("best_val_nll", 3, "nll"),
-        ("best_val_refinement", 0, "refinement"),
+        ("best_val_nll_after_ts", 0, "nll_after_ts"),
     ],
 )
 def test_the_best_epoch_after_the_warm_up_is_kept(
@@ -931,11 +931,11 @@ def test_the_features_of_one_network_and_its_rows_are_kept_at_a_time() -> None:
 # -- objectives beyond the report
 
 
-@pytest.mark.parametrize("name", ["refinement", "smooth_ece"])
+@pytest.mark.parametrize("name", ["nll_after_ts", "smooth_ece"])
 def test_an_objective_beyond_the_report_is_told_every_epoch_and_of_stored_outcomes(
     workshop: Workshop, name: str
 ) -> None:
-    keep = "last" if name == "refinement" else "best_val_refinement"
+    keep = "last" if name == "nll_after_ts" else "best_val_nll_after_ts"
     wanted = request(workshop.prepared, protocol={"epochs": 2, "keep": keep})
     plain, asked = workshop.open(wanted), workshop.open(wanted)
     asked.ask_for(f"val_{name}")

@@ -107,13 +107,13 @@ def test_stored_outcome_is_not_computed_again(place: Place) -> None:
 
 def test_other_score_of_a_stored_outcome_is_computed(place: Place, tmp_path: Path) -> None:
     place.run()
-    (stored,) = place.run(score="val_refinement")
-    anew = Place(tmp_path / "anew", place.data).run(score="val_refinement")[-1]
+    (stored,) = place.run(score="val_nll_after_ts")
+    anew = Place(tmp_path / "anew", place.data).run(score="val_nll_after_ts")[-1]
     assert (stored.cost.reused, anew.cost.reused) == (True, False)
-    assert stored.metrics["val_refinement"] == pytest.approx(
-        anew.metrics["val_refinement"], abs=1e-6
+    assert stored.metrics["val_nll_after_ts"] == pytest.approx(
+        anew.metrics["val_nll_after_ts"], abs=1e-6
     )
-    assert 0 < stored.metrics["val_refinement"] != stored.metrics["val_nll"]
+    assert 0 < stored.metrics["val_nll_after_ts"] != stored.metrics["val_nll"]
 
 
 def test_stored_report_answers_but_for_trainings(place: Place) -> None:

@@ -1,8 +1,8 @@
 import numpy as np
+import scipy
 import torch
 from torch import Tensor
 
-from trainables.calibrators._scipy import scipy_minimize
 from trainables.calibrators.objectives._base import OBJECTIVES, Objective, RowTerms
 from trainables.common.fields import choice
 
@@ -74,7 +74,7 @@ class ClasswiseScaling(Objective):
             return float(np.sqrt((gap**2).sum()))
 
         start, bounds = np.array([ALPHA_START, BETA_START]), self._bounds(num_classes)
-        found = scipy_minimize(distance, start, method="SLSQP", bounds=bounds)
+        found = scipy.optimize.minimize(distance, start, method="SLSQP", bounds=bounds)
         self.alpha, self.beta = map(float, found.x)
 
     def state(self) -> dict[str, float]:

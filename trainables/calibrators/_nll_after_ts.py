@@ -11,8 +11,8 @@ from trainables.calibrators._build import build_calibrator
 from trainables.calibrators._crossfit import cross_fit
 
 
-def refinement_terms(logits: Any, labels: Any) -> Tensor:
-    """Return each row's NLL after a temperature fitted on other rows; the mean is the refinement.
+def nll_after_ts_terms(logits: Any, labels: Any) -> Tensor:
+    """Return each row's NLL after a temperature fitted on other rows.
 
     Berta, Holzmüller, Jordan and Bach, Rethinking Early Stopping: Refine, Then Calibrate
     (arXiv:2501.19195, 2025): a proper score is calibration error plus refinement error, and since

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainables.calibrators import refinement_terms
+from trainables.calibrators import nll_after_ts_terms
 from trainables.metrics import calibration_report
 
 
@@ -13,12 +13,12 @@ def test_the_temperature_of_a_network_does_not_count() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(400, 4, generator=generator)
     labels = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
-    terms = refinement_terms(logits, labels)
+    terms = nll_after_ts_terms(logits, labels)
     assert terms.shape == (400,)
-    assert torch.equal(terms, refinement_terms(logits.double(), labels))
+    assert torch.equal(terms, nll_after_ts_terms(logits.double(), labels))
     for scale in (0.2, 5.0):
         torch.testing.assert_close(
-            refinement_terms(scale * logits, labels), terms, rtol=1e-5, atol=0
+            nll_after_ts_terms(scale * logits, labels), terms, rtol=1e-5, atol=0
         )
     # Drawn from these logits, the labels want the temperature 1; the others cost more.
     nll = {s: calibration_report(logits=s * logits, labels=labels)["nll"] for s in (0.2, 1.0, 5.0)}
@@ -32,4 +32,4 @@ def test_no_row_is_scored_by_a_temperature_that_has_seen_it() -> None:
     labels = torch.zeros(10, dtype=torch.long)
     labels[0] = 1
     # The nine others are right: without the wrong row its fold's temperature ends at the sharpest.
-    assert float(refinement_terms(logits, labels)[0]) > 10
+    assert float(nll_after_ts_terms(logits, labels)[0]) > 10
