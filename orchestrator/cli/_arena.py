@@ -17,9 +17,18 @@ GAINS = ("nll", "brier", "ece")
 FIELDS = (
     *("recipe", "strength"),
     *(f"{name}{end}" for name in ("wins", *(f"{gain}_gain" for gain in GAINS)) for end in ENDS),
-    "cpu_seconds",
+    *("cpu_seconds", "group"),
 )
-HEADINGS = ("recipe", "strength", "wins %", "NLL gain", "Brier gain", "ECE % gain", "CPU s")
+HEADINGS = (
+    "recipe",
+    "group",
+    "strength",
+    "wins %",
+    "NLL gain",
+    "Brier gain",
+    "ECE % gain",
+    "CPU s",
+)
 
 
 def arena(
@@ -56,7 +65,7 @@ def show_arena(found: Arena, format: str) -> None:
     if format == "csv":
         print_csv(FIELDS, map(_figures, found.standings))
         return
-    print_table(HEADINGS, map(_cells, found.standings), ("recipe",), format == "markdown")
+    print_table(HEADINGS, map(_cells, found.standings), HEADINGS[:2], format == "markdown")
     for note in _notes(found):
         echo(note)
 
@@ -68,6 +77,10 @@ def _notes(found: Arena) -> Iterator[str]:
         "strength: points of Elo over it, by the Bradley-Terry model of who has the lower NLL; in "
         "brackets 95 % intervals, networks and splits resampled"
     )
+    if found.lacking:
+        yield f"groups: not testable by NLL over networks; needs at least {found.lacking} more"
+    else:
+        yield "group: recipes that share a letter cannot be told apart by NLL over networks (5 %)"
     for recipe, reason in found.absent.items():
         yield f"left out: {recipe} ({reason})"
 
@@ -76,6 +89,7 @@ def _cells(standing: Standing) -> tuple[str, ...]:
     gains = standing.gains
     return (
         standing.recipe,
+        standing.group,
         f"{standing.strength:.0f}",
         _shown(standing.wins, 0, 100),
         _shown(gains["nll"], 4, sign="+"),
@@ -88,7 +102,7 @@ def _cells(standing: Standing) -> tuple[str, ...]:
 def _figures(standing: Standing) -> list[object]:
     intervals = (standing.wins, *(standing.gains[metric] for metric in GAINS))
     ends = chain.from_iterable(intervals)
-    return [standing.recipe, standing.strength, *ends, standing.seconds]
+    return [standing.recipe, standing.strength, *ends, standing.seconds, standing.group]
 
 
 def _shown(found: Interval, digits: int, factor: float = 1, sign: str = "") -> str:

@@ -54,8 +54,11 @@ def _rank_lines(comparison: RankComparison, found: BlockScores, heading: str) ->
     yield (
         f"average rank by {heading} over {comparison.blocks} {found.unit}, mean over seeds: {seeds}"
     )
+    groups = comparison.letters()
     for recipe, rank in comparison.ranks.items():
-        yield f"  {rank:5.2f}  {recipe}"
+        yield f"  {rank:5.2f}  {recipe}{f'  {groups[recipe]}' if groups else ''}"
+    if groups:
+        yield "recipes that share a letter cannot be told apart (all pairs, 5 %)"
     friedman = comparison.friedman
     yield f"Friedman, all alike: {'not testable' if friedman is None else f'p = {friedman:.4f}'}"
     if comparison.critical_difference is not None:
@@ -71,7 +74,10 @@ def _pair_lines(comparison: RankComparison) -> Iterator[str]:
     title = "Wilcoxon's signed-rank test, p with Holm's correction"
     count = len(comparison.pairs)
     if not comparison.testable:
-        yield f"{title}: not testable, too few blocks ({comparison.blocks}) for {count} pairs"
+        few = f"too few blocks ({comparison.blocks}) for {count} pairs"
+        more = comparison.needed - comparison.blocks
+        few += f"; needs at least {more} more" if more > 0 else ""
+        yield f"{title}: not testable, {few}"
         return
     yield f"{title} for {count} pairs (* below 5%):"
     for pair in comparison.pairs:

@@ -58,6 +58,9 @@ def table(
         bool,
         typer.Option("--gain", help="Show what each search brought over its published default."),
     ] = False,
+    ties: Annotated[
+        bool, typer.Option("--ties", help="Show which recipes cannot be told apart.")
+    ] = False,
     runs: Annotated[
         bool, typer.Option("--runs", help="List the runs that the figures come from.")
     ] = False,
@@ -95,20 +98,54 @@ def table(
     )
     built = make_table(combine(found, prefer, mixed), options)
     built = _with_gains(built, storage) if gain else built
+    built = _with_ties(built, storage) if ties else built
     if format == "terminal":
         output().print(to_rich(built))
     else:
         echo(render(built, format).rstrip("\n"))
 
 
-def _with_gains(table: ComparisonTable, storage: str) -> ComparisonTable:
-    from orchestrator.statistics import BOOTSTRAPPED, search_gains
-    from orchestrator.storage.storage import Storage
-    from orchestrator.tables.table import Gain
+def _resampled(table: ComparisonTable, option: str) -> list[str]:
+    from orchestrator.statistics import BOOTSTRAPPED
 
     metrics = [metric for metric in table.metrics if metric in BOOTSTRAPPED]
     if not metrics:
-        raise InputError(f"--gain: no column of the table is one of {', '.join(BOOTSTRAPPED)}")
+        raise InputError(f"{option}: no column of the table is one of {', '.join(BOOTSTRAPPED)}")
+    return metrics
+
+
+def _with_ties(table: ComparisonTable, storage: str) -> ComparisonTable:
+    from orchestrator import statistics
+    from orchestrator.storage.storage import Storage
+    from orchestrator.tables.table import Grouping
+
+    metrics, store = _resampled(table, "--ties"), Storage(storage).store()
+    own = {
+        task: [(r, task) for r in table.recipes if (r, task) in table.results]
+        for task in table.tasks
+    }
+    count, total = itertools.count(1), len(metrics) * sum(map(len, own.values()))
+    ties: dict[tuple[str, str], Grouping] = {}
+    with progress_bar("resampling") as show:
+        for task, metric in itertools.product(own, metrics):
+            board = statistics.board(
+                [table.results[pair] for pair in own[task]],
+                store,
+                metric,
+                done=lambda recipe: show(next(count), total),
+            )
+            found = statistics.ties(board)
+            note = found.need.text if found.need else ""
+            ties[task, metric] = Grouping(found.letters, note, found.seeds)
+    return replace(table, ties=ties)
+
+
+def _with_gains(table: ComparisonTable, storage: str) -> ComparisonTable:
+    from orchestrator.statistics import search_gains
+    from orchestrator.storage.storage import Storage
+    from orchestrator.tables.table import Gain
+
+    metrics = _resampled(table, "--gain")
     store, count = Storage(storage).store(), itertools.count(1)
     pairs = itertools.product(table.recipes, table.tasks)
     results = {pair: table.results[pair] for pair in pairs if pair in table.results}

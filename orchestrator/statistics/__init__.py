@@ -9,9 +9,17 @@ default that its search began with. ``rank_comparison`` asks for differences tha
 from orchestrator.statistics._arena import ARENA_METRICS, Arena, Interval, Standing, arena
 from orchestrator.statistics._bootstrap import Difference, PairedBootstrap, paired_bootstrap
 from orchestrator.statistics._claims import ClaimVerdict, PairVerdict, judge_claim
-from orchestrator.statistics._compare import StoredPredictions, TaskComparison, compare
+from orchestrator.statistics._compare import (
+    Board,
+    StoredPredictions,
+    TaskComparison,
+    board,
+    compare,
+)
+from orchestrator.statistics._contrast import Contrast, contrast
 from orchestrator.statistics._diagram import critical_difference_diagram
 from orchestrator.statistics._gain import search_gains
+from orchestrator.statistics._letters import letters
 from orchestrator.statistics._ranks import (
     BlockScores,
     PairTest,
@@ -21,15 +29,19 @@ from orchestrator.statistics._ranks import (
     rank_comparison,
 )
 from orchestrator.statistics._resampled import BOOTSTRAPPED
+from orchestrator.statistics._ties import Need, Ties, ties
 
 __all__ = [
     "ARENA_METRICS",
     "BOOTSTRAPPED",
     "Arena",
     "BlockScores",
+    "Board",
     "ClaimVerdict",
+    "Contrast",
     "Difference",
     "Interval",
+    "Need",
     "PairTest",
     "PairVerdict",
     "PairedBootstrap",
@@ -37,13 +49,18 @@ __all__ = [
     "Standing",
     "StoredPredictions",
     "TaskComparison",
+    "Ties",
     "arena",
     "block_scores",
+    "board",
     "compare",
+    "contrast",
     "critical_difference_diagram",
     "holm",
     "judge_claim",
+    "letters",
     "paired_bootstrap",
     "rank_comparison",
     "search_gains",
+    "ties",
 ]

@@ -1,12 +1,13 @@
 """Every recipe against every other over networks and splits: gains, wins and strengths."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.statistics._ranks import RankComparison, rank_comparison
 from orchestrator.storage.results import StudyResult
 from trainables.common.errors import InputError
 
@@ -38,6 +39,8 @@ class Standing:
             are odds of 1.8 to 1. It has no interval: where a resample holds one network, many a
             recipe wins always, and is strong without bound.
         seconds: What its fit took, the mean; None where that is not known.
+        group: Letters that it shares with recipes from which it cannot be told apart by NLL over
+            networks (see ``rank_comparison``); empty where there are too few networks.
     """
 
     recipe: str
@@ -45,6 +48,7 @@ class Standing:
     wins: Interval
     strength: float
     seconds: float | None
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Arena:
         tasks: How many tasks there are, such as fitting sizes of each network.
         seeds: How many splits of each.
         absent: Recipe to the reason why it is left out.
+        lacking: How many networks more could tell any two recipes apart; 0 if these can.
     """
 
     baseline: str
@@ -65,6 +70,7 @@ class Arena:
     tasks: int
     seeds: int
     absent: dict[str, str]
+    lacking: int = 0
 
 
 class _Table(NamedTuple):
@@ -118,9 +124,27 @@ def arena(
         raise InputError(f"an arena needs figures of two recipes on every task and seed ({why})")
     table = _table([by_recipe[recipe] for recipe in recipes], places, recipes.index(baseline))
     weights = _weights(table.networks, draws, seed)
-    standings = _standings(recipes, by_recipe, table, weights, recipes.index(baseline))
+    ranked = _ranked(recipes, table)
+    standings = tuple(
+        replace(own, group=ranked.letters().get(own.recipe, ""))
+        for own in _standings(recipes, by_recipe, table, weights, recipes.index(baseline))
+    )
     names = ("/".join(filter(None, place)).removesuffix("/given") for place in places.values())
-    return Arena(baseline, standings, tuple(dict.fromkeys(names)), len(places), seeds, absent)
+    lacking = 0 if ranked.testable else max(ranked.needed - ranked.blocks, 0)
+    networks = tuple(dict.fromkeys(names))
+    return Arena(baseline, standings, networks, len(places), seeds, absent, lacking)
+
+
+def _ranked(recipes: Sequence[str], table: _Table) -> RankComparison:
+    """Compare mean NLL over networks: tasks and splits of one network are no further evidence."""
+    scores = {
+        recipe: {
+            int(network): -float(table.gains[table.networks == network, 0, r].mean())
+            for network in np.unique(table.networks)
+        }
+        for r, recipe in enumerate(recipes)
+    }
+    return rank_comparison(scores)
 
 
 def _gap(own: dict[str, StudyResult], tasks: Sequence[str], seeds: int) -> str:

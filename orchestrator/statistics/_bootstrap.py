@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from orchestrator.statistics._resampled import BOOTSTRAPPED, Resampled, resampled
+from orchestrator.statistics._resampled import BOOTSTRAPPED, resampled
 
 LEVEL = 0.95
 DRAWS = 2000
@@ -62,6 +63,13 @@ class PairedBootstrap:
         return f"{self.rows} pixels of {self.groups} test images, drawn as whole images"
 
 
+class Measured(NamedTuple):
+    """A metric of one recipe on all rows, (seeds,), and on each resample, (seeds, draws)."""
+
+    values: Tensor
+    draws: Tensor
+
+
 def paired_bootstrap(
     predictions: Mapping[str, Sequence[Tensor]],
     labels: Tensor | Sequence[Tensor],
@@ -110,30 +118,58 @@ def paired_bootstrap(
         ValueError: If the metric or the baseline is unknown, a recipe has no seed, shapes do not
             fit, or ``draws`` is below 1.
     """
-    if metric not in BOOTSTRAPPED:
-        raise ValueError(f"metric={metric!r} is not one of {', '.join(BOOTSTRAPPED)}")
     if baseline not in predictions:
         raise ValueError(f"baseline={baseline!r} is not one of {', '.join(predictions)}")
+    found = measure(
+        predictions,
+        labels,
+        metric,
+        draws=draws,
+        seed=seed,
+        done=done,
+        groups=groups,
+        numbers=numbers,
+    )
+    values = {recipe: float(own.values.mean()) for recipe, own in found.items()}
+    seeds = {recipe: len(own.values) for recipe, own in found.items()}
+    reference = found.pop(baseline)
+    differences = {recipe: _difference(own, reference, level) for recipe, own in found.items()}
+    rows = len(labels) if isinstance(labels, Tensor) else len(labels[0])
+    count = 0 if groups is None else len(groups.unique())
+    return PairedBootstrap(metric, baseline, values, differences, seeds, rows, draws, count)
+
+
+def measure(
+    predictions: Mapping[str, Sequence[Tensor]],
+    labels: Tensor | Sequence[Tensor],
+    metric: str,
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    done: Callable[[str], None] = lambda recipe: None,
+    groups: Tensor | None = None,
+    numbers: Sequence[Tensor] | None = None,
+) -> dict[str, Measured]:
+    """Measure every seed of every recipe on all rows and on the same resamples of them.
+
+    Arguments and errors are those of ``paired_bootstrap``.
+    """
+    if metric not in BOOTSTRAPPED:
+        raise ValueError(f"metric={metric!r} is not one of {', '.join(BOOTSTRAPPED)}")
     if draws < 1:
         raise ValueError(f"draws={draws!r} is outside [1, inf)")
     several = max(1, *map(len, predictions.values()))
     each = [labels] * several if isinstance(labels, Tensor) else list(labels)
-    count = 0
     if groups is None:
         counts = _counts(each, numbers, draws, seed)
     else:
         units, place = groups.unique(return_inverse=True)
-        count = len(units)
-        counts = [_resample_counts(count, draws, seed)[:, place]] * several
-    found, seeds = {}, {}
+        counts = [_resample_counts(len(units), draws, seed)[:, place]] * several
+    found = {}
     for recipe, tables in predictions.items():
-        found[recipe] = _mean_over_seeds(recipe, tables, each, metric, counts)
-        seeds[recipe] = len(tables)
+        found[recipe] = _over_seeds(recipe, tables, each, metric, counts)
         done(recipe)
-    values = {recipe: own.value for recipe, own in found.items()}
-    reference = found.pop(baseline)
-    differences = {recipe: _difference(own, reference, level) for recipe, own in found.items()}
-    return PairedBootstrap(metric, baseline, values, differences, seeds, len(each[0]), draws, count)
+    return found
 
 
 def _counts(
@@ -157,13 +193,13 @@ def _resample_counts(rows: int, draws: int, seed: int) -> Tensor:
     return counts
 
 
-def _mean_over_seeds(
+def _over_seeds(
     recipe: str,
     tables: Sequence[Tensor],
     labels: Sequence[Tensor],
     metric: str,
     counts: Sequence[Tensor],
-) -> Resampled:
+) -> Measured:
     for table, own in zip(tables, labels, strict=False):
         if table.ndim != 2 or len(table) != len(own):
             raise ValueError(
@@ -173,13 +209,13 @@ def _mean_over_seeds(
         raise ValueError(f"there are no predictions of {recipe}")
     each = zip(tables, labels, counts, strict=False)  # One may have fewer seeds than others.
     parts = [resampled(metric, table, own, drawn) for table, own, drawn in each]
-    value = sum(part.value for part in parts) / len(parts)
-    return Resampled(value, torch.stack([part.draws for part in parts]).mean(0))
+    values = torch.tensor([part.value for part in parts], dtype=torch.float64)
+    return Measured(values, torch.stack([part.draws for part in parts]))
 
 
-def _difference(own: Resampled, reference: Resampled, level: float) -> Difference:
-    value = own.value - reference.value
-    draws = own.draws - reference.draws
+def _difference(own: Measured, reference: Measured, level: float) -> Difference:
+    value = float(own.values.mean() - reference.values.mean())
+    draws = own.draws.mean(0) - reference.draws.mean(0)
     centre = value - (float(draws.mean()) - value)
     reach = float((draws - centre).abs().quantile(level))
     return Difference(value, centre - reach, centre + reach)

@@ -1,19 +1,23 @@
 """Whether stored runs confirm what papers claim."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-import scipy
-
-from orchestrator.statistics._bootstrap import DRAWS, LEVEL, Difference
-from orchestrator.statistics._compare import compare
+from orchestrator.statistics._bootstrap import DRAWS, Difference
+from orchestrator.statistics._compare import Board, board
+from orchestrator.statistics._contrast import Contrast, contrast, reach
+from orchestrator.statistics._ranks import LEVEL, holm
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.claims import Claim
 from trainables.metrics import METRICS
 from trainables.store.artifacts import ArtifactStore
 
 CONFIRMED, REFUTED, NOT_TESTABLE = "confirmed", "refuted", "not testable here"
-POWER = 0.8
+HOLDS, FAILS, LOST = "holds in this regime", "fails in this regime", "accuracy lost"
+TOLERANCE = 0.02
+"""Most accuracy that a recipe may lose to its method alone and still be judged by calibration."""
+AS_GOOD = 0.03
+"""How far below the paper's least accurate network one is still in the paper's regime."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +30,13 @@ class PairVerdict:
         better: The recipe that is said to be better.
         than: The recipe that it is compared with.
         values: The metric of both, the mean over seeds; fractions (nats for NLL).
-        difference: ``better`` minus ``than``, with an interval that holds for all pairs of a claim
-            together (Bonferroni).
+        accuracies: The accuracy of both, the same.
+        difference: ``better`` minus ``than``, with its own 95% interval over seeds and test rows.
+        p: p-value, corrected by Holm for all pairs of the claim; 1 where it is not tested.
         detectable: The smallest difference that such a comparison finds in 80% of cases.
-        verdict: ``confirmed``, ``refuted`` or ``not testable here``.
+        seeds: How many seeds both have.
+        verdict: ``confirmed`` or ``refuted`` in the paper's regime, ``holds in this regime`` or
+            ``fails in this regime`` elsewhere, ``not testable here`` or ``accuracy lost``.
     """
 
     sweep: str
@@ -37,8 +44,11 @@ class PairVerdict:
     better: str
     than: str
     values: tuple[float, float]
+    accuracies: tuple[float, float]
     difference: Difference
+    p: float
     detectable: float
+    seeds: int
     verdict: str
 
 
@@ -56,11 +66,29 @@ class ClaimVerdict:
 
     @property
     def verdict(self) -> str:
-        """``refuted`` by any pair, ``confirmed`` by all of them; else ``not testable here``."""
-        found = {pair.verdict for pair in self.pairs}
-        if REFUTED in found:
-            return REFUTED
-        return CONFIRMED if found == {CONFIRMED} else NOT_TESTABLE
+        """Return what any pair refutes or all confirm, in the paper's regime if any pair is.
+
+        Pairs of lost accuracy do not count.
+        """
+        found = {pair.verdict for pair in self.pairs} - {LOST}
+        for against, favour in ((REFUTED, CONFIRMED), (FAILS, HOLDS)):
+            if against in found:
+                return against
+            if favour in found:
+                return NOT_TESTABLE if NOT_TESTABLE in found else favour
+        return NOT_TESTABLE
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """What a pair is judged by."""
+
+    better: StudyResult
+    than: StudyResult
+    measured: Board
+    own: Contrast
+    accuracies: tuple[float, float]
+    lost: bool
 
 
 def judge_claim(
@@ -71,11 +99,17 @@ def judge_claim(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> ClaimVerdict:
-    """Compare every pair of recipes that a claim speaks of, by ``paired_bootstrap``.
+    """Test every pair of recipes that a claim speaks of, by ``contrast``.
 
-    A pair confirms the claim if its whole interval lies where the claim says, and refutes it if it
-    lies on the other side. A difference inside the noise floor does neither. The intervals speak of
-    other test rows for the networks at hand, not of other seeds.
+    A claim on calibration speaks only of networks that kept their accuracy: both recipes stand
+    above twice chance and at most ``TOLERANCE`` below their method alone, where that was run. Other
+    pairs are left out of the family that Holm's correction is for. A pair confirms or refutes the
+    claim where its difference is beyond the margin at the 5% level, over seeds and test rows; one
+    seed never does, nor does a difference inside the noise floor. The seed that a search chose with
+    is left out where there are others: it was chosen for how it did.
+
+    ``confirmed`` and ``refuted`` are said of networks about as accurate as the paper's on its data
+    set (see ``Claim.accuracy``), whole and not a part of it.
 
     Args:
         claim: The claim.
@@ -87,56 +121,100 @@ def judge_claim(
     Raises:
         InputError: See ``StoredPredictions``.
     """
-    pairs = list(_pairs(claim, results))
-    level = 1 - (1 - LEVEL) / max(len(pairs), 1)
+    pairs = [_measured(claim, own, store, draws, seed) for own in _pairs(claim, results)]
+    tested = [number for number, pair in enumerate(pairs) if not pair.lost]
+    raw = [_p_value(claim, pairs[number]) for number in tested]
+    corrected = dict(zip(tested, holm(raw), strict=True)) if tested else {}
+    level = LEVEL / max(len(tested), 1)
     return ClaimVerdict(
-        claim, tuple(_judge(claim, pair, store, level, draws, seed) for pair in pairs)
+        claim,
+        tuple(_judged(claim, pair, corrected.get(n, 1.0), level) for n, pair in enumerate(pairs)),
     )
 
 
-def _pairs(
-    claim: Claim, results: Iterable[StudyResult]
-) -> Iterator[tuple[StudyResult, StudyResult]]:
-    """Yield the studies of each pair that has predictions."""
+def _pairs(claim: Claim, results: Iterable[StudyResult]) -> Iterator[tuple[StudyResult, ...]]:
+    """Yield the studies of each pair that has predictions, and of the methods alone."""
     tasks: dict[tuple[str, str], dict[str, StudyResult]] = {}
     for result in results:
         if claim.speaks_of(result.dataset) and result.status == "finished" and result.predictions:
             tasks.setdefault((result.sweep, result.task), {})[result.recipe] = result
     for studies in tasks.values():
-        for better, than in claim.pairs(list(studies)):
-            yield studies[better], studies[than]
+        for pair in claim.pairs(list(studies)):
+            alone = [recipe.partition("+")[0] for recipe in pair]
+            names = dict.fromkeys((*pair, *alone))
+            yield _unseen([studies[name] for name in names if name in studies])
 
 
-def _judge(
-    claim: Claim,
-    pair: tuple[StudyResult, StudyResult],
-    store: ArtifactStore,
-    level: float,
-    draws: int,
-    seed: int,
-) -> PairVerdict:
-    better, than = pair
-    found = compare(
-        pair, store, claim.metric, baseline=than.recipe, level=level, draws=draws, seed=seed
+def _unseen(studies: Sequence[StudyResult]) -> tuple[StudyResult, ...]:
+    """Return studies without the seed that a search chose with, where there are others.
+
+    All lose it if one was searched, so that seeds stay paired.
+    """
+    others = [
+        tuple(key for key in study.predictions if key != study.searched_predictions)
+        for study in studies
+    ]
+    if not any(study.searched for study in studies) or not all(others):
+        return tuple(studies)
+    return tuple(
+        replace(study, predictions=keys) for study, keys in zip(studies, others, strict=True)
     )
-    difference = found.bootstrap.differences[better.recipe]
-    higher = METRICS[claim.metric].better == "higher"
-    worst, best = difference.high, difference.low
-    if higher:
-        worst, best = -difference.low, -difference.high
-    verdict = NOT_TESTABLE
-    if claim.margin > 0 or not found.inside_floor(better.recipe):
-        verdict = CONFIRMED if worst < claim.margin else verdict
-        verdict = REFUTED if best > claim.margin else verdict
-    quantile = float(scipy.stats.norm.ppf((1 + level) / 2))
-    reach = (difference.high - difference.low) / 2
+
+
+def _measured(
+    claim: Claim, studies: Sequence[StudyResult], store: ArtifactStore, draws: int, seed: int
+) -> _Pair:
+    better, than, *_ = studies
+    measured = board(studies[:2], store, claim.metric, draws=draws, seed=seed)
+    exact = board(studies, store, "acc", draws=1)
+    accuracy = {name: float(own.values.mean()) for name, own in exact.figures.items()}
+    own = contrast(measured.figures[better.recipe], measured.figures[than.recipe])
+    judged = (than,) if claim.metric == "acc" else (better, than)  # Losing it is then the finding.
+    lost = any(_lost(study.recipe, accuracy, exact.classes) for study in judged)
+    accuracies = (accuracy[better.recipe], accuracy[than.recipe])
+    return _Pair(better, than, measured, own, accuracies, lost)
+
+
+def _lost(recipe: str, accuracy: dict[str, float], classes: int) -> bool:
+    """Return whether a network has collapsed, or lost more than the tolerance to its method."""
+    chance = 1 / classes
+    least = min(2 * chance, (1 + chance) / 2)  # Of two classes, twice chance is all.
+    alone = accuracy.get(recipe.partition("+")[0], 0.0)
+    return accuracy[recipe] <= least or accuracy[recipe] < alone - TOLERANCE
+
+
+def _at(claim: Claim) -> float:
+    """Return the difference at which a claim turns from true to false."""
+    return -claim.margin if METRICS[claim.metric].better == "higher" else claim.margin
+
+
+def _p_value(claim: Claim, pair: _Pair) -> float:
+    inside = pair.measured.inside_floor(pair.better.recipe, pair.than.recipe)
+    if pair.own.seeds == 1 or (inside and not claim.margin):
+        return 1.0
+    return pair.own.p_value(_at(claim))
+
+
+def _judged(claim: Claim, pair: _Pair, p: float, level: float) -> PairVerdict:
+    own, better, than = pair.own, pair.better, pair.than
+    verdict = LOST if pair.lost else NOT_TESTABLE
+    if p <= LEVEL and not pair.lost:
+        favour = (own.centre > _at(claim)) == (METRICS[claim.metric].better == "higher")
+        least = claim.accuracy(than.dataset)
+        reached = least is not None and pair.accuracies[1] >= least - AS_GOOD
+        words = (CONFIRMED, REFUTED) if reached and not than.subset else (HOLDS, FAILS)
+        verdict = words[0] if favour else words[1]
+    first, second = (pair.measured.figures[study.recipe].values for study in (better, than))
     return PairVerdict(
         better.sweep,
         better.task,
         better.recipe,
         than.recipe,
-        (found.bootstrap.values[better.recipe], found.bootstrap.values[than.recipe]),
-        difference,
-        reach * (1 + float(scipy.stats.norm.ppf(POWER)) / quantile),
+        (float(first.mean()), float(second.mean())),
+        pair.accuracies,
+        own.interval(),
+        p,
+        reach(own.freedom, level) * own.error,
+        own.seeds,
         verdict,
     )

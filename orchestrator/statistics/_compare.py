@@ -7,7 +7,14 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from orchestrator.statistics._bootstrap import DRAWS, LEVEL, PairedBootstrap, paired_bootstrap
+from orchestrator.statistics._bootstrap import (
+    DRAWS,
+    LEVEL,
+    Measured,
+    PairedBootstrap,
+    measure,
+    paired_bootstrap,
+)
 from orchestrator.statistics._resampled import BOOTSTRAPPED
 from orchestrator.storage.results import StudyResult, usual_baseline
 from trainables.common.errors import InputError
@@ -161,10 +168,8 @@ def compare(
         InputError: If the metric is unknown, the baseline has no predictions, or see
             ``StoredPredictions``.
     """
-    if metric not in BOOTSTRAPPED:
-        allowed = ", ".join(BOOTSTRAPPED)
-        raise InputError(f"metric {metric!r} cannot be resampled; allowed are: {allowed}")
     results = list(results)
+    _check(metric)
     baseline = baseline or usual_baseline(results)
     predictions = StoredPredictions(results, store)
     if baseline not in predictions:
@@ -186,11 +191,85 @@ def compare(
         groups=predictions.images,
         numbers=predictions.numbers,
     )
-    floors = {
-        recipe: fmean(_floor(table, predictions, metric) for table in tables)
-        for recipe, tables in (predictions.items() if metric in FLOORED else ())
-    }
+    floors = _floors(predictions, metric)
     return TaskComparison(results[0].task, bootstrap, floors, predictions.absent)
+
+
+@dataclass(frozen=True)
+class Board:
+    """Every recipe of one task that has predictions, measured on the same resamples.
+
+    Attributes:
+        figures: The metric of each recipe, seed by seed.
+        floors: Noise floor of each recipe, the mean over its seeds; empty for a metric without.
+        absent: Recipe to the reason why it is left out.
+        rows: Number of test rows.
+        classes: Number of classes.
+    """
+
+    task: str
+    metric: str
+    figures: dict[str, Measured]
+    floors: dict[str, float]
+    absent: dict[str, str]
+    rows: int
+    classes: int
+
+    def inside_floor(self, first: str, second: str) -> bool:
+        """Return whether a difference is not above the larger of both noise floors."""
+        gap = abs(float(self.figures[first].values.mean() - self.figures[second].values.mean()))
+        return gap <= self.floor(first, second)
+
+    def floor(self, first: str, second: str) -> float:
+        """Return the larger noise floor of two recipes, -1 for a metric without."""
+        return max(self.floors[first], self.floors[second]) if self.floors else -1.0
+
+
+def board(
+    results: Iterable[StudyResult],
+    store: ArtifactStore,
+    metric: str,
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    done: Callable[[str], None] = lambda recipe: None,
+) -> Board:
+    """Measure the recipes of one task by ``measure`` on their ``StoredPredictions``.
+
+    Raises:
+        InputError: If the metric cannot be resampled, or see ``StoredPredictions``.
+    """
+    results = list(results)
+    _check(metric)
+    rows = StoredPredictions(results, store)
+    figures = measure(
+        rows,
+        rows.truths,
+        metric,
+        draws=draws,
+        seed=seed,
+        done=done,
+        groups=rows.images,
+        numbers=rows.numbers,
+    )
+    classes = next((tables[0].shape[1] for tables in rows.values()), 0)
+    floors = _floors(rows, metric)
+    task = results[0].task if results else ""
+    return Board(task, metric, figures, floors, rows.absent, len(rows.labels), classes)
+
+
+def _check(metric: str) -> None:
+    if metric not in BOOTSTRAPPED:
+        allowed = ", ".join(BOOTSTRAPPED)
+        raise InputError(f"metric {metric!r} cannot be resampled; allowed are: {allowed}")
+
+
+def _floors(rows: StoredPredictions, metric: str) -> dict[str, float]:
+    """Return the noise floor of each recipe, the mean over seeds; none for other metrics."""
+    return {
+        recipe: fmean(_floor(table, rows, metric) for table in tables)
+        for recipe, tables in (rows.items() if metric in FLOORED else ())
+    }
 
 
 def _floor(table: Tensor, rows: StoredPredictions, metric: str) -> float:

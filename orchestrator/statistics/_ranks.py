@@ -11,6 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from orchestrator.statistics._letters import letters
 from orchestrator.storage.results import StudyResult
 from orchestrator.sweep.names import GIVEN
 from trainables.common.errors import InputError
@@ -126,6 +127,21 @@ class RankComparison:
     def testable(self) -> bool:
         """Whether any pair could have been significant."""
         return any(pair.p is not None for pair in self.pairs)
+
+    @property
+    def needed(self) -> int:
+        """Return the fewest blocks on which a pair could be significant."""
+        return math.ceil(1 + math.log2(max(len(self.pairs), 1) / LEVEL))
+
+    def letters(self) -> dict[str, str]:
+        """Return the groups of each recipe: two share a letter exactly where they do not differ.
+
+        Empty where nothing is testable, or not all pairs were tested.
+        """
+        if not self.testable or len(self.pairs) != math.comb(len(self.ranks), 2):
+            return {}
+        differing = {frozenset((p.first, p.second)) for p in self.pairs if p.differs}
+        return letters(list(self.ranks), differing)
 
     def cliques(self) -> list[tuple[str, ...]]:
         """Return runs of recipes, in rank order, of which no two differ; the longest ones only."""

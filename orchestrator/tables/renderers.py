@@ -225,7 +225,8 @@ def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
     gains = [f"{metric}_gain{part}" for metric in gained for part in ("", "_low", "_high")]
     head = ["sweep", "task", "recipe", "status", "trials_finished", "trials_failed", "reason"]
     head += ["seeds", *figures, *(f"validation_{metric}" for metric in COLUMNS)]
-    yield [*head, "configuration", "run_ids", *gains]
+    tied = list(dict.fromkeys(metric for _, metric in table.ties or ()))
+    yield [*head, "configuration", "run_ids", *gains, *(f"{metric}_group" for metric in tied)]
     for result in results:
         line: list[object] = list(map(_harmless, (result.sweep, result.task, result.recipe)))
         line += [result.status, result.trials_finished, result.trials_failed]
@@ -238,7 +239,8 @@ def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
         for metric in gained:
             gain = (table.gains or {}).get((result.recipe, result.task, metric))
             line += (gain.value, gain.low, gain.high) if gain else (None, None, None)
-        yield line
+        groups = [(table.ties or {}).get((result.task, metric)) for metric in tied]
+        yield [*line, *(group and group.letters.get(result.recipe) for group in groups)]
 
 
 CELL_HEAD = ("layout", "row", "recipes", "column", "tasks", "metrics", "status", "mean", "std")
@@ -247,7 +249,8 @@ CELL_HEAD = ("layout", "row", "recipes", "column", "tasks", "metrics", "status",
 def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
     """Yield a head, then one line a row and column."""
     gained = [] if table.gains is None else ["gain", "gain_low", "gain_high"]
-    yield [*CELL_HEAD, "noise_floor", "published", "run_ids", *gained]
+    tied = [] if table.ties is None else ["group"]
+    yield [*CELL_HEAD, "noise_floor", "published", "run_ids", *gained, *tied]
     for row in table.rows:
         for position, entry in enumerate(table.columns):
             notice, found = table.notice(row, entry), table.figure(row, entry)
@@ -259,7 +262,8 @@ def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
             line += [table.noise_floor(row, entry), table.published.get((row.label, position))]
             gain = table.gain(row, entry)
             ends = (gain.value, gain.low, gain.high) if gain else [None] * len(gained)
-            yield [*line, " ".join(table.run_ids(row, entry)), *ends]
+            group = [table.letters(row, entry)] * len(tied)
+            yield [*line, " ".join(table.run_ids(row, entry)), *ends, *group]
 
 
 def _harmless(text: str) -> str:

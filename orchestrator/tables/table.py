@@ -67,6 +67,20 @@ class Gain(NamedTuple):
         return (self.low > 0 or self.high < 0) and not self.similar
 
 
+class Grouping(NamedTuple):
+    """Which recipes of one task cannot be told apart by one metric.
+
+    Attributes:
+        letters: Recipe to its groups: two share a letter exactly where they cannot be told apart.
+        note: What telling the two best apart takes, or nothing.
+        seeds: Fewest seeds of a pair; of one seed it speaks of these networks alone.
+    """
+
+    letters: Mapping[str, str]
+    note: str
+    seeds: int
+
+
 class Notice(NamedTuple):
     """What stands in place of figures: one word or two, all that is to say, how many columns."""
 
@@ -125,6 +139,7 @@ class ComparisonTable:
         runs: Whether the runs that the figures come from are listed below the table.
         layout: Name of the layout that it follows, or nothing.
         gains: By recipe, task and metric, what the search brought; None if that was not asked for.
+        ties: By task and metric, the groups of recipes; None if they were not asked for.
     """
 
     rows: tuple[Row, ...]
@@ -136,6 +151,7 @@ class ComparisonTable:
     runs: bool = False
     layout: str = ""
     gains: Mapping[tuple[str, str, str], Gain] | None = None
+    ties: Mapping[tuple[str, str], Grouping] | None = None
 
     @property
     def recipes(self) -> tuple[str, ...]:
@@ -286,6 +302,8 @@ class ComparisonTable:
         if found is None:
             return Cell("–", asides=asides)
         text = show(found.mean)
+        tied = self.letters(row, entry)
+        asides = (tied, *asides) if tied else asides
         best, second = self._leaders[position]
         mark = {best: "best", second: "second"}.get(text, "") if math.isfinite(found.mean) else ""
         inside = INSIDE if floor is not None and found.mean <= floor else ""
@@ -302,6 +320,15 @@ class ComparisonTable:
         if self.gains is None or len(sources) != 1 or len(entry.metrics) != 1:
             return None
         return self.gains.get((*sources[0], entry.metrics[0]))
+
+    def letters(self, row: Row, entry: TableColumn) -> str:
+        """Return the groups of a cell, or nothing if unknown or of several studies."""
+        sources = self.sources(row, entry.tasks)
+        if self.ties is None or len(sources) != 1 or len(entry.metrics) != 1:
+            return ""
+        recipe, task = sources[0]
+        found = self.ties.get((task, entry.metrics[0]))
+        return found.letters.get(recipe, "") if found else ""
 
     def _change(
         self, row: Row, entry: TableColumn, mean: float, floor: float | None
@@ -357,6 +384,8 @@ class ComparisonTable:
             yield f"after a figure, its difference from the row {other}"
         if self.gains is not None:
             yield from self._of_gains()
+        if self.ties is not None:
+            yield from self._of_ties(self.ties)
         if self.floor:
             yield (
                 "floor: what a perfectly calibrated network with the same confidences would show "
@@ -372,6 +401,18 @@ class ComparisonTable:
         if own == {True}:
             return f"{told}, the search's among them"
         return f"{told} that no search has seen" if own == {False} else told
+
+    def _of_ties(self, ties: Mapping[tuple[str, str], Grouping]) -> Iterator[str]:
+        """Yield what the letters say, and what telling the best apart takes."""
+        single = any(found.seeds == 1 for found in ties.values())
+        yield (
+            "recipes that share a letter cannot be told apart on the same task by the same metric "
+            "(all pairs, Holm's correction at 5 %), over "
+            + ("test rows alone, of these trained networks" if single else "seeds and test rows")
+        )
+        for (task, metric), found in ties.items():
+            if found.note:
+                yield f"{column(metric).label} on {task}: {found.note}"
 
     def _of_gains(self) -> Iterator[str]:
         """Yield what the gains of a search say, and of which rows none is known."""

@@ -44,6 +44,19 @@ class Claim(BaseModel):
         """Return whether a data set is one of those that the claim is made for."""
         return any(fnmatchcase(dataset, pattern) for pattern in self.datasets)
 
+    def accuracy(self, dataset: str) -> float | None:
+        """Return the accuracy of the paper's least accurate cross-entropy network, a fraction.
+
+        None where the paper gives none on this data set.
+        """
+        from orchestrator.tables.published import load_published  # pandas is needed here only
+
+        table = load_published("results")
+        table = table[(table.paper == self.paper) & (table.dataset == dataset)]
+        table = table[(table.metric == "acc") & (table.method == "ce")]
+        found = table[(table.stage2 == "") & (table.posthoc == "")].value.dropna()
+        return float(found.min()) / 100 if len(found) else None
+
     def pairs(self, recipes: list[str]) -> list[tuple[str, str]]:
         """Return the pairs of ``recipes`` that it is about: said to be better, compared with."""
         methods = [name for name in recipes if "+" not in name]

@@ -205,32 +205,37 @@ def test_what_is_incomplete_is_left_out_with_the_reason(capsys) -> None:
 def test_standings_are_printed_in_the_units_of_their_headings(capsys) -> None:
     gains = {"nll": Interval(0.5, -0.25, 0.75), "brier": Interval(-0.1, -0.2, 0.0)}
     gains["ece"] = Interval(0.0123, 0.01, 0.02)
-    shown = Standing("ts", gains, Interval(0.63, 0.5, 0.75), 123.4, 0.0)
+    shown = Standing("ts", gains, Interval(0.63, 0.5, 0.75), 123.4, 0.0, "ab")
     unknown = Standing("given", gains, Interval(0.5, 0.5, 0.5), 0.0, None)
-    made_up = Arena("given", (shown, unknown), ("one", "two"), 4, 3, {"ets": "NaN", "pts": "lost"})
+    made_up = Arena(
+        "given", (shown, unknown), ("one", "two"), 4, 3, {"ets": "NaN", "pts": "lost"}, 6
+    )
     show_arena(made_up, "markdown")
     head, _, first, second, about, *absent = filter(str.strip, capsys.readouterr().out.split("\n"))
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (head, first, second)]
-    assert cells[0] == [*("recipe", "strength", "wins %", "NLL gain", "Brier gain"), *cells[0][5:]]
-    assert cells[0][5:] == ["ECE % gain", "CPU s"]
+    names = ["recipe", "group", "strength", "wins %", "NLL gain", "Brier gain", "ECE % gain"]
+    assert cells[0] == [*names, "CPU s"]
     figures = ["+0.5000 [-0.2500; +0.7500]", "-0.1000 [-0.2000; +0.0000]", "+1.23 [+1.00; +2.00]"]
-    assert cells[1] == ["ts", "123", "63 [50; 75]", *figures, "0.000"]
-    assert cells[2] == ["given", "0", "50 [50; 50]", *figures, ""]
+    assert cells[1] == ["ts", "ab", "123", "63 [50; 75]", *figures, "0.000"]
+    assert cells[2] == ["given", "", "0", "50 [50; 50]", *figures, ""]
     assert about == (
         "2 networks (one, two), 4 tasks, 3 splits of each; gains are over 'given', above 0 is "
         "better; strength: points of Elo over it, by the Bradley-Terry model of who has the lower "
         "NLL; in brackets 95 % intervals, networks and splits resampled"
     )
+    lacking, *absent = absent
+    assert lacking == "groups: not testable by NLL over networks; needs at least 6 more"
     assert absent == ["left out: ets (NaN)", "left out: pts (lost)"]
     show_arena(made_up, "csv")
     head, first, second = csv.reader(capsys.readouterr().out.splitlines())
     assert head == list(FIELDS)
     named = dict(zip(head, first, strict=True))
-    assert (named.pop("recipe"), named.pop("cpu_seconds")) == ("ts", "0.0")
+    popped = (named.pop("recipe"), named.pop("cpu_seconds"), named.pop("group"))
+    assert popped == ("ts", "0.0", "ab")
     ends = [*shown.wins, *gains["nll"], *gains["brier"], *gains["ece"]]
     assert [float(value) for value in named.values()] == [123.4, *ends]
     assert [name for name in named if name.startswith("wins")] == ["wins", "wins_low", "wins_high"]
-    assert second[-1] == ""
+    assert second[-2:] == ["", ""]
 
 
 def test_the_command_ranks_by_nll_in_its_diagram(monkeypatch, tmp_path, capsys, progress) -> None:
@@ -281,3 +286,21 @@ def test_an_arena_of_one_is_refused() -> None:
     lacking = [r for r in RESULTS if (r.recipe, r.task) != ("given", "20/two")]
     with pytest.raises(InputError, match=rf"^{needs} \(given: not run on 20/two\)$"):
         arena(lacking, "given")
+
+
+@pytest.mark.parametrize(("networks", "groups", "lacking"), [(5, ["", ""], 1), (6, ["a", "b"], 0)])
+def test_networks_not_splits_tell_recipes_apart(networks, groups, lacking) -> None:
+    pytest.importorskip("choix")
+    results = [
+        StudyResult(
+            *("s", f"net{n}", recipe, "finished"),
+            test=tuple({"nll": nll + 0.01 * n, "brier": 0.1, "ece": 0.1} for _ in range(40)),
+            dataset=f"net{n}",
+            model="given",
+        )
+        for n in range(networks)
+        for recipe, nll in (("given", 1.0), ("ts", 0.5))
+    ]
+    found = arena(results, "given", draws=5)
+    assert [own.group for own in found.standings] == groups
+    assert found.lacking == lacking

@@ -1,0 +1,182 @@
+"""Groups of recipes that cannot be told apart on one task, and what telling them apart takes."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import scipy
+
+from orchestrator.statistics._compare import Board
+from orchestrator.statistics._contrast import Contrast, contrast, moderated, reach
+from orchestrator.statistics._letters import letters
+from orchestrator.statistics._ranks import holm
+from trainables.metrics import METRICS
+
+LEVEL = 0.05
+MOST_SEEDS = 100_000
+# Of the variance between seeds: the ends that it gives hold the truth in 80% of simulated cases.
+SURE = (0.05, 0.95)
+CLOSE = 1.25
+
+
+@dataclass(frozen=True)
+class Need:
+    """How much more would tell two recipes apart that differ by as much as these seem to.
+
+    Attributes:
+        first, second: The recipes.
+        size: Their difference; fractions (nats for NLL).
+        seeds: Fewest and most further seeds; None where seeds alone never do.
+        rows: The same of test rows.
+    """
+
+    first: str
+    second: str
+    size: float
+    seeds: tuple[int, int] | None
+    rows: tuple[int, int] | None
+
+    @property
+    def text(self) -> str:
+        """Return it for people, with the recipes."""
+        parts = [
+            f"{self._number(ends)} {unit}"
+            for ends, unit in ((self.seeds, "seeds"), (self.rows, "test rows"))
+            if ends is not None
+        ]
+        pair = f"{self.first} and {self.second}"
+        if not parts:
+            return f"{pair}: neither more seeds nor more test rows alone tell them apart"
+        return f"{pair}: telling them apart needs {' or '.join(parts)} more"
+
+    @staticmethod
+    def sure(ends: tuple[int, int]) -> bool:
+        """Return whether one number says it: both ends lie within a quarter of it."""
+        return ends[1] <= CLOSE**2 * ends[0]
+
+    def _number(self, ends: tuple[int, int]) -> str:
+        low, high = ends
+        if self.sure(ends):
+            return f"about {_rounded(math.sqrt(low * high)):,}"
+        return f"{_rounded(low):,} to {_rounded(high):,}"
+
+
+def _rounded(value: float) -> int:
+    """Return two significant digits."""
+    return int(float(f"{value:.1e}")) if value >= 100 else round(value)
+
+
+@dataclass(frozen=True)
+class Ties:
+    """The recipes of one task in groups.
+
+    Attributes:
+        values: Recipe to its metric, the mean over seeds, the best first.
+        letters: Recipe to the groups that it is in: two share a letter exactly where they cannot
+            be told apart.
+        need: What telling the two best apart takes; None where they are, or seem equal.
+        seeds: Fewest seeds of a pair.
+        absent: Recipe to the reason why it is left out.
+    """
+
+    task: str
+    metric: str
+    values: dict[str, float]
+    letters: dict[str, str]
+    need: Need | None
+    seeds: int
+    absent: dict[str, str]
+
+
+def ties(board: Board, level: float = LEVEL) -> Ties:
+    """Group the recipes of a board.
+
+    Every pair is tested by Student's t on its ``contrast``, whose variance between seeds is
+    ``moderated``, with Holm's correction over all pairs: the probability that any two are told
+    apart that are alike is at most ``level``. A difference inside the noise floor is none.
+    """
+    higher = METRICS[board.metric].better == "higher"
+    means = {recipe: float(own.values.mean()) for recipe, own in board.figures.items()}
+    values = dict(sorted(means.items(), key=lambda entry: -entry[1] if higher else entry[1]))
+    pairs = list(combinations(values, 2))
+    plain = [contrast(board.figures[one], board.figures[other]) for one, other in pairs]
+    found = moderated(plain, len(values))
+    tested = [
+        1.0 if board.inside_floor(*pair) else own.p_value()
+        for pair, own in zip(pairs, found, strict=True)
+    ]
+    differs = [p <= level for p in holm(tested)]
+    told = {frozenset(pair) for pair, apart in zip(pairs, differs, strict=True) if apart}
+    need = None
+    if pairs and not differs[0]:
+        left = level / differs.count(False)  # Of Holm's step at which the two best stay together.
+        need = _need(pairs[0], found[0], left, board)
+    seeds = min((own.seeds for own in found), default=0)
+    groups = letters(list(values), told)
+    return Ties(board.task, board.metric, values, groups, need, seeds, board.absent)
+
+
+def _need(pair: tuple[str, str], own: Contrast, level: float, board: Board) -> Need | None:
+    size = abs(own.centre)
+    floor = board.floor(*pair)
+    if not size or not own.error:
+        return None
+    ends = [own]
+    if own.seeds > 1 and math.isfinite(own.freedom):
+        quantiles = (scipy.stats.chi2.ppf(share, own.freedom) for share in reversed(SURE))
+        ends = [replace(own, between=own.between * own.freedom / q) for q in quantiles]
+    seeds = [seeds_needed(end, size, level) if floor < size else None for end in ends]
+    rows = [rows_needed(end, size, level, floor) for end in ends]
+    return Need(
+        *pair,
+        size,
+        _span([None if n is None else max(n - own.seeds, 1) for n in seeds]),
+        _span([None if g is None else max(math.ceil((g - 1) * board.rows), 1) for g in rows]),
+    )
+
+
+def _span(found: list[int | None]) -> tuple[int, int] | None:
+    known = [number for number in found if number is not None]
+    return (known[0], known[-1]) if len(known) == len(found) else None
+
+
+def seeds_needed(own: Contrast, size: float, level: float) -> int | None:
+    """Return how many seeds in all tell a difference of a size in 80% of cases; None if none do.
+
+    The test rows stay the same.
+    """
+    if own.seeds == 1 or (own.shared and size <= reach(math.inf, level) * math.sqrt(own.shared)):
+        return None
+
+    def enough(seeds: int) -> bool:
+        whole = replace(own, seeds=seeds, freedom=_more(own, seeds))
+        return size >= reach(whole.freedom, level) * whole.error
+
+    return _first(enough, own.seeds)
+
+
+def _more(own: Contrast, seeds: int) -> float:
+    return own.freedom * (seeds - 1) / (own.seeds - 1)
+
+
+def _first(enough: Callable[[int], bool], start: int) -> int | None:
+    """Return the smallest number from a start on that is enough; None beyond any reason."""
+    low, high = start - 1, start
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > MOST_SEEDS:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def rows_needed(own: Contrast, size: float, level: float, floor: float = -1.0) -> float | None:
+    """Return how many times the test rows do, of as many seeds; None if the seeds are too few."""
+    between = max(own.between - own.own, 0.0) / own.seeds
+    left = (size / reach(own.freedom, level)) ** 2 - between
+    if left <= 0:
+        return None
+    return max((own.shared + own.own / own.seeds) / left, (floor / size) ** 2 if floor > 0 else 0)
