@@ -40,6 +40,10 @@ def status(
         _list(found)
     else:
         _show(found[0])
+        from orchestrator.cluster.slurm import queued_job
+
+        if job := queued_job(folders[0]):
+            echo(f"SLURM job {job}; its output: {folders[0].path}/slurm-{job}.out")
 
 
 def _list(found: "list[SweepStatus]") -> None:
@@ -133,10 +137,15 @@ def logs(
 
 def cancel(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE) -> None:
     """Stop a sweep within seconds; `calsweep run --resume NAME` goes on."""
+    from orchestrator.cluster.slurm import cancel_job, queued_job
     from orchestrator.storage.storage import CANCEL
 
-    folder = _running(name, storage)
-    folder.set_control(CANCEL)
+    folder = _existing(name, storage)
+    if not folder.is_owned() and (job := queued_job(folder)):
+        cancel_job(job)
+        echo(f"{name} is out of SLURM's queue; calsweep run --resume {name} goes on")
+        return
+    _running(name, storage).set_control(CANCEL)
     echo(f"{name} stops within seconds; calsweep run --resume {name} goes on")
 
 

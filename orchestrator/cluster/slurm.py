@@ -1,0 +1,161 @@
+"""SLURM: a sweep as one job with a Ray cluster of its own, which resumes when it is requeued."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cluster.jobs import FILE, read_portable
+from orchestrator.storage.storage import SweepFolder
+from trainables.common.errors import InputError
+from trainables.common.files import write_whole
+
+if TYPE_CHECKING:
+    from orchestrator.sweep.spec import SweepSpec
+
+WARNING_SECONDS = 120  # Before its end a job is told, so that the sweep stops in good order.
+TIME = re.compile(r"\d+|(\d+-)?\d+(:\d+){1,2}|\d+-\d+")  # As sbatch reads it.
+COMMAND_SECONDS = 60
+SCRIPT, TOKEN, JOB = "slurm.sh", "ray-token", "slurm.json"
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a job asks of SLURM.
+
+    Attributes:
+        nodes: At least 1.
+        gpus: Of each node.
+        time: Limit as sbatch reads it, such as ``8:00:00``.
+    """
+
+    nodes: int
+    gpus: int
+    time: str
+
+
+def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
+    """Hand a sweep to SLURM; return the job's number at once.
+
+    The folder of the sweep gets the script, the sweep file, the token of the job's Ray cluster,
+    which only its owner can read, and the job's output.
+
+    Raises:
+        InputError: If the sweep cannot run on several machines, or SLURM refuses it.
+    """
+    text, folder = read_portable(sweep, spec), SweepFolder.of(spec)
+    if not TIME.fullmatch(wanted.time):
+        raise InputError(f"--time {wanted.time!r} is no limit of SLURM's, such as 8:00:00 or 2-0")
+    if job := queued_job(folder):
+        raise InputError(f"sweep {spec.name!r} is SLURM's job {job} already")
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        token = folder.path / TOKEN
+        token.touch(0o600)
+        token.chmod(0o600)
+        token.write_text(secrets.token_hex(32), encoding="ascii")
+        folder.write_spec(spec)  # So that status finds what waits.
+        write_whole(folder.path / f"submitted-{FILE}", text)
+        write_whole(folder.path / SCRIPT, script(folder, wanted))
+    except OSError as error:
+        raise InputError(f"{folder.path} cannot be written: {error.strerror}") from error
+    job = _slurm(["sbatch", "--parsable", str(folder.path / SCRIPT)]).partition(";")[0]
+    write_whole(folder.path / JOB, json.dumps({"job": job}))
+    return job
+
+
+def script(folder: SweepFolder, wanted: Allocation) -> str:
+    """Return the job's script: Ray's head, its workers, and the sweep, in one job.
+
+    USR1 comes before the end of the time: the sweep stops and the job is queued again. TERM, by
+    ``scancel`` or a preemption, stops it too; what then becomes of the job is SLURM's to say.
+    """
+    place, python = folder.path, shlex.quote(sys.executable)
+    ray = f"{python} -m ray.scripts.scripts"
+    options = {
+        "job-name": f"calsweep-{folder.name}",
+        "nodes": wanted.nodes,
+        "ntasks-per-node": 1,
+        **({"gpus-per-node": wanted.gpus} if wanted.gpus else {}),
+        "time": wanted.time,
+        "signal": f"B:USR1@{WARNING_SECONDS}",
+        "open-mode": "append",
+        "output": shlex.quote(f"{place}/slurm-%j.out"),
+    }
+    asked = "\n".join(f"#SBATCH --{name}={value}" for name, value in options.items())
+    workers = f"""
+srun --relative=1 --nodes={wanted.nodes - 1} --ntasks-per-node=1 \\
+    {ray} start --address="$address" --num-cpus="$cpus" --block &"""
+    return f"""#!/bin/bash
+{asked}
+#SBATCH --requeue --exclusive
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={shlex.quote(str(place / TOKEN))}
+again= driver=
+stop() {{ if [ -n "$driver" ]; then kill -TERM "$driver"; else exit 1; fi; }}
+trap 'again=yes; stop' USR1
+trap stop TERM
+cpus=$SLURM_CPUS_ON_NODE
+port=$((20000 + SLURM_JOB_ID % 10000))
+ip=$(hostname --ip-address | cut -d ' ' -f 1)
+address=$ip:$port
+{ray} start --head --node-ip-address="$ip" --port=$port \\
+    --ray-client-server-port=$((port + 10000)) --num-cpus="$cpus" \\
+    --include-dashboard=false --block &
+head=$!
+until (: <"/dev/tcp/$ip/$port") 2>/dev/null; do kill -0 $head && sleep 1 || exit 1; done
+{workers if wanted.nodes > 1 else ""}
+{python} -m orchestrator run {shlex.quote(str(place / f"submitted-{FILE}"))} \\
+    --address "$address" &
+driver=$!
+wait "$driver"; code=$?
+while kill -0 "$driver" 2>/dev/null; do wait "$driver"; code=$?; done
+kill -TERM $head; wait $head
+if [ -n "$again" ] && [ $code = 130 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit $code
+"""
+
+
+def queued_job(folder: SweepFolder) -> str:
+    """Return the number of a sweep's job that waits or runs; empty for none.
+
+    Raises:
+        InputError: If SLURM does not answer.
+    """
+    if not (folder.path / JOB).exists():
+        return ""
+    job = str(json.loads((folder.path / JOB).read_text(encoding="utf-8"))["job"])
+    return job if job in _slurm(["squeue", "--noheader", "--format=%i", "--me"]).split() else ""
+
+
+def cancel_job(job: str) -> None:
+    """Take a job out of SLURM's queue.
+
+    Raises:
+        InputError: If SLURM refuses.
+    """
+    _slurm(["scancel", job])
+
+
+def _slurm(command: Sequence[str]) -> str:
+    """Return what a command of SLURM's says."""
+    if shutil.which(command[0]) is None:
+        raise InputError(f"SLURM's {command[0]} is not on this machine: run it on a login node")
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": COMMAND_SECONDS}
+    try:
+        done = subprocess.run(command, check=True, **options)
+    except subprocess.TimeoutExpired as error:
+        text = f"SLURM's {command[0]} has not answered within {COMMAND_SECONDS} s"
+        raise InputError(text) from error
+    except subprocess.CalledProcessError as error:
+        told = " ".join(error.stderr.split())
+        raise InputError(f"SLURM's {command[0]} refuses: {told}") from error
+    return done.stdout.strip()

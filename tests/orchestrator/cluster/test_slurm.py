@@ -1,0 +1,119 @@
+"""A sweep as a job of SLURM's real daemons: two nodes on the loopback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.cluster.slurm import queued_job
+from orchestrator.running.run import run_sweep
+from orchestrator.storage.ledger import read_ledger
+from orchestrator.storage.results import results_of
+from orchestrator.storage.status import sweep_status
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.spec import load_sweep
+from tests.orchestrator.cluster.slurm_daemons import NEEDED, found, slurm
+from tests.orchestrator.one_process import one_process
+
+SWEEP = """
+name: far
+tasks:
+  - {name: t, dataset: digits, model: convnet, protocol: {base: digits, epochs: 40},
+     split: {train_limit: 300, test_limit: 150}}
+recipes: [ls, ls+ts]
+search: {trials: 3, parallel_trials: 2}
+"""
+ABSENT = [program for program in NEEDED if found(program) is None]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(ABSENT), reason=f"SLURM is not here: {', '.join(ABSENT)} (slurm-wlm)"),
+]
+
+
+@pytest.fixture
+def daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    root = Path(__file__).parents[3]
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    with slurm(folder) as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        yield folder
+
+
+def written(folder: Path, storage: str) -> Path:
+    path = folder / f"{storage}.yaml"
+    places = f"storage: {folder}/{storage}\ntracking: {{uri: 'folder:{folder}/runs-{storage}'}}\n"
+    path.write_text(SWEEP + places)
+    return path
+
+
+def wait_until(there: Callable[[], bool], output: Path, seconds: float = 150.0) -> None:
+    end = time.monotonic() + seconds
+    while not there():
+        told = "".join(path.read_text() for path in output.glob("slurm-*.out"))
+        queue = subprocess.run(["squeue"], capture_output=True, text=True).stdout
+        assert time.monotonic() < end, f"waited in vain: {queue}{told}"
+        time.sleep(0.5)
+
+
+def table(folder: Path) -> list[object]:
+    rows = results_of(read_ledger(folder / "journal.jsonl"))
+    return [(row.recipe, row.status, row.configuration, row.validation, row.test) for row in rows]
+
+
+def test_requeued_sweep_gives_the_same_table(
+    daemons: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, "here")
+    assert main(["submit", "--slurm", "--nodes", "2", "--time", "10", str(path)]) == 0
+    told = capsys.readouterr().out
+    far = Storage(str(tmp_path / "here")).sweep("far")
+    job = queued_job(far)
+    assert told.startswith(f"SLURM job {job}; calsweep status far --storage ")
+    assert (far.path / "ray-token").stat().st_mode & 0o777 == 0o600
+    assert main(["submit", "--slurm", str(path)]) == 2
+    assert f"is SLURM's job {job} already" in capsys.readouterr().err
+    wait_until(lambda: far.journal.exists() and sweep_status(far).ended >= 1, far.path)
+    assert main(["status", "far", "--storage", str(tmp_path / "here")]) == 0
+    assert f"SLURM job {job}; its output: {far.path}/slurm-{job}.out" in capsys.readouterr().out
+    subprocess.run(["scancel", "--batch", "--signal=USR1", job], check=True)
+    wait_until(lambda: sweep_status(far).state == "interrupted", far.path)
+    assert sweep_status(far).ended < sweep_status(far).trials, "it was not in the middle"
+    wait_until(lambda: sweep_status(far).state == "finished", far.path)
+    wait_until(lambda: not queued_job(far), far.path)
+    with one_process():
+        run_sweep(load_sweep(str(written(tmp_path, "alone"))))
+    assert table(far.path) == table(tmp_path / "alone" / "sweeps" / "far")
+
+
+def test_waiting_job_is_found_and_cancelled(
+    daemons: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subprocess.run(
+        ["sbatch", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 300"],
+        check=True,
+        env=os.environ,
+        capture_output=True,
+    )
+    path, storage = written(tmp_path, "here"), str(tmp_path / "here")
+    assert main(["submit", "--slurm", "--gpus-per-node", "0", str(path)]) == 0
+    far = Storage(storage).sweep("far")
+    job = queued_job(far)
+    assert job
+    assert main(["status", "far", "--storage", storage]) == 0
+    assert f"SLURM job {job}" in capsys.readouterr().out
+    assert main(["cancel", "far", "--storage", storage]) == 0
+    assert capsys.readouterr().out.startswith("far is out of SLURM's queue; ")
+    wait_until(lambda: not queued_job(far), far.path)
+    assert main(["cancel", "far", "--storage", storage]) == 2
+    assert main(["submit", "--slurm", "--time", "soon", str(path)]) == 2
+    assert "--time 'soon' is no limit of SLURM's" in capsys.readouterr().err
