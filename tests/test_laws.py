@@ -43,8 +43,8 @@ OF_THE_TASK = {"reduction", "ignore_index", "batch_size"}
 
 
 @dataclass(frozen=True)
-class Under:
-    """Under what a parameter acts that does not act, or not measurably, in the shortest training.
+class OnlyWith:
+    """The setting in which a parameter acts that hardly acts in the shortest training.
 
     Attributes:
         why: The reason.
@@ -64,42 +64,42 @@ class Under:
 
 
 UNDER = {
-    "methods/acls/weight_pos": Under("early logits are all below the margin", {"margin": 1.0}),
-    "methods/acls/weight_neg": Under("early logits differ by less than it", {"margin": 1.0}),
-    "methods/acls/parts": Under("early logits keep within the margin", {"margin": 1.0}),
-    "methods/balcal/delta": Under("balances from the day that confidence exceeds it", epochs=12),
-    "methods/cape/bins": Under("calibrates in every sixth epoch only", {"every": 1}),
-    "methods/crl/margin": Under(
+    "methods/acls/weight_pos": OnlyWith("early logits are all below the margin", {"margin": 1.0}),
+    "methods/acls/weight_neg": OnlyWith("early logits differ by less than it", {"margin": 1.0}),
+    "methods/acls/parts": OnlyWith("early logits keep within the margin", {"margin": 1.0}),
+    "methods/balcal/delta": OnlyWith("balances from the day that confidence exceeds it", epochs=12),
+    "methods/cape/bins": OnlyWith("calibrates in every sixth epoch only", {"every": 1}),
+    "methods/crl/margin": OnlyWith(
         "the ranking condition has no margin", {"condition": "margin"}, alone=True
     ),
-    "methods/flsd/schedule": Under("two of the schedules agree at gamma 3", {"gamma": 4.0}),
-    "methods/mdca/gamma": Under("the exponent of the focal base", {"base": "fl"}, alone=True),
-    "methods/mdca/smoothing": Under("that of the smoothed base", {"base": "ls"}, alone=True),
-    "methods/patra/threshold": Under("both are small", {"weight": 10.0}),
-    "methods/patra/pruned": Under("prunes after twenty epochs only", {"every": 1}),
-    "methods/patra/momentum": Under(
+    "methods/flsd/schedule": OnlyWith("two of the schedules agree at gamma 3", {"gamma": 4.0}),
+    "methods/mdca/gamma": OnlyWith("the exponent of the focal base", {"base": "fl"}, alone=True),
+    "methods/mdca/smoothing": OnlyWith("that of the smoothed base", {"base": "ls"}, alone=True),
+    "methods/patra/threshold": OnlyWith("both are small", {"weight": 10.0}),
+    "methods/patra/pruned": OnlyWith("prunes after twenty epochs only", {"every": 1}),
+    "methods/patra/momentum": OnlyWith(
         "prunes after twenty epochs only", {"every": 1, "pruned": 0.3}, value=1.0
     ),
-    "refinements/macal/feedback": Under(
+    "refinements/macal/feedback": OnlyWith(
         "all gaps exceed the decaying bound, which then is the change", {"eta_init": 0.5}
     ),
-    "refinements/macal/views": Under(
+    "refinements/macal/views": OnlyWith(
         "the digits are not augmented unless told", network={"augmentation": "crop-flip"}
     ),
     **{
-        f"calibrators/pts/{key}": Under("few rows leave one temperature", {"weight_decay": 0.005})
+        f"calibrators/pts/{key}": OnlyWith("few rows: one temperature", {"weight_decay": 0.005})
         for key in ("top", "nodes", "layers", "seed")
     },
     **{
-        place: Under("held-out rows may leave nothing of the map", {"variant": "paper"})
+        place: OnlyWith("held-out rows may leave nothing of the map", {"variant": "paper"})
         for place in ("calibrators/histogram-binning/bins", "calibrators/spline/knots")
     },
-    "calibrators/cts/variant": Under(
+    "calibrators/cts/variant": OnlyWith(
         "there is released code for one assignment", {"assignment": "logit"}
     ),
-    "calibrators/meta-mis/alpha": Under("a quantile of some twenty rows", value=0.15),
+    "calibrators/meta-mis/alpha": OnlyWith("a quantile of some twenty rows", value=0.15),
 }
-NOWHERE = Under("")
+NOWHERE = OnlyWith("")
 
 TRAINING: dict[str, Any] = {"epochs": 4, "batch_size": 64, "lr": 0.1, "schedule": "cosine"}
 
@@ -164,7 +164,7 @@ class Catalogue:
         self._known: dict[str, Tensor] = {}
 
     def outcome(
-        self, kind: str, name: str, parameters: Mapping[str, Any], under: Under = NOWHERE
+        self, kind: str, name: str, parameters: Mapping[str, Any], under: OnlyWith = NOWHERE
     ) -> Tensor:
         """Return validation logits, or cross-fitted log-probabilities, (N, K)."""
         key = json.dumps([kind, name, parameters, under.epochs, under.network], sort_keys=True)
@@ -180,7 +180,9 @@ class Catalogue:
             self._networks[key] = self._laboratory.compute("train", {"ce": {}}, whole).artifact()
         return self._networks[key]
 
-    def _compute(self, kind: str, name: str, parameters: Mapping[str, Any], under: Under) -> Tensor:
+    def _compute(
+        self, kind: str, name: str, parameters: Mapping[str, Any], under: OnlyWith
+    ) -> Tensor:
         compute, network = self._laboratory.compute, self._network(under.network)
         if kind == "methods":
             protocol = {**TRAINING, "epochs": under.epochs or TRAINING["epochs"]}

@@ -322,7 +322,7 @@ def test_a_plan_of_logits_names_calibrations_alone(
     assert "training" not in out
 
 
-class Here(InProcess):
+class ArenaInProcess(InProcess):
     """Fits in this process: fresh ones would import everything once more."""
 
     counts: ClassVar[list[int]] = []  # How many there were to be, of one arena after the other.
@@ -334,8 +334,8 @@ class Here(InProcess):
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    monkeypatch.setattr(arena, "Processes", Here)
-    return Here.counts
+    monkeypatch.setattr(arena, "Processes", ArenaInProcess)
+    return ArenaInProcess.counts
 
 
 def test_an_arena_has_a_process_a_core(
