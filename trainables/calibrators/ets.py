@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import scipy
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 
 from trainables.calibrators._base import CALIBRATORS, FitReport
 from trainables.calibrators._passes import row_gradients
+from trainables.calibrators._released import ReleasedRun, released_temperatures
 from trainables.calibrators._temperature import TemperatureCalibrator, fit_temperature
 from trainables.calibrators.objectives import Objective, RowTerms, build_objective
 from trainables.common.fields import choice, fitted
@@ -27,22 +29,26 @@ class EnsembleTemperatureScaling(TemperatureCalibrator):
     """Mixes scaled, plain and uniform probabilities (Zhang et al., Mix-n-Match, ICML 2020).
 
     ``p = w1 softmax(z / T) + w2 softmax(z) + w3 / K`` with weights on the simplex. T is fitted
-    first, then the weights with T held (eq. 13 of the class-wise scaling paper has the same two
-    steps). The mixture keeps the order of every row. The class-wise scaling code mixes logits
-    instead, where the uniform part does nothing and the rest is a temperature: use ``ts`` to
-    compare with its figures. Little is gained over ``ts`` where one temperature fits everywhere.
+    first, then the weights with T held. The mixture keeps the order of every row. Little is gained
+    over ``ts`` where one temperature fits everywhere.
 
     Args:
-        variant: ``paper`` fits T and weights with the chosen objective; ``released`` uses squared
-            error for both, whatever the objective, as the Mix-n-Match code does. The default obeys
-            the choice of objective.
+        mixture: ``probabilities``, or ``logits`` as in eq. 13 of the class-wise scaling paper,
+            where the uniform part does nothing and the rest is one scale: its converged fit is
+            that of ``ts``.
+        variant: ``paper`` fits T and weights with the chosen objective. ``released`` repeats the
+            code: squared error for both, whatever the objective (Mix-n-Match), or for ``logits``
+            two fixed-length LBFGS runs with free weights (class-wise scaling).
     """
 
+    mixture: str = choice(default="probabilities", choices=("probabilities", "logits"))
     variant: str = choice(default="paper", choices=("paper", "released"))
     temperature: Tensor = fitted()
     weights: Tensor = fitted()
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
+        if self.mixture == "logits":
+            return self._fit_logits(logits, labels)
         objective = build_objective("mse") if self.variant == "released" else self.objective
         self.temperature, scaled = fit_temperature(logits, labels, objective)
         mixture = Mixture(logits, labels, self.temperature, objective)
@@ -55,10 +61,28 @@ class EnsembleTemperatureScaling(TemperatureCalibrator):
             scaled.doubt,
         )
 
+    def _fit_logits(self, logits: Tensor, labels: Tensor) -> FitReport:
+        self.weights = torch.from_numpy(START.copy()).to(logits.device)
+        if self.variant == "paper":
+            self.temperature, report = fit_temperature(logits, labels, self.objective)
+            return report
+        self.temperature, _ = released_temperatures(1, logits, labels, self.objective)
+        weights = self.weights.float()
+        run = ReleasedRun(self._mixed_logits, [weights], logits, labels, self.objective)
+        report = run.lbfgs()
+        self.weights = weights.detach().double()
+        return report
+
+    def _mixed_logits(self, weights: Sequence[Tensor], logits: Tensor) -> Tensor:
+        scaled, plain = weights[0][0] / self.temperature.to(logits), weights[0][1]
+        return F.log_softmax(logits * (scaled + plain), dim=1)
+
     def _temperatures(self, logits: Tensor) -> Tensor:
         return self.temperature.to(logits.device)
 
     def _transform(self, logits: Tensor) -> Tensor:
+        if self.mixture == "logits":
+            return self._mixed_logits([self.weights.to(logits)], logits)
         log_weights = self.weights.to(logits.device).log()
         scaled = super()._transform(logits) + log_weights[0]
         plain = F.log_softmax(logits, dim=1) + log_weights[1]

@@ -95,14 +95,14 @@ def check_takes(name: str, shape: type[InputShape]) -> None:
 
 @cache
 def check_model(name: str) -> None:
-    """Make sure that there is a network of that name, without memory for its weights.
+    """Make sure that there is a network of that name, without memory for or download of weights.
 
     Raises:
         InputError: If there is none, or refinements and calibrators cannot build on it.
     """
     if name not in model_names():
         with torch.device("meta"):
-            build_model(name, 10, ImageShape(3, 32))
+            build_model(name.removesuffix(PRETRAINED), 10, ImageShape(3, 32))
 
 
 def unknown_model(name: str, known: Sequence[str]) -> InputError:

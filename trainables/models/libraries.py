@@ -4,7 +4,8 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from trainables.data import ImageShape
 from trainables.models._base import Network
@@ -16,11 +17,11 @@ from trainables.models._registry import PRETRAINED, register_model, unknown_mode
 def timm_model(name: str, num_classes: int, shape: ImageShape) -> Network:
     """Build one of timm's networks, with random weights unless the name ends in ``@pretrained``.
 
-    Networks made for one image size (vision transformers) are built for the size at hand; with
-    pretrained weights, their position embeddings are interpolated by timm. The classifier is always
-    new. Images are normalised by the data set, not by the network's own statistics. A name is one
-    from ``timm.list_models()``, such as ``vit_small_patch16_224``; a tag of pretrained weights may
-    follow it after a dot.
+    Networks made for one image size (vision transformers) are built for the size at hand; those
+    with pretrained weights see images resized to the size of their training. The classifier is
+    always new. Images are normalised by the data set, not by the network's own statistics. A name
+    is one from ``timm.list_models()``, such as ``vit_small_patch16_224``; a tag of pretrained
+    weights may follow it after a dot.
 
     Raises:
         InputError: If timm has no such network, it cannot take such images, its classifier is not
@@ -35,15 +36,43 @@ def timm_model(name: str, num_classes: int, shape: ImageShape) -> Network:
         model = _create(timm, base, base != name, num_classes, shape)
     except (ValueError, TypeError, AssertionError, RuntimeError, OSError) as error:
         raise cannot_take(f"timm:{name}", shape, error) from error
-    return split_at_classifier(f"timm:{name}", model, model.get_classifier(), shape)
+    classifier = model.get_classifier()
+    if base != name and (size := _only_size(timm, base)):
+        model = Resized(model, size)
+    return split_at_classifier(f"timm:{name}", model, classifier, shape)
+
+
+class Resized(nn.Module):
+    """Resizes images to the one size that a network takes, by bilinear interpolation.
+
+    Args:
+        network: Takes images (N, C, ``size``, ``size``).
+        size: In pixels.
+    """
+
+    def __init__(self, network: nn.Module, size: int) -> None:
+        super().__init__()
+        self.network = network
+        self.size = size
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return what the network gives for images (N, C, H, W)."""
+        size = (self.size, self.size)
+        return self.network(F.interpolate(images, size, mode="bilinear", antialias=True))
+
+
+def _only_size(timm: ModuleType, name: str) -> int:
+    """Return the side of the images that a network was made for; 0 if it takes others too."""
+    settings = timm.get_pretrained_cfg(name)
+    fixed = settings is not None and settings.fixed_input_size
+    return int(settings.input_size[-1]) if fixed else 0
 
 
 def _create(
     timm: ModuleType, name: str, pretrained: bool, num_classes: int, shape: ImageShape
 ) -> Any:
-    settings = timm.get_pretrained_cfg(name)
-    fixed = settings is not None and settings.fixed_input_size
-    size = {"img_size": shape.size} if fixed else {}
+    own = not pretrained and _only_size(timm, name)
+    size = {"img_size": shape.size} if own else {}
     return timm.create_model(
         name, pretrained=pretrained, num_classes=num_classes, in_chans=shape.channels, **size
     )

@@ -88,6 +88,24 @@ def test_the_repeated_run_of_ts_stops_where_the_released_one_does(goldens, case_
     assert fitted.summary()["temperature"] == pytest.approx(case["params"]["t"][0], rel=2e-3)
 
 
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_ets_of_logits_is_the_one_of_the_class_wise_code(goldens, variant):
+    met = 0
+    for case in goldens.cases("posthoc_sctl.npz", method="ETS"):
+        if case["loss"] not in ("CE", "CL"):
+            continue  # Converged, the fits of smoothed and focal losses end elsewhere.
+        data = goldens.data(case["dataset"])
+        fitted = build_calibrator("ets", *objective_of(case), mixture="logits", variant=variant)
+        fitted.fit(data.fit_logits, data.fit_labels)
+        found = report_of(fitted, data)
+        far = 2e-3 if variant == "released" else 1e-2
+        assert fitted.temperature.tolist() == pytest.approx(case["params"]["t.t"], rel=far)
+        assert found["ece"] == pytest.approx(case["after"]["ece15"], abs=far)
+        assert found["acc"] == pytest.approx(case["after"]["accuracy"], abs=1e-6)
+        met += 1
+    assert met > 1
+
+
 def test_the_repeated_run_of_cts_stops_where_the_released_one_does(goldens):
     (case,) = goldens.cases("posthoc_sctl.npz", id="synth_classwise_k12/CTS_CL_ND")
     data = goldens.data(case["dataset"])

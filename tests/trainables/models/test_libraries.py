@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,6 +165,29 @@ def test_timm_is_asked_for_weights_where_the_name_says_so(
         "num_classes": 7,
         "in_chans": 1,
     }
+
+
+def test_pretrained_transformers_are_shown_images_of_their_size(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import timm
+
+    made = timm.create_model("vit_tiny_patch16_224", num_classes=1000)
+    torch.save(made.state_dict(), tmp_path / "weights.pt")
+    make = timm.create_model
+
+    def local(name: str, **settings: Any) -> torch.nn.Module:
+        return make(name, pretrained_cfg_overlay={"file": str(tmp_path / "weights.pt")}, **settings)
+
+    monkeypatch.setattr(timm, "create_model", local)
+    network = build_model("timm:vit_tiny_patch16_224@pretrained", 7, ImageShape(3, 64)).eval()
+    images = torch.rand(2, 3, 64, 64)
+    large = torch.nn.functional.interpolate(images, (224, 224), mode="bilinear")
+    with torch.no_grad():
+        expected = made.eval().forward_head(made.forward_features(large), pre_logits=True)
+        torch.testing.assert_close(network.features(images), expected)
+    plain = build_model("timm:vit_tiny_patch16_224", 7, ImageShape(3, 64))
+    assert plain.extractor.patch_embed.num_patches == 16  # Made for the images as they are.
 
 
 @pytest.mark.parametrize(
