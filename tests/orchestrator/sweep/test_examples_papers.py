@@ -23,13 +23,15 @@ LAYOUTS = {name.replace("/", "-"): name for name in layout_names()}
 # What a finished study has at least; suites come on top.
 FIGURES = dict.fromkeys(("acc", "ece", "aece", "cwece", "mce", "miou"), 0.1)
 # What the papers' figures were computed with, where it is not the default: (paper, part as
-# published) to parameter and value.
+# published) to parameters and values.
 AS_PUBLISHED = {
-    ("aurc", "kde-xe"): ("variant", "released"),
-    ("aurc", "aurc"): ("variant", "released"),
-    ("aurc", "au"): ("variant", "released"),
-    ("cls", "cts"): ("assignment", "logit"),
-    ("cls", "pts"): ("weight_decay", 0.002),
+    ("aurc", "kde-xe"): {"variant": "released"},
+    ("aurc", "aurc"): {"variant": "released"},
+    ("aurc", "au"): {"variant": "released"},
+    ("cls", "ts"): {"variant": "released"},
+    ("cls", "ets"): {"variant": "released", "mixture": "logits"},
+    ("cls", "cts"): {"variant": "released", "assignment": "logit"},
+    ("cls", "pts"): {"variant": "released", "weight_decay": 0.002},
 }
 # What the full sweeps' data sets are at a size for one CPU.
 SMALL = {"20newsgroups": "20newsgroups", "voc2012": "voc:data/camvid"}
@@ -111,12 +113,28 @@ def test_rows_are_computed_as_the_figures_beside_them_were(name: str, size: str)
             )
             for index, (part, published) in enumerate(parts):
                 if (layout.paper, published) in AS_PUBLISHED:
-                    parameter, value = AS_PUBLISHED[layout.paper, published]
                     study = studies["+".join(recipe.split("+")[: index + 1])]
-                    assert study.defaults[part][parameter] == value
-                    assert parameter not in study.searched[part]
+                    for parameter, value in AS_PUBLISHED[layout.paper, published].items():
+                        assert study.defaults[part][parameter] == value
+                        assert parameter not in study.searched[part]
                     met.add(published)
     assert met == {part for paper, part in AS_PUBLISHED if paper == layout.paper}
+
+
+@pytest.mark.parametrize("name", [n for n in LAYOUTS if n.startswith("cls")])
+def test_the_losses_of_cls_fit_at_their_published_values(name: str) -> None:
+    """Searched, smoothing and gamma end near 0, where the loss is cross-entropy."""
+    published = {"ls": ("smoothing", 0.05), "fl": ("gamma", 3.0)}
+    for study in plan(name):
+        objective = study.recipe.name.rpartition("-")[2]
+        assert study.trials == 1
+        if objective in published:
+            parameter, value = published[objective]
+            (values,) = study.defaults.values()
+            assert values[parameter] == value
+            assert values.get("detach", True)  # The released gradient of the focal loss.
+            (searched,) = study.searched.values()
+            assert parameter not in searched
 
 
 def test_no_figure_of_a_pretrained_network_stands_beside_a_random_one() -> None:
