@@ -126,7 +126,11 @@ class Past:
             told = None if trial is None else (trial.objective, trial.accuracy_error)
             return told == (event.objective, event.error)
         study = self._studies.get(event.study)
-        return study is not None and (isinstance(event, StudyOpened) or study.closed == event)
+        if study is None or isinstance(event, StudyOpened):
+            return study is not None
+        # Trials of a choice that was given up since may have been counted beside.
+        counted = (study.finished, study.failed) == (event.finished, event.failed)
+        return counted and study.closed == event
 
     def block(self, study: StudyPlan) -> int | None:
         """Return how many trials a study begun earlier suggests at once; None for a new one."""

@@ -17,7 +17,7 @@ import torch
 from orchestrator.search.state import SweepState
 from orchestrator.search.study_state import Past, setting_of
 from orchestrator.search.trials import TrialMaker, TrialSpec
-from orchestrator.storage.events import TrialFinished
+from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished, TrialStarted
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SplitModel, SweepSpec, parse_sweep
@@ -821,6 +821,21 @@ def test_past_tells_the_block_of_a_study(data: dict[str, PreparedData]) -> None:
     for study in state.studies.values():
         assert Past(Ledger(events)).block(study.plan) == study.search.block
         assert Past(Ledger()).block(study.plan) is None
+
+
+def test_a_study_closes_again_if_other_trials_were_counted_since() -> None:
+    begun = StudyOpened(study="t|ce", task="t", recipe="ce", trials=1, row=True)
+    trials = [
+        TrialStarted(
+            study="t|ce", number=0, key=key, role="search", seed=0, stage="train", configuration={}
+        )
+        for key in ("one", "other")
+    ]
+    ends = [TrialFinished(key=key, status="finished", metrics={}) for key in ("one", "other")]
+    close = StudyClosed(study="t|ce", chosen="one", finished=1, failed=0)
+    told = [begun, trials[0], ends[0], close]
+    assert Past(Ledger(told)).holds(close)
+    assert not Past(Ledger([*told, trials[1], ends[1]])).holds(close)
 
 
 def predict(trial: TrialSpec) -> torch.Tensor:
