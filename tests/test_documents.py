@@ -137,7 +137,7 @@ def test_linked_files_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != "CHANGELOG.md"])
 def test_named_commands_and_options_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = re.sub(r"calsweep\s+(compares|beyond)", "", read(name))
+    text = re.sub(r"calsweep\s+(compares|beyond|import)", "", read(name))
     for command in set(re.findall(r"calsweep ((?:nightly )?[a-z]+)", text)):
         assert main([*command.split(), "--help"]) == 0, command
         options = re.findall(rf"calsweep {command}[^\n`]*?(--[a-z-]+)", text)

@@ -36,7 +36,7 @@ class RemoteCommand:
         self._said = folder / "said.txt"
         address = ray.get_runtime_context().gcs_address
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator", *arguments, "--address", address],
+            [sys.executable, "-m", "calsweep", *arguments, "--address", address],
             cwd=folder,
             stdout=self._said.open("w"),
             stderr=subprocess.STDOUT,

@@ -1,0 +1,59 @@
+"""calsweep, as users import it: sweeps, losses, calibrators, metrics, and bases of one's own.
+
+    from calsweep import build_loss, load_sweep, run_sweep
+
+Each name is documented where it is written; ``help(calsweep.run_sweep)`` shows it.
+"""
+
+from importlib import import_module
+from typing import Any
+
+# Imported when first used: `import calsweep` must not wait for torch and MLflow.
+_NAMES = {
+    "orchestrator.running.run": ["SweepOutcome", "run_sweep"],
+    "orchestrator.sweep.spec": ["SweepSpec", "load_sweep"],
+    "orchestrator.tables.make": ["comparison_table"],
+    "orchestrator.tables.table": ["ComparisonTable"],
+    "orchestrator.tracking.best": ["BestConfig", "best_config"],
+    "trainables.augmentations": ["AUGMENTATIONS", "Augmentation"],
+    "trainables.calibrators": [
+        "CALIBRATORS",
+        "OBJECTIVES",
+        "Calibrator",
+        "FitReport",
+        "FitWarning",
+        "Objective",
+        "build_calibrator",
+        "build_objective",
+        "cross_fit",
+        "load_calibrator",
+        "save_calibrator",
+    ],
+    "trainables.common.errors": ["InputError"],
+    "trainables.common.fields": ["choice", "count", "fitted", "flag", "number"],
+    "trainables.losses": ["LOSSES", "Loss", "RowLoss", "build_loss", "loss_aside"],
+    "trainables.metrics": [
+        "METRICS",
+        "Metric",
+        "calibration_report",
+        "evaluation_report",
+        "reliability_diagram",
+    ],
+    "trainables.models": ["Network", "build_model", "model_names", "register_model"],
+    "trainables.refinements": ["REFINEMENTS", "Refinement", "build_refinement"],
+    "trainables.schemes": ["SCHEMES", "Scheme"],
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'calsweep' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOMES)

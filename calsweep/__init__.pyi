@@ -1,0 +1,81 @@
+from orchestrator.running.run import SweepOutcome, run_sweep
+from orchestrator.sweep.spec import SweepSpec, load_sweep
+from orchestrator.tables.make import comparison_table
+from orchestrator.tables.table import ComparisonTable
+from orchestrator.tracking.best import BestConfig, best_config
+from trainables.augmentations import AUGMENTATIONS, Augmentation
+from trainables.calibrators import (
+    CALIBRATORS,
+    OBJECTIVES,
+    Calibrator,
+    FitReport,
+    FitWarning,
+    Objective,
+    build_calibrator,
+    build_objective,
+    cross_fit,
+    load_calibrator,
+    save_calibrator,
+)
+from trainables.common.errors import InputError
+from trainables.common.fields import choice, count, fitted, flag, number
+from trainables.losses import LOSSES, Loss, RowLoss, build_loss, loss_aside
+from trainables.metrics import (
+    METRICS,
+    Metric,
+    calibration_report,
+    evaluation_report,
+    reliability_diagram,
+)
+from trainables.models import Network, build_model, model_names, register_model
+from trainables.refinements import REFINEMENTS, Refinement, build_refinement
+from trainables.schemes import SCHEMES, Scheme
+
+__all__ = [
+    "AUGMENTATIONS",
+    "CALIBRATORS",
+    "LOSSES",
+    "METRICS",
+    "OBJECTIVES",
+    "REFINEMENTS",
+    "SCHEMES",
+    "Augmentation",
+    "BestConfig",
+    "Calibrator",
+    "ComparisonTable",
+    "FitReport",
+    "FitWarning",
+    "InputError",
+    "Loss",
+    "Metric",
+    "Network",
+    "Objective",
+    "Refinement",
+    "RowLoss",
+    "Scheme",
+    "SweepOutcome",
+    "SweepSpec",
+    "best_config",
+    "build_calibrator",
+    "build_loss",
+    "build_model",
+    "build_objective",
+    "build_refinement",
+    "calibration_report",
+    "choice",
+    "comparison_table",
+    "count",
+    "cross_fit",
+    "evaluation_report",
+    "fitted",
+    "flag",
+    "load_calibrator",
+    "load_sweep",
+    "loss_aside",
+    "model_names",
+    "number",
+    "register_model",
+    "reliability_diagram",
+    "run_sweep",
+    "save_calibrator",
+]

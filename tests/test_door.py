@@ -1,0 +1,57 @@
+"""``import calsweep`` is the one name for users."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import calsweep
+
+LIGHT = """
+import sys
+import calsweep
+dir(calsweep)
+print(*sorted({"torch", "ray", "mlflow", "optuna"} & set(sys.modules)))
+"""
+
+
+def stub_homes() -> dict[str, str]:
+    text = Path(calsweep.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    froms = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in froms for alias in node.names}
+
+
+def test_the_types_are_those_of_what_is_imported() -> None:
+    homes = stub_homes()
+    assert sorted(homes) == dir(calsweep) == sorted(calsweep.__all__)
+    for name, home in homes.items():
+        __import__(home)
+        assert getattr(calsweep, name) is getattr(sys.modules[home], name)
+
+
+@pytest.mark.parametrize("name", sorted(stub_homes()))
+def test_every_public_function_and_type_is_documented(name: str) -> None:
+    value = getattr(calsweep, name)
+    if inspect.isclass(value) or inspect.isfunction(value):
+        assert value.__doc__
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'calsweep' has no attribute 'run_swep'"):
+        calsweep.run_swep  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_importing_it_loads_no_heavy_library() -> None:
+    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_the_module_is_the_command() -> None:
+    command = [sys.executable, "-m", "calsweep", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("calsweep ")
