@@ -86,6 +86,16 @@ class MaskedHead(nn.Module):
         """Return the probability of keeping a weight."""
         return self.q if self.q_role == "keep" else 1 - self.q
 
+    @property
+    def most_q(self) -> float:
+        """Return the largest q that adaptation may reach: all but one weight of each logit.
+
+        At q = 1 a head that drops has no weights: its accuracy is chance, 1/K, and its confidence
+        no less, so that eq. 12 with gamma below 1 would hold q there for ever.
+        """
+        last: Tensor = operator.attrgetter("weight")(self.layers[-1])
+        return 1 - 1 / last.shape[1]
+
     def forward(self, features: Tensor) -> Tensor:
         """Return logits (N, K) of features (N, D); in training mode those of the mask."""
         return self._run(features, self._masked if self.training else self._deployed)
@@ -263,6 +273,7 @@ class MaCCal(Refinement):
         if self._adapts:
             eta = self._bound(int(head.updates))
             after = sparsity_step(before, accuracy, confidence, self.gamma, eta)
+            after = min(after, head.most_q)
         head.next_q.fill_(after)
         head.updates += 1
         return {"q": before, "next_q": after}
@@ -291,14 +302,15 @@ class MaCCal(Refinement):
         return _masked(head).masks() if stands_still else {}
 
     def remarks(self, head: nn.Module) -> list[str]:
-        """Return a line if q ended where masks leave out nothing or everything."""
-        keep = float(_masked(head).keep)
-        if not self._adapts or 0 < keep < 1:
+        """Return a line if q ended where masks leave out hardly a weight or nearly all."""
+        q = float(_masked(head).q)
+        if not self._adapts or 0 < q < _masked(head).most_q:
             return []
-        what = "keeps every weight, a plain classifier" if keep else "keeps no weight"
+        kept = "nearly every weight, a plain classifier"
+        what = kept if (q > 0) == (self.q_role == "keep") else "hardly a weight"
         return [
-            f"macal: q ended at {float(_masked(head).q):g}, where the mask {what}; try another "
-            "gamma in (0, 1) or reading (q_role, feedback)"
+            f"macal: q ended at {q:g}, where the mask keeps {what}; try another gamma in (0, 1) or "
+            "reading (q_role, feedback)"
         ]
 
     def _bound(self, updates: int) -> float:

@@ -20,6 +20,7 @@ from trainables.models import (
     register_model,
 )
 from trainables.models._registry import unknown_model
+from trainables.models.whitened_cnn import WhitenedPatches
 from trainables.models.wide_resnet import _biased
 
 # Counted in the released codes of the papers; "64" marks the Tiny-ImageNet form.
@@ -307,3 +308,17 @@ def test_libraries_are_imported_only_when_asked_for() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.split() == []
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_patches_are_whitened_by_an_orthonormal_basis(channels: int) -> None:
+    torch.manual_seed(0)
+    patches = WhitenedPatches(channels)
+    basis = patches.kernel.flatten(1)
+    torch.testing.assert_close(basis @ basis.T, torch.eye(4 * channels))
+    shades = torch.rand(64, 1, 9, 9).cumsum(2).cumsum(3)  # Neighbours alike, as in photographs.
+    found = patches(shades.repeat(1, channels, 1, 1) + torch.rand(64, channels, 9, 9))
+    half = found[:, : 4 * channels]
+    torch.testing.assert_close(found[:, 4 * channels :], -half)
+    spread = half.var((0, 2, 3), correction=0)
+    torch.testing.assert_close(spread, torch.ones(4 * channels), atol=1e-2, rtol=0)

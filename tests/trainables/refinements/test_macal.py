@@ -241,6 +241,16 @@ def test_a_second_pass_is_made_only_where_q_follows_it(own: dict[str, Any], seco
     assert build_refinement("macal", **own).second_pass is second
 
 
+def test_a_head_without_weights_finds_its_way_back() -> None:
+    refinement = build_refinement("macal", gamma=0.8, q0=0.99, hidden=16)
+    head = refinement.build_head(3, 4)
+    generator = torch.Generator().manual_seed(0)
+    refinement.start_epoch(head, 0, generator)
+    assert refinement.end_epoch(head, 0.2, 1.0)["next_q"] == 1 - 1 / 16
+    refinement.start_epoch(head, 1, generator)
+    assert refinement.end_epoch(head, 0.9, 0.3)["next_q"] < 1 - 1 / 16
+
+
 def test_foreign_heads_are_refused() -> None:
     with pytest.raises(TypeError, match="macal needs its own head, not Linear"):
         build_refinement("macal").feedback_logits(torch.nn.Linear(3, 2), torch.zeros(1, 3))

@@ -252,10 +252,10 @@ def ended_at(q: float, **reading: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("role", "q", "what"),
     [
-        ("keep", 1.0, "q ended at 1, where the mask keeps every weight, a plain classifier"),
-        ("keep", 0.0, "q ended at 0, where the mask keeps no weight"),
-        ("drop", 1.0, "q ended at 1, where the mask keeps no weight"),
-        ("drop", 0.0, "q ended at 0, where the mask keeps every weight, a plain classifier"),
+        ("keep", 1.0, "q ended at 1, where the mask keeps nearly every weight, a plain classifier"),
+        ("keep", 0.0, "q ended at 0, where the mask keeps hardly a weight"),
+        ("drop", 1.0, "q ended at 1, where the mask keeps hardly a weight"),
+        ("drop", 0.0, "q ended at 0, where the mask keeps nearly every weight, a plain classifier"),
     ],
 )
 def test_a_q_at_an_end_is_remarked_upon(role: str, q: float, what: str) -> None:
