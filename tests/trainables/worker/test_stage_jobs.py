@@ -457,7 +457,8 @@ def test_storage_that_cannot_be_written_is_the_storages_fault(place: Place) -> N
     path = place.store.checkpoint(wanted.stage, wanted.key())
     kind, reason = fault_of(place.run(every=1)[-1])
     assert kind == STORAGE
-    assert reason.startswith(f"cannot write checkpoint {path}: [Errno 20] Not a directory: ")
+    assert reason.startswith("cannot write checkpoint ")
+    assert f"{path.path.name[-20:]}: [Errno 20] Not a directory: " in reason
 
 
 @pytest.mark.parametrize("limit", [4096, 60_000])
