@@ -1,7 +1,11 @@
 """The command's frame: its sub-commands, and how it fails."""
 
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
+from typing import TextIO
 
 import typer
 
@@ -31,6 +35,7 @@ from orchestrator.cli.nightly import nightly
 from trainables.common.errors import InputError
 
 WRONG_INPUT = 2
+NOTE = "DataNote"  # Its class takes PyTorch's second to import.
 INTERRUPTED = 130  # What typer makes of Ctrl-C, and a sweep that ended by it returns.
 
 app = typer.Typer(
@@ -99,6 +104,31 @@ def _message(error: typer.TyperException) -> str:
     return " ".join(text.split()).replace(": Value error, ", ": ")
 
 
+@contextmanager
+def _notes_in_a_line() -> Iterator[None]:
+    """Show how data were understood as one line each, and each once."""
+    told: set[str] = set()
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_note(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if category.__name__ != NOTE:
+                show(message, category, filename, lineno, file, line)
+            elif str(message) not in told:
+                told.add(str(message))
+                complain(f"note: {message}")
+
+        warnings.showwarning = show_note
+        yield
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code.
 
@@ -107,7 +137,8 @@ def main(arguments: list[str] | None = None) -> int:
         with an alarm, 4 for one that could not run, 130 when interrupted.
     """
     try:
-        outcome = app(args=arguments, prog_name="calsweep", standalone_mode=False)
+        with _notes_in_a_line():
+            outcome = app(args=arguments, prog_name="calsweep", standalone_mode=False)
     except InputError as error:
         complain(str(error))
         return WRONG_INPUT

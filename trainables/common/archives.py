@@ -100,7 +100,9 @@ class ArrayArchive:
         except UNREADABLE_MEMBER as error:
             raise self._refuse(name, str(error)) from error
         if header.dtype.hasobject:
-            raise self._refuse(name, "it holds Python objects, which are never loaded")
+            raise self._refuse(
+                name, "it holds Python objects, which are never loaded; save words as y.astype(str)"
+            )
         room = min(member.compress_size, self.path.stat().st_size) * PACKED[member.compress_type]
         if start + header.nbytes != member.file_size or member.file_size > room:
             raise self._refuse(

@@ -10,6 +10,7 @@ from trainables.data._guard import (
 )
 from trainables.data._images import IMAGE_AUGMENTATIONS, Images, ImageShape
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape, Pixels
+from trainables.data._labels import DataNote
 from trainables.data._logit_archives import split_address
 from trainables.data._logit_files import LogitFile, LogitRows, logit_sets, read_logits
 from trainables.data._masked import (
@@ -41,6 +42,7 @@ __all__ = [
     "MASK_OUTSIDE",
     "SOURCES",
     "Batcher",
+    "DataNote",
     "DatasetInfo",
     "GivenLogits",
     "ImageShape",

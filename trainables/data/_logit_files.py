@@ -15,14 +15,18 @@ from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
 from trainables.common.logit_rows import check_rows
 from trainables.common.paths import local_path
+from trainables.data._labels import note, number_names, plain_labels, shown_names, sorted_names
 from trainables.data._logit_archives import HDF5, find_sets, read_set, split_address
+from trainables.data._logit_arrays import ArrayFiles, NamedArrays, ScoreTable, plain_name
+from trainables.data._tables import TABLES
 
 KINDS = ("logits", "probs")
 SCORE_ARRAYS = {"logits": "logits", "probs": "probs", "predictions": None}
 LABEL_ARRAYS = ("labels", "ground_truth")
+CLASSES = "classes"
 PARTS = ("fit", "test")
 PICKLES = (".p", ".pkl", ".pickle")
-ENDINGS = (".npz", *PICKLES, *HDF5)
+ENDINGS = (".npz", ".npy", *TABLES, *PICKLES, *HDF5)
 SUM_TOLERANCE = 1e-3
 ROWS_AT_ONCE = 4096
 
@@ -63,20 +67,28 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
 
     A ``.npz`` holds ``logits`` or ``probs`` with ``labels``, or netcal's ``predictions`` with
     ``ground_truth``; or two parts of them, as ``logits_fit``, ``labels_fit``, ``logits_test`` and
-    ``labels_test``. A ``.p``, ``.pkl`` or ``.pickle`` holds the pair of pairs
-    ``((validation scores, labels), (test scores, labels))`` of the NN_calibration collection and is
-    read by an unpickler that knows NumPy arrays and nothing else. A ``.h5`` or ``.hdf5`` in the
-    format of CalArena, ``{dataset}/{model}/{probas_cal, labels_cal, probas_test, labels_test}``, is
-    written ``PATH:dataset/model``, which may be left out where there is one. Probabilities become
+    ``labels_test``. Files ``.npy`` of one folder are as the arrays of an archive, those whose names
+    differ in these words alone; the path is that of the scores. A ``.csv``, ``.tsv`` or
+    ``.parquet`` has a column ``label`` and a column ``logit_CLASS`` or ``prob_CLASS`` for each
+    class, or ``logits`` or ``probs`` as a list a row. A ``.p``, ``.pkl`` or ``.pickle`` holds the
+    pair of pairs ``((validation scores, labels), (test scores, labels))`` of the NN_calibration
+    collection and is read by an unpickler that knows NumPy arrays and nothing else. A ``.h5`` or
+    ``.hdf5`` in the format of CalArena,
+    ``{dataset}/{model}/{probas_cal, labels_cal, probas_test, labels_test}``, is written
+    ``PATH:dataset/model``, which may be left out where there is one. Probabilities become
     logarithms; a probability of 0 counts as the smallest normal number of its precision.
+
+    Labels are class numbers; one-hot rows, whole numbers as floats, and names are understood too,
+    with a ``DataNote``. Names are numbered as columns or an array ``classes`` say, or else sorted.
 
     Args:
         path: The file.
-        kind: ``logits`` or ``probs``; needed unless the array is named so. It is never guessed.
+        kind: ``logits`` or ``probs``; needed unless the array is named so, and what counts if it is
+            given. It is never guessed.
 
     Raises:
-        InputError: If the file cannot be read, does not say what it holds, contradicts ``kind``, or
-            holds wrong shapes, values or labels.
+        InputError: If the file cannot be read, does not say what it holds, holds probabilities as
+            logits, or has wrong shapes, values or labels.
     """
     place, chosen = split_address(path)
     if kind is not None and kind not in KINDS:
@@ -84,7 +96,12 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
     if not local_path(place, "logits").is_file():
         raise InputError(f"{place}: no such file")
     if place.suffix == ".npz":
-        return _read_npz(place, kind)
+        return _read_arrays(ArrayArchive(place), place.stem, kind)
+    if place.suffix == ".npy":
+        files = ArrayFiles(place)
+        return _read_arrays(files, files.name, kind)
+    if place.suffix in TABLES:
+        return _read_arrays(ScoreTable(place), place.stem, kind)
     if place.suffix in PICKLES:
         return _read_pair(place, kind)
     if place.suffix in HDF5:
@@ -95,8 +112,8 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
 def logit_sets(path: str | Path) -> dict[str, str]:
     """Return the sets of logits at a path by name, each as ``read_logits`` takes it.
 
-    A folder has one for each of its files, an HDF5 file one a dataset and model, any other file
-    one.
+    A folder has one for each of its files (of ``.npy`` files for those that belong together), an
+    HDF5 file one a dataset and model, any other file one.
 
     Raises:
         InputError: If there is nothing, an HDF5 file cannot be read, or two have the same name.
@@ -110,11 +127,14 @@ def logit_sets(path: str | Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for file in files:
         sets = {file.stem: str(file)}
+        if file.suffix == ".npy":
+            arrays = ArrayFiles(file)
+            sets = {arrays.name: str(arrays.path)}
         if file.suffix in HDF5:
             names = [chosen] if chosen else find_sets(file)
             sets = {name: f"{file}:{name}" for name in names}
         for name, address in sets.items():
-            if name in found:
+            if found.get(name, address) != address:
                 raise InputError(f"{place}: {found[name]} and {address} have the same name")
             found[name] = address
     if not found:
@@ -122,31 +142,52 @@ def logit_sets(path: str | Path) -> dict[str, str]:
     return found
 
 
-def _read_npz(path: Path, kind: str | None) -> LogitFile:
-    archive = ArrayArchive(path)
-    if not any(_in_part(name, part) for name in archive.names for part in PARTS):
-        return LogitFile(path.stem, _read_part(archive, kind, ""))
-    fit, test = (_read_part(archive, kind, part) for part in PARTS)
-    _check_alike(path, fit, test)
-    return LogitFile(path.stem, test, fit)
+def _read_arrays(arrays: NamedArrays, name: str, kind: str | None) -> LogitFile:
+    known: dict[str, str] = {}
+    for given in arrays.names:
+        plain = plain_name(given)
+        if plain in known:
+            both = f"{known[plain]!r} and {given!r}"
+            raise InputError(f"{arrays.path}: {both} mean the same; keep one of them")
+        known[plain] = given
+    parted = any(_in_part(plain, part) for plain in known for part in PARTS)
+    parts = [_find_part(arrays, known, kind, part) for part in (PARTS if parted else ("",))]
+    names = _class_names(arrays, [labels for _, labels, _ in parts])
+    rows = [_rows(arrays.path, *part, names) for part in parts]
+    if not parted:
+        return LogitFile(name, rows[0])
+    _check_alike(arrays.path, *rows)
+    return LogitFile(name, rows[1], rows[0])
 
 
 def _in_part(name: str, part: str) -> bool:
     return name.endswith(f"_{part}") or name.startswith(f"{part}_")
 
 
-def _read_part(archive: ArrayArchive, kind: str | None, part: str) -> LogitRows:
-    """Return the rows of one part of an archive, or of the whole where ``part`` is empty."""
-    path = archive.path
+def _find_part(
+    arrays: NamedArrays, known: dict[str, str], kind: str | None, part: str
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """Return scores, labels and the kind of one part, or of the whole where ``part`` is empty."""
+    path, there = arrays.path, list(known)
     score_arrays = {name: given for base, given in SCORE_ARRAYS.items() for name in _of(base, part)}
     label_arrays = [name for base in LABEL_ARRAYS for name in _of(base, part)]
-    scores_name = _only(path, archive.names, tuple(score_arrays), "scores")
-    labels_name = _only(path, archive.names, tuple(label_arrays), "labels")
-    scores, labels = archive.read(scores_name), archive.read(labels_name)
-    named = score_arrays[scores_name]
-    if named is not None and kind not in (None, named):
-        raise InputError(f"{path}: its array is named {scores_name!r}, but kind={kind!r} was given")
-    return _rows(path, scores, labels, _need_kind(path, named or kind))
+    scores = _only(path, there, tuple(score_arrays), "scores")
+    labels = _only(path, there, tuple(label_arrays), "labels")
+    found = plain_labels(arrays.read(known[labels]), known[labels], path)
+    needed = _need_kind(path, kind or score_arrays[scores])
+    return arrays.read(known[scores]), found, needed
+
+
+def _class_names(arrays: NamedArrays, labels: list[np.ndarray]) -> tuple[str, ...]:
+    """Return what the columns of scores stand for, where labels are names."""
+    if any(part.dtype.kind != "U" for part in labels):
+        return ()
+    if CLASSES in arrays.names:
+        return tuple(map(str, arrays.read(CLASSES).ravel().tolist()))
+    names = sorted_names(np.concatenate(labels))
+    how = f"labels are names, taken in sorted order ({shown_names(names)})"
+    note(arrays.path, f"{how}; `classes` names another order")
+    return names
 
 
 def _of(base: str, part: str) -> tuple[str, ...]:
@@ -191,18 +232,44 @@ def _need_kind(path: Path, kind: str | None) -> str:
     return kind
 
 
-def _rows(path: Path, scores: Any, labels: Any, kind: str) -> LogitRows:
+def _rows(
+    path: Path, scores: Any, labels: Any, kind: str, names: tuple[str, ...] = ()
+) -> LogitRows:
     values = _numbers(path, scores, "scores", "fiu")
+    if names and values.shape[1:] != (len(names),):
+        raise InputError(
+            f"{path}: {len(names)} classes ({shown_names(names)}) for scores of shape "
+            f"{values.shape}; they need a column each"
+        )
+    if names:
+        labels = number_names(labels, names, "labels", path)
+    elif isinstance(labels, np.ndarray):
+        labels = plain_labels(labels, "labels", path)
     targets = _numbers(path, labels, "labels", "iu")
-    if targets.ndim == 2 and targets.shape[1] == 1:
-        targets = targets[:, 0]
     if kind == "probs":
         values = _log(path, values)
+    elif _are_probs(values):
+        raise InputError(
+            f"{path}: its logits are probabilities (no row has a negative value, each adds up to "
+            "1); give --kind probs, in a task inputs: {kind: probs}"
+        )
     try:
         logits, checked = check_rows(values, targets.astype(np.int64))
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     return LogitRows(logits, checked)
+
+
+def _are_probs(values: np.ndarray) -> bool:
+    """Return whether every row of scores can only be meant as probabilities."""
+    if values.ndim != 2 or values.dtype.kind != "f" or not len(values):
+        return False
+    parts = (values[start : start + ROWS_AT_ONCE] for start in range(0, len(values), ROWS_AT_ONCE))
+    return all(
+        (part >= 0).all()
+        and (np.abs(part.sum(axis=1, dtype=np.float64) - 1) <= SUM_TOLERANCE).all()
+        for part in parts
+    )
 
 
 def _numbers(path: Path, values: Any, what: str, kinds: str) -> np.ndarray:

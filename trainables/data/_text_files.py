@@ -1,4 +1,4 @@
-"""Labelled texts as they lie on disk: JSON lines, or a file for each."""
+"""Labelled texts as they lie on disk: JSON lines, a table, or a file for each."""
 
 import json
 import lzma
@@ -10,6 +10,8 @@ import numpy as np
 from trainables.common.errors import InputError
 from trainables.data._files import Listing, labels_of
 from trainables.data._inputs import check_classes
+from trainables.data._labels import plain_labels
+from trainables.data._tables import TABLES, column_names, read_columns
 from trainables.data._texts import LabelledTexts
 
 Label = int | str
@@ -58,6 +60,36 @@ def read_lines(path: Path) -> tuple[list[str], list[Label]]:
     if not rows:
         raise InputError(f"{path} is empty; needed is a line for each text")
     return [text for text, _ in rows], [label for _, label in rows]
+
+
+def read_table(path: Path, columns: tuple[str, str]) -> tuple[list[str], list[Label]]:
+    """Return texts and labels of a table, from the columns so named.
+
+    Raises:
+        InputError: If the file cannot be read or is empty, a column is not there, or a value is
+            no text or no label; the text names the row, the first being 0.
+    """
+    there = column_names(path)
+    for key, name in zip(("text", "label"), columns, strict=True):
+        if name not in there:
+            raise InputError(
+                f"{path}: has no column {name!r}; its columns are {', '.join(map(repr, there))}; "
+                f"name one by inputs: {{{key}: COLUMN}}"
+            )
+    found = read_columns(path, columns)
+    texts = found[columns[0]].tolist()
+    if not texts:
+        raise InputError(f"{path} is empty; needed is a row for each text")
+    for row, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"{path}: {columns[0]}={_short(text)} in row {row} is no text")
+    labels = plain_labels(found[columns[1]], columns[1], path)
+    if labels.ndim != 1 or labels.dtype.kind not in "iuU":
+        raise InputError(
+            f"{path}: column {columns[1]!r} is {labels.dtype} {labels.shape}; needed are numbers "
+            "or names of classes, one a row"
+        )
+    return texts, labels.tolist()
 
 
 def _row(line: bytes, place: str) -> tuple[str, Label]:
@@ -123,14 +155,15 @@ def number_labels(labels: Sequence[Label], classes: tuple[str, ...], path: Path)
     """Return labels as numbers of classes (N,), int64.
 
     Raises:
-        InputError: If one is no class; the text names its line.
+        InputError: If one is no class; the text names its line or row.
     """
     numbers = {name: number for number, name in enumerate(classes)}
     found = [numbers.get(label, -1) if isinstance(label, str) else label for label in labels]
     for line, number in enumerate(found, 1):
         if not 0 <= number < len(classes):
+            place = f"row {line - 1}" if path.suffix in TABLES else f"line {line}"
             raise InputError(
-                f"{path}, line {line}: label={_short(labels[line - 1])} is no class; allowed is 0 "
+                f"{path}, {place}: label={_short(labels[line - 1])} is no class; allowed is 0 "
                 f"to {len(classes) - 1} or a name such as {classes[0]!r}"
             )
     return np.array(found, np.int64)

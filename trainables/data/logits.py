@@ -10,6 +10,7 @@ from trainables.common.errors import InputError
 from trainables.data._given import GivenLogits
 from trainables.data._inputs import DatasetInfo
 from trainables.data._logit_archives import split_address
+from trainables.data._logit_arrays import ArrayFiles
 from trainables.data._logit_files import KINDS, LogitRows, read_logits
 from trainables.data._rows import RowArrays
 from trainables.data._source import SOURCES, PathReader, SourceStatus
@@ -68,11 +69,14 @@ class LogitsReader(PathReader):
         return train.labels, None if test is None else test.labels
 
     def files(self) -> list[Path]:
-        """Return the file."""
-        return [split_address(self.path)[0]]
+        """Return the file, or the files that belong together."""
+        place, _ = split_address(self.path)
+        if place.suffix == ".npy" and place.is_file():
+            return ArrayFiles(place).files
+        return [place]
 
     def test_paths(self) -> list[Path]:
-        """Return the file: rows to fit on and to test on share it."""
+        """Return the files: rows to fit on and to test on may share one."""
         return self.files()
 
     def check(self) -> SourceStatus:

@@ -2,10 +2,12 @@ from pathlib import Path
 
 import numpy as np
 
-from trainables.common.archives import ArrayArchive, ArrayHeader
+from trainables.common.archives import ArrayHeader
 from trainables.common.errors import InputError
+from trainables.data._image_arrays import ImageArrays
 from trainables.data._images import Images, check_images, image_statistics
 from trainables.data._inputs import DatasetInfo, check_classes
+from trainables.data._labels import number_names, plain_labels, sorted_names
 from trainables.data._rows import RowArrays, check_label_form, check_labels
 from trainables.data._source import SOURCES, PathReader, SourceStatus
 
@@ -18,27 +20,33 @@ Checked = tuple[dict[str, np.ndarray], tuple[str, ...], tuple[int, ...]]
 class NpzReader(PathReader):
     """``npz:PATH``: arrays ``x_train, y_train, x_test, y_test`` and, if wanted, ``classes``.
 
-    Images are uint8, (N, H, W) or (N, H, W, C); labels are integers from 0, (N,) or (N, 1);
-    ``classes`` (K,) are names. Pickled objects are never loaded. Mean and standard deviation are
-    those of the training images. A relative path starts at the working directory.
+    Images are uint8, (N, H, W) or (N, H, W, C), or what ``ImageArrays`` makes of others; labels are
+    integers from 0, (N,) or (N, 1), or one-hot, whole floats or names. ``classes`` (K,) are names,
+    by default sorted. Without a test part the split's ``test`` is held out. Pickled objects are
+    never loaded. Mean and standard deviation are those of the training images. A relative path
+    starts at the working directory.
     """
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
         """Return the arrays of the archive, checked."""
         archive = self._archive()
         labels, classes, row = self._checked(archive)
-        train, test = (
-            RowArrays(
-                np.ascontiguousarray(archive.read(f"x_{part}").reshape(-1, *row)), labels[part]
-            )
-            for part in PARTS
-        )
-        return self._info(train, classes), train, test
+        try:
+            parts = [
+                RowArrays(np.ascontiguousarray(archive.read(f"x_{part}").reshape(-1, *row)), its)
+                for part, its in labels.items()
+            ]
+        except InputError:  # Of the archive, which it names.
+            raise
+        except ValueError as error:
+            raise InputError(f"{self.path}: {error}") from error
+        test = parts[1] if len(parts) > 1 else None
+        return self._info(parts[0], classes, test), parts[0], test
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the labels, after checking everything but the pixels."""
         labels, _, _ = self._checked(self._archive())
-        return labels["train"], labels["test"]
+        return labels["train"], labels.get("test")
 
     def files(self) -> list[Path]:
         """Return the archive."""
@@ -56,29 +64,33 @@ class NpzReader(PathReader):
         except InputError as error:
             remedy = f"give the path of an .npz file with {', '.join(KEYS)}"
             return SourceStatus(False, str(error), remedy)
-        found = f"{len(labels['train'])} training and {len(labels['test'])} test images"
+        found = f"{len(labels['train'])} images, `split.test` of them test images"
+        if "test" in labels:
+            found = f"{len(labels['train'])} training and {len(labels['test'])} test images"
         return SourceStatus(True, f"{self.path}: {len(classes)} classes, {found}")
 
-    def _archive(self) -> ArrayArchive:
+    def _archive(self) -> ImageArrays:
         if not self.path.is_file():
             raise InputError(f"{self.path} does not exist (dataset {self.name!r})")
-        archive = ArrayArchive(self.path)
-        for key in KEYS:
+        archive = ImageArrays(self.path)
+        for key in KEYS if {"x_test", "y_test"} & {*archive.names} else KEYS[:2]:
             if key not in archive.names:
                 raise InputError(f"{self.path}: key {key!r} is missing, needed: {', '.join(KEYS)}")
         return archive
 
-    def _checked(self, archive: ArrayArchive) -> Checked:
+    def _checked(self, archive: ImageArrays) -> Checked:
         """Return labels by part, class names and the shape of an image; all but pixels checked."""
         try:
-            rows = [_image_shape(archive, part) for part in PARTS]
-            if rows[0] != rows[1]:
+            parts = [part for part in PARTS if f"x_{part}" in archive.names]
+            rows = [_image_shape(archive, part) for part in parts]
+            if rows[0] != rows[-1]:
                 raise ValueError(
                     f"x_test has images of shape {rows[1]}, x_train of {rows[0]}; they must be the "
                     "same"
                 )
-            labels = {part: _labels(archive, part) for part in PARTS}
-            classes = _classes(archive, labels["train"])
+            given = {part: _labels(archive, part) for part in parts}
+            classes = _classes(archive, given["train"])
+            labels = {part: _numbers(archive, part, its, classes) for part, its in given.items()}
             _check_label_sets(labels, classes)
         except InputError:  # Of the archive, which it names.
             raise
@@ -86,19 +98,30 @@ class NpzReader(PathReader):
             raise InputError(f"{self.path}: {error}") from error
         return labels, classes, rows[0]
 
-    def _info(self, train: RowArrays, classes: tuple[str, ...]) -> DatasetInfo:
-        mean, std = image_statistics(train.values)
+    def _info(
+        self, train: RowArrays, classes: tuple[str, ...], test: RowArrays | None
+    ) -> DatasetInfo:
         height, width, channels = train.shape
+        if test is None:
+            mean, std = (0.5,) * channels, (0.5,) * channels
+            split_rule = "no test images: test and validation are stratified draws"
+            constants = (
+                "normalised to [-1, 1], because statistics of all images would include test images"
+            )
+        else:
+            mean, std = image_statistics(train.values)
+            split_rule = "test is x_test; validation is a stratified draw from x_train"
+            constants = "mean and standard deviation of x_train"
         return DatasetInfo(
             name=self.name,
             classes=classes,
             inputs=Images((height, width), channels, mean, std, augmentation="crop-flip"),
-            split_rule="test is x_test; validation is a stratified draw from x_train",
-            source=f"{self.path}; mean and standard deviation of x_train",
+            split_rule=split_rule,
+            source=f"{self.path}; {constants}",
         )
 
 
-def _image_shape(archive: ArrayArchive, part: str) -> tuple[int, ...]:
+def _image_shape(archive: ImageArrays, part: str) -> tuple[int, ...]:
     header = archive.header(f"x_{part}")
     if header.ndim == 3:
         header = ArrayHeader(header.dtype, (*header.shape, 1))
@@ -106,28 +129,37 @@ def _image_shape(archive: ArrayArchive, part: str) -> tuple[int, ...]:
     return header.shape[1:]
 
 
-def _labels(archive: ArrayArchive, part: str) -> np.ndarray:
-    images, header = archive.header(f"x_{part}"), archive.header(f"y_{part}")
-    if header.shape[1:] == (1,):
-        header = ArrayHeader(header.dtype, header.shape[:1])
-    check_label_form(f"y_{part}", header)
-    if images.shape[0] != header.shape[0]:
-        raise ValueError(
-            f"x_{part} has {images.shape[0]} images but y_{part} {header.shape[0]} labels"
-        )
-    labels = archive.read(f"y_{part}").reshape(-1)
+def _labels(archive: ImageArrays, part: str) -> np.ndarray:
+    """Return labels, numbers or names (N,), one an image."""
+    name, images = f"y_{part}", archive.header(f"x_{part}")
+    labels = plain_labels(archive.read(name), name, archive.path)
+    if labels.dtype.kind != "U" or labels.ndim != 1:
+        check_label_form(name, labels)
+    if images.shape[0] != len(labels):
+        raise ValueError(f"x_{part} has {images.shape[0]} images but {name} {len(labels)} labels")
+    return labels
+
+
+def _numbers(
+    archive: ImageArrays, part: str, labels: np.ndarray, classes: tuple[str, ...]
+) -> np.ndarray:
+    if labels.dtype.kind == "U":
+        return number_names(labels, classes, f"y_{part}", archive.path)
     check_labels(f"y_{part}", labels)
     return labels.astype(np.int64)
 
 
-def _classes(archive: ArrayArchive, train: np.ndarray) -> tuple[str, ...]:
-    if "classes" not in archive.names:
-        names = _numbered(train)
-    else:
+def _classes(archive: ImageArrays, train: np.ndarray) -> tuple[str, ...]:
+    if "classes" in archive.names:
         header = archive.header("classes")
         if header.dtype.kind != "U" or header.ndim != 1:
             raise ValueError(f"classes is {header.dtype} {header.shape}, allowed are strings (K,)")
         names = tuple(archive.read("classes").tolist())
+    elif train.dtype.kind == "U":
+        names = sorted_names(train)
+    else:
+        check_labels("y_train", train)
+        names = _numbered(train)
     check_classes(names)
     return names
 
@@ -146,11 +178,11 @@ def _numbered(train: np.ndarray) -> tuple[str, ...]:
 
 def _check_label_sets(labels: dict[str, np.ndarray], classes: tuple[str, ...]) -> None:
     """Refuse labels that name no class, and test data of a class that training lacks."""
-    found = {part: set(np.unique(labels[part]).tolist()) for part in PARTS}
+    found = {part: set(np.unique(its).tolist()) for part, its in labels.items()}
     for part, present in found.items():
         strange = present - set(range(len(classes)))
         if strange:
             raise ValueError(f"y_{part} holds {min(strange)}, allowed is 0 to {len(classes) - 1}")
-    unseen = sorted(found["test"] - found["train"])
+    unseen = sorted(found.get("test", set()) - found["train"])
     if unseen:
         raise ValueError(f"test has class {classes[unseen[0]]!r} ({unseen[0]}), which train lacks")

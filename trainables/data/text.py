@@ -12,27 +12,36 @@ from trainables.common.paths import local_path
 from trainables.data._files import Kept, Listed
 from trainables.data._inputs import DatasetInfo
 from trainables.data._source import SOURCES, PathReader, Reader, SourceStatus
-from trainables.data._text_files import find_classes, number_labels, read_files, read_lines
+from trainables.data._tables import TABLES
+from trainables.data._text_files import (
+    find_classes,
+    number_labels,
+    read_files,
+    read_lines,
+    read_table,
+)
 from trainables.data._texts import LabelledTexts, Texts
 from trainables.data.folder import PARTS, is_parted, list_folders
 
 TEXT_FILES = Kept("text", lambda path: path.is_file() and not path.name.startswith("."))
-ENDINGS = (".jsonl", ".jsonl.xz")
+ENDINGS = (".jsonl", ".jsonl.xz", *TABLES)
 CLASSES = "classes.json"
-SETTINGS = ("vocabulary", "length", "embeddings")
+COLUMNS = {"text": "text", "label": "label"}
+SETTINGS = ("vocabulary", "length", "embeddings", *COLUMNS)
 LAYOUT = (
     "give JSON lines with `text` and `label`, PATH.jsonl or PATH/train.jsonl and PATH/test.jsonl "
-    "(also .jsonl.xz), or a folder of UTF-8 files for each class, PATH/<class>/<file> or "
-    "PATH/train/<class>/<file> and PATH/test/<class>/<file>"
+    "(also .jsonl.xz, .csv, .tsv, .parquet), or a folder of UTF-8 files for each class, "
+    "PATH/<class>/<file> or PATH/train/<class>/<file> and PATH/test/<class>/<file>"
 )
 
 
 class TextsReader(Reader):
-    """A data set of texts, in JSON lines or in a file each."""
+    """A data set of texts, in JSON lines, in a table or in a file each."""
 
     kind = Texts
     inputs = Texts()
     vectors: Path | None = None
+    columns = (COLUMNS["text"], COLUMNS["label"])
 
     @property
     @abstractmethod
@@ -40,7 +49,7 @@ class TextsReader(Reader):
         """The file or folder that holds it."""
 
     def adjust(self, settings: Mapping[str, Any]) -> None:
-        """Take the size of the vocabulary, the length of texts and a file of words' vectors."""
+        """Take vocabulary, length of texts, a file of words' vectors, and names of columns."""
         for key in settings:
             if key not in SETTINGS:
                 allowed = ", ".join(SETTINGS)
@@ -52,7 +61,13 @@ class TextsReader(Reader):
             self.vectors = local_path(settings["embeddings"], f"{where}embeddings")
             if not self.vectors.is_file():
                 raise InputError(f"{where}embeddings: {self.vectors} does not exist")
-        numbers = {key: value for key, value in settings.items() if key != "embeddings"}
+        named = {**COLUMNS, **{key: settings[key] for key in COLUMNS if key in settings}}
+        for key, name in named.items():
+            if not isinstance(name, str):
+                raise InputError(f"{where}{key}={name!r} is not the name of a column")
+        self.columns = (named["text"], named["label"])
+        own = ("embeddings", *COLUMNS)
+        numbers = {key: value for key, value in settings.items() if key not in own}
         try:
             self.inputs = Texts(**numbers)
         except ValueError as error:
@@ -127,7 +142,7 @@ class TextsReader(Reader):
         if not lines:
             classes, train, test = self._folders()
             return classes, read_files(train), None if test is None else read_files(test)
-        texts, labels = zip(*map(read_lines, lines), strict=True)
+        texts, labels = zip(*map(self._labelled, lines), strict=True)
         classes = find_classes(self._class_file(), labels[0], lines[0])
         parts = [
             LabelledTexts([*map(self.used, part)], number_labels(its, classes, path))
@@ -136,8 +151,11 @@ class TextsReader(Reader):
         _check_present(classes, parts[0], lines[0])
         return classes, parts[0], parts[1] if len(parts) > 1 else None
 
+    def _labelled(self, path: Path) -> tuple[list[str], list[int | str]]:
+        return read_table(path, self.columns) if path.suffix in TABLES else read_lines(path)
+
     def _lines(self) -> list[Path]:
-        """Return the files of JSON lines that there are, that of the training texts first."""
+        """Return the files of lines or rows that there are, that of the training texts first."""
         if self.path.name.endswith(ENDINGS):
             return [self.path]
         found = {
@@ -159,9 +177,10 @@ class TextsReader(Reader):
 
 @SOURCES.register("text")
 class TextReader(PathReader, TextsReader):
-    """``text:PATH``: JSON lines with ``text`` and ``label``, or a folder of files for each class.
+    """``text:PATH``: rows with ``text`` and ``label``, or a folder of files for each class.
 
-    ``PATH.jsonl`` (or ``.jsonl.xz``) is one set, of which the split's ``test`` is held out;
+    ``PATH.jsonl`` (or ``.jsonl.xz``, ``.csv``, ``.tsv``, ``.parquet``, whose columns the settings
+    ``text`` and ``label`` may name) is one set, of which the split's ``test`` is held out;
     ``PATH/train.jsonl`` with ``PATH/test.jsonl`` are a training and a test set. A label is the
     number of a class or its name; ``classes.json`` beside them, ``{"classes": [NAME, ...]}``, says
     the order of the numbers, which else is that of the sorted names. Folders are laid out as those

@@ -233,6 +233,7 @@ def protocol_from(description: str | Mapping[str, Any]) -> Protocol:
     Args:
         description: A name, or the fields of a ``Protocol``. With ``base`` among them, the fields
             change that named protocol; without, ``epochs``, ``batch_size`` and ``lr`` are needed.
+            Fewer ``epochs`` shorten what is counted in epochs in proportion, unless it is given.
 
     Raises:
         InputError: If a name is unknown, a field is missing or unknown, or a value is wrong.
@@ -250,9 +251,18 @@ def protocol_from(description: str | Mapping[str, Any]) -> Protocol:
     try:
         if start is None:
             return Protocol(**given)
-        return replace(start, **{"name": f"{start.name}-{CUSTOM}", **given})
+        shorter = _shortened_schedule(start, given.get("epochs"))
+        return replace(start, **{"name": f"{start.name}-{CUSTOM}", **shorter, **given})
     except ValueError as error:
         raise InputError(f"protocol: {error}") from error
+
+
+def _shortened_schedule(start: Protocol, epochs: Any) -> dict[str, Any]:
+    """Return what is counted in epochs, brought to fewer of them."""
+    if not isinstance(epochs, int) or not 1 <= epochs < start.epochs:
+        return {}
+    short = start.shortened(epochs / start.epochs)
+    return {key: getattr(short, key) for key in ("milestones", "warmup", "keep_after")}
 
 
 def _check_fields(given: Mapping[str, Any], complete: bool) -> None:

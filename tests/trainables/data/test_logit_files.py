@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from trainables.common.errors import InputError
 from trainables.data import (
+    DataNote,
     GivenLogits,
     LogitFile,
     SplitSpec,
@@ -29,6 +31,7 @@ from trainables.data import (
 from trainables.data import _logit_files as module
 
 SCORES = np.array([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]])
+LOGITS = 4 * SCORES
 
 
 def write(path: Path, **arrays: Any) -> Path:
@@ -57,7 +60,7 @@ def values_of(file: LogitFile) -> list[list[float]]:
 def test_logits_of_any_type_keep_their_values(
     tmp_path: Path, given: str, kept: torch.dtype, labels: str
 ) -> None:
-    logits = (4 * SCORES).astype(given)
+    logits = LOGITS.astype(given)
     file = read_logits(write(tmp_path / "a.npz", logits=logits, labels=np.array([2, 1], labels)))
     assert file.rows.logits.dtype == kept
     assert values_of(file) == logits.astype(float).tolist()
@@ -103,7 +106,7 @@ def test_probabilities_add_up_and_the_first_row_that_does_not_is_named(
 @pytest.mark.parametrize("name", ["{0}_{1}", "{1}_{0}"])
 @pytest.mark.parametrize("pair", [("logits", "labels"), ("predictions", "ground_truth")])
 def test_an_archive_of_two_parts(tmp_path: Path, name: str, pair: tuple[str, str]) -> None:
-    parts = {"fit": (SCORES, [2, 1]), "test": (SCORES[:1] + 1, [0])}
+    parts = {"fit": (LOGITS, [2, 1]), "test": (SCORES[:1] + 1, [0])}
     arrays = {
         name.format(array, part): values
         for part, both in parts.items()
@@ -133,9 +136,9 @@ def test_a_part_named_twice_or_not_at_all_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_sets_of_a_folder_are_its_files_by_name(tmp_path: Path) -> None:
-    write(tmp_path / "b.npz", logits=SCORES, labels=[2, 1])
+    write(tmp_path / "b.npz", logits=LOGITS, labels=[2, 1])
     for name in ("c.p", "a.pkl", "d.pickle"):
-        (tmp_path / name).write_bytes(pickle.dumps(((SCORES, np.array([2, 1])),) * 2))
+        (tmp_path / name).write_bytes(pickle.dumps(((LOGITS, np.array([2, 1])),) * 2))
     (tmp_path / "notes.txt").write_text("?")
     (tmp_path / "below").mkdir()
     found = logit_sets(tmp_path)
@@ -143,9 +146,9 @@ def test_the_sets_of_a_folder_are_its_files_by_name(tmp_path: Path) -> None:
     assert found["c"] == str(tmp_path / "c.p")
     assert logit_sets(tmp_path / "b.npz") == {"b": str(tmp_path / "b.npz")}
     for address in found.values():
-        assert values_of(read_logits(address, "logits")) == SCORES.tolist()
-    write(tmp_path / "c.npz", logits=SCORES, labels=[2, 1])
-    endings = ".npz, .p, .pkl, .pickle, .h5, .hdf5"
+        assert values_of(read_logits(address, "logits")) == LOGITS.tolist()
+    write(tmp_path / "c.npz", logits=LOGITS, labels=[2, 1])
+    endings = ".npz, .npy, .csv, .tsv, .parquet, .p, .pkl, .pickle, .h5, .hdf5"
     for place, text in (
         (tmp_path, f"{tmp_path / 'c.npz'} and {tmp_path / 'c.p'} have the same name"),
         (tmp_path / "below", f"no logits in it; allowed endings are {endings}"),
@@ -224,7 +227,7 @@ def test_a_set_of_an_hdf5_file(tmp_path: Path) -> None:
         file["empty/readme"] = "?"
     assert sorted(logit_sets(path)) == ["cifar/half", "cifar/vit", "svhn/vit"]
     assert logit_sets(f"{path}:cifar/vit") == {"cifar/vit": f"{path}:cifar/vit"}
-    beside = write(tmp_path / "net.npz", logits=SCORES, labels=[2, 1])
+    beside = write(tmp_path / "net.npz", logits=LOGITS, labels=[2, 1])
     assert logit_sets(tmp_path) == {**logit_sets(path), "net": str(beside)}
     for number, name in enumerate(("svhn/vit", "cifar/vit")):
         file = read_logits(f"{path}:/{name}/")
@@ -281,14 +284,14 @@ def test_whatever_is_raised_of_a_damaged_hdf5_file_becomes_a_line(
 
 
 def test_a_pickled_pair_may_be_of_lists_and_of_older_arrays(tmp_path: Path) -> None:
-    content = pickle.dumps([[SCORES, np.array([2, 1])]] * 2, protocol=2)
+    content = pickle.dumps([[LOGITS, np.array([2, 1])]] * 2, protocol=2)
     homes = b"numpy.core", b"numpy._core"
     for number in (0, 1):
         path = tmp_path / f"{number}.p"
         path.write_bytes(content.replace(homes[1 - number], homes[number]))
         file = read_logits(path, "logits")
         assert file.name == f"{number}"
-        assert values_of(file) == SCORES.tolist()
+        assert values_of(file) == LOGITS.tolist()
         assert file.rows.labels.tolist() == [2, 1]
 
 
@@ -336,11 +339,11 @@ FAULTS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], tuple[Any, Any]], str
         "labels: 3 in row [02], allowed are 0 to 2",
     ),
     "labels that are no whole numbers": (
-        lambda scores, labels: (scores, labels / 1),
+        lambda scores, labels: (scores, labels / 2),
         "labels: expected an array of whole numbers, found float64",
     ),
-    "labels of classes": (
-        lambda scores, labels: (scores, np.eye(3, dtype=int)[labels]),
+    "labels of two classes a row": (
+        lambda scores, labels: (scores, 1 - np.eye(3, dtype=int)[labels]),
         r"labels: shape \(5, 3\), expected \(5,\)",
     ),
     "whole numbers": (
@@ -453,3 +456,111 @@ def test_logits_are_rows_of_a_data_set(tmp_path: Path) -> None:
             found.info.inputs.batcher(other)
         told = f"logits are {other.dtype} {other.shape}, allowed is float32 (N, 3)"
         assert str(refused.value) == told
+
+
+def _as_table(path: Path, frame: pd.DataFrame) -> Path:
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+    return path
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])
+def test_tables_give_what_an_archive_gives(ending: str, tmp_path: Path) -> None:
+    logits = np.random.default_rng(0).normal(size=(20, 12))
+    labels = np.arange(20) % 12
+    columns = {f"logit_{k}": logits[:, k] for k in sorted(range(12), key=str)}
+    frame = pd.DataFrame({"id": range(20), "label": labels, **columns})
+    file = read_logits(_as_table(tmp_path / f"net{ending}", frame))
+    np.testing.assert_array_equal(file.rows.logits, logits)
+    np.testing.assert_array_equal(file.rows.labels, labels)
+    assert file.name == "net"
+    words = ["cat", "ant", "bee"]  # Columns have the order, not the alphabet.
+    named = {f"prob_{word}": SCORES[:, k] for k, word in enumerate(words)}
+    frame = pd.DataFrame({**named, "label": ["bee", "ant"]})
+    rows = read_logits(_as_table(tmp_path / f"words{ending}", frame)).rows
+    assert rows.labels.tolist() == [2, 1]
+    np.testing.assert_allclose(rows.logits[0].exp(), SCORES[0])
+
+
+def test_a_column_of_lists_is_a_row_each(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"logits": LOGITS.tolist(), "label": [2, 1]}).to_parquet(path)
+    assert values_of(read_logits(path)) == LOGITS.tolist()
+
+
+def test_npy_files_whose_names_pair_are_one_set(tmp_path: Path) -> None:
+    arrays = {"a_logits": LOGITS, "a_labels": [2, 1], "val_logits": LOGITS, "val_labels": [2, 1]}
+    for name, values in {**arrays, "test_logits": LOGITS[:1], "test_y": [0]}.items():
+        np.save(tmp_path / f"{name}.npy", values)
+    sets = logit_sets(tmp_path)
+    assert list(sets) == ["a", tmp_path.name]
+    assert values_of(read_logits(sets["a"])) == LOGITS.tolist()
+    parted = read_logits(sets[tmp_path.name])
+    assert parted.fit is not None
+    assert (parted.fit.labels.tolist(), parted.rows.labels.tolist()) == ([2, 1], [0])
+    before = find_reader(f"logits:{sets['a']}", "unused").signature()
+    np.save(tmp_path / "a_labels.npy", [1, 1, 1])
+    assert find_reader(f"logits:{sets['a']}", "unused").signature() != before
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (np.eye(3)[[2, 1]], "one-hot"),
+        (np.array([2.0, 1.0]), "whole numbers are taken as labels"),
+    ],
+)
+def test_labels_in_other_forms_are_taken_with_a_note(
+    labels: np.ndarray, told: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "a.npz", logits=LOGITS, labels=labels)
+    with pytest.warns(DataNote, match=told):
+        assert read_logits(path).rows.labels.tolist() == [2, 1]
+
+
+def test_names_of_classes_are_sorted_unless_classes_says_more(tmp_path: Path) -> None:
+    logits = np.concatenate((LOGITS, LOGITS))
+    labels = np.array(["dog", "cat", "ant", "dog"])
+    path = write(tmp_path / "a.npz", logits=logits, labels=labels)
+    with pytest.warns(DataNote, match=r"sorted order \(0 is 'ant', 1 is 'cat', 2 is 'dog'\)"):
+        assert read_logits(path).rows.labels.tolist() == [2, 1, 0, 2]
+    path = write(tmp_path / "b.npz", logits=logits, labels=labels, classes=["dog", "cat", "ant"])
+    assert read_logits(path).rows.labels.tolist() == [0, 1, 2, 0]
+    path = write(tmp_path / "c.npz", logits=logits, labels=labels, classes=["dog", "cat", "bee"])
+    with pytest.raises(InputError, match=r"'ant' in row 2 is no class; there are: dog, cat, bee"):
+        read_logits(path)
+
+
+def test_probabilities_named_logits_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.npz", logits=SCORES, labels=[2, 1])
+    told = r"its logits are probabilities .*give --kind probs, in a task inputs: \{kind: probs\}"
+    with pytest.raises(InputError, match=told):
+        read_logits(path)
+    np.testing.assert_allclose(read_logits(path, "probs").rows.logits[0].exp(), SCORES[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a,b\n1,2\n", "no columns of labels (it has 'a', 'b'); name one column label"),
+        ("label,x,y\n", "several columns of labels (it has 'label', 'x', 'y')"),
+        ("label,a,b\n0,1,2\n", "no columns of scores (it has 'a', 'b'); name them logit_CLASS"),
+        ("label,0,1\n0,1,2\n", "does not say what it holds; give the kind"),
+        ("label,logit_0,logit_0\n0,1,2\n", "has two columns named 'logit_0'"),
+        ("label,logit_0,logit_1\n0,1,2,3\n", "cannot be read as a table (Length of header"),
+        ("label,logit_0,logit_1\n0,1,x\n", "cannot be read as a table (could not convert"),
+        ("label,logit_0,logit_1\n0,1\n", "cannot be read as a table (could not convert"),
+        ("", "cannot be read as a table"),
+        ("label,logit_0,logit_1\n", "cannot be read as a table"),
+    ],
+)
+def test_a_table_that_does_not_say_enough_is_refused(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_logits(path)
+    assert str(caught.value).startswith(str(path))
+    assert told in str(caught.value) or "shape (0, 2)" in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from sklearn.datasets import load_digits
 
 from trainables.common.errors import InputError
 from trainables.data import (
+    DataNote,
     Images,
     ImageShape,
     SourceStatus,
@@ -87,6 +89,59 @@ def test_npz_other_accepted_forms(archive, write_npz):
     assert source.info.classes[-1] == "never seen"
 
 
+def _spelled(arrays: dict[str, np.ndarray], names: dict[str, str]) -> dict[str, np.ndarray]:
+    return {names.get(name, name): values for name, values in arrays.items()}
+
+
+PEOPLES_ARCHIVES = {
+    "floats": (lambda a: {k: v / 255 if k[0] == "x" else v for k, v in a.items()}, "in [0, 1]"),
+    "channels first": (
+        lambda a: {k: np.moveaxis(v, 3, 1) if k[0] == "x" else v for k, v in a.items()},
+        "axis 1 is taken as channels",
+    ),
+    "other whole numbers": (
+        lambda a: {k: v.astype(np.int64) for k, v in a.items()},
+        "of whole numbers",
+    ),
+    "capitals": (lambda a: _spelled(a, {"x_train": "X_train", "x_test": "X_test"}), ""),
+    "medmnist": (
+        lambda a: _spelled(
+            a, {k: f"{k[2:]}_{'images' if k[0] == 'x' else 'labels'}" for k in sorted(a)}
+        ),
+        "",
+    ),
+    "one-hot": (lambda a: {**a, "y_train": np.eye(4)[a["y_train"]]}, "y_train is one-hot"),
+    "whole floats": (lambda a: {**a, "y_test": a["y_test"] / 1}, "whole numbers are taken"),
+    "words": (
+        lambda a: {k: np.array(list("abcd"))[v] if k[0] == "y" else v for k, v in a.items()},
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", PEOPLES_ARCHIVES)
+def test_archives_as_people_keep_them_give_the_same_rows(form: str, archive, write_npz):
+    change, told = PEOPLES_ARCHIVES[form]
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        source = read_source(write_npz(change(archive)), "unused")
+    assert source.test is not None
+    for rows, part in ((source.train, "train"), (source.test, "test")):
+        np.testing.assert_array_equal(rows.values, archive[f"x_{part}"])
+        np.testing.assert_array_equal(rows.labels, archive[f"y_{part}"])
+    assert bool(notes) == bool(told)
+    assert all(note.category is DataNote for note in notes)
+    assert told in " ".join(str(note.message) for note in notes)
+
+
+def test_images_without_a_test_part_are_one_set(archive, write_npz, tmp_path: Path):
+    name = write_npz({"X": archive["x_train"], "y": archive["y_train"]})
+    assert read_source(name, "unused").test is None
+    data = prepare(name, "unused", SplitSpec(test=0.25), tmp_path / "d")
+    assert data.counts["test"] == 10
+    assert data.info.inputs.mean == (0.5,) * 3
+
+
 def test_constant_channel_can_be_divided_by():
     assert image_statistics(np.full((2, 3, 3, 1), 51, np.uint8)) == ((0.2,), (1.0,))
 
@@ -102,22 +157,18 @@ NPZ_FAULTS = {
     ),
     "object images": (
         _set("x_train", lambda x: x.astype(object)),
-        "key 'x_train' cannot be read: it holds Python objects, which are never loaded",
+        "key 'x_train' cannot be read: it holds Python objects, which are never loaded; save "
+        "words as y.astype(str)",
     ),
     "object labels": (
         _set("y_train", lambda y: y.astype(object)),
-        "key 'y_train' cannot be read: it holds Python objects, which are never loaded",
+        "key 'y_train' cannot be read: it holds Python objects, which are never loaded; save "
+        "words as y.astype(str)",
     ),
-    "float images": (
-        _set("x_train", lambda x: x / 255),
-        "x_train is float64 (40, 6, 6, 3), allowed is uint8 (0..255)",
-    ),
-    "channels first": (
-        _set("x_test", lambda x: np.moveaxis(x, 3, 1)),
-        (
-            "x_test has shape (8, 3, 6, 6), allowed is (N, H, W, C) with C from 1 to 4 and "
-            "no empty axis"
-        ),
+    "normalised images": (
+        _set("x_train", lambda x: np.where(x == x.max(), 2.5, -1.5)),
+        "x_train is float64 from -1.5 to 2.5, allowed is uint8 (0..255), or floats in [0, 1]; "
+        "convert it: ((x - x.min()) / (x.max() - x.min()) * 255).round().astype('uint8')",
     ),
     "flat images": (
         _set("x_train", lambda x: x.reshape(40, -1)),
@@ -138,12 +189,11 @@ NPZ_FAULTS = {
         ("x_test has images of shape (5, 6, 3), x_train of (6, 6, 3); they must be the same"),
     ),
     "float labels": (
-        _set("y_train", lambda y: y / 1),
+        _set("y_train", lambda y: y / 2),
         "y_train is float64 (40,), allowed are integers",
     ),
-    "bool labels": (_set("y_test", lambda y: y > 1), "y_test is bool (8,), allowed are integers"),
-    "one-hot labels": (
-        _set("y_train", lambda y: np.eye(4, dtype=int)[y]),
+    "labels of several classes": (
+        _set("y_train", lambda y: 1 - np.eye(4, dtype=int)[y]),
         "y_train has shape (40, 4), allowed is (N,)",
     ),
     "negative label": (
@@ -184,8 +234,9 @@ NPZ_FAULTS = {
         "classes is <U4 (), allowed are strings (K,)",
     ),
     "signed images": (
-        _set("x_train", lambda x: (x // 2).astype(np.int8)),
-        "x_train is int8 (40, 6, 6, 3), allowed is uint8 (0..255)",
+        _set("x_train", lambda x: np.where(x == 9, -9, 9).astype(np.int8)),
+        "x_train is int8 from -9 to 9, allowed is uint8 (0..255), or floats in [0, 1]; "
+        "convert it: ((x - x.min()) / (x.max() - x.min()) * 255).round().astype('uint8')",
     ),
     "five channels": (
         _set("x_train", lambda x: x[..., [0, 1, 2, 0, 1]]),
@@ -648,7 +699,8 @@ def test_folder_check_names_what_is_missing(folder: Path):
         (
             "text",
             "give JSON lines with `text` and `label`, PATH.jsonl or PATH/train.jsonl and "
-            "PATH/test.jsonl (also .jsonl.xz), or a folder of UTF-8 files for each class, "
+            "PATH/test.jsonl (also .jsonl.xz, .csv, .tsv, .parquet), or a folder of UTF-8 files "
+            "for each class, "
             "PATH/<class>/<file> or PATH/train/<class>/<file> and PATH/test/<class>/<file>",
         ),
         (

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn.datasets
 import torch
@@ -96,6 +97,28 @@ def test_lines_with_and_without_a_test_set(write: Write) -> None:
     (folder / "train.jsonl").unlink()
     with pytest.raises(InputError, match="has class folders"):
         read_source(f"text:{folder}", "unused")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])
+def test_tables_give_what_lines_give(ending: str, write: Write, tmp_path: Path) -> None:
+    folder = write(train=rows(8, names=True))
+    expected = read_source(f"text:{folder / 'train.jsonl'}", "unused")
+    frame = pd.DataFrame(rows(8, names=True)).rename(columns={"text": "review", "label": "kind"})
+    path = tmp_path / f"train{ending}"
+    if ending == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, sep="\t" if ending == ".tsv" else ",")
+    with pytest.raises(InputError, match=r"no column 'text'; its columns are .*inputs: \{text: C"):
+        read_source(f"text:{path}", "unused")
+    settings = {"text": "review", "label": "kind"}
+    found = read_source(f"text:{path}", "unused", settings=settings)
+    assert found.fingerprint == expected.fingerprint
+    assert found.info.classes == ("cat", "dog")
+    frame.loc[3, "review"] = " "
+    frame.to_csv(tmp_path / "blank.csv")
+    with pytest.raises(InputError, match=r"blank\.csv: review=' ' in row 3 is no text$"):
+        read_source(f"text:{tmp_path / 'blank.csv'}", "unused", settings=settings)
 
 
 def test_what_holds_no_test_set_is_sealed_whole(write: Write, tmp_path: Path) -> None:
@@ -522,7 +545,11 @@ def test_a_folder_without_texts_says_what_is_needed(tmp_path: Path) -> None:
     [
         ({"length": 0}, "length=0 is outside [1, inf)"),
         ({"vocabulary": "many"}, "vocabulary='many' is not a number in [1, inf)"),
-        ({"size": 3}, "size is unknown, allowed are vocabulary, length, embeddings"),
+        (
+            {"size": 3},
+            "size is unknown, allowed are vocabulary, length, embeddings, text, label",
+        ),
+        ({"label": 3}, "label=3 is not the name of a column"),
         ({"embeddings": "/none/at.all"}, "embeddings: /none/at.all does not exist"),
         (
             {"embeddings": "s3://b/x"},

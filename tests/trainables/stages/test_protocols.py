@@ -342,6 +342,14 @@ def test_the_aurc_protocols_keep_the_epoch_of_lowest_validation_loss() -> None:
     assert named_protocol("xia2022/0.001").keep_after == 0
 
 
+@pytest.mark.parametrize(
+    ("epochs", "milestones"), [(1, (1, 1)), (35, (15, 25)), (350, (150, 250)), (700, (150, 250))]
+)
+def test_fewer_epochs_move_the_milestones(epochs: int, milestones: tuple[int, ...]) -> None:
+    found = protocol_from({"base": "mukhoti2020", "epochs": epochs})
+    assert (found.epochs, found.milestones, found.lr) == (epochs, milestones, 0.1)
+
+
 def test_description_by_name_or_by_base() -> None:
     assert protocol_from("mbls2022") is named_protocol("mbls2022")
     given = {"base": "mukhoti2020/0.1", "lr": 0.05}
@@ -364,7 +372,7 @@ def test_description_by_name_or_by_base() -> None:
         ({"base": "mukhoti2021"}, r"unknown protocol 'mukhoti2021'; there are: mukhoti2020"),
         ({"base": 7}, r"base=7 is not the name of a protocol"),
         (
-            {"base": "mukhoti2020", "epochs": 100},
+            {"base": "mukhoti2020", "epochs": 100, "milestones": [150, 250]},
             r"^protocol: milestone=250 is outside \[1, 100\]: the epochs$",
         ),
         (7, r"protocol 7 is neither a name nor a mapping"),

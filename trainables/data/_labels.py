@@ -1,0 +1,82 @@
+"""Labels in the forms that people keep them in, brought to numbers or names of classes."""
+
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from trainables.common.errors import InputError
+
+WHOLE = re.compile(r"[+-]?\d{1,18}(\.0*)?")
+SHOWN = 3  # Names of classes in a note.
+
+
+class DataNote(UserWarning):
+    """How data were understood that could have been written more plainly."""
+
+
+def note(place: Path | str, text: str) -> None:
+    """Tell a person how something in a file was understood."""
+    warnings.warn(f"{place}: {text}", DataNote, stacklevel=2)
+
+
+def plain_labels(labels: np.ndarray, what: str, place: Path | str) -> np.ndarray:
+    """Return labels as whole numbers or as names, (N,); other forms stay as they are.
+
+    One-hot rows (N, K), whole numbers written as floats or as text, and truth values become whole
+    numbers; a note tells so, where they were no numbers yet.
+    """
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels.flat):
+        labels = labels.astype(str)
+    if labels.ndim == 2 and labels.dtype.kind in "biuf" and _is_one_hot(labels):
+        note(place, f"{what} is one-hot: the column of the 1 is taken as label")
+        return labels.argmax(axis=1)
+    if labels.ndim != 1:
+        return labels
+    if labels.dtype.kind == "b":
+        note(place, f"{what} holds true and false: taken as 1 and 0")
+        return labels.astype(np.int64)
+    if labels.dtype.kind == "f" and len(labels) and (np.mod(labels, 1) == 0).all():
+        note(place, f"{what} is {labels.dtype}: its whole numbers are taken as labels")
+        return labels.astype(np.int64)
+    if labels.dtype.kind == "U" and len(labels) and all(map(WHOLE.fullmatch, labels.tolist())):
+        return np.array([int(text.partition(".")[0]) for text in labels.tolist()])
+    return labels
+
+
+def _is_one_hot(labels: np.ndarray) -> bool:
+    return bool(((labels == 0) | (labels == 1)).all() and (labels.sum(axis=1) == 1).all())
+
+
+def sorted_names(labels: np.ndarray) -> tuple[str, ...]:
+    """Return the different names among labels, sorted."""
+    return tuple(np.unique(labels).tolist())
+
+
+def number_names(
+    labels: np.ndarray, names: Sequence[str], what: str, place: Path | str
+) -> np.ndarray:
+    """Return names of classes (N,) as their numbers (N,), int64.
+
+    Raises:
+        InputError: If one is no class.
+    """
+    numbers = {name: number for number, name in enumerate(names)}
+    found = [numbers.get(name, -1) for name in labels.tolist()]
+    if -1 in found:
+        row = found.index(-1)
+        raise InputError(
+            f"{place}: {what}: {str(labels[row])!r} in row {row} is no class; there are: "
+            f"{', '.join(names)}"
+        )
+    return np.array(found, np.int64)
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """Return what the first numbers stand for, for a note."""
+    first = ", ".join(f"{number} is {name!r}" for number, name in enumerate(names[:SHOWN]))
+    return first + (", ..." if len(names) > SHOWN else "")

@@ -1,0 +1,157 @@
+"""Scores and labels by the names of an archive's arrays, where they lie in files of other kinds."""
+
+import re
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from trainables.common.archives import UNREADABLE_MEMBER
+from trainables.common.errors import InputError
+from trainables.data._tables import column_names, read_columns
+
+# Each word that an array's name is made of, and how it is written in those we look for.
+WORDS = {
+    **dict.fromkeys(("logits", "logit"), "logits"),
+    **dict.fromkeys(("probs", "prob", "probas", "probabilities"), "probs"),
+    **dict.fromkeys(("labels", "label", "targets", "target", "y"), "labels"),
+    **dict.fromkeys(("fit", "val", "valid", "validation", "cal"), "fit"),
+    "test": "test",
+    "predictions": "predictions",
+}
+SCORES = ("logits", "probs", "predictions")
+COLUMN = re.compile(r"(?P<kind>logits?|probs?)_(?P<name>.+)", re.IGNORECASE)
+
+
+class NamedArrays(Protocol):
+    """Arrays by their names, such as those of an archive."""
+
+    path: Path
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names."""
+
+    def read(self, name: str) -> np.ndarray:
+        """Return an array."""
+
+
+def plain_name(name: str) -> str:
+    """Return an array's name in our words, such as ``labels_fit`` for ``y_val``."""
+    return "_".join(WORDS.get(word, word) for word in name.split("_"))
+
+
+class ArrayFiles:
+    """Files ``.npy`` of one folder whose names differ only in what they hold, as an archive.
+
+    Args:
+        path: One of them; ``path`` becomes the first of their scores.
+
+    Attributes:
+        name: What their names share, or else the folder's name.
+
+    Raises:
+        InputError: If none of them is named as scores.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name, _ = _taken_apart(path)
+        beside = sorted(path.parent.glob("*.npy"))
+        pairs = [(file, *_taken_apart(file)) for file in beside]
+        self._files = {array: file for file, name, array in pairs if array and name == self.name}
+        scores = [file for array, file in self._files.items() if set(array.split("_")) & {*SCORES}]
+        if not scores:
+            raise InputError(
+                f"{path}: no scores in it or beside it; name the files logits.npy and labels.npy, "
+                "or NAME_logits.npy and NAME_labels.npy (probs for probabilities)"
+            )
+        self.path = scores[0]
+
+    @property
+    def names(self) -> list[str]:
+        """Return what the files hold, such as ``logits_fit``."""
+        return list(self._files)
+
+    @property
+    def files(self) -> list[Path]:
+        """Return the files."""
+        return list(self._files.values())
+
+    def read(self, name: str) -> np.ndarray:
+        """Return the array of a file.
+
+        Raises:
+            InputError: If it cannot be read or holds Python objects.
+        """
+        try:
+            return np.load(self._files[name], allow_pickle=False)
+        except UNREADABLE_MEMBER as error:
+            raise InputError(f"{self._files[name]} cannot be read: {error}") from error
+
+
+def _taken_apart(path: Path) -> tuple[str, str]:
+    """Return what a file's name says beside our words, and those words."""
+    words = re.split(r"[_.-]", path.stem)
+    array = "_".join(WORDS[word] for word in words if word in WORDS)
+    return "_".join(word for word in words if word not in WORDS) or path.parent.name, array
+
+
+class ScoreTable:
+    """A table with a column of labels and one of scores for each class, as an archive.
+
+    Raises:
+        InputError: If its columns do not say which are which.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        columns = column_names(path)
+        labels = [name for name in columns if plain_name(name.lower()) == "labels"]
+        if len(labels) != 1:
+            found = f"{path}: {'several' if labels else 'no'} columns of labels"
+            raise InputError(f"{found} ({_shown(columns)}); name one column label")
+        (self._label,) = labels
+        self._lists = [name for name in columns if plain_name(name.lower()) in SCORES]
+        kinds, self._columns = _score_columns(path, [c for c in columns if c not in labels])
+        scores = [plain_name(name.lower()) for name in self._lists] or kinds
+        self.names = [*scores, "labels", *([] if self._lists else ["classes"])]
+
+    def read(self, name: str) -> np.ndarray:
+        """Return labels (N,), names of classes (K,) or scores (N, K).
+
+        Raises:
+            InputError: If the file cannot be read.
+        """
+        if name == "labels":
+            return read_columns(self.path, [self._label])[self._label]
+        if name == "classes":
+            return np.array([*self._columns])
+        if self._lists:
+            return read_columns(self.path, self._lists)[self._lists[0]]
+        found = read_columns(self.path, (), list(self._columns.values()))
+        return np.stack([found[column] for column in self._columns.values()], axis=1)
+
+
+def _score_columns(path: Path, columns: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the kinds of scores, and the column of each class by its name.
+
+    Columns are named ``logit_CLASS`` or ``prob_CLASS``, beside which others are passed over, or all
+    are numbers of classes. Classes that are numbers are sorted.
+    """
+    named = {column: found for column in columns if (found := COLUMN.fullmatch(column))}
+    kinds = sorted({plain_name(found["kind"].lower()) for found in named.values()})
+    classes = {found["name"]: column for column, found in named.items()}
+    if not named and columns and all(column.isdecimal() for column in columns):
+        kinds, classes = ["predictions"], {column: column for column in columns}
+    if all(name.isdecimal() for name in classes):
+        classes = dict(sorted(classes.items(), key=lambda pair: int(pair[0])))
+    if not classes and not any(plain_name(column.lower()) in SCORES for column in columns):
+        raise InputError(
+            f"{path}: no columns of scores ({_shown(columns)}); name them logit_CLASS or "
+            "prob_CLASS, one a class, such as logit_0, logit_1"
+        )
+    return kinds, classes
+
+
+def _shown(columns: list[str]) -> str:
+    return f"it has {', '.join(map(repr, columns[:6]))}{', ...' if len(columns) > 6 else ''}"

@@ -1,0 +1,117 @@
+"""Tables that people bring: CSV, tab-separated and Parquet files, read by column."""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainables.common.errors import InputError
+
+TABLES = (".csv", ".tsv", ".parquet")
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the names of a table's columns, in order.
+
+    Raises:
+        InputError: If the file is absent, is no such table, or names a column twice.
+    """
+    names = [*_schema(path)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{path}: has two columns named {twice!r}; a name may stand once")
+    return names
+
+
+def read_columns(path: Path, names: Sequence[str], numbers: Sequence[str] = ()) -> dict[str, Any]:
+    """Return columns of a table by name, each an array (N,).
+
+    Those of a CSV file are strings, as written, in arrays of objects. Those of a Parquet file have
+    its own types; one of lists of one length becomes an array (N, K).
+
+    Args:
+        path: The file.
+        names: The columns to read.
+        numbers: Further columns, to be read as float64.
+
+    Raises:
+        InputError: If the file cannot be read, a row does not fit the columns, or a value is
+            missing or no number where one is needed.
+    """
+    read = _read_parquet if path.suffix == ".parquet" else _read_csv
+    try:
+        return read(path, names, numbers)
+    except InputError:
+        raise
+    # What pandas and pyarrow raise of a damaged file; their own errors are all of these.
+    except (OSError, ValueError, TypeError, KeyError, Warning, MemoryError) as error:
+        raise InputError(f"{path}: cannot be read as a table ({error})") from error
+
+
+def _schema(path: Path) -> Any:
+    try:
+        if path.suffix == ".parquet":
+            import pyarrow.parquet
+
+            return pyarrow.parquet.read_schema(path).names
+        import pandas
+
+        first = pandas.read_csv(path, header=None, nrows=1, **_csv(path))
+        return first.iloc[0].tolist()
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path}: cannot be read as a table ({error})") from error
+
+
+def _csv(path: Path) -> dict[str, Any]:
+    """Return how a text file is read: nothing in it stands for a missing value."""
+    separator = "\t" if path.suffix == ".tsv" else ","
+    return {"sep": separator, "dtype": str, "keep_default_na": False, "encoding": "utf-8-sig"}
+
+
+def _read_csv(path: Path, names: Sequence[str], numbers: Sequence[str]) -> dict[str, Any]:
+    import pandas
+
+    # All columns are read: with a choice of them, rows that are too long go unnoticed.
+    types: dict[str, type] = defaultdict(lambda: str, dict.fromkeys(numbers, np.float64))
+    options = {**_csv(path), "index_col": False, "dtype": types}
+    with warnings.catch_warnings():
+        # Of rows that are longer than the header, whose end it would cut off.
+        warnings.simplefilter("error", pandas.errors.ParserWarning)
+        frame = pandas.read_csv(path, **options)
+    texts = {name: frame[name].to_numpy(dtype=object) for name in names}
+    for name, values in texts.items():
+        short = next((row for row, value in enumerate(values) if not isinstance(value, str)), None)
+        if short is not None:
+            raise InputError(f"{path}: row {short} has no column {name!r}")
+    return {**texts, **{name: frame[name].to_numpy() for name in numbers}}
+
+
+def _read_parquet(path: Path, names: Sequence[str], numbers: Sequence[str]) -> dict[str, Any]:
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(path, columns=[*names, *numbers])
+    found = {name: _array(path, name, table.column(name)) for name in (*names, *numbers)}
+    return {
+        name: values.astype(np.float64) if name in numbers else values
+        for name, values in found.items()
+    }
+
+
+def _array(path: Path, name: str, column: Any) -> np.ndarray:
+    import pyarrow.types
+
+    if column.null_count:
+        row = column.is_null().index(True).as_py()
+        raise InputError(f"{path}: column {name!r} has no value in row {row}")
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if pyarrow.types.is_nested(kind):
+        rows = [np.asarray(row) for row in column.to_pylist()]
+        if len({row.shape for row in rows}) > 1:
+            raise InputError(f"{path}: column {name!r} holds lists of several lengths")
+        return np.array(rows)
+    return column.to_numpy()
