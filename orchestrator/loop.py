@@ -6,6 +6,7 @@ Sources: the search, the measurement, an arena. Executors: Ray Tune, processes, 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from orchestrator.storage.events import Epoch, Event, TrialPlaced
@@ -13,8 +14,7 @@ from trainables.common.errors import StorageError
 from trainables.jobs import FaultKind, Job, Report, next_attempt
 
 ANSWER_SECONDS = 0.5  # For so long known outcomes may hold up the reports of what runs.
-# Some jobs have to end first, no other comes, or a person holds the sweep.
-Pause = Enum("Pause", ["WAIT", "DONE", "HELD"])
+Pause = Enum("Pause", ["WAIT", "DONE", "HELD"])  # For jobs to end; for good; by a person.
 
 
 class Source(ABC):
@@ -31,32 +31,26 @@ class Source(ABC):
         """Take in the last report on a job."""
 
 
+@dataclass
 class Loop:
-    """Hands jobs to an executor, and ``write``s down and ``say``s what their reports hold.
+    """Hands jobs to an executor, and ``write``s down and ``say``s what their reports hold."""
 
-    ``answer`` returns the report on a job whose outcome is known already, else None.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        write: Callable[[Event], None],
-        most_failures: int,
-        say: Callable[[str], None] = lambda text: None,
-        answer: Callable[[Job], Report | None] = lambda job: None,
-        changed: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.source, self._write, self._most_failures = source, write, most_failures
-        self._say, self._answer, self._changed = say, answer, changed
-        self._running, self._again = dict[str, int](), list[Job]()  # Attempts by key; retries.
-        self._placed = set[str]()  # Keys of what a worker has reported on.
+    source: Source
+    write: Callable[[Event], None]
+    most_failures: int
+    say: Callable[[str], None] = lambda text: None
+    answer: Callable[[Job], Report | None] = lambda job: None  # Reports that are known already.
+    changed: Callable[[], None] = lambda: None
+    _running: dict[str, int] = field(default_factory=dict)  # Attempts, by key.
+    _again: list[Job] = field(default_factory=list)
+    _placed: set[str] = field(default_factory=set)  # Keys of what a worker has reported on.
 
     def next(self) -> Job | Pause:
         """Return the next job to compute; one whose outcome is known ends here."""
         started = time.monotonic()
         while isinstance(job := self._again.pop() if self._again else self.source.next(), Job):
             self._running[job.key] = job.attempt
-            if (known := self._answer(job)) is None:
+            if (known := self.answer(job)) is None:
                 return job
             self.take(job, known)
             if time.monotonic() - started > ANSWER_SECONDS and self._running:
@@ -70,17 +64,17 @@ class Loop:
         if self._running.get(job.key) != job.attempt:
             return
         for text in report.notices:
-            self._say(text)
+            self.say(text)
         if report.host and not report.ended and job.key not in self._placed:
             self._placed.add(job.key)
-            self._write(TrialPlaced(key=job.key, host=report.host))
+            self.write(TrialPlaced(key=job.key, host=report.host))
         for epoch in report.history:
-            self._write(Epoch(key=job.key, step=epoch.step, metrics=epoch.metrics))
+            self.write(Epoch(key=job.key, step=epoch.step, metrics=epoch.metrics))
         if report.ended:
             del self._running[job.key]
             self._placed.discard(job.key)
             if report.fault is not None and report.fault.kind == FaultKind.STORAGE:
                 raise StorageError(report.fault.reason)  # No other job could end well.
-            again = next_attempt(job, report, self._most_failures)
+            again = next_attempt(job, report, self.most_failures)
             self._again.append(again) if again else self.source.ended(job, report)
-        self._changed()
+        self.changed()
