@@ -111,5 +111,5 @@ def unknown_model(name: str, known: Sequence[str]) -> InputError:
     if near:
         return InputError(f"unknown model {name!r}; near names: {', '.join(near)}")
     listed = ", ".join(known[:SHOWN])
-    more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+    more = f", ... ({len(known) - SHOWN} more)" if len(known) > SHOWN else ""
     return InputError(f"unknown model {name!r}; there are: {listed}{more}")
