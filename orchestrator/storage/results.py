@@ -120,13 +120,13 @@ def table_rows(
 
     ``chosen`` are trials by key, at least the chosen ones; ``evaluated`` those with test metrics.
     """
-    tests = sorted(evaluated, key=lambda trial: (trial.seed, trial.role, trial.number))
+    tests = list(evaluated)
     rows = sorted((study for study in studies if study.row), key=lambda study: study.index)
     return [_result(sweep, study, chosen.get(study.chosen or ""), tests) for study in rows]
 
 
 def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) -> StudyResult:
-    ours = _of_the_choice(study, chosen, tests) if chosen is not None else []
+    ours = trials_of_choice(study, chosen, tests) if chosen is not None else []
     shown = ours or ([chosen] if chosen is not None else [])
     return StudyResult(
         sweep=sweep,
@@ -174,15 +174,15 @@ def _known(values: list[T | None]) -> tuple[T, ...]:
     return known if len(known) == len(values) else ()
 
 
-def _of_the_choice(study: Study, chosen: Trial, tests: list[Trial]) -> list[Trial]:
-    """Return the evaluated trials of what a study chose, one a seed.
+def trials_of_choice(study: Study, chosen: Trial, evaluated: Iterable[Trial]) -> list[Trial]:
+    """Return the evaluated trials of what a study chose, one a seed, by seed.
 
     What the study had chosen before it was resumed, perhaps by older code, may have been evaluated
     too, even with the same configuration; it is no result.
     """
     by_seed = {
         trial.seed: trial
-        for trial in tests
+        for trial in sorted(evaluated, key=lambda trial: (trial.seed, trial.role, trial.number))
         if trial.study == study.name and trial.configuration == chosen.configuration
     }
     if chosen.seed in by_seed and chosen.test:

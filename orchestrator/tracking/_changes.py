@@ -7,6 +7,7 @@ times, so whatever is delivered again is recognised as already there.
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from orchestrator.storage.events import (
     TrialStarted,
 )
 from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.results import trials_of_choice
 from orchestrator.tracking import _names as names
 
 
@@ -65,6 +67,7 @@ class Changes:
         self.ledger = Ledger()
         self._clocks: dict[str, int] = {}
         self._ticks: dict[str, int] = {}
+        self._described: set[str] = set()
 
     def apply(self, event: Event) -> list[Change]:
         """Take in one event; return what it changes, in the order of delivery.
@@ -84,6 +87,8 @@ class Changes:
                 return self._closed(studies[name], event)
             case TrialFinished(key=key) if key in trials:
                 return self._finished(trials[key], event)
+            case Evaluated(key=key) if key in trials:
+                return self._evaluated(trials[key], event)
         changes = self._changes(event)
         self.ledger.apply(event)
         return changes
@@ -112,8 +117,6 @@ class Changes:
             case TrialScored(key=key) if key in trials and trials[key].objective != event.objective:
                 points = self._points(key, {names.OBJECTIVE: event.objective}, time, 0)
                 return [Change(key, points)]
-            case Evaluated(key=key) if key in trials:
-                return [self._evaluated(trials[key], event)]
             case SweepEnded():
                 return self.close_open(time, event.status)
         return []
@@ -136,7 +139,7 @@ class Changes:
             changes.append(Change(study.name, self._counts(study, event.time)))
         return changes
 
-    def _evaluated(self, trial: Trial, event: Evaluated) -> Change:
+    def _evaluated(self, trial: Trial, event: Evaluated) -> list[Change]:
         figures = {name.removeprefix(TEST_PREFIX): v for name, v in event.metrics.items()}
         news = {TEST_PREFIX + name: value for name, value in _news(figures, trial.test).items()}
         if event.seconds is not None and event.seconds != trial.chain_seconds:
@@ -147,7 +150,10 @@ class Changes:
             tags[names.COMPUTED] = json.dumps(event.computed)
         if event.default_predictions:
             tags[names.DEFAULT_PREDICTIONS] = event.default_predictions
-        return Change(trial.key, points, tags=tags, artifacts=dict(event.artifacts or {}))
+        change = Change(trial.key, points, tags=tags, artifacts=dict(event.artifacts or {}))
+        self.ledger.apply(event)
+        study = self.ledger.studies.get(trial.study)
+        return [change, *(self._summary(study, event.time) if study is not None else ())]
 
     def _closed(self, study: Study, event: StudyClosed) -> list[Change]:
         earlier, before = study.chosen, (study.finished, study.failed)
@@ -161,13 +167,39 @@ class Changes:
         points = [] if unchanged else self._counts(study, event.time)
         status = names.FINISHED if study.chosen else names.FAILED
         tags = {names.CHOSEN: study.chosen or "", names.REASON: study.reason[: names.MAX_TAG]}
-        return [*changes, Change(study.name, points, tags=tags, status=status, time=event.time)]
+        changes.append(Change(study.name, points, tags=tags, status=status, time=event.time))
+        return changes + (self._summary(study, event.time) if earlier != study.chosen else [])
+
+    def _summary(self, study: Study, time: int) -> list[Change]:
+        """Return what a study chose and the mean test figures of it, over the seeds so far."""
+        chosen = study.chosen_trial
+        if chosen is None:
+            return []
+        measured = (trial for trial in study.begun.values() if trial.test)
+        tests = [trial.test for trial in trials_of_choice(study, chosen, measured)]
+        figures = {names.TEST_SEEDS: float(len(tests))}
+        if chosen.objective is not None:
+            figures[names.CHOSEN_OBJECTIVE] = chosen.objective
+        for name in names.FIGURES:
+            values = [test[name] for test in tests if name in test]
+            if values:
+                figures[TEST_PREFIX + name] = statistics.fmean(values)
+            if len(values) > 1:
+                figures[TEST_PREFIX + name + names.DEVIATION] = statistics.stdev(values)
+        # A server takes no second value of a parameter, so a later choice is told by the tags only.
+        params = {} if study.name in self._described else names.flatten(chosen.configuration)
+        self._described.add(study.name)
+        points = self._points(study.name, figures, time, self._tick(study))
+        return [Change(study.name, points, params, names.configuration_tags(chosen.configuration))]
+
+    def _tick(self, study: Study) -> int:
+        tick = self._ticks[study.name] = self._ticks.get(study.name, 0) + 1
+        return tick
 
     def _counts(self, study: Study, time: int) -> list[Point]:
         """Return the points of a study's counts of search trials, each at a step of its own."""
-        tick = self._ticks[study.name] = self._ticks.get(study.name, 0) + 1
         counts = {names.TRIALS_FINISHED: study.finished, names.TRIALS_FAILED: study.failed}
-        return self._points(study.name, counts, time, tick)
+        return self._points(study.name, counts, time, self._tick(study))
 
     def _points(self, run: str, metrics: Mapping[str, float], time: int, step: int) -> list[Point]:
         """Turn metrics into points that supersede all earlier ones of the same step.

@@ -47,6 +47,12 @@ TRIAL_NUMBER = "trial_number"
 SECONDS = "seconds"
 TRIALS_FINISHED = "trials_finished"
 TRIALS_FAILED = "trials_failed"
+CHOSEN_OBJECTIVE = "chosen_objective"
+TEST_SEEDS = "test_seeds"
+DEVIATION = "_sd"
+"""Ends the name of a standard deviation over the seeds of a table."""
+FIGURES = ("acc", "ece", "aece", "cwece", "nll")
+"""Test metrics that a study's run shows the means of."""
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 STATUS_OF_TRIAL = {"finished": FINISHED, "failed": FAILED, "pruned": KILLED}

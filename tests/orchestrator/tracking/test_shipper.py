@@ -10,6 +10,7 @@ import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import mlflow
 import pytest
 from mlflow import MlflowClient
 
@@ -90,7 +91,17 @@ def test_a_sweep_becomes_an_experiment_with_a_run_a_study_and_a_run_a_trial(
     assert parent.data.tags["calsweep.kind"] == "study"
     assert parent.data.tags["calsweep.chosen"] == good
     assert parent.data.tags["calsweep.version.torch"] == "2.11.0"
-    assert parent.data.metrics == {"trials_finished": 1.0, "trials_failed": 1.0}
+    assert parent.data.metrics == pytest.approx(
+        {
+            "trials_finished": 1.0,
+            "trials_failed": 1.0,
+            "chosen_objective": 0.25,
+            "test_seeds": 2.0,
+            "test_ece": 0.025,
+            "test_ece_sd": 0.01 / 2**0.5,
+        }
+    )
+    assert parent.data.params == runs[good].data.params
     assert runs[bad].data.tags["calsweep.reason"] == "ValueError: loss is NaN\nin epoch 2"
 
 
@@ -172,6 +183,7 @@ def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_pat
     ours = {"kind": "study", "key": study, "number": "1", "row": "true", "trials": "3"}
     ours |= {"upstream": upstream, **facts, "origin": '{"seeds": [0]}', "chosen": key}
     ours |= {"rule.objective": "val_ece", "rule.accuracy_tolerance": "0.5", "version.torch": "2"}
+    ours |= {"configuration": '{"ts": {"bins": 3}}'}
     its = {"kind": "trial", "key": key, "number": "7", "role": "search", "seed": "0"}
     its |= {"stage": "train", "configuration": '{"ts": {"bins": 3}}', "reused": "true"}
     its |= {"artifact": "a0", "chosen": "true", "best_of": study, "evaluated": "true"}
@@ -184,10 +196,13 @@ def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_pat
         "started": start + 20,
         "ended": start + 60,
         "tags": {"team": "red"} | {f"calsweep.{tag}": text for tag, text in (both | ours).items()},
-        "params": {},
+        "params": {"ts.bins": "3"},
         "metrics": {
             "trials_finished": [[1, start + 20, 0.0], [2, start + 40, 1.0]],
             "trials_failed": [[1, start + 20, 0.0], [2, start + 40, 0.0]],
+            "chosen_objective": [[3, start + 60, 0.5], [4, start + 70, 0.5]],
+            "test_seeds": [[3, start + 60, 0.0], [4, start + 70, 1.0]],
+            "test_ece": [[4, start + 70, 0.125]],
         },
     }
     assert runs[key] == {
@@ -500,6 +515,29 @@ def test_a_later_choice_replaces_an_earlier_one(writer, store):
     assert runs[first].data.tags["calsweep.chosen"] == "false"
     assert runs[second].data.tags["calsweep.chosen"] == "true"
     assert runs[study].data.tags["calsweep.chosen"] == second
+
+
+def test_a_study_shows_the_figures_of_what_it_chose_last(writer, store, monkeypatch):
+    for recipe, objectives in (("mbls", (0.2, 0.1)), ("ce", (0.01,))):
+        writer.start()
+        study = writer.open(recipe)
+        for number, objective in enumerate(objectives):
+            configuration = {recipe: {"margin": 6.0 + number}}
+            key = writer.trial(study, number, objective, configuration=configuration)
+            writer.close(study, key)
+            writer.evaluate(key, study, test_ece=objective / 2, test_acc=0.9)
+            sync(writer.path, store)
+            study = writer.open(recipe)
+        writer.close(study, key)
+    assert sync(writer.path, store).refused == []
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    where = f"tags.`calsweep.recipe` = 'mbls' AND tags.`calsweep.task` = '{TASK}'"
+    where += " AND metrics.test_seeds > 0"
+    asked = {"experiment_names": [writer.sweep], "order_by": ["metrics.chosen_objective"]}
+    best = mlflow.search_runs(filter_string=where, **asked).iloc[0]
+    assert (best["metrics.test_ece"], best["metrics.chosen_objective"]) == (0.05, 0.1)
+    assert json.loads(best["tags.calsweep.configuration"]) == {"mbls": {"margin": 7.0}}
+    assert best["params.mbls.margin"] == "6.0"  # What MLflow was told first.
 
 
 def test_a_clock_that_goes_back_does_not_bring_back_old_values(writer, store):
