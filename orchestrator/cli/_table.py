@@ -16,7 +16,7 @@ from trainables.common.paths import DEFAULT_STORAGE
 if TYPE_CHECKING:
     from orchestrator.tables.table import ComparisonTable
 
-Format = Literal["terminal", "markdown", "csv", "latex", "html"]
+Format = Literal["terminal", "markdown", "csv", "json", "latex", "html"]
 Rows = Annotated[
     str, typer.Option(help="What a row is: recipe, and any of dataset,model,protocol,task.")
 ]

@@ -74,11 +74,11 @@ def render(table: ComparisonTable, format: str) -> str:
     percent, NLL and Brier as they are. In each column the best is bold and the second underlined
     (not in plain ``terminal`` text), compared as printed, so equal prints share a mark. ``csv``
     holds plain fractions: of a plain table one line a study with every metric, of a layout one line
-    a cell.
+    a cell. ``json`` is one document of cells, fractions too.
 
     Args:
         table: What ``make_table`` or ``build_table`` returned.
-        format: ``terminal``, ``markdown``, ``csv``, ``latex`` or ``html``.
+        format: ``terminal``, ``markdown``, ``csv``, ``json``, ``latex`` or ``html``.
 
     Raises:
         InputError: If there is no such format.

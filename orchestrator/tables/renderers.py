@@ -1,4 +1,4 @@
-"""A comparison table as text: terminal, Markdown, CSV, LaTeX, HTML.
+"""A comparison table as text: terminal, Markdown, CSV, JSON, LaTeX, HTML.
 
 Names and reasons come from users and from exceptions, so each renderer escapes every word it did
 not write itself.
@@ -8,6 +8,7 @@ import csv
 import html
 import io
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, product
@@ -20,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.tables.columns import COLUMNS
+from orchestrator.tables.records import cell_records
 from orchestrator.tables.table import INSIDE, Cell, ComparisonTable, Notice
 
 
@@ -203,7 +205,7 @@ def _levels(table: ComparisonTable) -> list[list[tuple[str, int, int]]]:
     return levels
 
 
-# CSV
+# CSV, JSON
 
 
 def render_csv(table: ComparisonTable) -> str:
@@ -243,27 +245,33 @@ def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
         yield [*line, *(group and group.letters.get(result.recipe) for group in groups)]
 
 
-CELL_HEAD = ("layout", "row", "recipes", "column", "tasks", "metrics", "status", "mean", "std")
-
-
 def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
     """Yield a head, then one line a row and column."""
-    gained = [] if table.gains is None else ["gain", "gain_low", "gain_high"]
-    tied = [] if table.ties is None else ["group"]
-    yield [*CELL_HEAD, "noise_floor", "published", "run_ids", *gained, *tied]
-    for row in table.rows:
-        for position, entry in enumerate(table.columns):
-            notice, found = table.notice(row, entry), table.figure(row, entry)
-            words = [table.layout, row.label, " ".join(row.recipes), " / ".join(entry.headings)]
-            words += [" ".join(entry.tasks), " ".join(entry.metrics)]
-            words.append(notice.text if notice else "finished" if found else "no figure")
-            line: list[object] = [_harmless(text) for text in words]
-            line += found or (None, None)
-            line += [table.noise_floor(row, entry), table.published.get((row.label, position))]
-            gain = table.gain(row, entry)
-            ends = (gain.value, gain.low, gain.high) if gain else [None] * len(gained)
-            group = [table.letters(row, entry)] * len(tied)
-            yield [*line, " ".join(table.run_ids(row, entry)), *ends, *group]
+    for number, record in enumerate(cell_records(table)):
+        if number == 0:
+            yield [*record]
+        yield [_harmless(value) if isinstance(value, str) else value for value in record.values()]
+
+
+def render_json(table: ComparisonTable) -> str:
+    """Return rows, columns, cells and notes as one JSON document; what is not finite is null."""
+    cells = [
+        {name: _plain(value) for name, value in record.items()} for record in cell_records(table)
+    ]
+    document = {
+        "sweeps": list(dict.fromkeys(result.sweep for result in table.results.values())),
+        "rows": [one_line(row.label) for row in table.rows],
+        "columns": [one_line(" / ".join(entry.headings)) for entry in table.columns],
+        "cells": cells,
+        "notes": [one_line(note) for note in table.notes()],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return one_line(value) if isinstance(value, str) else value
 
 
 def _harmless(text: str) -> str:
@@ -276,6 +284,7 @@ RENDERERS: dict[str, Callable[[ComparisonTable], str]] = {
     "terminal": render_terminal,
     "markdown": partial(_fill_template, "markdown.md", MARKDOWN),
     "csv": render_csv,
+    "json": render_json,
     "latex": partial(_fill_template, "latex.tex", LATEX),
     "html": partial(_fill_template, "html.html", HTML),
 }

@@ -8,12 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, groupby, product
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.storage.results import StudyResult
 from orchestrator.sweep.recipes import is_calibrator
 from orchestrator.tables.columns import Column, column, floor_of
 from trainables.common.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 INSIDE = "†"  # a figure that is not above its noise floor
 SIMILAR = "≈"  # a difference that is not above the noise floor
@@ -186,6 +189,30 @@ class ComparisonTable:
         the numbers of seeds differ.
         """
         return self._mean(row, entry.tasks, entry.metrics)
+
+    def seeds(self, row: Row, entry: TableColumn) -> int:
+        """Return over how many seeds a cell is taken: the fewest of what it is a mean of."""
+        sources = self.sources(row, entry.tasks)
+        counts = (len(self._seeds(*pair, name)) for pair in sources for name in entry.metrics)
+        return min(counts, default=0)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one line a row and column, figures as fractions (NLL and Brier as they are).
+
+        ``frame.pivot(index="row", columns="column", values="mean")`` has the table's shape.
+        """
+        # Here, since a table is shown more often than it is taken further.
+        import pandas as pd
+
+        from orchestrator.tables.records import cell_records
+
+        return pd.DataFrame.from_records([*cell_records(self)])
+
+    def _repr_html_(self) -> str:
+        """Return the table as a notebook shows it."""
+        from orchestrator.tables.renderers import RENDERERS
+
+        return RENDERERS["html"](self)
 
     def noise_floor(self, row: Row, entry: TableColumn) -> float | None:
         """Return what a perfectly calibrated network would show in a cell, or None if unknown."""

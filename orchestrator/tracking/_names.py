@@ -49,7 +49,7 @@ TRIALS_FINISHED = "trials_finished"
 TRIALS_FAILED = "trials_failed"
 CHOSEN_OBJECTIVE = "chosen_objective"
 TEST_SEEDS = "test_seeds"
-DEVIATION = "_sd"
+DEVIATION = "_std"
 """Ends the name of a standard deviation over the seeds of a table."""
 FIGURES = ("acc", "ece", "aece", "cwece", "nll")
 """Test metrics that a study's run shows the means of."""

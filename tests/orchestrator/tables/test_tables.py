@@ -512,6 +512,27 @@ def test_csv_holds_fractions_and_all_that_is_known():
     assert bad["reason"] == 'say "no", twice'
 
 
+def test_json_and_data_frame_hold_every_cell():
+    found = table_of(
+        study("ce", {"ece": 0.25}, {"ece": 0.75}, run_ids=("r1", "r2")),
+        study("=1", {"ece": math.nan}),
+        study("fl", status="failed", trials_failed=3, reason="<b>"),
+        metrics=("ece",),
+    )
+    document = json.loads(render(found, "json"))
+    assert (document["sweeps"], document["rows"]) == (["demo"], ["ce", "=1", "fl"])
+    assert [cell["row"] for cell in document["cells"]] == document["rows"]
+    assert {cell["column"] for cell in document["cells"]} == set(document["columns"])
+    shown = [(cell["mean"], cell["std"], cell["seeds"]) for cell in document["cells"]]
+    assert shown == [(0.5, pytest.approx(0.125**0.5), 2), (None, None, 1), (None, None, 0)]
+    assert document["cells"][2]["status"] == "failed (3 of 7 trials): <b>"
+    frame = found.to_pandas()
+    wide = frame.pivot(index="row", columns="column", values="mean")
+    assert wide.loc["ce", document["columns"][0]] == 0.5
+    assert frame.columns.tolist() == [*document["cells"][0]]
+    assert "&lt;b&gt;" in found._repr_html_()
+
+
 @pytest.mark.parametrize("sign", "=+-@")
 def test_csv_text_cannot_be_run_as_a_formula(sign):
     text = f"{sign}cmd()"
@@ -714,7 +735,7 @@ def test_wrong_requests_are_refused():
     with pytest.raises(InputError) as caught:
         render(found, "pdf")
     assert str(caught.value) == (
-        "unknown format 'pdf'; there are: terminal, markdown, csv, latex, html"
+        "unknown format 'pdf'; there are: terminal, markdown, csv, json, latex, html"
     )
     with pytest.raises(InputError, match="unknown metric 'auc'; there are: acc"):
         found.sorted_by("auc")

@@ -98,7 +98,7 @@ def test_a_sweep_becomes_an_experiment_with_a_run_a_study_and_a_run_a_trial(
             "chosen_objective": 0.25,
             "test_seeds": 2.0,
             "test_ece": 0.025,
-            "test_ece_sd": 0.01 / 2**0.5,
+            "test_ece_std": 0.01 / 2**0.5,
         }
     )
     assert parent.data.params == runs[good].data.params

@@ -431,6 +431,7 @@ def test_csv_has_a_line_a_cell_with_fractions():
         "status": "finished",
         "mean": "0.02",
         "std": "",
+        "seeds": "1",
         "noise_floor": "",
         "published": pytest.approx(0.0411),
         "run_ids": "run-ce-resnet50",
