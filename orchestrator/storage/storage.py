@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from orchestrator.sweep.spec import SweepSpec, is_sweep_name, parse_sweep
 from trainables.common.errors import InputError
 from trainables.common.files import make_folders, write_whole
-from trainables.common.paths import DEFAULT_STORAGE, storage_folder
+from trainables.common.paths import DEFAULT_STORAGE, ELSEWHERE, storage_folder
 
 if TYPE_CHECKING:
     from trainables.store.artifacts import ArtifactStore
@@ -208,7 +208,7 @@ class Storage:
         if not is_sweep_name(name) or not file.is_file():
             known = sorted(entry.parent.name for entry in folder.glob(f"*/{SPEC}"))
             listing = ", ".join(known) or "none"
-            raise InputError(f"no sweep {name!r} in {folder}; there are: {listing}")
+            raise InputError(f"no sweep {name!r} in {folder} {ELSEWHERE}; there are: {listing}")
         spec = parse_sweep(file.read_text(encoding="utf-8"), str(file))
         return spec.model_copy(update={"storage": self._named})
 

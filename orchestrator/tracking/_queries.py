@@ -6,12 +6,14 @@ from itertools import islice
 
 from orchestrator.storage.ledger import Trial
 from orchestrator.storage.results import StudyResult, table_rows
+from orchestrator.sweep.tracking_uri import sqlite_file
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._open import open_tracker, ping
 from orchestrator.tracking._tags import study_of, trial_of
 from orchestrator.tracking.tracker import RunQuery, Tracker
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
+from trainables.common.paths import ELSEWHERE
 
 RECENT = 50  # Trials whose median is told.
 MOST = 1000  # Runs that are looked at for them.
@@ -53,7 +55,9 @@ def find_experiments(tracker: Tracker, sweep: str | None) -> list[str]:
     if sweep is None:
         return list(known.values())
     if sweep not in known:
-        raise InputError(f"no sweep {sweep!r} on {redacted(tracker.uri)}; {there_are(known)}")
+        where = redacted(tracker.uri)
+        where += f" {ELSEWHERE}" if sqlite_file(tracker.uri) else ""
+        raise InputError(f"no sweep {sweep!r} on {where}; {there_are(known)}")
     return [known[sweep]]
 
 

@@ -8,6 +8,8 @@ from trainables.common.errors import InputError
 
 DEFAULT_STORAGE = "calsweep-storage"
 """The storage folder of whoever names none."""
+ELSEWHERE = "(another storage: --storage DIR)"
+"""Stands in messages after the place where something was looked for."""
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 LONGEST_NAME, LONGEST_PATH = 255, 4095  # Bytes, on Linux and macOS.

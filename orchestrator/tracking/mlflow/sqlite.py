@@ -8,6 +8,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from trainables.common.errors import InputError
+from trainables.common.paths import ELSEWHERE
 
 OPEN_WAIT = 120.0
 """Seconds that another process may take to create a database."""
@@ -26,7 +27,8 @@ def require_database(file: Path) -> None:
             if stream.read(len(HEADER)) not in (b"", HEADER):
                 raise InputError(f"{file} is no SQLite database; name another file")
     except FileNotFoundError as error:
-        raise InputError(f"no tracking database at {file}; `calsweep sync` builds it") from error
+        told = f"no tracking database at {file} {ELSEWHERE}; `calsweep sync` builds it"
+        raise InputError(told) from error
     except OSError as error:
         raise InputError(f"tracking database {file} cannot be read: {error.strerror}") from error
 

@@ -42,7 +42,8 @@ WRONG = {
     "folder as sweep file": (["plan", "."], ".: cannot be read: [Errno 21] Is a directory: '.'"),
     "resume of nothing": (
         ["run", "--resume", "nope"],
-        "no sweep 'nope' in HERE/calsweep-storage/sweeps; there are: none",
+        "no sweep 'nope' in HERE/calsweep-storage/sweeps "
+        "(another storage: --storage DIR); there are: none",
     ),
     "no task": ([*DEMO, "--tasks", "digits"], "--tasks: 'digits' is not dataset/model/protocol"),
     "empty tasks": ([*DEMO, "--tasks", ""], "--tasks: '' names nothing"),
@@ -105,7 +106,8 @@ WRONG = {
     "tag without a value": ([*ASK, "--tag", "red"], "--tag 'red' is not KEY=VALUE"),
     "nothing tracked yet": (
         [*ASK],
-        "no tracking database at HERE/calsweep-storage/mlflow.db; `calsweep sync` builds it",
+        "no tracking database at HERE/calsweep-storage/mlflow.db (another storage: --storage DIR); "
+        "`calsweep sync` builds it",
     ),
     "bad tracking uri": (
         [*ASK, "--tracking-uri", "./mlruns"],
@@ -161,11 +163,13 @@ WRONG = {
     ),
     "plot of no demo": (
         ["plot"],
-        "no sweep 'demo' in HERE/calsweep-storage/sweeps; there are: none",
+        "no sweep 'demo' in HERE/calsweep-storage/sweeps "
+        "(another storage: --storage DIR); there are: none",
     ),
     "plot of nothing": (
         ["plot", "nope"],
-        "no sweep 'nope' in HERE/calsweep-storage/sweeps; there are: none",
+        "no sweep 'nope' in HERE/calsweep-storage/sweeps "
+        "(another storage: --storage DIR); there are: none",
     ),
     "journal of nothing": (
         ["sync", "absent.jsonl"],

@@ -118,7 +118,8 @@ def test_a_sweep_that_is_not_there_is_answered_by_those_that_are(tmp_path: Path,
     begun(tmp_path, "one")
     with pytest.raises(InputError) as refusal:
         storage.load_spec(name)
-    assert str(refusal.value) == f"no sweep {name!r} in {tmp_path}/sweeps; there are: one, two"
+    where = f"{tmp_path}/sweeps (another storage: --storage DIR)"
+    assert str(refusal.value) == f"no sweep {name!r} in {where}; there are: one, two"
 
 
 def test_a_sweep_is_owned_as_long_as_it_runs(tmp_path: Path) -> None:

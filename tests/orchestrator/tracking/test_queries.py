@@ -18,6 +18,7 @@ from orchestrator.tracking import (
 )
 from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
+from trainables.common.paths import ELSEWHERE
 
 TASK = "digits/convnet/digits"
 CONFIGURATION = {
@@ -144,10 +145,11 @@ def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_
         writer.open("ls", task=task)
     sync(writer.path, store)
     assert best(store, writer) == []
+    elsewhere = f" {ELSEWHERE}" if store.startswith("sqlite") else ""
     sweeps = ", ".join(sorted(open_tracker(store).sweeps()))
     tasks = f"another/task/x, {TASK}, other/task/x"
     for names, told in (
-        ((TASK, "mbls+ts", "x"), f"no sweep 'x' on {store}; there are: {sweeps}"),
+        ((TASK, "mbls+ts", "x"), f"no sweep 'x' on {store}{elsewhere}; there are: {sweeps}"),
         (("x", "mbls+ts", writer.sweep), f"no task 'x' on {store}; there are: {tasks}"),
         (
             (TASK, "ls", writer.sweep),
@@ -166,7 +168,8 @@ def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_
     for uri, kind in ((f"sqlite:///{missing}", "database"), (f"folder:{missing}", "folder")):
         with pytest.raises(InputError) as refusal:
             study_results(uri, "x")
-        told = f"no tracking {kind} at {missing}; `calsweep sync` builds it"
+        hint = f" {ELSEWHERE}" if kind == "database" else ""
+        told = f"no tracking {kind} at {missing}{hint}; `calsweep sync` builds it"
         assert str(refusal.value) == told
     assert not missing.exists()
 

@@ -19,6 +19,7 @@ from orchestrator.tracking.mlflow.sqlite import (
     require_database,
 )
 from trainables.common.errors import InputError
+from trainables.common.paths import ELSEWHERE
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0 and more"])
@@ -32,7 +33,7 @@ def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
     file, text = tmp_path / "mlflow.db", tmp_path / "text"
     text.write_bytes(b"SQLite format 2\0")
     for path, told in (
-        (file, f"no tracking database at {file}; `calsweep sync` builds it"),
+        (file, f"no tracking database at {file} {ELSEWHERE}; `calsweep sync` builds it"),
         (tmp_path, f"tracking database {tmp_path} cannot be read: Is a directory"),
         (text, f"{text} is no SQLite database; name another file"),
     ):
