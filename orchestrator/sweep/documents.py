@@ -1,7 +1,8 @@
 """YAML documents that users write: read safely, and what is wrong with them said in one line."""
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
+from difflib import get_close_matches
 from importlib.resources.abc import Traversable
 from typing import Any, TypeVar
 
@@ -72,6 +73,12 @@ def validate(model: type[Model], document: Mapping[str, Any], where: str) -> Mod
         raise InputError(f"{where}: {_complaint(error, model)}") from error
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
+
+
+def near_names(name: str, known: Collection[str]) -> str:
+    """Return the part of a message that lists what a misspelled name may mean, or nothing."""
+    near = get_close_matches(name, known, n=3)
+    return f"; near are: {', '.join(near)}" if near else ""
 
 
 class _Loader(yaml.SafeLoader):
@@ -152,7 +159,16 @@ def _yaml_complaint(error: yaml.YAMLError) -> str:
 
 def _complaint(error: ValidationError, root: type[BaseModel]) -> str:
     """Return the first thing wrong: key, what, value, and what is allowed."""
-    first = error.errors(include_url=False)[0]
+    found = error.errors(include_url=False)
+    first = found[0]
+    if first["type"] == "missing":  # Or it stands there misspelled.
+        unknown = {
+            str(one["loc"][-1]): one
+            for one in found
+            if one["type"] == "extra_forbidden" and one["loc"][:-1] == first["loc"][:-1]
+        }
+        near = get_close_matches(str(first["loc"][-1]), unknown, n=1)
+        first = unknown[near[0]] if near else first
     where = _dotted(first["loc"])
     if first["type"] == "value_error":
         message = str(first["ctx"]["error"])
@@ -161,8 +177,9 @@ def _complaint(error: ValidationError, root: type[BaseModel]) -> str:
         # Without a place it is about the whole document, which nobody wants to read again.
         return f"{where}: {message}, got {_short(first['input'])}" if where else message
     if first["type"] == "extra_forbidden":
-        allowed = ", ".join(_keys_at(first["loc"][:-1], root))
-        return f"{where}: unknown key; allowed are: {allowed}"
+        keys = _keys_at(first["loc"][:-1], root)
+        hint = near_names(str(first["loc"][-1]), keys)
+        return f"{where}: unknown key{hint}; allowed are: {', '.join(keys)}"
     if first["type"] == "missing":
         return f"{where}: is missing"
     message = first["msg"][:1].lower() + first["msg"][1:]

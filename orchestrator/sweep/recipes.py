@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from orchestrator.sweep.documents import near_names
 from search_spaces import Parameter, SearchSpace, SpaceError, load_space
 from trainables.calibrators import (
     CALIBRATORS,
@@ -147,8 +147,7 @@ def _complaint(text: str, part: str, variants: Mapping[str, str]) -> str:
     }
     if any(part in names for names in known.values()) or is_calibrator(part):
         return f"recipe {text!r}: {part!r} is misplaced; write method[+refinement][+calibrator]"
-    near = get_close_matches(part, [name for names in known.values() for name in names], n=3)
-    hint = f"; near are: {', '.join(near)}" if near else ""
+    hint = near_names(part, [name for names in known.values() for name in names])
     listing = "; ".join(f"{kind}s: {', '.join(names)}" for kind, names in known.items() if names)
     return f"recipe {text!r}: {part!r} is unknown{hint} ({listing})"
 
@@ -220,6 +219,11 @@ def is_part(name: str) -> bool:
     return bool(method_kind(name)) or name in (*REFINEMENTS.names(), GIVEN) or is_calibrator(name)
 
 
+def near_parts(name: str) -> str:
+    """Return the part of a message that lists what a misspelled part may mean, or nothing."""
+    return near_names(name, [*method_names(), *REFINEMENTS.names(), *CALIBRATORS.names()])
+
+
 def is_calibrator(name: str) -> bool:
     """Return True if there is a calibrator, perhaps with an objective, of that name."""
     try:
@@ -239,7 +243,8 @@ def check_names(where: str, part: str, names: Collection[str]) -> None:
     for name in names:
         if name not in known:
             listing = ", ".join(known) or "none"
-            raise InputError(f"{where}: unknown parameter {name!r}; it has: {listing}")
+            near = near_names(name, known)
+            raise InputError(f"{where}: unknown parameter {name!r}{near}; it has: {listing}")
 
 
 def check_values(where: str, part: str, values: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ from orchestrator.sweep.recipes import (
     expand_recipes,
     is_part,
     narrow,
+    near_parts,
     parameters_of,
 )
 from orchestrator.sweep.tracking_uri import check_tracking_uri, database_uri
@@ -552,7 +553,10 @@ def _check_variants(variants: Mapping[str, VariantModel]) -> None:
         if is_part(name):
             raise InputError(f"{where}: {name!r} is the name of a part already")
         if not is_part(variant.of):
-            raise InputError(f"{where}.of: {variant.of!r} is no method, refinement or calibrator")
+            near = near_parts(variant.of)
+            raise InputError(
+                f"{where}.of: {variant.of!r} is no method, refinement or calibrator{near}"
+            )
         check_values(f"{where}.fixed", variant.of, variant.fixed)
 
 

@@ -98,12 +98,12 @@ BAD = {
         ["tasks[0].protocol", "'scale-crop-flip' is not for images; those are: none, crop-flip"],
     ),
     "unknown protocol": (GOOD.replace("protocol: digits", "protocol: diggits"), ["diggits"]),
-    "unknown key": (GOOD + "serch: {}\n", ["serch", "unknown key", "search"]),
+    "unknown key": (GOOD + "serch: {}\n", ["serch: unknown key; near are: search; allowed"]),
     "unknown search key": (GOOD.replace("trials", "trails"), ["search.trails", "trials"]),
     "unknown task key": (GOOD.replace("model:", "modle:"), ["tasks[0].mod"]),
     "unknown parameter": (
         GOOD.replace("{trials: 3}", "{trials: 3, fixed: {mbls: {margn: 6}}}"),
-        ["search.fixed.mbls", "margn", "margin, weight"],
+        ["search.fixed.mbls: ", "'margn'; near are: margin; it has: margin, weight"],
     ),
     "parameter of an absent part": (
         GOOD.replace("{trials: 3}", "{fixed: {fl: {gamma: 2}}}"),
@@ -238,7 +238,7 @@ BAD = {
     ),
     "an unknown key of a variant": (
         GOOD + "variants: {wide: {of: mbls, fixd: {}}}\n",
-        ["variants.wide.fixd: unknown key; allowed are: of, fixed"],
+        ["variants.wide.fixd: unknown key; near are: fixed; allowed are: of, fixed"],
     ),
     "bad name": (GOOD.replace("small", "../up"), ["name", "../up"]),
     "task name that leaves the folder": (
@@ -427,16 +427,17 @@ def test_every_mistake_is_told_in_the_same_words(file_regression: FileRegression
         ),
         (
             GOOD + "resources: {train: {gpus: 1}}\n",
-            "resources.train.gpus: unknown key; allowed are: cpu, gpu",
+            "resources.train.gpus: unknown key; near are: gpu; allowed are: cpu, gpu",
         ),
         (
             GOOD.replace("protocol: digits", "protocol: digits, split: {sede: 1}"),
-            "tasks[0].split.sede: unknown key; allowed are: validation, test, train_limit, "
-            "test_limit, seed, vary",
+            "tasks[0].split.sede: unknown key; near are: seed; allowed are: validation, test, "
+            "train_limit, test_limit, seed, vary",
         ),
         (
             GOOD.replace("trials: 3", "spaces: {mbls: {margin: {lo: 1}}}"),
-            "search.spaces.mbls.margin.lo: unknown key; allowed are: low, high, scale, choices",
+            "search.spaces.mbls.margin.lo: unknown key; near are: low; allowed are: low, high, "
+            "scale, choices",
         ),
         ("- ce\n", "the document is a list; a sweep is a mapping of keys"),
         ("", "the document is empty; a sweep needs name, tasks and recipes"),

@@ -169,7 +169,10 @@ WRONG = {
         GOOD.replace("ece", "eec"),
         f"unknown metric 'eec'; there are: {', '.join(COLUMNS)}, and SUITE/METRIC for a suite",
     ),
-    "unknown key": (GOOD + "colums: {}\n", f"colums: unknown key; allowed are: {KEYS}"),
+    "unknown key": (
+        GOOD + "colums: {}\n",
+        f"colums: unknown key; near are: columns; allowed are: {KEYS}",
+    ),
     "unknown key of a row": (
         GOOD.replace("ls", "{recipe: ls, colour: red}"),
         "rows[1].colour: unknown key; allowed are: recipe, mean, label, baseline, published",
