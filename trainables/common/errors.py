@@ -9,6 +9,9 @@ GAP = " ... "
 ENTRY = r"(?:[^\s,;:()]|:(?=\S))+(?: [^\s,;:()]+){0,2}"
 LISTING = re.compile(rf"((?:{ENTRY}, ){{3,}}(?!or ){ENTRY})(?:(?<=\.\.\.) \((\d+) more\))?")
 WORD = re.compile(r"\S{80,}(?: \.\.\. \S{80,})?")
+# Paths and addresses are for people to copy: they stay whole, and count as this many characters.
+PATH, PATH_LENGTH, LONGEST_PATH = re.compile(r"(?:\b[a-z0-9+]+:|(?<![^\s'\"(=]))/\S{59,}"), 40, 300
+PLACE = re.compile("\ue000(\\d\\d)\ue001*|[\ue000\ue001]\\d*")
 
 
 def printable(text: str) -> str:
@@ -21,20 +24,26 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, longest: int) -> str:
-    """Return text as one printable line of at most ``longest`` characters.
+    """Return text as one printable line of at most ``longest`` characters, paths counted as short.
 
     A longer one loses the middles of long names, then the ends of its lists, then its own middle:
     what is wrong stands at a message's beginning, what is allowed at its end.
     """
     # Nobody reads more, and spelling a long text takes long.
     line = printable(_cut(text, 10 * longest).replace("\n", " "))
+    paths: list[str] = []
+
+    def mark(found: re.Match[str]) -> str:
+        paths.append(_cut(found[0], LONGEST_PATH))
+        return f"\ue000{len(paths) - 1:02}".ljust(PATH_LENGTH, "\ue001")
+
     if len(line) > longest:
-        line = WORD.sub(lambda found: _cut(found[0], 60), line)
+        line = WORD.sub(lambda found: _cut(found[0], 60), PATH.sub(mark, line))
     short = line
     for most in (24, 16, 12, 8, 5, 3):
         if len(short) > longest:
             short = LISTING.sub(partial(_listed, most), line)
-    return _cut(short, longest)
+    return PLACE.sub(lambda found: paths[int(found[1])] if found[1] else "", _cut(short, longest))
 
 
 def _listed(most: int, found: re.Match[str]) -> str:

@@ -98,8 +98,10 @@ def test_what_a_file_holds_is_never_guessed(tmp_path):
     np.savez(tmp_path / "m.npz", probs=softmax(logits), labels=labels)
     with pytest.raises(InputError) as error:
         read_logits(tmp_path / "m.npz", "logits")
-    told = f"{tmp_path}/m.npz: its array is named 'probs', but kind='logits' was given"
-    assert str(error.value) == told
+    assert str(error.value) == (
+        f"{tmp_path}/m.npz: its logits are probabilities (no row has a negative value, each adds up "
+        "to 1); give --kind probs, in a task inputs: {kind: probs}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_what_a_file_holds_is_never_guessed(tmp_path):
             "PLACE: labels: 3 in row 1, allowed are 0 to 2",
         ),
         (
-            {"logits": np.zeros((2, 3)), "labels": [0.0, 1.0]},
+            {"logits": np.zeros((2, 3)), "labels": [0.0, 0.5]},
             None,
             "PLACE: labels: expected an array of whole numbers, found float64",
         ),
@@ -201,7 +203,8 @@ def test_bad_files_are_one_line_errors(tmp_path, arrays, kind, text):
         ("missing.npz", ": no such file"),
         ("text.npz", " is not an intact .npz archive: "),
         ("cut.npz", " is not an intact .npz archive: "),
-        ("logits.csv", ": ending '.csv', allowed are .npz, .p, .pkl, .pickle, .h5, .hdf5"),
+        ("logits.csv", ": no columns of labels (it has 'no arrays here'); name one column label"),
+        ("logits.txt", ": ending '.txt', allowed are .npz, "),
         ("text.p", ": cannot be read as a pickled pair ("),
     ],
 )

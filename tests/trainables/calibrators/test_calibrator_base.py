@@ -874,7 +874,8 @@ def counted_iterations(monkeypatch):
 
     def counting(*arguments, **named):
         found = minimize(*arguments, **named)
-        counted.append(found.nit)
+        if named["method"] != "SLSQP":  # By which cls fits its own bounds.
+            counted.append(found.nit)
         return found
 
     monkeypatch.setattr(scipy.optimize, "minimize", counting)

@@ -59,16 +59,15 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 def test_the_disk_has_what_is_durable_before_it_takes_its_place(
     tmp_path: Path, durable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    asked: list[tuple[bool, bool]] = []
 
     def synced(number: int) -> None:
-        asked.append(os.fstat(number).st_size)
-        assert not path.exists()
+        asked.append((os.fstat(number).st_ino == tmp_path.stat().st_ino, path.exists()))
 
     path = tmp_path / "a.json"
     monkeypatch.setattr(os, "fsync", synced)
     write_whole(path, "text", durable)
-    assert asked == ([4] if durable else [])
+    assert asked == ([(False, False), (True, True)] if durable else [])
 
 
 def test_a_scratch_folder_is_renamed_or_removed(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ def test_padded_shortcut_has_no_parameters() -> None:
     assert result[:, 4:].abs().sum() == 0
 
 
-@pytest.mark.parametrize(("count", "more"), [(32, ""), (33, " and 1 more")])
+@pytest.mark.parametrize(("count", "more"), [(32, ""), (33, ", ... (1 more)")])
 def test_a_long_list_of_networks_is_cut(count: int, more: str) -> None:
     known = [f"x{number}" for number in range(count)]
     listed = ", ".join(known[:32])

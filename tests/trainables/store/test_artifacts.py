@@ -264,7 +264,7 @@ def no_space_in_safetensors(*_: object, **__: object) -> None:
         ("save_file", no_space),
         ("save_file", no_space_in_safetensors),
         ("seal", no_space),
-        ("os.rename", no_space),
+        ("place_folder", no_space),
         ("Path.mkdir", no_space),
         ("Path.write_text", no_space),
     ],
