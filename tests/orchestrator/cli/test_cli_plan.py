@@ -156,7 +156,7 @@ DATA_FAULTS = {
     "no labels": ({"spoil": lambda a: a.pop("y_train")}, "key 'y_train' is missing"),
     "no array": ({"spoil": lambda a: a.update(y_test=a["y_test"] * 1j)}, "y_test is complex128"),
     "no numbers": ({"spoil": lambda a: a.update(y_test=a["y_test"] * np.nan)}, "y_test is float64"),
-    "floats": ({"spoil": lambda a: a.update(x_train=a["x_train"] / 9 - 1)}, "x_train "),
+    "no real": ({"spoil": lambda a: a.update(x_train=a["x_train"] * 1j)}, "x_train is complex128"),
     "other sizes": ({"spoil": lambda a: a.update(x_test=a["x_test"][:, 1:])}, "must be the same"),
     "other lengths": ({"spoil": lambda a: a.update(y_test=a["y_test"][1:])}, "but y_test 9"),
     "one class": ({"spoil": lambda a: a.update(classes=np.array(["a"]))}, "two or more"),

@@ -99,8 +99,8 @@ def test_what_a_file_holds_is_never_guessed(tmp_path):
     with pytest.raises(InputError) as error:
         read_logits(tmp_path / "m.npz", "logits")
     assert str(error.value) == (
-        f"{tmp_path}/m.npz: its logits are probabilities (no row has a negative value, each adds up "
-        "to 1); give --kind probs, in a task inputs: {kind: probs}"
+        f"{tmp_path}/m.npz: its logits are probabilities (no row has a negative value, each adds "
+        "up to 1); give --kind probs, in a task inputs: {kind: probs}"
     )
 
 

@@ -298,7 +298,8 @@ def test_scores_are_read_as_the_kind_that_is_named(tmp_path: Path) -> None:
                 prepare_data(spec)
             continue
         assert preview_data(spec) == DataPreview({})
-        assert preview_data(spec) == DataPreview(prepare_data(spec))
+        prepared = prepare_data(spec)
+        assert preview_data(spec) == DataPreview(prepared)
 
 
 @pytest.mark.parametrize("names", [["absent"], ["one", "absent"]])

@@ -788,7 +788,7 @@ def test_under_a_scheduler_every_refinement_runs_on_its_own(data: dict[str, Prep
     assert all(trial.together == () for trial in drive(state, 2, random.Random(0)))
 
 
-@pytest.mark.parametrize(("recipe", "block"), [("ce+ts-ls", 3), ("ce+spline", 1)])
+@pytest.mark.parametrize(("recipe", "block"), [("ce+vs", 3), ("ce+spline", 1)])
 def test_calibrations_are_computed_one_by_one_and_some_suggested_in_blocks(
     data: dict[str, PreparedData], recipe: str, block: int
 ) -> None:
@@ -803,7 +803,7 @@ def test_a_resumed_study_keeps_the_blocks_that_it_was_begun_with(
     data: dict[str, PreparedData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else its sampler, which hears of results a block at a time, would suggest other points."""
-    spec = make_spec('"ce+ts-ls"', trials=8, parallel_trials=4)
+    spec = make_spec('"ce+vs"', trials=8, parallel_trials=4)
     whole, _ = make_state(spec, data)
     first, events = make_state(spec, data)
     drive(whole, 2, random.Random(0))
