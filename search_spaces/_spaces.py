@@ -106,8 +106,11 @@ class Parameter:
         return int(value) if self.type == "int" else float(value)
 
     def default_for(self, dataset: str | None = None, model: str | None = None) -> Value:
-        """Return the published default for a dataset and model, else for the dataset, else any."""
-        for key in (f"{dataset}/{model}", str(dataset)):
+        """Return the published default for a dataset and model, else for the dataset, else any.
+
+        Values of a network hold whatever weights it begins with: ``@pretrained`` does not count.
+        """
+        for key in (f"{dataset}/{str(model).removesuffix('@pretrained')}", str(dataset)):
             if key in self.defaults:
                 return self.defaults[key]
         return self.default

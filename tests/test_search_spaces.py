@@ -175,3 +175,15 @@ KNOWN = known()
 def test_no_default_range_text_or_protocol_has_changed(place: str) -> None:
     """A change that is meant is written into the file as well; what is new need not be there."""
     assert lines_of(place) == KNOWN[place]
+
+
+def test_published_values_hold_for_pretrained_networks_too() -> None:
+    vit = "timm:vit_small_patch16_224"
+    for kind, name, parameter, value in (
+        ("methods", "au", "coverage", 0.2),
+        ("methods", "dfl", "gamma", 1.0),
+        ("methods", "ifl", "gamma", 1.0),
+    ):
+        published = load_space(kind, name).parameters[parameter]
+        for model in (vit, f"{vit}@pretrained"):
+            assert published.default_for("tiny-imagenet", model) == value

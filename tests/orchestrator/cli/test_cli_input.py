@@ -126,7 +126,7 @@ WRONG = {
     "format": (
         ["table", "--format", "word"],
         "Invalid value for '--format': 'word' is not one of 'terminal', 'markdown', "
-        "'csv', 'latex', 'html'.",
+        "'csv', 'json', 'latex', 'html'.",
     ),
     "storage without a folder": (
         ["table", "--storage", "file"],

@@ -133,7 +133,8 @@ def test_best_lists_what_there_is(calsweep, ask, store, writer, option, value, w
     words = [word for pair in options.items() for word in pair]
     code, out, err = calsweep("best", "--tracking-uri", store, *words)
     assert (code, out) == (2, "")
-    assert fnmatchcase(err, f"calsweep: no {what} on {store}; there are: {listing}\n"), err
+    where = " (another storage: --storage DIR)" * (option == "--sweep")
+    assert fnmatchcase(err, f"calsweep: no {what} on {store}{where}; there are: {listing}\n"), err
 
 
 def test_the_table_has_every_recipe(ask):

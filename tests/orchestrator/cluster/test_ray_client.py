@@ -149,7 +149,7 @@ def test_a_command_speaks_and_heeds_signals(
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
     command = RemoteCommand(["run", "sweep.yaml"], {"sweep.yaml": "name: fär\n"})
     (process,) = made
-    asked = ["-m", "orchestrator", "run", "sweep.yaml", "--address", "10.0.0.1:6379"]
+    asked = ["-m", "calsweep", "run", "sweep.yaml", "--address", "10.0.0.1:6379"]
     assert process.words == [sys.executable, *asked]
     assert process.options["stderr"] == subprocess.STDOUT
     assert (process.options["cwd"] / "sweep.yaml").read_bytes() == "name: fär\n".encode()

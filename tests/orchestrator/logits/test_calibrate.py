@@ -538,7 +538,9 @@ def test_two_files_of_one_name_are_refused(npz):
 
 
 @pytest.fixture
-def command():
+def command(monkeypatch):
+    """Return the commands; none takes so long that its progress is shown."""
+    monkeypatch.setattr("orchestrator.logits.progress.PATIENCE", 600.0)
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(calibrate)
     app.command()(apply)
