@@ -9,6 +9,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY orchestrator orchestrator
 COPY search_spaces search_spaces
 COPY trainables trainables
+COPY calsweep calsweep
 RUN pip install --no-cache-dir --constraint constraints.txt '.[cluster]' \
     && useradd --create-home --uid 1000 ray
 USER ray

@@ -189,17 +189,17 @@ class Changes:
         # A server takes no second value of a parameter, so a later choice is told by the tags only.
         params = {} if study.name in self._described else names.flatten(chosen.configuration)
         self._described.add(study.name)
-        points = self._points(study.name, figures, time, self._tick(study))
+        points = self._points(study.name, figures, time, self._tick(f"choice of {study.name}"))
         return [Change(study.name, points, params, names.configuration_tags(chosen.configuration))]
 
-    def _tick(self, study: Study) -> int:
-        tick = self._ticks[study.name] = self._ticks.get(study.name, 0) + 1
+    def _tick(self, series: str) -> int:
+        tick = self._ticks[series] = self._ticks.get(series, 0) + 1
         return tick
 
     def _counts(self, study: Study, time: int) -> list[Point]:
         """Return the points of a study's counts of search trials, each at a step of its own."""
         counts = {names.TRIALS_FINISHED: study.finished, names.TRIALS_FAILED: study.failed}
-        return self._points(study.name, counts, time, self._tick(study))
+        return self._points(study.name, counts, time, self._tick(study.name))
 
     def _points(self, run: str, metrics: Mapping[str, float], time: int, step: int) -> list[Point]:
         """Turn metrics into points that supersede all earlier ones of the same step.

@@ -151,7 +151,7 @@ def test_a_trial_carries_its_parameters_metrics_and_tags(writer, store, tmp_path
     assert [(point.step, point.value) for point in history] == [(0, 1.0), (1, 0.5)]
     assert run.info.end_time > run.info.start_time > 1_700_000_000_000
     tested = {key for key, run in runs.items() if any("test" in m for m in run.data.metrics)}
-    assert tested == {good, again}
+    assert tested == {good, again, "digits/convnet/digits|mbls"}
     assert not any("test" in metric for metric in runs[cut].data.metrics)
 
 
@@ -200,9 +200,9 @@ def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_pat
         "metrics": {
             "trials_finished": [[1, start + 20, 0.0], [2, start + 40, 1.0]],
             "trials_failed": [[1, start + 20, 0.0], [2, start + 40, 0.0]],
-            "chosen_objective": [[3, start + 60, 0.5], [4, start + 70, 0.5]],
-            "test_seeds": [[3, start + 60, 0.0], [4, start + 70, 1.0]],
-            "test_ece": [[4, start + 70, 0.125]],
+            "chosen_objective": [[1, start + 60, 0.5], [2, start + 70, 0.5]],
+            "test_seeds": [[1, start + 60, 0.0], [2, start + 70, 1.0]],
+            "test_ece": [[2, start + 70, 0.125]],
         },
     }
     assert runs[key] == {

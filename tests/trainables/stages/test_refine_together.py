@@ -92,7 +92,7 @@ def test_what_is_to_be_said_of_each_is_said(
         for lr in (0.1, 0.2)
     ]
     run_all(open_all(workshop, requests))
-    assert [text.partition(",")[0] for text in told] == ["macal: q ended at 1"] * 2
+    assert [text.partition(".")[0] for text in told] == ["macal: q ended at 0"] * 2
 
 
 def test_what_is_stored_already_is_not_carried_along(workshop: Workshop, trained: Artifact) -> None:
@@ -150,7 +150,7 @@ def test_every_one_is_remarked_upon(
         open_all(workshop, [request(workshop.prepared, "refine", p, trained, 8) for p in parts])
     )
     assert len(told) == 2
-    assert all(text.startswith("macal: q ended at 1, ") for text in told)
+    assert all(text.startswith("macal: q ended at 0.9") for text in told)
 
 
 def test_it_goes_on_from_its_state(workshop: Workshop, trained: Artifact, tmp_path: Path) -> None:
