@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from orchestrator.executors.simulated import World
 from orchestrator.storage.events import Event
 from orchestrator.storage.results import StudyResult
 from orchestrator.tracking import _queries, _shipper
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking._process import Memory
 from orchestrator.tracking.tracker import Experiment, Run, RunQuery, Tracker, UnreachableError
+from tests.simulation.cluster import World
 
 AWAY = 0.05  # Share of the requests that fail, half of them after they took effect.
 EXISTING = Path(__file__)

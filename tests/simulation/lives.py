@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.executors.simulated import NO_FAULTS, Faults, MemoryStore, Simulated, World
 from orchestrator.running.drive import drive, is_done
 from orchestrator.search.state import SweepState
 from orchestrator.storage.events import (
@@ -26,6 +25,7 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import parse_sweep
+from tests.simulation.cluster import NO_FAULTS, Faults, MemoryStore, Simulated, World
 from tests.simulation.delivery import Delivery
 from trainables.data import PreparedData, SplitSpec, prepare
 
