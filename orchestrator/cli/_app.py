@@ -22,6 +22,7 @@ from orchestrator.cli._gc import gc
 from orchestrator.cli._list import list_names
 from orchestrator.cli._plan import plan
 from orchestrator.cli._plot import plot
+from orchestrator.cli._predictions import predictions
 from orchestrator.cli._ranks import ranks
 from orchestrator.cli._replay import replay
 from orchestrator.cli._report import report
@@ -78,6 +79,7 @@ for command in (
     best,
     reproduce,
     table,
+    predictions,
     compare,
     ranks,
     claims,

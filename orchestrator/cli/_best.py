@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from orchestrator.cli._console import complain, echo
-from orchestrator.cli._options import StorageFolder, TrackingUri
+from orchestrator.cli._options import Json, StorageFolder, TrackingUri
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 
@@ -48,6 +48,7 @@ def best(
     promote: Annotated[
         bool, typer.Option("--promote", help="Register the best one's weights as the champion.")
     ] = False,
+    as_json: Json = False,
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> int:
@@ -77,7 +78,7 @@ def best(
         for position, config in enumerate(found):
             _save(config, out, "" if top == 1 else f"-{position + 1}")
     else:
-        echo(_text(found, format, several=top > 1), nl=False)
+        echo(_text(found, "json" if as_json else format, several=top > 1), nl=False)
     if promote:
         from orchestrator.tracking.champion import promote as register
 

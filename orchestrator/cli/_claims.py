@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli._console import output, print_csv, print_table, progress_bar
+from orchestrator.cli._console import output, print_csv, print_records, print_table, progress_bar
 from orchestrator.cli._options import (
     Draws,
+    Json,
     ResampleSeed,
     StorageFolder,
     TextFormat,
@@ -42,6 +43,7 @@ def claims(
     draws: Draws = 2000,
     seed: ResampleSeed = 0,
     format: TextFormat = "terminal",
+    as_json: Json = False,
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
@@ -59,8 +61,8 @@ def claims(
         for number, one in enumerate(wanted):
             show(number, len(wanted))
             found.append(judge_claim(one, results, store, draws=draws, seed=seed))
-    if format == "csv":
-        print_csv(FIELDS, _csv_rows(found))
+    if as_json or format == "csv":
+        (print_records if as_json else print_csv)(FIELDS, _csv_rows(found))
     else:
         _show(found, markdown=format == "markdown")
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli._console import output, print_csv, print_table, progress_bar
+from orchestrator.cli._console import output, print_csv, print_records, print_table, progress_bar
 from orchestrator.cli._options import (
     Draws,
+    Json,
     Metric,
     ResampleSeed,
     StorageFolder,
@@ -44,6 +45,7 @@ def compare(
     draws: Draws = 2000,
     seed: ResampleSeed = 0,
     format: TextFormat = "terminal",
+    as_json: Json = False,
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
@@ -67,8 +69,9 @@ def compare(
             )
             for results in tasks.values()
         ]
-    if format == "csv":
-        print_csv(FIELDS, chain.from_iterable(map(_csv_rows, found)))
+    if as_json or format == "csv":
+        show_rows = print_records if as_json else print_csv
+        show_rows(FIELDS, chain.from_iterable(map(_csv_rows, found)))
         return
     for comparison in found:
         _show(comparison, markdown=format == "markdown")

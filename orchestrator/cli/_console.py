@@ -2,7 +2,9 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,6 +62,24 @@ def print_csv(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([headings, *rows])
     echo(stream.getvalue(), nl=False)
+
+
+def print_json(value: object) -> None:
+    """Print plain values as JSON; a number that is not finite is null."""
+    typer.echo(json.dumps(_finite(value), indent=2, ensure_ascii=True))
+
+
+def print_records(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table as JSON, an object a row."""
+    print_json([dict(zip(headings, row, strict=True)) for row in rows])
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(name): _finite(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def complain(text: str, command: str = "calsweep") -> None:

@@ -11,7 +11,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from orchestrator.cli._console import echo
+from orchestrator.cli._console import echo, print_json
+from orchestrator.cli._options import Json
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 
@@ -26,20 +27,28 @@ class Finding(NamedTuple):
     remedy: str = ""
     optional: bool = False
 
+    @property
+    def mark(self) -> str:
+        """Return ``ok``, ``info`` or ``FAIL``."""
+        return "ok" if not self.remedy else "info" if self.optional else "FAIL"
+
 
 def doctor(
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow URI to be checked.")] = None,
     storage: Annotated[str, typer.Option(help="Storage folder.")] = DEFAULT_STORAGE,
     data_root: Annotated[str, typer.Option(help="Folder for downloaded data sets.")] = "data",
+    as_json: Json = False,
 ) -> int:
     """Check versions, GPUs (by a training step), Ray, tracking, storage and data; tell remedies."""
-    faults = 0
+    told = []
     for finding in _findings(tracking_uri, storage, data_root):
-        mark = "ok  " if not finding.remedy else ("info" if finding.optional else "FAIL")
-        faults += mark == "FAIL"
+        told.append({"mark": finding.mark, **finding._asdict()})
         remedy = f" -> {finding.remedy}" if finding.remedy else ""
-        echo(f"{mark} {finding.subject}: {finding.detail}{remedy}")
-    return 1 if faults else 0
+        if not as_json:
+            echo(f"{finding.mark:4} {finding.subject}: {finding.detail}{remedy}")
+    if as_json:
+        print_json(told)
+    return int(any(each["mark"] == "FAIL" for each in told))
 
 
 def _findings(tracking_uri: str | None, storage: str, data_root: str) -> Iterator[Finding]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
 
-from orchestrator.cli._console import output
+from orchestrator.cli._console import output, print_json
+from orchestrator.cli._options import Json, StorageFolder
+from orchestrator.cli._watch import status
+from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
     from search_spaces import Parameter
@@ -23,29 +27,44 @@ Catalogue = Literal[
     "models",
     "protocols",
     "layouts",
+    "sweeps",
 ]
+SPACES = ("methods", "refinements", "calibrators", "objectives")
 
 
-def list_names(what: Annotated[Catalogue, typer.Argument(help="What to list.")]) -> None:
-    """List what sweep files may name, with the parameters that a search varies."""
+def list_names(
+    what: Annotated[Catalogue, typer.Argument(help="What to list.")],
+    storage: StorageFolder = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """List what sweep files may name, with the parameters that a search varies, or the sweeps."""
+    if what == "sweeps":
+        status(None, storage, as_json)
+    elif as_json:
+        print_json(_records(what))
+    elif what == "layouts":
+        table = Table("name", "title", box=None)
+        for record in _records(what):
+            table.add_row(record["name"], record["title"])
+        output().print(table)
+    elif what in SPACES:
+        output().print(_spaces(what, _names_of(what)()))
+    else:
+        for name in _names_of(what)():
+            output().print(name)
+
+
+def _records(what: str) -> list[dict[str, Any]]:
     if what == "layouts":
-        output().print(_layouts())
-        return
+        from orchestrator.tables.layouts import layout_names, load_layout
+
+        return [{"name": name, "title": load_layout(name).title} for name in layout_names()]
     names = _names_of(what)()
-    if what in ("methods", "refinements", "calibrators", "objectives"):
-        output().print(_spaces(what, names))
-        return
-    for name in names:
-        output().print(name)
+    if what not in SPACES:
+        return [{"name": name} for name in names]
+    from search_spaces import load_space
 
-
-def _layouts() -> Table:
-    from orchestrator.tables.layouts import layout_names, load_layout
-
-    table = Table("name", "title", box=None)
-    for name in layout_names():
-        table.add_row(name, load_layout(name).title)
-    return table
+    return [asdict(load_space(what, name)) for name in names]
 
 
 def _names_of(what: str) -> Callable[[], list[str]]:

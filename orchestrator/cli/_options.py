@@ -24,6 +24,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")]
 Fresh = Annotated[
     bool, typer.Option(help="Start over under the next free name, keeping what is there.")
 ]
+Json = Annotated[bool, typer.Option("--json", help="As JSON, with everything.")]
 Kind = Annotated[
     str | None,
     typer.Option(help="What the file holds: logits or probs. Needed unless its array says so."),

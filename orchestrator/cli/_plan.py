@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from orchestrator.cli._console import output
-from orchestrator.cli._options import SweepFile
+from orchestrator.cli._console import output, print_json
+from orchestrator.cli._options import Json, SweepFile
 
 if TYPE_CHECKING:
     from orchestrator.running.data import DataPreview
@@ -15,11 +16,29 @@ if TYPE_CHECKING:
     from orchestrator.sweep.spec import SweepSpec
 
 
-def plan(sweep: SweepFile) -> None:
+FIELDS = ("task", "recipe", "stage", "trials", "searches", "builds_on", "row")
+
+
+def plan(sweep: SweepFile, as_json: Json = False) -> None:
     """Show what a sweep file would compute, and what is there already."""
     from orchestrator.sweep.spec import load_sweep
 
-    show_plan(load_sweep(sweep))
+    spec = load_sweep(sweep)
+    if as_json:
+        _print_plan(spec)
+    else:
+        show_plan(spec)
+
+
+def _print_plan(spec: SweepSpec) -> None:
+    from orchestrator.running.data import preview_data
+    from orchestrator.running.preview import preview
+    from orchestrator.sweep.plan import make_plan
+
+    plan, data = make_plan(spec), preview_data(spec)
+    studies = [dict(zip(FIELDS, _study(study), strict=True)) for study in plan]
+    stages = [{**asdict(stage), "hours": stage.hours} for stage in preview(plan, data)]
+    print_json({"sweep": spec.name, "studies": studies, "stages": stages, "missing": data.missing})
 
 
 def show_plan(spec: SweepSpec) -> None:
@@ -54,14 +73,19 @@ def show_plan(spec: SweepSpec) -> None:
 
 def _studies(plan: Plan) -> Table:
     table = Table(box=None)
-    for heading in ("task", "recipe", "stage", "trials", "searches", "builds on"):
-        table.add_column(heading, overflow="fold")
+    for heading in FIELDS[:-1]:
+        table.add_column(heading.replace("_", " "), overflow="fold")
     for study in plan:
-        recipe = study.recipe.name if study.row else f"({study.recipe.name})"
-        upstream = study.recipe.upstream.name if study.recipe.upstream else ""
-        search = (str(study.trials), _searches(study))
-        table.add_row(study.task.id, recipe, study.stage, *search, upstream)
+        task, recipe, *others, row = _study(study)
+        table.add_row(task, recipe if row else f"({recipe})", *map(str, others))
     return table
+
+
+def _study(study: StudyPlan) -> tuple[str, str, str, int, str, str, bool]:
+    """Return the values of ``FIELDS``."""
+    upstream = study.recipe.upstream.name if study.recipe.upstream else ""
+    names = (study.task.id, study.recipe.name, study.stage)
+    return (*names, study.trials, _searches(study), upstream, study.row)
 
 
 def _searches(study: StudyPlan) -> str:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli._console import echo, output
-from orchestrator.cli._options import Diagram, Metric, StorageFolder, TrackingUri, tracked_results
+from orchestrator.cli._console import echo, output, print_json
+from orchestrator.cli._options import (
+    Diagram,
+    Json,
+    Metric,
+    StorageFolder,
+    TrackingUri,
+    tracked_results,
+)
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 
@@ -25,6 +33,7 @@ def ranks(
         str, typer.Option(help="Compare with this recipe only, which needs fewer blocks.")
     ] = "",
     out: Diagram = None,
+    as_json: Json = False,
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
@@ -40,8 +49,11 @@ def ranks(
         there = ", ".join(found.scores)
         raise InputError(f"--control {control!r} is not ranked; there are: {there}")
     comparison = rank_comparison(found.scores, higher=shown.higher, control=control)
-    for text in _rank_lines(comparison, found, shown.heading):
-        output().print(text)
+    if as_json:
+        print_json({"metric": metric, **asdict(comparison), "incomplete": found.incomplete})
+    else:
+        for text in _rank_lines(comparison, found, shown.heading):
+            output().print(text)
     if out is not None:
         # Bars join recipes of which no two differ, so that takes the tests of all pairs.
         pairwise = rank_comparison(found.scores, higher=shown.higher)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from orchestrator.cli._console import echo, output, progress_bar
-from orchestrator.cli._options import StorageFolder, TrackingUri, split_names, tracked_results
+from orchestrator.cli._options import Json, StorageFolder, TrackingUri, split_names, tracked_results
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
     from orchestrator.tables.table import ComparisonTable
 
-Format = Literal["terminal", "markdown", "csv", "json", "latex", "html"]
+Format = Literal["terminal", "markdown", "csv", "json", "latex", "html", "parquet"]
 Rows = Annotated[
     str, typer.Option(help="What a row is: recipe, and any of dataset,model,protocol,task.")
 ]
@@ -72,6 +73,10 @@ def table(
         bool, typer.Option("--mixed", help="Show sweeps together whose data or code differ.")
     ] = False,
     format: Annotated[Format, typer.Option(help="Output format.")] = "terminal",
+    as_json: Json = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write this file instead of printing; parquet needs it.")
+    ] = None,
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
@@ -80,6 +85,9 @@ def table(
     from orchestrator.tables.make import TableOptions, make_table, render
     from orchestrator.tables.renderers import to_rich
 
+    format = "json" if as_json else format
+    if format == "parquet" and out is None:
+        raise InputError("--format parquet is no text to print; name a file: --out FILE.parquet")
     if gain and baseline is not None:
         raise InputError("--gain and --baseline exclude each other: both stand after a figure")
     found = tracked_results(sweeps or ["demo"], tracking_uri, storage)
@@ -99,10 +107,24 @@ def table(
     built = make_table(combine(found, prefer, mixed), options)
     built = _with_gains(built, storage) if gain else built
     built = _with_ties(built, storage) if ties else built
-    if format == "terminal":
+    if out is not None:
+        _write(built, format, out)
+    elif format == "terminal":
         output().print(to_rich(built))
     else:
         echo(render(built, format).rstrip("\n"))
+
+
+def _write(built: ComparisonTable, format: Format, out: Path) -> None:
+    from orchestrator.logits.files import write_whole
+    from orchestrator.tables.make import render
+
+    if format == "parquet":
+        write_whole(out, lambda stream: built.to_pandas().to_parquet(stream, index=False))
+    else:
+        text = render(built, format)
+        write_whole(out, lambda stream: stream.write(text.encode()))
+    echo(f"wrote {out}")
 
 
 def _resampled(table: ComparisonTable, option: str) -> list[str]:

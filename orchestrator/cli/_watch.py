@@ -1,14 +1,13 @@
 """``calsweep status``, ``logs``, ``cancel``, ``pause`` and ``continue``: from any machine."""
 
-import json
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli._console import echo, print_table
-from orchestrator.cli._options import StorageFolder, SweepName
+from orchestrator.cli._console import echo, print_json, print_table
+from orchestrator.cli._options import Json, StorageFolder, SweepName
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 
@@ -24,7 +23,7 @@ def status(
         str | None, typer.Argument(help="The sweep's name; default: all.", show_default=False)
     ] = None,
     storage: StorageFolder = DEFAULT_STORAGE,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with everything.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show what runs where and since when, what is left, failures, and GPU hours by recipe."""
     from orchestrator.storage.status import sweep_status
@@ -35,7 +34,7 @@ def status(
     found = [sweep_status(folder) for folder in folders]
     if as_json:
         listed = [asdict(each) for each in found]
-        echo(json.dumps(listed if name is None else listed[0], indent=2))
+        print_json(listed if name is None else listed[0])
     elif name is None:
         _list(found)
     else:

@@ -125,6 +125,18 @@ def table_rows(
     return [_result(sweep, study, chosen.get(study.chosen or ""), tests) for study in rows]
 
 
+def cells_of(ledger: Ledger) -> list[tuple[Study, Trial]]:
+    """Return the measured trials whose figures tables show, one a row and seed."""
+    measured = [trial for trial in ledger.trials.values() if trial.test]
+    rows = ((study, study.chosen_trial) for study in ledger.studies.values() if study.row)
+    return [
+        (study, trial)
+        for study, chosen in rows
+        if chosen is not None
+        for trial in trials_of_choice(study, chosen, measured)
+    ]
+
+
 def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) -> StudyResult:
     ours = trials_of_choice(study, chosen, tests) if chosen is not None else []
     shown = ours or ([chosen] if chosen is not None else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking import sync
 from tests.orchestrator.databases import databases_made
+from trainables.stages import validation_rows
 
 TASK = "digits/convnet/tiny"
 SWEEP = """
@@ -70,6 +72,7 @@ def compute_within(spec: SweepSpec) -> None:
                 provenance={"git_commit": "c0ffee", "versions": {}},
             )
         )
-        state = SweepState(make_plan(spec), f"{name}-id", data, journal.append)
+        known = partial(validation_rows, store)
+        state = SweepState(make_plan(spec), f"{name}-id", data, journal.append, predictions=known)
         drive(state, Ledger(), store, InProcess(store.root), journal.append, print)
         journal.append(SweepEnded(status="finished"))

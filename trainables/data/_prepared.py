@@ -112,6 +112,14 @@ class PreparedData:
         require_unsealed("PreparedData.test_numbers()")
         return read_array(self.directory / TEST / "indices.npy")
 
+    def search_numbers(self, part: str) -> np.ndarray:
+        """Return which rows of the source a part is, ``train`` or ``validation``, (N,), int64.
+
+        Raises:
+            InputError: If the file is absent or damaged.
+        """
+        return read_array(self.directory / SEARCH / f"{part}_indices.npy")
+
     def verify(self) -> None:
         """Hash every file that this process may open and compare with the manifest.
 

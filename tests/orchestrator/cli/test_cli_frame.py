@@ -23,6 +23,7 @@ COMMANDS = [
     "best",
     "reproduce",
     "table",
+    "predictions",
     "compare",
     "ranks",
     "claims",

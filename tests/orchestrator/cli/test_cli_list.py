@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -89,3 +90,14 @@ def test_what_a_search_varies_is_told_in_full(calsweep, kind):
                 told.append(f"{name} {parameter.default:g} in [{low}, {high}]")
         cells = (space.name, space.title, "; ".join(told), space.source)
         assert line.split() == " ".join(cells).split()
+
+
+def test_a_list_as_json_names_the_same(calsweep):
+    for what, names in NAMES.items():
+        code, out, err = calsweep("list", what, "--json")
+        assert (code, err) == (0, "")
+        assert [record["name"] for record in json.loads(out)] == names
+    (mbls,) = [
+        r for r in json.loads(calsweep("list", "methods", "--json").out) if r["name"] == "mbls"
+    ]
+    assert mbls["parameters"]["margin"]["default"] == 6.0

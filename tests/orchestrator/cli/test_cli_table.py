@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import pandas as pd
 import pytest
 
 from orchestrator.tables.arrange import DIMENSIONS
@@ -75,3 +78,21 @@ def test_recipes_are_chosen_by_wildcard(ask):
 def test_a_wrong_request_gets_one_line(ask, writer, arguments, expected):
     code, out, err = ask(*arguments)
     assert (code, out, err) == (2, "", f"calsweep: {expected}\n".replace("SWEEP", writer.sweep))
+
+
+def test_a_table_goes_to_a_file_in_every_format(ask, tmp_path):
+    frame = tmp_path / "table.parquet"
+    assert ask("--format", "parquet", "--out", frame).out == f"wrote {frame}\n"
+    text = tmp_path / "table.json"
+    assert ask("--json", "--out", text).out == f"wrote {text}\n"
+    assert text.read_text() == ask("--format", "json").out
+    found = pd.read_parquet(frame).pivot(index="row", columns="column", values="mean")
+    told = pd.DataFrame(json.loads(text.read_text())["cells"])
+    pd.testing.assert_frame_equal(found, told.pivot(index="row", columns="column", values="mean"))
+    assert 0.009 in found.loc["mbls"].tolist()
+
+
+def test_parquet_needs_a_file(ask):
+    code, out, err = ask("--format", "parquet")
+    assert (code, out) == (2, "")
+    assert "no text to print; name a file: --out FILE.parquet" in err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from dataclasses import replace
 
 import pytest
@@ -94,6 +95,22 @@ def test_compare_as_csv_holds_fractions(calsweep):
     assert float(worse["difference"]) == pytest.approx(gap)
     assert 0 < float(worse["low"]) < gap < float(worse["high"])
     assert (rows["mbls"]["value"], rows["mbls"]["verdict"]) == ("", "failed: NaN")
+
+
+def test_compare_as_json_says_what_csv_does(calsweep):
+    code, out, err = calsweep("compare", "s", "--draws", 50, "--json")
+    rows = csv.DictReader(
+        io.StringIO(calsweep("compare", "s", "--draws", 50, "--format", "csv")[1])
+    )
+    assert (code, err) == (0, "")
+    texts = [{k: "" if v is None else str(v) for k, v in row.items()} for row in json.loads(out)]
+    assert texts == list(rows)
+
+
+def test_ranks_as_json(calsweep):
+    found = json.loads(calsweep("ranks", "s", "--json")[1])
+    assert (found["metric"], found["blocks"], found["friedman"]) == ("ece", 1, None)
+    assert set(found["ranks"]) == {"ce", "ce+ts", "ls"}
 
 
 def made_up_comparison():

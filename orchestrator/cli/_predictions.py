@@ -1,0 +1,77 @@
+"""``calsweep predictions``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli._console import echo
+from orchestrator.cli._options import StorageFolder, SweepName
+from trainables.common.errors import InputError
+from trainables.common.paths import DEFAULT_STORAGE
+
+if TYPE_CHECKING:
+    from orchestrator.storage.ledger import Study, Trial
+
+ENDING = ".npz"
+
+
+def predictions(
+    sweep: SweepName,
+    out: Annotated[
+        Path, typer.Option(help="FILE.npz for one cell, or a folder.", show_default=False)
+    ],
+    task: Annotated[str | None, typer.Option(help="Only this task.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Only this recipe.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Only this seed.")] = None,
+    storage: StorageFolder = DEFAULT_STORAGE,
+) -> None:
+    """Write logits, labels and row numbers of a table's cells, on the test data of each seed."""
+    from orchestrator.packages.stored import StoredSweep
+    from orchestrator.storage.ledger import read_ledger
+    from orchestrator.storage.results import cells_of
+    from orchestrator.storage.storage import Storage
+
+    root = Storage(storage)
+    stored = StoredSweep.open(root, sweep)
+    cells = cells_of(read_ledger(root.sweep(sweep).journal))
+    for option, wanted, known in (
+        ("task", task, [study.task for study, _ in cells]),
+        ("recipe", recipe, [study.recipe for study, _ in cells]),
+        ("seed", seed, [trial.seed for _, trial in cells]),
+    ):
+        if wanted is not None and wanted not in known:
+            listing = ", ".join(dict.fromkeys(map(str, known))) or "none"
+            raise InputError(f"--{option} {wanted!r} has no cell measured; there are: {listing}")
+    chosen = [
+        (study, trial)
+        for study, trial in cells
+        if task in (None, study.task) and recipe in (None, study.recipe)
+        if seed in (None, trial.seed)
+    ]
+    if not chosen:
+        raise InputError(f"sweep {sweep!r} has no cell measured on test data that fits")
+    for (study, trial), path in zip(chosen, _paths(out, chosen), strict=True):
+        stored.tested(study, trial).save(path)
+        echo(f"wrote {path}")
+
+
+def _paths(out: Path, cells: list[tuple[Study, Trial]]) -> list[Path]:
+    if out.suffix == ENDING:
+        if len(cells) > 1:
+            raise InputError(
+                f"--out {out}: one file, {len(cells)} cells fit; name a folder, or choose by "
+                "--task, --recipe and --seed"
+            )
+        return [out]
+    from orchestrator.logits.files import make_folder
+
+    folder = make_folder(out)
+    return [folder / f"{_slug(study)}-seed-{trial.seed}{ENDING}" for study, trial in cells]
+
+
+def _slug(study: Study) -> str:
+    return re.sub(r"[^\w.+-]+", "_", f"{study.task}-{study.recipe}")

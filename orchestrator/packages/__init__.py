@@ -1,0 +1,1 @@
+"""Results that travel: packages of figures with the predictions behind them, made and verified."""

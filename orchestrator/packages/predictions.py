@@ -1,0 +1,83 @@
+"""Files of predictions: what one trained configuration says of each test or validation row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from orchestrator.logits.files import write_whole
+from trainables.common.archives import ArrayArchive
+from trainables.common.errors import InputError
+from trainables.common.logit_rows import check_rows
+
+NAMES = ("logits", "labels", "rows", "task", "recipe", "seed")
+
+
+@dataclass(frozen=True, eq=False)
+class RowPredictions:
+    """What the recipe of a table's cell predicts on one seed.
+
+    Attributes:
+        logits: Log-probabilities of test rows, (N, K), or logits of validation rows.
+        labels: Of the same rows, (N,), int64.
+        rows: Their numbers in the data set's part, (N,), int64.
+        task, recipe, seed: Which cell it is.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    rows: Tensor
+    task: str
+    recipe: str
+    seed: int
+
+    def save(self, path: Path) -> None:
+        """Write an ``.npz`` archive that NumPy, and every command that takes logits, reads.
+
+        Raises:
+            InputError: If it cannot be written.
+        """
+        write_whole(
+            path,
+            lambda stream: np.savez_compressed(
+                stream,
+                logits=self.logits.numpy(),
+                labels=self.labels.numpy(),
+                rows=self.rows.numpy(),
+                task=np.array(self.task),
+                recipe=np.array(self.recipe),
+                seed=np.array(self.seed),
+            ),
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what ``save`` wrote; no pickled object is loaded, every size is checked first.
+
+        Raises:
+            InputError: If it is no such file, or a value is not allowed.
+        """
+        archive = ArrayArchive(path)
+        if set(archive.names) != set(NAMES):
+            listing = ", ".join(archive.names)
+            raise InputError(f"{path}: holds {listing}; predictions are {', '.join(NAMES)}")
+        found = {name: archive.read(name) for name in NAMES}
+        try:
+            logits, labels = check_rows(found["logits"], found["labels"])
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+        rows, seed = found["rows"], found["seed"]
+        if rows.shape != tuple(labels.shape) or rows.dtype != np.int64:
+            raise InputError(f"{path}: rows are {rows.dtype} {rows.shape}, not one int64 a label")
+        if seed.shape or seed.dtype.kind not in "iu":
+            raise InputError(f"{path}: seed is {seed.dtype} {seed.shape}, not one whole number")
+        words = [found[name] for name in ("task", "recipe")]
+        if any(word.shape or word.dtype.kind != "U" for word in words):
+            raise InputError(f"{path}: task and recipe are one text each")
+        task, recipe = map(str, words)
+        return cls(logits, labels, torch.from_numpy(rows), task, recipe, int(seed))

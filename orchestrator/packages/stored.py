@@ -1,0 +1,103 @@
+"""Predictions that a storage holds, with the numbers of their rows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from orchestrator.packages.predictions import RowPredictions
+from orchestrator.running.data import preview_data
+from orchestrator.storage.ledger import Study, Trial
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.spec import SweepSpec
+from trainables.common.errors import InputError
+from trainables.data import PreparedData
+from trainables.stages import validation_rows
+from trainables.store.artifacts import ArtifactStore
+
+
+@dataclass(frozen=True)
+class StoredSweep:
+    """What a storage holds of a sweep: artifacts, and the data of its tasks.
+
+    Attributes:
+        data: By ``TaskSpec.data_name``, as far as they are prepared here.
+    """
+
+    spec: SweepSpec
+    store: ArtifactStore
+    data: Mapping[str, PreparedData]
+
+    @classmethod
+    def open(cls, root: Storage, name: str) -> Self:
+        """Find a sweep's artifacts and data; nothing is computed.
+
+        Raises:
+            InputError: If there is no such sweep, or the source of its data has gone.
+        """
+        spec = root.load_spec(name)
+        return cls(spec, root.store(), preview_data(spec).prepared)
+
+    def data_of(self, study: Study, seed: int) -> PreparedData:
+        """Return the data of a study on a seed.
+
+        Raises:
+            InputError: If they are not in the storage any more.
+        """
+        task = next(task for task in self.spec.tasks if task.id == study.task)
+        found = self.data.get(task.data_name(seed))
+        if found is None:
+            raise InputError(
+                f"the prepared data of {study.task} are gone from the storage; "
+                f"`calsweep run --resume {self.spec.name}` prepares them again"
+            )
+        return found
+
+    def tested(self, study: Study, trial: Trial) -> RowPredictions:
+        """Return what a measured trial predicts on the test data of its seed.
+
+        Raises:
+            InputError: If predictions or data are gone, or its rows are pixels.
+        """
+        tensors = self._tensors(study, trial)
+        rows = torch.from_numpy(self.data_of(study, trial.seed).test_numbers().copy())
+        return _named(study, trial, tensors["log_probs"], tensors["labels"], rows)
+
+    def validated(self, study: Study, trial: Trial) -> RowPredictions:
+        """Return what a finished trial predicts on the validation data of its seed.
+
+        Raises:
+            InputError: If artifact or data are gone, or its rows are pixels.
+        """
+        found = validation_rows(self.store, trial.stage, trial.artifact)
+        if found.images is not None:
+            raise _pixels(study)
+        numbers = self.data_of(study, trial.seed).search_numbers("validation")
+        return _named(study, trial, found.logits, found.labels, torch.from_numpy(numbers.copy()))
+
+    def _tensors(self, study: Study, trial: Trial) -> dict[str, Tensor]:
+        found = self.store.find("evaluate", trial.predictions)
+        if found is None:
+            raise InputError(
+                f"the predictions of {study.recipe} on {study.task}, seed {trial.seed}, are gone; "
+                f"`calsweep run --resume {self.spec.name}` computes them again"
+            )
+        tensors = found.tensors("test")
+        if "images" in tensors:
+            raise _pixels(study)
+        return tensors
+
+
+def _named(
+    study: Study, trial: Trial, logits: Tensor, labels: Tensor, rows: Tensor
+) -> RowPredictions:
+    return RowPredictions(logits, labels, rows, study.task, study.recipe, trial.seed)
+
+
+def _pixels(study: Study) -> InputError:
+    return InputError(
+        f"{study.task}: only a sample of its pixels is stored, so its figures cannot be recomputed "
+        "from predictions; tasks with one label a row can"
+    )

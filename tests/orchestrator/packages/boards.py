@@ -1,0 +1,38 @@
+"""Small sweeps whose packages are published, verified and merged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.spec import parse_sweep
+from tests.orchestrator.tiny_sweep import compute_within
+
+BOARD = """
+name: {name}
+tasks:
+  - name: digits/tiny
+    dataset: digits
+    model: convnet
+    protocol: {{base: digits, epochs: 1}}
+    split: {{train_limit: 150, test_limit: 120}}
+recipes: {recipes}
+search: {{trials: 3, parallel_trials: 2}}
+seeds: {seeds}
+executor: local
+storage: {storage}
+"""
+
+
+def board(
+    storage: Path, name: str = "board", recipes: str = "[ce, ls, ls+ts]", seeds: str = "[0, 1]"
+) -> Storage:
+    """Run a sweep of some trainings of a tenth of a second."""
+    torch.set_num_threads(1)
+    text = BOARD.format(name=name, recipes=recipes, seeds=seeds, storage=storage)
+    spec = parse_sweep(text, name)
+    SweepFolder.of(spec).write_spec(spec)
+    compute_within(spec)
+    return Storage(storage)

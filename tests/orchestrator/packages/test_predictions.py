@@ -1,0 +1,99 @@
+"""Predictions of a table's cells, from the command to a stranger's NumPy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from orchestrator.cli import main
+from orchestrator.packages.predictions import RowPredictions
+from orchestrator.storage.ledger import read_ledger
+from orchestrator.storage.results import results_of
+from orchestrator.storage.storage import Storage
+from trainables.common.errors import InputError
+from trainables.metrics import evaluation_report
+
+CELL = ("--recipe", "ls+ts", "--seed", "1")
+
+
+def write(storage: Storage, out: Path, *options: str) -> int:
+    place = ("--storage", str(storage.folder), "--out", str(out))
+    return main(["predictions", "board", *options, *place])
+
+
+def test_a_cell_gives_the_table_its_figures(storage: Storage, tmp_path: Path) -> None:
+    out = tmp_path / "cell.npz"
+    assert write(storage, out, *CELL) == 0
+    with np.load(out, allow_pickle=False) as found:
+        logits, labels, rows = (found[name] for name in ("logits", "labels", "rows"))
+        named = [found[name].item() for name in ("task", "recipe", "seed")]
+    assert named == ["digits/tiny", "ls+ts", 1]
+    ledger = read_ledger(storage.sweep("board").journal)
+    (result,) = (each for each in results_of(ledger) if each.recipe == "ls+ts")
+    assert evaluation_report(logits, labels) == pytest.approx(result.test[1], abs=1e-12)
+    assert (len(set(rows)), rows.dtype) == (120, np.int64)
+    assert (load_digits(return_X_y=True)[1][rows] == labels).all()
+
+
+def test_every_cell_is_a_file_of_a_folder(storage: Storage, tmp_path: Path) -> None:
+    assert write(storage, tmp_path / "cells") == 0
+    found = sorted(path.name for path in (tmp_path / "cells").iterdir())
+    recipes = ("ce", "ls", "ls+ts")
+    assert found == sorted(f"digits_tiny-{r}-seed-{s}.npz" for r in recipes for s in (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "one file, 6 cells fit; name a folder, or choose by --task, --recipe and --seed"),
+        (("--seed", "7"), "--seed 7 has no cell measured; there are: 0, 1"),
+        (("--recipe", "mbls"), "--recipe 'mbls' has no cell measured; there are: ce, ls, ls+ts"),
+    ],
+)
+def test_what_names_no_cell_is_one_line(
+    storage: Storage,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    told: str,
+) -> None:
+    assert write(storage, tmp_path / "cell.npz", *options) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("labels", np.array([0, 9]), "labels: 9 in row 1, allowed are 0 to 2"),
+        ("logits", np.array([[0.0, np.nan, 1.0]] * 2), "logits: 2 values are not finite"),
+        ("rows", np.arange(3), "rows are int64 (3,), not one int64 a label"),
+        ("seed", np.array(0.5), "seed is float64 (), not one whole number"),
+        ("task", np.array([b"digits"]), "task and recipe are one text each"),
+        ("recipe", np.array({"ce": 1}, dtype=object), "it holds Python objects"),
+    ],
+)
+def test_a_foreign_file_is_checked(tmp_path: Path, name: str, value: np.ndarray, told: str) -> None:
+    honest = {
+        "logits": np.zeros((2, 3), np.float32),
+        "labels": np.array([0, 1]),
+        "rows": np.arange(2),
+        "task": np.array("t"),
+        "recipe": np.array("ce"),
+        "seed": np.array(0),
+    }
+    path = tmp_path / "foreign.npz"
+    np.savez(path, **honest)
+    assert RowPredictions.read(path).seed == 0
+    np.savez(path, **{**honest, name: value})
+    with pytest.raises(InputError) as caught:
+        RowPredictions.read(path)
+    assert told in str(caught.value)
+    np.savez(path, **{key: value for key, value in honest.items() if key != name})
+    with pytest.raises(InputError, match="predictions are logits, labels"):
+        RowPredictions.read(path)
