@@ -31,6 +31,7 @@ from orchestrator.cli._run import run
 from orchestrator.cli._submit import submit
 from orchestrator.cli._sync import sync
 from orchestrator.cli._table import table
+from orchestrator.cli._ui import ui
 from orchestrator.cli._watch import cancel, go_on, logs, pause, status
 from orchestrator.cli.nightly import nightly
 from trainables.common.errors import InputError
@@ -84,6 +85,7 @@ for command in (
     ranks,
     claims,
     report,
+    ui,
     replay,
     plot,
 ):

@@ -1,10 +1,24 @@
 """The report of a sweep: one HTML page that needs neither a network nor a server.
 
 ``from_folder`` gathers what a sweep's folder holds, ``write_report`` writes the page. What cannot
-be shown, such as diagrams of predictions that are gone, is told on the page.
+be shown, such as diagrams of predictions that are gone, is told on the page. Its ``environment`` of
+templates and the charts of a study are there for other pages too.
 """
 
-from orchestrator.report._page import render_report, write_report
+from orchestrator.report._page import environment, render_report, write_report
+from orchestrator.report._search import CURVES
 from orchestrator.report._source import ReportSource, from_folder
+from orchestrator.report._studies import ENOUGH, MOST_CURVES, study_part, trial_curves
 
-__all__ = ["ReportSource", "from_folder", "render_report", "write_report"]
+__all__ = [
+    "CURVES",
+    "ENOUGH",
+    "MOST_CURVES",
+    "ReportSource",
+    "environment",
+    "from_folder",
+    "render_report",
+    "study_part",
+    "trial_curves",
+    "write_report",
+]

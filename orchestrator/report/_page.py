@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from orchestrator.report import _records
@@ -93,9 +93,12 @@ def _spec_text(spec: Mapping[str, Any]) -> str:
     return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
 
 
-def environment() -> Environment:
-    """Return the templates; they escape every text and refuse names that are not given."""
-    loader = PackageLoader("orchestrator.report")
+def environment(*packages: str) -> Environment:
+    """Return the templates, those of further packages too.
+
+    They escape every text and refuse names that are not given.
+    """
+    loader = ChoiceLoader([PackageLoader(name) for name in (__package__, *packages)])
     found = Environment(
         loader=loader,
         autoescape=True,

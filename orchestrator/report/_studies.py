@@ -21,7 +21,7 @@ ENOUGH = 10  # Trials: a forest grown on fewer finds importance in noise.
 
 def study_parts(history: Ledger) -> list[dict[str, Any]]:
     """Return what the template shows of each study; some have nothing to draw."""
-    return [_part(study, history) for study in history.studies.values()]
+    return [study_part(study, history) for study in history.studies.values()]
 
 
 def _name(study: Study, history: Ledger) -> str:
@@ -29,13 +29,22 @@ def _name(study: Study, history: Ledger) -> str:
     return f"{study.recipe} on {study.task}" if several else study.recipe
 
 
-def _part(study: Study, history: Ledger) -> dict[str, Any]:
+def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, Any]:
+    """Return what the template shows of one study.
+
+    One that is watched ``live`` has the curves of running trials first, and no importance, which
+    takes seconds.
+    """
     scored = [trial for trial in study.searched if trial.objective is not None]
-    shares = importance(scored, list(_search.searched_parameters(study)))
+    searched = list(_search.searched_parameters(study))
+    shares = {} if live else importance(scored, searched)
     trials = _search.best_trials(study)
+    if live:
+        trials.sort(key=lambda trial: not trial.open)
     return {
         "name": _name(study, history),
         "text": _outcome(study, history),
+        "live": live,
         "importance": sorted(shares.items(), key=lambda pair: -pair[1]),
         "scored": len(scored),
         "slices": _search.objective_by_parameter(study, history),
@@ -57,6 +66,12 @@ def _outcome(study: Study, history: Ledger) -> str:
     shown = column(history.objective)
     value = f"{shown.show(chosen.objective)}{' %' if shown.factor == 100 else ''}"
     return f"{words}; chosen: number {chosen.number}, objective {value}"
+
+
+def trial_curves(study: Study, trial: Trial) -> list[Figure]:
+    """Return what one trial has reported by epoch."""
+    retained = _search.retention("retention probability q by epoch", study, [trial])
+    return [*_search.learning_curves(study, [trial]), *retained]
 
 
 def retention_figures(history: Ledger) -> list[Figure]:

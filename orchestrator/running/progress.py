@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from orchestrator.search.state import SweepState
+from orchestrator.storage.status import duration
 from trainables.common.errors import printable
 
 PLAIN_SECONDS = 10.0  # Between two lines where the output is no terminal.
@@ -39,7 +40,7 @@ class Snapshot:
 
     def line(self) -> str:
         """Return it as one line of text."""
-        left = "" if self.seconds_left is None else f" · about {_duration(self.seconds_left)} left"
+        left = "" if self.seconds_left is None else f" · about {duration(self.seconds_left)} left"
         failed = f" · {self.failed} failed" if self.failed else ""
         best = f" · best so far {self.best}" if self.best else ""
         return (
@@ -117,14 +118,6 @@ class _Throttle:
 def _panel(now: Snapshot) -> RenderableType:
     bar = ProgressBar(total=max(1, now.all_trials), completed=now.trials, width=60)
     return Group(Text(now.line()), bar)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def say(console: Console | None, text: str) -> None:

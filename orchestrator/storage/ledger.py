@@ -198,6 +198,13 @@ class Ledger:
         return tuple(self.spec.get("search", {}).get("pareto", ()))
 
     @property
+    def further_seeds(self) -> int:
+        """Return the number of seeds beside the search's."""
+        seeds = list(self.spec.get("seeds") or [0])
+        first = self.spec.get("search", {}).get("seed")
+        return len({*seeds, seeds[0] if first is None else first}) - 1
+
+    @property
     def guarded(self) -> bool:
         """Return True if lost accuracy is charged against the objective."""
         return self.spec.get("search", {}).get("accuracy_tolerance") is not None

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.storage.ledger import Ledger, Study, Trial, read_ledger
 from orchestrator.storage.storage import PAUSE, SweepFolder
 from orchestrator.sweep.plan import make_plan
-from trainables.stages import GIVEN
+from trainables.stages import GIVEN, STAGES
 
 HOUR = 3600.0
 
@@ -79,16 +79,27 @@ def sweep_status(folder: SweepFolder) -> SweepStatus:
         InputError: If there is no such sweep, or its journal is damaged.
     """
     spec = folder.storage.load_spec(folder.name)
-    ledger, owned = read_ledger(folder.journal), folder.is_owned()
+    found = status_of(folder, read_ledger(folder.journal))
+    return found if found.trials else replace(found, trials=make_plan(spec).trials)
+
+
+def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
+    """Return how far a sweep is whose journal is known; no trials before its studies are laid out.
+
+    Raises:
+        InputError: If its lock cannot be read.
+    """
+    owned = folder.is_owned()
     state = _state(folder, ledger, owned)
     out = [trial for trial in ledger.trials.values() if trial.open] if owned else []
     ended = sum(trial.ended for trial in ledger.trials.values())
-    trials = make_plan(spec).trials
+    trials = sum(study.trials + ledger.further_seeds for study in ledger.studies.values())
     seconds_left = None
     if state == "running" and ledger.computed:
         passed = time.time() - ledger.began / 1000
         seconds_left = passed / ledger.computed * max(0, trials - ended)
-    gpus = {stage: getattr(spec.resources, stage).gpu for stage in ("train", "refine", "calibrate")}
+    resources = ledger.spec.get("resources", {})
+    gpus = {stage: share.get("gpu", 0.0) for stage, share in resources.items() if stage in STAGES}
     return SweepStatus(
         sweep=folder.name,
         state=state,
@@ -105,6 +116,15 @@ def sweep_status(folder: SweepFolder) -> SweepStatus:
         },
         recipes=tuple(_recipes(ledger, owned, gpus)),
     )
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as people say it."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def title(trial: Trial) -> str:
@@ -140,7 +160,8 @@ def _recipes(ledger: Ledger, owned: bool, gpus: Mapping[str, float]) -> Iterator
             running=sum(trial.open for trial in trials) if owned else 0,
             hours=sum(spent for spent, _ in seconds) / HOUR,
             gpu_hours=sum(
-                spent * gpus["calibrate" if stage == GIVEN else stage] for spent, stage in seconds
+                spent * gpus.get("calibrate" if stage == GIVEN else stage, 0.0)
+                for spent, stage in seconds
             )
             / HOUR,
         )

@@ -19,38 +19,42 @@
     keyed.sort((a, b) => order(a[0], b[0]));
     body.append(...keyed.map((pair) => pair[1]));
   };
-  for (const table of all("table.sortable")) {
-    all("thead th", table).forEach((heading, index) => {
-      if (heading.textContent.trim() === "") return;
-      const button = document.createElement("button");
-      button.type = "button";
-      button.append(...heading.childNodes);
-      heading.append(button);
-      button.addEventListener("click", () => sortBy(table, heading, index));
-    });
-  }
+  const enhance = (root) => {
+    for (const table of all("table.sortable", root)) {
+      all("thead th", table).forEach((heading, index) => {
+        if (heading.textContent.trim() === "") return;
+        const button = document.createElement("button");
+        button.type = "button";
+        button.append(...heading.childNodes);
+        heading.append(button);
+        button.addEventListener("click", () => sortBy(table, heading, index));
+      });
+    }
 
-  // Filtering: every word must occur.
-  for (const block of all("[data-filtered]")) {
-    const input = block.querySelector("input");
-    if (!input) continue;
-    const items = all("[data-item]", block);
-    const output = block.querySelector("output");
-    const texts = new Map(items.map((item) => [item, item.textContent.toLowerCase()]));
-    input.addEventListener("input", () => {
-      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-      for (const item of items) item.hidden = !words.every((word) => texts.get(item).includes(word));
-      const shown = items.filter((item) => !item.hidden).length;
-      output.textContent = words.length ? `${shown} of ${items.length}` : "";
-    });
-  }
+    // Filtering: every word must occur.
+    for (const block of all("[data-filtered]", root)) {
+      const input = block.querySelector(".controls input");
+      if (!input) continue;
+      const items = all("[data-item]", block);
+      const output = block.querySelector("output");
+      const texts = new Map(items.map((item) => [item, item.textContent.toLowerCase()]));
+      input.addEventListener("input", () => {
+        const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+        for (const item of items) item.hidden = !words.every((word) => texts.get(item).includes(word));
+        const shown = items.filter((item) => !item.hidden).length;
+        output.textContent = words.length ? `${shown} of ${items.length}` : "";
+      });
+    }
 
-  for (const button of all("[data-open]")) {
-    button.addEventListener("click", () => {
-      for (const part of all("details", document.getElementById(button.dataset.open))) part.open = true;
-    });
-  }
-  for (const part of all(".controls")) part.hidden = false;
+    for (const button of all("[data-open]", root)) {
+      button.addEventListener("click", () => {
+        for (const part of all("details", document.getElementById(button.dataset.open))) part.open = true;
+      });
+    }
+    for (const part of all(".controls", root)) part.hidden = false;
+  };
+  enhance(document);
+  addEventListener("renewed", (event) => enhance(event.detail));
 
   // Paper cannot be opened: all parts are, while the page is printed.
   let closed = [];

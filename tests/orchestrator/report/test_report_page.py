@@ -170,8 +170,8 @@ def test_the_cost_is_told_as_a_multiple_of_the_baselines(source):
     page = Page(render_report(replace(source, results=twice, store=ArtifactStore("none"))))
     costs = {row[0][0]: [text for text, _ in row[1:3]] for row in page.rows("Seconds to compute")}
     assert (costs["ce"], costs["mbls"]) == (["10.5", "1.00"], ["42.0", "4.00"])
-    bars = [a["style"] for tag, a, _ in page.elements if tag == "span" and a.get("class") == "bar"]
-    assert bars[-7:] == ["width:25.0%", *["width:100.0%"] * 6]
+    bars = [float(a["width"]) for tag, a, _ in page.elements if tag == "rect"]
+    assert bars[-7:] == [25.0, *[100.0] * 6]
 
 
 def test_the_arena_is_shown_in_the_units_of_its_headings():

@@ -1,0 +1,194 @@
+"""The ASGI application: who may see what, and which page answers which address."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from orchestrator.report import environment
+from orchestrator.storage.ledger import Ledger, Study
+from orchestrator.storage.status import status_of
+from orchestrator.storage.storage import Storage
+from orchestrator.ui import _pages
+from orchestrator.ui._book import Book
+from orchestrator.ui._followed import FollowedSweep
+from orchestrator.ui._guard import Guard
+from trainables.common.errors import InputError
+
+LIVE_SECONDS, STILL_SECONDS = 5, 60  # Between two looks of a page at what has changed.
+FOLLOW_SECONDS = 2.0
+# Of somebody else, perhaps: its script runs, but reaches neither the token nor another page.
+REPORT_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; img-src data:"
+)
+
+
+def application(storage: Storage, token: str) -> Starlette:
+    """Return the application that shows all sweeps of a storage to who knows the token.
+
+    Raises:
+        InputError: If the storage has no folder of sweeps.
+    """
+    return _View(Book(storage)).application(token)
+
+
+class _View:
+    """Answers requests from what the journals tell."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._templates = environment("orchestrator.ui")
+        self._templates.filters["moment"] = _moment
+
+    def application(self, token: str) -> Starlette:
+        routes = {
+            "/": self._sweeps,
+            "/compare": self._compare,
+            "/sweeps/{name}": self._sweep,
+            "/sweeps/{name}/report": self._report,
+            "/sweeps/{name}/studies/{index:int}": self._study,
+            "/sweeps/{name}/trials": self._trials,
+            "/sweeps/{name}/trials/{key}": self._trial,
+            "/style.css": self._asset("style_css", "text/css"),
+            "/script.js": self._asset("script_js", "text/javascript"),
+        }
+        return Starlette(
+            routes=[Route(path, answer, methods=["GET"]) for path, answer in routes.items()],
+            middleware=[Middleware(Guard, token=token)],
+            exception_handlers={HTTPException: self._refused, InputError: self._failed},
+            lifespan=self._follow,
+        )
+
+    @asynccontextmanager
+    async def _follow(self, _: Starlette) -> AsyncIterator[None]:
+        """Read journals while they grow, so that no page has much left to read."""
+
+        async def read_on() -> None:
+            while True:
+                await anyio.to_thread.run_sync(self._read_on)
+                await anyio.sleep(FOLLOW_SECONDS)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read_on)
+            yield
+            tasks.cancel_scope.cancel()
+
+    def _read_on(self) -> None:
+        try:
+            self._book.read_on()
+        except InputError:
+            return  # The storage is away: pages say so.
+
+    def _asset(self, name: str, kind: str) -> Callable[[Request], Response]:
+        texts = self._templates.globals
+        text = str(texts[name])
+        if name == "script_js":
+            text += self._templates.get_template("live.js").render()
+        if name == "style_css":
+            text += self._templates.get_template("live.css").render()
+        return lambda request: Response(text, media_type=kind)
+
+    def _page(self, template: str, content: dict[str, Any], status: int = 200) -> Response:
+        seconds = LIVE_SECONDS if content.get("live") else STILL_SECONDS
+        text = self._templates.get_template(template).render(seconds=seconds, **content)
+        return HTMLResponse(text, status)
+
+    def _refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return self._page("problem.html", {"text": error.detail}, error.status_code)
+
+    def _failed(self, request: Request, error: Exception) -> Response:
+        return self._page("problem.html", {"text": str(error)}, 500)
+
+    def _followed(self, name: str) -> FollowedSweep:
+        found = self._book.sweeps().get(name)
+        if found is None:
+            raise HTTPException(404, f"There is no sweep {name!r} in this storage.")
+        return found
+
+    def _named(self, request: Request) -> FollowedSweep:
+        return self._followed(request.path_params["name"])
+
+    def _sweeps(self, request: Request) -> Response:
+        listed = []
+        for sweep in self._book.sweeps().values():
+            with sweep.ledger() as ledger:
+                listed.append((status_of(sweep.folder, ledger), sweep.problem))
+        return self._page("sweeps.html", _pages.sweeps_page(listed))
+
+    def _sweep(self, request: Request) -> Response:
+        sweep = self._named(request)
+        with sweep.ledger() as ledger:
+            content = _pages.sweep_page(sweep.folder, ledger)
+            return self._page("sweep.html", {**content, "problem": sweep.problem})
+
+    def _study(self, request: Request) -> Response:
+        sweep = self._named(request)
+        with sweep.ledger() as ledger:
+            study = _study_at(ledger, request.path_params["index"])
+            return self._page("study.html", _pages.study_page(sweep.folder, ledger, study))
+
+    def _trials(self, request: Request) -> Response:
+        sweep, asked = self._named(request), request.query_params
+        state = asked.get("state", "")
+        if state and state not in _pages.STATES:
+            raise HTTPException(404, f"state={state!r} is not one of {', '.join(_pages.STATES)}.")
+        with sweep.ledger() as ledger:
+            study = _study_at(ledger, _number(asked.get("study"))) if "study" in asked else None
+            page = _number(asked.get("page", "1"))
+            content = _pages.trials_page(sweep.folder, ledger, study, state, page)
+            return self._page("trials.html", content)
+
+    def _trial(self, request: Request) -> Response:
+        sweep, key = self._named(request), request.path_params["key"]
+        with sweep.ledger() as ledger:
+            if key not in ledger.trials:
+                raise HTTPException(404, f"There is no trial {key!r} in this sweep.")
+            content = _pages.trial_page(sweep.folder, ledger, ledger.trials[key])
+            return self._page("trial.html", content)
+
+    def _report(self, request: Request) -> Response:
+        sweep = self._named(request)
+        try:
+            text = sweep.folder.report.read_text(encoding="utf-8")
+        except OSError as error:
+            name = sweep.folder.name
+            raise HTTPException(404, f"No report yet: calsweep report {name}") from error
+        return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
+
+    def _compare(self, request: Request) -> Response:
+        names = request.query_params.getlist("sweep")
+        if len(names) != 2 or names[0] == names[1]:
+            raise HTTPException(404, "Choose two sweeps.")
+        first, second = map(self._followed, sorted(names))
+        with first.ledger() as one, second.ledger() as other:
+            content = _pages.compare_page([(first.folder, one), (second.folder, other)])
+            return self._page("compare.html", content)
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _study_at(ledger: Ledger, index: int) -> Study:
+    studies = list(ledger.studies.values())
+    if not 0 <= index < len(studies):
+        raise HTTPException(404, f"There is no study {index} in this sweep.")
+    return studies[index]
+
+
+def _number(text: str | None) -> int:
+    if text is None or not text.isascii() or not text.isdigit():
+        raise HTTPException(404, f"{text!r} is no number.")
+    return int(text[:9])

@@ -1,0 +1,62 @@
+"""Who may see a page, and what a browser may do with it."""
+
+import secrets
+
+from starlette.datastructures import URL, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+UNKNOWN = "Open the whole address that `calsweep ui` has printed: it ends with a token."
+
+
+class Guard:
+    """Lets in who brings the token: in the address at first, in a cookie from then on."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or hand it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        request = Request(scope)
+        await (self._turned_away(request) or self._app)(scope, receive, send_guarded)
+
+    def _turned_away(self, request: Request) -> Response | None:
+        # Cookies do not know ports: two servers on one machine need two names.
+        cookie = f"calsweep-{request.url.port or 0}"
+        given = request.query_params.get("token")
+        if given is not None and self._is_token(given):
+            address = request.url.remove_query_params("token")
+            path = URL(path="/" + address.path.lstrip("/"), query=address.query)
+            response = RedirectResponse(str(path), 303)
+            response.set_cookie(cookie, self._token, httponly=True, samesite="lax")
+            return response
+        if self._is_token(request.cookies.get(cookie, "")):
+            return None
+        return PlainTextResponse(UNKNOWN, 403)
+
+    def _is_token(self, text: str) -> bool:
+        return secrets.compare_digest(text.encode(), self._token.encode())

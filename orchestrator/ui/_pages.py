@@ -1,0 +1,238 @@
+"""What each page shows, as data for its template."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator.report import ENOUGH, MOST_CURVES, study_part, trial_curves
+from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.results import StudyResult, results_of
+from orchestrator.storage.status import SweepStatus, duration, status_of, title
+from orchestrator.storage.storage import SweepFolder
+from orchestrator.tables.arrange import build_table
+from orchestrator.tables.columns import Column, column
+from orchestrator.tables.table import ComparisonTable, Summary
+
+METRICS = ("acc", "ece", "aece", "nll", "brier")
+COMPARED = ("acc", "ece", "nll")
+LISTED = 100  # Trials on one page.
+SHOWN = 20  # Running and failed trials on the page of a sweep.
+LOG_BYTES = 100_000  # Of the end of a log.
+LIVE = ("starting", "running", "paused")
+STATES = ("running", "finished", "failed", "pruned")
+
+
+class StudyLine(NamedTuple):
+    """How far a study is, and its best trial so far; None where no trial has a score."""
+
+    study: Study
+    ended: int
+    trials: int
+    running: int
+    best: Trial | None
+
+
+class Difference(NamedTuple):
+    """One figure of two sweeps; None where one has it not."""
+
+    shown: Column
+    first: Summary | None
+    second: Summary | None
+
+    @property
+    def change(self) -> float | None:
+        """Return the second minus the first."""
+        if self.first is None or self.second is None:
+            return None
+        return self.second.mean - self.first.mean
+
+
+def sweeps_page(found: Iterable[tuple[SweepStatus, str]]) -> dict[str, Any]:
+    """Return all sweeps, each with what is wrong with its journal, those that run first."""
+    listed = sorted(found, key=lambda each: (each[0].state not in LIVE, -each[0].began))
+    live = any(status.state in LIVE for status, _ in listed)
+    return {"sweeps": listed, "live": live, "duration": duration}
+
+
+def sweep_page(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
+    """Return one sweep: how far it is, its tables, studies, running and failed trials."""
+    status = status_of(folder, ledger)
+    running = [ledger.trials[each.key] for each in status.running]
+    failed = [trial for trial in ledger.trials.values() if trial.status == "failed"]
+    return {
+        **_common(folder, ledger, status),
+        "tables": list(_tables(results_of(ledger))),
+        "lines": [_line(study, ledger, status) for study in ledger.studies.values()],
+        "running": list(zip(status.running[:SHOWN], running, strict=False)),
+        "failed": failed[-SHOWN:][::-1],
+        "failures": len(failed),
+        "title": title,
+        "shown": column(ledger.objective),
+        "report": folder.report.is_file(),
+    }
+
+
+def _common(folder: SweepFolder, ledger: Ledger, status: SweepStatus) -> dict[str, Any]:
+    return {
+        "name": folder.name,
+        "status": status,
+        "live": status.state in LIVE,
+        "duration": duration,
+        "several": len({study.task for study in ledger.studies.values()}) > 1,
+    }
+
+
+def _tables(results: Sequence[StudyResult]) -> Iterable[ComparisonTable]:
+    """Yield the test figures of each task that has some."""
+    for task in dict.fromkeys(result.task for result in results):
+        ours = [result for result in results if result.task == task]
+        there = {name for result in ours for seed in result.test for name in seed}
+        if metrics := [name for name in METRICS if name in there]:
+            yield build_table(ours, metrics)
+
+
+def _line(study: Study, ledger: Ledger, status: SweepStatus) -> StudyLine:
+    trials = study.begun.values()
+    scored = [t for t in study.searched if t.objective is not None and t.status == "finished"]
+    best = min(scored, key=lambda t: (t.objective, t.number), default=None)
+    return StudyLine(
+        study,
+        sum(trial.ended for trial in trials),
+        study.trials + ledger.further_seeds,
+        sum(trial.open for trial in trials) if status.running else 0,
+        study.chosen_trial or best,
+    )
+
+
+def study_page(folder: SweepFolder, ledger: Ledger, study: Study) -> dict[str, Any]:
+    """Return one study: the charts of its search, and its best trials."""
+    scored = [trial for trial in study.searched if trial.objective is not None]
+    best = sorted(scored, key=lambda trial: (trial.objective or 0.0, trial.number))
+    status = status_of(folder, ledger)
+    return {
+        **_common(folder, ledger, status),
+        "study": study,
+        "part": study_part(study, ledger, live=True),
+        "enough": ENOUGH,
+        "most_curves": MOST_CURVES,
+        "trials": best[:SHOWN],
+        "count": len(study.begun),
+        "title": title,
+        "shown": column(ledger.objective),
+    }
+
+
+def trials_page(
+    folder: SweepFolder, ledger: Ledger, study: Study | None, state: str, page: int
+) -> dict[str, Any]:
+    """Return the trials of a sweep, or of one study, in one state or in any; pages count from 1."""
+    status = status_of(folder, ledger)
+    found = [
+        trial
+        for trial in (study.begun if study else ledger.trials).values()
+        if not state or trial.status == state
+    ][::-1]
+    pages = max(1, math.ceil(len(found) / LISTED))
+    page = min(max(page, 1), pages)
+    return {
+        **_common(folder, ledger, status),
+        "study": study,
+        "state": state,
+        "states": STATES,
+        "trials": found[(page - 1) * LISTED : page * LISTED],
+        "count": len(found),
+        "page": page,
+        "pages": pages,
+        "title": title,
+        "shown": column(ledger.objective),
+    }
+
+
+def trial_page(folder: SweepFolder, ledger: Ledger, trial: Trial) -> dict[str, Any]:
+    """Return one trial: its configuration, figures, learning curves and the end of its log."""
+    study = ledger.studies.get(trial.study)
+    status = status_of(folder, ledger)
+    return {
+        **_common(folder, ledger, status),
+        "trial": trial,
+        "study": study,
+        "called": title(trial),
+        "figures": trial_curves(study, trial) if study else [],
+        "validation": sorted(trial.metrics.items()),
+        "test": sorted(trial.test.items()),
+        "log": _log(folder.logs / f"{trial.key}.log"),
+    }
+
+
+def _log(path: Path) -> str:
+    """Return the end of a log; nothing where there is none."""
+    try:
+        with open(path, "rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - LOG_BYTES))
+            text = stream.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return text if size <= LOG_BYTES else f"...{text.partition(chr(10))[2]}"
+
+
+def compare_page(
+    pair: Sequence[tuple[SweepFolder, Ledger]],
+) -> dict[str, Any]:
+    """Return two sweeps side by side: how far they are, what differs, and test figures."""
+    (first, one), (second, other) = pair
+    statuses = [status_of(folder, ledger) for folder, ledger in pair]
+    found = [results_of(ledger) for _, ledger in pair]
+    tasks = dict.fromkeys(result.task for results in found for result in results)
+    return {
+        "names": (first.name, second.name),
+        "statuses": statuses,
+        "live": any(status.state in LIVE for status in statuses),
+        "duration": duration,
+        "remarks": list(_remarks(one, other)),
+        "tasks": {task: list(_compared(task, *found)) for task in tasks},
+        "columns": [column(name) for name in COMPARED],
+    }
+
+
+def _remarks(one: Ledger, other: Ledger) -> Iterable[str]:
+    """Yield why figures of two sweeps may differ, beside chance."""
+    settings: list[Mapping[str, set[str]]] = []
+    for ledger in (one, other):
+        known: dict[str, set[str]] = {}
+        for study in ledger.studies.values():
+            known.setdefault(study.task, set()).add(study.setting or study.fingerprint)
+        settings.append(known)
+    for task in settings[0].keys() & settings[1].keys():
+        if settings[0][task] != settings[1][task]:
+            yield f"Data, model or protocol of {task} differ: its figures cannot be compared."
+    if one.git_commit != other.git_commit:
+        yield f"The code differs: {one.git_commit or 'unknown'}, {other.git_commit or 'unknown'}."
+    if not settings[0].keys() & settings[1].keys():
+        yield "They have no task in common."
+
+
+def _compared(
+    task: str, first: Sequence[StudyResult], second: Sequence[StudyResult]
+) -> Iterable[tuple[str, list[Difference]]]:
+    """Yield the recipes of one task with the figures of both sweeps."""
+    tables = [
+        build_table(ours, COMPARED) if (ours := [r for r in results if r.task == task]) else None
+        for results in (first, second)
+    ]
+    recipes = dict.fromkeys(recipe for table in tables if table for recipe in table.recipes)
+    for recipe in recipes:
+        yield (
+            recipe,
+            [
+                Difference(column(name), *(_figure(table, recipe, task, name) for table in tables))
+                for name in COMPARED
+            ],
+        )
+
+
+def _figure(table: ComparisonTable | None, recipe: str, task: str, metric: str) -> Summary | None:
+    return table.summary(recipe, task, metric) if table and recipe in table.recipes else None

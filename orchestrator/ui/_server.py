@@ -1,0 +1,74 @@
+"""Serves the view until somebody ends it."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import uvicorn
+
+from orchestrator.storage.storage import Storage
+from orchestrator.ui._application import application
+from trainables.common.errors import InputError
+
+PORT = 8720  # Where it serves unless another program does.
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a view is served.
+
+    Attributes:
+        url: What to open, with the token.
+        open: Whether other machines can reach it.
+    """
+
+    url: str
+    open: bool
+
+
+def serve(
+    storage: Storage, host: str, port: int | None, started: Callable[[Address], None]
+) -> None:
+    """Serve the view of a storage until Ctrl-C; ``started`` hears where.
+
+    A port of None is ``PORT``, or a free one where that is taken.
+
+    Raises:
+        InputError: If the storage has no folder of sweeps, or nothing can be served there.
+    """
+    token = secrets.token_urlsafe(32)
+    app = application(storage, token)
+    with _bound(host, port) as listening:
+        found = listening.getsockname()
+        shown = f"[{found[0]}]" if ":" in found[0] else found[0]
+        url = f"http://{shown}:{found[1]}/?token={token}"
+        # No access log: it would hold the token.
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+        )
+        started(Address(url, open=not _is_loopback(found[0])))
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
+
+
+def _bound(host: str, port: int | None) -> socket.socket:
+    tries = [PORT, 0] if port is None else [port]
+    for number in tries:
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            return socket.create_server((host, number), family=family)
+        except (OSError, OverflowError) as error:
+            reason = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
+    raise InputError(f"nothing can be served at {host}:{tries[-1]}: {reason}; give another --port")
+
+
+def _is_loopback(address: str) -> bool:
+    return address == "::1" or address.startswith("127.")

@@ -1,0 +1,116 @@
+"""The view in a real browser: what a person has done to a page stays when it is renewed."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def visit(browser, served):
+    """Return a function that opens a page; afterwards nothing foreign ran or was asked for."""
+    asked, said, opened = [], [], []
+    base = served.url.partition("/?")[0]
+
+    def open_page(path="/", width=1280, **options):
+        found = browser.new_page(viewport={"width": width, "height": 800}, **options)
+        found.on("request", lambda request: asked.append(request.url))
+        found.on("console", lambda message: said.append(message.text))
+        found.on("pageerror", lambda error: said.append(str(error)))
+        found.clock.install()
+        found.goto(served.url)
+        found.goto(base + path)
+        opened.append(found)
+        return found
+
+    yield open_page
+    assert [tab.evaluate("window.stolen") for tab in opened] == [None] * len(opened)
+    assert all(address.startswith((base, "data:,")) for address in asked)
+    assert said == []
+    for tab in opened:
+        tab.close()
+
+
+def renewed(page, text):
+    """Let the time pass until the page looks again, and wait for a text."""
+    page.clock.fast_forward(61_000)
+    page.get_by_text(text).first.wait_for(timeout=10_000)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/", "/sweeps/night", "/sweeps/night/studies/3", "trial"])
+def test_a_phone_does_not_scroll_sideways(visit, served, path, scheme) -> None:
+    path = f"/sweeps/night/trials/{served.failed.key}" if path == "trial" else path
+    page = visit(path, 360, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+    assert page.locator("h1").count() == 1
+
+
+def test_a_page_is_renewed_around_what_a_person_did(visit, served) -> None:
+    page = visit("/sweeps/night")
+    served.writer.open("ce", trials=4)
+    block = page.locator("[data-filtered]", has=page.locator("#study-table"))
+    block.locator("input").fill("m")
+    block.locator("thead button", has_text="Best objective").click()
+    page.evaluate("scrollTo(0, 500)")
+    rows = block.locator("tbody tr:visible").all_inner_texts()
+    (served.storage.sweep("night").path / "owner").write_text("a new owner")
+    with served.storage.sweep("night").journal.open("ab") as stream:
+        stream.write(again(served))
+    renewed(page, "Run by a new owner")
+    assert block.locator("input").input_value() == "m"
+    assert len(rows) == len(block.locator("tbody tr:visible").all_inner_texts()) < 7
+    heading = block.locator("thead th", has_text="Best objective")
+    assert heading.get_attribute("aria-sort") == "ascending"
+    assert page.evaluate("scrollY") == 500
+    focused = page.evaluate("document.activeElement.textContent")
+    assert focused.startswith("Best objective")
+
+
+def again(served) -> bytes:
+    """Return the line of a run that resumes the finished sweep."""
+    from orchestrator.storage.events import SweepStarted, to_line
+
+    return to_line(
+        SweepStarted(time=1_900_000_000_000, sweep="night", sweep_id="5eed", spec={}, provenance={})
+    )
+
+
+def test_a_server_that_went_away_is_told(visit, served) -> None:
+    page = visit("/sweeps/night")
+    page.route("**/sweeps/night", lambda route: route.fulfill(status=200, body="something else"))
+    renewed(page, "calsweep ui does not answer")
+    assert page.locator("#study-table").is_visible()
+    page.unroute("**/sweeps/night")
+    page.clock.fast_forward(61_000)
+    page.locator("#away").wait_for(state="hidden", timeout=10_000)
+
+
+def test_the_keyboard_goes_from_the_list_to_a_log(visit, served) -> None:
+    page = visit("/")
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "night":
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/sweeps/night")
+    page.locator(f"a[href$='{served.failed.key}']").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/trials/*")
+    page.locator(".log").focus()
+    assert "epoch 1" in page.evaluate("document.activeElement.textContent")
+
+
+def test_two_sweeps_are_chosen_in_the_list(visit, served) -> None:
+    page = visit("/")
+    page.get_by_label("compare night").check()
+    page.get_by_label("compare later").check()
+    page.get_by_role("button", name="Compare the two chosen").click()
+    assert page.locator("h1").inner_text() == "later and night"
+
+
+def test_without_scripts_a_page_loads_itself_again(visit) -> None:
+    page = visit("/sweeps/night", java_script_enabled=False)
+    assert page.locator("table").first.locator("tbody tr:visible").count() == 7
+    assert 'http-equiv="refresh"' in page.content()
