@@ -204,10 +204,9 @@ class SweepState:
             study.unscored.add(trial.number)
         else:
             position = self.plan.spec.all_seeds.index(trial.request.seed)
-            scored = self._scored(study, trial, outcome) if outcome.status == FINISHED else None
-            study.seeds[position] = Chosen(trial, outcome, scored.objective) if scored else None
-            if scored is not None:
-                self._emit_once(scored)
+            finished = outcome.status == FINISHED
+            study.seeds[position] = Chosen(trial, outcome, math.nan) if finished else None
+            study.unscored_seeds |= {position} if finished else set()
         self._settle()
 
     def _settle(self) -> None:
@@ -219,6 +218,8 @@ class SweepState:
                 reference = self.studies.get(study.plan.reference or "")
                 if not study.closed and (reference is None or reference.closed):
                     changed = self._score(study) or changed
+        for study in self.studies.values():
+            self._score_seeds(study)
 
     def _score(self, study: StudyState) -> bool:
         """Hand scores to the study's search; return whether the study closed."""
@@ -236,13 +237,27 @@ class SweepState:
         self._choose(study)
         return True
 
+    def _score_seeds(self, study: StudyState) -> None:
+        """Score further seeds, each guarded by plain cross-entropy on the same seed."""
+        reference = self.studies.get(study.plan.reference or "")
+        for position in sorted(study.unscored_seeds):
+            if reference and reference.chosen and position not in reference.seeds:
+                continue
+            one = study.seeds[position]
+            assert one is not None
+            scored = self._scored(study, one.trial, one.outcome, position)
+            assert scored is not None
+            study.seeds[position] = replace(one, objective=scored.objective)
+            study.unscored_seeds.remove(position)
+            self._emit_once(scored)
+
     def _scored(
-        self, study: StudyState, trial: TrialSpec, outcome: TrialFinished
+        self, study: StudyState, trial: TrialSpec, outcome: TrialFinished, position: int = 0
     ) -> TrialScored | None:
         """Return what is minimised; None for a failed trial."""
         if outcome.status == "failed":
             return None
-        reference = self._reference(study)
+        reference = self._reference(study, position)
         if reference is None:
             return TrialScored(key=trial.key, objective=study.rule.score(outcome.metrics))
         error = None
@@ -251,9 +266,10 @@ class SweepState:
         value = study.rule.score(outcome.metrics, reference.outcome.metrics, error or 0.0)
         return TrialScored(key=trial.key, objective=value, error=error)
 
-    def _reference(self, study: StudyState) -> Chosen | None:
-        """Return the configuration of plain cross-entropy that guards a study, if one does."""
-        return self.studies[study.plan.reference].chosen if study.plan.reference else None
+    def _reference(self, study: StudyState, position: int = 0) -> Chosen | None:
+        """Return the plain cross-entropy that guards a study on a seed, if one does."""
+        reference = self.studies.get(study.plan.reference or "")
+        return reference.seeds.get(position) if reference else None
 
     def _accuracy_error(self, trial: TrialSpec, outcome: TrialFinished, plain: Chosen) -> float:
         known = self._past.accuracy_error(trial)

@@ -23,6 +23,7 @@ class StudyState:
         trials: All that were asked for.
         outcomes: Those that ended.
         unscored: Numbers of search trials that ended but wait for what they are compared with.
+        unscored_seeds: Positions of seeds that do.
         objectives: Guarded objectives of search trials; infinite for failed ones.
         queue: Trials that were asked for but not given out.
         leaders: Trial to the one whose pass computes it, perhaps itself.
@@ -38,6 +39,7 @@ class StudyState:
     trials: dict[int, TrialSpec] = field(default_factory=dict)
     outcomes: dict[int, TrialFinished] = field(default_factory=dict)
     unscored: set[int] = field(default_factory=set)
+    unscored_seeds: set[int] = field(default_factory=set)
     objectives: dict[int, float] = field(default_factory=dict)
     queue: list[TrialSpec] = field(default_factory=list)
     leaders: dict[int, int] = field(default_factory=dict)
@@ -64,7 +66,8 @@ class StudyState:
 
     def done(self, seeds: int) -> bool:
         """Return True if nothing is left to do, further seeds included."""
-        return self.closed and (self.chosen is None or len(self.seeds) == seeds)
+        whole = len(self.seeds) == seeds and not self.unscored_seeds
+        return self.closed and (self.chosen is None or whole)
 
     def next_queued(self) -> TrialSpec | None:
         """Take a trial off the queue that waits for no other one's pass."""

@@ -39,6 +39,8 @@ class StudyResult:
             stages that were reused count what they cost at first. Empty where that is not known.
         rule: How the choice was made: ``objective``, ``accuracy_tolerance``, ``epoch``, ``tie``,
             and where they are used ``accuracy_errors`` and ``keep_default``.
+        charged: What the accuracy guard added to each seed's objective, fractions, aligned with
+            ``test``; empty where that is not known.
         varied: Whether each seed has a split of its own.
         subset: Limits on the images, such as ``train_limit 5000, test_limit 1000``; empty where the
             whole data set took part.
@@ -70,6 +72,7 @@ class StudyResult:
     default_predictions: str = ""
     seconds: tuple[float, ...] = ()
     rule: dict[str, str] = field(default_factory=dict)
+    charged: tuple[float, ...] = ()
     varied: bool = False
     subset: str = ""
 
@@ -168,9 +171,16 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
         default_predictions=chosen.default_predictions if chosen else "",
         seconds=_known([trial.chain_seconds for trial in ours]),
         rule={name: as_text(value) for name, value in study.rule.items()},
+        charged=_known([_charged(trial, study.rule) for trial in ours]),
         varied="splits" in study.origin,
         subset=_subset(study),
     )
+
+
+def _charged(trial: Trial, rule: Mapping[str, Any]) -> float | None:
+    """Return what the guard added to a trial's objective; None where it has no score."""
+    plain = trial.metrics.get(str(rule.get("objective")))
+    return None if trial.objective is None or plain is None else trial.objective - plain
 
 
 def _subset(study: Study) -> str:

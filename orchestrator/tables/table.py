@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 INSIDE = "†"  # a figure that is not above its noise floor
 SIMILAR = "≈"  # a difference that is not above the noise floor
 KEPT = "default"  # the published default was chosen
+CHARGED = 1e-6  # of accuracy: less is rounding
 
 
 class Summary(NamedTuple):
@@ -257,7 +258,7 @@ class ComparisonTable:
         return any(_ends_in_calibrator(recipe) for recipe in self.recipes)
 
     def notes(self) -> list[str]:
-        """Return the lines below a table: what its signs mean, failed trials, runs."""
+        """Return the lines below a table: signs, lost accuracy, failed trials, runs."""
         told = (self._signs(), self.remarks, self._sweeps(), self._failures(), self._runs())
         return [*chain.from_iterable(told)]
 
@@ -473,6 +474,10 @@ class ComparisonTable:
 
     def _failures(self) -> Iterator[str]:
         for result in self._used:
+            lost = sum(charge > CHARGED for charge in result.charged)
+            if lost:
+                what = f"less validation accuracy than the guard allows on {lost} of"
+                yield f"{result.recipe} on {result.task}: {what} {len(result.charged)} seeds"
             if result.status == "finished" and result.trials_failed:
                 yield f"{result.recipe} on {result.task}: {_failed_trials(result)} failed"
 

@@ -34,7 +34,7 @@ recipes: [ce, short+ts, ce+macal+ts]
 variants:
   short: {{of: ls, fixed: {{smoothing: 0.05}}}}
 tags: {{team: red}}
-search: {{trials: 1, fixed: {{macal: {{epochs: 2}}}}}}
+search: {{trials: 1, fixed: {{macal: {{epochs: 20}}}}}}
 seeds: [0, 1]
 resources: {{train: {{gpu: {gpus}}}}}
 storage: {storage}

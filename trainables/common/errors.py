@@ -81,4 +81,4 @@ class StorageError(InputError):
 
 
 class TrainingDivergedError(ArithmeticError):
-    """A loss or a metric became infinite or NaN, so that going on would be pointless."""
+    """A loss or a metric became infinite or NaN, or accuracy was lost: the outcome is of no use."""

@@ -27,6 +27,9 @@ class Refinement(CheckedFields, ABC):
         excludes: Methods that the refinement must not follow, each with the reason.
         second_pass: Whether ``end_epoch`` gets accuracy and confidence of ``feedback_logits``
             after the epoch, at the price of another pass, rather than those of its steps.
+        held_out: Whether that pass is over held-out rows rather than the training set.
+        accept: ``always``, or ``better``: only if validation NLL is lower than the network's own
+            by more than its paired standard error; else the network keeps its own classifier.
         changes_batches: Whether ``start_batch`` does anything.
         views: Which features of the training set it is trained on: ``augmented`` ones, a view of
             the augmented images an epoch, or ``original``, those of the images as they are.
@@ -38,6 +41,8 @@ class Refinement(CheckedFields, ABC):
 
     excludes: ClassVar[Mapping[str, str]] = {}
     second_pass = False
+    held_out = False
+    accept = "always"
     changes_batches = False
     views = "augmented"
     not_for: ClassVar[Mapping[str, str]] = {

@@ -118,7 +118,8 @@ class _HeadStack:
         """Return the accuracy and mean confidence that each refinement is given, (M, 2).
 
         Args:
-            view: The features (N, D) of a second pass, for those that ask for one.
+            view: The features (N, D) that the epoch read, perhaps those of a second pass, for those
+                that ask for one.
             trained_on: What the others are given, (M, 2).
         """
         asked = [trainer.refinement.second_pass for trainer in self.trainers]
@@ -127,11 +128,12 @@ class _HeadStack:
         probe = _Feedback(self._first.refinement, self._template).eval()
         weights, buffers = ({f"head.{n}": t for n, t in each.items()} for each in self._stacked())
         totals = torch.zeros(len(self.trainers), 2, dtype=torch.float64, device=view.device)
-        parts = self._evaluate(probe, weights, buffers, view)
-        for logits, targets in zip(parts, self._first.labels.split(self._rows), strict=True):
+        features, labels = self._first.feedback_rows(view)
+        parts = self._evaluate(probe, weights, buffers, features)
+        for logits, targets in zip(parts, labels.split(self._rows), strict=True):
             totals += hits_and_confidence(logits, targets)
         chosen = torch.tensor(asked, device=view.device)[:, None]
-        return torch.where(chosen, totals / len(view), trained_on)
+        return torch.where(chosen, totals / len(labels), trained_on)
 
     @property
     def _rows(self) -> int:

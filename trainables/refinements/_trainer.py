@@ -31,16 +31,20 @@ class HeadTrainer:
         weight_decay: L2 penalty, 5e-4 in the MaC-Cal paper.
         seed: Decides initial weights, order and masks.
         device: Where to train; features elsewhere are moved there one view at a time.
+        held_out: Features (M, D) and labels (M,), on the device, for a refinement that wants its
+            feedback measured there.
 
     Attributes:
         head: The head, in eval mode between epochs.
         epoch: Number of epochs trained.
         labels: (N,), on the device.
+        held_out: As given.
         batch_size: Samples per step.
         optimizer: What moves the head.
 
     Raises:
-        ValueError: If there is no view, or a view and the labels differ in length.
+        ValueError: If there is no view, a view and the labels differ in length, or held-out rows
+            are wanted and missing.
     """
 
     def __init__(
@@ -55,8 +59,12 @@ class HeadTrainer:
         weight_decay: float,
         seed: int,
         device: torch.device | str = "cpu",
+        held_out: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         _check_views(views, labels)
+        if refinement.held_out and held_out is None:
+            raise ValueError("held_out is missing: the refinement's feedback is measured there")
+        self.held_out = held_out
         self.refinement = refinement
         self.epoch = 0
         self._views = views
@@ -78,8 +86,14 @@ class HeadTrainer:
         """
         view = self.view()
         means = self._train(view)
-        feedback = self._evaluate(view) if self.refinement.second_pass else means[1:]
+        second = self.refinement.second_pass
+        feedback = self._evaluate(*self.feedback_rows(view)) if second else means[1:]
         return self.end_epoch(*means, *feedback)
+
+    def feedback_rows(self, view: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features and labels of a second pass: the epoch's view, or held-out rows."""
+        held_out = self.held_out if self.refinement.held_out else None
+        return held_out or (view, self.labels)
 
     def view(self) -> Tensor:
         """Return the features (N, D) that the present epoch reads, on the device."""
@@ -139,14 +153,15 @@ class HeadTrainer:
         return (totals / len(order)).tolist()
 
     @torch.no_grad()
-    def _evaluate(self, view: Tensor) -> list[float]:
+    def _evaluate(self, features: Tensor, labels: Tensor) -> list[float]:
         """Return accuracy and mean confidence of what the refinement wants measured."""
         self.head.eval()
         totals = torch.zeros(2, dtype=torch.float64, device=self._device)
-        for rows in torch.arange(len(view), device=self._device).split(EVALUATION_BATCH):
-            logits = self.refinement.feedback_logits(self.head, view[rows].float())
-            totals += hits_and_confidence(logits, self.labels[rows])
-        return (totals / len(view)).tolist()
+        parts = features.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH)
+        for some, targets in zip(*parts, strict=True):
+            logits = self.refinement.feedback_logits(self.head, some.float())
+            totals += hits_and_confidence(logits, targets)
+        return (totals / len(labels)).tolist()
 
     def _step(self, features: Tensor, targets: Tensor, noise: Generator) -> Tensor:
         """Take one step; return the sums of loss, hits and confidence, (3,)."""

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from trainables.common.fields import choice, count, flag, number
 from trainables.refinements._base import REFINEMENTS, Refinement
 
+DEPLOYED = ("deployed", "validation")  # Feedback that is measured on what inference gives.
+
 
 def clip_bound(eta_init: float, eta_final: float, step: int, horizon: int) -> float:
     """Return the bound of one change of q, falling from ``eta_init`` to ``eta_final`` (eq. 13).
@@ -170,7 +172,8 @@ class MaCCal(Refinement):
     There is no released code. Where the paper is silent or contradicts itself, the default is what
     calibrates networks that know their training set by heart; ``docs/results/macal-readings.md``
     has the evidence for ``q_role``, ``resample``, ``first_step``, ``inference``, ``feedback``,
-    ``optimizer``, ``zero_masked`` and ``views``. ``gamma`` and ``hidden`` have no value in the
+    ``optimizer``, ``zero_masked`` and ``views``. ``clock``, ``feedback: validation`` and ``accept``
+    are ours. ``gamma`` and ``hidden`` have no value in the
     text: deployed confidence ends near gamma on the training set, so that a good gamma lies a
     little above the accuracy expected on other data and has to be searched.
 
@@ -178,7 +181,7 @@ class MaCCal(Refinement):
 
     Args:
         gamma: Factor of the accuracy in eq. 12, > 0; the paper's range is (0, 1).
-        q0: q at the start, in [0, 1].
+        q0: q at the start, in [0, 1).
         eta_init: First bound of a change of q, > 0.
         eta_final: Last bound of a change of q, > 0.
         epochs: Epochs, also the horizon T of the decay.
@@ -191,19 +194,25 @@ class MaCCal(Refinement):
             the decaying bound.
         resample: A new mask each ``epoch`` (the text) or each ``batch`` (Algorithm 1).
         first_step: The t of the first epoch's bound in eq. 13, 0 or 1.
+        clock: Whether t counts all epochs, from the ``start``, or stands still up to the
+            ``crossing``, the first epoch whose confidence exceeds gamma * accuracy.
         inference: ``scaled`` multiplies each weight by its probability of being kept, as after
             dropout; ``dense`` uses it as it is; ``last`` uses those of the last mask.
         feedback: Which outputs eq. 12 measures: ``deployed`` those of inference and ``dense`` those
-            of all weights, in one more pass per epoch; ``training`` the masked ones.
+            of all weights, in one more pass per epoch; ``training`` the masked ones;
+            ``validation`` those of inference on validation rows, for a gamma of 1: there confidence
+            is meant to be accuracy. It fits one number, q, to the rows that choose configurations.
         q_role: Whether q is the share of weights that masks ``keep`` or ``drop``.
         optimizer: ``plain`` SGD, whose velocity and decay still move weights of zero gradient, or
             ``masked``, which leaves them alone; without effect unless ``restrict_gradient``.
         zero_masked: Whether a new mask sets the weights to zero that it leaves out.
         views: ``augmented`` or ``original``: which features of the training set are trained on.
+        accept: Whether the new classifier replaces the network's own ``always``, or only where it
+            is ``better``: see ``Refinement``.
     """
 
     gamma: float = number(default=0.95, low=0.0, open_low=True)
-    q0: float = number(default=0.5, low=0.0, high=1.0)
+    q0: float = number(default=0.5, low=0.0, high=1.0, open_high=True)
     eta_init: float = number(default=0.1, low=0.0, open_low=True)
     eta_final: float = number(default=0.001, low=0.0, open_low=True)
     hidden: int = count(default=128)
@@ -213,17 +222,20 @@ class MaCCal(Refinement):
     sparsity: str = choice(default="decaying", choices=("fixed", "adaptive", "decaying"))
     resample: str = choice(default="batch", choices=("epoch", "batch"))
     first_step: int = choice(default=1, choices=(0, 1))
+    clock: str = choice(default="start", choices=("start", "crossing"))
     inference: str = choice(default="scaled", choices=("scaled", "dense", "last"))
-    feedback: str = choice(default="deployed", choices=("dense", "training", "deployed"))
+    feedback: str = choice(default="deployed", choices=("dense", "training", *DEPLOYED))
     q_role: str = choice(default="drop", choices=("keep", "drop"))
     optimizer: str = choice(default="plain", choices=("masked", "plain"))
     zero_masked: bool = flag(default=False)
     views: str = choice(default="augmented", choices=("augmented", "original"))
+    accept: str = choice(default="always", choices=("always", "better"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._adapts = self.masked and self.sparsity != "fixed"
         self.second_pass = self._adapts and self.feedback != "training"
+        self.held_out = self.second_pass and self.feedback == "validation"
         self.changes_batches = self.masked and self.resample == "batch"
 
     def build_head(self, feature_dim: int, num_classes: int) -> MaskedHead:
@@ -275,13 +287,14 @@ class MaCCal(Refinement):
             after = sparsity_step(before, accuracy, confidence, self.gamma, eta)
             after = min(after, head.most_q)
         head.next_q.fill_(after)
-        head.updates += 1
+        if self.clock == "start" or head.updates or confidence > self.gamma * accuracy:
+            head.updates += 1
         return {"q": before, "next_q": after}
 
     def feedback_logits(self, head: nn.Module, features: Tensor) -> Tensor:
         """Return the logits of all weights as they are, or those that inference gives."""
         head = _masked(head)
-        return head(features) if self.feedback == "deployed" else head.dense(features)
+        return head(features) if self.feedback in DEPLOYED else head.dense(features)
 
     def together_key(self) -> Hashable | None:
         """Return how many layers the head has and how it is masked and measured.
@@ -293,8 +306,8 @@ class MaCCal(Refinement):
             return None
         structure = (self.restructure, self.masked, self.restrict_gradient, self.optimizer)
         masks = (self.resample, self.q_role, self.zero_masked, self.inference)
-        measured = self.feedback == "deployed"
-        return ("macal", *structure, *masks, measured, self.views, self.epochs)
+        measured = (self.feedback in DEPLOYED, self.held_out)
+        return ("macal", *structure, *masks, *measured, self.views, self.epochs)
 
     def movable(self, head: nn.Module) -> dict[str, Tensor]:
         """Return the present masks, unless masked weights may move."""

@@ -56,7 +56,8 @@ def _copy(
     # The request also names folders of the machine that computed it.
     request = {name: value for name, value in found.record["request"].items() if name in BUILD}
     tensors = {name: found.tensors(name) for name in filter(None, [WEIGHTS.get(stage)])}
-    record = {"request": request, "metrics": found.record["metrics"]}
+    kept = {name: found.record[name] for name in ("metrics", "accepted") if name in found.record}
+    record = {"request": request, **kept}
     copy.write(stage, key, tensors, record)
     return request["upstream_stage"], request["upstream"]
 

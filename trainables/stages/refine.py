@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from trainables.common.devices import computed_on, fits
-from trainables.common.errors import StorageError
+from trainables.common.errors import StorageError, TrainingDivergedError
+from trainables.metrics import row_terms
 from trainables.refinements import HeadTrainer, build_refinement
 from trainables.stages.base import StageRun, TaskData
 from trainables.stages.networks import extract_features, restore_network
@@ -53,8 +54,10 @@ class RefineStage(StageRun, stage="refine"):
             **_head_penalties(protocol),
             seed=request.seed,
             device=data.device,
+            held_out=(self.features["validation"], data.validation_labels),
         )
         self._epochs = refinement.epochs
+        self._own: Tensor | None = None  # The network's own validation logits, if it keeps them.
 
     def _belongs(self, part: str, values: Tensor) -> bool:
         return part == "validation" or fits(values.nbytes, self.data.device)
@@ -68,19 +71,41 @@ class RefineStage(StageRun, stage="refine"):
         """Retrain the head for one epoch and validate."""
         figures = self.trainer.train_epoch()
         self.epoch = self.trainer.epoch
-        return self._figures(figures, self.head_logits())
+        logits = self.head_logits()
+        self.check_finite(figures, bool(logits.isfinite().all()))
+        return self._figures(figures, self.settled(logits))
+
+    def settled(self, logits: Tensor) -> Tensor:
+        """Return the validation logits (M, K) of what is stored, given the head's after an epoch.
+
+        After the last one that is the network's own classifier if the head is not accepted.
+
+        Raises:
+            TrainingDivergedError: If the head that is to be stored has lost its accuracy.
+        """
+        if self.epoch < self.epochs:
+            return logits
+        own = self.upstream().tensors("validation")["logits"].to(logits.device)
+        labels = self.data.validation_labels
+        if self.trainer.refinement.accept == "better" and not _is_better(logits, own, labels):
+            self._own = own
+            return own
+        _check_accuracy(logits, own, labels)
+        return logits
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Return the head's weights and validation logits."""
+        """Return the head's weights, the validation logits, and whether the head is in use."""
+        logits = self.head_logits() if self._own is None else self._own
         files = {
             "head": self.trainer.head.state_dict(),
-            "validation": self._validation_tensors(self.head_logits()),
+            "validation": self._validation_tensors(logits),
         }
-        return files, {"epochs": self.epoch}
+        return files, {"epochs": self.epoch, "accepted": self._own is None}
 
     def remarks(self) -> list[str]:
-        """Return what the refinement says of its head."""
-        return self.trainer.refinement.remarks(self.trainer.head)
+        """Return what the refinement says of its head, unless the network keeps its own."""
+        refinement = self.trainer.refinement
+        return refinement.remarks(self.trainer.head) if self._own is None else []
 
     def state_dict(self) -> dict[str, Any]:
         """Return the head trainer's state."""
@@ -96,6 +121,31 @@ class RefineStage(StageRun, stage="refine"):
         """Return the head's logits (M, K) of the validation rows."""
         self.trainer.head.eval()
         return self.trainer.head(self.features["validation"].float())
+
+
+def _is_better(logits: Tensor, own: Tensor, labels: Tensor) -> bool:
+    """Return True if NLL is lower by more than the paired standard error of the difference."""
+    gain = row_terms("nll", own, labels) - row_terms("nll", logits, labels)
+    return bool(gain.mean() > _standard_error(gain))
+
+
+def _check_accuracy(logits: Tensor, own: Tensor, labels: Tensor) -> None:
+    """Refuse a head that lost three quarters of what its network knows beyond the commonest class.
+
+    Raises:
+        TrainingDivergedError: If it lost more, by two paired standard errors.
+    """
+    before, after = (row_terms("acc", each, labels) for each in (own, logits))
+    lost, chance = before - after, float(labels.bincount().max()) / len(labels)
+    if lost.mean() - 2 * _standard_error(lost) > max(0.0, 0.75 * (float(before.mean()) - chance)):
+        raise TrainingDivergedError(
+            f"accuracy collapsed to {after.mean():.1%} of the validation rows; the network's own "
+            f"classifier has {before.mean():.1%}, the commonest class is {chance:.1%}"
+        )
+
+
+def _standard_error(difference: Tensor) -> float:
+    return float(difference.std()) / len(difference) ** 0.5
 
 
 def _head_penalties(protocol: Protocol) -> dict[str, float]:

@@ -19,7 +19,8 @@ class RefineTogether(StageRun):
     """The run of one refinement, with others of the same extractor carried along.
 
     To its trial it is an ordinary run. What comes of the others is stored when it finishes, so that
-    their own trials need no process; one that diverges is left out, and fails in its own trial.
+    their own trials need no process; one that diverges, or loses its accuracy, is left out, and
+    fails in its own trial.
 
     Args:
         run: What is asked for, not begun.
@@ -45,16 +46,16 @@ class RefineTogether(StageRun):
         figures = self._heads.train_epoch()
         self.epoch = self._run.trainer.epoch
         members = [self._run, *self._others]
-        logits = torch.stack(self._heads.logits(self._run.features["validation"]))
-        finite = logits.isfinite().flatten(1).all(dim=1).tolist()
-        kept = []
+        outputs = torch.stack(self._heads.logits(self._run.features["validation"]))
+        finite = outputs.isfinite().flatten(1).all(dim=1).tolist()
+        kept: dict[int, Tensor] = {}
         for position, member in enumerate(members):
             member.epoch = self.epoch
-            if not self._diverged(member, figures[position], finite[position]):
-                kept.append(position)
+            settled = self._settled(member, figures[position], outputs[position], finite[position])
+            if settled is not None:
+                kept[position] = settled
         figures = [figures[position] for position in kept]
-        if len(kept) < len(members):
-            logits = logits[kept]
+        logits = torch.stack(list(kept.values()))
         reports = calibration_reports(logits, self.data.validation_labels)
         found = [
             self._with_validation(*each) for each in zip(figures, reports, logits, strict=True)
@@ -63,20 +64,22 @@ class RefineTogether(StageRun):
             self._histories[other.request.key()].append({"step": self.epoch, "metrics": metrics})
         return found[0]
 
-    def _diverged(self, member: RefineStage, figures: Mapping[str, float], finite: bool) -> bool:
-        """Return True if a member diverged, and leave it out.
+    def _settled(
+        self, member: RefineStage, figures: Mapping[str, float], logits: Tensor, finite: bool
+    ) -> Tensor | None:
+        """Return ``RefineStage.settled`` of a member; leave it out, and return None, if it failed.
 
         Raises:
-            TrainingDivergedError: If it is the refinement that was asked for.
+            TrainingDivergedError: If that is the refinement that was asked for.
         """
         try:
             member.check_finite(figures, finite)
+            return member.settled(logits)
         except TrainingDivergedError:
             if member is self._run:
                 raise
             self._leave_out(member)
-            return True
-        return False
+            return None
 
     def _leave_out(self, member: RefineStage) -> None:
         self._others.remove(member)

@@ -462,6 +462,33 @@ def test_the_lowest_guarded_objective_wins(data: dict[str, PreparedData]) -> Non
     assert [one and one.trial.number for one in earlier] == [None, 0, 0, 0, 3, 3]
 
 
+@pytest.mark.parametrize("order", range(4))
+def test_every_seed_is_guarded_by_its_own_baseline(
+    data: dict[str, PreparedData], order: int
+) -> None:
+    accuracy = {"ce": (0.97, 0.80, 0.90), "mbls": (0.965, 0.70, 0.95)}
+
+    def measured(trial: TrialSpec) -> TrialFinished:
+        if (trial.study.endswith("|ce"), trial.seed) == (True, 3):
+            return trial.ending("failed", {}, reason="nan")
+        found = [*accuracy[trial.study.rpartition("|")[2]], 0.5][trial.seed]
+        metrics = {"val_ece": 0.03, "val_acc": found}
+        return trial.ending("finished", metrics, artifact=trial.request.key())
+
+    spec = make_spec("ce, mbls", accuracy_tolerance=0.01)
+    spec = spec.model_copy(update={"seeds": (0, 1, 2, 3)})
+    state, events = make_state(spec, data)
+    drive(state, 1 + order, random.Random(order), measured)
+    assert state.finished
+    study = state.studies[f"{TASK}|mbls"]
+    found = [study.seeds[position] for position in range(4)]
+    # The last seed's baseline failed: nothing guards it.
+    expected = [0.03, 0.03 + 0.80 - 0.01 - 0.70, 0.03, 0.03]
+    assert [one and one.objective for one in found] == pytest.approx(expected)
+    scores = {event.key: event.objective for event in events if event.event == "trial_scored"}
+    assert [scores[one.trial.key] for one in found if one] == pytest.approx(expected)
+
+
 def test_an_objective_of_zero_is_the_lowest(data: dict[str, PreparedData]) -> None:
     def measured(trial: TrialSpec) -> TrialFinished:
         metrics = {"val_ece": 0.0 if trial.number == 2 else 0.02, "val_acc": 0.97}

@@ -80,6 +80,7 @@ def test_a_result_is_all_of_its_study(writer: Any) -> None:
                 predictions=(f"p{at}3", f"p{at}1"),
                 searched_predictions=f"p{at}3",
                 default_predictions=f"d{at}3",
+                charged=(0.125 + at / 2, 0.25),
             )
             for at, task in enumerate(tasks)
         ),

@@ -258,7 +258,7 @@ def test_sorting_over_all_tasks_takes_the_mean_and_wants_all_of_them():
 @pytest.fixture
 def troubled():
     return table_of(
-        study("ce", figures(), trials_failed=2, trials_finished=8),
+        study("ce", figures(), trials_failed=2, trials_finished=8, charged=(0.0, 0.02, 1e-9)),
         study("ls", status="failed", trials_failed=3, trials_finished=1, reason="loss is NaN"),
         study("fl", status="running", trials_finished=2, trials_failed=1),
         study("dfl"),
@@ -272,6 +272,7 @@ def test_failed_and_running_studies_are_shown(troubled, name):
     assert "running (2 trials finished, 1 failed)" in text
     assert "finished, without test figures" in text
     assert f"ce on {TASK}: 2 of 10 trials failed" in text
+    assert "less validation accuracy than the guard allows on 1 of 3 seeds" in text
 
 
 def test_a_pair_that_was_not_run_is_named():

@@ -44,6 +44,7 @@ def make_trainer(problem: tuple[list[Tensor], Tensor]) -> MakeTrainer:
             momentum=0.9,
             weight_decay=5e-4,
             seed=seed,
+            held_out=(views[1][:50], labels[:50]),
         )
 
     return make

@@ -38,6 +38,7 @@ def trainer(name: str, seed: int, **parameters: Any) -> HeadTrainer:
         momentum=0.9,
         weight_decay=5e-4,
         seed=seed,
+        held_out=(VIEWS[1][:70], LABELS[:70]),
     )
 
 
@@ -59,6 +60,7 @@ def trainers(name: str, **common: Any) -> list[HeadTrainer]:
         ("macal", {}),
         ("macal", {"resample": "epoch"}),
         ("macal", {"feedback": "training"}),
+        ("macal", {"feedback": "validation", "clock": "crossing"}),
         (
             "macal",
             {"q_role": "keep", "optimizer": "masked", "resample": "epoch", "feedback": "dense"},
@@ -171,6 +173,8 @@ OTHERWISE: dict[str, Any] = {
     "first_step": 0,
     "inference": "dense",
     "feedback": "training",
+    "clock": "crossing",
+    "accept": "better",
     "q_role": "keep",
     "optimizer": "masked",
     "zero_masked": True,
@@ -206,6 +210,7 @@ def test_whoever_may_be_trained_together_is_as_if_alone(name: str, usual_first: 
         ("macal", {"q_role": "keep"}, {"q_role": "drop"}),
         ("macal", {"optimizer": "masked"}, {"optimizer": "plain"}),
         ("macal", {"feedback": "dense"}, {"feedback": "deployed"}),
+        ("macal", {"feedback": "validation"}, {"feedback": "deployed"}),
         ("macal", {"views": "augmented"}, {"views": "original"}),
         (
             "macal",

@@ -251,6 +251,35 @@ def test_a_head_without_weights_finds_its_way_back() -> None:
     assert refinement.end_epoch(head, 0.9, 0.3)["next_q"] < 1 - 1 / 16
 
 
+def test_the_clock_may_wait_until_confidence_is_too_high() -> None:
+    waits = build_refinement("macal", gamma=0.9, epochs=8, clock="crossing")
+    head = waits.build_head(3, 2)
+    steps = []
+    for confidence in (0.1, 0.1, 0.1, 1.0, 1.0, 0.0):
+        waits.start_epoch(head, len(steps), torch.Generator().manual_seed(0))
+        figures = waits.end_epoch(head, accuracy=1.0, confidence=confidence)
+        steps.append(figures["next_q"] - figures["q"])
+    bounds = [clip_bound(0.1, 0.001, t, 8) for t in (1, 1, 1, 1, 2, 3)]
+    signs = np.array([-1, -1, -1, 1, 1, -1])
+    np.testing.assert_allclose(steps, signs * bounds, rtol=0, atol=1e-12)
+
+
+def test_feedback_on_held_out_rows_needs_them(
+    problem: tuple[list[torch.Tensor], torch.Tensor],
+) -> None:
+    refinement = build_refinement("macal", feedback="validation", gamma=1.0)
+    with pytest.raises(ValueError, match="held_out is missing"):
+        HeadTrainer(
+            refinement,
+            *problem,
+            num_classes=4,
+            batch_size=16,
+            momentum=0.9,
+            weight_decay=0.0,
+            seed=0,
+        )
+
+
 def test_foreign_heads_are_refused() -> None:
     with pytest.raises(TypeError, match="macal needs its own head, not Linear"):
         build_refinement("macal").feedback_logits(torch.nn.Linear(3, 2), torch.zeros(1, 3))

@@ -38,6 +38,7 @@ READINGS: list[dict[str, Any]] = [
     {"q_role": "drop", "feedback": "dense"},
     {"q_role": "drop", "feedback": "training"},
     {"q_role": "drop", "feedback": "deployed"},
+    {"q_role": "drop", "feedback": "validation"},
     {"q_role": "drop", "feedback": "deployed", "inference": "dense"},
     {"q_role": "drop", "feedback": "deployed", "inference": "last"},
     {"q_role": "drop", "feedback": "deployed", "resample": "batch"},
@@ -142,10 +143,12 @@ class Naive:
             if self.reading["resample"] == "batch":
                 self.draw(noise)
             seen[rows] = self.step(view[rows], labels[rows])
-        outputs = {
-            "training": lambda: seen,
-            "dense": lambda: self.forward(view, list(self.weights)),
-            "deployed": lambda: self.deployed(view),
+        held_out, answers = self.trainer.held_out or (view, labels)
+        outputs, labels = {
+            "training": lambda: (seen, labels),
+            "dense": lambda: (self.forward(view, list(self.weights)), labels),
+            "deployed": lambda: (self.deployed(view), labels),
+            "validation": lambda: (self.deployed(held_out), answers),
         }[self.reading["feedback"]]()
         confidence, predicted = outputs.detach().softmax(1).max(1)
         accuracy = float((predicted == labels).double().mean())
@@ -266,4 +269,4 @@ def test_a_q_at_an_end_is_remarked_upon(role: str, q: float, what: str) -> None:
 def test_what_is_meant_to_stand_at_an_end_is_not_remarked_upon() -> None:
     assert ended_at(0.5) == []
     assert ended_at(1.0, masked=False) == []
-    assert ended_at(1.0, sparsity="fixed", q0=1.0) == []
+    assert ended_at(0.99, sparsity="fixed", q0=0.99) == []

@@ -259,7 +259,7 @@ def test_bad_arguments_name_argument_value_and_range(
     [
         ("macal", "gamma", -1.0),
         ("macal", "gamma", 0.0),
-        ("macal", "q0", 1.5),
+        ("macal", "q0", 1.0),
         ("macal", "q0", -0.5),
         ("macal", "eta_init", 0.0),
         ("macal", "eta_final", -0.1),
@@ -271,6 +271,8 @@ def test_bad_arguments_name_argument_value_and_range(
         ("macal", "sparsity", "static"),
         ("macal", "resample", "step"),
         ("macal", "first_step", 2),
+        ("macal", "clock", "epoch"),
+        ("macal", "accept", True),
         ("macal", "inference", "mean"),
         ("macal", "feedback", "test"),
         ("macal", "q_role", "share"),
@@ -293,7 +295,7 @@ def test_bad_own_arguments_are_refused(name: str, key: str, value: Any) -> None:
     [
         ("macal", "gamma", 1.5),
         ("macal", "q0", 0.0),
-        ("macal", "q0", 1.0),
+        ("macal", "q0", 0.95),
         ("macal", "eta_init", 2.0),
         ("macal", "hidden", 1),
         ("tst", "latent_dim", 0),

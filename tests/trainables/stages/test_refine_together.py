@@ -11,7 +11,8 @@ import torch
 from small_stages import Workshop, request
 
 from trainables.common.errors import TrainingDivergedError
-from trainables.stages import StageRequest, StageRun, refine
+from trainables.stages import StageRequest, StageRun, predictor, refine
+from trainables.stages.export import export_chain, load_chain
 from trainables.stages.together import RefineTogether, open_together
 from trainables.store.artifacts import Artifact
 
@@ -86,13 +87,13 @@ def test_what_is_to_be_said_of_each_is_said(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(workshop.store, "notice", told.append)
-    ends = {"gamma": 0.01, "q0": 0.95, "eta_init": 1.0, "eta_final": 1.0}
+    ends = {"gamma": 5.0, "eta_init": 1.0, "eta_final": 1.0}
     requests = [
-        request(workshop.prepared, "refine", {"macal": {"epochs": 3, "lr": lr, **ends}}, trained, 8)
+        request(workshop.prepared, "refine", {"macal": {"epochs": 8, "lr": lr, **ends}}, trained, 8)
         for lr in (0.1, 0.2)
     ]
     run_all(open_all(workshop, requests))
-    assert [text.partition(".")[0] for text in told] == ["macal: q ended at 0"] * 2
+    assert [text.partition(",")[0] for text in told] == ["macal: q ended at 0"] * 2
 
 
 def test_what_is_stored_already_is_not_carried_along(workshop: Workshop, trained: Artifact) -> None:
@@ -139,18 +140,52 @@ def test_one_that_diverges_is_left_out(workshop: Workshop, trained: Artifact) ->
         run_all(open_all(workshop, [requests[1], wanted(workshop, trained, seed=4)[0]]))
 
 
-def test_every_one_is_remarked_upon(
-    workshop: Workshop, trained: Artifact, monkeypatch: pytest.MonkeyPatch
+COLLAPSED = {"q0": 0.99, "sparsity": "fixed", "hidden": 4}
+
+
+def test_one_that_loses_its_accuracy_is_left_out(workshop: Workshop, trained: Artifact) -> None:
+    requests = wanted(workshop, trained, seed=9, epochs=6, hidden=32)
+    lost = {"macal": {"epochs": 6, **COLLAPSED}}
+    requests[1] = request(workshop.prepared, "refine", lost, trained, 9)
+    run_all(open_all(workshop, requests))
+    stored = [workshop.store.contains("refine", one.key()) for one in requests]
+    assert stored == [True, False, True]
+    for others in ([], requests[:1]):
+        with pytest.raises(TrainingDivergedError, match=r"^accuracy collapsed to \d+\.\d% of the"):
+            run_all(open_all(workshop, [requests[1], *others]))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_network_keeps_its_classifier_unless_nll_falls(
+    workshop: Workshop, trained: Artifact, together: bool, tmp_path: Path
 ) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(workshop.store, "notice", told.append)
-    ends = {"eta_init": 1.0, "eta_final": 1.0, "epochs": 8}
-    parts = [{"macal": {"gamma": gamma, **ends}} for gamma in (0.01, 0.02)]
-    run_all(
-        open_all(workshop, [request(workshop.prepared, "refine", p, trained, 8) for p in parts])
+    own = trained.tensors("validation")
+    long = {"masked": False, "epochs": 40, "hidden": 64, "accept": "better"}
+    parts = [{"macal": long}, {"macal": {**long, "epochs": 40, "lr": 1e-4}}]
+    seed = 10 + together
+    requests = [request(workshop.prepared, "refine", part, trained, seed) for part in parts]
+    if together:
+        run_all(open_all(workshop, requests))
+    else:
+        for one in requests:
+            run_all(workshop.open(one))
+    found = [workshop.store.find("refine", one.key()) for one in requests]
+    assert [one is not None and one.record["accepted"] for one in found] == [True, False]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[0].record["metrics"]["val_nll"] < trained.record["metrics"]["val_nll"]
+    kept = {k: v for k, v in trained.record["metrics"].items() if k.startswith("val_")}
+    assert kept.items() <= found[1].record["metrics"].items()
+    assert torch.equal(found[1].tensors("validation")["logits"], own["logits"])
+    info, device = workshop.prepared.info, torch.device("cpu")
+    rows = workshop.data.search.validation.values
+    chains = [(trained.stage, trained.key), ("refine", found[1].key)]
+    before, after = (
+        predictor(workshop.store, stage, key, info, device)(rows) for stage, key in chains
     )
-    assert len(told) == 2
-    assert all(text.startswith("macal: q ended at 0.9") for text in told)
+    assert torch.equal(before, after)
+    export_chain(workshop.store, "refine", found[1].key, info, tmp_path)
+    assert torch.equal(load_chain(tmp_path)(rows), before)
 
 
 def test_it_goes_on_from_its_state(workshop: Workshop, trained: Artifact, tmp_path: Path) -> None:
