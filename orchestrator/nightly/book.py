@@ -14,6 +14,7 @@ from trainables.common.errors import InputError, StorageError
 from trainables.common.files import make_folders, write_whole
 
 FACTS, RECORD, VERDICT, DELIVERED = "night.json", "record.json", "verdict.json", "delivered.json"
+BISECTION = "bisection.json"
 ACCEPTED = "accepted.jsonl"
 
 T = TypeVar("T")

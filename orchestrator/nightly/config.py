@@ -1,13 +1,16 @@
 """The nightly file: a sweep of fixed configurations, limits, and where to report."""
 
+import hashlib
+import json
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, ValidationInfo, field_validator
 
-from orchestrator.nightly.record import Shape
+from orchestrator.nightly.record import WHOLE_NIGHT, Row, Shape
 from orchestrator.nightly.verdict.limits import Limits, StrictModel, measure_of
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.documents import read_document, read_mapping, validate
@@ -68,11 +71,33 @@ class ReportModel(StrictModel):
         return value
 
 
+class BisectModel(StrictModel):
+    """How the commit of an alarm is looked for.
+
+    Attributes:
+        after_alarm: Whether every night that raises the alarm looks for it by itself.
+        repository: Folder of the repository; by default that of this code.
+        setup: Command run in each checked-out commit before, without a shell, such as ``[make,
+            setup]``. If it leaves a ``.venv``, that one's Python runs the night, so that changes of
+            ``constraints.txt`` count; without it all commits use the libraries of today.
+    """
+
+    after_alarm: bool = False
+    repository: str | None = None
+    setup: tuple[str, ...] = Field(default=(), strict=False)
+
+    @property
+    def place(self) -> Path | None:
+        """Return the folder of the repository, if one is named."""
+        return None if self.repository is None else local_path(self.repository, "repository")
+
+
 class NightlyModel(StrictModel):
     """The keys of a nightly file.
 
     Attributes:
         sweep: A sweep as in a sweep file, or the path of one, relative to the nightly file.
+        bisect: How the commit of an alarm is looked for.
         metrics: Test metrics that are judged, such as ``ece`` or ``cifar10-c/ece``.
         history: Most nights before that are looked at.
         keep: Nights of which weights, logits and journals are kept; older ones keep record,
@@ -82,6 +107,7 @@ class NightlyModel(StrictModel):
     sweep: dict[str, Any] | str
     limits: Limits = Limits()
     report: ReportModel = ReportModel()
+    bisect: BisectModel = BisectModel()
     metrics: tuple[str, ...] = Field(default=DEFAULT_METRICS, min_length=1, strict=False)
     history: Annotated[int, Field(ge=5, le=3650)] = 90
     keep: Annotated[int, Field(ge=1)] = 3
@@ -134,6 +160,24 @@ class Nightly:
         return stage_key(
             "nightly", **{key: content[key] for key in ("tasks", "recipes", "variants", "search")}
         )[:12]
+
+    @property
+    def rows(self) -> dict[tuple[str, str], Row]:
+        """Return what each recipe computes on each task, and the night as a whole."""
+        content = self.sweep.model_dump(mode="json")
+        search = {k: v for k, v in content["search"].items() if k not in ("spaces", "fixed")}
+        rows = {}
+        for recipe, task in product(self.sweep.expanded(), self.sweep.tasks):
+            parts = {part: [self.sweep.base(part), self.sweep.fixed(part)] for part in recipe.parts}
+            what = _digest(task.model_dump(mode="json"), parts, search)
+            rows[recipe.name, task.id] = Row(recipe.stage, what)
+        whole = _digest([row.definition for row in rows.values()], content["seeds"])
+        return {**rows, WHOLE_NIGHT: Row("", whole)}
+
+
+def _digest(*content: Any) -> str:
+    """Return a hash (hex) of plain values; it outlives versions of calsweep."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def benchmark_file() -> Path:

@@ -75,7 +75,8 @@ def measure_night(
     if seconds is not None:
         cells[TOTAL] = {nightly.sweep.seeds[0]: seconds}
     started, environment = night.facts["started"], dict(night.facts["environment"])
-    return NightRecord(night.name, started, cells, failed, nightly.shape, environment)
+    shape, rows = nightly.shape, nightly.rows
+    return NightRecord(night.name, started, cells, failed, shape, environment, rows)
 
 
 def artifacts_with_costs(ledger: Ledger) -> set[str]:

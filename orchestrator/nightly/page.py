@@ -17,14 +17,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
 
 from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightRecord, Verdict
+from orchestrator.nightly.verdict.groups import Group, grouped
 from orchestrator.nightly.verdict.judge import changes
+from orchestrator.nightly.verdict.limits import measure_of
+from trainables.metrics import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HEADLINES = {
     "ok": "as before",
-    "suspicious": "as before, with suspicions",
+    "not comparable": "not comparable with the night before, the benchmark was changed",
+    "suspicious": "worse, for one night so far",
     "regression": "something got worse",
     "incomplete": "results are missing",
 }
@@ -33,7 +37,9 @@ FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 WIDTH, HEIGHT, MARGIN = 320, 48, 4  # Of a drawing, in pixels.
 BLOCKS = "▁▂▃▄▅▆▇█"
 GAP = "·"
+RAREST = 1e-6  # Chances below are not told: no noise is known that well.
 COLUMNS = 3
+SIGHT = "Smallest change that raises the alarm on nine second nights in ten"
 
 Series = Sequence[float | None]
 
@@ -49,20 +55,71 @@ class Block:
 
 def headline(name: str, night: str, verdict: Verdict) -> str:
     """Return the outcome in one line."""
-    count = len(verdict.alarms) or len(verdict.suspicions)
-    what = "alarm" if verdict.alarms else "suspicion"
-    tail = f" ({count} {what}{'s' * (count > 1)})" if count else ""
-    return f"nightly {name}, {night}: {HEADLINES[verdict.status]}{tail}"
+    groups = grouped(verdict.alarms or verdict.suspicions)
+    tail = f": {told(groups[0])}" if groups else ""
+    others = len(groups) - 1
+    more = f"; {others} more finding{'s' * (others > 1)}" if others > 0 else ""
+    return f"nightly {name}, {night}: {HEADLINES[verdict.status]}{tail}{more}"
 
 
-def night_summary(name: str, history: Sequence[NightRecord], verdict: Verdict) -> list[Block]:
-    """Return the summary of the last night of ``history``, which is oldest first."""
+def told(group: Group) -> str:
+    """Return what is wrong in a group of findings: the worst by how much, how sure, what with it.
+
+    A hard finding is sure; of others, it is told how often nights differ as much by chance.
+    """
+    worst, more = group[0], len(group) - 1
+    text = worst.text
+    if worst.kind == "soft" and worst.value is not None:
+        before, after = figure(worst.cell, worst.expected), figure(worst.cell, worst.value)
+        text = f"{worst.cell} {before} -> {after} ({difference(worst)}; {_sureness(worst)})"
+    beside = f", and {more} more figure{'s' * (more > 1)} with it" if more else ""
+    return " ".join(f"{text}{beside}".split())
+
+
+def difference(found: Finding) -> str:
+    """Return by how much a figure differs: in points, in percent for costs, else as it is."""
+    if found.value is None or found.expected is None:
+        return "-"
+    return change(found.cell, found.value - found.expected, found.expected)
+
+
+def change(cell: CellKey, difference: float, expected: float) -> str:
+    """Return a difference as people read it; of a cost, as a share of what is expected."""
+    if measure_of(cell.metric).ratio:
+        return f"{100 * difference / expected:+.1f} %"
+    percent = METRICS[cell.metric.rsplit("/", 1)[-1]].percent
+    return f"{100 * difference:+.2f} points" if percent else f"{difference:+.4f}"
+
+
+def _sureness(found: Finding) -> str:
+    if found.chance is None:
+        return "sure"
+    if found.chance < RAREST:
+        return "by chance in fewer than 1 of 1,000,000 nights"
+    return f"by chance in 1 of {float(f'{1 / found.chance:.2g}'):,.0f} nights"
+
+
+def night_summary(
+    name: str,
+    history: Sequence[NightRecord],
+    verdict: Verdict,
+    sight: Mapping[CellKey, tuple[float, float]] | None = None,
+    title: str = "",
+) -> list[Block]:
+    """Return the summary of the last night of ``history``, which is oldest first.
+
+    ``sight`` is what ``detectable`` returns of it; the title is the night's name if left out.
+    """
     record = history[-1]
+    seen = {
+        cell: change(cell, beyond - usual, usual) for cell, (usual, beyond) in (sight or {}).items()
+    }
     return [
-        Block(headline(name, record.night, verdict), verdict.notes),
+        Block(headline(name, title or record.night, verdict), verdict.notes),
         *(_findings(kind.capitalize(), rows) for kind, rows in verdict.findings.items() if rows),
         Block("Changes since the night before", changes(history[-2:]) or ("none",)),
         Block("Figures (mean over seeds)", table=_figures(record)),
+        *([Block(SIGHT, table=_by_metric(record, seen))] if seen else []),
         Block("Environment", table=(("what", "value"), *record.environment.items())),
     ]
 
@@ -73,20 +130,37 @@ def failure_summary(name: str, night: str, reason: str) -> list[Block]:
 
 
 def _findings(heading: str, findings: Sequence[Finding]) -> Block:
-    rows = [("cell", "tonight", "expected", "since", "what", "likely causes")]
-    for found in findings:
+    """Return a row for each group of findings that belong together."""
+    rows = [("worst", "tonight", "expected", "change", "since", "what", "with it", "likely causes")]
+    for group in grouped(findings):
+        found = group[0]
         value, expected = (figure(found.cell, number) for number in (found.value, found.expected))
-        causes = "; ".join(found.causes) or "none known"
-        rows.append((str(found.cell), value, expected, found.since, found.text, causes))
+        causes = "; ".join(dict.fromkeys(cause for each in group for cause in each.causes))
+        others = "; ".join(_beside(other) for other in group[1:]) or "-"
+        rows.append(
+            (
+                *(str(found.cell), value, expected, difference(found), found.since, found.text),
+                *(others, causes or "none known"),
+            )
+        )
     return Block(heading, table=tuple(rows))
 
 
+def _beside(found: Finding) -> str:
+    """Return another finding of a group in few words."""
+    return found.text if found.kind == "hard" else f"{found.cell} {difference(found)}"
+
+
 def _figures(record: NightRecord) -> tuple[tuple[str, ...], ...]:
+    return _by_metric(record, {cell: figure(cell, record.mean(cell)) for cell in record.cells})
+
+
+def _by_metric(record: NightRecord, texts: Mapping[CellKey, str]) -> tuple[tuple[str, ...], ...]:
+    """Return a row for each task and recipe, with the text of each metric's cell."""
     metrics, rows = record.shape.metrics, []
     for task, recipe in product(record.shape.tasks, record.shape.recipes):
         reason = record.failed.get((recipe, task))
-        cells = [CellKey(recipe, task, metric) for metric in metrics]
-        values = [figure(cell, record.mean(cell)) for cell in cells]
+        values = [texts.get(CellKey(recipe, task, metric), "-") for metric in metrics]
         rows.append((task, recipe, *([f"failed: {reason}"] if reason else values)))
     return (("task", "recipe", *metrics), *rows)
 

@@ -14,9 +14,10 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from orchestrator.nightly import page
-from orchestrator.nightly.book import DELIVERED, RECORD, VERDICT, Book, Night, write_text
+from orchestrator.nightly.book import BISECTION, DELIVERED, RECORD, VERDICT, Book, Night, write_text
 from orchestrator.nightly.config import Nightly
 from orchestrator.nightly.record import COULD_NOT_RUN, NightRecord, Verdict
+from orchestrator.nightly.verdict.judge import detectable
 from orchestrator.storage.storage import Storage
 from orchestrator.tracking import SingleRun, deliver_run, sync
 from trainables.common.addresses import redacted
@@ -67,7 +68,11 @@ class Publisher:
         name, number, nights = self._nightly.name, night.number, self._book.nights()
         earlier = [past.record for past in nights if past.number <= number]
         history = [past for past in earlier if past is not None][-self._nightly.model.history :]
-        blocks = page.night_summary(name, history, verdict)
+        limits, restarts = self._nightly.model.limits, self._book.restarts()
+        sight = detectable(history, limits, restarts)
+        blocks = page.night_summary(name, history, verdict, sight)
+        if (bisection := night.read(BISECTION)) is not None:
+            blocks.insert(1, page.Block("Commit", (bisection["text"],)))
         found = [*verdict.alarms, *verdict.suspicions]
         series = [(f.cell, page.series_of(history, f.cell)) for f in found if f.cell.metric]
         texts = {

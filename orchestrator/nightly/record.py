@@ -10,8 +10,11 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-Status = Literal["ok", "suspicious", "regression", "incomplete"]
+Status = Literal["ok", "not comparable", "suspicious", "regression", "incomplete"]
 Reason = Literal["failed", "missing", "unexpected", "not finite", "limit", "twin", "nights", "step"]
+
+MISSING: tuple[Reason, ...] = ("failed", "missing", "unexpected")
+"""Reasons of alarms about results that are not there, or that nobody asked for."""
 
 
 class CellKey(NamedTuple):
@@ -68,6 +71,21 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Row:
+    """What a recipe computes on a task.
+
+    Attributes:
+        stage: The last one, whose speed and memory are measured: ``train``, ``refine``,
+            ``calibrate`` or ``given``.
+        definition: Hash of recipe, parameters and task; figures of two definitions are not
+            comparable.
+    """
+
+    stage: str
+    definition: str
+
+
+@dataclass(frozen=True)
 class NightRecord:
     """One night of the benchmark.
 
@@ -79,6 +97,7 @@ class NightRecord:
         shape: What the night should hold.
         environment: What may explain a change, by a readable name: hardware, library versions,
             ``code`` (commit), ``data DATASET`` (fingerprint), ``benchmark`` (hash of its file).
+        rows: What is computed, by recipe and task; none in records of before 1.0.
     """
 
     night: str
@@ -87,6 +106,13 @@ class NightRecord:
     failed: Mapping[tuple[str, str], str] = field(default_factory=dict)
     shape: Shape = Shape()
     environment: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[tuple[str, str], Row] = field(default_factory=dict)
+
+    def comparable(self, other: NightRecord, pair: tuple[str, str]) -> bool:
+        """Return True if both nights compute the same for a recipe and task."""
+        if pair in self.rows and pair in other.rows:
+            return self.rows[pair].definition == other.rows[pair].definition
+        return self.environment.get("benchmark") == other.environment.get("benchmark")
 
     def mean(self, cell: CellKey) -> float | None:
         """Return a figure's mean over seeds; None where the night has none."""
@@ -100,7 +126,9 @@ class NightRecord:
             {"recipe": recipe, "task": task, "reason": reason}
             for (recipe, task), reason in self.failed.items()
         ]
-        return plain({**vars(self), "cells": cells, "failed": failed, "shape": vars(self.shape)})
+        rows = [{"recipe": r, "task": t, **vars(row)} for (r, t), row in self.rows.items()]
+        own = {"cells": cells, "failed": failed, "shape": vars(self.shape), "rows": rows}
+        return plain({**vars(self), **own})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NightRecord:
@@ -114,7 +142,11 @@ class NightRecord:
         failed = {(row["recipe"], row["task"]): row["reason"] for row in data["failed"]}
         shape = Shape(**{name: tuple(values) for name, values in data["shape"].items()})
         started, environment = float(data["started"]), dict(data["environment"])
-        return cls(data["night"], started, cells, failed, shape, environment)
+        rows = {
+            (row["recipe"], row["task"]): Row(row["stage"], row["definition"])
+            for row in data.get("rows", ())
+        }
+        return cls(data["night"], started, cells, failed, shape, environment, rows)
 
 
 @dataclass(frozen=True)
@@ -132,6 +164,8 @@ class Finding:
         expected: What the nights before let expect, in the same unit.
         lower, upper: Control limits, or the hard limit; None where that side is open.
         threshold: Difference that matters in practice, in the same unit.
+        chance: How often the noise of nights alone would give a difference as large (a fraction);
+            None where no noise explains it.
         nights: Nights of history behind ``expected``.
         since: The night on which it began.
         causes: Changes of hardware, libraries, code or data between the last good night and
@@ -147,9 +181,17 @@ class Finding:
     lower: float | None = None
     upper: float | None = None
     threshold: float | None = None
+    chance: float | None = None
     nights: int = 0
     since: str = ""
     causes: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> float:
+        """The difference in multiples of what matters in practice; infinite if nothing does."""
+        if self.value is None or self.expected is None or not self.threshold:
+            return math.inf
+        return abs(self.value - self.expected) / self.threshold
 
 
 @dataclass(frozen=True)
@@ -157,8 +199,10 @@ class Verdict:
     """What a night came to.
 
     Attributes:
-        status: ``ok``; ``suspicious`` (something is worse, for one night so far); ``regression``
-            (an alarm about figures); ``incomplete`` (alarms about missing results alone).
+        status: ``ok``; ``not comparable`` (the benchmark computes something else than the night
+            before, and nothing else is wrong); ``suspicious`` (something is worse, for one night so
+            far); ``regression`` (an alarm about figures); ``incomplete`` (alarms about missing
+            results alone).
         alarms: What raises the alarm, hard ones first.
         suspicions: What would raise it if tomorrow night were the same.
         improvements: What got better by as much, two nights in a row or more; never an alarm.

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from orchestrator.nightly.book import RECORD, VERDICT, Book, Night
+from orchestrator.nightly.commits.bisect import find_commit
 from orchestrator.nightly.config import Nightly
 from orchestrator.nightly.lock import held_lock
 from orchestrator.nightly.measure import artifacts_with_costs, current_environment, measure_night
@@ -95,11 +96,21 @@ class _Start:
         night = self._book.night(name)
         before = night.verdict
         verdict = before or self._compute(night)
+        if before is None and verdict.raised and self._nightly.model.bisect.after_alarm:
+            self._name_commit(night)
         for known in self._book.nights():
             self._messages += self._publisher.publish(known)
         if before is None:
             self._book.prune(self._nightly.model.keep)
         return NightOutcome(night, verdict, before is None, tuple(self._messages))
+
+    def _name_commit(self, night: Night) -> None:
+        try:
+            found = find_commit(self._nightly, night.name, console=self._console)
+        except InputError as error:
+            self._messages.append(f"no commit was looked for: {error}")
+        else:
+            self._messages.append(found.text)
 
     def _finish_earlier(self, night: Night) -> None:
         spec = self._spec(night)

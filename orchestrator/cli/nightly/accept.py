@@ -32,7 +32,9 @@ def accept(
     judged = judged_nights(benchmark)
     if not why.strip():
         raise InputError("--why: give a reason, for those who read the series later")
-    matching_cells(cell, all_cells([record for record, _ in judged]))
+    told = chain.from_iterable(judged[-1][1].findings.values())
+    known = [*all_cells([record for record, _ in judged]), *(found.cell for found in told)]
+    matching_cells(cell, known)
     changed = nightly.CellKey.parse(cell)
     names = [record.night for record, _ in judged]
     night = since or _first_night(judged[-1][1], changed, names)

@@ -18,6 +18,9 @@ File = Annotated[
 TimeZone = Annotated[
     str | None, typer.Option(help="Such as Europe/Berlin; default: the machine's own.")
 ]
+RepositoryFolder = Annotated[
+    Path | None, typer.Option("--repository", help="The repository's folder.", show_default=False)
+]
 
 
 def load(file: Path | None) -> nightly.Nightly:

@@ -81,8 +81,8 @@ def _run(benchmark: nightly.Nightly, name: str, address: str | None, quiet: bool
     for message in outcome.messages:
         _complain(message)
     echo(nightly.headline(benchmark.name, name, outcome.verdict))
-    for found in outcome.verdict.alarms:
-        echo(f"  {found.cell}: {found.text}")
+    for group in nightly.grouped(outcome.verdict.alarms):
+        echo(f"  {nightly.told(group)}")
     if not outcome.fresh:
         echo("  (this night has run before; it was not run again)")
     echo(f"  {outcome.night.folder / 'report.md'}")

@@ -44,8 +44,8 @@ def _outcome(night: nightly.Night) -> tuple[str, str]:
     if verdict is None:
         given_up = night.facts.get("given_up")
         return ("given up", given_up) if given_up else ("unfinished", "the next start goes on")
-    found = verdict.alarms or verdict.suspicions
-    return verdict.status, "; ".join(str(finding.cell) for finding in found)
+    groups = nightly.grouped(verdict.alarms or verdict.suspicions)
+    return verdict.status, "; ".join(nightly.told(group) for group in groups)
 
 
 def _trends(book: nightly.Book, metric: str, nights: int) -> Table:

@@ -14,6 +14,7 @@ PRIOR_NIGHTS = 3  # How many nights of measured noise the assumed noise is worth
 PRIOR_NOISE = 0.5  # Assumed standard deviation of a night, as a part of the practical threshold.
 RESTART_NIGHTS = 5  # How many better nights in a row become the usual ones.
 CUT_ERRORS = 4.0  # Standard errors beyond which a night that was out alone counts no further.
+POWER_ERRORS = 1.7  # Deviations above the limit at which two nights in a row mostly are.
 MOST_CHANCE = 0.05  # Highest error level of one cell on one night, however few cells there are.
 NIGHTS_A_MONTH = 30
 _TINY = 1e-9  # So that a figure that is usually 0 has a threshold too.
@@ -155,6 +156,21 @@ class Chart:
             worse=high & (difference > threshold),
             better=low & (-difference > threshold),
         )
+
+    def detectable(self, judged: Judged) -> Floats:
+        """Return the change, on the scale of ``worse``, that mostly is in alarm when seen twice.
+
+        Nine in ten are: what both nights must exceed, and ``POWER_ERRORS`` deviations of the nights
+        so far, without what is assumed of them. A cell that never varied is caught for sure.
+        """
+        level = np.full(judged.expected.shape, np.nan)
+        for family, at in self._families.items():
+            tests = np.isfinite(judged.expected[..., at]).sum(-1, keepdims=True)
+            level[..., at] = self._levels[family] / np.maximum(tests, 1)
+        limit = stdtrit(judged.freedom, 1 - level) * judged.spread
+        measured = np.maximum(np.isfinite(self._noise).sum(0), 1)
+        noise = np.sqrt(np.nansum(self._noise**2, 0) / measured)
+        return np.maximum(limit, judged.threshold) + POWER_ERRORS * noise
 
     def _corrected(self, chances: Floats) -> tuple[Floats, Flags]:
         level, out = np.full(chances.shape, np.nan), np.zeros(chances.shape, dtype=bool)

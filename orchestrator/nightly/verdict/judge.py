@@ -1,17 +1,29 @@
 """The verdict: tonight against the nights before."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr, stdtr
 
-from orchestrator.nightly.record import CellKey, Finding, NightRecord, Status, Verdict
+from orchestrator.nightly.record import (
+    MISSING,
+    WHOLE_NIGHT,
+    CellKey,
+    Finding,
+    NightRecord,
+    Status,
+    Verdict,
+)
 from orchestrator.nightly.verdict.chart import Chart, Judged
 from orchestrator.nightly.verdict.hard import hard_findings
 from orchestrator.nightly.verdict.limits import Limits
 from orchestrator.nightly.verdict.series import STEP_NIGHTS, night_series, worse_step
+from orchestrator.nightly.verdict.stages import stage_findings
 
 FEW_NIGHTS = 5  # With fewer of history the verdict says that noise is assumed, not measured.
 STEP_WINDOW = 90  # Nights in which steps and drifts are searched for.
@@ -29,8 +41,11 @@ def judge(
     One night is enough for a failed recipe, a table of the wrong shape, a figure that is not
     finite, a bound of ``limits.hard``, and a recipe that has come to equal another one to the last
     digit. Everything else needs a difference outside the control limits and above the practical
-    threshold on two nights in a row, or a step or drift of that size in the series. What is better
-    is told, never alarmed.
+    threshold on two nights in a row, or a step or drift of that size in the series, or a stage that
+    takes longer beside the others. What is better is told, never alarmed.
+
+    Figures of a recipe and task that the benchmark defined otherwise are not compared: its series
+    begins with the definition of tonight.
 
     The verdict depends on the records alone: earlier nights are judged again on the way, so that
     the bad ones among them never become what is usual.
@@ -46,23 +61,75 @@ def judge(
         ValueError: If a metric is unknown.
     """
     limits = limits or Limits()
-    records = [*(record for record in history if record.night != tonight.night), tonight]
+    before = [record for record in history if record.night != tonight.night]
+    redefined = _redefined(before, tonight)
+    records = [*comparable(before, tonight), tonight]
     hard = tuple(
         replace(finding, causes=_causes(records, finding.since))
         for finding in hard_findings(records, limits, accepted or {})
     )
     cells = tuple(cell for cell, values in tonight.cells.items() if values)
     series = _Comparison(records, cells, limits, accepted or {})
-    alarms = (*hard, *_without(series.alarms(), hard))
+    stages = tuple(
+        replace(finding, causes=_causes(records, finding.since))
+        for finding in stage_findings(records, limits, accepted or {})
+    )
+    alarms = (*hard, *_without(series.alarms(), hard), *stages)
     suspicions = _without(series.suspicions(), alarms)
+    status = _status(alarms, suspicions)
+    notes = (*_redefinition(redefined), *series.notes())
     return Verdict(
         tonight.night,
-        _status(alarms, suspicions),
+        "not comparable" if redefined and status == "ok" else status,
         alarms,
         suspicions,
         _without(series.improvements(), alarms),
-        series.notes(),
+        notes,
     )
+
+
+def _redefinition(pairs: Sequence[CellKey]) -> tuple[str, ...]:
+    if not pairs:
+        return ()
+    named = ", ".join(map(str, pairs))
+    return (f"the benchmark computes otherwise than the night before: {named}",)
+
+
+def detectable(
+    records: Sequence[NightRecord],
+    limits: Limits | None = None,
+    accepted: Mapping[CellKey, str] | None = None,
+) -> dict[CellKey, tuple[float, float]]:
+    """Return what is expected of each cell, and from which figure on a change is mostly caught.
+
+    Of changes of that size nine in ten are in alarm on their second night. Of the records, oldest
+    first, the last one says which cells there are; those with fewer than ``FEW_NIGHTS`` nights are
+    left out.
+    """
+    tonight = records[-1]
+    cells = tuple(cell for cell, values in tonight.cells.items() if values)
+    kept = [*comparable(records[:-1], tonight), tonight]
+    return _Comparison(kept, cells, limits or Limits(), accepted or {}).detectable()
+
+
+class Levels(NamedTuple):
+    """Means before and since a change, and one night's deviation, on ``Scales.worse``."""
+
+    usual: float
+    bad: float
+    noise: float
+
+
+def levels(
+    records: Sequence[NightRecord],
+    cell: CellKey,
+    limits: Limits,
+    accepted: Mapping[CellKey, str],
+    since: str,
+) -> Levels:
+    """Return the levels of a cell around the night ``since``; NaN where it has no night."""
+    kept = [*comparable(records[:-1], records[-1]), records[-1]]
+    return _Comparison(kept, (cell,), limits, accepted).levels(since)
 
 
 def _causes(records: Sequence[NightRecord], since: str) -> tuple[str, ...]:
@@ -78,8 +145,28 @@ def _without(findings: Sequence[Finding], told: Sequence[Finding]) -> tuple[Find
 def _status(alarms: Sequence[Finding], suspicions: Sequence[Finding]) -> Status:
     if not alarms:
         return "suspicious" if suspicions else "ok"
-    missing = ("failed", "missing", "unexpected")
-    return "incomplete" if all(alarm.reason in missing for alarm in alarms) else "regression"
+    return "incomplete" if all(alarm.reason in MISSING for alarm in alarms) else "regression"
+
+
+def comparable(history: Sequence[NightRecord], tonight: NightRecord) -> list[NightRecord]:
+    """Return the nights before without figures of what is computed otherwise tonight."""
+    kept = []
+    for night in history:
+        pairs = {cell.pair for cell in night.cells if not tonight.comparable(night, cell.pair)}
+        cells = {cell: v for cell, v in night.cells.items() if cell.pair not in pairs}
+        kept.append(replace(night, cells=cells) if pairs else night)
+    return kept
+
+
+def _redefined(history: Sequence[NightRecord], tonight: NightRecord) -> list[CellKey]:
+    """Return the pairs that the benchmark defined otherwise on the night before."""
+    before = {cell.pair for cell in history[-1].cells} if history else set()
+    known = dict.fromkeys(cell.pair for cell in tonight.cells if cell.pair != WHOLE_NIGHT)
+    return [
+        CellKey(*pair)
+        for pair in known
+        if pair in before and not tonight.comparable(history[-1], pair)
+    ]
 
 
 def changes(records: Sequence[NightRecord]) -> tuple[str, ...]:
@@ -104,6 +191,7 @@ class _Comparison:
         accepted: Mapping[CellKey, str],
     ) -> None:
         self._records, self._cells = records, cells
+        self._names, self._window = [record.night for record in records], limits.window
         self._chart = Chart([cell.metric for cell in cells], limits)
         self._worse = self._chart.scales.worse(night_series(records, cells, accepted))
         self._judged: Judged = [self._chart.advance(night) for night in self._worse][-1]
@@ -136,6 +224,23 @@ class _Comparison:
         cells = len(self._cells)
         return tuple(f"{n} of {cells} cells have {text}" for text, n in notes.items() if n)
 
+    def detectable(self) -> dict[CellKey, tuple[float, float]]:
+        """Return, in the metric's unit, what is expected and what would mostly be caught."""
+        expected, away = self._judged.expected, self._chart.detectable(self._judged)
+        return {
+            cell: (self._figure(n, expected[n]), self._figure(n, expected[n] + away[n]))
+            for n, cell in enumerate(self._cells)
+            if self._judged.nights[n] >= FEW_NIGHTS
+        }
+
+    def levels(self, since: str) -> Levels:
+        """Return the first cell's levels before and since a night."""
+        start, series = self._names.index(since), self._worse[:, 0]
+        before, after = series[:start], series[start:]
+        usual = before[np.isfinite(before)][-self._window :]
+        noise = float(self._judged.noise[0])
+        return Levels(float(usual.mean()), float(np.nanmean(after)), noise)
+
     def _alarm(self, column: int) -> Finding:
         since = int(self._chart.since[column])
         step = self._step(column, STEP_NIGHTS + 1)
@@ -155,8 +260,15 @@ class _Comparison:
             nights=int(self._judged.nights[column]),
             since=self._records[since].night,
             causes=changes(self._records[int(earlier[-1]) : since + 1]),
+            chance=self._chance(column),
         )
         return self._described(found, column, float(self._judged.expected[column]))
+
+    def _chance(self, column: int) -> float:
+        """Return how often noise alone would move a night as far, to this side."""
+        judged = self._judged
+        away = abs(float(self._worse[-1, column] - judged.expected[column]))
+        return float(stdtr(judged.freedom[column], -away / judged.spread[column]))
 
     def _step(self, column: int, least: int = STEP_NIGHTS) -> Finding | None:
         """Return the finding of a step or a drift, at least so many nights ago.
@@ -169,6 +281,7 @@ class _Comparison:
         if found is None or found[0].nights < least:
             return None
         step, expected = found
+        error = float(self._judged.noise[column]) * math.sqrt(1 / step.nights + 1 / step.index)
         near = nights[max(0, step.index - STEP_PLAY - 1) : step.index + STEP_PLAY + 1]
         finding = Finding(
             self._cells[column],
@@ -178,6 +291,7 @@ class _Comparison:
             nights=step.index,
             since=self._records[int(nights[step.index])].night,
             causes=changes([self._records[night] for night in near]),
+            chance=float(ndtr(-(step.after - expected) / error)),
         )
         return self._described(finding, column, expected)
 

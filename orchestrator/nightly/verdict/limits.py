@@ -12,6 +12,9 @@ from trainables.metrics import METRICS
 FAMILIES = ("quality", "speed", "time", "memory")
 """Groups of cells that are judged separately, each with its own correction for their number."""
 
+STAGES = ("train", "refine", "calibrate")
+"""Stages whose time is judged relative to the others, as ``STAGE_time`` of the whole night."""
+
 
 class Measure(NamedTuple):
     """How a metric is judged.
@@ -47,6 +50,7 @@ MEASURES: Mapping[str, Measure] = {
     "wall_seconds": Measure("time", relative=0.12, ratio=True, best=True),
     "total_seconds": Measure("time", relative=0.12, ratio=True, best=True),
     "peak_memory": Measure("memory", relative=0.20, ratio=True),
+    **{f"{stage}_time": Measure("time", relative=0.015, ratio=True) for stage in STAGES},
 }
 """Every metric that can be judged, with the thresholds that hold if the file names none."""
 

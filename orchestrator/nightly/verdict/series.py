@@ -137,7 +137,10 @@ def worse_step(series: Floats, noise: float, threshold: float) -> tuple[Step, fl
     nights = int(lengths[steps.index(best)])
     error = noise * math.sqrt(1 / last.nights + 1 / nights)
     far = last.after - best.before > max(threshold, STEP_ERRORS * error)
-    return (last, best.before) if far and series[-1] - best.before > threshold else None
+    # One night alone may be so bad that it moves the mean.
+    most = float(np.median(series[last.index :])) - best.before > threshold / 2
+    tonight = series[-1] - best.before > threshold
+    return (last, best.before) if far and most and tonight else None
 
 
 def _lowest(series: Floats) -> float:

@@ -108,7 +108,7 @@ def test_a_night_is_a_run_with_all_its_figures(
     uri, files = benchmark.sweep.tracking_uri, Storage.of(benchmark.sweep).tracked_files
     run = SingleRun(
         key="told 2026-01-01",
-        name="nightly told, 2026-01-01: something got worse (2 alarms)",
+        name="nightly told, 2026-01-01: something got worse: it failed; 1 more finding",
         status="FINISHED",
         started=86_400,
         ended=ended,
@@ -228,7 +228,9 @@ def test_people_hear_all_of_what_they_asked_for_once(
     benchmark = make_benchmark(report={**WAYS, "when": when})
     night = judged(benchmark, 0, *verdict)
     assert night.verdict is not None
-    title = {"regression": "something got worse (2 alarms)", "ok": "as before"}.get(verdict[0])
+    title = {"regression": "something got worse: it failed; 1 more finding", "ok": "as before"}.get(
+        verdict[0]
+    )
     for _ in range(2):
         assert publisher(benchmark).publish(night) == []
         (night.folder / DELIVERED).unlink()

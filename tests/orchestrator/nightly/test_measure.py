@@ -99,7 +99,9 @@ def test_a_record_holds_every_seeds_figures_by_stage(
     }
     whole = {CellKey("*", "*", "total_seconds"): {0: 30.0}}
     shape, environment = benchmark.shape, {"torch": "1"}
-    assert record == NightRecord("2026-11-21", 7.0, cells | whole, {}, shape, environment)
+    assert record == NightRecord(
+        "2026-11-21", 7.0, cells | whole, {}, shape, environment, benchmark.rows
+    )
 
 
 def test_costs_that_nobody_knows_are_left_out(

@@ -77,8 +77,8 @@ def test_status_lists_the_last_nights_whatever_became_of_them(
     assert shown[:6] == [
         ["told: not scheduled from here"],
         ["night", "verdict", "what"],
-        [name(1), "suspicious", f"{ECE}; {ACC}"],
-        [name(2), "regression", str(ACC)],
+        [name(1), "suspicious", "is worse, and 1 more figure with it"],
+        [name(2), "regression", "is worse"],
         [name(3), "given up", "the code has changed"],
         [name(4), "unfinished", "the next start goes on"],
     ]
@@ -419,8 +419,8 @@ def test_a_start_says_what_it_came_to(
     outcome = NightOutcome(night, verdict, True, ("the webhook is deaf", "so is the mail"))
     start(code=3, outcome=outcome)
     said = capsys.readouterr()
-    head = "nightly told, 2026-07-02: something got worse (2 alarms)"
-    cells = [f"  {ECE}: is worse", f"  {ACC}: is worse"]
+    head = "nightly told, 2026-07-02: something got worse: is worse; 1 more finding"
+    cells = ["  is worse", "  is worse"]
     file = f"  {benchmark.folder / 'nights/2026-07-02/report.md'}"
     assert said.out.splitlines() == [head, *cells, file]
     complaints = [f"calsweep nightly: {message}" for message in outcome.messages]

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from orchestrator.nightly import CellKey, Finding, NightRecord, Shape, Verdict
+from orchestrator.nightly import CellKey, Finding, NightRecord, Shape, Verdict, grouped, told
 from orchestrator.nightly.page import (
     Block,
     failure_junit,
@@ -50,6 +50,8 @@ ALARMS = (
     Finding(ECE, "soft", "nights", "is worse", value=0.03, expected=0.02, since="2026-01-01"),
     Finding(GONE, "soft", "step", "has a step", value=0.5, expected=0.25, causes=("c",)),
 )
+CHANGED = "the night before, the benchmark was changed"
+FAILURE, WITH = "it failed", "figure with it"
 VERDICT = Verdict("2026-01-02", "regression", ALARMS, improvements=ALARMS[1:2], notes=("young",))
 
 
@@ -57,13 +59,14 @@ VERDICT = Verdict("2026-01-02", "regression", ALARMS, improvements=ALARMS[1:2], 
     ("status", "counts", "expected"),
     [
         ("ok", (0, 0, 2), "as before"),
-        ("suspicious", (0, 1, 0), "as before, with suspicions (1 suspicion)"),
-        ("suspicious", (0, 2, 1), "as before, with suspicions (2 suspicions)"),
-        ("regression", (1, 2, 0), "something got worse (1 alarm)"),
-        ("incomplete", (3, 0, 0), "results are missing (3 alarms)"),
+        ("not comparable", (0, 0, 0), f"not comparable with {CHANGED}"),
+        ("suspicious", (0, 1, 0), f"worse, for one night so far: {FAILURE}"),
+        ("suspicious", (0, 2, 1), f"worse, for one night so far: {FAILURE}, and 1 more {WITH}"),
+        ("regression", (1, 2, 0), f"something got worse: {FAILURE}"),
+        ("incomplete", (3, 0, 0), f"results are missing: {FAILURE}, and 2 more figures with it"),
     ],
 )
-def test_a_headline_counts_what_matters_most(
+def test_a_headline_tells_what_matters_most(
     status: Any, counts: tuple[int, int, int], expected: str
 ) -> None:
     alarms, suspicions, improvements = (ALARMS[:1] * count for count in counts)
@@ -74,13 +77,14 @@ def test_a_headline_counts_what_matters_most(
 
 def test_a_summary_tells_all_of_the_last_night() -> None:
     history = [night("2025-12-31", "0"), night("2026-01-01"), night("2026-01-02", "2")]
-    head = ("cell", "tonight", "expected", "since", "what", "likely causes")
-    worse = (str(ECE), "0.0300", "0.0200", "2026-01-01", "is worse", "none known")
+    head = ("worst", "tonight", "expected", "change", "since", "what", "with it", "likely causes")
+    points = "+1.00 points"
+    worse = (str(ECE), "0.0300", "0.0200", points, "2026-01-01", "is worse", "-", "none known")
     alarms = (
         head,
-        (str(FAILED), "-", "-", "2026-01-02", "it failed", "a; b"),
+        (str(FAILED), "-", "-", "-", "2026-01-02", "it failed", "-", "a; b"),
         worse,
-        (str(GONE), "0.5000", "0.2500", "", "has a step", "c"),
+        (str(GONE), "0.5000", "0.2500", "+25.00 points", "", "has a step", "-", "c"),
     )
     figures = (
         ("task", "recipe", "ece", "peak_memory"),
@@ -91,15 +95,37 @@ def test_a_summary_tells_all_of_the_last_night() -> None:
     )
     blocks = night_summary("n", history, VERDICT)
     assert blocks == [
-        Block("nightly n, 2026-01-02: something got worse (3 alarms)", ("young",)),
+        Block("nightly n, 2026-01-02: something got worse: it failed; 2 more findings", ("young",)),
         Block("Alarms", table=alarms),
         Block("Improvements", table=(head, worse)),
         Block("Changes since the night before", ("torch: 1 -> 2 (2026-01-02)",)),
         Block("Figures (mean over seeds)", table=figures),
         Block("Environment", table=(("what", "value"), ("torch", "2"))),
     ]
+    sight = {ECE: (0.02, 0.03), PEAK: (100.0, 120.0)}
+    seen = night_summary("n", history, VERDICT, sight, "against main")
+    assert seen[0].heading.startswith("nightly n, against main: ")
+    assert seen[5].table[:2] == (figures[0], ("d", "ce", "+1.00 points", "+20.0 %"))
     first = night_summary("n", history[:1], VERDICT)
     assert first[3] == Block("Changes since the night before", ("none",))
+
+
+@pytest.mark.parametrize(
+    ("metric", "chance", "expected"),
+    [
+        ("ece", 1e-9, "0.0190 -> 0.1660 (+14.70 points; by chance in fewer than 1 of 1,000,000"),
+        ("nll", 2.5e-4, "0.0190 -> 0.1660 (+0.1470; by chance in 1 of 4,000"),
+        ("wall_seconds", 0.01, "0.02 s -> 0.17 s (+773.7 %; by chance in 1 of 100"),
+    ],
+)
+def test_how_much_worse_and_how_sure_is_told(metric: str, chance: float, expected: str) -> None:
+    own = {"value": 0.166, "expected": 0.019, "threshold": 0.0019, "chance": chance}
+    worst = Finding(CellKey("ce", "d", metric), "soft", "nights", "is worse", **own)
+    other = replace(worst, cell=CellKey("ls", "d", metric), value=0.1)
+    groups = grouped([other, worst])
+    assert groups == [(worst, other)]
+    text = f"ce on d: {metric} {expected} nights), and 1 more figure with it"
+    assert told(groups[0]) == text
 
 
 BLOCKS = [Block("one", ("a_b", "c")), Block("two", table=(("x", "y"), ("1", "2"), ("3", "4")))]

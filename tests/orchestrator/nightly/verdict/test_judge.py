@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,9 +17,12 @@ from orchestrator.nightly import (
     CellKey,
     Limits,
     NightRecord,
+    Row,
     Shape,
     Threshold,
     Verdict,
+    detectable,
+    grouped,
     judge,
 )
 
@@ -405,6 +409,95 @@ def test_a_night_before_of_a_similar_name_counts(tonight: str) -> None:
     for earlier in (before, first):
         assert judge([*QUIET, earlier], last).status == "regression"
     assert judge([*QUIET, last], last).status == "suspicious"
+
+
+def defined(night: NightRecord, recipe: str, definition: str) -> NightRecord:
+    """Return a night whose recipe is defined so, the others as ever."""
+    rows = {(own, TASK): Row("train", definition if own == recipe else "") for own in RECIPES}
+    return replace(night, rows=rows)
+
+
+def test_what_the_benchmark_defines_anew_is_not_compared() -> None:
+    before = [defined(night, "ls", "old") for night in QUIET]
+    worse = {ECE: 3.0, CellKey("ce", TASK, "ece"): 3.0}
+    first = defined(record(10, factors=worse), "ls", "new")
+    verdict = judge(before, first)
+    assert [found.cell for found in verdict.suspicions] == [CellKey("ce", TASK, "ece")]
+    assert (
+        verdict.notes[0] == f"the benchmark computes otherwise than the night before: ls on {TASK}"
+    )
+    alone = judge(before, defined(record(10, factors={ECE: 3.0}), "ls", "new"))
+    assert (alone.status, alone.code, alone.suspicions) == ("not comparable", 0, ())
+    later = judge([*before, first], defined(record(11, factors={ECE: 3.0}), "ls", "new"))
+    assert (later.status, later.alarms) == ("ok", ())
+    # As it was again: the nights of then count.
+    again = defined(record(11, factors={ECE: 3.0}), "ls", "old")
+    assert ECE in {found.cell for found in judge([*before, first], again).suspicions}
+    # Records that say nothing of their rows have the hash of the whole benchmark.
+    old = [replace(night, environment={"benchmark": "a"}) for night in QUIET]
+    whole = replace(record(10, factors={ECE: 3.0}), environment={"benchmark": "b"})
+    assert judge(old, whole).status == "not comparable"
+    assert NightRecord.from_json(json.loads(json.dumps(first.to_json()))) == first
+
+
+def test_findings_of_one_night_belong_together() -> None:
+    worse = {cell: 1.2 for cell in record(0).cells if cell.metric in ("ece", "nll")}
+    slow = {SPEED: 0.5}
+    first = judge(QUIET, record(10, factors=worse | slow))
+    quality, cost = grouped(first.suspicions)
+    assert {found.cell for found in quality} == set(worse)
+    assert [found.cell for found in cost] == [SPEED]
+    assert quality[0].size == max(found.size for found in first.suspicions)
+    assert cost[0].chance is not None
+    assert 0 < cost[0].chance < 1e-3
+
+
+def stages(night: int, slow: float = 1.0, sizes: float = 0.01) -> NightRecord:
+    """Return speeds of two stages, which share the noise of the machine."""
+    rng, own = np.random.default_rng(night), record(night)
+    machine = np.exp(0.1 * rng.normal())
+    rows = {("ce", TASK): Row("train", ""), ("ls", TASK): Row("train", "")}
+    rows |= {("ce+ts", TASK): Row("calibrate", "")}
+    cells = dict(own.cells)
+    for recipe in RECIPES:
+        cell = CellKey(recipe, TASK, "images_per_second")
+        factor = machine / (slow if recipe == "ce+ts" else 1.0)
+        cells[cell] = {
+            seed: value * factor * np.exp(sizes * rng.normal())
+            for seed, value in own.cells[cell].items()
+        }
+    return replace(own, cells=cells, rows=rows)
+
+
+def test_a_stage_that_is_slower_beside_the_others_is_named() -> None:
+    before = [stages(night) for night in range(30)]
+    after = [stages(night, slow=1.05) for night in range(30, 33)]
+    verdict = judge([*before, *after[:-1]], after[-1])
+    cell = CellKey("*", "*", "calibrate_time")
+    (found,) = (found for found in verdict.alarms if found.cell == cell)
+    assert found.since in (name(29), name(30), name(31))
+    assert found.value == pytest.approx(1.05, abs=0.015)
+    assert "calibrate takes" in found.text
+    quiet = judge(before[:-1], before[-1])
+    assert not [alarm for alarm in quiet.alarms if alarm.cell.metric.endswith("_time")]
+    accepted = judge([*before, *after[:-1]], after[-1], accepted={cell: found.since})
+    assert cell not in {alarm.cell for alarm in accepted.alarms}
+    # One stage alone has nothing to be compared with.
+    lone = [replace(night, rows=dict.fromkeys(night.rows, Row("train", ""))) for night in before]
+    assert judge(lone[:-1], lone[-1]).alarms == ()
+
+
+def test_the_smallest_change_that_is_seen_is_alarmed() -> None:
+    nights = history(range(20))
+    sight = detectable(nights)
+    usual, beyond = sight[ECE]
+    assert usual == pytest.approx(0.0203)
+    for factor, raised in ((1.01, True), (0.99, False)):
+        worse = {ECE: 1 + factor * (beyond / usual - 1)}
+        verdict = judge([*nights, record(20, factors=worse)], record(21, factors=worse))
+        assert (ECE in {alarm.cell for alarm in verdict.alarms}) == raised
+    assert detectable(history(range(20), noise=0.05))[ECE][1] > beyond
+    assert detectable(history(range(4))) == {}
 
 
 def test_a_short_history_is_stated() -> None:

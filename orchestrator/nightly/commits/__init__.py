@@ -1,0 +1,1 @@
+"""Which commit made a benchmark worse: nights of single commits, a bisection, a gate."""

@@ -1,0 +1,97 @@
+"""Which of several commits made a figure worse, by as few measurements as luck allows."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+MOST_NIGHTS = 6  # Partial nights: one confirms, five tell 32 commits apart.
+ENOUGH = 0.97  # Probability at which the search ends.
+NAMED = 0.9  # Probability that a commit needs to be named.
+LUCK = 0.05  # Probability beforehand that nothing has changed at all.
+SURROUNDINGS = 0.01  # And that something else than the code has, if nothing else seems to.
+LIKELY_SURROUNDINGS = 0.3  # The same, where libraries, hardware or data did change.
+FREEDOM = 4  # Of Student's t: a night may be off by more than its noise lets expect.
+MOST_CLEAR = 12.0  # Deviations between good and bad; no night is surer than that.
+
+Floats = NDArray[np.float64]
+
+
+class Range(NamedTuple):
+    """Commits, counted from 1, of which one is to blame, and the probability of it."""
+
+    first: int
+    last: int
+    chance: float
+
+
+class Culprit:
+    """What is known of the commits 1 to N after the last good night, and which to look at next.
+
+    The change is in commit k if all from k on are bad. It may also have been there before the first
+    (place 0: then it is in the surroundings) or nowhere (place N + 1: then the alarm was luck). All
+    measurements together give each place a probability, again after each of them.
+
+    Args:
+        commits: How many there are, N.
+        clear: Deviations of one night between a good and a bad figure.
+        surroundings: Whether anything else has changed since the last good night.
+    """
+
+    def __init__(self, commits: int, clear: float, surroundings: bool = False) -> None:
+        self._count = commits
+        self._clear = min(clear, MOST_CLEAR)
+        before = LIKELY_SURROUNDINGS if surroundings else SURROUNDINGS
+        prior = np.full(commits + 2, (1 - LUCK - before) / commits)
+        prior[0], prior[-1] = before, LUCK
+        self._weights = np.log(prior)
+        self._useless: set[int] = set()
+        self._measured = 0
+
+    @property
+    def chances(self) -> Floats:
+        """Return the probability of each place (N + 2,)."""
+        weights = np.exp(self._weights - self._weights.max())
+        return weights / weights.sum()
+
+    def observe(self, commit: int, badness: float) -> None:
+        """Take a night of a commit (0 is the last good one) into account.
+
+        ``badness`` is 0 for a figure as usual and 1 for one as bad as that of the alarm.
+        """
+        place = min(max(badness, 0.0), 1.0)
+        good = float(student.logpdf(self._clear * place, FREEDOM))
+        bad = float(student.logpdf(self._clear * (1 - place), FREEDOM))
+        changed = np.arange(self._count + 2) <= commit
+        self._weights = self._weights + np.where(changed, bad, good)
+        self._measured += 1
+
+    def pass_over(self, commit: int) -> None:
+        """Note that a commit cannot be measured."""
+        self._useless.add(commit)
+        self._measured += 1
+
+    def next(self) -> int | None:
+        """Return the commit to measure, or None if enough is known or none is left.
+
+        The last one is first, so that the alarm is confirmed; then the one that halves what is
+        open.
+        """
+        if self._measured >= MOST_NIGHTS or self.chances.max() >= ENOUGH:
+            return None
+        halves = np.abs(np.cumsum(self.chances)[:-1] - 0.5)
+        if not self._measured:
+            halves[-1] = -1.0
+        left = [commit for commit in range(self._count + 1) if commit not in self._useless]
+        return min(left, key=lambda commit: (halves[commit], -commit), default=None)
+
+    def found(self) -> Range:
+        """Return the likeliest place, or the shortest run of places around it that is ``NAMED``."""
+        chances = self.chances
+        first = last = int(chances.argmax())
+        while chances[first : last + 1].sum() < NAMED:
+            below = chances[first - 1] if first > 0 else -1.0
+            above = chances[last + 1] if last < len(chances) - 1 else -1.0
+            first, last = (first - 1, last) if below > above else (first, last + 1)
+        return Range(first, last, float(chances[first : last + 1].sum()))

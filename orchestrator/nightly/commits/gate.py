@@ -1,0 +1,82 @@
+"""A change held against the revision that it builds on, by the judgement of nights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+from rich.console import Console
+
+from orchestrator.nightly import page
+from orchestrator.nightly.commits.night import CommitNights, Part
+from orchestrator.nightly.commits.repository import Repository
+from orchestrator.nightly.config import Nightly
+from orchestrator.nightly.lock import held_lock
+from orchestrator.nightly.record import NightRecord, Verdict
+from orchestrator.nightly.verdict.hard import hard_findings
+from orchestrator.nightly.verdict.judge import judge
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a comparison with another revision came to.
+
+    Attributes:
+        verdict: On the working tree, with nights of the base as its history.
+        title: The outcome in one line.
+        markdown: All of it, as a comment.
+    """
+
+    verdict: Verdict
+    title: str
+    markdown: str
+
+
+def gate(
+    nightly: Nightly,
+    revision: str,
+    repository: Path | None = None,
+    console: Console | None = None,
+) -> Gate:
+    """Run the benchmark on a revision and on the working tree, and judge the second by the first.
+
+    Whatever seems worse is run again on both: a difference must show twice, as on two nights in a
+    row. What one night is enough for is told if the revision does not have it too.
+
+    Raises:
+        BusyError: If another run of the benchmark is going on.
+        InputError: If the revision is unknown, or a run fails.
+    """
+    source = Repository(repository or nightly.model.bisect.place or Path.cwd())
+    base = source.commit(revision)
+    folder, setup = nightly.folder / "gate", nightly.model.bisect.setup
+    with held_lock(nightly.folder / "lock"):
+        nights = CommitNights(nightly, source, folder, setup, console)
+        try:
+            records, verdict = _judged(nightly, nights, base)
+        finally:
+            nights.close()
+    against = f"against {source.described(base)}"
+    title = page.headline(nightly.name, against, verdict)
+    blocks = page.night_summary(nightly.name, records, verdict, {}, against)
+    return Gate(verdict, title, page.to_markdown(blocks))
+
+
+def _judged(nightly: Nightly, nights: CommitNights, base: str) -> tuple[list[NightRecord], Verdict]:
+    limits, numbers = nightly.model.limits, count(1)
+
+    def run(commit: str | None, name: str) -> NightRecord:
+        return replace(nights.run(commit, Part()), night=f"{name} {next(numbers)}")
+
+    before, tonight = [run(base, "base")], run(None, "change")
+    verdict = judge(before, tonight, limits)
+    if verdict.suspicions:
+        before = [*before, run(base, "base"), tonight]
+        tonight = run(None, "change")
+        verdict = judge(before, tonight, limits)
+    known = {(f.cell, f.reason) for f in hard_findings(before[:1], limits, {})}
+    alarms = tuple(found for found in verdict.alarms if (found.cell, found.reason) not in known)
+    if not alarms and verdict.alarms:
+        verdict = replace(verdict, status="suspicious" if verdict.suspicions else "ok")
+    return [*before, tonight], replace(verdict, alarms=alarms)

@@ -1,0 +1,141 @@
+"""Nights of single commits: a part of the benchmark, computed by the code of each."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from orchestrator.nightly.book import Book
+from orchestrator.nightly.commits.repository import Repository
+from orchestrator.nightly.config import Nightly, load_nightly
+from orchestrator.nightly.record import ALARM, FINE, NightRecord
+from orchestrator.running.progress import say
+from trainables.common.errors import InputError
+from trainables.common.files import make_folders
+
+NIGHT = "2000-01-01"  # Each has a storage of its own, and nights are named by a date.
+ALL: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a benchmark; without names, all of it."""
+
+    recipes: tuple[str, ...] = ALL
+    tasks: tuple[str, ...] = ALL
+    seeds: tuple[int, ...] = ()
+
+
+class CommitNights:
+    """Runs parts of a benchmark at commits, by ``python -m calsweep`` of their own code.
+
+    Args:
+        nightly: The benchmark; its file is that of today for every commit.
+        repository: Where the commits are.
+        folder: Where they are checked out and computed; removed by ``close``.
+        setup: Command run in each checked-out folder before, such as ``make setup``; if it leaves a
+            ``.venv``, its Python runs the night. Without it all commits use the libraries of today.
+        console: Where progress goes.
+    """
+
+    def __init__(
+        self,
+        nightly: Nightly,
+        repository: Repository,
+        folder: Path,
+        setup: Sequence[str] = (),
+        console: Console | None = None,
+    ) -> None:
+        self._nightly = nightly
+        self._repository = repository
+        self._folder = folder
+        self._setup = tuple(setup)
+        self._console = console
+        self._count = 0
+
+    def run(self, commit: str | None, part: Part) -> NightRecord:
+        """Return what a commit's code measures; None is the working tree as it is.
+
+        Raises:
+            InputError: If it could not be run there; the text says why.
+        """
+        self._count += 1
+        place = self._folder / f"{self._count}-{commit[:10] if commit else 'here'}"
+        shutil.rmtree(place, ignore_errors=True)
+        make_folders(place)
+        path = place / "nightly.yaml"
+        path.write_text(yaml.safe_dump(self._document(part, place), sort_keys=False))
+        named = self._repository.described(commit) if commit else "the working tree"
+        say(self._console, f"partial night {self._count}: {named}")
+        with self._code(commit, place / "code") as code:
+            self._execute(code, path, place)
+        record = Book(load_nightly(path).folder).night(NIGHT).record
+        if record is None:
+            raise InputError(f"{named}: its night left no record")
+        return record
+
+    def close(self) -> None:
+        """Remove what was computed."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @contextmanager
+    def _code(self, commit: str | None, folder: Path) -> Iterator[Path]:
+        if commit is None:
+            yield self._repository.top
+        else:
+            with self._repository.checked_out(commit, folder) as code:
+                yield code
+
+    def _execute(self, code: Path, path: Path, place: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(code)}
+        python = sys.executable
+        if self._setup:
+            _call(self._setup, code, environment, (0,))
+            own = code / ".venv/bin/python"
+            python = str(own) if own.exists() else python
+        night = ("nightly", "run", str(path), "--night", NIGHT, "--quiet")
+        _call((python, "-m", "calsweep", *night), code, environment, (FINE, ALARM))
+
+    def _document(self, part: Part, place: Path) -> dict[str, Any]:
+        sweep, model = self._nightly.sweep, self._nightly.model
+        names = tuple(recipe.name for recipe in sweep.expanded())
+        own = sweep.model_dump(mode="json", exclude_unset=True)
+        own.pop("mirror", None)
+        tasks = [
+            dumped
+            for task, dumped in zip(sweep.tasks, own["tasks"], strict=True)
+            if part.tasks == ALL or task.id in part.tasks
+        ]
+        changed = {
+            "tasks": tasks,
+            "recipes": list(part.recipes or names),
+            "seeds": list(part.seeds or sweep.seeds),
+            "storage": str(place / "storage"),
+            "data_root": str(Path(sweep.data_root).expanduser().absolute()),
+            "tracking": {"uri": f"folder:{place / 'tracking'}"},
+        }
+        return {"sweep": {**own, **changed}, "metrics": list(model.metrics)}
+
+
+def _call(
+    command: Sequence[str], folder: Path, environment: dict[str, str], fine: Sequence[int]
+) -> None:
+    """Run a command; raise ``InputError`` with its last line if it ends otherwise than fine."""
+    shown = " ".join(command[:4])
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace"
+        )
+    except OSError as error:
+        raise InputError(f"{shown!r} cannot be run: {error.strerror or error}") from error
+    if done.returncode not in fine:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing"]
+        raise InputError(f"{shown!r} ended with exit code {done.returncode}: {said[-1]}")

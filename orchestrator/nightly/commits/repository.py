@@ -1,0 +1,76 @@
+"""A git repository whose commits are looked at and checked out, each into a folder of its own."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainables.common.errors import InputError
+
+SECONDS = 120
+
+
+class Repository:
+    """The repository that a folder belongs to.
+
+    Args:
+        folder: Any folder inside.
+
+    Raises:
+        InputError: If it belongs to none, or git is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.top = Path(self._git("rev-parse", "--show-toplevel"))
+
+    def commit(self, revision: str) -> str:
+        """Return the full hash that a revision stands for; raise ``InputError`` if there is none.
+
+        The mark ``-dirty`` of a night whose code had local changes is left out.
+        """
+        name = revision.removesuffix("-dirty")
+        try:
+            return self._git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+        except InputError:
+            raise InputError(f"{self.top}: {revision!r} is no commit or branch there") from None
+
+    def between(self, good: str, bad: str) -> list[str]:
+        """Return the commits after one up to another, oldest first; a merge counts as one.
+
+        Raises:
+            InputError: If the second does not build on the first.
+        """
+        good, bad = self.commit(good), self.commit(bad)
+        if self._git("merge-base", good, bad) != good:
+            raise InputError(f"{self.top}: {bad[:10]} does not build on {good[:10]}")
+        return self._git("rev-list", "--first-parent", "--reverse", f"{good}..{bad}").split()
+
+    def described(self, commit: str) -> str:
+        """Return a commit's short hash and subject."""
+        return self._git("log", "-1", "--format=%h %s", commit)
+
+    def files(self, commit: str) -> list[str]:
+        """Return the files that a commit changed against its first parent."""
+        names = self._git("diff", "--name-only", "-z", f"{commit}^", commit)
+        return [name for name in names.split("\0") if name]
+
+    @contextmanager
+    def checked_out(self, commit: str, folder: Path) -> Iterator[Path]:
+        """Check a commit out into a folder, which is removed afterwards."""
+        self._git("worktree", "add", "--detach", "--force", str(folder), commit)
+        try:
+            yield folder
+        finally:
+            self._git("worktree", "remove", "--force", str(folder))
+
+    def _git(self, *arguments: str) -> str:
+        command = ["git", "-C", str(self._folder), *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise InputError(f"{self._folder}: git cannot be run: {error}") from error
+        if done.returncode:
+            said = done.stderr.strip().splitlines() or ["no reason given"]
+            raise InputError(f"{self._folder}: git {arguments[0]}: {said[-1]}")
+        return done.stdout.strip()

@@ -1,0 +1,102 @@
+"""How a night of another commit is told good from bad, by one figure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from orchestrator.nightly.record import CellKey, Finding, NightRecord
+from orchestrator.nightly.verdict.chart import Scales
+from orchestrator.nightly.verdict.hard import hard_findings
+from orchestrator.nightly.verdict.judge import Levels, comparable, levels
+from orchestrator.nightly.verdict.limits import Limits
+from orchestrator.nightly.verdict.series import pooled
+from trainables.common.errors import InputError
+
+CLEAR = 8.0  # Deviations between good and bad that need no further seed.
+SURE = 100.0  # Of what is either there or not.
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """What is usual of a figure and what is bad.
+
+    Attributes:
+        cell: Which figure.
+        seeds: With which seeds it is measured.
+        clear: Deviations of one night between usual and bad.
+    """
+
+    cell: CellKey
+    seeds: tuple[int, ...]
+    clear: float
+
+    def badness(self, record: NightRecord) -> float:
+        """Return where a night stands between usual (0) and bad (1).
+
+        Raises:
+            InputError: If it lacks the figure.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class LevelContrast(Contrast):
+    """A figure that has become worse; levels are on the scale of ``Scales.worse``."""
+
+    usual: float
+    bad: float
+    scales: Scales
+
+    def badness(self, record: NightRecord) -> float:
+        """Return where its figure lies."""
+        values = record.cells.get(self.cell, {})
+        if not set(self.seeds) <= values.keys():
+            reason = record.failed.get(self.cell.pair, "no figure")
+            raise InputError(f"{self.cell}: {reason}")
+        figure = pooled(self.cell.metric, [values[seed] for seed in self.seeds])
+        worse = float(self.scales.worse(np.array([figure]))[0])
+        return (worse - self.usual) / (self.bad - self.usual)
+
+
+@dataclass(frozen=True)
+class HardContrast(Contrast):
+    """Something that one night alone is alarmed for: it is there or not."""
+
+    reason: str
+    history: tuple[NightRecord, ...]
+    limits: Limits
+
+    def badness(self, record: NightRecord) -> float:
+        """Return 1.0 if the night is alarmed for the same reason, else 0.0."""
+        found = hard_findings([*self.history, record], self.limits, {})
+        return float(any((f.cell, f.reason) == (self.cell, self.reason) for f in found))
+
+
+def contrast(
+    records: Sequence[NightRecord],
+    finding: Finding,
+    limits: Limits,
+    accepted: Mapping[CellKey, str],
+) -> Contrast:
+    """Return what tells good from bad for a finding about the last record.
+
+    With as few seeds as tell them ``CLEAR`` deviations apart, all of them if none do.
+    """
+    cell, tonight = finding.cell, records[-1]
+    if finding.kind == "hard":
+        before = tuple(comparable(records[:-1], tonight))
+        return HardContrast(cell, tonight.shape.seeds, SURE, finding.reason, before, limits)
+    scales, seeds = Scales([cell.metric], limits), tuple(tonight.cells[cell])
+    for count in range(1, len(seeds) + 1):
+        own = [_only(record, cell, seeds[:count]) for record in records]
+        found: Levels = levels(own, cell, limits, accepted, finding.since)
+        clear = (found.bad - found.usual) / found.noise
+        if clear >= CLEAR or count == len(seeds):
+            break
+    return LevelContrast(cell, seeds[:count], clear, found.usual, found.bad, scales)
+
+
+def _only(record: NightRecord, cell: CellKey, seeds: Sequence[int]) -> NightRecord:
+    values = {s: v for s, v in record.cells.get(cell, {}).items() if s in seeds}
+    return replace(record, cells={cell: values} if values else {})

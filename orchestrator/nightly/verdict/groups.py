@@ -1,0 +1,34 @@
+"""Findings that belong together: what went wrong on one night is one thing until more is known."""
+
+from collections.abc import Sequence
+
+from orchestrator.nightly.record import MISSING, Finding
+from orchestrator.nightly.verdict.limits import measure_of
+
+Group = tuple[Finding, ...]
+
+
+def grouped(findings: Sequence[Finding]) -> list[Group]:
+    """Return findings in groups, the worst group and in each the worst finding first.
+
+    A bug that makes one metric of a recipe worse mostly makes others worse too, and other recipes
+    with it. So missing results, figures of quality, and costs that went wrong on the same night are
+    one group each. Worst are hard findings, then the largest difference in multiples of what
+    matters in practice.
+    """
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for found in findings:
+        groups.setdefault((_nature(found), found.since), []).append(found)
+    ordered = [tuple(sorted(group, key=_rank)) for group in groups.values()]
+    return sorted(ordered, key=lambda group: _rank(group[0]))
+
+
+def _nature(found: Finding) -> str:
+    if found.reason in MISSING:
+        return "missing"
+    family = measure_of(found.cell.metric).family if found.cell.metric else "quality"
+    return "quality" if family == "quality" else "cost"
+
+
+def _rank(found: Finding) -> tuple[bool, bool, float]:
+    return found.kind != "hard", found.reason in MISSING, -found.size

@@ -1,0 +1,131 @@
+"""Stages that have become slower than the others: what a busy machine cannot explain."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr
+
+from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightRecord
+from orchestrator.nightly.verdict.limits import STAGES, Limits
+from orchestrator.nightly.verdict.series import first_place
+
+SPANS = (2, 3, 5, 8, 13, 21)  # Nights that may have become slower together, the last ones.
+FEWEST = 10  # Nights before them without which nothing is said.
+MOST = 60  # Nights before them that count.
+CHANCE = 2e-4  # Error level of one stage on one span of nights.
+SPEED = "images_per_second"
+
+Floats = NDArray[np.float64]
+
+
+class Slower(NamedTuple):
+    """By how much a stage takes longer, as a logarithm, for how many nights, and by what chance."""
+
+    shift: float
+    nights: int
+    chance: float
+
+
+def stage_findings(
+    records: Sequence[NightRecord], limits: Limits, accepted: Mapping[CellKey, str]
+) -> Iterator[Finding]:
+    """Yield an alarm for each stage that takes longer than the others used to let expect.
+
+    Other work on a machine slows all stages of a night alike, so the times of one stage relative to
+    those of the others vary several times less than any time. Of the records, oldest first, the
+    last one is judged; its ``rows`` tell the stage of each recipe.
+    """
+    names = [record.night for record in records]
+    for stage, series in contrasts(stage_times(records)).items():
+        cell = CellKey(*WHOLE_NIGHT, f"{stage}_time")
+        start = first_place(names, cell, accepted)
+        relative = series[start:]
+        nights = np.flatnonzero(np.isfinite(relative))
+        threshold = float(np.log1p(limits.threshold(cell.metric).relative))
+        found = slower(relative[nights], threshold)
+        if found is None or start + int(nights[-1]) != len(records) - 1:
+            continue
+        since, length = names[start + int(nights[-found.nights])], float(np.exp(found.shift))
+        yield Finding(
+            cell,
+            "soft",
+            "step",
+            f"{stage} takes {100 * (length - 1):.1f} % longer beside the other stages, "
+            f"{found.nights} nights in a row, since {since}",
+            value=length,
+            expected=1.0,
+            threshold=float(np.expm1(threshold)),
+            chance=found.chance,
+            nights=len(nights) - found.nights,
+            since=since,
+        )
+
+
+def stage_times(records: Sequence[NightRecord]) -> dict[str, Floats]:
+    """Return the logarithms of seconds an image of each stage (T, N), a column a recipe and seed.
+
+    Only columns that tonight has; NaN where a night has none.
+    """
+    columns: dict[str, list[tuple[CellKey, int]]] = {}
+    for cell, values in records[-1].cells.items():
+        row = records[-1].rows.get(cell.pair)
+        if cell.metric == SPEED and row is not None and row.stage in STAGES:
+            columns.setdefault(row.stage, []).extend((cell, seed) for seed in values)
+    found = {}
+    for stage, own in columns.items():
+        speeds = np.array([[_speed(night, *column) for column in own] for night in records])
+        found[stage] = -np.log(speeds)
+    return found
+
+
+def _speed(night: NightRecord, cell: CellKey, seed: int) -> float:
+    value = night.cells.get(cell, {}).get(seed, np.nan)
+    return value if 0 < value < np.inf else np.nan
+
+
+def contrasts(times: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return each stage's time of each night (T,) relative to the other stages' mean, logarithms.
+
+    A stage's is the median of its columns, each relative to its own median over the nights.
+    """
+    own = {
+        stage: _nanmedian(values - _nanmedian(values, 0)[None], 1)
+        for stage, values in times.items()
+    }
+    return {
+        stage: values - np.mean([other for name, other in own.items() if name != stage], axis=0)
+        for stage, values in own.items()
+        if len(own) > 1
+    }
+
+
+def _nanmedian(values: Floats, axis: int) -> Floats:
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # Of nothing: NaN.
+        return np.nanmedian(values, axis=axis)
+
+
+def slower(series: Floats, threshold: float) -> Slower | None:
+    """Return how the last nights of a series (T,) are above those before, if they surely are.
+
+    Spans of ``SPANS`` nights are compared with up to ``MOST`` before by Student's t; the one that
+    chance explains least is returned.
+    """
+    found = []
+    for span in SPANS:
+        before, last = series[:-span][-MOST:], series[-span:]
+        if len(before) < FEWEST:
+            break
+        shift = float(last.mean() - before.mean())
+        error = float(before.std(ddof=1)) * np.sqrt(1 / span + 1 / len(before))
+        if shift > threshold and (chance := _chance(shift, error, len(before) - 1)) < CHANCE:
+            found.append(Slower(shift, span, chance))
+    return min(found, key=lambda one: (one.chance, -one.nights), default=None)
+
+
+def _chance(shift: float, error: float, freedom: int) -> float:
+    return float(stdtr(freedom, -shift / error)) if error > 0 else 0.0

@@ -1,0 +1,271 @@
+"""Alarms and the commits behind them: real git, real worktrees, a process a night."""
+
+from __future__ import annotations
+
+import html
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_repository import USUAL, MadeRepository
+from told_sweep import ToldSweep
+
+from orchestrator.cli import main
+from orchestrator.nightly import Book, CellKey, Nightly, NightRecord, Shape, judge, run_night
+from orchestrator.nightly import run as nights
+from orchestrator.nightly.book import RECORD, VERDICT
+
+Make = Callable[..., Nightly]
+WORSE = {**USUAL, "ce": {"ece": 0.03}}
+SETUP = """\
+import pathlib, sys
+version = pathlib.Path("constraints.txt").read_text().strip()
+python = pathlib.Path(".venv/bin/python")
+python.parent.mkdir(parents=True)
+python.write_text(f'#!/bin/sh\\nLIBRARY={version} exec {sys.executable} "$@"\\n')
+python.chmod(0o755)
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> MadeRepository:
+    return MadeRepository(tmp_path / "code")
+
+
+def night(number: int, code: str, figures: dict[str, Any], **environment: str) -> NightRecord:
+    """Return what a night of a commit's figures measures."""
+    cells = {
+        CellKey(recipe, "d", metric): {seed: value * (1 + 0.01 * seed) for seed in (0, 1)}
+        for recipe, own in figures.items()
+        if own
+        for metric, value in own.items()
+    }
+    failed = {(recipe, "d"): "it diverged" for recipe, own in figures.items() if not own}
+    shape = Shape(tuple(figures), ("d",), ("ece",), (0, 1))
+    place, environment = f"2026-01-{number:02}", {"code": code, **environment}
+    return NightRecord(place, float(number), cells, failed, shape, environment)
+
+
+def told(benchmark: Nightly, records: list[NightRecord]) -> None:
+    """Write nights with the verdicts that they come to."""
+    book = Book(benchmark.folder)
+    for number, record in enumerate(records):
+        place = book.begin(record.night, record.started, record.environment)
+        place.write(RECORD, record.to_json())
+        place.write(VERDICT, judge(records[:number], record).to_json())
+
+
+def alarmed(
+    benchmark: Nightly, source: MadeRepository, figures: dict[str, Any], **bad: str
+) -> list[NightRecord]:
+    """Write eight nights of the first commit and two of the last, which has these figures."""
+    first, last = source.hashes[0], source.hashes[-1]
+    usual = [night(number, first, USUAL) for number in range(1, 9)]
+    records = [*usual, *(night(number, last, figures, **bad) for number in (9, 10))]
+    told(benchmark, records)
+    return records
+
+
+def bisect(benchmark: Nightly, source: MadeRepository, *options: str) -> int:
+    command = ["nightly", "bisect", str(benchmark.path), "--repository", str(source.folder)]
+    return main([*command, "--quiet", *options])
+
+
+def outcome(benchmark: Nightly, name: str = "2026-01-10") -> dict[str, Any]:
+    path = Book(benchmark.folder).night(name).folder / "bisection.json"
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("bad", [1, 5, 8])
+@pytest.mark.parametrize("worse", [WORSE, {**USUAL, "ce": None}], ids=["soft", "failed"])
+def test_the_commit_behind_an_alarm_is_named(
+    bad: int,
+    worse: dict[str, Any],
+    make_benchmark: Make,
+    source: MadeRepository,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for number in range(1, 9):
+        source.commit(USUAL if number < bad else worse)
+    benchmark = make_benchmark()
+    alarmed(benchmark, source, worse)
+    assert bisect(benchmark, source) == 0
+    said = capsys.readouterr().out
+    assert f"is worse by {source.hashes[bad][:7]} change {bad} (" in said.replace("  ", " ")
+    found = outcome(benchmark)
+    assert (found["commits"], len(found["named"])) == (8, 1)
+    assert len(found["steps"]) <= 6
+    assert found["steps"][0]["commit"] == source.hashes[-1]
+    assert source.git("worktree", "list").count("\n") == 0
+    assert not (benchmark.folder / "bisect").exists()
+
+
+def test_a_night_with_an_alarm_names_the_commit_by_itself(
+    make_benchmark: Make, source: MadeRepository, told_sweep: ToldSweep
+) -> None:
+    for number in range(1, 5):
+        source.commit({**USUAL, "ce": None} if number >= 3 else USUAL)
+    bisect = {"repository": str(source.folder), "after_alarm": True}
+    benchmark = make_benchmark(bisect=bisect)
+    with pytest.MonkeyPatch.context() as patch:
+        for commit, name in ((0, "2026-01-01"), (4, "2026-01-02")):
+            surroundings = {"code": source.hashes[commit]}
+            told_sweep.failures = {"ce": "it diverged"} if commit else {}
+            patch.setattr(nights, "current_environment", lambda *_, known=surroundings: known)
+            outcome = run_night(benchmark, name)
+    text = f"ce on d is worse by {source.hashes[3][:7]} change 3 ("
+    assert outcome.messages[0].startswith(text)
+    assert text in (outcome.night.folder / "report.md").read_text()
+
+
+def test_nothing_is_named_when_nothing_changed(
+    make_benchmark: Make, source: MadeRepository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(8):
+        source.commit()
+    benchmark = make_benchmark()
+    alarmed(benchmark, source, WORSE)
+    assert bisect(benchmark, source) == 0
+    assert "not confirmed" in capsys.readouterr().out
+    assert outcome(benchmark)["named"] == []
+
+
+def test_what_is_bad_at_the_good_commit_too_is_no_commit(
+    make_benchmark: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = MadeRepository(tmp_path / "code")
+    source.hashes.clear()
+    for _ in range(9):
+        source.commit(WORSE)  # As the libraries of today make it.
+    benchmark = make_benchmark()
+    alarmed(benchmark, source, WORSE, torch="3")
+    assert bisect(benchmark, source) == 0
+    assert "no commit, " in capsys.readouterr().out
+    same = [
+        replace(record, environment={"code": source.hashes[0], "torch": "2"})
+        for record in [night(n, "", USUAL) for n in range(11, 19)]
+    ]
+    worse = [
+        replace(
+            night(n, source.hashes[0], WORSE), environment={"code": source.hashes[0], "torch": "4"}
+        )
+        for n in (19, 20)
+    ]
+    told(make_benchmark(sweep={"name": "same"}), [*same, *worse])
+    assert bisect(make_benchmark(sweep={"name": "same"}), source) == 0
+    assert "the code is that of 2026-01-18; what else changed: torch: 2 -> 4" in (
+        capsys.readouterr().out
+    )
+
+
+def test_a_change_of_libraries_is_a_commit_like_others(
+    make_benchmark: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = MadeRepository(tmp_path / "code")
+    source.hashes.clear()
+    for number in range(6):
+        source.commit(constraints="1.5" if number >= 4 else "1", setup=SETUP)
+    setup = [sys.executable, "setup.txt"]
+    benchmark = make_benchmark(bisect={"repository": str(source.folder), "setup": setup})
+    alarmed(benchmark, source, {name: {"ece": 1.5 * own["ece"]} for name, own in USUAL.items()})
+    assert main(["nightly", "bisect", str(benchmark.path), "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert source.hashes[4][:7] in said
+    assert said.endswith("it changes the libraries of constraints.txt\n")
+
+
+def test_a_commit_that_cannot_run_is_passed_over(
+    make_benchmark: Make, source: MadeRepository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(1, 9):
+        source.commit({"broken": True} if number == 4 else USUAL if number < 7 else WORSE)
+    benchmark = make_benchmark()
+    alarmed(benchmark, source, WORSE)
+    assert bisect(benchmark, source) == 0
+    assert f"is worse by {source.hashes[7][:7]}" in capsys.readouterr().out
+    broken = [step for step in outcome(benchmark)["steps"] if step["badness"] is None]
+    assert [step["commit"] for step in broken] == [source.hashes[4]]
+    assert broken[0]["why"].endswith("ended with exit code 1: this commit is broken")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--night", "2026-02-01"), "--night: '2026-02-01' has no verdict in "),
+        (("--night", "2026-01-03"), "2026-01-03 has no alarm about a recipe"),
+        (("--repository", "/"), "/: git rev-parse: fatal: not a git repository"),
+    ],
+)
+def test_a_strangers_mistake_is_one_line(
+    options: tuple[str, ...],
+    said: str,
+    make_benchmark: Make,
+    source: MadeRepository,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    benchmark = make_benchmark()
+    source.commit(WORSE)
+    alarmed(benchmark, source, WORSE)
+    assert bisect(benchmark, source, *options) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"calsweep: {said}")
+    assert errors.count("\n") == 1
+
+
+def gate(benchmark: Nightly, source: MadeRepository, revision: str, out: Path) -> int:
+    own = ("--repository", str(source.folder), "--out", str(out), "--quiet")
+    return main(["nightly", "gate", revision, str(benchmark.path), *own])
+
+
+@pytest.mark.parametrize(
+    ("figures", "code", "head"),
+    [
+        (USUAL, 0, "as before"),
+        ({**USUAL, "ce": {"ece": 0.0205}}, 0, "as before"),
+        (WORSE, 3, "something got worse: ce on d: ece 0.0201 -> 0.0301 (+1.00 points"),
+        ({**USUAL, "ce": None}, 3, "results are missing: ce on d failed: it diverged"),
+    ],
+    ids=["same", "little", "worse", "failed"],
+)
+def test_a_change_is_held_against_its_base(
+    figures: dict[str, Any],
+    code: int,
+    head: str,
+    make_benchmark: Make,
+    source: MadeRepository,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source.commit()
+    source.commit(figures)
+    out = tmp_path / "comment.md"
+    assert gate(make_benchmark(), source, "HEAD~1", out) == code
+    base = source.git("log", "-1", "--format=%h %s", "HEAD~1")
+    title = f"nightly told, against {base}: {head}"
+    assert capsys.readouterr().out.startswith(title)
+    assert html.unescape(out.read_text()).startswith(f"# {title}")
+
+
+def test_what_the_base_lacks_too_is_not_the_changes(
+    make_benchmark: Make, source: MadeRepository, tmp_path: Path
+) -> None:
+    lacking = {**USUAL, "ce": None}
+    source.commit(lacking)
+    source.commit(lacking)
+    assert gate(make_benchmark(), source, "HEAD~1", tmp_path / "o.md") == 0
+
+
+def test_a_revision_that_is_unknown_is_one_line(
+    make_benchmark: Make,
+    source: MadeRepository,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert gate(make_benchmark(), source, "--nowhere", tmp_path / "o.md") == 2
+    assert gate(make_benchmark(), source, "nowhere", tmp_path / "o.md") == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[-1] == f"calsweep: {source.folder}: 'nowhere' is no commit or branch there"
