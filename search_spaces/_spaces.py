@@ -33,7 +33,9 @@ class Parameter:
         scale: ``linear`` or ``log``.
         choices: The values of a ``categorical``.
         defaults: Published defaults that hold for one ``dataset`` or ``dataset/model`` only.
-        grid: The values that the paper itself tried, where it says so.
+        grid: The values that the paper itself tried, where it says so; some may lie outside the
+            range that is searched otherwise.
+        tuned: Each ``dataset`` or ``dataset/model`` on which the paper chose among ``grid``.
         search: Whether a sweep searches it; a parameter that is not searched keeps its default.
         note: Anything a reader of the table should know.
     """
@@ -49,6 +51,7 @@ class Parameter:
     choices: tuple[Value, ...] = ()
     defaults: Mapping[str, Value] = field(default_factory=dict)
     grid: tuple[Value, ...] = ()
+    tuned: tuple[str, ...] = ()
     search: bool = True
     note: str = ""
 
@@ -63,8 +66,10 @@ class Parameter:
                 raise SpaceError(f"{self.name}: a categorical parameter needs choices")
         else:
             self._check_range()
-        for value in (self.default, *self.defaults.values(), *self.grid):
+        for value in (self.default, *self.defaults.values()):
             self.check(value)
+        if self.tuned and not self.grid:
+            raise SpaceError(f"{self.name}: tuned needs the grid that the paper chose from")
 
     def _check_range(self) -> None:
         ends = f"got {self.low!r} and {self.high!r}"
@@ -110,10 +115,18 @@ class Parameter:
 
         Values of a network hold whatever weights it begins with: ``@pretrained`` does not count.
         """
-        for key in (f"{dataset}/{str(model).removesuffix('@pretrained')}", str(dataset)):
+        for key in _places(dataset, model):
             if key in self.defaults:
                 return self.defaults[key]
         return self.default
+
+    def tuned_on(self, dataset: str | None = None, model: str | None = None) -> bool:
+        """Return True if the paper chose the value on a dataset and model, from ``grid``."""
+        return any(key in self.tuned for key in _places(dataset, model))
+
+
+def _places(dataset: str | None, model: str | None) -> tuple[str, str]:
+    return f"{dataset}/{str(model).removesuffix('@pretrained')}", str(dataset)
 
 
 @dataclass(frozen=True)
@@ -209,6 +222,6 @@ def _space(kind: str, name: str, document: dict[str, Any]) -> SearchSpace:
 
 def _parse_parameter(name: str, fields: dict[str, Any]) -> Parameter:
     known = dict(fields)
-    for key in ("choices", "grid"):
+    for key in ("choices", "grid", "tuned"):
         known[key] = tuple(known.get(key) or ())
     return Parameter(name=name, **known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import math
 import re
@@ -133,6 +134,58 @@ def test_arguments_are_the_parameters_of_the_space_with_its_defaults(kind: str, 
 def test_a_calibrator_and_its_objective_share_no_parameter(name: str, objective: str) -> None:
     shared = load_space("calibrators", name).parameters.keys()
     assert not shared & load_space("objectives", objective).parameters.keys()
+
+
+def searched_of(kind: str, registry: Registry[Any]) -> list[str]:
+    return [name for name in registry.names() if load_space(kind, name).searched()]
+
+
+def corners(kind: str, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the points where every searched parameter is at an end of its range, or a choice."""
+    searched = load_space(kind, name).searched()
+    ends = [p.choices or (p.low, p.high) for p in searched.values()]
+    types = [{"int": int}.get(p.type, lambda value: value) for p in searched.values()]
+    for point in itertools.product(*ends):
+        yield {key: t(v) for key, t, v in zip(searched, types, point, strict=True)}
+
+
+def gradients(name: str, values: Mapping[str, Any]) -> Iterator[Tensor]:
+    """Yield a loss's gradients at the logits of a network that is too sure, epoch by epoch."""
+    draw = torch.Generator().manual_seed(0)
+    targets, rows = torch.randint(10, (256,), generator=draw), torch.arange(256)
+    logits = 4 * torch.randn(256, 10, generator=draw, dtype=torch.float64)
+    logits[rows, targets] += 8
+    logits.requires_grad_()
+    loss = LOSSES.build(name, **values)
+    loss.prepare(256, 10)
+    for epoch in range(21):
+        loss.start_epoch(epoch)
+        yield torch.autograd.grad(loss(logits, targets, rows), logits)[0].flatten()
+
+
+@pytest.mark.parametrize("name", searched_of("methods", LOSSES))
+def test_no_searched_loss_is_cross_entropy(name: str) -> None:
+    """A row named after a method is that method, whatever a search chooses."""
+    (plain, *_) = gradients("ce", {})
+    for values in corners("methods", name):
+        likeness = [torch.cosine_similarity(g, plain, dim=0) for g in gradients(name, values)]
+        assert min(likeness) < 1 - 1e-8, values
+
+
+@pytest.mark.parametrize("name", searched_of("calibrators", CALIBRATORS))
+def test_no_searched_calibrator_is_temperature_scaling(name: str) -> None:
+    draw = torch.Generator().manual_seed(0)
+    targets, rows = torch.randint(5, (1000,), generator=draw), torch.arange(1000)
+    logits = 2 * torch.randn(1000, 5, generator=draw)
+    logits[rows, targets] += 2
+    logits = logits * torch.tensor([1.5, 3.0, 1.5, 4.5, 1.5]) + torch.tensor([0.0, 1, 0, -1, 0])
+    logits[::2] *= 4  # Larger logits are surer than they may be: temperatures differ by row.
+    plain = CALIBRATORS.build("ts").fit(logits, targets)(logits)
+    for values in corners("calibrators", name):
+        if values.get("layers", 1) > 1:
+            continue  # Of pts: few nodes in several layers often learn nothing, decayed or not.
+        found = CALIBRATORS.build(name, **values).fit(logits, targets)(logits)
+        assert (found - plain).abs().max() > 0.01, values
 
 
 def documented_ranges() -> Iterator[tuple[str, str, str, str]]:

@@ -88,7 +88,7 @@ def test_another_value_is_refused(fields: dict[str, Any], value: Any, complaint:
         ({**FLOAT, "low": 0.0, "scale": "log"}, "x: a log scale needs low > 0, got 0.0"),
         ({**FLOAT, "default": 5.0}, "x=5.0 is outside [1, 4]"),
         ({**FLOAT, "defaults": {"digits": 5.0}}, "x=5.0 is outside [1, 4]"),
-        ({**FLOAT, "grid": (1.0, 5.0)}, "x=5.0 is outside [1, 4]"),
+        ({**FLOAT, "tuned": ("digits",)}, "x: tuned needs the grid that the paper chose from"),
     ],
 )
 def test_a_parameter_that_contradicts_itself_is_refused(
@@ -141,7 +141,7 @@ def test_a_malformed_file_is_named(document: dict[str, Any], complaint: str) -> 
 REFERENCE = Path(__file__).parent / "reference" / "search_spaces.txt"
 UNSAID: dict[str, Any] = {
     **{"low": None, "high": None, "scale": "linear", "search": True},
-    **{"choices": (), "defaults": {}, "grid": (), "note": ""},
+    **{"choices": (), "defaults": {}, "grid": (), "tuned": (), "note": ""},
 }
 
 

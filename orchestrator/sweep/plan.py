@@ -8,7 +8,13 @@ from functools import cached_property
 from typing import Any
 
 from orchestrator.sweep.names import study_id
-from orchestrator.sweep.recipes import Recipe, parameters_of, parse_recipe, part_spaces
+from orchestrator.sweep.recipes import (
+    Recipe,
+    narrow,
+    parameters_of,
+    parse_recipe,
+    part_spaces,
+)
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from search_spaces import Parameter
 from trainables.calibrators import parse_calibrator
@@ -116,7 +122,7 @@ def searches(spec: SweepSpec) -> bool:
 
 
 def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyPlan:
-    searched = {part: searched_parameters(spec, part) for part in recipe.own_parts}
+    searched = {part: searched_parameters(spec, part, task) for part in recipe.own_parts}
     sizes = [_size(p) for parameters in searched.values() for p in parameters.values()]
     points = min(math.prod(sizes), MANY)
     baseline = _baseline(spec)
@@ -135,16 +141,23 @@ def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyP
     )
 
 
-def searched_parameters(spec: SweepSpec, part: str) -> dict[str, Parameter]:
+def searched_parameters(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Parameter]:
     """Return the parameters of a part that its study searches, with the sweep's ranges."""
-    fixed, ranges, tune = spec.fixed(part), spec.search.spaces.get(part, {}), spec.search.tune
-    whole = spec.search.sampler != "grid" and tune is None
-    named = {*ranges, *(tune or {}).get(part, ())}
-    return {
-        name: ranges[name].applied_to(parameter) if name in ranges else parameter
-        for name, parameter in parameters_of(spec.base(part)).items()
-        if name not in fixed and (name in named or (whole and parameter.search))
-    }
+    rules, ranges = spec.search, spec.search.spaces.get(part, {})
+    by_paper = rules.budget == "paper"
+    whole = rules.sampler != "grid" and rules.tune is None and not by_paper
+    named = {*ranges, *(rules.tune or {}).get(part, ())}
+    found: dict[str, Parameter] = {}
+    for name, parameter in parameters_of(spec.base(part)).items():
+        if name in spec.fixed(part):
+            continue
+        if name in ranges:
+            found[name] = ranges[name].applied_to(parameter)
+        elif by_paper and parameter.tuned_on(task.dataset, task.model):
+            found[name] = narrow(parameter, {"choices": parameter.grid})
+        elif name in named or (whole and parameter.search):
+            found[name] = parameter
+    return found
 
 
 def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any]:

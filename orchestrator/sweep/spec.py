@@ -240,9 +240,13 @@ class SearchModel(_Strict):
         fixed: Parameters that are not searched: part, parameter, value.
         tune: Part and the names of its parameters. If it is given, these and those of ``spaces``
             are all that is searched, as in a paper that tuned a few by hand.
+        budget: ``equal`` searches the same number of trials for every method; ``paper`` only what a
+            method's own paper tuned, on the data that it used and over its grid, and what
+            ``spaces`` names. All else keeps its published value.
     """
 
     trials: Count = 20
+    budget: Literal["equal", "paper"] = "equal"
     sampler: Literal["tpe", "random", "gp", "grid"] = "tpe"
     scheduler: Literal["none", "asha"] = "none"
     objective: Objective = "nll"
@@ -583,6 +587,10 @@ def _check_search(spec: SweepSpec) -> None:
     for part, names in tune.items():
         for name in sorted({*names} & {*spec.fixed(part)}):
             raise InputError(f"search.tune.{part}: {name!r} is fixed here; tune it or fix it")
+    if tune and spec.search.budget == "paper":
+        raise InputError(
+            "search.tune: budget `paper` tunes what the papers did; give others a range in `spaces`"
+        )
     _check_pareto(spec.search)
     if spec.executor == "local" and spec.search.scheduler == "asha":
         raise InputError(

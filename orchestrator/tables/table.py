@@ -332,6 +332,8 @@ class ComparisonTable:
         text = show(found.mean)
         tied = self.letters(row, entry)
         asides = (tied, *asides) if tied else asides
+        if same := self._same_as(row, entry):
+            asides = (f"= {same}", *asides)
         best, second = self._leaders[position]
         mark = {best: "best", second: "second"}.get(text, "") if math.isfinite(found.mean) else ""
         inside = INSIDE if floor is not None and found.mean <= floor else ""
@@ -357,6 +359,31 @@ class ComparisonTable:
         recipe, task = sources[0]
         found = self.ties.get((task, entry.metrics[0]))
         return found.letters.get(recipe, "") if found else ""
+
+    def _same_as(self, row: Row, entry: TableColumn) -> str:
+        """Return the recipe that a cell's one study repeats figure by figure, or nothing."""
+        sources = self.sources(row, entry.tasks)
+        return self._repeated.get(sources[0], "") if len(sources) == 1 else ""
+
+    @cached_property
+    def _repeated(self) -> dict[tuple[str, str], str]:
+        """Recipe and task to an earlier recipe of the same figures, in every seed to five decimals.
+
+        A loss, a refinement or a calibrator whose chosen values change nothing shows so. It takes
+        both proper scores: two networks may be right as often and have the same ECE.
+        """
+        first: dict[tuple[object, ...], str] = {}
+        found: dict[tuple[str, str], str] = {}
+        for result in self._used:
+            known = all({"nll", "brier"} <= {*seed} for seed in result.test)
+            if result.status != "finished" or not known:
+                continue
+            seeds = (tuple((k, round(v, 5)) for k, v in sorted(s.items())) for s in result.test)
+            key = (result.task, *seeds)
+            other = first.setdefault(key, result.recipe)
+            if other != result.recipe and result.test:
+                found[result.recipe, result.task] = other
+        return found
 
     def _change(
         self, row: Row, entry: TableColumn, mean: float, floor: float | None
@@ -404,6 +431,8 @@ class ComparisonTable:
         if max(counts, default=1) > 1:
             seeds = str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
             yield f"mean ± sample standard deviation over {seeds} seeds{self._of_seeds()}"
+        for other in dict.fromkeys(self._repeated.values()):
+            yield f"= {other}: every figure in every seed is that of {other}: nothing was changed"
         if self.calibrates:
             yield "calibrators are fitted on the validation rows that choose configurations"
         baselines = dict.fromkeys(row.baseline for row in self.rows if row.baseline)

@@ -57,7 +57,7 @@ def test_a_method_is_shown_with_range_default_and_source(calsweep):
     headings = ["name", "title", "searched: default in [range]", "source"]
     assert re.split(" {2,}", lines[0].strip()) == headings
     (mbls,) = [line for line in lines if line.split()[0] == "mbls"]
-    assert "margin 6 in [0, 20]; weight 0.1 in [0.001, 1]" in mbls
+    assert "margin 6 in [0, 12]; weight 0.1 in [0.01, 1]" in mbls
     assert "CVPR 2022" in mbls
     (mit,) = [line for line in lines if line.split()[0] == "mit"]
     assert "variant l in {l, a}" in mit

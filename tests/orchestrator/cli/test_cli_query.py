@@ -89,7 +89,7 @@ def test_best_goes_into_files_that_another_sweep_file_takes(best, empty_folder):
     assert json.loads((empty_folder / "chosen" / "mbls.json").read_text()) == found
     document = {**yaml.safe_load(SWEEP.format(name="again")), "search": {"fixed": found["fixed"]}}
     spec = parse_sweep(yaml.safe_dump(document), "again")
-    assert searched_parameters(spec, "mbls") == {}
+    assert searched_parameters(spec, "mbls", spec.tasks[0]) == {}
     assert starting_values(spec, "mbls", spec.tasks[0])["margin"] == 7.0
 
 

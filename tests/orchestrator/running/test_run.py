@@ -184,7 +184,7 @@ def test_best_can_be_fed_back(outcome: SweepOutcome, storage: Path) -> None:
     again.update(name="fed-back", recipes=["mbls"])
     again["search"].update(fixed=best.fixed)
     spec = SweepSpec.model_validate(again)
-    assert searched_parameters(spec, "mbls") == {}
+    assert searched_parameters(spec, "mbls", spec.tasks[0]) == {}
     assert starting_values(spec, "mbls", spec.tasks[0]) == best.fixed["mbls"]
 
 

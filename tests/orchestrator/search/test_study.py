@@ -37,8 +37,8 @@ def open_search(recipe: str = "mbls", seed: int = 0, **search: Any) -> StudySear
 
 
 def bowl(parameters: dict[str, Any]) -> float:
-    """Return an objective whose optimum is a margin of 15."""
-    return abs(parameters.get("mbls.margin", 15.0) - 15) / 20
+    """Return an objective whose optimum is a margin of 9."""
+    return abs(parameters.get("mbls.margin", 9.0) - 9) / 12
 
 
 def drive(search: StudySearch, objective: Objective = bowl) -> list[dict[str, Any]]:

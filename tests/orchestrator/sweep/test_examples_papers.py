@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.resources import files
+from typing import Any
 
 import pytest
 
@@ -33,6 +35,41 @@ AS_PUBLISHED = {
     ("cls", "cts"): {"variant": "released", "assignment": "logit"},
     ("cls", "pts"): {"variant": "released", "weight_decay": 0.002},
 }
+# The published parameters of a method, by the names that they have here.
+PARAMETERS = {
+    ("acls", "margin"): "margin",
+    ("acls", "weight of the predicted-class term"): "weight_pos",
+    ("acls", "weight of the other-class terms"): "weight_neg",
+    ("mbls", "margin"): "margin",
+    ("mbls", "penalty weight"): "weight",
+    ("ls", "smoothing"): "smoothing",
+    ("fl", "focusing parameter"): "gamma",
+    ("dfl", "focusing parameter"): "gamma",
+    ("ifl", "focusing parameter"): "gamma",
+    ("ecp", "balancing weight"): "weight",
+    ("kde-xe", "regularisation weight"): "weight",
+    ("au", "CDF smoothing"): "smoothness",
+    ("au", "low-confidence coverage"): "coverage",
+    ("au", "confidence score function"): "score",
+    ("pts", "weight decay"): "weight_decay",
+    ("cls", "class-loss normalisation"): "normalization",
+    ("macal", "stage-2 epochs"): "epochs",
+    ("macal", "stage-2 learning rate"): "lr",
+    ("macal", "initial retention probability"): "q0",
+    ("macal", "initial clip bound"): "eta_init",
+    ("macal", "final clip bound"): "eta_final",
+    ("tst", "stage-2 epochs"): "epochs",
+    ("vtst", "stage-2 epochs"): "epochs",
+}
+# What was chosen from a published grid, and on which data set and network (as published).
+TUNED = {
+    ("acls", "weight_pos"): [("tiny-imagenet", "resnet50")],
+    ("acls", "weight_neg"): [("tiny-imagenet", "resnet50")],
+    ("au", "score"): [("cifar10",), ("cifar100",), ("tiny-imagenet",)],
+}
+WORDS = {"softmax margin": "margin", "negative entropy": "neg_entropy"}
+# As released, the loss is a multiple of cross-entropy.
+IDENTITY = {("au", "neg_entropy")}
 # What the full sweeps' data sets are at a size for one CPU.
 SMALL = {"20newsgroups": "20newsgroups", "voc2012": "voc:data/camvid"}
 
@@ -119,6 +156,51 @@ def test_rows_are_computed_as_the_figures_beside_them_were(name: str, size: str)
                         assert parameter not in study.searched[part]
                     met.add(published)
     assert met == {part for paper, part in AS_PUBLISHED if paper == layout.paper}
+
+
+def published_rows(paper: str, method: str, dataset: str, model: str) -> Iterator[tuple[str, Any]]:
+    """Yield our parameter and the published row of each that a paper states for a task."""
+    table = load_published("hyperparameters")
+    for row in table[(table["paper"] == paper) & (table["method"] == method)].itertuples():
+        ours = PARAMETERS.get((method, row.parameter))
+        if ours and row.dataset in ("all", dataset) and row.model in ("all", model):
+            yield ours, row
+
+
+@pytest.mark.parametrize("size", ["", "-cpu"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_sweep_tunes_what_its_paper_tuned_and_no_more(name: str, size: str) -> None:
+    planned, layout = plan(name + size), load_layout(LAYOUTS[name])
+    assert planned.spec.search.budget == "paper"
+    models = {
+        str(ours): theirs for each in layout.columns.values() for theirs, ours in each.items()
+    }
+    for study in planned:
+        place = (study.task.dataset, models.get(study.task.model, study.task.model))
+        for part in study.recipe.own_parts:
+            values, fixed = study.defaults[part], planned.spec.fixed(part)
+            grids: dict[str, list[str]] = {}
+            base = planned.spec.base(part)
+            for method in base.split("-") if study.recipe.calibrator else [base]:
+                for parameter, row in published_rows(layout.paper, method, *place):
+                    stated, grid = row.published_default, row.searched_values.split(";")
+                    if parameter not in fixed and stated and " " not in stated:
+                        assert values[parameter] == type(values[parameter])(stated.lower())
+                    where = TUNED.get((method, parameter), ())
+                    if parameter not in fixed and {place, place[:1]} & {*where}:
+                        words = [WORDS.get(value, str(value)) for value in grid]
+                        grids[parameter] = [w for w in words if (method, w) not in IDENTITY]
+            searched = dict(study.searched[part])
+            if base == "macal" and "gamma" in searched:  # Of which the paper says (0, 1).
+                gamma = searched.pop("gamma")
+                assert (gamma.low, gamma.high, searched) == (0.01, 0.999, {})
+            elif searched:
+                assert study.trials == study.points  # The whole grid.
+            found = {
+                key: [f"{c:g}" if isinstance(c, float) else c for c in p.choices]
+                for key, p in searched.items()
+            }
+            assert found == grids
 
 
 @pytest.mark.parametrize("name", [n for n in LAYOUTS if n.startswith("cls")])

@@ -117,6 +117,14 @@ BAD = {
         GOOD.replace("{trials: 3}", "{tune: {mbls: [margn]}}"),
         ["search.tune.mbls", "margn", "margin, weight"],
     ),
+    "tuning besides the papers": (
+        GOOD.replace("{trials: 3}", "{budget: paper, tune: {mbls: [margin]}}"),
+        ["search.tune: budget `paper` tunes what the papers did; give others a range in `spaces`"],
+    ),
+    "an unknown budget": (
+        GOOD.replace("{trials: 3}", "{budget: papers}"),
+        ["search.budget", "'equal' or 'paper'"],
+    ),
     "tuning on a grid": (
         GOOD.replace("{trials: 3}", "{sampler: grid, tune: {mbls: [margin]}}"),
         ["search.tune", "`spaces`"],
@@ -480,14 +488,14 @@ def test_a_narrower_range_replaces_the_published_one() -> None:
     spec = parse_sweep(
         GOOD.replace("{trials: 3}", "{spaces: {mbls: {margin: {low: 8.0, high: 12.0}}}}"), "good"
     )
-    margin = searched_parameters(spec, "mbls")["margin"]
+    margin = searched_parameters(spec, "mbls", spec.tasks[0])["margin"]
     assert (margin.low, margin.high) == (8.0, 12.0)
     assert margin.default == 8.0
 
 
 def test_a_fixed_parameter_is_not_searched() -> None:
     spec = parse_sweep(GOOD.replace("{trials: 3}", "{fixed: {mbls: {margin: 25.0}}}"), "good")
-    assert "margin" not in searched_parameters(spec, "mbls")
+    assert "margin" not in searched_parameters(spec, "mbls", spec.tasks[0])
     assert starting_values(spec, "mbls", spec.tasks[0])["margin"] == 25.0
 
 
@@ -651,6 +659,7 @@ def test_a_search_that_nobody_rules() -> None:
         "spaces": {},
         "fixed": {},
         "tune": None,
+        "budget": "equal",
     }
 
 

@@ -73,6 +73,18 @@ class _Cells(HTMLParser):
 # Figures
 
 
+def test_a_row_that_changes_nothing_is_marked_with_whose_figures_it_has():
+    """Both are of several seeds: one seed that agrees does not make them one."""
+    seeds = [{**figures(nll=nll), "brier": nll / 2} for nll in (0.4, 0.5)]
+    shifted = [{**seed, "nll": seed["nll"] + 1e-7} for seed in seeds]
+    other = [seeds[0], {**seeds[1], "brier": 0.2504}]
+    table = table_of(study("ce", *seeds), study("mbls", *shifted), study("ls", *other))
+    shown = rows_of(render(table, "markdown"))
+    assert "= ce" in shown["mbls"][0]
+    assert not any("= ce" in cell for cell in (*shown["ls"], *shown["ce"]))
+    assert "= ce: every figure in every seed is that of ce: nothing was changed" in table.notes()
+
+
 def test_every_metric_of_a_report_is_a_column():
     assert set(METRICS) <= set(COLUMNS)
     assert [name for name in COLUMNS if column(name).higher] == ["acc", "miou", "iou", "auroc"]

@@ -303,6 +303,7 @@ def test_every_suite_that_a_recipe_has_is_in_the_mean_which_is_told_once():
     assert table.notes() == [
         "layout macal/table2 with the sweep's own tasks as columns",
         f"ece: mean over {', '.join(suites)}",
+        load_layout("macal/table2").note,
     ]
 
 
