@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli._console import complain, echo
+from orchestrator.cli._console import complain, echo, progress_bar
 from orchestrator.cli._options import StorageFolder
 from trainables.common.paths import DEFAULT_STORAGE
 
@@ -26,9 +26,12 @@ def ui(
 ) -> None:
     """Show all sweeps of a storage in a browser while they run, and afterwards; Ctrl-C ends it."""
     from orchestrator.storage.storage import Storage
-    from orchestrator.ui import serve
+    from orchestrator.ui import Book, serve
 
-    serve(Storage(storage), host, port, _tell)
+    book = Book(Storage(storage))
+    with progress_bar("reading journals") as show:
+        book.read_on(show)
+    serve(book, host, port, _tell)
 
 
 def _tell(address: Address) -> None:

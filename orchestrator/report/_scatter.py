@@ -46,7 +46,14 @@ class Place:
 
 def unbeaten(costs: Sequence[tuple[float, ...]]) -> list[bool]:
     """Tell of each whether no other is lower somewhere and higher nowhere; of equals all stay."""
-    return [not any(o != one and all(map(operator.le, o, one)) for o in costs) for one in costs]
+    kept, front = [False] * len(costs), list[tuple[float, ...]]()
+    # Whatever beats another one comes before it in this order.
+    for place in sorted(range(len(costs)), key=costs.__getitem__):
+        one = costs[place]
+        if not any(other != one and all(map(operator.le, other, one)) for other in front):
+            kept[place] = True
+            front.append(one)
+    return kept
 
 
 def pareto_front(places: Iterable[Place]) -> list[Place]:

@@ -3,6 +3,7 @@
 import math
 import operator
 from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 from orchestrator.report._chart import Axis, Chart, Figure, Point, fitting, labelled, thinned
@@ -13,6 +14,7 @@ from orchestrator.tables.columns import Column, column
 CURVES = ("val_ece", "val_acc", "q")  # What is drawn by epoch.
 
 SLICE, CURVE = (216, 168), (272, 176)
+DOTS = 400  # Most trials of one chart: more hide each other.
 RAMP = ("#3d6fb6", "#2f93a8", "#55a868", "#b59a2f", "#d9742b")  # Read on white and on black.
 
 
@@ -42,9 +44,10 @@ def searched_parameters(study: Study) -> dict[str, list[Trial]]:
 def objective_by_parameter(study: Study, history: Ledger) -> list[Figure]:
     """Return the objective over each parameter that varies; a ring is around the chosen trial.
 
-    Trials are coloured by their number. Where one number alone varies, a line joins them.
+    Trials are coloured by their number. Where one number alone varies, a line joins them. Of very
+    many trials some are drawn.
     """
-    searched = searched_parameters(study)
+    searched = {name: _drawn(found, study) for name, found in searched_parameters(study).items()}
     tones = colours(trial.number for trials in searched.values() for trial in trials)
     shown = column(history.objective)
     figures = []
@@ -82,7 +85,17 @@ def fronts(study: Study, history: Ledger) -> list[Figure]:
         _Dot(row, _told(trial, shown, row), tones[trial.number] if on else "", trial)
         for trial, row, on in zip(trials, rows, kept, strict=True)
     ]
+    if len(dots) > DOTS:
+        best = [bool(dot.colour) or dot.trial is study.chosen_trial for dot in dots]
+        others = [dot for dot, kept in zip(dots, best, strict=True) if not kept]
+        dots = thinned(others, DOTS) + list(compress(dots, best))
     return [_front(shown, place, dots, study.chosen_trial) for place in range(1, len(shown))]
+
+
+def _drawn(trials: Sequence[Trial], study: Study) -> list[Trial]:
+    """Return as many trials as can be told apart, evenly chosen, and the chosen one."""
+    kept = thinned(trials, DOTS)
+    return kept + [t for t in trials if t is study.chosen_trial and t not in kept]
 
 
 class _Dot(NamedTuple):

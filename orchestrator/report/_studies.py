@@ -36,8 +36,7 @@ def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, A
     takes seconds.
     """
     scored = [trial for trial in study.searched if trial.objective is not None]
-    searched = list(_search.searched_parameters(study))
-    shares = {} if live else importance(scored, searched)
+    shares = {} if live else importance(scored, list(_search.searched_parameters(study)))
     trials = _search.best_trials(study)
     if live:
         trials.sort(key=lambda trial: not trial.open)

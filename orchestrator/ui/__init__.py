@@ -5,6 +5,7 @@ copied to another machine will do.
 """
 
 from orchestrator.ui._application import application
+from orchestrator.ui._book import Book
 from orchestrator.ui._server import Address, serve
 
-__all__ = ["Address", "application", "serve"]
+__all__ = ["Address", "Book", "application", "serve"]

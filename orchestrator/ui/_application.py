@@ -18,7 +18,6 @@ from starlette.routing import Route
 from orchestrator.report import environment
 from orchestrator.storage.ledger import Ledger, Study
 from orchestrator.storage.status import status_of
-from orchestrator.storage.storage import Storage
 from orchestrator.ui import _pages
 from orchestrator.ui._book import Book
 from orchestrator.ui._followed import FollowedSweep
@@ -34,13 +33,9 @@ REPORT_POLICY = (
 )
 
 
-def application(storage: Storage, token: str) -> Starlette:
-    """Return the application that shows all sweeps of a storage to who knows the token.
-
-    Raises:
-        InputError: If the storage has no folder of sweeps.
-    """
-    return _View(Book(storage)).application(token)
+def application(book: Book, token: str) -> Starlette:
+    """Return the application that shows the sweeps of a storage to who knows the token."""
+    return _View(book).application(token)
 
 
 class _View:
@@ -50,6 +45,8 @@ class _View:
         self._book = book
         self._templates = environment("orchestrator.ui")
         self._templates.filters["moment"] = _moment
+        for name in self._templates.list_templates():
+            self._templates.get_template(name)  # Compiled now, not while somebody waits.
 
     def application(self, token: str) -> Starlette:
         routes = {

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from orchestrator.storage.storage import Storage
 from orchestrator.ui._application import application
+from orchestrator.ui._book import Book
 from trainables.common.errors import InputError
 
 PORT = 8720  # Where it serves unless another program does.
@@ -30,18 +30,16 @@ class Address:
     open: bool
 
 
-def serve(
-    storage: Storage, host: str, port: int | None, started: Callable[[Address], None]
-) -> None:
+def serve(book: Book, host: str, port: int | None, started: Callable[[Address], None]) -> None:
     """Serve the view of a storage until Ctrl-C; ``started`` hears where.
 
     A port of None is ``PORT``, or a free one where that is taken.
 
     Raises:
-        InputError: If the storage has no folder of sweeps, or nothing can be served there.
+        InputError: If nothing can be served there.
     """
     token = secrets.token_urlsafe(32)
-    app = application(storage, token)
+    app = application(book, token)
     with _bound(host, port) as listening:
         found = listening.getsockname()
         shown = f"[{found[0]}]" if ":" in found[0] else found[0]

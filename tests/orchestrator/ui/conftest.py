@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from orchestrator.storage.storage import Storage
-from orchestrator.ui import application, serve
+from orchestrator.ui import Book, application, serve
 from tests.orchestrator.report.conftest import REASON, browser, make_sweep
 
 __all__ = ["browser", "make_sweep"]
@@ -26,7 +26,7 @@ def view(tmp_path, make_sweep, journal_writer):
     (store.sweep("night").logs / f"{failed.key}.log").write_text(f"epoch 1\n{REASON}\n")
     writer = journal_writer(tmp_path / "sweeps" / "later", "later", sweep_id="1a7e")
     writer.start()
-    client = TestClient(application(store, TOKEN), base_url="http://127.0.0.1:8720")
+    client = TestClient(application(Book(store), TOKEN), base_url="http://127.0.0.1:8720")
     assert client.get(f"/?token={TOKEN}").status_code == 200
     return SimpleNamespace(client=client, storage=store, writer=writer, failed=failed)
 
@@ -40,7 +40,7 @@ def served(view):
         heard.append(address)
         there.set()
 
-    arguments = (view.storage, "127.0.0.1", 0, started)
+    arguments = (Book(view.storage), "127.0.0.1", 0, started)
     threading.Thread(target=serve, args=arguments, daemon=True).start()
     assert there.wait(30)
     view.url = heard[0].url

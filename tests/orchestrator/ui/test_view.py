@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from orchestrator.storage.storage import Storage
-from orchestrator.ui import application
+from orchestrator.ui import Book, application
 from tests.orchestrator.report.conftest import REASON, TASK
 from trainables.common.errors import InputError
 
@@ -225,7 +225,7 @@ def test_a_copy_is_shown_and_nothing_is_written(view, tmp_path) -> None:
     copy = tmp_path / "laptop"
     shutil.copytree(view.storage.folder / "sweeps", copy / "sweeps")
     before = {path: path.stat().st_mtime_ns for path in sorted(copy.rglob("*"))}
-    client = TestClient(application(Storage(copy), "t"), base_url="http://127.0.0.1:8720")
+    client = TestClient(application(Book(Storage(copy)), "t"), base_url="http://127.0.0.1:8720")
     client.get("/?token=t")
     pages = everything(client, "/sweeps/night")
     assert "finished" in pages["/sweeps/night"]
@@ -234,4 +234,4 @@ def test_a_copy_is_shown_and_nothing_is_written(view, tmp_path) -> None:
 
 def test_a_storage_without_sweeps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no sweeps in"):
-        application(Storage(tmp_path), "t")
+        Book(Storage(tmp_path))
