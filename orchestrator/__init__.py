@@ -1,8 +1,8 @@
 """Sweeps over calibration methods: specification, search, tracking, selection and tables.
 
 The rooms from the bottom: ``sweep``, ``storage``, ``search``, ``tracking``, ``logits``,
-``tables``, ``statistics``, ``running``, ``replay``, ``report``, ``ui``, ``nightly``, ``cli``. Each
-imports from those before it only.
+``tables``, ``statistics``, ``running``, ``replay``, ``report``, ``packages``, ``ui``, ``nightly``,
+``cli``. Each imports from those before it only.
 """
 
 import lazy_loader

@@ -95,6 +95,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("docs/statistics.md", 4),
         ("docs/nightly.md", 4),
         ("docs/data.md", 8),
+        ("docs/travel.md", 2),
     ],
 )
 def test_every_command_runs(
@@ -111,7 +112,7 @@ def test_no_page_is_left_out() -> None:
         "docs/index.md",
         *(
             f"docs/{page}.md"
-            for page in ("run", "search", "tables", "statistics", "nightly", "data")
+            for page in ("run", "search", "tables", "statistics", "nightly", "data", "travel")
         ),
     }
 

@@ -31,6 +31,7 @@ from orchestrator.cli._run import run
 from orchestrator.cli._submit import submit
 from orchestrator.cli._sync import sync
 from orchestrator.cli._table import table
+from orchestrator.cli._travel import publish, verify
 from orchestrator.cli._ui import ui
 from orchestrator.cli._watch import cancel, go_on, logs, pause, status
 from orchestrator.cli.nightly import nightly
@@ -86,6 +87,8 @@ for command in (
     claims,
     report,
     ui,
+    publish,
+    verify,
     replay,
     plot,
 ):

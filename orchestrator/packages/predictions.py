@@ -67,9 +67,12 @@ class RowPredictions:
             listing = ", ".join(archive.names)
             raise InputError(f"{path}: holds {listing}; predictions are {', '.join(NAMES)}")
         found = {name: archive.read(name) for name in NAMES}
+        logits = found["logits"]
         try:
-            logits, labels = check_rows(found["logits"], found["labels"])
-        except InputError as error:
+            # A log-probability may be minus infinity: what calibrators by bins give a class.
+            least = np.where(np.isneginf(logits), np.finfo(np.float32).min, logits)
+            checked, labels = check_rows(least, found["labels"])
+        except (InputError, TypeError) as error:
             raise InputError(f"{path}: {error}") from error
         rows, seed = found["rows"], found["seed"]
         if rows.shape != tuple(labels.shape) or rows.dtype != np.int64:
@@ -80,4 +83,5 @@ class RowPredictions:
         if any(word.shape or word.dtype.kind != "U" for word in words):
             raise InputError(f"{path}: task and recipe are one text each")
         task, recipe = map(str, words)
-        return cls(logits, labels, torch.from_numpy(rows), task, recipe, int(seed))
+        whole = torch.from_numpy(logits).to(checked.dtype)
+        return cls(whole, labels, torch.from_numpy(rows), task, recipe, int(seed))

@@ -1,6 +1,6 @@
 """One search, simulated: the live search's own state, answered by what was recorded."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -9,12 +9,14 @@ from torch import Tensor
 
 from orchestrator.replay.recorded import RecordedStudy, RecordedSweep, RecordedTrial
 from orchestrator.search.choice import FINISHED
+from orchestrator.search.paired import Predictions
 from orchestrator.search.state import SweepState
 from orchestrator.search.trials import TrialSpec
-from orchestrator.storage.events import StudyOpened, TrialFinished, TrialStarted, fields_of
+from orchestrator.storage.events import Event, StudyOpened, TrialFinished, TrialStarted, fields_of
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import Plan, make_plan
 from orchestrator.sweep.spec import SweepSpec
+from trainables.data import PreparedData
 from trainables.stages import ValidationRows, objective_terms, validation_rows
 
 
@@ -152,25 +154,36 @@ def repeat(sweep: RecordedSweep) -> list[Repeated]:
 
     A trial that the sweep never ran counts as failed, so that another choice shows.
     """
-    ledger, store = sweep.ledger, sweep.folder.storage.store()
-    opened = [StudyOpened(**fields_of(study, StudyOpened)) for study in ledger.studies.values()]
-    state = SweepState(
-        sweep.plan,
-        ledger.sweep_id,
-        sweep.data,
-        lambda event: None,
-        Ledger(opened),  # Of the past it knows how many trials were suggested at once.
-        predictions=partial(validation_rows, store),
-    )
-    while (trial := state.next_trial()) is not None:
-        state.record(trial, _recorded_ending(trial, ledger))
+    known = partial(validation_rows, sweep.folder.storage.store())
+    state = search_again(sweep.plan, sweep.ledger, sweep.data, known)
     return [
         Repeated(
             name, _number(study.chosen_trial), _number(again.chosen.trial if again.chosen else None)
         )
-        for name, study in ledger.studies.items()
+        for name, study in sweep.ledger.studies.items()
         if (again := state.studies.get(name)) is not None
     ]
+
+
+def search_again(
+    plan: Plan,
+    ledger: Ledger,
+    data: Mapping[str, PreparedData],
+    predictions: Predictions,
+    emit: Callable[[Event], None] = lambda event: None,
+) -> SweepState:
+    """Search as a sweep did, and answer every trial with what the ledger tells of its key.
+
+    A trial that the ledger does not know counts as failed. ``emit`` receives what the journal of
+    such a search would say.
+    """
+    opened = [StudyOpened(**fields_of(study, StudyOpened)) for study in ledger.studies.values()]
+    # Of the past it knows how many trials were suggested at once.
+    past = Ledger(opened)
+    state = SweepState(plan, ledger.sweep_id, data, emit, past, predictions=predictions)
+    while (trial := state.next_trial()) is not None:
+        state.record(trial, _recorded_ending(trial, ledger))
+    return state
 
 
 def _number(trial: TrialStarted | None) -> int | None:

@@ -17,12 +17,11 @@ from orchestrator.report._source import ReportSource
 from orchestrator.report._studies import ENOUGH, MOST_CURVES, retention_figures, study_parts
 from orchestrator.report._tasks import task_part
 from orchestrator.storage.results import usual_baseline
+from orchestrator.sweep.spec import without_places
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import column
 from trainables.common.errors import InputError
 from trainables.common.files import write_whole
-
-PLACES = ("tracking", "storage", "data_root", "mirror")
 
 
 def render_report(
@@ -89,8 +88,7 @@ def _content(source: ReportSource, baseline: str, measured: dict[str, Measured])
 
 def _spec_text(spec: Mapping[str, Any]) -> str:
     """Return the sweep file without its places: the address of a server may hold a password."""
-    shown = {name: value for name, value in spec.items() if name not in PLACES}
-    return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(without_places(spec), sort_keys=False, allow_unicode=True)
 
 
 def environment(*packages: str) -> Environment:

@@ -101,9 +101,9 @@ def reproduce(
     data = _same_data(run, data_root, root)
     store, remarks = ArtifactStore(root / "artifacts"), []
     for request in _requests(run, data):
-        device = _prepare_process(run.study.origin, request.stage)
+        device = prepare_process(run.study.origin, request.stage)
         remarks.append(_remark(run, request.stage, computed_on(device, request.precision)))
-        metrics = _compute(request, store, TaskData(data, device), progress)
+        metrics = compute_stage(request, store, TaskData(data, device), progress)
     now = {name: value for name, value in metrics.items() if name.startswith("val_")}
     if run.trial.test:
         tested, _ = evaluate_on_test(store, request.stage, request.key(), data, device)
@@ -147,8 +147,11 @@ def _requests(run: TrackedTrial, data: PreparedData) -> Iterator[StageRequest]:
         yield before
 
 
-def _prepare_process(origin: Mapping[str, Any], stage: str) -> torch.device:
-    """Give this process what the trial had: the number of threads decides the order of sums."""
+def prepare_process(origin: Mapping[str, Any], stage: str) -> torch.device:
+    """Give this process what a trial had and return its device; ``origin`` is its study's.
+
+    The number of threads decides the order of sums.
+    """
     resources = origin["resources"][stage]
     torch.set_num_threads(max(1, int(resources["cpu"])))
     return trial_device(resources["gpu"], origin.get("deterministic", False))
@@ -172,9 +175,14 @@ def _described(computed: Mapping[str, Any]) -> str:
     return f"on {computed['device']} in {computed['precision']}{order}"
 
 
-def _compute(
+def compute_stage(
     request: StageRequest, store: ArtifactStore, data: TaskData, progress: Progress
 ) -> dict[str, float]:
+    """Compute a stage to its end, store its outcome and return its last figures.
+
+    Raises:
+        InputError: If what it builds on is missing.
+    """
     run = open_stage(request, store, data)
     metrics: dict[str, float] = {}
     while run.epoch < run.epochs:

@@ -457,6 +457,12 @@ class SweepSpec(_Strict):
         return self.tracking.uri or database_uri(storage_folder(self.storage))
 
 
+def without_places(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain fields of a sweep but where it keeps things: an address may hold a login."""
+    places = ("tracking", "storage", "data_root", "mirror")
+    return {name: value for name, value in spec.items() if name not in places}
+
+
 def is_sweep_name(name: str) -> bool:
     """Return True if a sweep may be called so."""
     return bool(NAME.fullmatch(name)) and len(name) <= LONGEST_NAME

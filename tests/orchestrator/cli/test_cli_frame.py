@@ -28,6 +28,8 @@ COMMANDS = [
     "ranks",
     "claims",
     "report",
+    "publish",
+    "verify",
     "replay",
     "plot",
     "continue",

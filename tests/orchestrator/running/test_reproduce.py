@@ -165,8 +165,8 @@ def test_a_stage_has_the_resources_of_its_trial(monkeypatch: pytest.MonkeyPatch)
     resources = {"train": {"cpu": 3, "gpu": 0.5}, "refine": {"cpu": 2, "gpu": 0.0}}
     for deterministic, stage in ((True, "train"), (False, "refine")):
         origin = {"resources": resources, "deterministic": deterministic}
-        reproducing._prepare_process(origin, stage)
-    reproducing._prepare_process({"resources": resources}, "refine")  # As of earlier runs.
+        reproducing.prepare_process(origin, stage)
+    reproducing.prepare_process({"resources": resources}, "refine")  # As of earlier runs.
     assert asked == [3, (0.5, True), 2, (0.0, False), 2, (0.0, False)]
 
 

@@ -1,0 +1,419 @@
+"""Frauds and mistakes planted in honest packages, each made consistent as far as its kind goes.
+
+``FRAUDS`` are functions of a ``Forge``. Most write figures, bibliography and checksums anew, as a
+forger with this very program would, so that nothing but the claim itself is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from orchestrator.packages.derive import derive
+from orchestrator.packages.package import CELLS, HEADER, JOURNALS, TABLE, Cell, Package
+from orchestrator.packages.predictions import RowPredictions
+from orchestrator.packages.stored import StoredSweep
+from orchestrator.storage.events import (
+    Evaluated,
+    Event,
+    StudyClosed,
+    StudyOpened,
+    SweepStarted,
+    TrialFinished,
+    TrialScored,
+    TrialStarted,
+    to_line,
+)
+from orchestrator.storage.journal import iterate_events
+from orchestrator.storage.storage import Storage
+from trainables.calibrators import build_calibrator
+from trainables.metrics import evaluation_report
+from trainables.stages import evaluate_on_test
+
+
+@dataclass
+class Forge:
+    """An honest package, unpacked, with what its author has besides: storage and a die.
+
+    Attributes:
+        sweep: Name of the package's only sweep.
+    """
+
+    folder: Path
+    root: Storage
+    sweep: str
+    die: Random
+
+    @property
+    def package(self) -> Package:
+        """Return the package as it is now."""
+        return Package(self.folder)
+
+    @property
+    def journal(self) -> Path:
+        """Return its journal."""
+        return next((self.folder / JOURNALS).iterdir())
+
+    def events(self) -> list[Event]:
+        """Return what its journal says."""
+        return list(iterate_events(self.journal, kinds=None))
+
+    def tell(self, events: list[Event]) -> None:
+        """Write another journal, and all that follows from it."""
+        self.journal.write_bytes(b"".join(map(to_line, events)))
+        derive(self.package)
+
+    def cell(self) -> Cell:
+        """Return some cell."""
+        return self.die.choice(self.package.cells)
+
+    def searched(self) -> Cell:
+        """Return some cell of a study that searched, of the search's own seed."""
+        cells = [c for c in self.package.cells if c.study.trials > 1 and c.trial.role == "search"]
+        return self.die.choice(cells)
+
+    def path(self, cell: Cell) -> Path:
+        """Return the file of a cell's predictions."""
+        return self.folder / "test" / f"{cell.trial.key}.npz"
+
+    def rows(self, cell: Cell) -> RowPredictions:
+        """Return a cell's predictions."""
+        return RowPredictions.read(self.path(cell))
+
+    def claim(
+        self, cell: Cell, rows: RowPredictions, figures: dict[str, float] | None = None
+    ) -> None:
+        """Put other predictions, and the figures that follow from them, in a cell's place."""
+        rows.save(self.path(cell))
+        told = figures or evaluation_report(rows.logits, rows.labels)
+        events = self.events()
+        for event in events:
+            if isinstance(event, Evaluated) and event.key == cell.trial.key:
+                event.metrics = {f"test_{name}": value for name, value in told.items()}
+        self.tell(events)
+
+
+def edited_table(forge: Forge) -> None:
+    """Another figure in table.csv alone."""
+    path = forge.folder / TABLE
+    text = path.read_text()
+    digit = next(i for i in range(text.index("finished"), len(text)) if text[i : i + 2] == "0.") + 3
+    path.write_text(text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1 :])
+
+
+def edited_cells(forge: Forge) -> None:
+    """Another figure in cells.json alone."""
+    path = forge.folder / CELLS
+    cells = json.loads(path.read_text())
+    forge.die.choice(cells)["figures"]["ece"] *= 0.5
+    path.write_text(json.dumps(cells, indent=1, ensure_ascii=False) + "\n")
+
+
+def damaged_predictions(forge: Forge) -> None:
+    """Some bytes of a file of predictions that were lost on the way."""
+    path = forge.path(forge.cell())
+    content = bytearray(path.read_bytes())
+    start = forge.die.randrange(100, len(content) - 300)
+    content[start : start + 8] = bytes(8)
+    path.write_bytes(content)
+
+
+def edited_figures(forge: Forge) -> None:
+    """A smaller calibration error than the predictions give."""
+    cell = forge.cell()
+    name = forge.die.choice(["ece", "aece", "cwece", "nll", "brier"])
+    figures = {**cell.trial.test, name: cell.trial.test[name] * forge.die.uniform(0.5, 0.99)}
+    forge.claim(cell, forge.rows(cell), figures)
+
+
+def other_bins(forge: Forge) -> None:
+    """Errors over another number of bins, called what those over 15 are."""
+    cell = forge.cell()
+    rows, bins = forge.rows(cell), forge.die.choice([5, 10, 20, 30])
+    figures = evaluation_report(rows.logits, rows.labels, bins=bins)
+    forge.claim(cell, rows, figures)
+
+
+def other_bins_said(forge: Forge) -> None:
+    """A package that says another number of bins of itself."""
+    header = json.loads((forge.folder / HEADER).read_text())
+    header["bins"] = forge.die.choice([10, 20])
+    (forge.folder / HEADER).write_text(json.dumps(header))
+    derive(forge.package)
+
+
+def other_labels(forge: Forge) -> None:
+    """Labels that some wrong predictions meet."""
+    cell = forge.cell()
+    rows = forge.rows(cell)
+    labels, guess = rows.labels.clone(), rows.logits.argmax(1)
+    wrong = (guess != labels).nonzero()[:, 0].tolist()
+    for row in forge.die.sample(wrong, max(1, len(wrong) // 4)):
+        labels[row] = guess[row]
+    forge.claim(cell, replace(rows, labels=labels))
+
+
+def _kept(rows: RowPredictions, order: Tensor) -> RowPredictions:
+    return replace(
+        rows, logits=rows.logits[order], labels=rows.labels[order], rows=rows.rows[order]
+    )
+
+
+def dropped_rows(forge: Forge) -> None:
+    """Test data without some rows that are hard."""
+    cell = forge.cell()
+    rows = forge.rows(cell)
+    loss = -rows.logits.gather(1, rows.labels[:, None])[:, 0]
+    order = loss.argsort()[: -forge.die.randint(1, 10)].sort().values
+    forge.claim(cell, _kept(rows, order))
+
+
+def duplicated_rows(forge: Forge) -> None:
+    """Some easy rows twice, in place of hard ones."""
+    cell = forge.cell()
+    rows = forge.rows(cell)
+    order = (-rows.logits.gather(1, rows.labels[:, None])[:, 0]).argsort()
+    count = forge.die.randint(1, 10)
+    forge.claim(cell, _kept(rows, torch.cat([order[:-count], order[:count]]).sort().values))
+
+
+def shuffled_rows(forge: Forge) -> None:
+    """The same rows in another order: each figure is right, and row by row nothing is."""
+    cell = forge.cell()
+    rows = forge.rows(cell)
+    order = torch.tensor(forge.die.sample(range(len(rows.labels)), len(rows.labels)))
+    forge.claim(cell, _kept(rows, order))
+
+
+def other_split(forge: Forge) -> None:
+    """Another split of the data than the one that was computed on."""
+    seed, events = forge.die.randint(1, 1000), forge.events()
+    for event in events:
+        if isinstance(event, SweepStarted):
+            spec = json.loads(json.dumps(event.spec))
+            for task in spec["tasks"]:
+                task["split"]["seed"] += seed
+            event.spec = spec
+        elif isinstance(event, StudyOpened):
+            split = {**event.origin["split"], "seed": event.origin["split"]["seed"] + seed}
+            event.origin = {**event.origin, "split": split}
+    forge.tell(events)
+
+
+def edited_split(forge: Forge) -> None:
+    """Row numbers of a split by which test rows were trained on."""
+    path = next((forge.folder / "splits").iterdir())
+    with np.load(path) as found:
+        parts = {name: found[name].copy() for name in found.files}
+    parts["train"][forge.die.randrange(len(parts["train"]))] = forge.die.choice(list(parts["test"]))
+    np.savez_compressed(path, **parts)
+    derive(forge.package)
+
+
+def other_revision(forge: Forge) -> None:
+    """Another code revision than the one that computed it."""
+    commit, events = f"{forge.die.randrange(16**40):040x}", forge.events()
+    for event in events:
+        if isinstance(event, SweepStarted):
+            event.provenance = {**event.provenance, "git_commit": commit}
+    forge.tell(events)
+
+
+def tuned_on_test(forge: Forge) -> None:
+    """The trial of a search that is best on test data, said to have been chosen on validation."""
+    cell, stored = forge.searched(), StoredSweep.open(forge.root, forge.sweep)
+    data = stored.data_of(cell.study, cell.trial.seed)
+    figures = {}
+    for trial in cell.study.searched:
+        if trial.artifact and trial.key != cell.trial.key:
+            metrics, artifact = evaluate_on_test(stored.store, trial.stage, trial.artifact, data)
+            figures[trial.key] = (metrics["ece"], metrics, artifact)
+    key, (_, metrics, artifact) = min(figures.items(), key=lambda item: item[1][0])
+    events = forge.events()
+    dropped = {c.trial.key for c in forge.package.cells if c.study.name == cell.study.name}
+    for other in dropped:
+        (forge.folder / "test" / f"{other}.npz").unlink()
+    events = [e for e in events if not (isinstance(e, Evaluated) and e.key in dropped)]
+    for event in events:
+        if isinstance(event, StudyClosed) and event.study == cell.study.name:
+            event.chosen = key
+    told = {f"test_{name}": value for name, value in metrics.items()}
+    measured = Evaluated(
+        key=key, study=cell.study.name, seed=cell.trial.seed, metrics=told, time=events[-1].time
+    )
+    rows = artifact.tensors("test")
+    numbers = torch.from_numpy(data.test_numbers().copy())
+    named = (cell.study.task, cell.study.recipe, cell.trial.seed)
+    predictions = RowPredictions(rows["log_probs"], rows["labels"], numbers, *named)
+    predictions.save(forge.folder / "test" / f"{key}.npz")
+    forge.tell([*events[:-1], measured, events[-1]])
+
+
+def fitted_on_test(forge: Forge) -> None:
+    """A temperature that was fitted on test rows."""
+    cell = forge.cell()
+    rows = forge.rows(cell)
+    fitted = build_calibrator("ts").fit(rows.logits, rows.labels)
+    logits = fitted(rows.logits).log_softmax(1).to(rows.logits.dtype)
+    if torch.allclose(logits, rows.logits, atol=1e-4):  # It was as good as can be already.
+        logits = (1.2 * rows.logits).log_softmax(1)
+    forge.claim(cell, replace(rows, logits=logits))
+
+
+def trained_on_test(forge: Forge) -> None:
+    """Predictions of a network that has seen some test rows in training."""
+    cell = forge.cell()
+    rows = forge.rows(cell)
+    logits = rows.logits.clone()
+    for row in forge.die.sample(range(len(logits)), len(logits) // 10):
+        logits[row, rows.labels[row]] += 2.0
+    forge.claim(cell, replace(rows, logits=logits.log_softmax(1)))
+
+
+def swapped_predictions(forge: Forge) -> None:
+    """Predictions and figures of two cells in each other's place."""
+    one, other = forge.die.sample(forge.package.cells, 2)
+    rows, others = forge.rows(one), forge.rows(other)
+    forge.claim(one, replace(rows, logits=others.logits))
+    forge.claim(other, replace(others, logits=rows.logits))
+
+
+def copied_seed(forge: Forge) -> None:
+    """The predictions of one seed, given out as another's too."""
+    cells = forge.package.cells
+    one = forge.cell()
+    same = [c for c in cells if c.study.name == one.study.name and c.trial.seed != one.trial.seed]
+    other = forge.die.choice(same)
+    forge.claim(other, replace(forge.rows(other), logits=forge.rows(one).logits))
+
+
+def edited_configuration(forge: Forge) -> None:
+    """Another value of a hyper-parameter than the one that was computed with."""
+    cell, events = forge.searched(), forge.events()
+    for event in events:
+        if isinstance(event, TrialStarted) and event.configuration == cell.trial.configuration:
+            name, value = next(iter(event.parameters.items()))
+            part, parameter = name.split(".")
+            new = value * forge.die.uniform(0.8, 0.95)
+            event.parameters = {**event.parameters, name: new}
+            own = {**event.configuration[part], parameter: new}
+            event.configuration = {**event.configuration, part: own}
+    forge.tell(events)
+
+
+def hidden_trial(forge: Forge) -> None:
+    """A search with a trial more than it tells of."""
+    cell, events = forge.searched(), forge.events()
+    others = [t.key for t in cell.study.searched if t.key != cell.trial.key and t.number > 0]
+    key = forge.die.choice(others)
+    for event in events:
+        if isinstance(event, StudyClosed) and event.study == cell.study.name:
+            event.finished -= 1
+    forge.tell([event for event in events if getattr(event, "key", "") != key])
+
+
+def more_trials(forge: Forge) -> None:
+    """One study with a larger budget than the others."""
+    cell, events = forge.searched(), forge.events()
+    for event in events:
+        if isinstance(event, StudyOpened) and event.study == cell.study.name:
+            event.trials += 1
+    forge.tell(events)
+
+
+def failed_rival(forge: Forge) -> None:
+    """A trial of a rival that is said to have failed."""
+    cell, events = forge.searched(), forge.events()
+    others = [t.key for t in cell.study.searched if t.key != cell.trial.key]
+    key = forge.die.choice(others)
+    for event in events:
+        if isinstance(event, TrialFinished) and event.key == key:
+            event.status, event.artifact, event.reason = "failed", "", "loss is NaN"
+            event.metrics = {}
+        elif isinstance(event, StudyClosed) and event.study == cell.study.name:
+            event.finished, event.failed = event.finished - 1, event.failed + 1
+            event.reason = "loss is NaN"
+    scored = [e for e in events if not (isinstance(e, TrialScored) and e.key == key)]
+    for path in (forge.folder / "validation").glob("*.npz"):
+        if not any(isinstance(e, TrialFinished) and e.artifact == path.stem for e in scored):
+            path.unlink()
+    forge.tell(scored)
+
+
+def edited_validation(forge: Forge) -> None:
+    """Better validation figures than those of the trial, so that its choice seems right."""
+    cell, events = forge.searched(), forge.events()
+    factor = forge.die.uniform(0.6, 0.95)
+    for event in events:
+        if isinstance(event, TrialFinished) and event.key == cell.trial.key:
+            event.metrics = {**event.metrics, "val_nll": event.metrics["val_nll"] * factor}
+        elif isinstance(event, TrialScored) and event.key == cell.trial.key:
+            event.objective *= factor
+    forge.tell(events)
+
+
+def missing_seed(forge: Forge) -> None:
+    """A table without a seed that was computed."""
+    cells = [c for c in forge.package.cells if c.trial.role == "seed"]
+    cell = forge.die.choice(cells)
+    forge.path(cell).unlink()
+    events = forge.events()
+    forge.tell([e for e in events if not (isinstance(e, Evaluated) and e.key == cell.trial.key)])
+
+
+def pickled_objects(forge: Forge) -> None:
+    """A file of predictions with a pickled object in it."""
+    cell = forge.cell()
+    rows = forge.rows(cell)
+    parts = {"labels": rows.labels.numpy(), "rows": rows.rows.numpy(), "seed": np.array(rows.seed)}
+    words = {"task": np.array(rows.task), "recipe": np.array([{"code": 1}], dtype=object)}
+    np.savez(forge.path(cell), logits=rows.logits.numpy(), **parts, **words)
+    derive(forge.package)
+
+
+FRAUDS: tuple[Callable[[Forge], None], ...] = (
+    edited_table,
+    edited_cells,
+    damaged_predictions,
+    edited_figures,
+    other_bins,
+    other_bins_said,
+    other_labels,
+    dropped_rows,
+    duplicated_rows,
+    shuffled_rows,
+    other_split,
+    edited_split,
+    other_revision,
+    tuned_on_test,
+    fitted_on_test,
+    trained_on_test,
+    swapped_predictions,
+    copied_seed,
+    edited_configuration,
+    hidden_trial,
+    more_trials,
+    failed_rival,
+    edited_validation,
+    missing_seed,
+    pickled_objects,
+)
+
+
+def planted(
+    honest: Path, kind: Callable[[Forge], None], root: Storage, sweep: str, seed: int, target: Path
+) -> Path:
+    """Write an honest package anew with one fraud or mistake in it, drawn by a seed."""
+    folder = target.with_suffix("")
+    with zipfile.ZipFile(honest) as archive:
+        archive.extractall(folder)
+    kind(Forge(folder, root, sweep, Random(seed)))
+    return Package(folder).pack(target)

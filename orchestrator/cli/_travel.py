@@ -1,0 +1,105 @@
+"""``calsweep publish``, ``verify`` and ``merge``: results that travel."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from orchestrator.cli._console import echo, print_json, progress_bar
+from orchestrator.cli._options import Json, StorageFolder
+from trainables.common.paths import DEFAULT_STORAGE
+
+if TYPE_CHECKING:
+    from orchestrator.packages.verify import Verdict
+
+ACCEPTED, REFUSED = 0, 3
+Site = Annotated[Path, typer.Option(help="Folder of page and package.", show_default=False)]
+
+
+def publish(
+    sweeps: Annotated[list[str], typer.Argument(help="Names of sweeps.", show_default=False)],
+    out: Site,
+    license: Annotated[
+        str, typer.Option(help="The license of the results, such as a URL.")
+    ] = "no license is stated",
+    storage: StorageFolder = DEFAULT_STORAGE,
+) -> None:
+    """Write a page of sweeps' results, and the package by which anyone can verify them."""
+    from orchestrator.packages.publish import publish as write
+    from orchestrator.storage.storage import Storage
+
+    with progress_bar("gathering predictions") as show:
+        for path in write(Storage(storage), sweeps, out, license, show):
+            echo(f"wrote {path}")
+
+
+def verify(
+    package: Annotated[Path, typer.Argument(help="The package, a zip file.", show_default=False)],
+    retrain: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the trials to compute again.")
+    ] = 0.1,
+    trial: Annotated[
+        list[str] | None,
+        typer.Option(help="Compute the trial again whose key begins so; repeatable."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Draws the share; default: one that nobody can know.")
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, help="Largest difference of equal figures.")
+    ] = 1e-6,
+    revision: Annotated[
+        str | None, typer.Option(help="The code that may have computed it; default: this one.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write the outcome as Markdown, for a pull request.")
+    ] = None,
+    data_root: Annotated[str, typer.Option(help="Folder of downloaded data sets.")] = "data",
+    as_json: Json = False,
+) -> int:
+    """Compute again what a package says: 0 if it is so, 3 if not.
+
+    Every figure from the predictions, data, splits, the search and its choices; then some trials.
+    """
+    from orchestrator.packages.verify import VerifyOptions
+    from orchestrator.packages.verify import verify as check
+    from orchestrator.storage.provenance import git_commit
+
+    options = VerifyOptions(
+        share=retrain,
+        trials=trial or (),
+        seed=secrets.randbelow(2**32) if seed is None else seed,
+        tolerance=tolerance,
+        data_root=data_root,
+        revision=git_commit() if revision is None else revision,
+    )
+    console = Console(stderr=True, highlight=False, markup=False)
+    found = check(package, options, lambda text: console.print(text))
+    if report is not None:
+        _write_report(found, report)
+    if as_json:
+        print_json(_record(found))
+    else:
+        for one in found.checks:
+            echo(f"{'WRONG' if one.problems else 'ok':5} {one.title}: {one.detail}")
+        for problem in found.problems:
+            echo(f"  {problem}")
+        echo("accepted" if found.accepted else "refused")
+    return ACCEPTED if found.accepted else REFUSED
+
+
+def _record(found: Verdict) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return {"accepted": found.accepted, **asdict(found)}
+
+
+def _write_report(found: Verdict, path: Path) -> None:
+    from orchestrator.logits.files import write_whole
+    from orchestrator.packages.markdown import to_markdown
+
+    write_whole(path, lambda stream: stream.write(to_markdown(found).encode()))

@@ -1,0 +1,91 @@
+"""The sweeps of a package, run again on their data, with every outcome taken from the package."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from orchestrator.packages.package import VALIDATION, Package
+from orchestrator.packages.predictions import RowPredictions
+from orchestrator.replay.simulate import search_again
+from orchestrator.running.data import prepare_data
+from orchestrator.search.state import SweepState
+from orchestrator.storage.events import Event
+from orchestrator.storage.ledger import Ledger
+from orchestrator.sweep.documents import validate
+from orchestrator.sweep.plan import make_plan
+from orchestrator.sweep.spec import SweepSpec, without_places
+from trainables.common.errors import InputError
+from trainables.data import PreparedData
+from trainables.stages import ValidationRows
+from trainables.store.artifacts import ArtifactStore
+
+
+@dataclass(frozen=True)
+class Again:
+    """What running a package's sweeps again is based on.
+
+    Attributes:
+        folder: Where data are prepared and artifacts stored; gone afterwards.
+        data: By sweep id and ``TaskSpec.data_name``, prepared here from their source.
+        specs: By sweep id, with places of this machine.
+    """
+
+    folder: Path
+    specs: Mapping[str, SweepSpec]
+    data: Mapping[str, Mapping[str, PreparedData]]
+    store: ArtifactStore
+    _states: dict[str, tuple[SweepState, list[Event]]] = field(default_factory=dict)
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls, package: Package, data_root: str, progress: Callable[[str], None]
+    ) -> Iterator[Again]:
+        """Prepare the data of a package's sweeps in a scratch folder.
+
+        Raises:
+            InputError: If a sweep file is not allowed, or data are not here.
+        """
+        with tempfile.TemporaryDirectory(prefix="calsweep-again-") as name:
+            folder = Path(name)
+            specs = {
+                ledger.sweep_id: _spec(ledger, folder, data_root) for ledger in package.ledgers
+            }
+            progress("preparing data")
+            data = {key: prepare_data(spec) for key, spec in specs.items()}
+            yield cls(folder, specs, data, ArtifactStore(folder / "artifacts"))
+
+    def search(self, package: Package, ledger: Ledger) -> tuple[SweepState, list[Event]]:
+        """Search again; return the state at its end and what its journal would say.
+
+        Raises:
+            InputError: If validation rows that a choice compares are not in the package.
+        """
+        if ledger.sweep_id not in self._states:
+            events: list[Event] = []
+            plan, data = make_plan(self.specs[ledger.sweep_id]), self.data[ledger.sweep_id]
+            rows = partial(_rows, package)
+            state = search_again(plan, ledger, data, rows, events.append)
+            self._states[ledger.sweep_id] = state, events
+        return self._states[ledger.sweep_id]
+
+
+def _spec(ledger: Ledger, folder: Path, data_root: str) -> SweepSpec:
+    told: dict[str, Any] = without_places(ledger.spec)
+    if told.get("plugins"):
+        raise InputError(
+            f"sweep {ledger.sweep} names plugins, whose code is not in the package and is not run"
+        )
+    places = {"storage": str(folder), "data_root": data_root}
+    return validate(SweepSpec, {**told, **places}, f"the sweep file of {ledger.sweep!r:.80}")
+
+
+def _rows(package: Package, stage: str, key: str) -> ValidationRows:
+    found = RowPredictions.read(package.folder / VALIDATION / f"{key}.npz")
+    return ValidationRows(found.logits, found.labels, None)

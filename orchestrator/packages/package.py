@@ -1,0 +1,196 @@
+"""Packages of results: journals with the predictions and splits behind their figures.
+
+A package is a zip archive, and a folder while it is worked on:
+
+    package.json                what it is, and by which metrics
+    journals/SWEEP_ID.jsonl     what each sweep did, without epochs and places
+    test/TRIAL.npz              what stands behind each figure of the table
+    validation/ARTIFACT.npz     what choices compared row by row
+    splits/DATA.npz             numbers of the rows that trained, chose and judged
+    table.csv, cells.json, calsweep.bib, ro-crate-metadata.json
+
+The files of the last line say the same again for other programs, and are made from the others.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from orchestrator.storage.ledger import Ledger, Study, Trial, read_ledger
+from orchestrator.storage.results import StudyResult, cells_of, results_of
+from orchestrator.tables.arrange import combine
+from trainables.common.errors import InputError
+from trainables.metrics import metrics_digest
+
+FORMAT = 1
+BINS = 15
+HEADER, TABLE, CELLS, BIBLIOGRAPHY, CRATE = (
+    *("package.json", "table.csv", "cells.json", "calsweep.bib", "ro-crate-metadata.json"),
+)
+DERIVED = (TABLE, CELLS, BIBLIOGRAPHY, CRATE)
+JOURNALS, TEST, VALIDATION, SPLITS = "journals", "test", "validation", "splits"
+MEMBER = re.compile(
+    rf"(?:{JOURNALS}/[A-Za-z0-9_-]{{1,64}}\.jsonl|(?:{TEST}|{VALIDATION}|{SPLITS})/[0-9a-f]{{32,64}}\.npz"
+    rf"|{'|'.join(map(re.escape, (HEADER, *DERIVED)))})"
+)
+MOST_MEMBERS, MOST_BYTES = 200_000, 32 * 2**30
+LARGEST_HEADER = 2**16
+WHEN = (1980, 1, 1, 0, 0, 0)  # Of every file in an archive: equal content, equal archive.
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The measured trial behind one figure of a table."""
+
+    sweep: str
+    study: Study
+    trial: Trial
+
+    @property
+    def title(self) -> str:
+        """Return what messages call it."""
+        return f"{self.study.recipe} on {self.study.task}, seed {self.trial.seed}"
+
+
+@dataclass(frozen=True)
+class Package:
+    """The folder of a package.
+
+    Raises:
+        InputError: From each property, if what it reads is missing, damaged or not allowed.
+    """
+
+    folder: Path
+
+    @cached_property
+    def ledgers(self) -> list[Ledger]:
+        """What each sweep did, by its id."""
+        paths = sorted((self.folder / JOURNALS).glob("*.jsonl"))
+        if not paths:
+            raise InputError("the package has no journal")
+        found = [read_ledger(path) for path in paths]
+        for path, ledger in zip(paths, found, strict=True):
+            if ledger.sweep_id != path.stem:
+                raise InputError(f"{JOURNALS}/{path.name} is that of sweep {ledger.sweep_id!r}")
+        return found
+
+    @cached_property
+    def header(self) -> Mapping[str, Any]:
+        """What the package says of itself; see ``header_of``."""
+        path = self.folder / HEADER
+        try:
+            with path.open("rb") as stream:
+                found = json.loads(stream.read(LARGEST_HEADER))
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"{HEADER} cannot be read: {error}") from error
+        if not isinstance(found, dict):
+            raise InputError(f"{HEADER} is no object")
+        return found
+
+    @cached_property
+    def results(self) -> list[StudyResult]:
+        """The studies that are rows of its table."""
+        return combine([results_of(ledger) for ledger in self.ledgers])
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """The measured trials behind its table, sweep by sweep."""
+        return [
+            Cell(ledger.sweep, study, trial)
+            for ledger in self.ledgers
+            for study, trial in cells_of(ledger)
+        ]
+
+    def files(self) -> list[str]:
+        """Return the names of all files, sorted."""
+        found = (path for path in self.folder.rglob("*") if path.is_file())
+        return sorted(path.relative_to(self.folder).as_posix() for path in found)
+
+    def pack(self, path: Path) -> Path:
+        """Write it as an archive; equal content gives equal bytes.
+
+        Raises:
+            InputError: If it cannot be written.
+        """
+        from orchestrator.logits.files import write_whole
+
+        def write(stream: Any) -> None:
+            with zipfile.ZipFile(stream, "w") as archive:
+                for name in self.files():
+                    packed = name.endswith(".npz")  # Its arrays are compressed already.
+                    entry = zipfile.ZipInfo(name, WHEN)
+                    entry.compress_type = zipfile.ZIP_STORED if packed else zipfile.ZIP_DEFLATED
+                    archive.writestr(entry, (self.folder / name).read_bytes())
+
+        write_whole(path, write)
+        return path
+
+
+def header_of(license: str) -> dict[str, Any]:
+    """Return what a package made here says of itself."""
+    digest = metrics_digest("report", "test")
+    return {"format": FORMAT, "bins": BINS, "metrics": digest, "license": license}
+
+
+def check_header(package: Package) -> str:
+    """Return in what a package differs from one made here, or nothing."""
+    found = package.header
+    for name, ours in header_of(str(found.get("license", ""))).items():
+        if found.get(name) != ours:
+            return f"{name} is {str(found.get(name))[:80]!r}, here it is {ours!r}"
+    return ""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Package]:
+    """Yield a package out of its archive, trusting nothing in it: it lies in a folder of its own.
+
+    Only files of the names and sizes that a package has are taken out; no link, no other path.
+
+    Raises:
+        InputError: If there is no such archive, or it holds what a package does not.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} is no package; name the zip file that `calsweep publish` wrote")
+    with tempfile.TemporaryDirectory(prefix="calsweep-package-") as name:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                _take_out(archive, Path(name))
+        except (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            raise InputError(f"{path} is no intact archive: {error}") from error
+        except RuntimeError as error:  # What zipfile raises of an encrypted one.
+            raise InputError(f"{path} cannot be read: {error}") from error
+        yield Package(Path(name))
+
+
+def _take_out(archive: zipfile.ZipFile, folder: Path) -> None:
+    members = archive.infolist()
+    names = [member.filename for member in members]
+    if len(members) > MOST_MEMBERS:
+        raise InputError(
+            f"the package has {len(members)} files, at most {MOST_MEMBERS} are allowed"
+        )
+    for name in names:
+        if not MEMBER.fullmatch(name):
+            raise InputError(f"the package has a file {name!r}, which is none of a package's")
+    if len(set(names)) != len(names):
+        raise InputError("the package has a file twice")
+    total, room = sum(member.file_size for member in members), shutil.disk_usage(folder).free
+    if total > min(MOST_BYTES, room):
+        raise InputError(f"the package unpacks to {total} bytes, {min(MOST_BYTES, room)} fit")
+    for member in members:
+        target = folder / member.filename
+        target.parent.mkdir(exist_ok=True)
+        with archive.open(member) as source, target.open("wb") as sink:
+            shutil.copyfileobj(source, sink)

@@ -1,0 +1,165 @@
+"""Packages made from the sweeps of a storage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from orchestrator.logits.files import write_whole
+from orchestrator.packages.derive import derive
+from orchestrator.packages.package import (
+    HEADER,
+    JOURNALS,
+    SPLITS,
+    TEST,
+    VALIDATION,
+    Package,
+    header_of,
+)
+from orchestrator.packages.site import write_site
+from orchestrator.packages.stored import StoredSweep
+from orchestrator.replay.simulate import search_again
+from orchestrator.storage.events import (
+    TEST_PREFIX,
+    Evaluated,
+    Event,
+    SweepStarted,
+    TrialFinished,
+    TrialPlaced,
+    to_line,
+)
+from orchestrator.storage.journal import iterate_events
+from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.results import cells_of
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.plan import make_plan
+from orchestrator.sweep.spec import without_places
+from trainables.common.errors import InputError
+from trainables.data import PreparedData
+from trainables.metrics import METRICS
+from trainables.stages import ValidationRows
+
+ENDED = ("finished", "failed")
+NO_LICENSE = "no license is stated"
+RECOMPUTED = frozenset(
+    f"{TEST_PREFIX}{name}" for name, found in METRICS.items() if found.source in ("report", "test")
+)
+
+
+def publish(
+    root: Storage,
+    sweeps: Sequence[str],
+    site: Path,
+    license: str = NO_LICENSE,
+    done: Callable[[int, int], None] = lambda count, total: None,
+) -> list[Path]:
+    """Write a package of sweeps that have ended, and its page, into a folder; return the files.
+
+    Raises:
+        InputError: See ``write_package``; also if the folder cannot be written.
+    """
+    with TemporaryDirectory(prefix="calsweep-publish-") as name:
+        return write_site(write_package(root, sweeps, Path(name), license, done), site)
+
+
+def write_package(
+    root: Storage,
+    sweeps: Sequence[str],
+    folder: Path,
+    license: str = NO_LICENSE,
+    done: Callable[[int, int], None] = lambda count, total: None,
+) -> Package:
+    """Write a package of sweeps that have ended into an empty folder.
+
+    Only what predictions of the clean test set give anew is in it: figures of suites are left out.
+
+    Raises:
+        InputError: If a sweep is not there, has not ended, or lacks predictions or data.
+    """
+    package = Package(folder)
+    for part in (JOURNALS, TEST, VALIDATION, SPLITS):
+        (folder / part).mkdir()
+    for name in dict.fromkeys(sweeps):
+        _write_sweep(root, name, package, done)
+    header = json.dumps(header_of(license), indent=1) + "\n"
+    (folder / HEADER).write_text(header, encoding="utf-8")
+    derive(package)
+    return package
+
+
+def _write_sweep(
+    root: Storage, name: str, package: Package, done: Callable[[int, int], None]
+) -> None:
+    stored, path = StoredSweep.open(root, name), root.sweep(name).journal
+    ledger = Ledger(iterate_events(path))
+    if ledger.status not in ENDED:
+        raise InputError(
+            f"sweep {name!r} has not ended, and a package tells of all it did; go on with "
+            f"`calsweep run --resume {name}`"
+        )
+    cells = cells_of(ledger)
+    if not cells:
+        raise InputError(f"sweep {name!r} has no figure on test data, so nothing to publish")
+    lines = b"".join(map(to_line, _cleaned(iterate_events(path))))
+    journal = package.folder / JOURNALS / f"{ledger.sweep_id}.jsonl"
+    write_whole(journal, lambda stream: stream.write(lines))
+    for count, (study, trial) in enumerate(cells, start=1):
+        stored.tested(study, trial).save(package.folder / TEST / f"{trial.key}.npz")
+        done(count, len(cells))
+    for study, trial in _compared(stored, ledger):
+        target = package.folder / VALIDATION / f"{trial.artifact}.npz"
+        stored.validated(study, trial).save(target)
+    for data in stored.data.values():
+        write_split(data, package.folder / SPLITS / f"{data.key}.npz")
+
+
+def write_split(data: PreparedData, path: Path) -> None:
+    """Write which rows of a data set train, choose and judge.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
+    train, validation, test = split_of(data).values()
+    write_whole(
+        path,
+        lambda stream: np.savez_compressed(stream, train=train, validation=validation, test=test),
+    )
+
+
+def split_of(data: PreparedData) -> dict[str, np.ndarray]:
+    """Return the row numbers of each part of prepared data, (N,), int64."""
+    own = {part: data.search_numbers(part) for part in ("train", "validation")}
+    return {**own, "test": data.test_numbers()}
+
+
+def _cleaned(events: Iterator[Event]) -> Iterator[Event]:
+    """Yield what a journal says without places, machines, and figures that cannot be recomputed."""
+    for event in events:
+        if isinstance(event, SweepStarted):
+            yield replace(event, spec=without_places(event.spec))
+        elif isinstance(event, TrialFinished):
+            yield replace(event, host=None, traceback=None)
+        elif isinstance(event, Evaluated):
+            kept = {name: value for name, value in event.metrics.items() if name in RECOMPUTED}
+            yield replace(event, metrics=kept, artifacts={}, default_predictions=None)
+        elif not isinstance(event, TrialPlaced):
+            yield event
+
+
+def _compared(stored: StoredSweep, ledger: Ledger) -> list[tuple[Study, Trial]]:
+    """Return the trials whose validation rows the choices of a sweep compare."""
+    by_artifact = {trial.artifact: trial for trial in ledger.trials.values() if trial.artifact}
+    asked: dict[str, Trial] = {}
+
+    def rows(stage: str, key: str) -> ValidationRows:
+        trial = asked[key] = by_artifact[key]
+        found = stored.validated(ledger.studies[trial.study], trial)
+        return ValidationRows(found.logits, found.labels, None)
+
+    search_again(make_plan(stored.spec), ledger, stored.data, rows)
+    return [(ledger.studies[trial.study], trial) for trial in asked.values()]

@@ -1,0 +1,113 @@
+"""Trials of a package, computed again from their configuration alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from orchestrator.packages.again import Again
+from orchestrator.packages.checks import tested, unequal
+from orchestrator.packages.package import Cell, Package
+from orchestrator.running.reproduce import compute_stage, prepare_process
+from orchestrator.storage.ledger import Ledger, Study, Trial
+from trainables.data import PreparedData
+from trainables.stages import StageRequest, TaskData, evaluate_on_test
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """What computing a trial again came to.
+
+    Attributes:
+        worst: Largest difference of a figure; infinite where one is missing.
+        problems: What differs, a line each.
+    """
+
+    trial: str
+    recipe: str
+    task: str
+    seed: int
+    worst: float
+    problems: tuple[str, ...]
+
+
+def retrain(package: Package, again: Again, trial: Trial, tolerance: float) -> Retrained:
+    """Compute a trial and what it builds on again; compare figures and predictions.
+
+    Validation figures are compared, and the test figures and probabilities where the trial stands
+    behind a cell of the table.
+
+    Raises:
+        InputError: If its data are not here.
+    """
+    ledger = next(found for found in package.ledgers if trial.key in found.trials)
+    study = ledger.studies[trial.study]
+    state, _ = again.search(package, ledger)
+    request = state.studies[trial.study].trials[trial.number].request
+    what = f"trial {trial.key[:12]} of {study.recipe} on {study.task}, seed {trial.seed}"
+    if trial.status == "failed":
+        again_failed = _of_failure(again, ledger, trial, request)
+        return _retrained(study, trial, 0.0, what, again_failed)
+    figures = _figures(again, ledger, trial, request)
+    told: dict[str, Any] = {k: v for k, v in trial.metrics.items() if k in figures}
+    lines, probabilities = list(unequal(told, figures, tolerance)), 0.0
+    cells = [cell for cell in package.cells if cell.trial.key == trial.key]
+    for cell in cells:
+        now, changed = _on_test(package, again, cell, request)
+        lines += unequal(trial.test, now, tolerance)
+        figures |= {name: value for name, value in now.items() if name in trial.test}
+        told |= trial.test
+        probabilities = max(probabilities, changed)
+    if not probabilities <= tolerance:
+        lines.append(f"a probability on test data differs by {probabilities:.2g}")
+    gaps = (abs(told[name] - value) for name, value in figures.items() if name in told)
+    return _retrained(study, trial, max(gaps, default=inf), what, lines)
+
+
+def _retrained(
+    study: Study, trial: Trial, worst: float, what: str, lines: Iterable[str]
+) -> Retrained:
+    problems = tuple(f"{what}, computed again: {line}" for line in lines)
+    return Retrained(trial.key, study.recipe, study.task, trial.seed, worst, problems)
+
+
+def _of_failure(again: Again, ledger: Ledger, trial: Trial, request: StageRequest) -> Iterator[str]:
+    """Yield a line if a trial that is said to have failed can be computed."""
+    try:
+        _figures(again, ledger, trial, request)
+    except (ArithmeticError, RuntimeError, ValueError):
+        return  # What a configuration's fault makes of a stage; see ``TrainingDivergedError``.
+    yield f"it is said to have failed ({trial.reason}), and finishes"
+
+
+def _figures(again: Again, ledger: Ledger, trial: Trial, request: StageRequest) -> dict[str, float]:
+    """Compute a trial's chain of stages and return the last one's validation figures."""
+    origin = ledger.studies[trial.study].origin
+    for link in _chain(request):
+        if again.store.find(link.stage, link.key()) is None:
+            device = prepare_process(origin, link.stage)
+            data = TaskData(PreparedData.open(link.data), device)
+            compute_stage(link, again.store, data, lambda stage, epoch, epochs: None)
+    metrics = again.store.metrics(request.stage, request.key())
+    return {name: value for name, value in metrics.items() if name.startswith("val_")}
+
+
+def _chain(request: StageRequest) -> Iterator[StageRequest]:
+    if request.upstream_request is not None:
+        yield from _chain(StageRequest(**request.upstream_request))
+    yield request
+
+
+def _on_test(
+    package: Package, again: Again, cell: Cell, request: StageRequest
+) -> tuple[dict[str, float], float]:
+    """Return a cell's figures on test data now, and the largest change of a probability."""
+    data, device = (
+        PreparedData.open(request.data),
+        prepare_process(cell.study.origin, request.stage),
+    )
+    now, artifact = evaluate_on_test(again.store, request.stage, request.key(), data, device)
+    ours, theirs = artifact.tensors("test")["log_probs"], tested(package, cell).logits
+    return now, float((ours.double().exp() - theirs.double().exp()).abs().max())

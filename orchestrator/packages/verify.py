@@ -1,0 +1,201 @@
+"""Verification of a package: what it says is computed again, as far as that goes."""
+
+from __future__ import annotations
+
+import secrets
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from orchestrator.packages.again import Again
+from orchestrator.packages.checks import (
+    check_derived,
+    check_figures,
+    check_journals,
+    check_search,
+    check_splits,
+    check_validation,
+)
+from orchestrator.packages.package import Package, check_header, opened
+from orchestrator.packages.retrain import Retrained, retrain
+from orchestrator.storage.ledger import Trial
+from orchestrator.storage.provenance import git_commit
+from trainables.common.errors import InputError, one_line
+
+TOLERANCE = 1e-6
+SHARE = 0.1
+LONGEST = 250
+# What foreign values of the wrong kind make of reading them.
+MALFORMED = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
+    *(RecursionError, OSError, zipfile.BadZipFile),
+)
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """How thoroughly a package is verified.
+
+    Attributes:
+        share: Of the finished trials that are computed again, in [0, 1].
+        trials: Beginnings of keys of trials that are computed again in any case.
+        seed: Draws the share; by default nobody can know it before.
+        tolerance: Largest difference of equal figures, and of equal probabilities.
+        data_root: Folder of downloaded data sets.
+        revision: The code that must have computed it; by default that which verifies.
+    """
+
+    share: float = SHARE
+    trials: Sequence[str] = ()
+    seed: int = field(default_factory=lambda: secrets.randbelow(2**32))
+    tolerance: float = TOLERANCE
+    data_root: str = "data"
+    revision: str = field(default_factory=git_commit)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question and its answer.
+
+    Attributes:
+        title: What was looked at.
+        detail: How much of it.
+        problems: What is wrong, a line each; empty if it was found to be so.
+    """
+
+    title: str
+    detail: str
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What verifying a package came to.
+
+    Attributes:
+        name: The package.
+        checks: In the order in which they were made; the first that makes others pointless is last.
+        retrained: The trials that were computed again.
+        options: How it was verified.
+        table: Its comparison table as Markdown; empty where it could not be read.
+    """
+
+    name: str
+    checks: tuple[Check, ...]
+    retrained: tuple[Retrained, ...]
+    options: VerifyOptions
+    table: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        """Return True if nothing is wrong."""
+        return not any(check.problems for check in self.checks)
+
+    @property
+    def problems(self) -> list[str]:
+        """Return all that is wrong, a line each."""
+        return [problem for check in self.checks for problem in check.problems]
+
+
+def verify(
+    path: Path, options: VerifyOptions | None = None, progress: Progress = lambda text: None
+) -> Verdict:
+    """Verify a package; nothing in it is trusted, and nothing outside a scratch folder written.
+
+    First whatever costs no training: files, data, splits, labels, figures, and whether the search
+    leads to the configurations. Then trials are computed again.
+
+    Raises:
+        InputError: If there is no such file.
+    """
+    wanted = options or VerifyOptions()
+    if not path.is_file():
+        raise InputError(f"{path} is no package; name the zip file that `calsweep publish` wrote")
+    checks: list[Check] = []
+    retrained: list[Retrained] = []
+    table = ""
+    try:
+        with opened(path) as package:
+            for check in _read(package, wanted):
+                checks.append(check)
+                progress(check.title)
+            if not any(check.problems for check in checks):
+                table = _table(package)
+                _compute(package, wanted, progress, checks, retrained)
+    except MALFORMED as error:
+        told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        checks.append(Check("reading", "the package", (one_line(told, LONGEST),)))
+    return Verdict(path.name, tuple(checks), tuple(retrained), wanted, table)
+
+
+def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
+    """Yield the checks that need the package alone."""
+    fault = check_header(package)
+    yield Check("metrics and bins", "as this version computes them", (fault,) if fault else ())
+    count = len(package.ledgers)
+    problems = tuple(check_journals(package, options.revision))
+    yield Check("journals and code revision", f"{count} sweeps", problems)
+    problems = tuple(check_derived(package))
+    yield Check("files that say the same again", "equal to what is made anew", problems)
+    problems = tuple(check_figures(package, options.tolerance))
+    yield Check("figures from the predictions", f"{len(package.cells)} cells", problems)
+
+
+def _compute(
+    package: Package,
+    options: VerifyOptions,
+    progress: Progress,
+    checks: list[Check],
+    retrained: list[Retrained],
+) -> None:
+    """Add the checks that need data and search, then compute trials again if all is well."""
+    with Again.opened(package, options.data_root, progress) as again:
+        problems = tuple(check_splits(package, again))
+        count = sum(len(found) for found in again.data.values())
+        checks.append(Check("data, splits and labels", f"{count} splits", problems))
+        problems = tuple(check_validation(package, again, options.tolerance))
+        checks.append(Check("validation figures", "of the rows that choices compare", problems))
+        problems = tuple(check_search(package, again, options.tolerance))
+        trials = sum(len(ledger.trials) for ledger in package.ledgers)
+        checks.append(Check("search and choices, made again", f"{trials} trials", problems))
+        if any(check.problems for check in checks):
+            return
+        chosen = _drawn(package, options)
+        for trial in chosen:
+            progress(f"computing trial {trial.key[:12]} of {trial.study} again")
+            retrained.append(retrain(package, again, trial, options.tolerance))
+        problems = tuple(problem for found in retrained for problem in found.problems)
+        detail = f"{len(chosen)} of {len(_ended(package))} trials"
+        checks.append(Check("trainings, computed again", detail, problems))
+
+
+def _ended(package: Package) -> list[Trial]:
+    """Return the trials that can be computed again: neither stopped early, nor lost by a machine.
+
+    Those that failed are among them, for they have to fail again.
+    """
+    trials = (trial for ledger in package.ledgers for trial in ledger.trials.values())
+    return [t for t in trials if t.status in ("finished", "failed") and not t.fault]
+
+
+def _drawn(package: Package, options: VerifyOptions) -> list[Trial]:
+    """Return the trials to compute again: those named, and a share of all, at least one of it."""
+    ended = _ended(package)
+    for start in options.trials:
+        if not start or not any(trial.key.startswith(start) for trial in ended):
+            raise InputError(f"--trial {start!r}: no trial of the package has a key that begins so")
+    named = [trial for trial in ended if trial.key.startswith(tuple(options.trials))]
+    others = [trial for trial in ended if trial not in named]
+    count = max(int(options.share > 0), round(options.share * len(ended)))
+    return named + Random(options.seed).sample(others, min(count, len(others)))
+
+
+def _table(package: Package) -> str:
+    from orchestrator.tables.arrange import build_table
+    from orchestrator.tables.make import render
+
+    return render(build_table(package.results), "markdown")

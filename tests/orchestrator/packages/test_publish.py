@@ -1,0 +1,136 @@
+"""What ``calsweep publish`` writes, as a stranger reads it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.packages.bibliography import bibliography
+from orchestrator.packages.package import Package
+from orchestrator.packages.site import render_site
+from orchestrator.storage.storage import Storage
+from tests.orchestrator.packages.boards import BOARD
+from trainables.metrics import evaluation_report
+
+
+@pytest.fixture(scope="module")
+def site(storage: Storage, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published")
+    words = ("--license", "https://spdx.org/licenses/CC-BY-4.0")
+    place = ("--storage", str(storage.folder), "--out", str(folder))
+    assert main(["publish", "board", *words, *place]) == 0
+    return folder
+
+
+def content(site: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(site / "package.zip") as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_figures_follow_from_the_files_alone(site: Path) -> None:
+    files = content(site)
+    cells = json.loads(files["cells.json"])
+    assert [(c["recipe"], c["seed"]) for c in cells] == [
+        (recipe, seed) for recipe in ("ce", "ls", "ls+ts") for seed in (0, 1)
+    ]
+    for cell in cells:
+        with np.load(io.BytesIO(files[cell["predictions"]])) as found:
+            now = evaluation_report(found["logits"], found["labels"])
+        assert cell["figures"] == pytest.approx(now, abs=1e-12)
+        assert (cell["bins"], cell["code"], cell["split"]["test_limit"]) == (15, "c0ffee", 120)
+    table = pd.read_csv(io.BytesIO(files["table.csv"])).set_index("recipe")
+    own = [cell["figures"]["ece"] for cell in cells if cell["recipe"] == "ls+ts"]
+    assert table.loc["ls+ts", "ece_mean"] == pytest.approx(np.mean(own))
+
+
+def test_no_place_of_this_machine_is_in_it(storage: Storage, site: Path) -> None:
+    told = b"".join(text for name, text in content(site).items() if not name.endswith(".npz"))
+    told += (site / "index.html").read_bytes()
+    assert str(storage.folder).encode() not in told
+    assert b"tracking" not in told
+
+
+def test_the_crate_describes_every_other_file(site: Path) -> None:
+    files = content(site)
+    graph = {e["@id"]: e for e in json.loads(files["ro-crate-metadata.json"])["@graph"]}
+    root = graph["./"]
+    assert root["license"] == "https://spdx.org/licenses/CC-BY-4.0"
+    named = {part["@id"] for part in root["hasPart"]}
+    assert named == set(files) - {"ro-crate-metadata.json"}
+    for name in named:
+        assert graph[name]["sha256"] == hashlib.sha256(files[name]).hexdigest()
+        assert int(graph[name]["contentSize"]) == len(files[name])
+    (action,) = (e for e in graph.values() if e["@type"] == "CreateAction")
+    assert {e["@id"] for e in action["result"]} == {n for n in files if n.startswith("test/")}
+
+
+def test_the_page_says_how_each_cell_is_computed_again(site: Path) -> None:
+    page = (site / "index.html").read_text()
+    cells = json.loads(content(site)["cells.json"])
+    commands = re.findall(r"<code>(calsweep verify package\.zip --retrain 0 [^<]+)</code>", page)
+    assert commands == [cell["command"] for cell in cells]
+    assert len(set(commands)) == len(cells) == 6
+    assert not re.search(r"(?:src|href)=\"(?!#|data:|package\.zip|calsweep\.bib)", page)
+    assert (site / "calsweep.bib").read_text().count("@misc{") == 3
+
+
+def test_a_page_of_a_thousand_cells_is_below_a_megabyte(site: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(site / "package.zip") as archive:
+        archive.extractall(tmp_path)
+    package = Package(tmp_path)
+    package.__dict__["cells"] = (package.cells * 170)[:1000]
+    text = render_site(package)
+    assert text.count("--trial") == 1000
+    assert len(text.encode()) < 2**20
+
+
+def test_words_of_a_sweep_are_escaped_on_the_page(site: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(site / "package.zip") as archive:
+        archive.extractall(tmp_path)
+    package = Package(tmp_path)
+    package.ledgers[0].sweep = "<script>alert(1)</script>"
+    package.cells[0].trial.configuration = {"ce": {"<b>": "</code><script>"}}
+    page = render_site(package)
+    assert page.count("<script") == 1  # Ours.
+
+
+def test_a_source_becomes_an_entry_or_a_note() -> None:
+    told = bibliography(["mbls", "cts-cls", "fl", "somebodys"])
+    assert re.findall(r"@misc\{(\S+),", told) == ["cls", "cts", "fl", "mbls"]
+    assert "author = {Liu and others}" in told
+    assert "title = {{The Devil is in the Margin}}" in told
+    assert "booktitle = {CVPR}" in told
+    assert "note = {Lin et al., ICCV 2017; Mukhoti" in told
+
+
+@pytest.mark.parametrize(
+    ("sweep", "told"),
+    [("other", "no sweep 'other' in "), ("begun", "sweep 'begun' has not ended")],
+)
+def test_what_cannot_be_published_is_one_line(
+    storage: Storage,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    sweep: str,
+    told: str,
+) -> None:
+    text = BOARD.format(name="begun", recipes="[ce]", seeds="[0]", storage=tmp_path)
+    place = Storage(tmp_path).sweep("begun")
+    place.path.mkdir(parents=True)
+    place.spec_file.write_text(text)
+    place.journal.write_bytes(b"")
+    words = ("--storage", str(tmp_path), "--out", str(tmp_path / "site"))
+    assert main(["publish", sweep, *words]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "site").exists()

@@ -1,0 +1,113 @@
+"""Packages verified: honest ones accepted, planted frauds and mistakes refused."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.packages.markdown import to_markdown
+from orchestrator.packages.package import opened
+from orchestrator.packages.publish import publish
+from orchestrator.packages.verify import Check, Verdict, VerifyOptions, verify
+from orchestrator.storage.storage import Storage
+from trainables.common.errors import InputError
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+frauds: Any = importlib.import_module("_frauds")
+sys.path.remove(str(BENCHMARKS))
+
+WHOLE = VerifyOptions(share=1.0, revision="c0ffee")
+# What nothing but another training can find.
+UNSEEN = {"fitted_on_test", "trained_on_test", "swapped_predictions", "copied_seed"}
+
+
+@pytest.fixture(scope="module")
+def site(storage: Storage, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    publish(storage, ["board"], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def package(site: Path) -> Path:
+    return site / "package.zip"
+
+
+def test_an_honest_package_is_accepted(package: Path) -> None:
+    found = verify(package, WHOLE)
+    assert found.problems == []
+    assert len(found.retrained) == 8
+    assert max(each.worst for each in found.retrained) == 0.0
+
+
+def test_a_package_is_the_same_each_time(storage: Storage, package: Path, tmp_path: Path) -> None:
+    publish(storage, ["board"], tmp_path)
+    assert (tmp_path / "package.zip").read_bytes() == package.read_bytes()
+
+
+@pytest.mark.parametrize("kind", frauds.FRAUDS, ids=lambda kind: kind.__name__)
+def test_a_fraud_is_refused(kind: Any, storage: Storage, package: Path, tmp_path: Path) -> None:
+    forged = frauds.planted(package, kind, storage, "board", 7, tmp_path / "forged.zip")
+    cheap = VerifyOptions(share=0.0, revision="c0ffee")
+    unseen = verify(forged, cheap).accepted
+    assert unseen == (kind.__name__ in UNSEEN)
+    if unseen:
+        assert not verify(forged, WHOLE).accepted
+
+
+def test_a_named_trial_is_computed_again(package: Path, tmp_path: Path) -> None:
+    with opened(package) as found:
+        key = found.cells[0].trial.key
+    report = tmp_path / "report.md"
+    words = ("--retrain", "0", "--trial", key[:12], "--revision", "c0ffee")
+    assert main(["verify", str(package), *words, "--report", str(report)]) == 0
+    assert f"| {key[:12]} | 0 |" in report.read_text()
+
+
+def test_another_revision_is_refused(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(package), "--retrain", "0", "--revision", "abc"]) == 3
+    assert "computed by revision c0ffee, verified by abc" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("member", "content", "told"),
+    [
+        ("../outside.npz", b"", "a file '../outside.npz', which is none of a package's"),
+        ("/etc/passwd", b"", "which is none of a package's"),
+        ("test/run.py", b"", "which is none of a package's"),
+        ("package.json", b"{}", "the package has a file twice"),
+        ("journals/other.jsonl", b"{}\n", "it does not match its checksum"),
+        ("test/" + "0" * 64 + ".npz", b"", "belongs to no cell of the table"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_foreign_file_is_refused(
+    package: Path, tmp_path: Path, member: str, content: bytes, told: str
+) -> None:
+    forged = tmp_path / "forged.zip"
+    forged.write_bytes(package.read_bytes())
+    with zipfile.ZipFile(forged, "a") as archive:
+        archive.writestr(member, content)
+    assert told in " ".join(verify(forged, WHOLE).problems)
+
+
+def test_what_is_no_package_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no package; name the zip file"):
+        verify(tmp_path, WHOLE)
+    (tmp_path / "p.zip").write_text("words")
+    (problem,) = verify(tmp_path / "p.zip", WHOLE).problems
+    assert "is no intact archive" in problem
+
+
+def test_a_report_shows_foreign_words_as_words(package: Path) -> None:
+    check = Check("files", "all", ("<script>|`x`|](http://x)&",))
+    page = to_markdown(Verdict("<b>|", (check,), (), WHOLE))
+    assert page.startswith("# &lt;b\\>\\|: refused")
+    assert "- &lt;script\\>\\|\\`x\\`\\|\\]\\(http://x\\)&amp;" in page
