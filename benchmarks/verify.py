@@ -1,0 +1,176 @@
+"""What ``calsweep verify`` accepts and refuses: honest packages, and frauds planted in them.
+
+Run it as ``python benchmarks/verify.py --out benchmarks/results/verify.md``. Every honest package
+is that of a sweep of its own, drawn by a seed: recipes, seeds, split, sampler, trials, epochs. In
+each of them one fraud or mistake of ``_frauds.py`` is planted, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from random import Random
+
+import torch
+from _frauds import FRAUDS, planted
+
+from orchestrator.packages.publish import publish
+from orchestrator.packages.verify import VerifyOptions, verify
+from orchestrator.running.run import run_sweep
+from orchestrator.storage.provenance import git_commit
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.spec import parse_sweep
+
+NAME = "board"
+SWEEP = """
+name: board
+tasks:
+  - dataset: digits
+    model: convnet
+    protocol: {{base: digits, name: short, epochs: {epochs}}}
+    split: {{train_limit: 150, test_limit: 120, seed: {split}}}
+recipes: [ce, {searched}, "{searched}+{calibrator}"]
+search: {{trials: {trials}, sampler: {sampler}, keep_default: {keep}}}
+seeds: [{first}, {second}]
+executor: local
+tracking: {{uri: "folder:{folder}/runs"}}
+storage: {folder}/storage
+"""
+SHARE = 0.1
+SEARCH, DRAWN, ALL = "without training", "at the default share", "with all trials computed again"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One planted fraud: by which step it was refused, if at all."""
+
+    kind: str
+    says: str
+    step: str
+
+
+@dataclass(frozen=True)
+class Honest:
+    """One honest package."""
+
+    accepted: bool
+    problems: list[str]
+    trials: int
+    size: int
+    seconds: float
+
+
+def make(seed: int, folder: Path) -> Path:
+    """Run a sweep, publish it and return its package."""
+    die = Random(seed)
+    text = SWEEP.format(
+        epochs=die.choice([1, 2]),
+        split=die.randrange(1000),
+        searched=die.choice(["ls", "fl", "mbls", "mixup", "mdca"]),
+        calibrator=die.choice(["ts", "ets", "vs"]),
+        trials=die.choice([3, 4, 5]),
+        sampler=die.choice(["tpe", "random"]),
+        keep=die.choice(["2.0", "false"]),
+        first=(first := die.randrange(1000)),
+        second=first + 1 + die.randrange(1000),
+        folder=folder,
+    )
+    outcome = run_sweep(parse_sweep(text, NAME))
+    assert outcome.status == "finished"
+    publish(Storage(folder / "storage"), [NAME], folder / "site")
+    return folder / "site" / "package.zip"
+
+
+def verified(package: Path) -> Honest:
+    """Verify an honest package with every trial computed again."""
+    began = time.perf_counter()
+    found = verify(package, VerifyOptions(share=1.0))
+    seconds = time.perf_counter() - began
+    size = package.stat().st_size
+    return Honest(found.accepted, found.problems, len(found.retrained), size, seconds)
+
+
+def attempt(seed: int, package: Path, folder: Path) -> Attempt:
+    """Plant a fraud in a package and see which step refuses it."""
+    kind = FRAUDS[seed % len(FRAUDS)]
+    forged = planted(package, kind, Storage(folder / "storage"), NAME, seed, folder / "forged.zip")
+    says = str(kind.__doc__).strip().rstrip(".")
+    for step, share in ((SEARCH, 0.0), (DRAWN, SHARE), (ALL, 1.0)):
+        if not verify(forged, VerifyOptions(share=share, seed=seed)).accepted:
+            return Attempt(kind.__name__, says, step)
+    return Attempt(kind.__name__, says, "never")
+
+
+def page(honest: list[Honest], attempts: list[Attempt]) -> Iterator[str]:
+    """Yield the lines of the page."""
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "optuna", "numpy"))
+    mean = sum(one.seconds for one in honest) / len(honest)
+    yield "# Packages verified"
+    yield ""
+    yield (
+        f"{os.cpu_count()} CPU cores, Python {platform.python_version()}, {libraries}; revision "
+        f"{git_commit()[:10]}; `python benchmarks/verify.py --count {len(honest)}`, one run; load "
+        f"average over the last 15 minutes {os.getloadavg()[2]:.1f}. Every package is that of a "
+        "sweep of its own on the digits, drawn by a seed."
+    )
+    yield ""
+    accepted = sum(one.accepted for one in honest)
+    yield (
+        f"**Honest packages:** {accepted} of {len(honest)} accepted, all "
+        f"{sum(one.trials for one in honest)} trials computed again; {mean:.1f} s each on average, "
+        f"{max(one.seconds for one in honest):.1f} s at most; the largest has "
+        f"{max(one.size for one in honest) / 2**10:.0f} KiB."
+    )
+    yield ""
+    refused = sum(one.step != "never" for one in attempts)
+    counts = ", ".join(
+        f"{sum(one.step == step for one in attempts)} {step}" for step in (SEARCH, DRAWN, ALL)
+    )
+    yield f"**Frauds and mistakes:** {refused} of {len(attempts)} refused: {counts}."
+    yield ""
+    yield f"| planted | how often | {SEARCH} | {DRAWN} | {ALL} | accepted |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for kind in FRAUDS:
+        own = [one for one in attempts if one.kind == kind.__name__]
+        steps = [sum(one.step == step for one in own) for step in (SEARCH, DRAWN, ALL, "never")]
+        if own:
+            yield f"| {own[0].says} | {len(own)} | {' | '.join(str(n or '') for n in steps)} |"
+    yield ""
+    yield (
+        "Most are made by this very program: figures, checksums and metadata follow from what is "
+        f"planted. A share of {SHARE:g} computes one or two trials of these small packages again, "
+        "so what only training can tell is mostly found by the last step."
+    )
+
+
+def main() -> None:
+    """Print the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--out", type=Path)
+    wanted = parser.parse_args()
+    torch.set_num_threads(1)
+    honest, attempts = [], []
+    for seed in range(wanted.count):
+        with tempfile.TemporaryDirectory() as name:
+            package = make(seed, Path(name))
+            honest.append(verified(package))
+            attempts.append(attempt(seed, package, Path(name)))
+        told = f"{seed}: {honest[-1].accepted} {honest[-1].problems} {attempts[-1]}\n"
+        sys.stderr.write(told)
+    text = "\n".join(page(honest, attempts)) + "\n"
+    sys.stdout.write(text)
+    if wanted.out:
+        wanted.out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
