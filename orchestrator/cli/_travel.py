@@ -37,6 +37,19 @@ def publish(
             echo(f"wrote {path}")
 
 
+def merge(
+    packages: Annotated[
+        list[Path], typer.Argument(help="Packages, zip files.", show_default=False)
+    ],
+    out: Site,
+) -> None:
+    """Join packages of several machines, computed by the same code on the same data."""
+    from orchestrator.packages.merge import merge as join
+
+    for path in join(packages, out):
+        echo(f"wrote {path}")
+
+
 def verify(
     package: Annotated[Path, typer.Argument(help="The package, a zip file.", show_default=False)],
     retrain: Annotated[

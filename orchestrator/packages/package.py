@@ -46,6 +46,11 @@ MEMBER = re.compile(
 )
 MOST_MEMBERS, MOST_BYTES = 200_000, 32 * 2**30
 LARGEST_HEADER = 2**16
+# What foreign values of the wrong kind make of reading them.
+MALFORMED = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
+    *(RecursionError, OSError, zipfile.BadZipFile),
+)
 WHEN = (1980, 1, 1, 0, 0, 0)  # Of every file in an archive: equal content, equal archive.
 
 

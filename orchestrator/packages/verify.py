@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from orchestrator.packages.checks import (
     check_splits,
     check_validation,
 )
-from orchestrator.packages.package import Package, check_header, opened
+from orchestrator.packages.package import MALFORMED, Package, check_header, opened
 from orchestrator.packages.retrain import Retrained, retrain
 from orchestrator.storage.ledger import Trial
 from orchestrator.storage.provenance import git_commit
@@ -27,11 +26,6 @@ from trainables.common.errors import InputError, one_line
 TOLERANCE = 1e-6
 SHARE = 0.1
 LONGEST = 250
-# What foreign values of the wrong kind make of reading them.
-MALFORMED = (
-    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
-    *(RecursionError, OSError, zipfile.BadZipFile),
-)
 
 Progress = Callable[[str], None]
 

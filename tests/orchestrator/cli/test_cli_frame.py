@@ -30,6 +30,7 @@ COMMANDS = [
     "report",
     "publish",
     "verify",
+    "merge",
     "replay",
     "plot",
     "continue",

@@ -1,0 +1,94 @@
+"""Packages of several machines, joined to one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from orchestrator.packages.derive import derive
+from orchestrator.packages.package import DERIVED, JOURNALS, MALFORMED, Package, header_of, opened
+from orchestrator.packages.site import write_site
+from orchestrator.storage.ledger import Study
+from trainables.common.errors import InputError
+from trainables.common.files import file_hash
+
+
+def merge(paths: Sequence[Path], site: Path) -> list[Path]:
+    """Write one package of several, and its page, into a folder; return the files.
+
+    What they were computed on and by has to agree, so that their rows can stand in one table. A
+    sweep that several of them hold counts once.
+
+    Raises:
+        InputError: If there are fewer than two, one is no package, or two differ in metrics, bins,
+            license, versions, code, data or splits, or hold the same recipe and task.
+    """
+    if len(paths) < 2:
+        raise InputError("merge joins two packages or more")
+    with ExitStack() as stack:
+        packages = [(path, stack.enter_context(opened(path))) for path in paths]
+        try:
+            for fault in _differences(packages):
+                raise InputError(f"packages cannot be merged: {fault}")
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="calsweep-merge-")))
+            return write_site(_joined([package for _, package in packages], folder), site)
+        except MALFORMED as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"a package is malformed: {type(error).__name__}: {error}") from error
+
+
+def _joined(packages: Sequence[Package], folder: Path) -> Package:
+    for package in packages:
+        for name in package.files():
+            target = folder / name
+            if name not in DERIVED and not target.exists():
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(package.folder / name, target)
+    joined = Package(folder)
+    derive(joined)
+    return joined
+
+
+def _differences(packages: Sequence[tuple[Path, Package]]) -> Iterator[str]:
+    """Yield in what packages differ that has to agree, or what they hold twice."""
+    first_path, first = packages[0]
+    for path, package in packages[1:]:
+        between = f"{first_path.name} and {path.name}"
+        for name in header_of(""):
+            ours, theirs = first.header.get(name), package.header.get(name)
+            if ours != theirs:
+                yield f"{name} of {between} differ: {ours!s:.60} and {theirs!s:.60}"
+    known: dict[tuple[str, str], tuple[Any, str]] = {}
+    for path, package in packages:
+        for sort, name, value in _determinants(package):
+            told, other = known.setdefault((sort, name), (value, path.name))
+            if told != value:
+                yield f"{sort} {name} of {other} and {path.name}: {told!s:.80}, {value!s:.80}"
+
+
+def _determinants(package: Package) -> Iterator[tuple[str, str, Any]]:
+    """Yield what has to be equal wherever it occurs: what it is, whose, and its value."""
+    for ledger in package.ledgers:
+        yield "code", "revision", ledger.git_commit
+        for library, number in (ledger.provenance.get("versions") or {}).items():
+            yield "version", library, number
+        journal = package.folder / JOURNALS / f"{ledger.sweep_id}.jsonl"
+        yield "journal", ledger.sweep_id, file_hash(journal)
+        for study in ledger.studies.values():
+            yield from _of_study(study, ledger.sweep_id)
+
+
+def _of_study(study: Study, sweep_id: str) -> Iterator[tuple[str, str, Any]]:
+    origin = study.origin
+    yield "dataset", study.task, origin.get("dataset")
+    yield "split", study.task, origin.get("split")
+    yield "data", study.task, study.fingerprint
+    yield "model", study.task, study.model
+    yield "protocol", study.task, origin.get("protocol")
+    if study.row:
+        yield "row", f"{study.recipe} on {study.task}", f"sweep {sweep_id}"

@@ -1,0 +1,148 @@
+"""Packages of several machines, joined or refused by name."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.packages.derive import derive
+from orchestrator.packages.package import HEADER, JOURNALS, Package, opened
+from orchestrator.packages.publish import publish
+from orchestrator.packages.verify import VerifyOptions, verify
+from orchestrator.storage.events import Event, StudyOpened, SweepStarted, to_line
+from orchestrator.storage.journal import iterate_events
+from orchestrator.storage.storage import Storage
+from tests.orchestrator.packages.boards import board
+
+
+@pytest.fixture(scope="module")
+def machines(storage: Storage, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return packages of two machines: another recipe on the same task, on each."""
+    folder = tmp_path_factory.mktemp("machines")
+    publish(storage, ["board"], folder / "one")
+    publish(board(folder / "storage", "other", "[fl]"), ["other"], folder / "two")
+    return folder / "one" / "package.zip", folder / "two" / "package.zip"
+
+
+def merged(*paths: Path, out: Path) -> int:
+    return main(["merge", *map(str, paths), "--out", str(out)])
+
+
+def test_what_is_merged_is_verified_as_one(machines: tuple[Path, Path], tmp_path: Path) -> None:
+    assert merged(*machines, out=tmp_path) == 0
+    found = verify(tmp_path / "package.zip", VerifyOptions(share=0.2, revision="c0ffee"))
+    assert found.problems == []
+    for row in ("ce", "ls", "ls+ts", "fl"):
+        assert f"| {row} |" in found.table
+    with opened(tmp_path / "package.zip") as package:
+        assert [ledger.sweep for ledger in package.ledgers] == ["board", "other"]
+
+
+def test_the_order_and_a_package_twice_change_nothing(
+    machines: tuple[Path, Path], tmp_path: Path
+) -> None:
+    one, two = machines
+    assert merged(one, two, out=tmp_path / "a") == 0
+    assert merged(two, tmp_path / "a" / "package.zip", one, out=tmp_path / "b") == 0
+    packages = [(tmp_path / name / "package.zip").read_bytes() for name in "ab"]
+    assert packages[0] == packages[1]
+
+
+def of(kind: type[Event], change: Callable[[Event], None]) -> Callable[[Package], None]:
+    """Return what changes the events of a kind in a package."""
+
+    def apply(package: Package) -> None:
+        (journal,) = (package.folder / JOURNALS).iterdir()
+        events = list(iterate_events(journal))
+        for event in events:
+            if isinstance(event, kind):
+                change(event)
+        journal.write_bytes(b"".join(map(to_line, events)))
+
+    return apply
+
+
+def set_code(event: Event) -> None:
+    assert isinstance(event, SweepStarted)
+    event.provenance = {"git_commit": "decade", "versions": {}}
+
+
+def set_data(event: Event) -> None:
+    assert isinstance(event, StudyOpened)
+    event.fingerprint = "0" * 32
+
+
+def set_split(event: Event) -> None:
+    assert isinstance(event, StudyOpened)
+    event.origin = {**event.origin, "split": {**event.origin["split"], "seed": 5}}
+
+
+def set_recipe(event: Event) -> None:
+    assert isinstance(event, StudyOpened)
+    event.recipe = "ls"
+
+
+def set_bins(package: Package) -> None:
+    header = json.loads((package.folder / HEADER).read_text())
+    (package.folder / HEADER).write_text(json.dumps({**header, "bins": 10}))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (of(SweepStarted, set_code), "code revision of one.zip and two.zip: c0ffee, decade"),
+        (of(StudyOpened, set_data), "data digits/tiny of one.zip and two.zip: "),
+        (of(StudyOpened, set_split), "split digits/tiny of one.zip and two.zip: "),
+        (of(StudyOpened, set_recipe), "row ls on digits/tiny of one.zip and two.zip: "),
+        (set_bins, "bins of one.zip and two.zip differ: 15 and 10"),
+    ],
+    ids=["code", "data", "split", "row", "bins"],
+)
+def test_what_differs_is_refused_by_name(
+    machines: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Package], None],
+    told: str,
+) -> None:
+    one, two = tmp_path / "one.zip", tmp_path / "two.zip"
+    one.write_bytes(machines[0].read_bytes())
+    with zipfile.ZipFile(machines[1]) as archive:
+        archive.extractall(tmp_path / "two")
+    change(Package(tmp_path / "two"))
+    derive(Package(tmp_path / "two"))
+    Package(tmp_path / "two").pack(two)
+    assert merged(one, two, out=tmp_path / "site") == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "site").exists()
+
+
+def test_other_versions_are_refused_by_name(
+    machines: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = []
+    for number, package in enumerate(machines):
+        with zipfile.ZipFile(package) as archive:
+            archive.extractall(tmp_path / str(number))
+        found = Package(tmp_path / str(number))
+
+        def set_torch(event: Event, number: int = number) -> None:
+            assert isinstance(event, SweepStarted)
+            event.provenance = {**event.provenance, "versions": {"torch": f"2.{number}"}}
+
+        of(SweepStarted, set_torch)(found)
+        derive(Package(found.folder))
+        paths.append(Package(found.folder).pack(tmp_path / f"{number}.zip"))
+    assert merged(*paths, out=tmp_path / "site") == 2
+    assert "version torch of 0.zip and 1.zip: 2.0, 2.1" in capsys.readouterr().err
+
+
+def test_one_package_is_not_merged(machines: tuple[Path, Path], tmp_path: Path) -> None:
+    assert merged(machines[0], out=tmp_path) == 2
