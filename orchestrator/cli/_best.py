@@ -12,7 +12,7 @@ import typer
 from orchestrator.cli._console import complain, echo
 from orchestrator.cli._options import Json, StorageFolder, TrackingUri
 from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE
+from trainables.common.paths import DEFAULT_STORAGE, local_path
 
 if TYPE_CHECKING:
     from orchestrator.tracking import BestConfig
@@ -53,10 +53,10 @@ def best(
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> int:
     """Print the best configuration of a recipe: the `fixed` block for another sweep file."""
-    from orchestrator.sweep.tracking_uri import default_tracking_uri
-    from orchestrator.tracking import best_config
+    from orchestrator.tracking import best_config, storage_uri
 
-    uri = tracking_uri or default_tracking_uri(storage)
+    out = out and local_path(out, "--out")
+    uri = tracking_uri or storage_uri(storage, None if sweep is None else [sweep])
     found = best_config(
         task,
         recipe,

@@ -13,8 +13,8 @@ import typer
 
 from orchestrator.cli._console import echo, print_json
 from orchestrator.cli._options import Json
-from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE
+from trainables.common.errors import AwayError, InputError
+from trainables.common.paths import DEFAULT_STORAGE, bucket_address, storage_folder
 
 STEP_SECONDS = 180  # A first start from a slow disk takes most of it.
 
@@ -154,7 +154,12 @@ def _tracking(tracking_uri: str | None, storage: str) -> Finding:
 
 
 def _storage(storage: str) -> Finding:
-    folder = Path(storage).expanduser().absolute()
+    try:
+        folder = storage_folder(storage)
+        if address := bucket_address(folder):
+            return _bucket(address)
+    except InputError as error:
+        return Finding("storage", str(error), "give another --storage")
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     probe = nearest / f".calsweep-{uuid.uuid4().hex}"
     try:
@@ -165,6 +170,22 @@ def _storage(storage: str) -> Finding:
     free = os.statvfs(nearest)
     gigabytes = free.f_bavail * free.f_frsize / 2**30
     return Finding("storage", f"{folder} is writable, {gigabytes:.0f} GB free")
+
+
+def _bucket(address: str) -> Finding:
+    from trainables.store.bucket import Bucket
+
+    bucket, name = Bucket(address), f"doctor/{uuid.uuid4().hex}"
+    try:
+        written = bucket.create(name, b"calsweep")
+        again, found = bucket.create(name, b"another"), bucket.get(name)
+        bucket.remove(name)
+    except (AwayError, InputError) as error:
+        login = "look at AWS_ENDPOINT_URL, AWS_REGION and the login in the environment"
+        return Finding("storage", str(error), login)
+    if written is None or again is not None or found is None or found.content != b"calsweep":
+        return Finding("storage", f"{address} takes no conditional writes", "use another service")
+    return Finding("storage", f"{address} is writable, on condition too")
 
 
 def _datasets(data_root: str) -> Iterator[Finding]:

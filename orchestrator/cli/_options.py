@@ -52,8 +52,8 @@ def tracked_results(
     sweeps: Iterable[str], tracking_uri: str | None, storage: str
 ) -> list[list[StudyResult]]:
     """Return the results of each sweep, from the store that the options name."""
-    from orchestrator.sweep.tracking_uri import default_tracking_uri
-    from orchestrator.tracking import study_results
+    from orchestrator.tracking import storage_uri, study_results
 
-    uri = tracking_uri or default_tracking_uri(storage)
-    return [study_results(uri, sweep) for sweep in dict.fromkeys(sweeps)]
+    names = list(dict.fromkeys(sweeps))
+    uri = tracking_uri or storage_uri(storage, names)
+    return [study_results(uri, sweep) for sweep in names]

@@ -20,6 +20,7 @@ from orchestrator.tables.renderers import to_rich
 from orchestrator.tables.table import ComparisonTable
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
+from trainables.common.paths import bucket_address
 
 if TYPE_CHECKING:
     from orchestrator.running.run import SweepOutcome
@@ -52,6 +53,7 @@ def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
         _write_tables(table, SweepFolder.of(outcome.spec))
         output().print(_where(outcome))
         output().print(_report(outcome))
+        _share(outcome.spec)
     if not outcome.tracked:
         output().print(
             f"not everything has reached {redacted(outcome.spec.tracking_uri)}; "
@@ -85,6 +87,13 @@ def _report(outcome: SweepOutcome) -> str:
         return f"no report: {error}"
 
 
+def _share(spec: SweepSpec) -> None:
+    bucket = SweepFolder.of(spec).bucket
+    if bucket is not None and bucket.share():
+        place = f"{spec.storage}/sweeps/{spec.name}"
+        output().print(f"not all of it has reached {place}: calsweep sync {place}")
+
+
 def _where(outcome: SweepOutcome) -> str:
     spec = outcome.spec
     place = _relative(SweepFolder.of(spec).path)
@@ -103,6 +112,9 @@ def _tracking(uri: str) -> str:
 
 
 def _relative(path: Path) -> str:
+    for folder in path.parents:
+        if address := bucket_address(folder):
+            return f"{address}/{path.relative_to(folder)}"
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -20,7 +20,7 @@ from orchestrator.cli._options import (
     tracked_results,
 )
 from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE
+from trainables.common.paths import DEFAULT_STORAGE, local_path
 
 if TYPE_CHECKING:
     from orchestrator.statistics import BlockScores, RankComparison
@@ -99,7 +99,7 @@ def _pair_lines(comparison: RankComparison) -> Iterator[str]:
 
 def check_diagram(out: Path | None, option: str = "--out") -> None:
     """Refuse a file that the diagram cannot be written to."""
-    if out is not None and out.suffix not in (".pdf", ".png", ".svg"):
+    if out is not None and local_path(out, option).suffix not in (".pdf", ".png", ".svg"):
         raise InputError(f"{option} {out}: ending {out.suffix!r}, allowed are .pdf, .png, .svg")
 
 

@@ -9,6 +9,7 @@ import typer
 
 from orchestrator.cli._console import echo, print_table, progress_bar
 from orchestrator.cli._options import Processes
+from trainables.common.paths import local_path
 
 if TYPE_CHECKING:
     from orchestrator.replay import ReplayOutcome, ReplaySettings
@@ -47,6 +48,7 @@ def replay(
     from orchestrator.replay.output import write_replay
     from orchestrator.storage.storage import Storage
 
+    out = out and local_path(out, "--out")
     place, wanted = Storage(storage), _settings(settings, searches, judge)
     with progress_bar("replaying") as show:
         outcome = run(

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli._console import echo, progress_bar
 from orchestrator.cli._options import StorageFolder, SweepName, TrackingUri, tracked_results
-from trainables.common.paths import DEFAULT_STORAGE
+from trainables.common.paths import DEFAULT_STORAGE, local_path
 
 if TYPE_CHECKING:
     from orchestrator.report import ReportSource
@@ -34,8 +34,10 @@ def report(
 
     if not is_sweep_name(sweep):
         raise InputError(f"no sweep can be called {sweep!r}")
+    out = out and local_path(out, "--out")
     root = Storage(storage)
     folder = root.sweep(sweep)
+    folder.fetch()
     results = None
     if tracking_uri is not None or not folder.journal.is_file():
         [results] = tracked_results([sweep], tracking_uri, storage)

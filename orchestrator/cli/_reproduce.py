@@ -12,7 +12,7 @@ from rich.table import Table
 
 from orchestrator.cli._console import echo, output
 from orchestrator.cli._options import StorageFolder, TrackingUri
-from trainables.common.paths import DEFAULT_STORAGE
+from trainables.common.paths import DEFAULT_STORAGE, local_path
 
 if TYPE_CHECKING:
     from orchestrator.running.reproduce import Progress, Reproduction
@@ -34,12 +34,13 @@ def reproduce(
 ) -> int:
     """Train a run's configuration again and compare the figures: 0 if equal, 1 if not."""
     from orchestrator.running.reproduce import reproduce as compute
-    from orchestrator.sweep.tracking_uri import default_tracking_uri
+    from orchestrator.tracking import storage_uri
 
+    folder = folder and local_path(folder, "--folder")
     with tempfile.TemporaryDirectory(prefix="calsweep-") as scratch:
         found = compute(
             run_id,
-            tracking_uri=tracking_uri or default_tracking_uri(storage),
+            tracking_uri=tracking_uri or storage_uri(storage),
             folder=folder or scratch,
             data_root=data_root,
             tolerance=tolerance,

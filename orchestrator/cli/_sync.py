@@ -1,7 +1,9 @@
 """``calsweep sync``."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,22 +13,48 @@ from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.paths import local_path
 
+if TYPE_CHECKING:
+    from orchestrator.storage.storage import Storage, SweepFolder
+
 
 def sync(
-    journal: Annotated[Path, typer.Argument(help="A sweep's journal.jsonl, or its folder.")],
+    journal: Annotated[
+        str, typer.Argument(help="A sweep's journal.jsonl, or its folder: STORAGE/sweeps/NAME.")
+    ],
     tracking_uri: TrackingUri = None,
 ) -> None:
-    """Deliver what a sweep recorded while the tracking server was away; twice changes nothing."""
-    from orchestrator.storage.storage import SweepFolder
+    """Deliver what a tracking server or a bucket lacks of a sweep; twice changes nothing."""
+    from orchestrator.storage.storage import Storage
     from orchestrator.tracking import sync as deliver
 
-    place = local_path(journal, "journal")
+    storage, _, name = journal.rstrip("/").rpartition("/sweeps/")
+    place = Storage(storage) if journal.startswith(("s3:", "gs:")) and name else None
+    folder = _folder(local_path(journal, "journal")) if place is None else place.sweep(name)
+    spec = (folder.storage if place is None else place).load_spec(folder.name)
+    uri = tracking_uri or spec.tracking_uri
+    deliver(folder.journal, uri, folder.storage.tracked_files)
+    echo(f"everything in {folder.journal} has reached {redacted(uri)}")
+    if place is not None:
+        _deliver(place, folder)
+
+
+def _folder(place: Path) -> SweepFolder:
+    from orchestrator.storage.storage import SweepFolder
+
     path = SweepFolder(place).journal if place.is_dir() else place
     folder = SweepFolder(path.parent)
     if not path.is_file() or not folder.spec_file.is_file() or len(path.parents) < 3:
         raise InputError(
             f"{path} is no sweep's journal: that is STORAGE/sweeps/NAME/{folder.journal.name}"
         )
-    uri = tracking_uri or folder.storage.load_spec(folder.name).tracking_uri
-    deliver(path, uri, folder.storage.tracked_files)
-    echo(f"everything in {path} has reached {redacted(uri)}")
+    return folder
+
+
+def _deliver(place: Storage, folder: SweepFolder) -> None:
+    """Send to the bucket what this machine still has to send."""
+    with folder.owned(), folder.open_journal() as journal:
+        sealed = journal.delivered()
+    waiting = place.store().deliver() + (folder.bucket.share() if folder.bucket else 0)
+    if waiting or not sealed:
+        raise InputError(f"{place.address} does not answer: {waiting} files wait still")
+    echo(f"everything of {folder.name} on this machine has reached {place.address}")

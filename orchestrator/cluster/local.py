@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cluster.interrupt import restore_signals
 from trainables.common.errors import InputError
+from trainables.common.paths import bucket_address, storage_folder
 
 if TYPE_CHECKING:
     from orchestrator.sweep.spec import SweepSpec
@@ -170,10 +171,11 @@ def require_shared(spec: SweepSpec) -> None:
     Raises:
         InputError: If the storage is a relative folder or the tracking store a SQLite file.
     """
-    if not Path(spec.storage).expanduser().is_absolute():
+    bucket = bucket_address(storage_folder(spec.storage))
+    if bucket is None and not Path(spec.storage).expanduser().is_absolute():
         raise InputError(
             f"storage: {spec.storage!r} is relative; on a cluster it is an absolute folder that "
-            "every node sees"
+            "every node sees, or s3://BUCKET/PATH or gs://BUCKET/PATH"
         )
     if spec.tracking_uri.startswith("sqlite"):
         raise InputError(

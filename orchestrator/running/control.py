@@ -21,7 +21,8 @@ class Control:
 
     def __init__(self, folder: SweepFolder, say: Callable[[str], None]) -> None:
         self._folder, self._say = folder, say
-        self._over, self._held, self._said = threading.Event(), False, False
+        self._over, self._deaf = threading.Event(), False
+        self._held = self._said = False
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -57,9 +58,13 @@ class Control:
     def _look(self) -> str:
         try:
             wanted = self._folder.control()
-        except OSError as error:  # A shared file system that is away for a moment changes nothing.
-            self._say(f"{self._folder.path}: what is wanted cannot be read: {error.strerror}")
+        except OSError as error:  # A storage that is away for a moment changes nothing.
+            if not self._deaf:
+                reason = error.strerror or error
+                self._say(f"{self._folder.path}: what is wanted cannot be read: {reason}")
+            self._deaf = True
             return ""
+        self._deaf = False
         self._held = wanted == PAUSE
         return wanted
 

@@ -29,6 +29,7 @@ from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import ShipperProcess, check_login, listens, start_shipper
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
+from trainables.data.suites import find_suite, suite_directory
 from trainables.stages import validation_rows
 from trainables.store.artifacts import ArtifactStore
 
@@ -91,6 +92,7 @@ def run_sweep(
         check_cluster(address)
     if fresh:
         spec = _next_free(spec)
+    SweepFolder.of(spec).fetch()
     _check_same(spec, resume)
     plan = make_plan(spec)
     check_login(spec.tracking_uri)
@@ -99,7 +101,7 @@ def run_sweep(
     with folder.owned(), interrupt_on_sigterm(), control.watched():
         data = prepare_data(spec, console)
         folder.write_spec(spec)
-        status, tracked = _run(plan, data, address, console, control)
+        status, tracked = _run(plan, data, folder, address, console, control)
         results = tuple(results_of(read_ledger(folder.journal)))
     return SweepOutcome(spec, status, results, tracked, time.monotonic() - started)
 
@@ -107,17 +109,18 @@ def run_sweep(
 def _run(
     plan: Plan,
     data: Mapping[str, PreparedData],
+    folder: SweepFolder,
     address: str | None,
     console: Console | None,
     control: Control,
 ) -> tuple[str, bool]:
     """Compute what is not there yet; return the sweep's status and whether all is tracked."""
     spec = plan.spec
-    storage, path = Storage.of(spec), SweepFolder.of(spec).journal
+    storage, path = Storage.of(spec), folder.journal
     past, store = read_ledger(path), storage.store()
     if spec.mirror is not None:
         store.mirror_to(spec.mirror)
-    with Journal(path) as journal:
+    with folder.open_journal() as journal:
         begun = SweepStarted(
             sweep=spec.name,
             sweep_id=past.sweep_id or uuid.uuid4().hex,
@@ -139,6 +142,8 @@ def _run(
                 usable,
                 partial(validation_rows, store),
             )
+            if address is not None:
+                _share_data(spec, data, store)
             if _compute(state, past, journal, store, address, console, control):
                 status = "finished" if state.succeeded else "failed"
         except KeyboardInterrupt:
@@ -148,13 +153,39 @@ def _run(
             say(console, "delivering the last runs to the tracking server")
             interrupted = status == "interrupted"
             tracked = await_delivery(shipper, spec.tracking_uri, before, interrupted)
-    if not interrupted and (waiting := store.deliver()):
+            sealed = journal.delivered()
+    if folder.bucket is not None:
+        say_undelivered(spec, folder.bucket.share() + store.deliver(), sealed, console)
+    elif not interrupted and (waiting := store.deliver()):
         say(
             console,
             f"artifacts that have not reached the mirror {spec.mirror}: {waiting}; "
             "the next run in this storage sends them",
         )
     return status, tracked
+
+
+def _share_data(spec: SweepSpec, data: Mapping[str, PreparedData], store: ArtifactStore) -> None:
+    """Send prepared data to the bucket, if there is one: other machines take them from there."""
+    for task in spec.tasks:
+        for own in {data[task.data_name(seed)].directory: None for seed in spec.all_seeds}:
+            store.share(own)
+            for name in task.suites:
+                suite = find_suite(name, spec.data_root)
+                store.share(suite_directory(suite, PreparedData.open(own)))
+    store.settle()
+
+
+def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console | None) -> None:
+    """Say what a bucket does not have yet, if there is something."""
+    if files or not sealed:
+        what = f"{files} files" + ("" if sealed else " and the end of the journal")
+        say(
+            console,
+            f"{what} have not reached {spec.storage}; on this machine `calsweep run --resume "
+            f"{spec.name} --storage {spec.storage}` or `calsweep sync {spec.storage}/sweeps/"
+            f"{spec.name}` sends them",
+        )
 
 
 def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: bool) -> bool:

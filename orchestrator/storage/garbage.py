@@ -45,10 +45,12 @@ def collect_garbage(
     sweeps to ``drop`` the folders go, and what only they need. A ``dry_run`` changes nothing.
 
     Raises:
-        InputError: If there is no such storage or sweep, a sweep in it is running now, or what a
-            kept sweep needs is not known because its journal is missing, empty or damaged; nothing
-            is removed then. Or if something cannot be removed; the text names it.
+        InputError: If the storage lies in a bucket, there is no such storage or sweep, a sweep in
+            it is running now, or what a kept sweep needs is not known because its journal is
+            missing, empty or damaged; nothing is removed then. Or if something cannot be removed;
+            the text names it.
     """
+    storage.require_folder("gc")
     sweeps = storage.sweeps()
     dropped = [_named(name, sweeps, storage) for name in drop]
     for sweep in sweeps:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,20 @@ import yaml
 from filelock import FileLock, Timeout
 
 from orchestrator.sweep.spec import SweepSpec, is_sweep_name, parse_sweep
-from trainables.common.errors import InputError
+from trainables.common.errors import AwayError, InputError
 from trainables.common.files import make_folders, write_whole
-from trainables.common.paths import DEFAULT_STORAGE, ELSEWHERE, storage_folder
+from trainables.common.paths import (
+    DEFAULT_STORAGE,
+    ELSEWHERE,
+    bucket_address,
+    storage_folder,
+)
 
 if TYPE_CHECKING:
+    from orchestrator.storage.bucket_sweep import BucketSweep
+    from orchestrator.storage.journal import Journal
     from trainables.store.artifacts import ArtifactStore
+    from trainables.store.leases import Lease
 
 SPEC = "sweep.yaml"
 PAUSE, CANCEL = "pause", "cancel"
@@ -43,11 +52,9 @@ class SweepFolder:
         self.journal, self.spec_file = path / "journal.jsonl", path / SPEC
         self.chosen, self.tune, self.plots = path / "chosen", path / "tune", path / "plots"
         self.report, self.logs = path / "report.html", path / "logs"
-        self._owner, self._run_lock, self._control = (
-            path / "owner",
-            path / "run.lock",
-            path / "control",
-        )
+        self._owner, self._run_lock = path / "owner", path / "run.lock"
+        self._control = path / "control"
+        self._lease: Lease | None = None
 
     @classmethod
     def of(cls, spec: SweepSpec) -> SweepFolder:
@@ -58,6 +65,26 @@ class SweepFolder:
     def storage(self) -> Storage:
         """Return the storage that it lies in."""
         return Storage(self.path.parents[1])
+
+    @cached_property
+    def bucket(self) -> BucketSweep | None:
+        """Return what of the sweep lies in a bucket; None for a storage that is a folder."""
+        address = bucket_address(self.path.parents[1])
+        if address is None:
+            return None
+        from orchestrator.storage.bucket_sweep import BucketSweep  # Most storages are folders.
+
+        return BucketSweep(self.path, address)
+
+    def fetch(self) -> None:
+        """Bring the local copy up to date, if the storage lies in a bucket.
+
+        Raises:
+            InputError: If the bucket does not answer.
+        """
+        if self.bucket is not None:
+            with _answering():
+                self.bucket.fetch()
 
     @property
     def exists(self) -> bool:
@@ -82,32 +109,54 @@ class SweepFolder:
             write_whole(self.spec_file, text, durable=True)
         except OSError as error:
             raise InputError(f"{self.spec_file} cannot be written: {error.strerror}") from error
+        if self.bucket is not None:
+            with _answering():
+                self.bucket.put(self.spec_file)
+
+    def open_journal(self) -> Journal:
+        """Return the journal, to be written by the process that owns the sweep.
+
+        Raises:
+            InputError: If it is damaged or cannot be written.
+        """
+        from orchestrator.storage.journal import Journal
+
+        if self.bucket is None or self._lease is None:
+            return Journal(self.journal)
+        from orchestrator.storage.bucket_journal import BucketJournal
+
+        return BucketJournal(self.journal, self.bucket, self._lease)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Hold the folder for this process alone.
+        """Hold the folder for this process alone; in a bucket, its local copy is up to date then.
 
         Raises:
-            InputError: If another process runs this sweep, or the folder cannot be written.
+            InputError: If another process runs this sweep, or the storage cannot be written.
         """
         lock = FileLock(self._run_lock, timeout=LOCK_SECONDS)
-        try:
-            make_folders(self.path)
-            lock.acquire()
-            self._owner.write_text(_describe_process(), encoding="utf-8")
-            if self.control() == CANCEL:
-                self.set_control("")  # It was meant for an earlier run.
-        except Timeout as error:
-            raise InputError(f"sweep {self.name!r} is being run by {self.owner()}") from error
-        except OSError as error:
-            raise InputError(f"storage {self.path} cannot be written: {error}") from error
-        try:
+        with ExitStack() as stack:
+            try:
+                make_folders(self.path)
+                stack.enter_context(lock)
+                if self.bucket is not None:
+                    self._lease = stack.enter_context(self.bucket.held(_describe_process()))
+                self._owner.write_text(_describe_process(), encoding="utf-8")
+                if self.control() == CANCEL:
+                    self.set_control("")  # It was meant for an earlier run.
+            except Timeout as error:
+                raise InputError(f"sweep {self.name!r} is being run by {self.owner()}") from error
+            except AwayError as error:
+                raise InputError(str(error)) from error
+            except OSError as error:
+                raise InputError(f"storage {self.path} cannot be written: {error}") from error
             yield
-        finally:
-            lock.release()
 
     def is_owned(self) -> bool:
-        """Return True if a process runs this sweep now; to read the folder suffices for that."""
+        """Return True if a process runs this sweep now; to read the storage suffices for that."""
+        if self.bucket is not None:
+            with _answering():
+                return self.bucket.lease().is_held()
         try:
             handle = os.open(self._run_lock, os.O_RDONLY)
         except FileNotFoundError:
@@ -125,6 +174,9 @@ class SweepFolder:
     def owner(self) -> str:
         """Return who ran the sweep last: user, machine, process and since when."""
         found = self._owner
+        if self.bucket is not None:
+            with _answering():
+                return self.bucket.lease().holder() or "another process"
         return found.read_text(encoding="utf-8") if found.exists() else "another process"
 
     def control(self) -> str:
@@ -133,6 +185,8 @@ class SweepFolder:
         Raises:
             OSError: If that cannot be read now.
         """
+        if self.bucket is not None:
+            return self.bucket.control()
         try:
             return self._control.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -142,8 +196,12 @@ class SweepFolder:
         """Tell whatever runs the sweep to pause, to stop, or (by an empty text) to go on.
 
         Raises:
-            InputError: If the folder cannot be written.
+            InputError: If the storage cannot be written.
         """
+        if self.bucket is not None:
+            with _answering():
+                self.bucket.set_control(wanted)
+            return
         try:
             if wanted:
                 write_whole(self._control, wanted)
@@ -156,17 +214,20 @@ class SweepFolder:
 class Storage:
     """The folder that holds artifacts, prepared data, sweeps and the default tracking database.
 
+    A storage in a bucket is its local copy: sweeps are brought up to date when they are looked up.
+
     Attributes:
         artifacts: Root of the artifact store.
         data: Folder of the prepared data.
         tracked_files: Where a tracking store without a server of its own keeps files.
 
     Raises:
-        InputError: If ``folder``, as a user names it, is a URL, or cannot be a path.
+        InputError: If ``folder``, as a user names it, is another URL, or cannot be a path.
     """
 
     def __init__(self, folder: str | Path = DEFAULT_STORAGE) -> None:
         self.folder = storage_folder(folder)
+        self.address = bucket_address(self.folder)
         self.artifacts, self.data = self.folder / "artifacts", self.folder / "data"
         self.tracked_files = self.folder / "mlflow-artifacts"
         self._named = str(folder)
@@ -193,6 +254,8 @@ class Storage:
             InputError: If the storage has none.
         """
         folder = self.folder / "sweeps"
+        for name in self._names():
+            self.sweep(name).fetch()
         if not folder.is_dir():
             raise InputError(f"no sweeps in {self.folder}: {folder} is no folder")
         found = map(SweepFolder, sorted(folder.iterdir()))
@@ -205,16 +268,47 @@ class Storage:
             InputError: If there is none of that name; the text lists those there are.
         """
         folder, file = self.folder / "sweeps", self.sweep(name).spec_file
+        if is_sweep_name(name):
+            self.sweep(name).fetch()
         if not is_sweep_name(name) or not file.is_file():
-            known = sorted(entry.parent.name for entry in folder.glob(f"*/{SPEC}"))
-            listing = ", ".join(known) or "none"
-            raise InputError(f"no sweep {name!r} in {folder} {ELSEWHERE}; there are: {listing}")
+            here = {entry.parent.name for entry in folder.glob(f"*/{SPEC}")}
+            listing = ", ".join(sorted({*here, *self._names()})) or "none"
+            place = f"{self.address}/sweeps" if self.address else folder
+            raise InputError(f"no sweep {name!r} in {place} {ELSEWHERE}; there are: {listing}")
         spec = parse_sweep(file.read_text(encoding="utf-8"), str(file))
         return spec.model_copy(update={"storage": self._named})
 
+    def _names(self) -> list[str]:
+        """Return the names of the sweeps in the bucket, if the storage lies in one."""
+        if self.address is None:
+            return []
+        from trainables.store.bucket import Bucket
+
+        with _answering():
+            return Bucket(self.address).folders("sweeps")
+
+    def require_folder(self, what: str) -> None:
+        """Refuse a storage in a bucket.
+
+        Raises:
+            InputError: If it lies in one.
+        """
+        if self.address is not None:
+            raise InputError(f"storage: {what} needs a folder, not {self.address}")
+
     def nightly(self, name: str) -> Path:
         """Return the folder of a nightly benchmark."""
+        self.require_folder("a nightly benchmark")
         return self.folder / "nightly" / name
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Say in one line of a bucket that it does not answer."""
+    try:
+        yield
+    except AwayError as error:
+        raise InputError(str(error)) from error
 
 
 def _describe_process() -> str:

@@ -33,7 +33,12 @@ from orchestrator.sweep.tracking_uri import check_tracking_uri, database_uri
 from search_spaces import Parameter, SpaceError
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE, local_path, storage_folder
+from trainables.common.paths import (
+    DEFAULT_STORAGE,
+    bucket_address,
+    local_path,
+    storage_folder,
+)
 from trainables.data import SOURCES, Inputs, SplitSpec, find_reader, logit_sets, split_address
 from trainables.data.suites import check_suites
 from trainables.metrics import METRICS, REPORTED
@@ -347,7 +352,8 @@ class SweepSpec(_Strict):
         resources: What a trial takes.
         tags: Marks of one's own on every run of the sweep, to ask by later.
         tracking: Where runs are tracked.
-        storage: Folder for artifacts, journal and the default tracking database.
+        storage: Folder for artifacts, journal and the default tracking database, or the address of
+            one in object storage, ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
         data_root: Folder for downloaded data sets.
         mirror: URL of object storage that gets a copy of every artifact, such as
             ``s3://bucket/calsweep``, and from which missing ones are taken; null for none.
@@ -423,6 +429,8 @@ class SweepSpec(_Strict):
         _check_kinds(self)
         _check_search(self)
         if self.mirror is not None:
+            if bucket_address(storage_folder(self.storage)) is not None:
+                raise ValueError("mirror: leave it out, the storage lies in a bucket already")
             Mirror(self.mirror)
         return self
 

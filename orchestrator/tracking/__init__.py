@@ -10,6 +10,7 @@ from orchestrator.tracking._process import ShipperProcess, delivered_runs, start
 from orchestrator.tracking._queries import stage_seconds, study_results
 from orchestrator.tracking._shipper import Shipment, sync
 from orchestrator.tracking._single import SingleRun, deliver_run
+from orchestrator.tracking._storage_uri import storage_uri
 from orchestrator.tracking.best import (
     BestConfig,
     StudyFilter,
@@ -46,6 +47,7 @@ __all__ = [
     "ping",
     "stage_seconds",
     "start_shipper",
+    "storage_uri",
     "study_results",
     "sync",
     "tracked_trial",

@@ -45,6 +45,10 @@ LOCK_WAIT = 10.0
 logger = logging.getLogger(__name__)
 
 
+class BusyError(InputError):
+    """Another process delivers the journal."""
+
+
 @dataclass
 class Shipment:
     """What one call of ``sync`` delivered.
@@ -89,8 +93,9 @@ def sync(
             is that of an earlier attempt, which is being resumed.
 
     Raises:
-        InputError: If the journal is missing or damaged, another process is delivering it, or
-            (without a parent) the tracker gives no answer.
+        BusyError: If another process is delivering it.
+        InputError: If the journal is missing or damaged, or (without a parent) the tracker gives no
+            answer.
     """
     journal = Path(journal).resolve()
     check_tracking_uri(uri)
@@ -106,7 +111,7 @@ def sync(
             _patiently(shipper.remove_doubles, PATIENCE_ORPHANED)
             return shipper.shipment
     except Timeout as error:
-        raise InputError(f"journal {journal} is being delivered by another process") from error
+        raise BusyError(f"journal {journal} is being delivered by another process") from error
 
 
 def _deliver_all(

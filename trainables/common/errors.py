@@ -80,5 +80,9 @@ class StorageError(InputError):
     """The storage cannot be written, such as a full disk: every trial would end by it."""
 
 
+class AwayError(OSError):
+    """A bucket gave no answer, or none that can be used, again and again."""
+
+
 class TrainingDivergedError(ArithmeticError):
     """A loss or a metric became infinite or NaN, or accuracy was lost: the outcome is of no use."""

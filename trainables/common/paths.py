@@ -4,14 +4,19 @@ import os
 import re
 from pathlib import Path
 
+from trainables.common.addresses import shown
 from trainables.common.errors import InputError
 
 DEFAULT_STORAGE = "calsweep-storage"
 """The storage folder of whoever names none."""
 ELSEWHERE = "(another storage: --storage DIR)"
 """Stands in messages after the place where something was looked for."""
+CACHE = "CALSWEEP_CACHE"
+"""Names the folder of the local copies of storages in buckets."""
 
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/)(?:/?)")
+BUCKET = re.compile(r"(s3|gs)://([a-z0-9][a-z0-9._-]+(?:/[A-Za-z0-9=_-][A-Za-z0-9.=_-]*)*)/?")
+BUCKETS = "buckets"  # The folder of the cache that holds one folder for each of them.
 LONGEST_NAME, LONGEST_PATH = 255, 4095  # Bytes, on Linux and macOS.
 
 
@@ -32,7 +37,8 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
         raise InputError(f"{what}: is empty; it is a path on this machine")
     if URL.match(text):
         hint = f"; {instead}" if instead else ""
-        raise InputError(f"{what}: {text!r} is a URL; it is a path on this machine{hint}")
+        address = URL.sub(r"\1/", text, count=1)  # A `Path` has lost one of the two.
+        raise InputError(f"{what}: {address!r} is a URL; it is a path on this machine{hint}")
     try:
         found = Path(text).expanduser().absolute()
         names = [os.fsencode(name) for name in found.parts]
@@ -50,9 +56,45 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
 
 
 def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:
-    """Return a storage folder, absolute; see ``local_path``.
+    """Return a storage folder, absolute; for a bucket its local copy.
+
+    Args:
+        storage: A folder, see ``local_path``, or the address of one in object storage,
+            ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
 
     Raises:
-        InputError: If it is a URL, or cannot be a path.
+        InputError: If it is another URL, or cannot be a path or an address.
     """
-    return local_path(storage, "storage", "`mirror` takes a URL of object storage")
+    text = str(storage)
+    if not text.startswith(("s3:", "gs:")):
+        return local_path(storage, "storage", "or s3://BUCKET/PATH or gs://BUCKET/PATH")
+    found = BUCKET.fullmatch(text)
+    if found is None:
+        raise InputError(
+            f"storage: {shown(text)} is no address of a bucket; allowed: s3://BUCKET/PATH and "
+            "gs://BUCKET/PATH of letters, digits, '.', '_', '-', '=', without a login"
+        )
+    name = "+".join([found[1], *found[2].split("/")])
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    cache = local_path(os.environ.get(CACHE) or f"{home}/calsweep", CACHE)
+    return local_path(cache / BUCKETS / name, "storage")
+
+
+def bucket_address(folder: Path) -> str | None:
+    """Return the address of the bucket whose local copy a folder is, or None if it is none."""
+    kind, sign, place = folder.name.partition("+")
+    address = f"{kind}://{place.replace('+', '/')}"
+    known = folder.parent.name == BUCKETS and sign and BUCKET.fullmatch(address)
+    return address if known else None
+
+
+def on_this_machine(path: Path) -> Path:
+    """Return where a path in another machine's copy of a bucket lies in this one's.
+
+    A path elsewhere is the same on every machine.
+    """
+    for folder in path.parents:
+        address = bucket_address(folder)
+        if address is not None:
+            return storage_folder(address) / path.relative_to(folder)
+    return path

@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 
 from trainables.common.errors import InputError
+from trainables.common.paths import on_this_machine
 from trainables.data._guard import hand_out, is_sealed, require_unsealed
 from trainables.data._inputs import DatasetInfo
 from trainables.data._rows import RowArrays
@@ -61,7 +62,7 @@ class PreparedData:
             InputError: If the manifest is absent or damaged, or a file is absent or has another
                 size than the manifest says.
         """
-        directory = Path(directory).absolute()
+        directory = on_this_machine(Path(directory).absolute())
         document = read_manifest(directory / MANIFEST)
         try:
             found = cls(

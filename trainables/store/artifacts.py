@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import os
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
@@ -17,7 +18,10 @@ from torch import Tensor
 
 from trainables.common.errors import StorageError
 from trainables.common.files import MANIFEST, damage, place_folder, seal, sync_names
+from trainables.common.paths import bucket_address
+from trainables.store.cache import Cache
 from trainables.store.checkpoints import Checkpoint
+from trainables.store.leases import Lease
 from trainables.store.locks import ArtifactLock
 from trainables.store.mirror import Copies
 
@@ -85,6 +89,10 @@ class ArtifactStore:
     A store whose folder holds a file ``mirror`` with a URL copies what it writes there, and takes
     from there what it lacks. What a mirror that is away does not take is kept for ``deliver``.
 
+    The store of a bucket is the folder ``artifacts`` in its local copy, see ``storage_folder``:
+    what it lacks is taken from the bucket, what it writes is sent behind the writer's back, and its
+    locks are leases there.
+
     Args:
         root: The folder, local or on a file system that every node shares.
         notice: Receives a line about each damaged artifact, and whatever else a person should
@@ -96,6 +104,9 @@ class ArtifactStore:
         self.notice = notice
         address = self.root / MIRROR
         self._copies: Copies | None = None
+        bucket = bucket_address(self.root.parent)
+        self._cache = None if bucket is None else Cache(self.root.parent, bucket, notice)
+        self._leases: dict[str, Lease] = {}
         if address.exists():
             self._copies = Copies(self.root, address.read_text(encoding="utf-8"), notice)
 
@@ -114,6 +125,8 @@ class ArtifactStore:
                 _remove_damaged(directory)
             if not self._pulled(stage, key) or _damage(directory):
                 return None
+        if self._cache is not None:
+            os.utime(directory / MANIFEST)  # What was used lately stays here.
         return Artifact(stage, key, directory, json.loads((directory / RECORD).read_text()))
 
     def holds(self, stage: str, key: str) -> bool:
@@ -122,16 +135,26 @@ class ArtifactStore:
 
     def contains(self, stage: str, key: str) -> bool:
         """Return True if an artifact is there, without checking that it is intact."""
-        return (self.path(stage, key) / MANIFEST).is_file() or self._pulled(stage, key)
+        path = self.path(stage, key)
+        if (path / MANIFEST).is_file():
+            return True
+        if self._cache is not None:
+            return bool(key) and self._cache.has(path)
+        return self._pulled(stage, key)
 
     def _pulled(self, stage: str, key: str) -> bool:
-        """Take an artifact from the mirror, if there is one and it has it."""
+        """Take an artifact from bucket or mirror, if there is one and it has it."""
+        if self._cache is not None and self._cache.pull(self.path(stage, key)):
+            return True
         relative = str(self.path(stage, key).relative_to(self.root))
         return self._copies is not None and self._copies.pull(relative)
 
     def metrics(self, stage: str, key: str) -> dict[str, float]:
         """Return the metrics in an artifact's record, without checking that it is intact."""
-        record = json.loads((self.path(stage, key) / RECORD).read_text(encoding="utf-8"))
+        path = self.path(stage, key)
+        if not path.exists():
+            self._pulled(stage, key)
+        record = json.loads((path / RECORD).read_text(encoding="utf-8"))
         return dict(record["metrics"])
 
     def write(
@@ -158,6 +181,8 @@ class ArtifactStore:
             relative = str(directory.relative_to(self.root))
             if self._copies is not None:
                 self._copies.promise(relative)
+            if self._cache is not None:
+                self._cache.promise(directory)
             with self._changing():
                 _remove_damaged(directory)
                 if not directory.exists():  # Another process may have stored the same.
@@ -166,6 +191,8 @@ class ArtifactStore:
             sync_names(directory, LEVELS)
             if self._copies is not None:
                 self._copies.keep(relative)
+            if self._cache is not None:
+                self._cache.keep(directory)
         except (OSError, SafetensorError) as error:
             raise StorageError(f"cannot write artifact {directory}: {error}") from error
         finally:
@@ -187,8 +214,32 @@ class ArtifactStore:
             raise StorageError(f"cannot write {self.root / MIRROR}: {error}") from error
 
     def deliver(self) -> int:
-        """Send to the mirror what it could not take before; return how much still waits."""
-        return 0 if self._copies is None else self._copies.deliver()
+        """Send to bucket and mirror what they did not take before; return how much still waits."""
+        waiting = 0 if self._copies is None else self._copies.deliver()
+        return waiting if self._cache is None else waiting + self._cache.deliver()
+
+    def settle(self) -> None:
+        """Wait until the bucket has what was written here, or is away.
+
+        Raises:
+            StorageError: If it refuses it.
+        """
+        if self._cache is not None:
+            self._cache.settle()
+
+    def share(self, path: Path) -> None:
+        """Send a file of the storage, which is no artifact, to the bucket if there is one."""
+        if self._cache is not None:
+            self._cache.keep(path)
+
+    def fetch_folder(self, path: Path) -> None:
+        """Take a folder of the storage, such as prepared data, from the bucket if it is not here.
+
+        Raises:
+            StorageError: If it cannot be written here.
+        """
+        if self._cache is not None and not path.exists():
+            self._cache.pull(path)
 
     def _changing(self) -> FileLock:
         """Return the lock under which artifacts come and go: for moments, never for a stage."""
@@ -196,10 +247,14 @@ class ArtifactStore:
 
     def checkpoint(self, stage: str, key: str) -> Checkpoint:
         """Return the state of an unfinished stage, whether there is one or not."""
-        return Checkpoint(self.root / "checkpoints" / stage / f"{key}.pt")
+        return Checkpoint(self.root / "checkpoints" / stage / f"{key}.pt", self._cache)
 
-    def lock(self, stage: str, key: str) -> ArtifactLock:
+    def lock(self, stage: str, key: str) -> ArtifactLock | Lease:
         """Return the lock that whoever computes this artifact holds meanwhile."""
+        if self._cache is not None:
+            # One that is asked for again and again knows since when its holder has been silent.
+            fresh = Lease(self._cache.bucket, f"leases/{stage}/{key}")
+            return self._leases.setdefault(key, fresh)
         return ArtifactLock(self.path(stage, key).with_suffix(".lock"))
 
 

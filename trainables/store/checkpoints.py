@@ -1,20 +1,29 @@
 """The state of an unfinished stage: written whole or not at all, read only if intact."""
 
+from __future__ import annotations
+
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trainables.common.errors import StorageError
+from trainables.common.errors import AwayError, StorageError
 from trainables.common.files import drafted
+from trainables.store.cache import Cache
 
 
 class Checkpoint:
-    """The file of one stage's state; it outlives trial and driver."""
+    """The file of one stage's state; it outlives trial and driver.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Args:
+        path: The file.
+        cache: Where it is in a local copy of a bucket: the latest state there counts.
+    """
+
+    def __init__(self, path: Path, cache: Cache | None = None) -> None:
+        self.path, self._cache = path, cache
 
     def __str__(self) -> str:
         """Return where it lies."""
@@ -22,6 +31,9 @@ class Checkpoint:
 
     def exists(self) -> bool:
         """Return True if a state was written."""
+        if self._cache is not None:
+            with suppress(AwayError):
+                return self._cache.fetch(self.path)
         return self.path.exists()
 
     def write(self, content: dict[str, Any]) -> None:
@@ -38,6 +50,8 @@ class Checkpoint:
             # Of a full disk torch says only at which byte it stopped.
             reason = error.__context__ if isinstance(error.__context__, OSError) else error
             raise StorageError(f"cannot write checkpoint {self}: {reason}") from error
+        if self._cache is not None:
+            self._cache.keep(self.path)
 
     def read(self) -> dict[str, Any]:
         """Return a state whose every checksum holds: torch writes them, but does not look at them.
@@ -53,4 +67,7 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Remove it; harmless if it is not there."""
-        self.path.unlink(missing_ok=True)
+        if self._cache is None:
+            self.path.unlink(missing_ok=True)
+        else:
+            self._cache.remove(self.path)

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from obstore.fsspec import register
 
 from trainables.common.addresses import check_server, redacted, scrubbed, shown
 from trainables.common.errors import InputError, StorageError
 from trainables.common.files import make_folders, place_folder, write_whole
+from trainables.store.bucket import client_options
 
 LAST = "manifest.json"  # An artifact is whole on the mirror once this file of it is there.
 WAITING = "unmirrored"
@@ -56,12 +58,13 @@ class Mirror:
     def __init__(self, url: str) -> None:
         self.url = url
         _check(url)
+        options = {}
+        if url.startswith(("s3://", "gs://")):
+            register(["s3", "gs"])
+            options = {"client_options": client_options()}
         try:
-            self._files, self._root = fsspec.core.url_to_fs(url)
-        except ImportError as error:
-            remedy = "pip install 'calsweep[s3]'" if url.startswith("s3") else str(error)
-            raise InputError(f"mirror {shown(url)} cannot be used: {remedy}") from error
-        except (ValueError, OSError, TypeError, AttributeError) as error:
+            self._files, self._root = fsspec.core.url_to_fs(url, **options)
+        except (ImportError, ValueError, OSError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())[:MAX_TEXT]
             raise InputError(f"mirror {shown(url)} cannot be used: {reason}") from error
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from trainables.common.meter import Meter
+from trainables.common.paths import on_this_machine
 from trainables.data import PreparedData, seal_test_data
 from trainables.jobs import EpochMetrics, Fault, Status
 from trainables.stages import LastPass, StageRequest, StageRun, TaskData
@@ -45,9 +46,9 @@ class Bench:
         logs: Path | str | None = None,
     ) -> None:
         self.notices: list[str] = []
-        self.store = ArtifactStore(Path(storage), self.notices.append)
+        self.store = ArtifactStore(on_this_machine(Path(storage)), self.notices.append)
         self.report_seconds, self.checkpoint_every = report_seconds, checkpoint_every
-        self.logs = Path(logs) if logs else None
+        self.logs = on_this_machine(Path(logs)) if logs else None
         self.last_pass = LastPass()
         self.use(torch.device("cpu"))
         self._sealed = sealed
@@ -73,7 +74,7 @@ class Bench:
         if place not in self._tasks:
             if self.device.type != "cpu":
                 self._tasks.clear()  # The memory of a GPU is for the task at hand.
-            prepared = PreparedData.open(directory)
+            prepared = self.open_data(directory)
             if self._sealed:
                 # Stored evaluations hold the test labels too.
                 evaluations = self.store.root / "evaluate"
@@ -81,6 +82,11 @@ class Bench:
                 seal_test_data(prepared.directory, evaluations)
             self._tasks[place] = TaskData(prepared, self.device, graph)
         return self._tasks[place]
+
+    def open_data(self, directory: str) -> PreparedData:
+        """Return prepared data, taken from the storage's bucket if they are not here."""
+        self.store.fetch_folder(on_this_machine(Path(directory)))
+        return PreparedData.open(directory)
 
     def open_run(
         self, request: StageRequest, together: Sequence[StageRequest], data: TaskData

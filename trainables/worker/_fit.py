@@ -14,7 +14,6 @@ from torch import Tensor
 
 from trainables.calibrators import Calibrator, FitWarning, calibrator_from_recipe
 from trainables.common.errors import InputError
-from trainables.data import PreparedData
 from trainables.jobs import Fit, FitWork, Job, Part, Status
 from trainables.metrics import calibration_report
 from trainables.worker._bench import Bench, Computation
@@ -30,7 +29,7 @@ class FitComputation(Computation):
 
     def advance(self) -> Status:
         """Fit them all."""
-        prepared = PreparedData.open(self._work.data)
+        prepared = self.bench.open_data(self._work.data)
         fit, test = prepared.search().validation, prepared.test()
         rows, truth = _tensors(fit.values, fit.labels)
         judged, labels = _tensors(test.values, test.labels)

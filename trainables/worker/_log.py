@@ -19,7 +19,7 @@ class TrialLog(io.TextIOBase):
     """
 
     def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
-        self._path, self._say, self._waiting = path, say, ""
+        self.path, self._say, self._waiting = path, say, ""
 
     def writable(self) -> bool:
         """Return True."""
@@ -33,20 +33,20 @@ class TrialLog(io.TextIOBase):
     def flush(self) -> None:
         """Append what was written since the last one."""
         text, self._waiting = self._waiting, ""
-        if self._path is None or not text:
+        if self.path is None or not text:
             return
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a", encoding="utf-8", errors="backslashreplace") as stream:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8", errors="backslashreplace") as stream:
                 stream.write(text)
         except OSError as error:
-            self._say(f"log {self._path} cannot be written: {error.strerror}")
-            self._path = None
+            self._say(f"log {self.path} cannot be written: {error.strerror}")
+            self.path = None
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
         """Take what is printed in this process within the block; flush at its end."""
-        if self._path is None:
+        if self.path is None:
             yield
             return
         try:

@@ -17,6 +17,7 @@ from trainables.jobs import (
 from trainables.stages import StageRun, TaskData, with_objective
 from trainables.store.artifacts import Artifact, ArtifactStore
 from trainables.store.checkpoints import Checkpoint
+from trainables.store.leases import Lease
 from trainables.store.locks import ArtifactLock
 from trainables.worker._bench import Bench, Computation
 
@@ -35,7 +36,7 @@ class StageComputation(Computation):
         super().__init__(bench, f"{work.request.stage} of {'+'.join(work.request.parts)}")
         self._work, self._request, self._graph = work, work.request, job.graph
         self._run: StageRun | None = None
-        self._lock: ArtifactLock | None = None
+        self._lock: ArtifactLock | Lease | None = None
         self._rests = 0
 
     def advance(self) -> Status:
@@ -60,6 +61,7 @@ class StageComputation(Computation):
             return Status.RUNNING
         spent = self.seconds + self.bench.clock() - started
         run.finish(self.metrics, [vars(epoch) for epoch in self.history], spent)
+        self.bench.store.settle()
         return Status.FINISHED
 
     def outcome(self) -> dict[str, Any]:

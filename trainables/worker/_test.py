@@ -10,7 +10,7 @@ import yaml
 
 from trainables.common.errors import StorageError
 from trainables.common.files import drafted, make_folders, write_whole
-from trainables.data import PreparedData
+from trainables.common.paths import on_this_machine
 from trainables.data.suites import SuiteData, find_suite
 from trainables.jobs import Job, Measured, Status, TestWork
 from trainables.metrics import reliability_curve, reliability_diagram
@@ -38,7 +38,7 @@ class TestComputation(Computation):
     def advance(self) -> Status:
         """Measure everything at once."""
         store, work, device = self.bench.store, self._work, self.bench.device
-        data, last = PreparedData.open(work.data), self.bench.last_pass
+        data, last = self.bench.open_data(work.data), self.bench.last_pass
         default = None
         # First, so that the last pass is that of what others build on.
         if work.default and store.find(work.stage, work.default) is not None:
@@ -46,14 +46,17 @@ class TestComputation(Computation):
             default = tested[1].key
         metrics, artifact = evaluate_on_test(store, work.stage, work.artifact, data, device, last)
         for directory in work.suites.values():
+            store.fetch_folder(on_this_machine(Path(directory)))
             found = evaluate_suite(store, work.stage, work.artifact, data, directory, device)
             metrics |= found[0]
         stored = {label: SuiteData.open(place) for label, place in work.suites.items()}
         pools = {label: find_suite(suite.name, suite.root).pool for label, suite in stored.items()}
         self.metrics = metrics | pooled(metrics, pools)
+        written = self._written(artifact)
+        store.settle()
         chain = chain_of(store, work.stage, work.artifact)
         computed = {each.stage: each.record["computed"] for each in chain}
-        measured = Measured(default, chain_seconds(chain), computed, self._written(artifact))
+        measured = Measured(default, chain_seconds(chain), computed, written)
         self._outcome = {"artifact": artifact.key, "measured": measured}
         return Status.FINISHED
 
@@ -65,7 +68,7 @@ class TestComputation(Computation):
         """Write the diagram and the configuration, if there is a place for them."""
         if not self._work.folder:
             return {}
-        rows, folder = artifact.tensors("test"), Path(self._work.folder)
+        rows, folder = artifact.tensors("test"), on_this_machine(Path(self._work.folder))
         diagram, configuration = folder / "reliability.png", folder / "configuration.yaml"
         curve = reliability_curve(logits=rows["log_probs"], labels=rows["labels"])
         try:
@@ -77,6 +80,8 @@ class TestComputation(Computation):
             write_whole(configuration, text, durable=True)
         except OSError as error:
             raise StorageError(f"{folder} cannot be written: {error}") from error
+        for path in (diagram, configuration):
+            self.bench.store.share(path)
         return {path.name: str(path) for path in (diagram, configuration)}
 
 

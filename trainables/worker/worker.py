@@ -86,6 +86,8 @@ class Worker:
                     self._log.line(text)
             if report.ended:
                 self._log.line(f"{report.status} after {report.cost.seconds:.1f} s")
+        if report.ended and self._log.path is not None:
+            self._bench.store.share(self._log.path)
         return report
 
     def _step(self) -> Report:

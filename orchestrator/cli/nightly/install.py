@@ -9,6 +9,7 @@ from orchestrator import nightly
 from orchestrator.cli._console import echo
 from orchestrator.cli.nightly.common import File, TimeZone, load
 from orchestrator.cli.nightly.run import Address, JobServer
+from trainables.common.paths import local_path
 
 Scheduler = Literal["systemd", "cron", "kubernetes", "ray"]
 
@@ -39,7 +40,7 @@ def install(
     """Have the system start the benchmark every night."""
     from orchestrator.cluster.jobs import check_cluster
 
-    benchmark = load(file)
+    benchmark, out = load(file), out and local_path(out, "--out")
     if address is not None:
         check_cluster(address)
     cluster = None

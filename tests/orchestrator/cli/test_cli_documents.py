@@ -71,8 +71,8 @@ DOCUMENTS = {
         "tasks[0].dataset",
     ),
     "bucket as storage": (
-        GOOD + "storage: s3://bucket/x\n",
-        "storage: 's3://bucket/x' is a URL; it is a path on this machine; `mirror` takes a URL",
+        GOOD + "storage: s3://bucket/a b\n",
+        "storage: 's3://bucket/a b' is no address of a bucket; allowed: s3://BUCKET/PATH",
     ),
     "file as storage": (GOOD + "storage: file:///x\n", "is a URL"),
     "bucket of data": (GOOD + "data_root: gs://bucket\n", "data_root: 'gs://bucket' is a URL"),

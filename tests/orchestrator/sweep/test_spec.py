@@ -237,8 +237,12 @@ BAD = {
         ["tracking: ", "got ***"],
     ),
     "a URL as the storage": (
-        GOOD + "storage: s3://bucket\n",
-        ["storage: 's3://bucket' is a URL", "`mirror`"],
+        GOOD + "storage: https://bucket\n",
+        ["storage: 'https://bucket' is a URL", "s3://BUCKET/PATH"],
+    ),
+    "a mirror of a bucket": (
+        GOOD + "storage: s3://bucket/x\nmirror: memory://bucket\n",
+        ["mirror: leave it out"],
     ),
     "a URL as the place of data": (
         GOOD + "data_root: s3://bucket\n",

@@ -60,6 +60,11 @@ def test_a_working_folder_that_is_gone_is_told(
         local_path("a", "storage")
 
 
-def test_a_bucket_belongs_to_the_mirror() -> None:
-    with pytest.raises(InputError, match="`mirror` takes a URL of object storage"):
-        storage_folder("s3://bucket/x")
+def test_url_that_became_a_path_is_told_as_a_url() -> None:
+    with pytest.raises(InputError, match=r"^--out: 's3://b/x' is a URL"):
+        local_path(Path("s3://b/x"), "--out")
+
+
+def test_storage_of_another_kind_is_told_what_is_allowed() -> None:
+    with pytest.raises(InputError, match=r"is a URL; .*; or s3://BUCKET/PATH or gs://"):
+        storage_folder("hdfs://host/x")

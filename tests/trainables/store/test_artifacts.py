@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
+from tests.buckets import disturbed_buckets, log_in, make_bucket
 from trainables.common.errors import StorageError
 from trainables.common.files import damage
+from trainables.common.paths import storage_folder
 from trainables.store import artifacts
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
@@ -35,9 +37,22 @@ DETERMINANTS: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> ArtifactStore:
-    return ArtifactStore(tmp_path / "store")
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with disturbed_buckets() as (address, _):
+        yield address
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ArtifactStore:
+    if request.param == "folder":
+        return ArtifactStore(tmp_path / "store")
+    log_in(request.getfixturevalue("server"), monkeypatch)
+    monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path))
+    address = f"s3://{make_bucket(os.environ['AWS_ENDPOINT_URL'])}/x"
+    return ArtifactStore(storage_folder(address) / "artifacts")
 
 
 def put(store: ArtifactStore) -> Artifact:
@@ -113,10 +128,15 @@ def test_a_stored_artifact_is_found_again(store: ArtifactStore) -> None:
         "refine",
         "train",
     ]
-    (found.directory / "manifest.json").unlink()  # Not whole, so not there.
-    assert [store.contains(stage, KEY) for stage in ("refine", "train")] == [True, False]
 
 
+@pytest.mark.parametrize("store", ["folder"], indirect=True)
+def test_artifact_without_a_manifest_is_none(store: ArtifactStore) -> None:
+    (put(store).directory / "manifest.json").unlink()
+    assert not store.contains("train", KEY)
+
+
+@pytest.mark.parametrize("store", ["folder"], indirect=True)
 def test_everything_lies_where_later_versions_look_for_it(store: ArtifactStore) -> None:
     place = store.root / "train" / KEY[:2]
     assert store.path("train", KEY) == put(store).directory == place / KEY
@@ -159,6 +179,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.parametrize("store", ["folder"], indirect=True)
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_is_noticed_logged_removed_and_repaired(
     store: ArtifactStore, kind: str, caplog: pytest.LogCaptureFixture
@@ -179,12 +200,14 @@ def test_damage_is_noticed_logged_removed_and_repaired(
     assert torch.equal(found.tensors("weights")["w"], FILES["weights"]["w"])
 
 
+@pytest.mark.parametrize("store", ["folder"], indirect=True)
 def test_writing_replaces_what_is_damaged(store: ArtifactStore) -> None:
     flip_a_byte(put(store).directory / "weights.safetensors")
     put(store)
     assert store.find("train", KEY) is not None
 
 
+@pytest.mark.parametrize("store", ["folder"], indirect=True)
 def test_what_another_process_has_mended_meanwhile_stays(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +225,7 @@ def test_what_another_process_has_mended_meanwhile_stays(
     assert store.find("train", KEY) is not None
 
 
+@pytest.mark.parametrize("store", ["folder"], indirect=True)
 def test_artifacts_come_and_go_under_one_lock(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

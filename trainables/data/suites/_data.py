@@ -5,6 +5,7 @@ from typing import Self
 import numpy as np
 
 from trainables.common.errors import InputError
+from trainables.common.paths import on_this_machine
 from trainables.data._guard import hand_out, require_unsealed
 from trainables.data._seal import SUITE_MANIFEST
 from trainables.data._stored import Files, check_hashes, read_array, read_manifest
@@ -39,7 +40,7 @@ class SuiteData:
         Raises:
             InputError: If the manifest is absent, damaged or of another version.
         """
-        path = Path(directory).absolute() / SUITE_MANIFEST
+        path = on_this_machine(Path(directory).absolute()) / SUITE_MANIFEST
         document = read_manifest(path)
         try:
             names = ("name", "root", "signature", "fingerprint", "files")

@@ -1,0 +1,147 @@
+"""A sweep whose storage lies in a bucket: its lease, its journal in sealed segments, its files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainables.common.errors import AwayError, InputError
+from trainables.store.cache import Cache
+from trainables.store.leases import LOOK_SECONDS, Lease
+
+SHARED = ("sweep.yaml", "report.html", "chosen", "logs", "plots")
+"""What of a sweep's folder is for other machines too, beside its tables; never a token."""
+
+
+class BucketSweep:
+    """What of one sweep lies in a bucket.
+
+    The journal lies there in numbered segments of whole lines, each written once, on condition that
+    there is none of its number. So the bucket holds one journal, whoever writes, and a driver that
+    another one has replaced is found out with its next segment.
+
+    Args:
+        path: The sweep's folder in the local copy.
+        address: Of the bucket.
+
+    Raises:
+        InputError: See ``Bucket``.
+    """
+
+    def __init__(self, path: Path, address: str) -> None:
+        self._path, self._sealed = path, path / "journal"
+        self._cache = Cache(path.parents[1], address, lambda text: None)
+        self.name = self._cache.name(path)
+        self.bucket = self._cache.bucket
+
+    def lease(self, who: str = "") -> Lease:
+        """Return the lock of whoever runs the sweep."""
+        return Lease(self.bucket, f"{self.name}/lease", who)
+
+    @contextmanager
+    def held(self, who: str) -> Iterator[Lease]:
+        """Hold the lease within the block, and bring the local copy up to date.
+
+        Raises:
+            InputError: If another process runs the sweep.
+            AwayError: If the bucket does not answer.
+        """
+        lease = self.lease(who)
+        while not lease.take():
+            if lease.alive:
+                raise InputError(f"sweep {self._path.name!r} is being run by {lease.holder()}")
+            time.sleep(LOOK_SECONDS)
+        try:
+            self.fetch()
+            yield lease
+        finally:
+            lease.release()
+
+    def control(self) -> str:
+        """Return what a person wants of whatever runs the sweep.
+
+        Raises:
+            AwayError: If the bucket does not answer.
+        """
+        found = self.bucket.get(f"{self.name}/control")
+        return found.content.decode() if found else ""
+
+    def set_control(self, wanted: str) -> None:
+        """Write what a person wants; raises as ``control`` does."""
+        if wanted:
+            self.bucket.put(f"{self.name}/control", wanted.encode())
+        else:
+            self.bucket.remove(f"{self.name}/control")
+
+    def put(self, path: Path) -> None:
+        """Write a file of the sweep; raises as ``control`` does."""
+        self.bucket.put(self._cache.name(path), path)
+
+    def fetch(self) -> None:
+        """Bring the local copy of the sweep's files and journal up to date.
+
+        A local journal that has more stays: the next run seals it. One that differs, since another
+        machine went on without it, is put aside.
+
+        Raises:
+            AwayError: If the bucket does not answer.
+        """
+        names = self.bucket.names(self.name)
+        places = [self._cache.folder / name for name in names]
+        own = [place.relative_to(self._path) for place in places]
+        self._cache.fetch_all(
+            place
+            for place, inside in zip(places, own, strict=True)
+            if _is_shared(inside) or (inside.parts[0] == "journal" and not place.exists())
+        )
+        if any(inside.parts[0] == "journal" for inside in own):
+            self._join()
+
+    def segments(self) -> list[Path]:
+        """Return the segments of the journal that are known here, in order."""
+        return sorted(self._sealed.glob("[0-9]*"))
+
+    def segment(self, number: int) -> Path:
+        """Return where a segment lies in the local copy, numbered from 1."""
+        return self._sealed / f"{number:08d}"
+
+    def object_of(self, path: Path) -> str:
+        """Return the name of a file's object."""
+        return self._cache.name(path)
+
+    def _join(self) -> None:
+        sealed = b"".join(segment.read_bytes() for segment in self.segments())
+        journal = self._path / "journal.jsonl"
+        local = journal.read_bytes() if journal.exists() else b""
+        if local.startswith(sealed):
+            return
+        if not sealed.startswith(local):
+            journal.replace(self._path / f"journal.replaced-{time.time_ns()}.jsonl")
+        draft = journal.with_suffix(".tmp")
+        draft.write_bytes(sealed)
+        draft.replace(journal)
+
+    def share(self, again: bool = False) -> int:
+        """Send those files that the bucket lacks, tables and report in any case.
+
+        Returns:
+            How many files of this machine have still to reach the bucket.
+        """
+        try:
+            there = set(self.bucket.names(self.name))
+        except AwayError:
+            there = set()
+        for path in self._path.rglob("*"):
+            inside = path.relative_to(self._path)
+            if path.is_file() and _is_shared(inside):
+                fresh = inside.name.startswith(("table.", "report."))
+                if fresh or self._cache.name(path) not in there:
+                    self._cache.keep(path)
+        return self._cache.deliver()
+
+
+def _is_shared(inside: Path) -> bool:
+    """Return True if a file, by its path in the sweep's folder, is for other machines too."""
+    return inside.parts[0] in SHARED or inside.name.startswith("table.")

@@ -1,0 +1,278 @@
+"""Whole sweeps whose storage is a bucket in bad weather: the table is that of a folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.storage import bucket_journal
+from orchestrator.storage.bucket_journal import BucketJournal
+from orchestrator.storage.events import Event, SweepEnded, TrialFinished
+from orchestrator.storage.ledger import Ledger, read_ledger
+from orchestrator.storage.storage import Storage
+from tests.buckets import Weather, disturbed_buckets, log_in, make_bucket
+from tests.orchestrator.one_process import one_process
+from trainables.common.errors import InputError
+from trainables.store import cache, leases
+
+SWEEP = """
+name: bucketed
+tasks:
+  - name: d
+    dataset: digits
+    model: convnet
+    protocol: {{base: digits, epochs: 2}}
+    split: {{train_limit: 100, test_limit: 50}}
+recipes: [ce, mbls, ce+ts]
+search: {{trials: 2, accuracy_tolerance: null}}
+seeds: [0, 1]
+resources: {{concurrent: 1}}
+executor: local
+storage: "{storage}"
+"""
+TABLE = ["table", "bucketed", "--format", "markdown", "--metrics", "acc,ece,nll"]
+
+
+@pytest.fixture(scope="module")
+def disturbed() -> Iterator[tuple[str, Weather]]:
+    with disturbed_buckets() as found, one_process():
+        yield found
+
+
+@pytest.fixture(scope="module")
+def wanted(disturbed: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Return the storage of the same sweep in a folder, and how its trials ended."""
+    folder = tmp_path_factory.mktemp("folder")
+    assert main(["run", write_sweep(folder, str(folder / "storage"))]) == 0
+    return folder / "storage", ends(read_ledger(folder / "storage/sweeps/bucketed/journal.jsonl"))
+
+
+def write_sweep(folder: Path, storage: str) -> str:
+    file = folder / "sweep.yaml"
+    file.write_text(SWEEP.format(storage=storage))
+    return str(file)
+
+
+def ends(ledger: Ledger) -> list[str]:
+    trials = ledger.trials.values()
+    return sorted(
+        f"{t.study} {t.role} {t.number} {t.status} {t.objective} {sorted(t.test.items())}"
+        for t in trials
+    )
+
+
+@pytest.fixture
+def weather(disturbed: tuple[str, Weather], monkeypatch: pytest.MonkeyPatch) -> Iterator[Weather]:
+    log_in(disturbed[0], monkeypatch)
+    for place, name, value in (
+        ("trainables.store.bucket", "PAUSES", (0.01,) * 6),
+        (cache.__name__, "LONGEST_PAUSE", 0.2),
+        (bucket_journal.__name__, "SEAL_SECONDS", 0.05),
+        (bucket_journal.__name__, "LAST_SECONDS", 1.0),
+        (leases.__name__, "LOOK_SECONDS", 0.1),
+    ):
+        monkeypatch.setattr(f"{place}.{name}", value)
+    yield disturbed[1]
+    disturbed[1].away, disturbed[1].share = False, 0.0
+
+
+@pytest.fixture
+def address(
+    disturbed: tuple[str, Weather],
+    weather: Weather,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> str:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path / "one"))
+    return f"s3://{make_bucket(disturbed[0])}/of/us"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what moves the test to a machine that has nothing."""
+    return lambda: monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path / "two"))
+
+
+def journal_of(address: str) -> Ledger:
+    """Return what the bucket's journal tells, wherever the sweep ran."""
+    folder = Storage(address).sweep("bucketed")
+    folder.fetch()
+    return read_ledger(folder.journal)
+
+
+def test_bad_weather_changes_nothing(
+    wanted: tuple[Path, list[str]],
+    weather: Weather,
+    address: str,
+    elsewhere: Callable[[], None],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*TABLE, "--storage", str(wanted[0])]) == 0
+    table = capfd.readouterr().out
+    weather.share = 0.1
+    assert main(["run", write_sweep(tmp_path, address)]) == 0
+    assert f"artifacts: {address}/artifacts" in capfd.readouterr().out
+    elsewhere()
+    assert main([*TABLE, "--storage", address]) == 0
+    assert capfd.readouterr().out == table
+    for command in (
+        ["best", "--task", "d", "--recipe", "mbls"],
+        ["status", "bucketed"],
+        ["status"],
+        ["logs", "bucketed"],
+        ["report", "bucketed"],
+        ["compare", "bucketed"],
+        ["run", "--resume", "bucketed"],
+        [*TABLE],
+    ):
+        assert main([*command, "--storage", address]) == 0, command
+    told = capfd.readouterr()
+    assert told.out.endswith(table)
+    assert "mbls" in told.out
+    assert ends(journal_of(address)) == wanted[1]
+    assert set(weather.seen) > {"500", "503", "throttled", "torn", "lost", "cut"}
+    assert "a-secret" not in told.out + told.err
+    assert not [path for path in tmp_path.rglob("*") if "s3:" in path.name]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"a-secret-that" in path.read_bytes()]
+
+
+CRASH = """
+import os, sys
+from orchestrator.cli import main
+from orchestrator.storage import bucket_journal
+from orchestrator.storage.events import TrialFinished
+from tests.orchestrator.one_process import one_process
+
+real, ended = bucket_journal.BucketJournal.append, []
+bucket_journal.SEAL_SECONDS = 0.05
+
+def append(journal, event, durable=True):
+    real(journal, event, durable)
+    ended.append(isinstance(event, TrialFinished))
+    if sum(ended) == 3:
+        os._exit(9)
+
+bucket_journal.BucketJournal.append = append
+with one_process():
+    main(["run", sys.argv[1]])
+"""
+
+
+def test_another_machine_goes_on_after_a_crash(
+    wanted: tuple[Path, list[str]],
+    weather: Weather,
+    address: str,
+    elsewhere: Callable[[], None],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    weather.share = 0.05
+    run = [sys.executable, "-c", CRASH, write_sweep(tmp_path, address)]
+    assert subprocess.run(run, timeout=600).returncode == 9
+    elsewhere()
+    assert main(["status", "bucketed", "--storage", address]) == 0
+    assert main(["run", "--resume", "bucketed", "--storage", address]) == 0
+    assert ends(journal_of(address)) == wanted[1]
+    # What the first machine had not sealed yet is put aside there, not mixed in.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CALSWEEP_CACHE", str(tmp_path / "one"))
+        assert ends(journal_of(address)) == wanted[1]
+
+
+def test_outage_at_the_end_is_told_and_delivered_later(
+    wanted: tuple[Path, list[str]],
+    weather: Weather,
+    address: str,
+    elsewhere: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    real, ended = BucketJournal.append, list[Event]()
+
+    def append(journal: BucketJournal, event: Event, durable: bool = True) -> None:
+        ended.extend([event] if isinstance(event, TrialFinished) else [])
+        weather.away = len(ended) >= 3  # In the middle of the search, for good.
+        real(journal, event, durable)
+
+    monkeypatch.setattr(BucketJournal, "append", append)
+    monkeypatch.setattr(cache.Cache.deliver, "__defaults__", (1.0,))
+    assert main(["run", write_sweep(tmp_path, address)]) == 0
+    place = f"{address}/sweeps/bucketed"
+    told = capfd.readouterr()
+    assert f"and the end of the journal have not reached {address}" in told.err
+    assert f"`calsweep sync {place}`" in " ".join(told.err.split())
+    weather.away = False
+    assert main(["sync", place]) == 0
+    assert f"everything of bucketed on this machine has reached {address}" in capfd.readouterr().out
+    elsewhere()
+    assert ends(journal_of(address)) == wanted[1]
+    assert main(["compare", "bucketed", "--storage", address]) == 0
+
+
+def test_driver_that_was_replaced_stops(
+    weather: Weather, address: str, tmp_path: Path, elsewhere: Callable[[], None]
+) -> None:
+    event = SweepEnded(status="finished")
+    first = Storage(address).sweep("bucketed")
+    with first.owned(), first.open_journal() as one:
+        one.append(event)
+        assert one.delivered()
+        elsewhere()
+        second = Storage(address).sweep("bucketed")
+        assert second.is_owned()
+        assert second.bucket is not None
+        second.fetch()
+        with BucketJournal(second.journal, second.bucket, second.bucket.lease()) as two:
+            two.append(event)
+            assert two.delivered()
+        one.append(event)
+        assert not one.delivered()
+        with pytest.raises(InputError, match=r"^sweep 'bucketed' was taken over by .*; this run"):
+            one.append(event)
+    assert len(second.bucket.segments()) == 2
+
+
+def test_sweep_that_runs_elsewhere_is_left_alone(
+    weather: Weather,
+    address: str,
+    tmp_path: Path,
+    elsewhere: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(leases, "BEAT_SECONDS", 0.1)
+    with Storage(address).sweep("bucketed").owned():
+        elsewhere()
+        assert main(["run", write_sweep(tmp_path, address)]) == 2
+    assert "sweep 'bucketed' is being run by " in capfd.readouterr().err
+
+
+def test_bucket_that_is_not_there_is_one_line(
+    weather: Weather, tmp_path: Path, address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = f"s3://bucket-{'0' * 12}/x"
+    assert main(["run", write_sweep(tmp_path, nowhere)]) == 2
+    told = capfd.readouterr().err.splitlines()[-1]
+    assert told.startswith(f"calsweep: storage {nowhere}: ")
+    weather.away = True
+    assert main(["table", "bucketed", "--storage", address]) == 2
+    assert capfd.readouterr().err.startswith(f"calsweep: storage {address}: ")
+
+
+def test_doctor_and_gc_know_buckets(
+    weather: Weather, address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from orchestrator.cli._doctor import _storage
+
+    assert _storage(address).detail == f"{address} is writable, on condition too"
+    assert main(["gc", "--storage", address]) == 2
+    assert f"storage: gc needs a folder, not {address}" in capfd.readouterr().err

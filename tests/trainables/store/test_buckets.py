@@ -1,0 +1,306 @@
+"""Stores in a bucket: nothing half-written is read, nothing is lost, whatever goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.buckets import KINDS, Weather, disturbed_buckets, log_in, make_bucket, wait_until
+from trainables.common.errors import AwayError, InputError, StorageError
+from trainables.common.paths import bucket_address, on_this_machine, storage_folder
+from trainables.store import cache, leases
+from trainables.store.artifacts import Artifact, ArtifactStore
+from trainables.store.bucket import Bucket
+from trainables.store.leases import Lease
+
+KEY = "ab" * 32
+TENSORS = {"weights": {"w": torch.arange(3.0)}}
+
+
+@pytest.fixture(scope="module")
+def disturbed() -> Iterator[tuple[str, Weather]]:
+    with disturbed_buckets() as found:
+        yield found
+
+
+@pytest.fixture
+def weather(disturbed: tuple[str, Weather], monkeypatch: pytest.MonkeyPatch) -> Iterator[Weather]:
+    server, weather = disturbed
+    log_in(server, monkeypatch)
+    monkeypatch.setattr("trainables.store.bucket.PAUSES", (0.01,) * 6)
+    monkeypatch.setattr(cache, "LONGEST_PAUSE", 0.2)
+    yield weather
+    weather.away, weather.share = False, 0.0
+
+
+@pytest.fixture
+def address(disturbed: tuple[str, Weather], weather: Weather) -> str:
+    return f"s3://{make_bucket(disturbed[0])}/some/place"
+
+
+class Machines:
+    """Machines that share nothing but a bucket."""
+
+    def __init__(self, folder: Path, address: str, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.address, self._patch = folder, address, patch
+        self.notices: list[str] = []
+
+    def store(self, name: str) -> ArtifactStore:
+        self._patch.setenv("CALSWEEP_CACHE", str(self.folder / name))
+        return ArtifactStore(storage_folder(self.address) / "artifacts", self.notices.append)
+
+
+@pytest.fixture
+def machines(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> Machines:
+    return Machines(tmp_path, address, monkeypatch)
+
+
+def write(store: ArtifactStore, key: str = KEY, mark: float = 1.0) -> Artifact:
+    files = {**TENSORS, "mark": {"m": torch.tensor([mark])}}
+    return store.write("train", key, files, {"metrics": {"val_ece": mark}})
+
+
+def test_another_machine_finds_what_this_one_computed(machines: Machines) -> None:
+    one = machines.store("one")
+    write(one)
+    one.settle()
+    two = machines.store("two")
+    assert two.contains("train", KEY)
+    assert not two.holds("train", KEY)
+    assert two.metrics("train", KEY) == {"val_ece": 1.0}
+    found = two.find("train", KEY)
+    assert found is not None
+    assert torch.equal(found.tensors("weights")["w"], TENSORS["weights"]["w"])
+
+
+def test_two_writers_of_one_artifact_never_mix(machines: Machines) -> None:
+    """Their files differ, in the seconds that they took, say."""
+    stores = [machines.store(name) for name in ("one", "two")]
+    for mark, store in enumerate(stores):
+        write(store, mark=mark)
+    for store in stores:
+        store.settle()
+    found = machines.store("three").find("train", KEY)
+    assert found is not None
+    assert found.record["metrics"]["val_ece"] == found.tensors("mark")["m"].item()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_fault_passes(
+    kind: str, machines: Machines, weather: Weather, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.buckets.KINDS", (kind,))
+    weather.share = 0.2
+    one, keys = machines.store("one"), [f"{number:064x}" for number in range(6)]
+    for number, key in enumerate(keys):
+        write(one, key, float(number))
+    one.settle()
+    assert one.deliver() == 0
+    two = machines.store("two")
+    found = [two.find("train", key) for key in keys]
+    assert [each and each.record["metrics"]["val_ece"] for each in found] == [*range(6)]
+    assert weather.seen[kind] > 0
+
+
+def test_outage_is_queued_and_a_later_process_delivers(
+    machines: Machines, weather: Weather
+) -> None:
+    weather.away = True
+    write(machines.store("one")).directory.exists()
+    store = machines.store("one")
+    assert store.find("train", KEY) is not None
+    with_notices = [text for text in machines.notices if machines.address in text]
+    assert wait_until(lambda: bool(with_notices or machines.notices))
+    assert machines.store("two").find("train", KEY) is None
+    weather.away = False
+    assert machines.store("one").deliver() == 0
+    assert machines.store("two").find("train", KEY) is not None
+    assert list((store.root.parent / "undelivered").iterdir()) == []
+
+
+def test_what_waits_is_counted(
+    machines: Machines, weather: Weather, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ArtifactStore.deliver, "__defaults__", ())
+    weather.away = True
+    store = machines.store("one")
+    write(store)
+    started = time.monotonic()
+    store.settle()  # A bucket that is away holds nobody up.
+    assert time.monotonic() - started < 10
+    assert store._cache is not None
+    assert store._cache.deliver(0.5) == 1
+
+
+def test_objects_that_do_not_match_are_never_used(machines: Machines) -> None:
+    one = machines.store("one")
+    write(one)
+    one.settle()
+    bucket = Bucket(machines.address)
+    (weights,) = [name for name in bucket.names("artifacts") if "weights" in name]
+    bucket.put(weights, b"half")
+    two = machines.store("two")
+    assert two.find("train", KEY) is None
+    assert not two.contains("train", KEY)
+    assert "is damaged" in machines.notices[-1]
+    write(two, mark=2.0)
+    two.settle()
+    found = machines.store("three").find("train", KEY)
+    assert found is not None
+    assert found.record["metrics"]["val_ece"] == 2.0
+
+
+def test_artifact_without_its_manifest_is_none(machines: Machines) -> None:
+    one = machines.store("one")
+    write(one)
+    one.settle()
+    Bucket(machines.address).remove(f"artifacts/train/ab/{KEY}/manifest.json")
+    assert machines.store("two").find("train", KEY) is None
+
+
+def test_manifest_leads_out_of_no_folder(machines: Machines, tmp_path: Path) -> None:
+    facts = {"../../stray": {"bytes": 1, "sha256": "0" * 64}}
+    Bucket(machines.address).put(
+        f"artifacts/train/ab/{KEY}/manifest.json", json.dumps(facts).encode()
+    )
+    assert machines.store("one").find("train", KEY) is None
+    assert list(tmp_path.rglob("stray*")) == []
+
+
+def test_damage_here_is_mended_from_the_bucket(machines: Machines) -> None:
+    store = machines.store("one")
+    place = write(store).directory / "weights.safetensors"
+    store.settle()
+    place.write_bytes(b"x")
+    found = store.find("train", KEY)
+    assert found is not None
+    assert torch.equal(found.tensors("weights")["w"], TENSORS["weights"]["w"])
+
+
+def test_checkpoints_go_on_elsewhere(machines: Machines) -> None:
+    one = machines.store("one")
+    for epoch in (1, 2):
+        one.checkpoint("train", KEY).write({"epoch": epoch})
+    one.settle()
+    two = machines.store("two").checkpoint("train", KEY)
+    assert two.exists()
+    assert two.read() == {"epoch": 2}
+    two.remove()
+    assert not machines.store("three").checkpoint("train", KEY).exists()
+
+
+def test_local_copy_keeps_to_its_limit(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALSWEEP_CACHE_GB", "0.0000001")
+    store, keys = machines.store("one"), [f"{number:064x}" for number in range(3)]
+    places = [write(store, key).directory for key in keys]
+    store.settle()
+    for place in places[:2]:
+        os.utime(place / "manifest.json", (0, 0))
+    assert store._cache is not None
+    store._cache._measured = -1e9
+    write(store, "cd" * 32)
+    store.settle()
+    assert [place.exists() for place in places] == [False, False, True]
+    assert store.find("train", keys[0]) is not None
+
+
+def test_lease_is_one_process_s_alone(address: str) -> None:
+    bucket = Bucket(address)
+    taken: list[Lease] = []
+
+    def take() -> None:
+        lease = Lease(bucket, "leases/x")
+        if lease.take():
+            taken.append(lease)
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(taken) == 1
+    taken[0].release()
+    assert Lease(bucket, "leases/x").take()
+
+
+def test_lease_of_a_silent_machine_passes_on(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("LOOK_SECONDS", 0.0), ("SILENT_SECONDS", 0.5), ("BEAT_SECONDS", 0.1)):
+        monkeypatch.setattr(leases, name, seconds)
+    bucket = Bucket(address)
+    holder, other = Lease(bucket, "leases/x", "someone"), Lease(bucket, "leases/x")
+    monkeypatch.setattr(leases, "_is_free", lambda told: bool(told.get("free")))
+    assert holder.take()
+    assert not wait_until(other.take, 1.5)  # It beats.
+    assert other.alive
+    holder._over.set()  # As if its machine stopped.
+    assert wait_until(other.take, 5.0)
+    assert Lease(bucket, "leases/x").holder() == ""
+    holder._over.clear()
+    holder.keep()
+    threading.Thread(target=holder._beat, daemon=True).start()
+    assert wait_until(lambda: holder.lost, 5.0)
+    other.release()
+
+
+def test_lease_of_a_dead_process_here_passes_on_at_once(address: str) -> None:
+    script = (
+        "import os, sys; from trainables.store.bucket import Bucket\n"
+        "from trainables.store.leases import Lease\n"
+        "assert Lease(Bucket(sys.argv[1]), 'leases/x').take(); os._exit(9)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, address], check=False)
+    assert done.returncode == 9
+    assert Lease(Bucket(address), "leases/x").take()
+
+
+def test_lease_nobody_answers_for_counts_as_taken(address: str, weather: Weather) -> None:
+    weather.away = True
+    assert Lease(Bucket(address), "leases/x").take()
+
+
+def test_refusal_is_one_line_and_no_secret(
+    disturbed: tuple[str, Weather], weather: Weather, address: str
+) -> None:
+    nowhere = Bucket(f"s3://bucket-{'0' * 12}/x")
+    with pytest.raises(StorageError, match=r"^storage s3://bucket-0+/x: ") as refused:
+        nowhere.put("a", b"b")
+    weather.away = True
+    with pytest.raises(AwayError) as away:
+        Bucket(address).put("a", b"b")
+    for told in (str(refused.value), str(away.value)):
+        assert "\n" not in told
+        assert "someone" not in told
+        assert "secret" not in told
+
+
+def test_address_is_a_folder_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path))
+    folder = storage_folder("gs://bucket_1/a/b=c/")
+    assert folder == tmp_path / "buckets" / "gs+bucket_1+a+b=c"
+    assert bucket_address(folder) == "gs://bucket_1/a/b=c"
+    assert bucket_address(tmp_path / "s3+bucket") is None
+    elsewhere = Path("/home/other/.cache/calsweep/buckets/gs+bucket_1+a+b=c/data/x")
+    assert on_this_machine(elsewhere) == folder / "data" / "x"
+    assert on_this_machine(tmp_path / "data") == tmp_path / "data"
+    monkeypatch.delenv("CALSWEEP_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    assert storage_folder("s3://b1") == tmp_path / "own/calsweep/buckets/s3+b1"
+
+
+@pytest.mark.parametrize(
+    "storage",
+    ["s3://", "s3://user:secret@bucket/x", "s3://bucket/../x", "s3://bucket/a b", "s3:/bucket/x"],
+)
+def test_what_is_no_address(storage: str) -> None:
+    with pytest.raises(InputError, match=r"is no address of a bucket; allowed: s3://BUCKET") as no:
+        storage_folder(storage)
+    assert "secret" not in str(no.value)

@@ -1,0 +1,207 @@
+"""Objects in a bucket: read, written whole, and written on condition."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    InvalidPathError,
+    NotFoundError,
+    NotSupportedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import from_url
+
+from trainables.common.addresses import scrubbed
+from trainables.common.errors import AwayError, InputError, StorageError
+from trainables.common.files import drafted
+
+PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
+"""Seconds before each further attempt, at least; at random up to twice as many."""
+
+MAX_TEXT = 160
+LOGIN = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS"
+# Asked for the role of the machine, where the environment has no login.
+_ROLES = ("169.254.169.254", "metadata.google.internal")
+# What is so will be so the next moment too.
+_ABSENT = (NotFoundError, FileNotFoundError)
+_LASTING = (
+    *_ABSENT,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    InvalidPathError,
+    NotSupportedError,
+)
+T = TypeVar("T")
+
+
+def client_options() -> Any:
+    """Return how long the driver waits, and that it speaks to a server at http:// if one is set."""
+    return {
+        "timeout": "600s",
+        "read_timeout": "20s",
+        "connect_timeout": "5s",
+        "allow_http": os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"),
+    }
+
+
+class Found(NamedTuple):
+    """An object: its content, the tag of this version, and when it was written."""
+
+    content: bytes
+    tag: str
+    written: datetime
+
+
+class Bucket:
+    """The objects below an address, ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
+
+    Whatever may pass (a busy server, a lost connection) is tried again for some seconds. Logins,
+    the region and other servers than Amazon's are read from the environment, such as
+    ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION`` and ``AWS_ENDPOINT_URL``.
+
+    All methods raise ``AwayError`` where no answer comes, ``StorageError`` where it is a refusal.
+
+    Raises:
+        InputError: If the settings in the environment cannot be used.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        try:
+            self._store: Any = from_url(
+                address,
+                client_options=client_options(),
+                retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
+            )
+        except (BaseError, ValueError) as error:
+            raise InputError(f"storage {address} cannot be used: {self._told(error)}") from error
+
+    def get(self, name: str) -> Found | None:
+        """Return an object, or None if there is none."""
+
+        def get() -> Found | None:
+            try:
+                answer = self._store.get(name)
+                meta = answer.meta
+                return Found(bytes(answer.bytes()), str(meta["e_tag"]), meta["last_modified"])
+            except _ABSENT:
+                return None
+
+        return self._tried(get)
+
+    def tag(self, name: str) -> str | None:
+        """Return the tag of an object's version, or None if there is none."""
+
+        def head() -> str | None:
+            try:
+                return str(self._store.head(name)["e_tag"])
+            except _ABSENT:
+                return None
+
+        return self._tried(head)
+
+    def fetch(self, name: str, path: Path) -> bool:
+        """Write an object to a file, whole or not at all; return False if there is none."""
+
+        def fetch() -> bool:
+            try:
+                chunks = self._store.get(name).stream(min_chunk_size=8 << 20)
+                with drafted(path) as draft, draft.open("wb") as stream:
+                    for chunk in chunks:
+                        stream.write(chunk)
+            except _ABSENT:
+                return False
+            return True
+
+        return self._tried(fetch)
+
+    def put(self, name: str, content: bytes | Path) -> None:
+        """Write an object, in place of an earlier one."""
+        self._tried(lambda: self._store.put(name, content))
+
+    def create(self, name: str, content: bytes) -> str | None:
+        """Write an object where there is none; return its tag, or None if there is another."""
+        return self._put_if(name, content, "create")
+
+    def replace(self, name: str, content: bytes, tag: str) -> str | None:
+        """Write the next version of an object; return its tag, or None if ``tag`` is not its."""
+        return self._put_if(name, content, {"e_tag": tag})
+
+    def _put_if(self, name: str, content: bytes, mode: Any) -> str | None:
+        def put() -> str | None:
+            try:
+                return str(self._store.put(name, content, mode=mode, use_multipart=False)["e_tag"])
+            except (AlreadyExistsError, PreconditionError, *_ABSENT):
+                # It may be ours: of an attempt whose answer was lost.
+                found = self.get(name)
+                if found is None and mode == "create":
+                    raise
+                return found.tag if found and found.content == content else None
+
+        return self._tried(put)
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of all objects below a prefix, sorted."""
+
+        def listed() -> list[str]:
+            return sorted(entry["path"] for chunk in self._store.list(prefix) for entry in chunk)
+
+        return self._tried(listed)
+
+    def folders(self, prefix: str) -> list[str]:
+        """Return the names of the folders right below a prefix, sorted."""
+
+        def listed() -> list[str]:
+            found = self._store.list_with_delimiter(prefix)["common_prefixes"]
+            return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
+
+        return self._tried(listed)
+
+    def remove(self, name: str) -> None:
+        """Remove an object; harmless if there is none."""
+
+        def remove() -> None:
+            try:
+                self._store.delete(name)
+            except _ABSENT:
+                return
+
+        self._tried(remove)
+
+    def _tried(self, action: Callable[[], T]) -> T:
+        for pause in (*PAUSES, None):
+            try:
+                return action()
+            except (AwayError, StorageError):
+                raise  # Tried already, within the action.
+            except (BaseError, OSError) as error:
+                text = f"storage {self.address}: {self._told(error)}"
+                if any(host in str(error) for host in _ROLES):
+                    text = f"storage {self.address}: no login in the environment; {LOGIN}"
+                    raise StorageError(text) from error
+                if isinstance(error, _LASTING):
+                    raise StorageError(text) from error
+                if pause is None:
+                    raise AwayError(text) from error
+                time.sleep(pause * (1 + random.random()))
+        raise AssertionError("the last attempt returns or raises")
+
+    def _told(self, error: Exception) -> str:
+        # What follows is the driver's own view of itself.
+        line = str(error).partition("\n\nDebug source")[0]
+        for secret in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+            if os.environ.get(secret):
+                line = line.replace(os.environ[secret], "***")
+        reason = " ".join(scrubbed(line, self.address).split())
+        return reason if len(reason) <= MAX_TEXT else f"{reason[:MAX_TEXT]}..."

@@ -1,0 +1,332 @@
+"""The local copy of a storage that lies in a bucket: read through it, written behind it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from trainables.common.errors import AwayError, InputError, StorageError
+from trainables.common.files import (
+    MANIFEST,
+    damage,
+    file_facts,
+    file_hash,
+    make_folders,
+    place_folder,
+    write_whole,
+)
+from trainables.store.bucket import Bucket, Found
+
+LANES = 8
+"""Objects sent or fetched at once."""
+
+WAITING = "undelivered"
+LIMIT = "CALSWEEP_CACHE_GB"
+"""Names the limit on the size of the artifacts in a local copy."""
+
+GIGABYTES = 100.0
+RECENT_SECONDS = 900.0
+"""What was read or written so lately stays in the local copy, whatever its size."""
+
+LONGEST_PAUSE = 30.0
+"""Seconds after which a bucket that is away is asked again, at most."""
+
+
+class Cache:
+    """Files and folders below a folder, and the objects of the same names in a bucket.
+
+    What is written is noted first, then sent by a thread of this process, again and again until
+    the bucket takes it: a bucket that is away ends nothing. What a process leaves, ``deliver`` of
+    another one sends. A folder is there once its manifest is, which is written last and once; the
+    objects of its files bear their hashes, so that two writers never mix.
+
+    Args:
+        folder: The local copy.
+        address: Of the bucket.
+        notice: Receives a line when the bucket goes away, and when a folder there is damaged.
+
+    Raises:
+        InputError: See ``Bucket``.
+    """
+
+    def __init__(self, folder: Path, address: str, notice: Callable[[str], None]) -> None:
+        self.folder, self.bucket, self._notice = folder, Bucket(address), notice
+        self._lanes, self._pool = ThreadPoolExecutor(LANES), ThreadPoolExecutor(LANES)
+        self._queue: dict[str, None] = {}
+        self._sending: dict[str, bool] = {}  # Whether what is being sent is the latest.
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._away, self._refusal = False, ""
+        self._measured, self._silent_until = 0.0, 0.0
+
+    def name(self, path: Path) -> str:
+        """Return the name of the object of a path in the folder."""
+        return path.relative_to(self.folder).as_posix()
+
+    def promise(self, path: Path) -> None:
+        """Note that something, which is about to appear, has to be sent; the disk has the note.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        note = self._note(self.name(path))
+        make_folders(note.parent)
+        write_whole(note, self.name(path), durable=True)
+
+    def keep(self, path: Path) -> None:
+        """Send a file or folder behind the caller's back; the latest content counts."""
+        with self._changed:
+            self._queue[self.name(path)] = None
+            if self.name(path) in self._sending:
+                self._sending[self.name(path)] = False
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send_all, daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def settle(self, seconds: float = float("inf")) -> bool:
+        """Wait until all is sent, or the bucket is away; return whether all is.
+
+        Raises:
+            StorageError: If the bucket refuses it, for lack of rights, say.
+        """
+        with self._changed:
+            limit = None if seconds == float("inf") else seconds
+            self._changed.wait_for(lambda: not self._queue or self._away or self._refusal, limit)
+            if self._refusal:
+                raise StorageError(self._refusal)
+            return not self._queue
+
+    def deliver(self, seconds: float = LONGEST_PAUSE) -> int:
+        """Send all that waits, of other processes too; return how much still does.
+
+        Raises:
+            StorageError: If the bucket refuses it.
+        """
+        for name in self._noted():
+            self.keep(self.folder / name)
+        end = time.monotonic() + seconds
+        while not self.settle(end - time.monotonic()) and time.monotonic() < end:
+            time.sleep(min(1.0, seconds))
+        with self._changed:
+            return len({*self._queue, *self._noted()})
+
+    def _noted(self) -> list[str]:
+        found = []
+        for note in sorted((self.folder / WAITING).glob("*")):
+            name = note.read_text(encoding="utf-8")
+            if (self.folder / name).exists():
+                found.append(name)
+            elif time.time() - note.stat().st_mtime > RECENT_SECONDS:
+                note.unlink(missing_ok=True)  # Nothing was stored, or it was removed since.
+        return found
+
+    def _note(self, name: str) -> Path:
+        return self.folder / WAITING / hashlib.sha256(name.encode()).hexdigest()[:32]
+
+    def _send_all(self) -> None:
+        pause = 1.0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._queue))
+                # A name that is queued again meanwhile is sent again.
+                names = dict.fromkeys(list(self._queue)[:LANES], True)
+                self._sending = names
+            faults = dict(zip(names, self._lanes.map(self._sent, names), strict=True))
+            away = [fault for fault in faults.values() if isinstance(fault, AwayError)]
+            with self._changed:
+                for name, fault in faults.items():
+                    if names[name] and not isinstance(fault, AwayError):
+                        self._queue.pop(name, None)
+                        self._refusal = self._refusal or str(fault or "")
+                if away and not self._away:
+                    self._notice(f"{away[0]}; what waits is sent later")
+                self._sending, self._away = {}, bool(away)
+                self._silent_until = self._silent_until if away else 0.0
+                self._changed.notify_all()
+            if away:
+                time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE) if away else 1.0
+
+    def _sent(self, name: str) -> OSError | InputError | None:
+        """Send a file or a folder; return what went wrong."""
+        path = self.folder / name
+        try:
+            if path.is_dir():
+                self._push(path)
+            elif path.is_file():
+                self.bucket.put(name, path)
+            self._note(name).unlink(missing_ok=True)
+            self._trim()
+        except FileNotFoundError:
+            return None  # It was removed meanwhile.
+        except (OSError, StorageError) as error:
+            return error
+        return None
+
+    def _push(self, folder: Path) -> None:
+        name = self.name(folder)
+        place = folder / MANIFEST
+        if self.bucket.tag(f"{name}/{MANIFEST}") is not None:
+            return
+        if place.is_file():
+            if fault := damage(folder, ()):
+                self._notice(f"{folder} is not sent: it is damaged ({fault})")
+                return
+            listing = place.read_bytes()
+        else:
+            inside = sorted(path for path in folder.rglob("*") if path.is_file())
+            facts = {path.relative_to(folder).as_posix(): file_facts(path) for path in inside}
+            listing = json.dumps(facts, sort_keys=True).encode()
+        files = _listed(listing)
+        self._each(lambda own: self.bucket.put(_object(name, own, files[own]), folder / own), files)
+        self.bucket.create(f"{name}/{MANIFEST}", listing)
+
+    def has(self, folder: Path) -> bool:
+        """Return True if the bucket has a folder, whole; False too where it does not answer."""
+        name = f"{self.name(folder)}/{MANIFEST}"
+        return self._asked(lambda: self.bucket.tag(name) is not None)
+
+    def _asked(self, ask: Callable[[], bool]) -> bool:
+        """Return an answer, or False while the bucket is away: nobody waits for it in vain."""
+        if time.monotonic() < self._silent_until:
+            return False
+        try:
+            return ask()
+        except AwayError as error:
+            self._silent_until = time.monotonic() + LONGEST_PAUSE
+            self._notice(f"{error}; it is asked again later")
+            return False
+
+    def pull(self, folder: Path) -> bool:
+        """Fetch a folder, if the bucket has it whole; return whether it is here.
+
+        Raises:
+            StorageError: If it cannot be written here, or the bucket refuses it.
+        """
+        return self._asked(lambda: self._pull(folder))
+
+    def _pull(self, folder: Path) -> bool:
+        name = self.name(folder)
+        draft = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            found = self.bucket.get(f"{name}/{MANIFEST}")
+            if found is None:
+                return False
+            files = _listed(found.content)
+            draft.mkdir(parents=True)
+
+            def fetch(own: str) -> None:
+                place = draft / own
+                place.parent.mkdir(parents=True, exist_ok=True)
+                there = self.bucket.fetch(_object(name, own, files[own]), place)
+                if not there or file_hash(place) != files[own]["sha256"]:
+                    raise _TornError(own)
+
+            self._each(fetch, files)
+            (draft / MANIFEST).write_bytes(found.content)
+            place_folder(draft, folder)
+        except (AwayError, StorageError):
+            raise
+        except (_TornError, ValueError, KeyError, TypeError) as error:
+            self._drop_damaged(name, error, found)
+            return False
+        except OSError as error:
+            if not folder.exists():  # Another process may have been first.
+                raise StorageError(f"{folder} cannot be written: {error}") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        self._trim()
+        return True
+
+    def _drop_damaged(self, name: str, error: Exception, found: Found | None) -> None:
+        """Make room for another copy of a folder whose objects do not match its manifest."""
+        self._notice(f"{self.bucket.address}/{name} is damaged ({error}): it counts as missing")
+        if found is not None and self.bucket.tag(f"{name}/{MANIFEST}") == found.tag:
+            self.bucket.remove(f"{name}/{MANIFEST}")
+
+    def fetch(self, path: Path) -> bool:
+        """Fetch a file, newer than the one here; return whether there is one here now.
+
+        Raises:
+            AwayError: If the bucket does not answer.
+        """
+        found = self.bucket.get(self.name(path))
+        if found is None or (
+            path.exists() and path.stat().st_mtime >= found.written.timestamp() - 1
+        ):
+            return path.exists()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.bucket.fetch(self.name(path), path)
+        return True
+
+    def fetch_all(self, paths: Iterable[Path]) -> None:
+        """Fetch files, several at once; raises as ``fetch`` does."""
+        for _ in self._pool.map(self.fetch, paths):
+            pass
+
+    def remove(self, path: Path) -> None:
+        """Remove a file here and there; where the bucket is away it stays there."""
+        path.unlink(missing_ok=True)
+        with self._changed:
+            self._queue.pop(self.name(path), None)
+
+        def removed() -> bool:
+            self.bucket.remove(self.name(path))
+            return True
+
+        self._asked(removed)
+
+    def _each(self, action: Callable[[str], object], names: Iterable[str]) -> None:
+        for _ in self._pool.map(action, names):
+            pass
+
+    def _trim(self) -> None:
+        """Remove artifacts that were not used lately, oldest first, where all take too much room.
+
+        Only what the bucket has goes.
+        """
+        if time.monotonic() - self._measured < RECENT_SECONDS / 10:
+            return
+        self._measured = time.monotonic()
+        limit = float(os.environ.get(LIMIT) or GIGABYTES) * 1e9
+        manifests = (self.folder / "artifacts").glob(f"*/*/*/{MANIFEST}")
+        aged = sorted((path.stat().st_mtime, path.parent) for path in manifests)
+        sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for _, path in aged}
+        excess = sum(sizes.values()) - limit
+        for used, path in aged:
+            if excess <= 0 or time.time() - used < RECENT_SECONDS:
+                return
+            if not self._note(self.name(path)).exists():
+                shutil.rmtree(path)
+                excess -= sizes[path]
+
+
+class _TornError(Exception):
+    """An object is not what the manifest says."""
+
+
+def _listed(manifest: bytes) -> dict[str, Any]:
+    """Return the files of a manifest; none leads out of its folder.
+
+    Raises:
+        ValueError: If it is no manifest.
+    """
+    files = dict(json.loads(manifest))
+    for name in files:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ValueError(f"it names {name!r}")
+    return files
+
+
+def _object(folder: str, name: str, facts: dict[str, Any]) -> str:
+    return f"{folder}/{name}.{facts['sha256'][:16]}"

@@ -1,0 +1,174 @@
+"""A lock on an object in a bucket: whoever holds it says so again and again."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import uuid
+from contextlib import AbstractContextManager
+from typing import Any
+
+import psutil
+
+from trainables.common.errors import AwayError
+from trainables.store.bucket import Bucket
+from trainables.store.locks import PATIENCE_SECONDS
+
+BEAT_SECONDS = 10.0
+"""Seconds between two signs of life."""
+
+SILENT_SECONDS = 35.0
+"""Seconds without a sign of life after which a holder counts as dead."""
+
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at a lease that somebody else holds."""
+
+
+class Lease(AbstractContextManager["Lease"]):
+    """The lock of whoever computes an artifact or runs a sweep, for machines that share a bucket.
+
+    A thread renews it while it is held. It passes to another process once its holder has released
+    it, died, fallen silent, or not called ``keep`` for ten minutes; clocks of machines are never
+    compared. Every step is a conditional write: of two that take it at once, one does. Where the
+    bucket does not answer it counts as taken: to compute twice is a waste, to wait a standstill.
+
+    Args:
+        bucket: Where it lies.
+        name: The object.
+        who: Says who holds it, for whoever finds it taken.
+
+    Attributes:
+        alive: Whether another holder gave a sign of life since ``take`` was first called.
+    """
+
+    def __init__(self, bucket: Bucket, name: str, who: str = "") -> None:
+        self._bucket, self._name, self._who = bucket, name, who
+        self._tag: str | None = None
+        self._seen, self._since, self._looked = "", 0.0, -LOOK_SECONDS
+        self._kept, self._beats = 0.0, 0
+        self._over, self._lost = threading.Event(), False
+        self.alive = False
+        self._guard = threading.Lock()
+
+    @property
+    def lost(self) -> bool:
+        """Return True if it was held, and another process holds it now."""
+        return self._lost
+
+    def take(self) -> bool:
+        """Return True if it is held from now on, False while another process holds it."""
+        if self._tag is not None:
+            return True
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECONDS:
+            return False
+        self._looked = now
+        try:
+            tag = self._bucket.create(self._name, self._content())
+            if tag is None:
+                tag = self._taken_over()
+        except AwayError:
+            return True
+        if tag is None:
+            return False
+        self._tag, self._lost = tag, False
+        self.keep()
+        self._over.clear()
+        threading.Thread(target=self._beat, daemon=True).start()
+        return True
+
+    def _taken_over(self) -> str | None:
+        found = self._bucket.get(self._name)
+        if found is None:
+            return None
+        if found.tag != self._seen:
+            self.alive = bool(self._seen)
+            self._seen, self._since = found.tag, time.monotonic()
+        silent = time.monotonic() - self._since > SILENT_SECONDS
+        if silent or _is_free(_told(found.content)):
+            return self._bucket.replace(self._name, self._content(), found.tag)
+        return None
+
+    def holder(self) -> str:
+        """Return who holds it, or held it last."""
+        found = self._bucket.get(self._name)
+        return str(_told(found.content).get("who", "")) if found else ""
+
+    def is_held(self) -> bool:
+        """Return True if a process holds it, by this machine's clock."""
+        found = self._bucket.get(self._name)
+        if found is None or _is_free(_told(found.content)):
+            return False
+        return time.time() - found.written.timestamp() < SILENT_SECONDS
+
+    def keep(self) -> None:
+        """Give a sign of life of whatever the lock is held for."""
+        self._kept = time.monotonic()
+
+    def release(self) -> None:
+        """Pass the lock on; harmless if it is not held."""
+        self._over.set()
+        with self._guard:
+            tag, self._tag = self._tag, None
+            if tag is not None:
+                try:
+                    self._bucket.replace(self._name, self._content(free=True), tag)
+                except AwayError:  # Then it passes on when its time is over.
+                    return
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT_SECONDS):
+            if time.monotonic() - self._kept > PATIENCE_SECONDS:
+                continue
+            with self._guard:
+                if self._tag is None:
+                    return
+                try:
+                    tag = self._bucket.replace(self._name, self._content(), self._tag)
+                except AwayError:
+                    continue
+                self._tag, self._lost = tag, tag is None
+
+    def _content(self, free: bool = False) -> bytes:
+        self._beats += 1
+        process = psutil.Process()
+        told: dict[str, Any] = {
+            "free": free,
+            "who": self._who,
+            "machine": os.uname().nodename,
+            "process": [process.pid, process.create_time()],
+            "mark": uuid.uuid4().hex,  # Each version is another one, so that its tag tells it.
+        }
+        return json.dumps(told).encode()
+
+    def __enter__(self) -> Lease:
+        """Wait for the lock."""
+        while not self.take():
+            time.sleep(LOOK_SECONDS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Pass it on."""
+        self.release()
+
+
+def _told(content: bytes) -> dict[str, Any]:
+    try:
+        return dict(json.loads(content))
+    except (ValueError, TypeError):
+        return {}
+
+
+def _is_free(told: dict[str, Any]) -> bool:
+    """Return True if a lease was released, or its holder, on this machine, has died."""
+    if told.get("free") or "process" not in told:
+        return True
+    if told.get("machine") != os.uname().nodename:
+        return False
+    pid, born = told["process"]
+    try:
+        return bool(psutil.Process(pid).create_time() != born)
+    except psutil.NoSuchProcess:
+        return True
