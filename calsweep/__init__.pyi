@@ -14,12 +14,15 @@ from trainables.calibrators import (
     build_calibrator,
     build_objective,
     cross_fit,
+    fit_temperature,
     load_calibrator,
     save_calibrator,
 )
 from trainables.common.errors import InputError
 from trainables.common.fields import choice, count, fitted, flag, number
-from trainables.losses import LOSSES, Loss, RowLoss, build_loss, loss_aside
+from trainables.data import SOURCES, DatasetInfo, Images, Reader, Rows, SourceStatus
+from trainables.data.suites import SUITES, Suite
+from trainables.losses import LOSSES, Loss, ReducedLoss, RowLoss, build_loss, loss_aside
 from trainables.metrics import (
     METRICS,
     Metric,
@@ -28,6 +31,7 @@ from trainables.metrics import (
     reliability_diagram,
 )
 from trainables.models import Network, build_model, model_names, register_model
+from trainables.plugins import load_plugins
 from trainables.refinements import REFINEMENTS, Refinement, build_refinement
 from trainables.schemes import SCHEMES, Scheme
 
@@ -39,20 +43,29 @@ __all__ = [
     "OBJECTIVES",
     "REFINEMENTS",
     "SCHEMES",
+    "SOURCES",
+    "SUITES",
     "Augmentation",
     "BestConfig",
     "Calibrator",
     "ComparisonTable",
+    "DatasetInfo",
     "FitReport",
     "FitWarning",
+    "Images",
     "InputError",
     "Loss",
     "Metric",
     "Network",
     "Objective",
+    "Reader",
+    "ReducedLoss",
     "Refinement",
     "RowLoss",
+    "Rows",
     "Scheme",
+    "SourceStatus",
+    "Suite",
     "SweepOutcome",
     "SweepSpec",
     "best_config",
@@ -67,9 +80,11 @@ __all__ = [
     "count",
     "cross_fit",
     "evaluation_report",
+    "fit_temperature",
     "fitted",
     "flag",
     "load_calibrator",
+    "load_plugins",
     "load_sweep",
     "loss_aside",
     "model_names",

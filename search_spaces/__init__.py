@@ -7,6 +7,8 @@ from search_spaces._spaces import (
     SpaceError,
     load_protocol,
     load_space,
+    parse_space,
+    plug_spaces,
     protocol_names,
     space_names,
 )
@@ -18,6 +20,8 @@ __all__ = [
     "SpaceError",
     "load_protocol",
     "load_space",
+    "parse_space",
+    "plug_spaces",
     "protocol_names",
     "space_names",
 ]

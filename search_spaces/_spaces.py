@@ -1,7 +1,7 @@
 """Search spaces and protocols: the types behind their files, and how the files are read."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -157,6 +157,13 @@ class SearchSpace:
 
 
 PROTOCOLS = "protocols"
+_plugged: dict[tuple[str, str], SearchSpace] = {}
+
+
+def plug_spaces(spaces: Iterable[SearchSpace]) -> None:
+    """Make known the search spaces that plugins bring, and none that were plugged before."""
+    _plugged.clear()
+    _plugged.update({(space.kind, space.name): space for space in spaces})
 
 
 def space_names(kind: str) -> list[str]:
@@ -167,21 +174,26 @@ def space_names(kind: str) -> list[str]:
     """
     if kind not in KINDS:
         raise SpaceError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
-    return _names(kind)
+    return sorted([*_names(kind), *(name for its, name in _plugged if its == kind)])
 
 
-@cache
 def load_space(kind: str, name: str) -> SearchSpace:
     """Return the search space of one method, refinement, calibrator or fitting objective.
 
     Raises:
         SpaceError: If there is none of that name, or its file is malformed.
     """
+    return _plugged.get((kind, name)) or _own_space(kind, name)
+
+
+@cache
+def _own_space(kind: str, name: str) -> SearchSpace:
     if name not in space_names(kind):
         raise SpaceError(
             f"no search space {kind}/{name}; there are: {', '.join(space_names(kind))}"
         )
-    return _space(kind, name, _document(kind, name))
+    where = f"search_spaces/{kind}/{name}.yaml"
+    return parse_space(kind, name, _document(kind, name), where)
 
 
 def protocol_names() -> list[str]:
@@ -208,15 +220,19 @@ def _document(folder: str, name: str) -> dict[str, Any]:
     return yaml.safe_load(text)
 
 
-def _space(kind: str, name: str, document: dict[str, Any]) -> SearchSpace:
-    where = f"search_spaces/{kind}/{name}.yaml"
+def parse_space(kind: str, name: str, document: dict[str, Any], where: str) -> SearchSpace:
+    """Return the search space that a document describes; ``where`` names it in messages.
+
+    Raises:
+        SpaceError: If it is malformed.
+    """
     try:
         parameters = {
             key: _parse_parameter(key, fields)
             for key, fields in (document.get("parameters") or {}).items()
         }
         return SearchSpace(name, kind, document["title"], document["source"], parameters)
-    except (SpaceError, KeyError, TypeError) as error:
+    except (SpaceError, AttributeError, KeyError, TypeError) as error:
         raise SpaceError(f"{where}: {error}") from error
 
 

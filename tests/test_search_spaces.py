@@ -17,9 +17,9 @@ from search_spaces import (
     SpaceError,
     load_protocol,
     load_space,
+    parse_space,
     space_names,
 )
-from search_spaces._spaces import _space
 
 
 def parameter(**fields: Any) -> Parameter:
@@ -135,7 +135,7 @@ def test_a_malformed_file_is_named(document: dict[str, Any], complaint: str) -> 
     for fields in document.get("parameters", {}).values():
         fields.update(symbol="x", source="s")
     with pytest.raises(SpaceError, match=rf"^search_spaces/methods/m\.yaml: .*{complaint}"):
-        _space("methods", "m", document)
+        parse_space("methods", "m", document, "search_spaces/methods/m.yaml")
 
 
 REFERENCE = Path(__file__).parent / "reference" / "search_spaces.txt"

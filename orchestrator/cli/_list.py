@@ -36,8 +36,16 @@ def list_names(
     what: Annotated[Catalogue, typer.Argument(help="What to list.")],
     storage: StorageFolder = DEFAULT_STORAGE,
     as_json: Json = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(help="A file or package of one's own; installed plugins need no mention."),
+    ] = None,
 ) -> None:
     """List what sweep files may name, with the parameters that a search varies, or the sweeps."""
+    if what not in ("sweeps", "layouts", "protocols"):
+        from trainables.plugins import load_plugins
+
+        load_plugins(plugin or (), installed=True)
     if what == "sweeps":
         status(None, storage, as_json)
     elif as_json:

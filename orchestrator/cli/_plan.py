@@ -65,6 +65,8 @@ def show_plan(spec: SweepSpec) -> None:
     console.print(_preview(plan, data))
     for missing in data.missing:
         console.print(missing)
+    for plugin in spec.used_plugins:
+        console.print(f"plugin {plugin.name}, code {plugin.code[:12]}: {plugin.path}")
     console.print(
         f"sweep {plan.spec.name!r}; hours are of one after another, by the last runs on the same "
         "data, model and protocol that the tracking store knows"

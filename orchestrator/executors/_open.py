@@ -31,7 +31,8 @@ def open_executor(
     if spec.executor == "local":
         from orchestrator.executors.in_process import InProcess  # PyTorch takes seconds.
 
-        yield InProcess(store.root, spec.resources.checkpoint_every, folder.logs)
+        every = spec.resources.checkpoint_every
+        yield InProcess(store.root, every, folder.logs, spec.pinned)
         return
     say("starting Ray" if address is None else f"joining Ray at {address}")
     with join_cluster(address) as ray:
@@ -48,6 +49,7 @@ def open_executor(
             spec.resources.checkpoint_every,
             asha=spec.search.scheduler == "asha",
             growing=address is not None,
+            plugins=spec.pinned,
         )
 
 

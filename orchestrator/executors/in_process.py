@@ -1,12 +1,14 @@
 """An executor that computes in this very process, one job after the other."""
 
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 from orchestrator.executors._base import Executor
 from orchestrator.loop import Loop, Pause
 from trainables.data import sealed_within
+from trainables.plugins import Pinned
 from trainables.worker import Bench, Worker
 
 HELD_SECONDS = 0.5  # Between two looks at whether the sweep is still held.
@@ -19,17 +21,28 @@ class InProcess(Executor):
 
     Args:
         storage: Root of the artifact store.
-        checkpoint_every, logs: See ``Bench``.
+        checkpoint_every, logs, plugins: See ``Bench``.
     """
 
-    def __init__(self, storage: Path, checkpoint_every: int = 0, logs: Path | None = None) -> None:
+    def __init__(
+        self,
+        storage: Path,
+        checkpoint_every: int = 0,
+        logs: Path | None = None,
+        plugins: Sequence[Pinned] = (),
+    ) -> None:
         self._storage, self._every, self._logs = storage, checkpoint_every, logs
+        self._plugins = plugins
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         """Compute one job after the other."""
         with sealed_within() if sealed else nullcontext():
             bench = Bench(
-                self._storage, sealed=sealed, checkpoint_every=self._every, logs=self._logs
+                self._storage,
+                sealed=sealed,
+                checkpoint_every=self._every,
+                logs=self._logs,
+                plugins=self._plugins,
             )
             worker = Worker(bench)
             try:

@@ -1,5 +1,6 @@
 """An executor that computes in processes of this machine, without Ray."""
 
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -8,6 +9,7 @@ from pathlib import Path
 from orchestrator.executors._base import Executor
 from orchestrator.loop import Loop, Pause
 from trainables.jobs import Job, Report, lost
+from trainables.plugins import Pinned
 from trainables.worker import Bench, Worker
 
 _worker: list[Worker] = []  # Of a process of the pool.
@@ -19,10 +21,11 @@ class Processes(Executor):
     Args:
         storage: Root of the artifact store.
         count: Number of processes.
+        plugins: See ``Bench``.
     """
 
-    def __init__(self, storage: Path, count: int) -> None:
-        self._storage, self._count = storage, count
+    def __init__(self, storage: Path, count: int, plugins: Sequence[Pinned] = ()) -> None:
+        self._storage, self._count, self._plugins = storage, count, tuple(plugins)
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         """Compute as many jobs at once as there are processes; a dead one is replaced."""
@@ -33,7 +36,7 @@ class Processes(Executor):
         """Return True once the loop is done, False if a process died."""
         running: dict[Future[Report], Job] = {}
         # Fresh processes: one that is forked off a process with threads may wait for them for good.
-        context, given = get_context("spawn"), (self._storage, sealed)
+        context, given = get_context("spawn"), (self._storage, sealed, self._plugins)
         with ProcessPoolExecutor(self._count, context, _begin, given) as pool:
             while True:
                 while len(running) < self._count and not isinstance(job := loop.next(), Pause):
@@ -49,8 +52,9 @@ class Processes(Executor):
                     return False
 
 
-def _begin(storage: Path, sealed: bool) -> None:
-    _worker.append(Worker(Bench(storage, sealed=sealed, report_seconds=float("inf"))))
+def _begin(storage: Path, sealed: bool, plugins: Sequence[Pinned]) -> None:
+    bench = Bench(storage, sealed=sealed, report_seconds=float("inf"), plugins=plugins)
+    _worker.append(Worker(bench))
 
 
 def _compute(job: Job) -> Report:

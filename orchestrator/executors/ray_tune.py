@@ -22,6 +22,7 @@ from orchestrator.loop import Loop, Pause
 from orchestrator.storage.storage import SweepFolder
 from trainables.common.errors import InputError
 from trainables.jobs import Job, Report, Status, lost
+from trainables.plugins import Pinned
 from trainables.ray_edge import JobTrainable, is_broken
 
 REPORT_SECONDS = 2.0
@@ -39,6 +40,7 @@ class RayTune(Executor):
         checkpoint_every: See ``Bench``.
         asha: Whether each group's weaker jobs are stopped early.
         growing: Whether nodes may join while it runs.
+        plugins: See ``Bench``.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class RayTune(Executor):
         checkpoint_every: int = 0,
         asha: bool = False,
         growing: bool = False,
+        plugins: Sequence[Pinned] = (),
     ) -> None:
         self._storage, self._folder, self._asha = storage, folder, asha
+        self._plugins = tuple(plugins)
         self._concurrent, self._every, self._growing = concurrent, checkpoint_every, growing
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
@@ -63,6 +67,7 @@ class RayTune(Executor):
             report_seconds=0.0 if self._asha else REPORT_SECONDS,
             checkpoint_every=self._every,
             logs=str(SweepFolder(self._folder).logs),
+            plugins=self._plugins,
         )
         limit = _Limit(loop.source.sizes, self._concurrent, self._growing)
         with stop_promptly():

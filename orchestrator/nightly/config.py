@@ -157,9 +157,10 @@ class Nightly:
     def fingerprint(self) -> str:
         """Return a hash (hex) of what is computed; places and resources do not count."""
         content = self.sweep.model_dump(mode="json")
-        return stage_key(
-            "nightly", **{key: content[key] for key in ("tasks", "recipes", "variants", "search")}
-        )[:12]
+        facts = {key: content[key] for key in ("tasks", "recipes", "variants", "search")}
+        if plugins := self.sweep.used_plugins:
+            facts["plugins"] = [plugin.code for plugin in plugins]
+        return stage_key("nightly", **facts)[:12]
 
     @property
     def rows(self) -> dict[tuple[str, str], Row]:
@@ -198,7 +199,8 @@ def load_nightly(path: str | Path) -> Nightly:
     if isinstance(model.sweep, str):
         sweep = load_sweep(path.parent / model.sweep)
     else:
-        sweep = parse_sweep(yaml.safe_dump(model.sweep, sort_keys=False), f"{path}: sweep")
+        text = yaml.safe_dump(model.sweep, sort_keys=False)
+        sweep = parse_sweep(text, f"{path}: sweep", path.parent)
     if sweep.search.trials != 1 or sweep.search.sampler == "grid":
         raise InputError(
             f"{path}: sweep.search: a night compares fixed configurations, so `trials` must be 1 "

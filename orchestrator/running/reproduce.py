@@ -14,6 +14,7 @@ from orchestrator.tracking import TrackedTrial, tracked_trial
 from trainables.common.devices import computed_on, trial_device
 from trainables.common.errors import InputError
 from trainables.data import PreparedData, SplitSpec, prepare
+from trainables.plugins import Pinned, load_plugins
 from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_stage, stage_precision
 from trainables.store.artifacts import ArtifactStore
 
@@ -98,6 +99,7 @@ def reproduce(
     root = Path(folder).absolute()
     if (root / "artifacts").exists():
         raise InputError(f"{root} holds artifacts already; name a fresh folder")
+    load_plugins([Pinned(**each) for each in run.study.origin.get("plugins", ())], installed=True)
     data = _same_data(run, data_root, root)
     store, remarks = ArtifactStore(root / "artifacts"), []
     for request in _requests(run, data):

@@ -21,6 +21,7 @@ from orchestrator.search.state import SweepState
 from orchestrator.storage.events import SweepEnded, SweepStarted
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger, read_ledger
+from orchestrator.storage.plugins import keep_plugins, pin_plugins
 from orchestrator.storage.provenance import provenance
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.storage.storage import Storage, SweepFolder
@@ -35,7 +36,7 @@ from trainables.store.artifacts import ArtifactStore
 
 STALLED_SECONDS = 45.0  # A tracking server that takes nothing for so long counts as away.
 # What makes two specifications the same sweep; resources and places may differ when it resumes.
-IDENTITY = ("name", "tasks", "recipes", "variants", "search", "seeds")
+IDENTITY = ("name", "plugins", "tasks", "recipes", "variants", "search", "seeds")
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ def run_sweep(
     if fresh:
         spec = _next_free(spec)
     SweepFolder.of(spec).fetch()
+    spec = pin_plugins(spec)
     _check_same(spec, resume)
     plan = make_plan(spec)
     check_login(spec.tracking_uri)
@@ -100,6 +102,7 @@ def run_sweep(
     control = Control(folder, partial(say, console))
     with folder.owned(), interrupt_on_sigterm(), control.watched():
         data = prepare_data(spec, console)
+        keep_plugins(spec)
         folder.write_spec(spec)
         status, tracked = _run(plan, data, folder, address, console, control)
         results = tuple(results_of(read_ledger(folder.journal)))
@@ -270,6 +273,5 @@ def _check_same(spec: SweepSpec, resume: bool) -> None:
 
 def _identity(spec: SweepSpec) -> dict[str, Any]:
     """Return what makes a sweep another one; further suites measure what was chosen once more."""
-    return spec.model_dump(
-        mode="json", include=set(IDENTITY), exclude={"tasks": {"__all__": {"suites"}}}
-    )
+    beside = {"tasks": {"__all__": {"suites"}}, "plugins": {"__all__": {"path"}}}
+    return spec.model_dump(mode="json", include=set(IDENTITY), exclude=beside)

@@ -103,7 +103,10 @@ class SweepFolder:
         Raises:
             InputError: If the file cannot be written.
         """
-        text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False)
+        content = spec.model_dump(mode="json")
+        for plugin in content["plugins"]:  # A storage that is moved takes them along.
+            plugin["path"] = os.path.relpath(plugin["path"], self.path)
+        text = yaml.safe_dump(content, sort_keys=False)
         try:
             make_folders(self.path)
             write_whole(self.spec_file, text, durable=True)
@@ -219,6 +222,7 @@ class Storage:
     Attributes:
         artifacts: Root of the artifact store.
         data: Folder of the prepared data.
+        plugins: Folder of the copies of plugins, by the hash of their code.
         tracked_files: Where a tracking store without a server of its own keeps files.
 
     Raises:
@@ -229,6 +233,7 @@ class Storage:
         self.folder = storage_folder(folder)
         self.address = bucket_address(self.folder)
         self.artifacts, self.data = self.folder / "artifacts", self.folder / "data"
+        self.plugins = self.folder / "plugins"
         self.tracked_files = self.folder / "mlflow-artifacts"
         self._named = str(folder)
 
@@ -275,7 +280,7 @@ class Storage:
             listing = ", ".join(sorted({*here, *self._names()})) or "none"
             place = f"{self.address}/sweeps" if self.address else folder
             raise InputError(f"no sweep {name!r} in {place} {ELSEWHERE}; there are: {listing}")
-        spec = parse_sweep(file.read_text(encoding="utf-8"), str(file))
+        spec = parse_sweep(file.read_text(encoding="utf-8"), str(file), file.parent)
         return spec.model_copy(update={"storage": self._named})
 
     def _names(self) -> list[str]:

@@ -61,14 +61,19 @@ def read_mapping(text: str, where: str, what: str, needs: str) -> dict[str, Any]
     return document
 
 
-def validate(model: type[Model], document: Mapping[str, Any], where: str) -> Model:
-    """Return a document as the model that describes it.
+def validate(
+    model: type[Model],
+    document: Mapping[str, Any],
+    where: str,
+    context: Mapping[str, Any] | None = None,
+) -> Model:
+    """Return a document as the model that describes it; ``context`` is for its validators.
 
     Raises:
         InputError: If it says something that is not allowed: one line with ``where``, key, value.
     """
     try:
-        return model.model_validate(document)
+        return model.model_validate(document, context=context)
     except ValidationError as error:
         raise InputError(f"{where}: {_complaint(error, model)}") from error
     except InputError as error:

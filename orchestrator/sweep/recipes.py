@@ -13,7 +13,6 @@ from orchestrator.sweep.documents import near_names
 from search_spaces import Parameter, SearchSpace, SpaceError, load_space
 from trainables.calibrators import (
     CALIBRATORS,
-    OBJECTIVES,
     calibrator_from_recipe,
     parse_calibrator,
 )
@@ -206,7 +205,7 @@ def part_spaces(part: str) -> list[SearchSpace]:
         return [load_space("refinements", part)]
     name, objective = parse_calibrator(part)
     spaces = [load_space("calibrators", name)]
-    return [*spaces, load_space("objectives", objective)] if objective in OBJECTIVES else spaces
+    return [*spaces, load_space("objectives", objective)] if objective else spaces
 
 
 def parameters_of(part: str) -> dict[str, Parameter]:

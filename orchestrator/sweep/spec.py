@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from orchestrator.sweep.documents import read_document, read_mapping, validate
+from orchestrator.sweep.plugins import FOLDER, PluginModel, read_plugins
 from orchestrator.sweep.recipes import (
     Recipe,
     check_names,
@@ -43,6 +44,7 @@ from trainables.data import SOURCES, Inputs, SplitSpec, find_reader, logit_sets,
 from trainables.data.suites import check_suites
 from trainables.metrics import METRICS, REPORTED
 from trainables.models import check_model, check_takes
+from trainables.plugins import Pinned, active_plugins
 from trainables.stages import GIVEN, check_part
 from trainables.stages.protocols import Protocol, protocol_from
 from trainables.store.mirror import Mirror
@@ -341,6 +343,9 @@ class SweepSpec(_Strict):
 
     Attributes:
         name: Names the sweep's folder and its MLflow experiment.
+        plugins: Packages and files of one's own that bring parts, models, data sets or suites;
+            installed packages with an entry point of the group ``calsweep.plugins`` need no
+            mention.
         tasks: What to train on.
         recipes: What to compare, with wildcards.
         variants: Parts under other names, for recipes to use.
@@ -360,6 +365,10 @@ class SweepSpec(_Strict):
     """
 
     name: str
+    # What these bring is known when what follows is checked, and what others brought is not.
+    plugins: Annotated[
+        tuple[PluginModel, ...], BeforeValidator(read_plugins), Field(validate_default=True)
+    ] = ()
     tasks: tuple[TaskSpec, ...] = Field(min_length=1, strict=False)
     recipes: tuple[str, ...] = Field(min_length=1, strict=False)
     variants: dict[str, VariantModel] = {}
@@ -443,6 +452,27 @@ class SweepSpec(_Strict):
     def given(self) -> bool:
         """Return True if the tasks are logits that were computed elsewhere."""
         return self.tasks[0].given
+
+    @property
+    def used_plugins(self) -> tuple[PluginModel, ...]:
+        """Return the plugins that it names, and the installed ones that it uses unnamed."""
+        named = {plugin.code for plugin in self.plugins}
+        used = {part for recipe in self.expanded() for part in map(self.base, recipe.parts)}
+        used |= {piece for part in used for piece in (part.rpartition("-")[::2])}
+        for task in self.tasks:
+            used |= {task.model, *task.suites, *(name.partition("-")[0] for name in task.suites)}
+            used |= {task.dataset.partition(":")[0], task.model.partition(":")[0] + ":"}
+        others = (
+            PluginModel.of(plugin)
+            for plugin in active_plugins()
+            if plugin.code not in named and used & {each.name for each in plugin.additions}
+        )
+        return (*self.plugins, *others)
+
+    @property
+    def pinned(self) -> tuple[Pinned, ...]:
+        """Return what workers import before they compute its jobs."""
+        return tuple(Pinned(plugin.path, plugin.code) for plugin in self.used_plugins)
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
@@ -651,14 +681,16 @@ def load_sweep(path: str | Path) -> SweepSpec:
         InputError: If the file is missing, no valid YAML, or says something that is not allowed;
             one line with file, key, value and what is allowed.
     """
-    return parse_sweep(read_document(Path(path), str(path)), str(path))
+    return parse_sweep(read_document(Path(path), str(path)), str(path), Path(path).parent)
 
 
-def parse_sweep(text: str, where: str) -> SweepSpec:
+def parse_sweep(text: str, where: str, folder: Path | str = ".") -> SweepSpec:
     """Read a sweep from the text of a sweep file; ``where`` names it in messages.
+
+    ``folder`` is where the paths of plugins begin.
 
     Raises:
         InputError: See ``load_sweep``.
     """
     document = read_mapping(text, where, "a sweep", "name, tasks and recipes")
-    return validate(SweepSpec, document, where)
+    return validate(SweepSpec, document, where, {FOLDER: Path(folder).absolute()})

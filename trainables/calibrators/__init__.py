@@ -15,6 +15,7 @@ from trainables.calibrators._build import (
 from trainables.calibrators._crossfit import cross_fit, fold_calibrators
 from trainables.calibrators._nll_after_ts import nll_after_ts_terms
 from trainables.calibrators._storage import load_calibrator, save_calibrator
+from trainables.calibrators._temperature import fit_temperature
 from trainables.calibrators.objectives import OBJECTIVES, Objective, build_objective
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "calibrator_from_recipe",
     "check_rows",
     "cross_fit",
+    "fit_temperature",
     "fold_calibrators",
     "load_calibrator",
     "nll_after_ts_terms",

@@ -13,7 +13,7 @@ from trainables.calibrators._base import FitReport
 from trainables.calibrators._minimize import WeightedLoss, minimize
 from trainables.calibrators._objective import ObjectiveCalibrator
 from trainables.calibrators._passes import RowPass, TemperaturePasses
-from trainables.calibrators.objectives import Objective
+from trainables.calibrators.objectives import Objective, build_objective
 
 TEMPERATURE_LOW, TEMPERATURE_HIGH = 0.01, 100.0
 LOW, HIGH = math.log(TEMPERATURE_LOW), math.log(TEMPERATURE_HIGH)
@@ -124,9 +124,13 @@ class TemperatureFit(WeightedLoss):
 
 
 def fit_temperature(
-    logits: Tensor, labels: Tensor, objective: Objective
+    logits: Tensor, labels: Tensor, objective: Objective | None = None
 ) -> tuple[Tensor, FitReport]:
-    """Return the best single temperature (1,) of all rows, and how the fit went."""
+    """Return the best single temperature (1,) of all rows (N, K), and how the fit went.
+
+    Labels are (N,), int64; the objective is cross-entropy unless another one is given.
+    """
+    objective = objective or build_objective("ce")
     return TemperatureFit(TemperaturePasses(logits, labels, objective)).solve()
 
 

@@ -3,50 +3,125 @@
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from trainables.common.errors import InputError
 
+E = TypeVar("E")
 T = TypeVar("T")
 
 
-class Registry(Generic[T]):
-    """Classes of one concept, found in the modules of one package.
+class Addition(NamedTuple):
+    """What a plugin registers: an entry of a catalogue, and its name."""
+
+    catalogue: "Catalogue[Any]"
+    name: str
+    entry: Any
+
+
+_collected: list[list[Addition]] = []  # Of the plugin that is being imported.
+
+
+@contextmanager
+def collecting() -> Iterator[list[Addition]]:
+    """Gather what is registered meanwhile; ``Catalogue.plug`` makes it known.
+
+    The catalogues must be loaded, or they would take what they load for a plugin's.
+    """
+    found: list[Addition] = []
+    _collected.append(found)
+    try:
+        yield found
+    finally:
+        _collected.pop()
+
+
+class Catalogue(Generic[E]):
+    """Entries of one concept by name: ours, from the modules of one package, and those of plugins.
 
     Args:
         noun: What an entry is called in messages, such as ``loss``.
-        package: The package whose modules register their class when imported.
+        package: The package whose modules register their entries when imported.
     """
 
     def __init__(self, noun: str, package: str) -> None:
         self.noun = noun
         self._package = package
-        self._entries: dict[str, type[T]] = {}
+        self._entries: dict[str, E] = {}
+        self._plugged: Mapping[str, tuple[E, str]] = {}
         self._loaded = False
+
+    def add(self, name: str, entry: E) -> None:
+        """Make an entry known under a name.
+
+        Raises:
+            ValueError: If another one has it.
+        """
+        if _collected:
+            _collected[-1].append(Addition(self, name, entry))
+            return
+        if name in self._entries:
+            raise ValueError(f"{self.noun} {name!r} is registered twice")
+        self._entries[name] = entry
+
+    def plug(self, entries: Mapping[str, tuple[E, str]]) -> None:
+        """Make known what plugins registered, with the hash of their code, and nothing before."""
+        self._plugged = entries
+
+    def code(self, name: str) -> str | None:
+        """Return the hash of the code of the plugin that an entry came from, or None if ours."""
+        return self._plugged[name][1] if name in self._plugged else None
+
+    def forget(self, module: str) -> None:
+        """Drop the entries that a module, or one below it, registered outside of any plugin."""
+        for name, entry in list(self._entries.items()):
+            source = entry[0] if isinstance(entry, tuple) else entry
+            if source.__module__.partition(".")[0] == module:
+                del self._entries[name]
+
+    def names(self) -> list[str]:
+        """Return all names, sorted."""
+        return sorted([*self.own_names(), *self._plugged])
+
+    def own_names(self) -> list[str]:
+        """Return the names that no plugin brought."""
+        self.load()
+        return list(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        """Return True if there is an entry of that name."""
+        self.load()
+        return name in self._entries or name in self._plugged
+
+    def __getitem__(self, name: str) -> E:
+        """Return an entry that is there."""
+        return self._plugged[name][0] if name in self._plugged else self._entries[name]
+
+    def load(self) -> None:
+        """Import the modules of the package."""
+        if self._loaded:
+            return
+        package = importlib.import_module(self._package)
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{self._package}.{module.name}")
+        self._loaded = True
+
+
+class Registry(Catalogue[type[T]]):
+    """Classes of one concept; see ``Catalogue``."""
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
         """Return a class decorator that makes the class known under ``name``, its attribute."""
 
         def add(entry: type[T]) -> type[T]:
-            if name in self._entries:
-                raise ValueError(f"{self.noun} {name!r} is registered twice")
-            self._entries[name] = entry
+            self.add(name, entry)
             entry.name = name  # type: ignore[attr-defined]
             return entry
 
         return add
-
-    def names(self) -> list[str]:
-        """Return all names, sorted."""
-        self._load()
-        return sorted(self._entries)
-
-    def __contains__(self, name: object) -> bool:
-        """Return True if there is an entry of that name."""
-        self._load()
-        return name in self._entries
 
     def get(self, name: str) -> type[T]:
         """Return the class of one entry.
@@ -54,11 +129,10 @@ class Registry(Generic[T]):
         Raises:
             InputError: If there is none of that name; the text lists near names or all of them.
         """
-        self._load()
-        if name not in self._entries:
-            near = get_close_matches(name, self._entries, n=3) or self.names()
+        if name not in self:
+            near = get_close_matches(name, self.names(), n=3) or self.names()
             raise InputError(f"unknown {self.noun} {name!r}; there are: {', '.join(near)}")
-        return self._entries[name]
+        return self[name]
 
     def build(self, name: str, **parameters: Any) -> T:
         """Make one entry with its hyper-parameters.
@@ -78,11 +152,3 @@ class Registry(Generic[T]):
     def parameter_names(self, name: str) -> list[str]:
         """Return the names of the constructor arguments of one entry."""
         return list(inspect.signature(self.get(name)).parameters)
-
-    def _load(self) -> None:
-        if self._loaded:
-            return
-        package = importlib.import_module(self._package)
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{self._package}.{module.name}")
-        self._loaded = True

@@ -13,7 +13,7 @@ from trainables.common.files import write_whole
 from trainables.data._inputs import DatasetInfo, Inputs
 from trainables.data._prepared import MANIFEST, SEARCH, TEST, PreparedData
 from trainables.data._rows import Rows
-from trainables.data._source import Reader, Source, find_reader, read_source
+from trainables.data._source import SOURCES, Reader, Source, find_reader, read_source
 from trainables.data._split import Split, SplitSpec, make_split
 from trainables.data._stored import (
     SCHEMA,
@@ -111,7 +111,10 @@ def raw_test_paths(destination: Path) -> list[Path]:
     paths: list[Path] = []
     for record in sorted((destination / RECORDS).glob("*.json")):
         fields = json.loads(record.read_text(encoding="utf-8"))
-        paths += find_reader(fields["name"], fields["root"]).test_paths()
+        if "test_paths" in fields:  # Its reader is a plugin's, which need not be known here.
+            paths += map(Path, fields["test_paths"])
+        else:
+            paths += find_reader(fields["name"], fields["root"]).test_paths()
     return paths
 
 
@@ -128,7 +131,7 @@ def _record_path(reader: Reader, destination: Path) -> Path:
 def _find(reader: Reader, split: SplitSpec, destination: Path) -> PreparedData | None:
     try:
         record = json.loads(_record_path(reader, destination).read_text(encoding="utf-8"))
-        if record["signature"] != reader.signature() or record["schema"] != SCHEMA:
+        if record["signature"] != _signature(reader) or record["schema"] != SCHEMA:
             return None
         key = _key(record["fingerprint"], DatasetInfo.from_dict(record["info"]), split)
         prepared = PreparedData.open(destination / key)
@@ -216,8 +219,19 @@ def _write_record(reader: Reader, source: Source, destination: Path) -> None:
         "schema": SCHEMA,
         "name": reader.full_name(),
         "root": str(reader.root),
-        "signature": reader.signature(),
+        "signature": _signature(reader),
         "fingerprint": source.fingerprint,
         "info": source.info.to_dict(),
     }
+    if _code(reader):
+        record["test_paths"] = [str(test.absolute()) for test in reader.test_paths()]
     write_whole(path, json.dumps(record, indent=1))
+
+
+def _signature(reader: Reader) -> str:
+    """Return what changes with a data set: its files, and the code of a plugin's reader."""
+    return " ".join(filter(None, (reader.signature(), _code(reader))))
+
+
+def _code(reader: Reader) -> str | None:
+    return SOURCES.code(reader.name.partition(":")[0])

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from trainables.losses._base import LOSSES, Loss, RowLoss, loss_aside
+from trainables.losses._base import LOSSES, Loss, ReducedLoss, RowLoss, loss_aside
 
-__all__ = ["LOSSES", "Loss", "RowLoss", "build_loss", "loss_aside"]
+__all__ = ["LOSSES", "Loss", "ReducedLoss", "RowLoss", "build_loss", "loss_aside"]
 
 
 def build_loss(name: str, **parameters: Any) -> Loss:

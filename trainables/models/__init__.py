@@ -2,6 +2,7 @@
 
 from trainables.models._base import GRANULARITIES, Network, units
 from trainables.models._registry import (
+    MODELS,
     PRETRAINED,
     build_model,
     check_model,
@@ -12,6 +13,7 @@ from trainables.models._registry import (
 
 __all__ = [
     "GRANULARITIES",
+    "MODELS",
     "PRETRAINED",
     "Network",
     "build_model",

@@ -1,7 +1,5 @@
 """Finds the builder of a network by its name."""
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import cache
@@ -10,15 +8,15 @@ import torch
 
 from trainables.common.checks import check_count
 from trainables.common.errors import InputError
+from trainables.common.registry import Catalogue
 from trainables.data import ImageShape, InputShape
 from trainables.models._base import Network
 
-PACKAGE = "trainables.models"
 SHOWN = 32
 PRETRAINED = "@pretrained"  # Ends names of networks that do not begin with random weights.
 
 Builder = Callable[..., Network]
-_BUILDERS: dict[str, tuple[Builder, type[InputShape]]] = {}
+MODELS: Catalogue[tuple[Builder, type[InputShape]]] = Catalogue("model", "trainables.models")
 
 
 def register_model(name: str, takes: type[InputShape] = ImageShape) -> Callable[[Builder], Builder]:
@@ -31,9 +29,7 @@ def register_model(name: str, takes: type[InputShape] = ImageShape) -> Callable[
     """
 
     def add(builder: Builder) -> Builder:
-        if name in _BUILDERS:
-            raise ValueError(f"model {name!r} is registered twice")
-        _BUILDERS[name] = builder, takes
+        MODELS.add(name, (builder, takes))
         return builder
 
     return add
@@ -45,13 +41,11 @@ def model_names(takes: type[InputShape] = InputShape) -> list[str]:
     Args:
         takes: Only of those for such inputs.
     """
-    for module in pkgutil.iter_modules(importlib.import_module(PACKAGE).__path__):
-        importlib.import_module(f"{PACKAGE}.{module.name}")
-    return sorted(
+    return [
         name
-        for name, (_, its) in _BUILDERS.items()
-        if issubclass(its, takes) and not name.endswith(":")
-    )
+        for name in MODELS.names()
+        if issubclass(MODELS[name][1], takes) and not name.endswith(":")
+    ]
 
 
 def build_model(name: str, num_classes: int, shape: InputShape) -> Network:
@@ -70,11 +64,11 @@ def build_model(name: str, num_classes: int, shape: InputShape) -> Network:
     check_count("num_classes", num_classes)
     known = model_names()
     prefix, colon, rest = name.partition(":")
-    if prefix + colon not in _BUILDERS:
-        libraries = sorted(f"{key}NAME" for key in _BUILDERS if key.endswith(":"))
+    if prefix + colon not in MODELS:
+        libraries = [f"{key}NAME" for key in MODELS.names() if key.endswith(":")]
         raise unknown_model(name, [*known, *libraries])
     check_takes(name, type(shape))
-    builder, _ = _BUILDERS[prefix + colon]
+    builder, _ = MODELS[prefix + colon]
     return builder(rest, num_classes, shape) if colon else builder(num_classes, shape)
 
 
@@ -84,8 +78,8 @@ def check_takes(name: str, shape: type[InputShape]) -> None:
     Raises:
         InputError: If not; the text says what it takes, and what the data are.
     """
-    model_names()
-    _, takes = _BUILDERS["".join(name.partition(":")[:2])]
+    MODELS.load()
+    _, takes = MODELS["".join(name.partition(":")[:2])]
     if not issubclass(shape, takes) and shape is not InputShape:
         ours = ", ".join(model_names(shape)) or "there is none"
         raise InputError(

@@ -18,7 +18,7 @@ from trainables.data import (
     RowArrays,
     require_unsealed,
 )
-from trainables.data.suites import SuiteData, find_suite
+from trainables.data.suites import SuiteData, find_suite, suite_code
 from trainables.metrics import evaluation_report, metrics_digest, noise_floors_of_groups
 from trainables.stages.networks import LastPass, network_precision, pixel_outputs, predictor
 from trainables.stages.pixels import PixelOutputs, score_pixels, shown_maps
@@ -144,6 +144,7 @@ def evaluate_suite(
         suite=label,
         images=data.fingerprint,
         metrics=metrics_digest("report", "suite"),
+        **({} if (code := suite_code(data.name)) is None else {"code": code}),
     )
     found = store.find("evaluate", evaluation_key)
     if found is None:

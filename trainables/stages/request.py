@@ -9,6 +9,7 @@ from typing import Any
 from trainables.augmentations import AUGMENTATIONS
 from trainables.common.errors import InputError
 from trainables.data import Inputs, PreparedData
+from trainables.plugins import part_codes
 from trainables.refinements import REFINEMENTS
 from trainables.schemes import SCHEMES
 from trainables.store.artifacts import stage_key
@@ -51,7 +52,7 @@ class StageRequest:
     precision: str = "float32"
 
     def key(self) -> str:
-        """Return the key of the outcome; the data count by content, not by place."""
+        """Return the key of the outcome; data and the code of plugins count by content."""
         return self._key
 
     def plain(self) -> dict[str, Any]:
@@ -64,6 +65,8 @@ class StageRequest:
         determinants = self.plain()
         del determinants["upstream_request"]
         determinants["data"] = PreparedData.open(Path(self.data)).key
+        if codes := part_codes(self.stage, self.parts, self.model):
+            determinants["code"] = codes
         return stage_key(determinants.pop("stage"), **determinants)
 
 

@@ -14,6 +14,7 @@ from trainables.common.meter import Meter
 from trainables.common.paths import on_this_machine
 from trainables.data import PreparedData, seal_test_data
 from trainables.jobs import EpochMetrics, Fault, Status
+from trainables.plugins import Pinned, load_plugins
 from trainables.stages import LastPass, StageRequest, StageRun, TaskData
 from trainables.stages.together import open_together
 from trainables.store.artifacts import ArtifactStore
@@ -28,6 +29,7 @@ class Bench:
         report_seconds: Epochs shorter than this are reported together.
         checkpoint_every: After how many reports a state is stored; 0 for never.
         logs: Folder of the jobs' logs; None for none.
+        plugins: What the parts of jobs may come from.
 
     Attributes:
         store: The artifacts.
@@ -44,7 +46,9 @@ class Bench:
         report_seconds: float = 2.0,
         checkpoint_every: int = 0,
         logs: Path | str | None = None,
+        plugins: Sequence[Pinned] = (),
     ) -> None:
+        load_plugins(plugins)  # Before test data are sealed: it may read whatever it likes.
         self.notices: list[str] = []
         self.store = ArtifactStore(on_this_machine(Path(storage)), self.notices.append)
         self.report_seconds, self.checkpoint_every = report_seconds, checkpoint_every

@@ -699,6 +699,7 @@ def test_what_nobody_names_beside_tasks_and_recipes() -> None:
     spec = parse_sweep(GOOD, "good")
     rest = spec.model_dump(exclude={"name", "tasks", "recipes", "search", "resources"})
     assert rest == {
+        "plugins": (),
         "variants": {},
         "seeds": (0,),
         "executor": "ray",

@@ -187,7 +187,7 @@ def _registered() -> Iterator[None]:
     del SOURCES._entries["test-vectors"], Inputs.kinds["vectors"]
     from trainables.models import _registry
 
-    del _registry._BUILDERS["test-perceptron"]
+    del _registry.MODELS._entries["test-perceptron"]
 
 
 @pytest.fixture(scope="module", params=CASES)

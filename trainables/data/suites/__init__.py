@@ -1,6 +1,13 @@
 """Suites: what a chosen configuration is measured on beside its clean test set."""
 
-from trainables.data.suites._base import SUITES, Suite, check_suites, find_suite, suite_names
+from trainables.data.suites._base import (
+    SUITES,
+    Suite,
+    check_suites,
+    find_suite,
+    suite_code,
+    suite_names,
+)
 from trainables.data.suites._data import SuiteData
 from trainables.data.suites._prepare import prepare_suite, suite_directory
 from trainables.data.suites.ood import auroc, fpr_at_tpr
@@ -14,6 +21,7 @@ __all__ = [
     "find_suite",
     "fpr_at_tpr",
     "prepare_suite",
+    "suite_code",
     "suite_directory",
     "suite_names",
 ]

@@ -134,15 +134,25 @@ def find_suite(name: str, root: Path | str) -> Suite:
     Raises:
         InputError: If there is none of that name; the text lists near names or all of them.
     """
-    if name in SUITES:
-        entry, argument = name, ""
-    else:
-        entry, _, argument = name.partition("-")
+    entry, argument = _split(name)
     if entry not in SUITES or not SUITES.get(entry).accepts(argument):
         known = suite_names()
         near = get_close_matches(name, known, n=3) or known
         raise InputError(f"unknown suite {name!r}; there are: {', '.join(near)}")
     return SUITES.get(entry)(name, argument, Path(root))
+
+
+def suite_code(name: str) -> str | None:
+    """Return the hash of the code of the plugin that a suite comes from, or None if it is ours."""
+    return SUITES.code(_split(name)[0])
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return a suite's entry, and what stands behind it."""
+    if name in SUITES:
+        return name, ""
+    entry, _, argument = name.partition("-")
+    return entry, argument
 
 
 def suite_names() -> list[str]:

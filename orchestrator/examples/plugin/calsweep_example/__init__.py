@@ -1,0 +1,5 @@
+"""A loss and a calibrator for calsweep."""
+
+from . import floored, gce
+
+__all__ = ["floored", "gce"]

@@ -1,0 +1,78 @@
+"""The plugins of a sweep file: named by a user, pinned by a record of the sweep."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo
+
+from trainables.common.errors import InputError
+from trainables.plugins import Pinned, Plugin, load_plugins
+
+FOLDER = "folder"
+"""The key of a validation's context under which the folder of the sweep file stands."""
+
+
+class PluginModel(BaseModel):
+    """One version of a plugin.
+
+    Attributes:
+        path: Its file or package; a record of a sweep has it relative to the sweep's own folder.
+        code: The SHA-256 (hex) of its code.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    path: str
+    code: str
+
+    @classmethod
+    def of(cls, plugin: Plugin) -> PluginModel:
+        """Return the version of a plugin that was imported, where it lies."""
+        return cls(path=str(plugin.source.root.parent / plugin.source.path), code=plugin.code)
+
+    @property
+    def name(self) -> str:
+        """Return what a table of plugins calls it."""
+        return Path(self.path).stem
+
+
+def read_plugins(value: Any, info: ValidationInfo) -> tuple[PluginModel, ...]:
+    """Import what the key ``plugins`` names, and return it with the versions it has now.
+
+    Raises:
+        ValueError: If it is no list of names, paths and versions.
+        InputError: See ``load_plugins``.
+    """
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a list of packages and files, such as [mypackage, ./my_loss.py]")
+    folder = Path((info.context or {}).get(FOLDER, "."))
+    named = [_named(number, each) for number, each in enumerate(value)]
+    try:
+        found = load_plugins(named, folder, installed=True)
+    except InputError as error:
+        raise InputError(f"plugins: {error}") from error
+    places = [
+        os.path.normpath(folder / each.path)
+        if isinstance(each, Pinned)
+        else PluginModel.of(plugin).path
+        for each, plugin in zip(named, found, strict=True)
+    ]
+    return tuple(
+        PluginModel(path=place, code=plugin.code)
+        for place, plugin in zip(places, found, strict=True)
+    )
+
+
+def _named(number: int, value: Any) -> str | Pinned:
+    if isinstance(value, PluginModel):
+        return Pinned(value.path, value.code)
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, dict) and sorted(value) == ["code", "path"]:
+        path, code = value["path"], value["code"]
+        if isinstance(path, str) and isinstance(code, str):
+            return Pinned(path, code)
+    raise InputError(f"plugins[{number}]: {value!r} is no package, ./FILE.py or {{path, code}}")

@@ -1,0 +1,120 @@
+"""Sweeps with parts from outside: a file beside the sweep file, and the example's package."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.running.reproduce import reproduce
+from orchestrator.running.run import SweepOutcome, run_sweep
+from orchestrator.storage.ledger import read_ledger
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.spec import load_sweep
+from orchestrator.tracking import study_results
+from tests.orchestrator.databases import place_database
+from tests.orchestrator.one_process import one_process
+from trainables.common.errors import InputError
+from trainables.plugins import load_plugins
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "plugin"
+SWEEP = """
+name: {name}
+plugins: {plugins}
+tasks:
+  - name: digits/tiny
+    dataset: digits
+    model: convnet
+    protocol: {{base: digits, epochs: 1}}
+    split: {{train_limit: 150, test_limit: 120}}
+recipes: {recipes}
+search: {{trials: 2}}
+executor: {executor}
+storage: {storage}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _none_left() -> Iterator[None]:
+    yield
+    load_plugins((), installed=True)
+
+
+def write_sweep(
+    folder: Path,
+    storage: Path,
+    name: str = "own",
+    plugins: str = "[./gce.py]",
+    recipes: str = "[ce, gce, gce+ts]",
+    executor: str = "ray",
+) -> Path:
+    path = folder / f"{name}.yaml"
+    words = {"name": name, "plugins": plugins, "recipes": recipes, "executor": executor}
+    path.write_text(SWEEP.format(storage=storage, **words))
+    return path
+
+
+def write_loss(folder: Path, steeper: bool = False) -> None:
+    text = (EXAMPLE / "calsweep_example" / "gce.py").read_text()
+    (folder / "gce.py").write_text(text.replace("/ self.q", "* 2 / self.q") if steeper else text)
+
+
+def artifact_of(outcome: SweepOutcome, study: str) -> str | None:
+    """Return the outcome that a study chose."""
+    ledger = read_ledger(outcome.journal)
+    chosen = ledger.studies[f"digits/tiny|{study}"].chosen
+    return ledger.trials[str(chosen)].artifact
+
+
+def artifacts(outcome: SweepOutcome, study: str) -> set[str | None]:
+    ledger = read_ledger(outcome.journal)
+    return {t.artifact for t in ledger.trials.values() if t.study == f"digits/tiny|{study}"}
+
+
+def test_a_file_beside_the_sweep_is_computed_resumed_and_reproduced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage = tmp_path / "storage"
+    write_loss(tmp_path)
+    path = write_sweep(tmp_path, storage)
+    assert main(["plan", str(path)]) == 0
+    assert "plugin gce, code " in capsys.readouterr().out
+    with one_process():
+        first = run_sweep(load_sweep(path))
+        assert first.status == "finished"
+        write_loss(tmp_path, steeper=True)
+        with pytest.raises(InputError, match="with another `plugins`; give this one another name"):
+            run_sweep(load_sweep(path))
+        again = run_sweep(Storage(storage).load_spec("own"), resume=True)
+        assert again.results == first.results
+        fresh = run_sweep(load_sweep(path), fresh=True)
+        same = run_sweep(load_sweep(write_sweep(tmp_path, storage, "twin")))
+    for recipe in ("gce", "gce+ts"):
+        assert not artifacts(first, recipe) & artifacts(fresh, recipe)
+        assert artifacts(fresh, recipe) == artifacts(same, recipe)
+    assert artifacts(first, "ce") == artifacts(fresh, "ce")
+    (result,) = [r for r in study_results(first.spec.tracking_uri, "own") if r.recipe == "gce+ts"]
+    found = reproduce(
+        result.run_ids[0], tracking_uri=first.spec.tracking_uri, folder=tmp_path / "again"
+    )
+    assert (found.equal, found.artifact) == (True, artifact_of(first, "gce+ts"))
+    (copy,) = first.spec.plugins
+    storage.rename(tmp_path / "moved")
+    (there,) = Storage(tmp_path / "moved").load_spec("own").plugins
+    assert there.path == copy.path.replace(str(storage), str(tmp_path / "moved"))
+
+
+def test_ray_and_this_process_compute_the_same_of_a_plugin(tmp_path: Path) -> None:
+    storage = place_database(tmp_path / "storage")
+    write_loss(tmp_path)
+    found = []
+    for executor in ("ray", "local"):
+        spec = load_sweep(write_sweep(tmp_path, storage, executor, executor=executor))
+        outcome = run_sweep(spec)
+        assert outcome.status == "finished"
+        found.append((artifacts(outcome, "gce"), [row.test for row in outcome.results]))
+        shutil.rmtree(storage / "artifacts")
+    assert found[0] == found[1]

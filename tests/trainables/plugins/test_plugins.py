@@ -1,0 +1,253 @@
+"""Parts from outside: found, imported once a version, named in one line where they are wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from search_spaces import load_space, space_names
+from trainables.calibrators import CALIBRATORS
+from trainables.common.errors import InputError
+from trainables.data import SplitSpec, prepare
+from trainables.losses import LOSSES, build_loss
+from trainables.methods import method_names
+from trainables.models import MODELS, model_names
+from trainables.plugins import Pinned, active_plugins, load_plugins, part_codes
+
+LOSS = """
+from calsweep import LOSSES, RowLoss, choice, count, flag, number
+
+@LOSSES.register("{name}")
+class Mine(RowLoss):
+    \"\"\"A loss of one's own.\"\"\"
+
+    power: float = number(default=0.5, low=0.0, high=1.0, open_low=True)
+    gamma: float = number(default=2.0, low=0.0)
+    bins: int = count(default=15)
+    base: str = choice(default="ce", choices=("ce", "fl"))
+    hard: bool = flag(default=False)
+
+    def per_row(self, logits, targets):
+        return {factor} * logits.logsumexp(1)
+"""
+YAML = """
+title: Mine
+source: a paper
+parameters:
+  {parameter}: {{symbol: g, type: float, low: 1, high: 4, default: 2.0, source: a paper}}
+"""
+READER = """
+import numpy as np
+from trainables.data.digits import DigitsReader
+from calsweep import SOURCES
+
+@SOURCES.register("my-digits")
+class MyReader(DigitsReader):
+    def labels(self):
+        return None
+
+    def read(self, download):
+        info, train, test = super().read(download)
+        return info, train.take(np.arange({rows})), test
+"""
+LOGITS, TARGETS = torch.tensor([[2.0, 0.0]]), torch.tensor([0])
+
+
+@pytest.fixture(autouse=True)
+def _none_left() -> Iterator[None]:
+    yield
+    load_plugins((), installed=True)
+
+
+def write(path: Path, text: str = LOSS, **words: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.format(**{"name": "mine", "factor": 1, **words}))
+    return path
+
+
+def package(folder: Path, name: str, factor: int = 1) -> Path:
+    write(folder / name / "__init__.py", f"from {name} import loss\n")
+    write(folder / name / "inner" / "mine.yaml", YAML, parameter="gamma")
+    write(folder / name / "loss.py", LOSS, factor=factor)
+    return folder / name
+
+
+def test_a_file_is_a_part_like_ours_until_another_sweep(tmp_path: Path) -> None:
+    write(tmp_path / "my_loss.py")
+    (plugin,) = load_plugins(["./my_loss.py"], tmp_path)
+    assert "mine" in LOSSES
+    assert "mine" in method_names()
+    assert "mine" in space_names("methods")
+    assert build_loss("mine", gamma=3).gamma == 3.0
+    assert LOSSES.code("mine") == plugin.code
+    assert part_codes("train", ["mine", "ce"], "convnet") == {"loss mine": plugin.code}
+    with pytest.raises(ValueError, match=r"power=0 is outside \(0, 1\]"):
+        build_loss("mine", power=0)
+    load_plugins((), installed=True)
+    assert "mine" not in {*LOSSES.names(), *space_names("methods")}
+    assert part_codes("train", ["ls", "mixup"], "convnet") == {}
+
+
+def test_checked_fields_are_the_search_space(tmp_path: Path) -> None:
+    load_plugins([str(write(tmp_path / "my_loss.py"))])
+    space = load_space("methods", "mine")
+    assert (space.title, space.source) == ("A loss of one's own", "plugin my_loss")
+    assert [*space.parameters] == ["power", "gamma", "bins", "base", "hard"]
+    assert [*space.searched()] == ["power", "base", "hard"]
+    power, gamma = space.parameters["power"], space.parameters["gamma"]
+    assert (power.default, power.low, power.high) == (0.5, 0.001, 1.0)
+    assert (gamma.default, gamma.low, gamma.high) == (2.0, 2.0, 2.0)
+    assert space.parameters["bins"].type == "int"
+    assert space.parameters["base"].choices == ("ce", "fl")
+    assert space.parameters["hard"].choices == (False, True)
+
+
+def test_a_yaml_beside_the_code_is_the_search_space(tmp_path: Path) -> None:
+    write(tmp_path / "my_loss.py")
+    write(tmp_path / "my_loss.yaml", YAML, parameter="gamma")
+    load_plugins(["./my_loss.py"], tmp_path)
+    assert [*load_space("methods", "mine").parameters] == ["gamma"]
+    load_plugins([str(package(tmp_path, "yaml_within"))])
+    assert load_space("methods", "mine").source == "a paper"
+
+
+@pytest.mark.parametrize("make", ["file", "package"])
+def test_two_versions_are_loaded_one_after_the_other(make: str, tmp_path: Path) -> None:
+    def version(factor: int) -> str:
+        if make == "package":
+            return str(package(tmp_path, "two_versions", factor))
+        return str(write(tmp_path / "my_loss.py", factor=factor))
+
+    codes = []
+    for factor in (1, 2, 3, 1):
+        (plugin,) = load_plugins([version(factor)])
+        codes.append(plugin.code)
+        value = build_loss("mine")(LOGITS, TARGETS)
+        torch.testing.assert_close(value, factor * LOGITS.logsumexp(1)[0])
+    assert codes[0] == codes[3]
+    assert len(set(codes)) == 3
+    with pytest.raises(InputError, match=f"has code {codes[0][:12]}, not 0123: it was changed"):
+        load_plugins([Pinned(version(1), "0123")])
+    write(tmp_path / "my_loss.py", "raise SystemExit")
+    load_plugins([Pinned("nowhere.py", codes[1])])  # Known already.
+    torch.testing.assert_close(build_loss("mine")(LOGITS, TARGETS), 2 * LOGITS.logsumexp(1)[0])
+
+
+def test_an_entry_point_is_found_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainables.plugins import _load
+
+    package(tmp_path, "by_entry_point")
+    points = "[calsweep.plugins]\nmine = by_entry_point.loss\n"
+    write(tmp_path / "x-1.dist-info" / "METADATA", "Metadata-Version: 2.1\nName: x\nVersion: 1\n")
+    write(tmp_path / "x-1.dist-info" / "entry_points.txt", points)
+    monkeypatch.syspath_prepend(tmp_path)
+    _load._installed.cache_clear()
+    try:
+        load_plugins((), installed=True)
+        assert [plugin.name for plugin in active_plugins()] == ["by_entry_point"]
+        for named in ("mine", "by_entry_point", "by_entry_point.loss", "./by_entry_point/loss.py"):
+            (plugin,) = load_plugins([named], tmp_path, installed=True)
+            assert plugin.source.path == "by_entry_point/loss.py" or named == "by_entry_point"
+            assert len(active_plugins()) == 1
+    finally:
+        monkeypatch.undo()
+        _load._installed.cache_clear()
+
+
+def test_models_calibrators_and_several_in_a_file(tmp_path: Path) -> None:
+    text = """
+from calsweep import CALIBRATORS, build_model, register_model
+from trainables.calibrators.isotonic import IsotonicCalibration
+
+@CALIBRATORS.register("my-iso")
+class MyIso(IsotonicCalibration):
+    pass
+
+@register_model("my-net")
+def my_net(num_classes, shape):
+    return build_model("convnet", num_classes, shape)
+"""
+    (plugin,) = load_plugins([str(write(tmp_path / "several.py", text))])
+    assert "my-net" in model_names()
+    assert MODELS.code("my-net") == plugin.code
+    assert CALIBRATORS.get("my-iso").name == "my-iso"
+    codes = part_codes("calibrate", ["my-iso"], "my-net")
+    assert codes == {"calibrator my-iso": plugin.code, "model my-net": plugin.code}
+
+
+def test_a_changed_reader_reads_again(tmp_path: Path) -> None:
+    sizes, split = [], SplitSpec(validation=50, test=50)
+    for rows in (300, 300, 400):
+        load_plugins([str(write(tmp_path / "reader.py", READER, rows=rows))])
+        data = prepare("my-digits", tmp_path, split, tmp_path / "data")
+        sizes.append(sum(data.counts.values()))
+    assert sizes == [300, 300, 400]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "registers nothing; a loss, for one, stands below @LOSSES.register"),
+        ("import nowhere", "my_loss.py, line 1: ModuleNotFoundError: No module named 'nowhere'$"),
+        ("def f(:", "my_loss.py, line 1: SyntaxError: invalid syntax"),
+        ("1 / 0", "plugin my_loss cannot be imported: my_loss.py, line 1: ZeroDivisionError"),
+        ("raise SystemExit(3)", "cannot be imported: my_loss.py, line 1: SystemExit: 3$"),
+        (LOSS.replace("{name}", "mbls"), "there is a loss 'mbls' in calsweep already; give"),
+        (LOSS.replace("{name}", "macal"), "there is a refinement 'macal' in calsweep already"),
+        (LOSS.replace("{name}", "My+Loss"), "'My\\+Loss': a name is made of small letters"),
+        (LOSS + LOSS, "loss 'mine': plugin my_loss has that loss already; give this one another"),
+        (LOSS.replace("= flag(default=False)", ""), "TypeError: non-default argument|needs a def"),
+        (
+            LOSS.replace("    power", "    def __init__(self, a): pass\n    power"),
+            "'a' is no field",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_leaves_nothing(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    before = (LOSSES.names(), set(sys.modules))
+    path = write(tmp_path / "my_loss.py", text)
+    with pytest.raises(InputError, match=message) as caught:
+        load_plugins([str(path)], installed=True)
+    assert "\n" not in str(caught.value)
+    assert LOSSES.names() == before[0]
+    assert active_plugins() == ()
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ("./nope.py", "plugin './nope.py': there is no file or package /"),
+        ("nope", "no package or module of that name is installed; write ./FILE.py"),
+        ("./folder", "has no __init__.py, so it is no package$"),
+        ("./torch", "there is another module 'torch' .*; rename the package$"),
+    ],
+)
+def test_what_is_not_found_is_one_line(named: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    package(tmp_path, "torch")
+    with pytest.raises(InputError, match=message):
+        load_plugins([named], tmp_path)
+    assert torch is sys.modules["torch"]
+
+
+def test_a_yaml_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "my_loss.py")
+    write(tmp_path / "my_loss.yaml", YAML, parameter="gama")
+    with pytest.raises(InputError, match=r"yaml: it has no parameter 'gama'; it has: power"):
+        load_plugins([str(path)])
+    (tmp_path / "my_loss.yaml").write_text("[1")
+    with pytest.raises(InputError, match=r"loss 'mine': my_loss\.yaml: "):
+        load_plugins([str(path)])
+
+
+def test_no_byte_code_is_left_beside_it(tmp_path: Path) -> None:
+    load_plugins([str(write(tmp_path / "my_loss.py"))])
+    load_plugins([str(package(tmp_path, "no_byte_code"))])
+    assert not [name for _, folders, _ in os.walk(tmp_path) for name in folders if "cache" in name]

@@ -1,0 +1,292 @@
+"""Imports plugins and makes known what they register."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+from search_spaces import SearchSpace, SpaceError, plug_spaces
+from trainables.augmentations import AUGMENTATIONS
+from trainables.calibrators import CALIBRATORS, OBJECTIVES
+from trainables.common.errors import InputError
+from trainables.common.registry import Addition, Catalogue, collecting
+from trainables.data import SOURCES
+from trainables.data.suites import SUITES
+from trainables.losses import LOSSES
+from trainables.models import MODELS
+from trainables.plugins._find import Source, find_source, installed_sources
+from trainables.plugins._spaces import space_of
+from trainables.refinements import REFINEMENTS
+from trainables.schemes import SCHEMES
+
+NAME = re.compile(r"[a-z0-9]+([-_][a-z0-9]+)*:?")
+# Their entries are parts of recipes, all under one roof; each kind has search spaces of its own.
+PARTS: Mapping[Catalogue[Any], str] = {
+    LOSSES: "methods",
+    AUGMENTATIONS: "methods",
+    SCHEMES: "methods",
+    REFINEMENTS: "refinements",
+    CALIBRATORS: "calibrators",
+}
+SPACES: Mapping[Catalogue[Any], str] = {**PARTS, OBJECTIVES: "objectives"}
+CATALOGUES = (*SPACES, MODELS, SOURCES, SUITES)
+
+
+class Pinned(NamedTuple):
+    """A plugin of which one version is meant.
+
+    Attributes:
+        path: Its file or package.
+        code: The hash that its code must have.
+    """
+
+    path: str
+    code: str
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A plugin that was imported.
+
+    Attributes:
+        source: Its files.
+        additions: What it registered.
+        spaces: The search spaces of these.
+    """
+
+    source: Source
+    additions: tuple[Addition, ...]
+    spaces: tuple[SearchSpace, ...]
+
+    @property
+    def name(self) -> str:
+        """Return what messages call it."""
+        return self.source.name
+
+    @property
+    def code(self) -> str:
+        """Return the hash of its code."""
+        return self.source.code
+
+
+_known: dict[str, Plugin] = {}  # By code: each is imported once.
+_active: list[Plugin] = []
+
+
+def active_plugins() -> tuple[Plugin, ...]:
+    """Return the plugins whose parts are known now."""
+    return tuple(_active)
+
+
+def load_plugins(
+    named: Iterable[str | Pinned], folder: Path | str = ".", installed: bool = False
+) -> tuple[Plugin, ...]:
+    """Import plugins and make their parts known, and those of no other plugin.
+
+    Args:
+        named: Paths, modules, names of entry points; or which version of a path.
+        folder: What paths begin at.
+        installed: Whether every installed plugin is known as well, but those of a name given.
+            Without, nothing changes where all that is named is known already.
+
+    Returns:
+        The named ones.
+
+    Raises:
+        InputError: If one is not found, has other code than it should, cannot be imported, or
+            takes a name that is given already; none is known then but those before.
+    """
+    found = [_load(each, Path(folder)) for each in named]
+    if not installed and {plugin.code for plugin in found} <= {plugin.code for plugin in _active}:
+        return tuple(found)
+    names = [plugin.name for plugin in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"plugin {name!r} is named twice")
+    others = _installed() if installed else ()
+    _activate([*found, *(plugin for plugin in others if plugin.name not in names)])
+    return tuple(found)
+
+
+def part_codes(stage: str, parts: Iterable[str], model: str) -> dict[str, str]:
+    """Return what of a stage's parts and network came from plugins: ``loss NAME`` to its code."""
+    looked: list[tuple[Catalogue[Any], str]] = [(MODELS, "".join(model.partition(":")[:2]))]
+    for part in parts:
+        looked += ((catalogue, part) for catalogue in PARTS)
+        if stage == "calibrate":
+            name, _, objective = part.rpartition("-")
+            looked += ((CALIBRATORS, name), (OBJECTIVES, objective))
+    return {
+        f"{catalogue.noun} {name}": code
+        for catalogue, name in looked
+        if (code := catalogue.code(name)) is not None
+    }
+
+
+@cache
+def _installed() -> tuple[Plugin, ...]:
+    return tuple(_imported(source) for source in installed_sources())
+
+
+def _load(named: str | Pinned, folder: Path) -> Plugin:
+    if isinstance(named, str):
+        return _imported(find_source(named, folder))
+    if named.code in _known:
+        return _known[named.code]
+    source = find_source(str(folder / named.path), folder)
+    if source.code != named.code:
+        raise InputError(
+            f"plugin {folder / named.path} has code {source.code[:12]}, not {named.code[:12]}: "
+            "it was changed since"
+        )
+    return _imported(source)
+
+
+def _imported(source: Source) -> Plugin:
+    if source.code not in _known:
+        additions = _import(source)
+        spaced = [each for each in additions if each.catalogue in SPACES]
+        try:
+            spaces = [
+                space_of(each, SPACES[each.catalogue], source, len(spaced) == 1) for each in spaced
+            ]
+        except SpaceError as error:
+            raise InputError(f"plugin {source.name}: {error}") from error
+        _known[source.code] = Plugin(source, additions, tuple(spaces))
+    return _known[source.code]
+
+
+def _import(source: Source) -> tuple[Addition, ...]:
+    """Import a plugin's code and return what it registers."""
+    for catalogue in CATALOGUES:
+        catalogue.load()
+    try:
+        with collecting() as found:
+            _import_package(source) if source.is_package else _import_file(source)
+    except (Exception, SystemExit) as error:  # It is somebody else's code.
+        raise InputError(
+            f"plugin {source.name} cannot be imported: {_where(error, source)}"
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not found:
+        raise InputError(
+            f"plugin {source.name} registers nothing; a loss, for one, stands below "
+            '@LOSSES.register("NAME")'
+        )
+    return tuple(found)
+
+
+def _import_file(source: Source) -> None:
+    # Whatever the file is called, it takes no other module's place.
+    name = f"calsweep_plugin_{source.code[:16]}"
+    loader = _ReadLoader(name, str(source.root))
+    spec = spec_from_loader(name, loader)
+    assert spec is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def _import_package(source: Source) -> None:
+    """Import a package by its own name, in place of another version of it."""
+    name, folder = source.name, str(source.root.parent)
+    _make_way(source)
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, folder)
+    try:
+        importlib.invalidate_caches()
+        importlib.import_module(source.module)
+    except BaseException:
+        _remove(name)
+        raise
+    finally:
+        sys.path.remove(folder)
+        sys.dont_write_bytecode = before
+
+
+def _make_way(source: Source) -> None:
+    name = source.name
+    there = sys.modules.get(name)
+    if there is not None:
+        known = name in {plugin.name for plugin in _known.values()}
+        place = Path(there.__file__ or "") if hasattr(there, "__file__") else Path()
+        if not known and not place.is_relative_to(source.root):
+            raise InputError(f"there is another module {name!r} ({place}); rename the package")
+    for catalogue in CATALOGUES:
+        catalogue.forget(name)
+    _remove(name)
+
+
+def _remove(package: str) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
+
+
+class _ReadLoader(SourceFileLoader):
+    """Compiles what the file holds now: cached code is told apart by whole seconds only."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the code of the file."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def _where(error: BaseException, source: Source) -> str:
+    """Return file and line of a plugin at which an error was raised."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{Path(error.filename).name}, line {error.lineno}: "
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(source.root)]
+    return f"{Path(own[-1].filename).name}, line {own[-1].lineno}: " if own else ""
+
+
+def _activate(plugins: Sequence[Plugin]) -> None:
+    _check_names(plugins)
+    for catalogue in CATALOGUES:
+        catalogue.plug(
+            {
+                each.name: (each.entry, plugin.code)
+                for plugin in plugins
+                for each in plugin.additions
+                if each.catalogue is catalogue
+            }
+        )
+    plug_spaces(space for plugin in plugins for space in plugin.spaces)
+    _active[:] = plugins
+
+
+def _check_names(plugins: Sequence[Plugin]) -> None:
+    """Refuse names that no recipe could have, or that are given."""
+    if not plugins:
+        return
+    taken = {
+        (_roof(catalogue), name): f"there is a {catalogue.noun} {name!r} in calsweep"
+        for catalogue in CATALOGUES
+        for name in catalogue.own_names()
+    }
+    for plugin in plugins:
+        for catalogue, name, _ in plugin.additions:
+            what = f"plugin {plugin.name}: {catalogue.noun} {name!r}"
+            if not NAME.fullmatch(name):
+                raise InputError(f"{what}: a name is made of small letters, digits, '-' and '_'")
+            if reason := taken.get((_roof(catalogue), name)):
+                raise InputError(f"{what}: {reason} already; give this one another name")
+            taken[_roof(catalogue), name] = f"plugin {plugin.name} has that {catalogue.noun}"
+
+
+def _roof(catalogue: Catalogue[Any]) -> str:
+    return "part" if catalogue in PARTS else catalogue.noun

@@ -1,0 +1,103 @@
+"""The search space of a plugin's part: from a YAML beside its code, or from its checked fields."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import yaml
+
+from search_spaces import Parameter, SearchSpace, SpaceError, parse_space
+from trainables.common.checks import check_count, check_flag, check_number
+from trainables.common.errors import InputError
+from trainables.common.registry import Addition
+from trainables.plugins._find import SPACE, Source
+
+INSIDE = 1e-3  # Share of a range that a search keeps from an end which is not allowed itself.
+
+
+def space_of(addition: Addition, kind: str, source: Source, alone: bool) -> SearchSpace:
+    """Return the search space of a part.
+
+    Args:
+        addition: The part.
+        kind: Of its space, see ``search_spaces.KINDS``.
+        source: Of its plugin: a package has ``NAME.yaml`` anywhere, a file one of its own name.
+        alone: Whether the plugin has no other part with a space.
+
+    Raises:
+        InputError: If the YAML is malformed, or its parameters are not the constructor's.
+    """
+    where = f"plugin {source.name}: {addition.catalogue.noun} {addition.name!r}"
+    found = _yaml_of(addition.name, source, alone)
+    if found is None:
+        return _from_fields(addition, kind, f"plugin {source.name}", where)
+    try:
+        document = yaml.safe_load(source.files[found])
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{where}: {found}: {error}") from error
+    try:
+        space = parse_space(kind, addition.name, document or {}, found)
+    except SpaceError as error:
+        raise InputError(f"{where}: {error}") from error
+    known = [*inspect.signature(addition.entry).parameters]
+    for name in space.parameters:
+        if name not in known:
+            listing = ", ".join(known) or "none"
+            raise InputError(f"{where}: {found}: it has no parameter {name!r}; it has: {listing}")
+    return space
+
+
+def _yaml_of(name: str, source: Source, alone: bool) -> str | None:
+    """Return the path of a part's YAML below the plugin's folder."""
+    if source.is_package:
+        paths = map(PurePosixPath, sorted(source.files))
+        return next((str(path) for path in paths if path.name == f"{name}{SPACE}"), None)
+    own = f"{source.name}{SPACE}"
+    return own if own in source.files and (alone or source.name == name) else None
+
+
+def _from_fields(addition: Addition, kind: str, source: str, where: str) -> SearchSpace:
+    entry = addition.entry
+    described = fields(entry) if is_dataclass(entry) else ()
+    own = {item.name: item for item in described if item.init and not item.kw_only}
+    for name, argument in inspect.signature(entry).parameters.items():
+        if name not in own and argument.kind is not inspect.Parameter.KEYWORD_ONLY:
+            raise InputError(
+                f"{where}: parameter {name!r} is no field; declare it by number, count, choice or "
+                f"flag, or describe it in a YAML beside the code"
+            )
+    parameters = {name: _parameter(item, source, where) for name, item in own.items()}
+    title = (inspect.getdoc(entry) or addition.name).splitlines()[0].rstrip(".")
+    return SearchSpace(addition.name, kind, title, source, parameters)
+
+
+def _parameter(item: Field[Any], source: str, where: str) -> Parameter:
+    """Return a field as a parameter; one without two finite ends keeps its default."""
+    default = item.default
+    if default is MISSING or not isinstance(default, bool | int | float | str):
+        raise InputError(f"{where}: field {item.name!r} needs a default: a number, text or flag")
+    check = item.metadata.get("check")
+    limits: Mapping[str, Any] = getattr(check, "keywords", {})
+    function = getattr(check, "func", check)
+    common: dict[str, Any] = {"name": item.name, "symbol": "", "default": default, "source": source}
+    if function not in (check_number, check_count):
+        choices = (False, True) if function is check_flag else limits.get("choices", (default,))
+        search = len(choices) > 1
+        return Parameter(**common, type="categorical", choices=tuple(choices), search=search)
+    whole = function is check_count
+    low, high = limits["low"], limits.get("high", math.inf)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        low = high = default
+    margin = INSIDE * (high - low)
+    return Parameter(
+        **common,
+        type="int" if whole else "float",
+        low=min(low + margin, default) if limits.get("open_low") else low,
+        high=max(high - margin, default) if limits.get("open_high") else high,
+        search=low < high,
+    )
