@@ -72,6 +72,13 @@ def table(
     mixed: Annotated[
         bool, typer.Option("--mixed", help="Show sweeps together whose data or code differ.")
     ] = False,
+    comparable: Annotated[
+        bool,
+        typer.Option(
+            "--comparable",
+            help="Leave run ids and seconds empty: equal runs then give equal files.",
+        ),
+    ] = False,
     format: Annotated[Format, typer.Option(help="Output format.")] = "terminal",
     as_json: Json = False,
     out: Annotated[
@@ -91,6 +98,8 @@ def table(
     if gain and baseline is not None:
         raise InputError("--gain and --baseline exclude each other: both stand after a figure")
     found = tracked_results(sweeps or ["demo"], tracking_uri, storage)
+    if comparable:
+        found = [[replace(own, run_ids=(), seconds=()) for own in sweep] for sweep in found]
     options = TableOptions(
         metrics=metrics if metrics is None else split_names(metrics),
         recipes=recipes if recipes is None else split_names(recipes),

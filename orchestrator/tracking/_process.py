@@ -45,21 +45,24 @@ class Memory:
 
     @classmethod
     def load(cls, journal: Path) -> Memory:
-        """Read it; a missing or damaged file is an empty memory."""
+        """Read it; a missing or damaged file, or none that can be read, is an empty memory."""
         path = _path(journal)
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return cls()
-        except (ValueError, TypeError):
-            logger.warning("%s is damaged; delivering from the start", path)
+        except (OSError, ValueError, TypeError) as error:
+            logger.warning("%s cannot be read (%s); delivering from the start", path, error)
             return cls()
 
     def save(self, journal: Path) -> None:
-        """Write it, whole or not at all."""
+        """Write it, whole or not at all; without it a later shipper delivers again, and says so."""
         path = _path(journal)
         content = {**vars(self), "runs": dict(self.runs)}  # Other threads may add runs meanwhile.
-        write_whole(path, json.dumps(content), durable=True)
+        try:
+            write_whole(path, json.dumps(content), durable=True)
+        except OSError as error:
+            logger.warning("%s cannot be written (%s); it is not needed", path, error)
 
 
 def delivered_runs(journal: Path) -> dict[str, str]:

@@ -8,11 +8,13 @@ from scipy.stats import t as student
 
 MOST_NIGHTS = 6  # Partial nights: one confirms, five tell 32 commits apart.
 ENOUGH = 0.97  # Probability at which the search ends.
-NAMED = 0.9  # Probability that a commit needs to be named.
-LUCK = 0.05  # Probability beforehand that nothing has changed at all.
-SURROUNDINGS = 0.01  # And that something else than the code has, if nothing else seems to.
+NAMED = 0.65  # Probability that a commit, or a few of which one it is, need to be named.
+LUCK = 0.15  # Probability beforehand that nothing has changed at all.
+SURROUNDINGS = 0.002  # And that something else than the code has, if nothing else seems to.
 LIKELY_SURROUNDINGS = 0.3  # The same, where libraries, hardware or data did change.
-FREEDOM = 4  # Of Student's t: a night may be off by more than its noise lets expect.
+FREEDOM = 30  # Of Student's t: a night may be off by more than its noise lets expect.
+BAD_NIGHTS = 2  # Nights behind the alarm, which say how bad bad is.
+ROUNDS = 3  # In which levels and probabilities are brought to agree.
 MOST_CLEAR = 12.0  # Deviations between good and bad; no night is surer than that.
 
 Floats = NDArray[np.float64]
@@ -43,34 +45,48 @@ class Culprit:
         self._count = commits
         self._clear = min(clear, MOST_CLEAR)
         before = LIKELY_SURROUNDINGS if surroundings else SURROUNDINGS
-        prior = np.full(commits + 2, (1 - LUCK - before) / commits)
-        prior[0], prior[-1] = before, LUCK
-        self._weights = np.log(prior)
+        self._prior = np.full(commits + 2, (1 - LUCK - before) / commits)
+        self._prior[0], self._prior[-1] = before, LUCK
+        self._observed: list[tuple[int, float]] = []
         self._useless: set[int] = set()
-        self._measured = 0
-
-    @property
-    def chances(self) -> Floats:
-        """Return the probability of each place (N + 2,)."""
-        weights = np.exp(self._weights - self._weights.max())
-        return weights / weights.sum()
+        self.chances = self._prior
+        """Probability of each place (N + 2,)."""
 
     def observe(self, commit: int, badness: float) -> None:
         """Take a night of a commit (0 is the last good one) into account.
 
         ``badness`` is 0 for a figure as usual and 1 for one as bad as that of the alarm.
         """
-        place = min(max(badness, 0.0), 1.0)
-        good = float(student.logpdf(self._clear * place, FREEDOM))
-        bad = float(student.logpdf(self._clear * (1 - place), FREEDOM))
-        changed = np.arange(self._count + 2) <= commit
-        self._weights = self._weights + np.where(changed, bad, good)
-        self._measured += 1
+        self._observed.append((commit, badness))
+        for _ in range(ROUNDS):
+            self.chances = self._posterior(self._bad_level())
+
+    def _bad_level(self) -> float:
+        """Return the mean of the bad nights, each counted by the probability that it is one."""
+        total, nights = float(BAD_NIGHTS), float(BAD_NIGHTS)
+        for commit, badness in self._observed:
+            bad = float(self.chances[: commit + 1].sum())
+            total, nights = total + bad * badness, nights + bad
+        return max(total / nights, 0.5)
+
+    def _posterior(self, level: float) -> Floats:
+        """Return the probability of each place, given how bad bad is."""
+        weights = np.log(self._prior)
+        for commit, badness in self._observed:
+            place = min(max(badness, 0.0), level)
+            apart = self._clear * np.array([place, level - place])
+            good, bad = student.logpdf(apart, FREEDOM)
+            weights += np.where(np.arange(self._count + 2) <= commit, bad, good)
+        chances = np.exp(weights - weights.max())
+        return chances / chances.sum()
+
+    @property
+    def _measured(self) -> int:
+        return len(self._observed) + len(self._useless)
 
     def pass_over(self, commit: int) -> None:
         """Note that a commit cannot be measured."""
         self._useless.add(commit)
-        self._measured += 1
 
     def next(self) -> int | None:
         """Return the commit to measure, or None if enough is known or none is left.

@@ -13,7 +13,7 @@ from orchestrator.nightly.verdict.limits import Limits
 from orchestrator.nightly.verdict.series import pooled
 from trainables.common.errors import InputError
 
-CLEAR = 8.0  # Deviations between good and bad that need no further seed.
+CLEAR = 12.0  # Deviations between good and bad that need no further seed.
 SURE = 100.0  # Of what is either there or not.
 
 

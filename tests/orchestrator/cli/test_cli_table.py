@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pandas as pd
@@ -90,6 +91,14 @@ def test_a_table_goes_to_a_file_in_every_format(ask, tmp_path):
     told = pd.DataFrame(json.loads(text.read_text())["cells"])
     pd.testing.assert_frame_equal(found, told.pivot(index="row", columns="column", values="mean"))
     assert 0.009 in found.loc["mbls"].tolist()
+
+
+def test_a_comparable_table_has_nothing_that_differs_between_equal_runs(ask):
+    usual, comparable = (ask("--format", "csv", *more).out for more in ((), ("--comparable",)))
+    (first, *_), (other, *_) = (csv.DictReader(text.splitlines()) for text in (usual, comparable))
+    differing = {name for name in first if first[name] != other[name]}
+    assert differing == {"run_ids"} | ({"seconds_mean", "seconds_std"} & differing)
+    assert other["run_ids"] == other["seconds_mean"] == ""
 
 
 def test_parquet_needs_a_file(ask):

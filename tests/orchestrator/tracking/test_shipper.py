@@ -326,7 +326,7 @@ def test_a_storage_that_was_moved_is_left_by_everything(journal_writer, store, t
 
 
 def test_delivering_again_changes_nothing_even_when_nothing_is_remembered(
-    writer, store, tmp_path, snapshot
+    writer, store, tmp_path, snapshot, caplog
 ):
     small_sweep(writer, tmp_path)
     sync(writer.path, store)
@@ -335,8 +335,13 @@ def test_delivering_again_changes_nothing_even_when_nothing_is_remembered(
     assert sync(writer.path, store).events == 0
     writer.path.with_name("shipped.json").unlink()
     assert sync(writer.path, store).events == 21
-    writer.path.with_name("shipped.json").write_text('{"offset": 3')
+    memory = writer.path.with_name("shipped.json")
+    memory.write_text('{"offset": 3')
     assert sync(writer.path, store).events == 21
+    memory.unlink()
+    memory.mkdir()  # It can neither be read nor written.
+    assert sync(writer.path, store).events == 21
+    assert "cannot be written" in caplog.text
     assert snapshot(store, writer.sweep) == before
 
 

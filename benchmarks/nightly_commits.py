@@ -1,0 +1,452 @@
+"""Simulates bisections, smallest changes that are seen, slower stages, and other detectors.
+
+Run ``python benchmarks/nightly_commits.py --out benchmarks/results/nightly-commits.md``. How much
+figures vary comes from ``nightly-noise.json`` as in ``nightly_verdict.py``. ``--peers PYTHON`` is
+an environment of its own with ``pip install apache-otava asv``; without it that table is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from nightly_verdict import (
+    CHANGES,
+    LIMITS,
+    METRICS,
+    MONTH,
+    RECIPES,
+    RESULTS,
+    SETTINGS,
+    Change,
+    Floats,
+    Noise,
+    blocks,
+    noise_of,
+    step_alarms,
+)
+from rich.console import Console
+from scipy.stats import binomtest, chi2
+
+from orchestrator.nightly import CellKey, NightRecord, Shape, judge
+from orchestrator.nightly.commits.bisect import search
+from orchestrator.nightly.commits.night import Part
+from orchestrator.nightly.verdict.chart import Chart
+from orchestrator.nightly.verdict.contrast import contrast
+from orchestrator.nightly.verdict.series import worse_step
+from orchestrator.nightly.verdict.stages import contrasts, slower
+
+COMMITS = 32
+GOOD_NIGHTS = 30
+PER = len(METRICS) // len(RECIPES)
+TASK = "digits"
+SHIPPED = {"train": 4, "refine": 1, "calibrate": 5}
+"""Recipes of the shipped benchmark by the stage whose speed they show."""
+SEEDS = 3
+NEAR = 5
+"""Nights by which a detection may miss a change."""
+PEERS = Path(__file__).with_name("_night_peers.py")
+
+EXPLANATION = """\
+# Commits named, changes seen, stages, and other detectors
+
+Simulated by `benchmarks/nightly_commits.py` with the noise of
+[nightly-noise.json](nightly-noise.json) and in the settings of
+[the nightly verdict](nightly-verdict.md).
+
+## The commit behind an alarm
+
+{good} good nights, {commits} commits of which one changes a cell, two nights at the last one.
+Histories in which `judge` raises the alarm are bisected by the command's own search, which gets a
+night's figures for a checkout and a process. *Right*: the one commit, by name. *A few*: a longer
+list that has it. In *nothing* no commit changes anything: the two nights were bad luck.
+
+| change | setting | alarms | right | a few | wrong | none named | nights, mean (most) |
+| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |
+{bisected}
+
+## The smallest change that is seen
+
+Planted in one cell of a history: the very change that `detectable` gives after {good} nights. Cells
+that never vary are left out: of them any larger change is caught, and no smaller one.
+
+| setting | metric | caught on the second night | share |
+| --- | --- | ---: | ---: |
+{seen}
+
+## A stage that takes 3 % longer
+
+The shipped benchmark (4 trainings, 1 refinement, 5 calibrations, 3 seeds): the machine's nights as
+measured, common to all stages, and {own:.0%} of noise of each recipe and seed, with the tails of
+Student's t with 3 degrees of freedom. {quiet} nights before the change.
+
+{stages}
+
+## Other detectors on the same series
+
+{series} series of 90 nights: all cells of whole benchmarks in settings A and B, in half of which
+one cell gets worse by one to three times what matters in practice; and the measured nights of
+`nightly-noise.json`. Every series may have one night that is worse alone. A detection counts within
+{near} nights of the change, once, and only if it is for the worse. This verdict sees
+one night after the other, the others see the whole series at once. Otava {otava} with its defaults,
+E-divisive as Otava has it (100 permutations, 0.001), asv {asv}'s steps and regressions.
+
+| detector | found | false | missed | precision | recall | F1 |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |
+{peers}
+
+Simulated in {seconds:.0f} s.
+"""
+
+
+class Bisected(NamedTuple):
+    """What came of simulated histories of one change."""
+
+    histories: int
+    alarms: int
+    outcomes: Counter[str]
+    nights: list[int]
+
+
+class Simulated:
+    """One cell's nights, drawn for any commit.
+
+    Args:
+        noise: How the cells vary.
+        column: Which cell.
+        change: What a bad commit does to it.
+        seeds: Seeds of a night.
+        rng: The luck.
+    """
+
+    def __init__(
+        self, noise: Noise, column: int, change: Change, seeds: int, rng: np.random.Generator
+    ) -> None:
+        self.noise, self.column, self.change, self.rng = noise, column, change, rng
+        self.cell = CellKey(RECIPES[column // PER], TASK, METRICS[column])
+        self.quality = METRICS[column] not in noise.costs
+        self.seeds = tuple(range(seeds if self.quality else 1))
+
+    def record(self, night: int, bad: bool, seeds: Sequence[int] | None = None) -> NightRecord:
+        """Return a night at a good or a bad commit."""
+        used = self.seeds if seeds is None else tuple(seeds)
+        level = self.noise.levels[self.column]
+        if self.quality:
+            own = self.noise.sizes[self.column] * np.sqrt(len(self.seeds))
+            values = level + own * self.rng.normal(size=len(used))
+        else:
+            values = self.noise.draw(self.rng, 1, 1)[0, 0, [self.column]]
+        if bad:
+            values = values * self.change.factor + self.change.shift
+        figures = {seed: float(value) for seed, value in zip(used, values, strict=True)}
+        shape = Shape((self.cell.recipe,), (TASK,), (self.cell.metric,), used)
+        return NightRecord(f"{night:03d}", float(night), {self.cell: figures}, shape=shape)
+
+
+def bisections(
+    noise: Noise, seeds: int, change: Change, trials: int, seed: int, real: bool = True
+) -> Bisected:
+    """Bisect simulated histories; in unreal changes the two bad nights were luck."""
+    rng = np.random.default_rng(seed)
+    columns = [column for column, metric in enumerate(METRICS) if metric == change.metric]
+    outcomes, nights, alarms = Counter[str](), list[int](), 0
+    commits = [str(number) for number in range(COMMITS + 1)]
+    for trial in range(trials):
+        cell = Simulated(noise, columns[trial % len(columns)], change, seeds, rng)
+        history = [cell.record(night, False) for night in range(GOOD_NIGHTS)]
+        history += [cell.record(GOOD_NIGHTS + night, True) for night in range(2)]
+        found = [f for f in judge(history[:-1], history[-1], LIMITS).alarms if f.cell == cell.cell]
+        if not found:
+            continue
+        alarms += 1
+        culprit = int(rng.integers(1, COMMITS + 1)) if real else COMMITS + 1
+
+        def measure(
+            commit: str, part: Part, cell: Simulated = cell, k: int = culprit
+        ) -> NightRecord:
+            return cell.record(0, int(commit) >= k, part.seeds)
+
+        decided = contrast(history, found[0], LIMITS, {})
+        part = Part((cell.cell.recipe,), (TASK,), decided.seeds)
+        told, steps = search(commits, decided, part, measure, surroundings=False)
+        nights.append(len(steps))
+        outcomes[_kind(*told.found()[:2], culprit)] += 1
+    return Bisected(trials, alarms, outcomes, nights)
+
+
+def _kind(first: int, last: int, culprit: int) -> str:
+    if first == 0 or last == COMMITS + 1:
+        return "none"
+    if not first <= culprit <= last:
+        return "wrong"
+    return "right" if first == last else "few"
+
+
+def sight(noise: Noise, metric: str, trials: int, seed: int) -> tuple[int, int]:
+    """Return how many planted changes of the stated size are in alarm, and of how many."""
+    rng = np.random.default_rng(seed)
+    columns = [c for c, name in enumerate(METRICS) if name == metric]
+    column = np.resize(columns, trials)
+    chart = Chart(METRICS, LIMITS, (trials,))
+    worse = chart.scales.worse(noise.draw(rng, GOOD_NIGHTS + 2, trials))
+    for night in worse[:GOOD_NIGHTS]:
+        chart.advance(night)
+    cell = (np.arange(trials), column)
+    planted = chart.detectable(chart.judge(worse[GOOD_NIGHTS]))[cell]
+    for night in worse[GOOD_NIGHTS:]:
+        night[cell] += planted
+        chart.advance(night)
+    return int(chart.alarmed[cell].sum()), trials
+
+
+def stage_nights(
+    machine: Floats, own: float, nights: int, rng: np.random.Generator
+) -> dict[str, Floats]:
+    """Return logarithms of times (nights, recipes x seeds) of each stage."""
+    common = blocks(rng, machine, nights, 1)
+    return {
+        stage: common + own * rng.standard_t(3, (nights, SEEDS * recipes)) / np.sqrt(3)
+        for stage, recipes in SHIPPED.items()
+    }
+
+
+def slower_stages(
+    machine: Floats, own: float, trials: int, histories: int, seed: int
+) -> Iterator[str]:
+    """Yield sentences on slowdowns that are named and on false alarms."""
+    rng, threshold = np.random.default_rng(seed), float(np.log1p(0.015))
+    quiet, months, false = 60, 0.0, 0
+    for _ in range(histories):
+        relative = contrasts(stage_nights(machine, own, 600, rng))
+        months += (600 - quiet) / MONTH
+        for series in relative.values():
+            raised = [
+                slower(series[max(0, night - 89) : night + 1], threshold) is not None
+                for night in range(quiet, 600)
+            ]
+            false += sum(
+                now and not before for before, now in zip([False, *raised], raised, strict=False)
+            )
+    low, high = _poisson(false)
+    yield (
+        f"- False alarms: {false} in {months:.0f} months, {false / months:.3f} a month "
+        f"({low / months:.3f} to {high / months:.3f})."
+    )
+    for stage in SHIPPED:
+        named = other = 0
+        for _ in range(trials):
+            times = stage_nights(machine, own, quiet + 3, rng)
+            times[stage][quiet:] += np.log(1.03)
+            told = {
+                name
+                for night in (quiet + 1, quiet + 2)
+                for name, series in contrasts(times).items()
+                if slower(series[: night + 1], threshold)
+            }
+            named += stage in told
+            other += bool(told - {stage})
+        told_ = f"{_share(named, trials)} named within 3 nights"
+        yield f"- `{stage}`: {told_}; another one beside it {other} times."
+
+
+def _poisson(count: int) -> tuple[float, float]:
+    low = float(chi2.ppf(0.025, 2 * count)) / 2 if count else 0.0
+    return low, float(chi2.ppf(0.975, 2 * count + 2)) / 2
+
+
+def _share(hits: int, of: int) -> str:
+    low, high = binomtest(hits, of).proportion_ci(method="wilson")
+    return f"{hits} of {of}, {100 * hits / of:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+class Sample(NamedTuple):
+    """A series on the scale on which more is worse, and the night of its change, if it has one."""
+
+    series: Floats
+    changed: int | None
+
+
+def samples(noise: Noise, histories: int, seed: int) -> tuple[Floats, list[list[int | None]]]:
+    """Return nights (90, histories, 40) on ``Scales.worse``, and each cell's night of change."""
+    rng = np.random.default_rng(seed)
+    chart = Chart(METRICS, LIMITS, (histories,))
+    worse = chart.scales.worse(noise.draw(rng, 90, histories))
+    matters = chart.scales.thresholds(chart.scales.figures(np.median(worse, axis=0)))
+    changed: list[list[int | None]] = [[None] * len(METRICS) for _ in range(histories)]
+    for history in range(histories):
+        for column in rng.choice(len(METRICS), 4, replace=False):
+            worse[int(rng.integers(15, 85)), history, column] += 3 * matters[history, column]
+        if history % 2:
+            column, night = int(rng.integers(len(METRICS))), int(rng.integers(30, 75))
+            size = rng.uniform(1.0, 3.0) * matters[history, column]
+            worse[night:, history, column] += size
+            changed[history][column] = night
+    return worse, changed
+
+
+def own_detections(worse: Floats) -> list[list[list[int]]]:
+    """Return the nights on which this verdict says that each cell's changes began."""
+    nights, histories, cells = worse.shape
+    chart = Chart(METRICS, LIMITS, (histories,))
+    found: list[list[list[int]]] = [[[] for _ in range(cells)] for _ in range(histories)]
+    for night in range(nights):
+        judged = chart.advance(worse[night])
+        for history, cell in zip(*np.nonzero(chart.alarmed), strict=True):
+            _add(found[history][cell], int(chart.since[history, cell]))
+        stepped = step_alarms(worse[: night + 1], judged) & ~chart.alarmed
+        for history, cell in zip(*np.nonzero(stepped), strict=True):
+            _add(
+                found[history][cell],
+                _step(worse[: night + 1, history, cell], judged, history, cell),
+            )
+    return found
+
+
+def _step(series: Floats, judged: Any, history: int, cell: int) -> int:
+    at = worse_step(
+        series, float(judged.noise[history, cell]), float(judged.threshold[history, cell])
+    )
+    assert at is not None
+    return at[0].index
+
+
+def _add(nights: list[int], night: int) -> None:
+    if not any(abs(night - known) <= NEAR for known in nights):
+        nights.append(night)
+
+
+def compared(
+    settings: Sequence[Noise], measured: dict[str, Any], histories: int, python: Path, seed: int
+) -> tuple[list[str], int, dict[str, str]]:
+    """Return a row for each detector, the number of series, and the peers' versions."""
+    every: list[Sample] = []
+    own: list[list[int]] = []
+    for number, noise in enumerate(settings):
+        worse, changed = samples(noise, histories, seed + number)
+        for history, cells in enumerate(own_detections(worse)):
+            for cell, nights in enumerate(cells):
+                every.append(Sample(worse[:, history, cell], changed[history][cell]))
+                own.append(nights)
+    for series in measured["cost"]["process_seconds"]:
+        chart = Chart(("wall_seconds",), LIMITS)
+        told: list[int] = []
+        for value in series:
+            chart.advance(np.array([value]))
+            if chart.alarmed[0]:
+                _add(told, int(chart.since[0]))
+        every.append(Sample(np.array(series), None))
+        own.append(told)
+    asked = json.dumps([sample.series.tolist() for sample in every])
+    done = subprocess.run(
+        [python, "-I", PEERS], input=asked, capture_output=True, text=True, check=True
+    )
+    answer = json.loads(done.stdout)
+    rows = [_score("calsweep", every, own)]
+    rows += [_score(name, every, nights) for name, nights in answer["found"].items()]
+    return rows, len(every), answer["versions"]
+
+
+def _score(name: str, every: Sequence[Sample], found: Sequence[Sequence[int]]) -> str:
+    hits = false = missed = 0
+    for sample, nights in zip(every, found, strict=True):
+        near = [n for n in nights if sample.changed is not None and abs(n - sample.changed) <= NEAR]
+        hits += bool(near)
+        false += len(nights) - bool(near)
+        missed += sample.changed is not None and not near
+    precision, recall = hits / max(1, hits + false), hits / max(1, hits + missed)
+    f1 = 2 * precision * recall / max(1e-9, precision + recall)
+    return f"| {name} | {hits} | {false} | {missed} | {precision:.3f} | {recall:.3f} | {f1:.3f} |"
+
+
+def bisected_row(
+    noise: Noise, seeds: int, change: Change, trials: int, seed: int, real: bool
+) -> str:
+    """Return a row of the first table."""
+    found = bisections(noise, seeds, change, trials, seed, real)
+    of, outcomes = max(1, found.alarms), found.outcomes
+    parts = [
+        f"{outcomes[kind]} ({100 * outcomes[kind] / of:.1f} %)"
+        for kind in ("right", "few", "wrong", "none")
+    ]
+    text = change.text if real else f"nothing ({change.metric})"
+    nights = f"{np.mean(found.nights or [0]):.2f} ({max(found.nights, default=0)})"
+    alarms = f"{found.alarms} of {found.histories}"
+    return f"| {text} | {noise.name} | {alarms} | {' | '.join(parts)} | {nights} |"
+
+
+def main() -> None:
+    """Simulate, and print or write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--noise", type=Path, default=RESULTS / "nightly-noise.json")
+    parser.add_argument("--trials", type=int, default=500)
+    parser.add_argument("--histories", type=int, default=20)
+    parser.add_argument("--peers", type=Path)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    measured = json.loads(options.noise.read_text(encoding="utf-8"))
+    started = time.monotonic()
+    settings = [noise_of(setting, measured) for setting in SETTINGS[:3]]
+    seeds = [setting.seeds for setting in SETTINGS]
+    with Console(stderr=True).status("simulating") as status:
+        bisected = []
+        for number, change in enumerate(CHANGES[:3]):
+            for noise, count in zip(settings, seeds, strict=False):
+                status.update(f"bisecting: {change.text}, {noise.name}")
+                for real in (True, False):
+                    trials = options.trials if real else options.trials // 5
+                    bisected.append(bisected_row(noise, count, change, trials, number, real))
+        status.update("planting changes of the stated sizes")
+        seen = []
+        for noise in settings[1:]:
+            for metric in (
+                "acc",
+                "ece",
+                "aece",
+                "cwece",
+                "nll",
+                "images_per_second",
+                "wall_seconds",
+            ):
+                hits, of = sight(noise, metric, 4 * options.trials, 7)
+                seen.append(
+                    f"| {noise.name} | {metric} | {hits} of {of} | {100 * hits / of:.1f} % |"
+                )
+        status.update("slowing stages down")
+        machine = np.array(measured["cost"]["process_seconds"][0])
+        stages = list(
+            slower_stages(machine, settings[0].steady, options.trials, options.histories, 8)
+        )
+        peers, count_, versions = ["| not compared | | | | | | |"], 0, {"otava": "", "asv": ""}
+        if options.peers:
+            status.update("asking other detectors")
+            peers, count_, versions = compared(
+                settings[:2], measured, options.histories, options.peers, 9
+            )
+    text = EXPLANATION.format(
+        good=GOOD_NIGHTS,
+        commits=COMMITS,
+        bisected="\n".join(bisected),
+        seen="\n".join(seen),
+        own=settings[0].steady,
+        quiet=60,
+        stages="\n".join(stages),
+        series=count_,
+        near=NEAR,
+        peers="\n".join(peers),
+        seconds=time.monotonic() - started,
+        **versions,
+    )
+    if options.out:
+        options.out.write_text(text, encoding="utf-8")
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    main()

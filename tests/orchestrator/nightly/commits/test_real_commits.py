@@ -1,0 +1,100 @@
+"""A bug planted in the real code, in a repository of its own, and found by real nights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from made_repository import MadeRepository
+
+from orchestrator.cli import main
+from orchestrator.nightly import Book, NightRecord, judge, load_nightly
+from orchestrator.nightly.book import RECORD, VERDICT
+from orchestrator.nightly.commits.night import CommitNights, Part
+from orchestrator.nightly.commits.repository import Repository
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[4]
+PACKAGES = ("calsweep", "orchestrator", "trainables", "search_spaces")
+QUALITY = ("acc", "ece", "nll")
+SWEEP = {
+    "name": "real",
+    "tasks": [
+        {
+            "name": "d",
+            "dataset": "digits",
+            "model": "convnet",
+            "protocol": {"base": "digits", "epochs": 2},
+        }
+    ],
+    "recipes": ["ce", "ce+ts"],
+    "search": {"trials": 1},
+    "executor": "local",
+}
+BUG = ("return self.temperature.to(logits.device)", "return 2 * self.temperature.to(logits.device)")
+PLANTED = 2
+
+
+class RealRepository(MadeRepository):
+    """Copies of these packages; a commit's ``figures`` are whether the bug is in it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        for package in PACKAGES:
+            own = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / package, folder / package, ignore=own, dirs_exist_ok=True)
+        self.hashes.clear()
+
+    def plant(self) -> None:
+        """Plant the bug, to be committed with the next commit."""
+        path = self.folder / "trainables/calibrators/ts.py"
+        text = path.read_text()
+        assert text.count(BUG[0]) == 1
+        path.write_text(text.replace(*BUG))
+
+
+def only_quality(record: NightRecord, night: int, code: str) -> NightRecord:
+    """Return a copy for another night, of quality alone: it never varies on a machine."""
+    cells = {cell: v for cell, v in record.cells.items() if cell.metric in QUALITY}
+    shape, known = replace(record.shape, metrics=QUALITY), {**record.environment, "code": code}
+    name = f"2026-01-{night:02}"
+    return replace(record, night=name, cells=cells, shape=shape, environment=known)
+
+
+def test_a_planted_bug_is_traced_to_its_commit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = RealRepository(tmp_path / "code")
+    for number in range(4):
+        if number == PLANTED:
+            source.plant()
+        source.commit()
+    path = tmp_path / "nightly.yaml"
+    sweep = {**SWEEP, "storage": str(tmp_path / "storage")}
+    path.write_text(yaml.safe_dump({"sweep": sweep, "metrics": list(QUALITY)}))
+    benchmark = load_nightly(path)
+    book, here = Book(benchmark.folder), Repository(source.folder)
+    nights = CommitNights(benchmark, here, tmp_path / "nights")
+    good, bad = (nights.run(source.hashes[place], Part()) for place in (0, -1))
+    assert (good.environment["code"], bad.environment["code"]) == (
+        source.hashes[0],
+        source.hashes[-1],
+    )
+    records = [only_quality(good, night, source.hashes[0]) for night in range(1, 9)]
+    records += [only_quality(bad, night, source.hashes[-1]) for night in (9, 10)]
+    for number, record in enumerate(records):
+        place = book.begin(record.night, record.started, record.environment)
+        place.write(RECORD, record.to_json())
+        place.write(VERDICT, judge(records[:number], record).to_json())
+    own = ("--repository", str(source.folder), "--quiet")
+    assert main(["nightly", "bisect", str(path), *own]) == 0
+    named = f"is worse by {source.hashes[PLANTED][:7]} change {PLANTED} ("
+    assert named in capsys.readouterr().out
+    found = json.loads((book.night("2026-01-10").folder / "bisection.json").read_text())
+    assert found["cell"][0] == "ce+ts"
+    assert len(found["steps"]) <= 6
