@@ -109,6 +109,7 @@ class Job:
         work: What to compute.
         cpus: Number of threads.
         gpus: Number or fraction of GPUs; a fraction also bounds its memory, 0 is the CPU.
+        processes: Number of processes that train its network together.
         deterministic, graph: See ``trial_device`` and ``TaskData``.
         epochs: Of how many epochs a scheduler may cut it short; 0 if it runs to its end anyway.
         attempt: How often it was given out before.
@@ -122,6 +123,7 @@ class Job:
     work: StageWork | TestWork | FitWork
     cpus: float = 1
     gpus: float = 0.0
+    processes: int = 1
     deterministic: bool = False
     graph: bool = False
     epochs: int = 0

@@ -32,6 +32,12 @@ def submit(
 
         if wait:
             raise InputError("--wait is for Ray jobs; `calsweep status` shows one of SLURM's")
+        wanted = spec.resources.train.gpu
+        if wanted > gpus_per_node:
+            raise InputError(
+                f"--gpus-per-node {gpus_per_node}: no node can hold a training, for which "
+                f"resources.train asks for {wanted:g} GPUs"
+            )
         job = submit_to_slurm(sweep, spec, Allocation(nodes, gpus_per_node, time))
         typer.echo(f"SLURM job {job}; calsweep status {spec.name} --storage {spec.storage}")
         return 0

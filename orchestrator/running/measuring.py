@@ -101,7 +101,7 @@ class MeasuringSource(Source):
         self._out: dict[str, Measurement] = {}
         self._spec, self._write, self._give_up = spec, write, give_up
         self._folder = SweepFolder.of(spec).chosen
-        self.sizes = [(1, spec.resources.train.gpu)]
+        self.sizes = [(1, min(1, spec.resources.train.gpu))]
 
     def next(self) -> Job | Pause:
         """Return the job of a training that none is measured of now."""
@@ -133,7 +133,7 @@ class MeasuringSource(Source):
             group=trial.study,
             number=trial.number,
             work=work,
-            gpus=resources.train.gpu,
+            gpus=min(1, resources.train.gpu),
             deterministic=resources.deterministic,
         )
 

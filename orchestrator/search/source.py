@@ -8,6 +8,7 @@ from orchestrator.search.state import SweepState
 from orchestrator.search.trials import TrialSpec
 from orchestrator.storage.events import TrialFinished
 from orchestrator.sweep.plan import StudyPlan
+from orchestrator.sweep.spec import TrainResources
 from trainables.common.faults import is_final
 from trainables.jobs import FaultKind, Job, Report, StageWork, Status
 from trainables.stages import STAGES
@@ -42,6 +43,7 @@ class SearchSource(Source):
             work=StageWork(request=trial.request, together=trial.together, score=score),
             cpus=share.cpu,
             gpus=share.gpu,
+            processes=share.together if isinstance(share, TrainResources) else 1,
             deterministic=resources.deterministic,
             graph=resources.graph,
             epochs=epochs_of(study.plan) if stoppable else 0,

@@ -279,7 +279,7 @@ class VariantModel(_Strict):
 
 
 class StageResources(_Strict):
-    """What one trial takes; a fraction of a GPU lets several share it."""
+    """The resources of one trial; a fraction of a GPU lets several share it."""
 
     cpu: Count = 1
     gpu: Annotated[float, Field(ge=0)] = 0.0
@@ -290,6 +290,39 @@ class StageResources(_Strict):
         if value > 1:
             raise ValueError("a trial can use one GPU at most; give 1, or a fraction of it")
         return value
+
+
+class TrainResources(StageResources):
+    """The resources of one training.
+
+    On several GPUs of one machine as many processes train the network together, each on its part of
+    every batch; ``cpu`` is the number of threads of all of them.
+
+    Attributes:
+        processes: Such processes without GPUs.
+    """
+
+    processes: Count = 1
+
+    @field_validator("gpu")
+    @classmethod
+    def _check_gpu(cls, value: float) -> float:
+        if value > 1 and value != int(value):
+            raise ValueError("give a fraction of a GPU, or a whole number of them")
+        return value
+
+    @model_validator(mode="after")
+    def _check_processes(self) -> TrainResources:
+        if self.gpu and self.processes > 1:
+            raise ValueError(
+                f"processes={self.processes} are for CPUs; on GPUs there is one for each"
+            )
+        return self
+
+    @property
+    def together(self) -> int:
+        """Return the number of processes that train one network."""
+        return max(self.processes, int(self.gpu))
 
 
 class ResourcesModel(_Strict):
@@ -303,7 +336,7 @@ class ResourcesModel(_Strict):
         graph: Whether GPUs are to launch whole training steps, recorded as CUDA graphs.
     """
 
-    train: StageResources = StageResources()
+    train: TrainResources = TrainResources()
     refine: StageResources = StageResources()
     calibrate: StageResources = StageResources()
     concurrent: Count | None = None

@@ -307,8 +307,9 @@ class SimulatedBench(Bench):
         self.report_seconds, self.checkpoint_every = -1.0, 1  # No time passes in a step.
         self.device = torch.device("cpu")
         self.meter: Any = _Meter()
+        self.processes = 1
 
-    def use(self, device: torch.device) -> None:
+    def use(self, device: torch.device, processes: int = 1) -> None:
         """Stay where it is."""
 
     def clock(self) -> float:

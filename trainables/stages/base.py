@@ -27,11 +27,13 @@ class TaskData:
         prepared: The task's data.
         device: Where the trial computes.
         graph: Whether a GPU is to launch whole training steps, see ``Trainer``.
+        processes: Number of processes that train one network together, see ``data_parallel``.
     """
 
     prepared: PreparedData
     device: torch.device
     graph: bool = False
+    processes: int = 1
 
     @cached_property
     def search(self) -> SearchData:
@@ -106,6 +108,9 @@ class StageRun(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
         """Resume from ``state``."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release what is held beyond memory."""
 
     def finish(
         self,

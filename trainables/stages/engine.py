@@ -18,6 +18,7 @@ from trainables.methods import TrainingMethod
 from trainables.models import Network, build_model
 from trainables.stages.casts import CastWeights
 from trainables.stages.compiled import CompiledFeatures, as_written
+from trainables.stages.data_parallel import Team
 from trainables.stages.graphed import GraphedStep
 from trainables.stages.protocols import Protocol, learning_rate
 
@@ -84,6 +85,8 @@ class Trainer:
         seed: Decides the initial weights, the order of the batches and the augmentation.
         precision: What to train in, see ``place``.
         graph: Whether a GPU is to launch whole steps, see ``GraphedStep``; a CPU has none.
+        team: The processes that train this network together, if there are several; each has such a
+            trainer. They neither compile nor record steps.
 
     Raises:
         ValueError: If ``precision`` is neither ``float32`` nor ``bfloat16``.
@@ -100,8 +103,10 @@ class Trainer:
         device: torch.device,
         precision: str = "float32",
         graph: bool = False,
+        team: Team | None = None,
     ) -> None:
         self.method = method
+        self._team = team
         self.protocol = protocol
         self.device = device = concrete(device)
         self.epoch = 0
@@ -111,7 +116,10 @@ class Trainer:
         with _global_seed(seed):
             network = method.attach(network, len(data.labels), info.num_classes)
         self.network = place(network, device, precision)
-        if protocol.compile:
+        if team is not None:
+            team.meet()
+            team.share(self.network)
+        elif protocol.compile:
             # Counters of batches, too: what counts on the host would be compiled for the host.
             self.network.to(device)
             # In the method's place, so that the names of the weights stay.
@@ -128,7 +136,7 @@ class Trainer:
         self._optimizer = _optimizer(self.network, protocol, graph)
         _start_velocities(self._optimizer)
         self._graphed: GraphedStep | None = None
-        if graph and device.type == "cuda":
+        if graph and device.type == "cuda" and team is None:
             self._graphed = GraphedStep(self._step, self.network, protocol.batch_size)
 
     def train_epoch(self) -> dict[str, float]:
@@ -136,12 +144,29 @@ class Trainer:
 
         Raises:
             TrainingDivergedError: If the mean loss is not finite.
+            ChildProcessError: If a process of the team has ended.
         """
+        with self._together("train_epoch"):
+            return self._train_epoch()
+
+    @contextmanager
+    def _together(self, order: str, *arguments: Any) -> Iterator[None]:
+        """Have the rest of the team do the same."""
+        if self._team is None:
+            yield
+            return
+        self._team.tell(order, *arguments)
+        with self._team.watched():
+            yield
+
+    def _train_epoch(self) -> dict[str, float]:
         self.network.train()
         self.method.start_epoch(self.network, self.epoch, self.protocol.epochs)
         rate = learning_rate(self.protocol, self.epoch)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
+        if self._team is not None:
+            self._team.start_epoch(self._epoch_seed())
         # Dropout draws from the global generators; an epoch's draws depend on nothing before it.
         with _global_seed(self._epoch_seed(), *self._gpus()):
             loss = self._run_batches()
@@ -158,6 +183,8 @@ class Trainer:
             "graph: steps run as they are written": self._graphed,
         }
         reasons = {what: getattr(part, "refused", "") for what, part in found.items()}
+        if self._team is not None and self.protocol.compile:
+            reasons["compile: the network runs as it is written"] = "several processes train it"
         return [f"{what}: {reason}" for what, reason in reasons.items() if reason]
 
     def _epoch_seed(self) -> int:
@@ -186,6 +213,8 @@ class Trainer:
             loss, _ = self.method.training_loss(self.network, inputs, targets, indices, *drawn)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward(self._one)
+        if self._team is not None:
+            self._team.sum_gradients(self.network)
         if self.protocol.clip_norm is not None:
             clip_grad_norm_(self.network.parameters(), self.protocol.clip_norm)
         self._optimizer.step()
@@ -213,6 +242,10 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from what ``state_dict`` returned."""
+        with self._together("load_state_dict", state):
+            self._load(state)
+
+    def _load(self, state: dict[str, Any]) -> None:
         self.epoch = state["epoch"]
         self.network.load_state_dict(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])

@@ -6,11 +6,28 @@ from torch import Tensor
 from trainables.data import MaskedBatcher
 from trainables.methods import build_method
 from trainables.stages.base import StageRun, TaskData
+from trainables.stages.data_parallel import Team, lead
 from trainables.stages.engine import Trainer, predict
 from trainables.stages.pixels import outputs_of, score_pixels
 from trainables.stages.protocols import protocol_from
 from trainables.stages.request import StageRequest
 from trainables.store.artifacts import ArtifactStore
+
+
+def build_trainer(request: StageRequest, data: TaskData, team: Team | None) -> Trainer:
+    """Return the trainer of a requested training, for one process of those that compute it."""
+    return Trainer(
+        request.model,
+        build_method(request.parts),
+        data.search.train,
+        data.prepared.info,
+        protocol_from(dict(request.protocol)),
+        request.seed,
+        data.device,
+        request.precision,
+        data.graph,
+        team,
+    )
 
 
 class TrainStage(StageRun, stage="train"):
@@ -23,22 +40,34 @@ class TrainStage(StageRun, stage="train"):
     def __init__(self, request: StageRequest, store: ArtifactStore, data: TaskData) -> None:
         super().__init__(request, store, data)
         self._protocol = protocol_from(dict(request.protocol))
-        self._trainer = Trainer(
-            request.model,
-            build_method(request.parts),
-            data.search.train,
-            data.prepared.info,
-            self._protocol,
-            request.seed,
-            data.device,
-            request.precision,
-            data.graph,
-        )
+        self._team = self._lead() if data.processes > 1 else None
+        try:
+            self._trainer = build_trainer(request, data, self._team)
+        except BaseException:
+            self.close()
+            raise
         if self._protocol.keep == "best_val_nll_after_ts":
             self.also = ("nll_after_ts",)
         self._logits = torch.empty(0)
         self._report: dict[str, float] | None = None
         self._best: dict[str, Any] | None = None
+
+    def _lead(self) -> Team:
+        data, cuda = self.data, self.data.device.type == "cuda"
+        return lead(
+            data.processes,
+            data.device,
+            self.request,
+            str(data.prepared.directory),
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+            cuda,
+        )
+
+    def close(self) -> None:
+        """End the other processes."""
+        if self._team is not None:
+            self._team.close()
 
     @property
     def epochs(self) -> int:

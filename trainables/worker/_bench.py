@@ -34,7 +34,7 @@ class Bench:
     Attributes:
         store: The artifacts.
         notices: What a person should know of, such as a damaged artifact.
-        device, meter: Of the job at hand.
+        device, meter, processes: Of the job at hand.
         last_pass: The last network's pass over test rows, for whatever builds on it.
     """
 
@@ -56,13 +56,13 @@ class Bench:
         self.last_pass = LastPass()
         self.use(torch.device("cpu"))
         self._sealed = sealed
-        self._tasks: dict[tuple[str, torch.device], TaskData] = {}
+        self._tasks: dict[tuple[str, torch.device, int], TaskData] = {}
         if sealed:
             seal_test_data()
 
-    def use(self, device: torch.device) -> None:
-        """Compute on a device from now on, and measure there."""
-        self.device, self.meter = device, Meter(device)
+    def use(self, device: torch.device, processes: int = 1) -> None:
+        """Compute on a device from now on, with so many processes, and measure there."""
+        self.device, self.meter, self.processes = device, Meter(device), processes
 
     def clock(self) -> float:
         """Return seconds, rising."""
@@ -74,7 +74,7 @@ class Bench:
 
     def task(self, directory: str, graph: bool) -> TaskData:
         """Return the training and validation data of a task on the device, read once."""
-        place = directory, self.device
+        place = directory, self.device, self.processes
         if place not in self._tasks:
             if self.device.type != "cpu":
                 self._tasks.clear()  # The memory of a GPU is for the task at hand.
@@ -84,7 +84,7 @@ class Bench:
                 evaluations = self.store.root / "evaluate"
                 evaluations.mkdir(parents=True, exist_ok=True)
                 seal_test_data(prepared.directory, evaluations)
-            self._tasks[place] = TaskData(prepared, self.device, graph)
+            self._tasks[place] = TaskData(prepared, self.device, graph, self.processes)
         return self._tasks[place]
 
     def open_data(self, directory: str) -> PreparedData:

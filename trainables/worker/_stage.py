@@ -99,6 +99,7 @@ class StageComputation(Computation):
                 f"checkpoint {checkpoint} is damaged ({kind}): the stage starts anew"
             )
             checkpoint.remove()
+            run.close()
             return self._fresh_run(data)
         self.seconds = state["seconds"]
         self.history = [EpochMetrics(**epoch) for epoch in state["history"]]
@@ -134,6 +135,8 @@ class StageComputation(Computation):
 
     def close(self) -> None:
         """Forget the stage and pass its lock on."""
+        if self._run is not None:
+            self._run.close()
         self._run = None
         if self._lock is not None:
             self._lock.release()

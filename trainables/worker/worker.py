@@ -55,7 +55,7 @@ class Worker:
             self._bench.notices.append(
                 f"{HOST}: torch sees no GPU there: trials that ask for one compute on the CPU"
             )
-        torch.set_num_threads(max(1, int(job.cpus)))
+        torch.set_num_threads(max(1, int(job.cpus) // job.processes))
         logs = self._bench.logs
         self._log = TrialLog(logs and logs / f"{job.key}.log", self._bench.notices.append)
         self._log.line(f"{job.group}|{job.number}, attempt {job.attempt + 1} on {HOST}")
@@ -63,7 +63,7 @@ class Worker:
         self._gpus, self._reported = job.gpus, 0
         self._refusal: Exception | None = None
         try:
-            self._bench.use(trial_device(job.gpus, job.deterministic))
+            self._bench.use(trial_device(job.gpus, job.deterministic), job.processes)
         except Exception as error:  # noqa: BLE001 - raised again where it can be reported
             self._refusal = error
             self._bench.use(torch.device("cpu"))

@@ -261,13 +261,17 @@ BAD = {
         GOOD.replace("{dataset:", '{name: "a|b", dataset:'),
         ["tasks[0]", "a|b"],
     ),
-    "two GPUs for a trial": (
-        GOOD + "resources: {train: {gpu: 2}}\n",
-        ["resources.train.gpu", "one GPU at most", "fraction", "got 2"],
+    "two GPUs for a refinement": (
+        GOOD + "resources: {refine: {gpu: 2}}\n",
+        ["resources.refine.gpu", "one GPU at most", "fraction", "got 2"],
+    ),
+    "processes beside GPUs": (
+        GOOD + "resources: {train: {gpu: 1, processes: 2}}\n",
+        ["resources.train", "processes=2 are for CPUs"],
     ),
     "a GPU and a half for a trial": (
         GOOD + "resources: {train: {gpu: 1.5}}\n",
-        ["resources.train.gpu", "one GPU at most", "got 1.5"],
+        ["resources.train.gpu", "whole number", "got 1.5"],
     ),
     "not finite": (GOOD.replace("3}", "3, accuracy_tolerance: .nan}"), ["accuracy_tolerance"]),
     "a tolerance above all": (
@@ -439,7 +443,7 @@ def test_every_mistake_is_told_in_the_same_words(file_regression: FileRegression
         ),
         (
             GOOD + "resources: {train: {gpus: 1}}\n",
-            "resources.train.gpus: unknown key; near are: gpu; allowed are: cpu, gpu",
+            "resources.train.gpus: unknown key; near are: gpu; allowed are: cpu, gpu, processes",
         ),
         (
             GOOD.replace("protocol: digits", "protocol: digits, split: {sede: 1}"),
@@ -670,7 +674,8 @@ def test_a_search_that_nobody_rules() -> None:
 def test_resources_that_nobody_names() -> None:
     usual = {"cpu": 1, "gpu": 0.0}
     assert parse_sweep(GOOD, "good").resources.model_dump() == {
-        **dict.fromkeys(("train", "refine", "calibrate"), usual),
+        "train": {**usual, "processes": 1},
+        **dict.fromkeys(("refine", "calibrate"), usual),
         "concurrent": None,
         "checkpoint_every": 10,
         "max_failures": 3,

@@ -429,6 +429,20 @@ def test_every_method_trains_on_masks_or_is_refused(
     assert not torch.equal(run.outcome()[0]["weights"]["extractor.0.0.weight"], before)
 
 
+def test_two_processes_train_on_mixed_texts_as_one_does(
+    texts: PreparedData, tmp_path: Path
+) -> None:
+    request, found = wanted(texts, "texts", parts={"mixup": {}}), []
+    for processes in (1, 2):
+        task = TaskData(texts, torch.device("cpu"), processes=processes)
+        run = open_stage(request, ArtifactStore(tmp_path / str(processes)), task)
+        run.run_epoch()
+        found.append(run.outcome()[0]["weights"])
+        run.close()
+    for name, weight in found[0].items():
+        torch.testing.assert_close(found[1][name], weight, rtol=0, atol=1e-5)
+
+
 def test_a_refinement_of_masks_is_refused(masks: PreparedData, tmp_path: Path) -> None:
     request = wanted(masks, "images-with-masks", stage="refine", parts=MACAL)
     with pytest.raises(InputError, match="'macal' is not for images-with-masks: its classifier"):

@@ -36,6 +36,7 @@ class Place:
         self,
         gpus: float = 0.0,
         cpus: float = 1,
+        processes: int = 1,
         score: str = "val_nll",
         together: tuple[StageRequest, ...] = (),
         flags: bool = False,
@@ -44,7 +45,9 @@ class Place:
     ) -> Job:
         work = StageWork(request=wanted or self.wanted(**changes), score=score, together=together)
         place = {"cpus": cpus, "gpus": gpus, "deterministic": flags, "graph": flags}
-        return Job(key=str(next(KEYS)), group="g", number=0, work=work, **place)
+        return Job(
+            key=str(next(KEYS)), group="g", number=0, work=work, processes=processes, **place
+        )
 
     def bench(self, report_seconds: float = 0.0, every: int = 0, sealed: bool = False) -> Bench:
         return Bench(

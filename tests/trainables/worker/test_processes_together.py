@@ -1,0 +1,99 @@
+"""A worker whose trainings are several processes: figures, deaths and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.trainables.worker.bench_here import Place, fault_of, finish, notices
+from trainables.jobs import FaultKind, Status
+
+FREE_WITHIN = 5.0
+
+
+def followers(parent: int) -> list[int]:
+    """Return the processes that a process has started and that still run."""
+    found = subprocess.run(
+        ["ps", "-o", "pid=,stat=,args=", "--ppid", str(parent)], capture_output=True, text=True
+    ).stdout
+    rows = [line.split(None, 2) for line in found.splitlines()]
+    return [int(pid) for pid, state, args in rows if "follower" in args and "Z" not in state]
+
+
+def within(seconds: float, holds: Callable[[], bool]) -> bool:
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_two_processes_leave_the_figures_of_one(tmp_path: Path) -> None:
+    alone = Place(tmp_path / "one")
+    together = Place(tmp_path / "two", alone.data)
+    one, two = alone.run()[-1], together.run(processes=2, cpus=2)[-1]
+    assert two.status == Status.FINISHED
+    assert two.metrics == pytest.approx(one.metrics, abs=1e-4)
+    assert followers(os.getpid()) == []
+
+
+def test_killed_process_is_a_fault_of_the_machine_and_its_job_resumes(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    worker = place.worker(every=1, processes=2)
+    worker.step()
+    (follower,) = followers(os.getpid())
+    os.kill(follower, signal.SIGKILL)
+    kind, reason = fault_of(finish(worker)[-1])
+    assert kind == FaultKind.MACHINE
+    assert reason == "ChildProcessError: process 2 of 2 that train together ended by signal 9"
+    assert followers(os.getpid()) == []
+    found = finish(place.worker(every=1, processes=2))
+    assert "train of ce resumes after epoch 1 of 3" in notices(found)
+    calm = Place(tmp_path / "calm", place.data).run(processes=2)
+    assert found[-1].metrics == calm[-1].metrics
+
+
+def test_stopped_worker_frees_its_processes(tmp_path: Path) -> None:
+    worker = Place(tmp_path).worker(processes=3)
+    worker.step()
+    assert len(followers(os.getpid())) == 2
+    worker.close()
+    assert followers(os.getpid()) == []
+
+
+def test_processes_of_a_killed_worker_end(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib\n"
+        "from tests.trainables.worker.bench_here import Place\n"
+        "place = Place(pathlib.Path(sys.argv[1]))\n"
+        "worker = place.worker(processes=2, protocol={'epochs': 10**6})\n"
+        "worker.step(); print('begun', flush=True)\n"
+        "while True: worker.step()\n"
+    )
+    path = os.pathsep.join(sys.path)
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+    ) as leader:
+        assert leader.stdout is not None
+        assert leader.stdout.readline() == b"begun\n"
+        (follower,) = followers(leader.pid)
+        leader.kill()
+    assert within(FREE_WITHIN, lambda: not Path(f"/proc/{follower}").exists())
+
+
+def test_error_of_another_process_is_the_reason(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    worker = place.worker(processes=2, protocol={"lr": 1e30})
+    kind, reason = fault_of(finish(worker)[-1])
+    assert kind == FaultKind.CONFIGURATION
+    assert "training loss became" in reason

@@ -1,0 +1,258 @@
+"""Several processes of one machine that train one network together, each on its part of a batch.
+
+Every process sees whole batches: the same rows, views and random numbers. Only the extractor runs
+on a part of them; its features are then exchanged, so that classifier, loss and whatever couples
+the rows of a batch compute on all of them, as in one process. Gradients of the extractor are summed
+over the processes. Figures are those of one process up to the order of sums, but for what an
+extractor draws itself (dropout, stochastic depth).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import timedelta
+from multiprocessing.connection import Connection, Pipe
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.nn import functional as shared
+
+from trainables.models import Network
+
+PATIENCE = timedelta(minutes=10)  # Until a collective operation that does not end is given up.
+LOOPBACK = "lo"  # The processes are on one machine.
+WIDE = torch.float32  # At least, for what is exchanged: not every backend adds shorter numbers.
+
+
+class Team:
+    """The processes that train one network together; rank 0 leads, the others follow.
+
+    Args:
+        rank: Of this process.
+        size: Number of processes.
+        device: Where this process computes.
+        folder: Where the processes find each other.
+    """
+
+    def __init__(self, rank: int, size: int, device: torch.device, folder: str) -> None:
+        self.rank, self.size, self.device = rank, size, device
+        self.followers: list[tuple[subprocess.Popen[bytes], Connection]] = []
+        self._seed = 0
+        if os.path.exists(f"/sys/class/net/{LOOPBACK}"):
+            for library in ("GLOO", "NCCL"):
+                os.environ.setdefault(f"{library}_SOCKET_IFNAME", LOOPBACK)
+        self.folder = folder
+
+    def meet(self) -> None:
+        """Wait for the other processes."""
+        store = distributed.FileStore(f"{self.folder}/store", self.size)
+        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        distributed.init_process_group(
+            backend, store=store, rank=self.rank, world_size=self.size, timeout=PATIENCE
+        )
+
+    def tell(self, order: str, *arguments: Any) -> None:
+        """Send an order to every follower: the name of a trainer's method, and its arguments.
+
+        Raises:
+            ChildProcessError: If a follower has ended.
+        """
+        content = io.BytesIO()
+        if self.followers:
+            torch.save((order, arguments), content)
+        for number, (process, connection) in enumerate(self.followers, 1):
+            try:
+                connection.send_bytes(content.getvalue())
+            except OSError:
+                raise ended(number, self.size, process) from None
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Raise the error of another process of the team in place of one that follows from it.
+
+        Raises:
+            ChildProcessError: If another process has ended without one.
+        """
+        try:
+            yield
+        except RuntimeError:
+            for number, (process, connection) in enumerate(self.followers, 1):
+                with contextlib.suppress(EOFError, OSError):
+                    if connection.poll(1):  # The group is lost a little before the process.
+                        raise connection.recv() from None
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(1)
+                    raise ended(number, self.size, process) from None
+            raise
+
+    def close(self) -> None:
+        """End the followers and leave the group."""
+        for process, connection in self.followers:
+            connection.close()
+            process.kill()
+            process.wait()
+        if self.followers:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self.followers.clear()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+    def start_epoch(self, seed: int) -> None:
+        """Begin an epoch, whose seed decides the numbers that extractors draw."""
+        self._seed = seed * self.size + self.rank
+
+    def share(self, network: Network) -> None:
+        """Compute a network's features together while it trains.
+
+        Normalisation over the batch inside the extractor is over all of it.
+        """
+        self._upstream = {id(weight) for weight in network.extractor.parameters()}
+        for parent in list(network.extractor.modules()):
+            for name, child in parent.named_children():
+                if isinstance(child, nn.modules.batchnorm._BatchNorm):
+                    setattr(parent, name, SharedNorm(child))
+        whole = network.features
+
+        def features(inputs: Tensor) -> Tensor:
+            if not network.training:
+                return whole(inputs)
+            parts = inputs.tensor_split(self.size)
+            first = sum(len(part) for part in parts[: self.rank])
+            cuda = [self.device] if self.device.type == "cuda" else []
+            self._seed += self.size
+            with torch.random.fork_rng(cuda):
+                torch.manual_seed(self._seed)
+                own = whole(parts[self.rank])
+            found: Tensor = _Gathered.apply(own, first, len(inputs))
+            return found
+
+        network.features = features  # type: ignore[method-assign]
+
+    def sum_gradients(self, network: Network) -> None:
+        """Give every process the gradients of the whole batch.
+
+        Behind the features all processes compute the same; averages keep them from drifting apart.
+        """
+        weights = [weight for weight in network.parameters() if weight.requires_grad]
+        pieces = [
+            torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights
+        ]
+        scales = [1.0 if id(weight) in self._upstream else 1 / self.size for weight in weights]
+        present = pieces[0].new_tensor([float(weight.grad is not None) for weight in weights])
+        flat = torch.cat(
+            [piece.reshape(-1) * scale for piece, scale in zip(pieces, scales, strict=True)]
+            + [present]
+        )
+        distributed.all_reduce(flat)
+        absent = any(weight.grad is None for weight in weights)
+        counts = flat[-len(weights) :].tolist() if absent else [1.0] * len(weights)
+        summed = flat.split([piece.numel() for piece in pieces] + [len(weights)])
+        # Into place: a fused optimiser wants gradients in the memory format of their weights.
+        for weight, piece, total, count in zip(weights, pieces, summed[:-1], counts, strict=True):
+            weight.grad = piece.copy_(total.view_as(piece)) if count else None
+
+
+class _Gathered(torch.autograd.Function):
+    """All rows of a batch from the parts of all processes; the gradient of a part is its own."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, first: int, rows: int) -> Tensor:
+        """Return (N, ...) from (n, ...), the rows from ``first`` on."""
+        ctx.part = slice(first, first + len(own))
+        found = own.new_zeros((rows, *own.shape[1:]), dtype=torch.promote_types(own.dtype, WIDE))
+        found[ctx.part] = own.to(found.dtype)
+        distributed.all_reduce(found)
+        return found.to(own.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """Return the part's gradient."""
+        return gradient[ctx.part], None, None
+
+
+class SharedNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch normalisation by the statistics of the whole batch; parameters of the module given."""
+
+    def __init__(self, own: nn.modules.batchnorm._BatchNorm) -> None:
+        super().__init__(1, own.eps, own.momentum, affine=False, track_running_stats=False)
+        self.num_features, self.affine = own.num_features, own.affine
+        self.track_running_stats = own.track_running_stats
+        self.weight, self.bias = own.weight, own.bias
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            self.register_buffer(name, getattr(own, name))
+        self.train(own.training)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        pass
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the normalised values (n, C, ...), of the argument's type."""
+        if not self.training:
+            return super().forward(input)
+        values = input.to(torch.promote_types(input.dtype, WIDE))
+        axes = [axis for axis in range(values.ndim) if axis != 1]
+        shape = [1, -1, *[1] * (values.ndim - 2)]
+        count = values.new_tensor([values.numel() / values.shape[1]])
+        totals = shared.all_reduce(torch.cat([values.sum(axes), count]))
+        rows = totals[-1].detach()
+        mean = totals[:-1] / rows
+        centred = values - mean.view(shape)
+        variance = shared.all_reduce(centred.square().sum(axes)) / rows
+        self._keep(mean.detach(), variance.detach(), rows)
+        found = centred * torch.rsqrt(variance + self.eps).view(shape)
+        if self.affine:
+            found = found * self.weight.view(shape) + self.bias.view(shape)
+        return found.to(input.dtype)
+
+    @torch.no_grad()
+    def _keep(self, mean: Tensor, variance: Tensor, rows: Tensor) -> None:
+        if self.running_mean is None or self.running_var is None:
+            return
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        share = self.momentum
+        if share is None:
+            share = 1 / float(self.num_batches_tracked)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        unbiased = variance * rows / (rows - 1).clamp(min=1)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
+
+
+def ended(number: int, size: int, process: subprocess.Popen[bytes]) -> ChildProcessError:
+    """Return the error of a process that ended before its training."""
+    code = process.poll()
+    how = f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
+    return ChildProcessError(f"process {number + 1} of {size} that train together ended {how}")
+
+
+def lead(size: int, device: torch.device, *setup: Any) -> Team:
+    """Start the other processes of a team and return it; ``meet`` waits for them.
+
+    Args:
+        size: Number of processes, this one included.
+        device: Where this one computes; on GPUs each process has one of its own.
+        setup: What ``trainables.stages.follower`` needs to build its trainer.
+    """
+    team = Team(0, size, device, tempfile.mkdtemp(prefix="calsweep-team-"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    for rank in range(1, size):
+        ours, theirs = Pipe()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trainables.stages.follower", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for rank 0; the others end with it.
+        )
+        theirs.close()
+        team.followers.append((process, ours))
+        ours.send((rank, size, team.folder, *setup))
+    return team

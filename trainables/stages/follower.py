@@ -1,0 +1,41 @@
+"""A process that follows the one which trains a network, see ``data_parallel``."""
+
+import io
+import sys
+from multiprocessing.connection import Connection
+
+import torch
+
+from trainables.data import PreparedData
+from trainables.stages.base import TaskData
+from trainables.stages.data_parallel import Team
+from trainables.stages.train import build_trainer
+
+ORDERS = ("train_epoch", "load_state_dict")
+
+
+def main() -> None:
+    """Obey rank 0 until it goes; report an error to it and end."""
+    connection = Connection(int(sys.argv[1]))
+    try:
+        rank, size, folder, request, directory, threads, deterministic, on_gpu = connection.recv()
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)
+        device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
+        if on_gpu:
+            torch.cuda.set_device(device)
+        team = Team(rank, size, device, folder)
+        data = TaskData(PreparedData.open(directory), device)
+        trainer = build_trainer(request, data, team)
+        while True:
+            content = io.BytesIO(connection.recv_bytes())
+            order, arguments = torch.load(content, map_location=device, weights_only=True)
+            getattr(trainer, ORDERS[ORDERS.index(order)])(*arguments)
+    except EOFError:  # Rank 0 has finished, or is gone.
+        return
+    except Exception as error:  # noqa: BLE001 - rank 0 reports it
+        connection.send(error)
+
+
+if __name__ == "__main__":
+    main()
