@@ -307,7 +307,7 @@ class TrainResources(StageResources):
     @field_validator("gpu")
     @classmethod
     def _check_gpu(cls, value: float) -> float:
-        if value > 1 and value != int(value):
+        if value > 1 and value % 1:
             raise ValueError("give a fraction of a GPU, or a whole number of them")
         return value
 

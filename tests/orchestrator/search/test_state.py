@@ -316,7 +316,7 @@ resources: {deterministic: true, refine: {cpu: 2}}
             "variants": {} if event is ce else {"wide": "mbls"},
             "resources": {
                 "given": one,
-                "train": one,
+                "train": {**one, "processes": 1},
                 "refine": {"cpu": 2, "gpu": 0.0},
                 "calibrate": one,
             },
