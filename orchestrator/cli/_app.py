@@ -31,7 +31,7 @@ from orchestrator.cli._run import run
 from orchestrator.cli._submit import submit
 from orchestrator.cli._sync import sync
 from orchestrator.cli._table import table
-from orchestrator.cli._travel import merge, publish, verify
+from orchestrator.cli._travel import export_blackbox, merge, publish, verify
 from orchestrator.cli._ui import ui
 from orchestrator.cli._watch import cancel, go_on, logs, pause, status
 from orchestrator.cli.nightly import nightly
@@ -90,6 +90,7 @@ for command in (
     publish,
     verify,
     merge,
+    export_blackbox,
     replay,
     plot,
 ):

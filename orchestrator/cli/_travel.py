@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from orchestrator.cli._console import echo, print_json, progress_bar
-from orchestrator.cli._options import Json, StorageFolder
+from orchestrator.cli._options import Json, StorageFolder, SweepName
 from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
@@ -103,6 +103,28 @@ def verify(
             echo(f"  {problem}")
         echo("accepted" if found.accepted else "refused")
     return ACCEPTED if found.accepted else REFUSED
+
+
+def export_blackbox(
+    sweep: SweepName,
+    out: Annotated[Path, typer.Option(help="The .npz file to write.", show_default=False)],
+    recipe: Annotated[
+        list[str] | None, typer.Option(help="Only the search of this recipe; repeatable.")
+    ] = None,
+    every_epoch: Annotated[
+        bool,
+        typer.Option("--every-epoch", help="Compute trials again for earlier epochs' predictions."),
+    ] = False,
+    storage: StorageFolder = DEFAULT_STORAGE,
+) -> None:
+    """Write every configuration a sweep tried with its predictions, as a benchmark for searches."""
+    from orchestrator.packages.blackbox import export_blackbox as export
+    from orchestrator.storage.storage import Storage
+
+    with progress_bar("gathering trials") as show:
+        about = export(Storage(storage), sweep, out, recipe or (), every_epoch, show)
+    runs = sum(len(study["runs"]) for study in about["studies"])
+    echo(f"wrote {out}: {len(about['studies'])} studies, {runs} runs")
 
 
 def _record(found: Verdict) -> dict[str, object]:

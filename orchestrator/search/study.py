@@ -46,7 +46,7 @@ class StudySearch:
         self._waiting: dict[int, tuple[list[float] | None, str]] = {}
         self._trials: dict[int, Trial] = {}
         self._distributions = {
-            f"{part}.{name}": _distribution(parameter)
+            f"{part}.{name}": distribution_of(parameter)
             for part, parameters in plan.searched.items()
             for name, parameter in parameters.items()
         }
@@ -120,7 +120,8 @@ def _direction(metric: str) -> StudyDirection:
     return StudyDirection.MAXIMIZE if higher else StudyDirection.MINIMIZE
 
 
-def _distribution(parameter: Parameter) -> BaseDistribution:
+def distribution_of(parameter: Parameter) -> BaseDistribution:
+    """Return what Optuna draws a searched parameter from."""
     if parameter.type == "categorical":
         return CategoricalDistribution(parameter.choices)
     assert parameter.low is not None

@@ -31,6 +31,7 @@ COMMANDS = [
     "publish",
     "verify",
     "merge",
+    "export-blackbox",
     "replay",
     "plot",
     "continue",
@@ -53,7 +54,7 @@ def test_help_names_every_command(calsweep):
     code, out, _ = calsweep("--help")
     assert code == 0
     assert re.findall(r"^  (--[a-z-]+) ", out, re.MULTILINE) == ["--version", "--help"]
-    assert re.findall(r"^  ([a-z]+) ", out.partition("Commands:")[2], re.MULTILINE) == COMMANDS
+    assert re.findall(r"^  ([a-z-]+) ", out.partition("Commands:")[2], re.MULTILINE) == COMMANDS
 
 
 def test_no_command_is_answered_by_the_help(calsweep):

@@ -16,7 +16,7 @@ tasks:
   - name: digits/tiny
     dataset: digits
     model: convnet
-    protocol: {{base: digits, epochs: 1}}
+    protocol: {{base: digits, epochs: 2}}
     split: {{train_limit: 150, test_limit: 120}}
 recipes: {recipes}
 search: {{trials: 3, parallel_trials: 2}}

@@ -12,7 +12,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import StudyDirection
 
-from orchestrator.search.study import StudySearch, _distribution, _seed
+from orchestrator.search.study import StudySearch, _seed, distribution_of
 from orchestrator.sweep.plan import StudyPlan, make_plan
 from orchestrator.sweep.spec import SearchModel, parse_sweep
 from search_spaces import Parameter
@@ -162,7 +162,7 @@ def test_the_sampler_hears_which_way_each_metric_is_better() -> None:
     ],
 )
 def test_a_parameter_is_sampled_on_its_scale(parameter: dict[str, Any], expected: Any) -> None:
-    assert _distribution(Parameter("x", "x", source="here", **parameter)) == expected
+    assert distribution_of(Parameter("x", "x", source="here", **parameter)) == expected
 
 
 @pytest.mark.parametrize(("trials", "startup"), [(1, 1), (5, 1), (6, 2), (29, 9), (90, 10)])

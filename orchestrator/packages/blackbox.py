@@ -1,0 +1,164 @@
+"""Blackboxes: searches as tables of configuration, epoch and seed, with predictions to judge by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from optuna.distributions import distribution_to_json
+from torch import Tensor
+
+from orchestrator.logits.files import write_whole
+from orchestrator.replay.recorded import RecordedStudy, RecordedSweep, RecordedTrial, read_sweeps
+from orchestrator.running.reproduce import prepare_process
+from orchestrator.search.study import distribution_of
+from orchestrator.storage.ledger import Study
+from orchestrator.storage.storage import Storage
+from trainables.common.errors import InputError
+from trainables.stages import StageRequest, TaskData, open_stage
+from trainables.store.artifacts import ArtifactStore
+
+FORMAT = 1
+SAME = 1e-4
+"""Largest difference of logits that are computed again on the machine that computed them."""
+
+
+@dataclass
+class _Rows:
+    """What is gathered of one study, a run an epoch that is known of a trial."""
+
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    validation: list[Tensor] = field(default_factory=list)
+    test: list[Tensor] = field(default_factory=list)
+
+
+def export_blackbox(
+    root: Storage,
+    sweep: str,
+    path: Path,
+    recipes: Sequence[str] = (),
+    every_epoch: bool = False,
+    done: Callable[[int, int], None] = lambda number, total: None,
+) -> dict[str, Any]:
+    """Write what a sweep's searches tried as one ``.npz`` archive; return what it says of itself.
+
+    The archive has the text ``about`` (JSON) and, for study number i, the arrays ``i/validation``
+    (R, N, K), logits of the validation rows, one a run; ``i/validation_labels`` (N,); ``i/test``
+    (T, M, K), log-probabilities of the test rows of every trial's last epoch; and
+    ``i/test_labels`` (M,); figures are float32. A run is a trial after an epoch.
+
+    Args:
+        root: The storage; every trial of it is measured on test data, see ``read_sweeps``.
+        sweep: A sweep that has ended.
+        path: The file.
+        recipes: Which studies; all with something to search if empty.
+        every_epoch: Whether trials are computed again for the predictions of earlier epochs.
+        done: Told how many trials are gathered, and of how many.
+
+    Raises:
+        InputError: If there is no such sweep, it has not ended, artifacts or data are gone, or a
+            trial that is computed again differs.
+    """
+    [found] = read_sweeps(root, [sweep], recipes)
+    numbers, total = count(1), sum(len(study.trials) for study in found.studies)
+    arrays: dict[str, np.ndarray] = {}
+    studies = []
+    for number, study in enumerate(found.studies):
+        rows, known = _Rows(), found.ledger.studies[study.plan.id]
+        for trial in study.trials:
+            _add(rows, trial, study, known, root.store() if every_epoch else None)
+            done(next(numbers), total)
+        studies.append(_about(study, rows))
+        arrays |= {
+            f"{number}/validation": torch.stack(rows.validation).float().numpy(),
+            f"{number}/validation_labels": study.labels.numpy(),
+            f"{number}/test": torch.stack(rows.test).float().numpy(),
+            f"{number}/test_labels": study.test_labels.numpy(),
+        }
+    about = {"format": FORMAT, "sweep": sweep, **_origin(found), "studies": studies}
+    text = np.array(json.dumps(about))
+    save: Any = np.savez_compressed  # Its types take no names of arrays by keyword.
+    write_whole(path, lambda stream: save(stream, about=text, **arrays))
+    return about
+
+
+def _add(
+    rows: _Rows,
+    trial: RecordedTrial,
+    study: RecordedStudy,
+    known: Study,
+    store: ArtifactStore | None,
+) -> None:
+    told, last = trial.trial, trial.logits
+    logits = [last] if store is None else _epochs(trial, study, known, store)
+    rows.test.append(trial.outputs)
+    for epoch, each in enumerate(logits, start=1):
+        ended = epoch == len(logits)
+        rows.validation.append(each)
+        rows.runs.append(
+            {
+                "trial": told.number,
+                "seed": told.seed,
+                "epoch": None if store is None else epoch,
+                "parameters": told.parameters,
+                "configuration": told.configuration,
+                "test": len(rows.test) - 1 if ended else None,
+                "figures": {k: v for k, v in told.metrics.items() if k.startswith("val_")}
+                if ended
+                else {},
+                "objective": told.objective if ended else None,
+                "seconds": told.seconds if ended else None,
+            }
+        )
+
+
+def _epochs(
+    trial: RecordedTrial, study: RecordedStudy, known: Study, store: ArtifactStore
+) -> list[Tensor]:
+    """Compute a trial's last stage again; return the validation logits after each of its epochs."""
+    told = trial.trial
+    artifact = store.find(told.stage, told.artifact)
+    assert artifact is not None  # Its predictions were read a moment ago.
+    device = prepare_process(known.origin, told.stage)
+    request = StageRequest(**{**artifact.record["request"], "data": str(study.data.directory)})
+    run = open_stage(request, store, TaskData(study.data, device))
+    found: list[Tensor] = []
+    while run.epoch < run.epochs:
+        run.run_epoch()
+        found.append(run.outcome()[0]["validation"]["logits"].cpu().clone())
+    if not torch.allclose(found[-1], trial.logits, rtol=0.0, atol=SAME):
+        raise InputError(
+            f"trial {told.number} of {told.study}: computed again, its logits differ; it was "
+            "computed by other code or on another machine, so leave out --every-epoch"
+        )
+    return [*found[:-1], trial.logits]
+
+
+def _about(study: RecordedStudy, rows: _Rows) -> dict[str, Any]:
+    plan = study.plan
+    space = {
+        f"{part}.{name}": distribution_to_json(distribution_of(parameter))
+        for part, parameters in plan.searched.items()
+        for name, parameter in parameters.items()
+    }
+    return {
+        "task": plan.task.id,
+        "recipe": plan.recipe.name,
+        "dataset": plan.task.dataset,
+        "model": plan.task.model,
+        "data": study.data.key,
+        "space": space,
+        "runs": rows.runs,
+    }
+
+
+def _origin(found: RecordedSweep) -> dict[str, Any]:
+    versions = found.ledger.provenance.get("versions") or {}
+    objective = found.ledger.objective
+    return {"objective": objective, "code": found.ledger.git_commit, "versions": versions}
