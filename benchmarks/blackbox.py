@@ -1,0 +1,147 @@
+"""A blackbox made here: whether it answers as the live sweep did, and how long searches of it take.
+
+Make it as ``python benchmarks/blackbox.py --make``, which runs the sweep below, and measure it as
+``python benchmarks/blackbox.py --out benchmarks/results/blackbox.md``. What searches it is the page
+``docs/travel.md``'s reader, which knows NumPy and Optuna only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+
+from orchestrator.packages.blackbox import export_blackbox
+from orchestrator.running.run import run_sweep
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.spec import parse_sweep
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE = ROOT / "docs" / "results" / "blackbox-digits.npz"
+SWEEP = """
+name: blackbox
+tasks:
+  - dataset: digits-noisy
+    model: convnet
+    protocol: {{base: digits, name: digits-8, epochs: 8, batch_size: 32, lr: 0.1}}
+    split: {{test: 1200, test_limit: 300, validation: 150}}
+recipes: [ce, ls, fl, mbls, mixup]
+search: {{trials: 24, sampler: random}}
+seeds: [0]
+executor: local
+tracking: {{uri: "folder:{folder}/runs"}}
+storage: {folder}/storage
+"""
+SEARCHES, TRIALS = 1000, 20
+
+
+def make(path: Path) -> None:
+    """Run the sweep and write its blackbox, with predictions of every epoch."""
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = run_sweep(parse_sweep(SWEEP.format(folder=folder), "blackbox"))
+        assert outcome.status == "finished"
+        export_blackbox(Storage(f"{folder}/storage"), "blackbox", path, every_epoch=True)
+
+
+def reader() -> dict[str, Any]:
+    """Return what the page defines."""
+    page = (ROOT / "docs" / "travel.md").read_text(encoding="utf-8")
+    [text] = re.findall(r'```python title="blackbox.py"\n(.*?)```', page, re.DOTALL)
+    names: dict[str, Any] = {"lines": len(text.strip().splitlines())}
+    exec(compile(text, "blackbox.py", "exec"), names)  # noqa: S102 - our own page
+    return names
+
+
+def gap(path: Path, about: dict[str, Any], names: dict[str, Any]) -> float:
+    """Return by how much answers at recorded configurations differ from the live sweep's."""
+    gaps = []
+    for number, study in enumerate(about["studies"]):
+        blackbox = names["Blackbox"](path, number)
+        for run in study["runs"]:
+            if run["test"] is not None:
+                live = run["figures"]["val_nll"]
+                gaps.append(abs(blackbox.evaluate(run["parameters"]) - live))
+    return max(gaps)
+
+
+def searched(
+    path: Path, studies: int, names: dict[str, Any], sampler: Callable[[int], Any]
+) -> tuple[float, float]:
+    """Search a thousand times; return seconds of the clock and of the processor."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    boxes = [names["Blackbox"](path, number) for number in range(studies)]
+    began, spent = time.perf_counter(), time.process_time()
+    for seed in range(SEARCHES):
+        study = optuna.create_study(direction="minimize", sampler=sampler(seed))
+        study.optimize(boxes[seed % studies], n_trials=TRIALS)
+    return time.perf_counter() - began, time.process_time() - spent
+
+
+def page(path: Path) -> Iterator[str]:
+    """Yield the lines of the page."""
+    names = reader()
+    with np.load(path) as found:
+        about = json.loads(str(found["about"]))
+    studies = about["studies"]
+    recipes = ", ".join(study["recipe"] for study in studies)
+    runs = sum(len(study["runs"]) for study in studies)
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "optuna"))
+    load = os.getloadavg()[0]
+    yield "# A blackbox of searches on the digits"
+    yield ""
+    yield (
+        f"[{path.name}]({path.name}): the searches of {recipes} on `digits-noisy` with `convnet`, "
+        f"{runs} runs (trial and epoch) with predictions, {path.stat().st_size / 1e6:.1f} MB, made "
+        f"on this CPU by revision {about['code'][:10]}, `python benchmarks/blackbox.py --make`."
+    )
+    yield ""
+    yield (
+        f"{os.cpu_count()} CPU cores, Python {platform.python_version()}, {libraries}; the page's "
+        f"reader of {names['lines']} lines; one run; load average {load:.1f}."
+    )
+    yield ""
+    yield "| what | |"
+    yield "| --- | --- |"
+    worst = gap(path, about, names)
+    yield f"| largest difference from the live sweep's validation NLL | {worst:.1e} |"
+    for label, sampler in (
+        ("random", lambda seed: optuna.samplers.RandomSampler(seed=seed)),
+        ("TPE", lambda seed: optuna.samplers.TPESampler(seed=seed)),
+    ):
+        clock, spent = searched(path, len(studies), names, sampler)
+        yield (
+            f"| {SEARCHES} searches of {TRIALS} trials, {label} | {clock:.1f} s, of which "
+            f"{spent:.1f} s of the processor |"
+        )
+
+
+def main() -> None:
+    """Print the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--make", action="store_true")
+    parser.add_argument("--file", type=Path, default=FILE)
+    parser.add_argument("--out", type=Path)
+    wanted = parser.parse_args()
+    if wanted.make:
+        make(wanted.file)
+        return
+    text = "\n".join(page(wanted.file)) + "\n"
+    sys.stdout.write(text)
+    if wanted.out:
+        wanted.out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
