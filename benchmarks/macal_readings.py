@@ -354,7 +354,9 @@ def fixed_rows(study: Study, network: Network) -> dict[tuple[str, str, str, str]
             own = {**switches, "resample": resample, "optimizer": optimizer}
             for head in study.heads(*network.place, label, [own], INFERENCES):
                 found[row, resample, optimizer, head["inference"]] = head
-    plain = study.heads(*network.place, "unmasked", [{"masked": False}], ("dense",))
+    plain = study.heads(
+        *network.place, "unmasked", [{"sparsity": "fixed", "q0": 0.0, "q_role": "drop"}], ("dense",)
+    )
     found["unmasked", "", "", ""] = plain[0]
     found["tst", "", "", ""] = study.heads(*network.place, "tst", [{}], ("dense",), "tst")[0]
     return found

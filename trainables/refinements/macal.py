@@ -171,11 +171,11 @@ class MaCCal(Refinement):
 
     There is no released code. Where the paper is silent or contradicts itself, the default is what
     calibrates networks that know their training set by heart; ``docs/results/macal-readings.md``
-    has the evidence for ``q_role``, ``resample``, ``first_step``, ``inference``, ``feedback``,
-    ``optimizer``, ``zero_masked`` and ``views``. ``clock``, ``feedback: validation`` and ``accept``
-    are ours. ``gamma`` and ``hidden`` have no value in the
-    text: deployed confidence ends near gamma on the training set, so that a good gamma lies a
-    little above the accuracy expected on other data and has to be searched.
+    has the evidence for ``q_role``, ``resample``, ``inference``, ``feedback``, ``optimizer``,
+    ``zero_masked`` and ``views``. ``clock``, ``feedback: validation`` and ``accept`` are ours.
+    ``gamma`` and ``hidden`` have no value in the text: deployed confidence ends near gamma on the
+    training set, so that a good gamma lies a little above the accuracy expected on other data and
+    has to be searched.
 
     Not for features that a refinement must change: the extractor stays frozen.
 
@@ -186,16 +186,14 @@ class MaCCal(Refinement):
         eta_final: Last bound of a change of q, > 0.
         epochs: Epochs, also the horizon T of the decay.
         hidden: Width of the bottleneck.
-        masked: Whether weights are masked at all; biases never are.
         restrict_gradient: Whether masked weights stand still, rather than take the gradient that
             the mask's position would have received.
         restructure: Whether the new classifier has two layers rather than one.
-        sparsity: ``fixed`` keeps q0; ``adaptive`` moves q within ``eta_init``; ``decaying`` within
-            the decaying bound.
+        sparsity: ``fixed`` keeps q0, of which 0 drops nothing; ``adaptive`` moves q within
+            ``eta_init``; ``decaying`` within the decaying bound.
         resample: A new mask each ``epoch`` (the text) or each ``batch`` (Algorithm 1).
-        first_step: The t of the first epoch's bound in eq. 13, 0 or 1.
-        clock: Whether t counts all epochs, from the ``start``, or stands still up to the
-            ``crossing``, the first epoch whose confidence exceeds gamma * accuracy.
+        clock: Whether t of eq. 13 counts all epochs from 1 at the ``start``, or stays at 1 up to
+            the ``crossing``, the first epoch whose confidence exceeds gamma * accuracy.
         inference: ``scaled`` multiplies each weight by its probability of being kept, as after
             dropout; ``dense`` uses it as it is; ``last`` uses those of the last mask.
         feedback: Which outputs eq. 12 measures: ``deployed`` those of inference and ``dense`` those
@@ -216,12 +214,10 @@ class MaCCal(Refinement):
     eta_init: float = number(default=0.1, low=0.0, open_low=True)
     eta_final: float = number(default=0.001, low=0.0, open_low=True)
     hidden: int = count(default=128)
-    masked: bool = flag(default=True)
     restrict_gradient: bool = flag(default=True)
     restructure: bool = flag(default=True)
     sparsity: str = choice(default="decaying", choices=("fixed", "adaptive", "decaying"))
     resample: str = choice(default="batch", choices=("epoch", "batch"))
-    first_step: int = choice(default=1, choices=(0, 1))
     clock: str = choice(default="start", choices=("start", "crossing"))
     inference: str = choice(default="scaled", choices=("scaled", "dense", "last"))
     feedback: str = choice(default="deployed", choices=("dense", "training", *DEPLOYED))
@@ -233,18 +229,17 @@ class MaCCal(Refinement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._adapts = self.masked and self.sparsity != "fixed"
+        self._adapts = self.sparsity != "fixed"
         self.second_pass = self._adapts and self.feedback != "training"
         self.held_out = self.second_pass and self.feedback == "validation"
-        self.changes_batches = self.masked and self.resample == "batch"
+        self.changes_batches = self.resample == "batch"
 
     def build_head(self, feature_dim: int, num_classes: int) -> MaskedHead:
         """Return the new classifier: two layers, or one if ``restructure`` is off."""
         middle = (self.hidden,) if self.restructure else ()
-        everything = 1.0 if self.q_role == "keep" else 0.0
         return MaskedHead(
             (feature_dim, *middle, num_classes),
-            self.q0 if self.masked else everything,
+            self.q0,
             q_role=self.q_role,
             inference=self.inference,
             mask_gradient=self.restrict_gradient and self.optimizer == "plain",
@@ -255,7 +250,7 @@ class MaCCal(Refinement):
         """Take up the new q and draw the epoch's mask."""
         head = _masked(head)
         head.q.copy_(head.next_q)
-        if self.masked and self.resample == "epoch":
+        if not self.changes_batches:
             head.resample(generator)
 
     def start_batch(self, head: nn.Module, generator: Generator) -> None:
@@ -304,14 +299,14 @@ class MaCCal(Refinement):
         """
         if self.changes_batches and self.zero_masked:
             return None
-        structure = (self.restructure, self.masked, self.restrict_gradient, self.optimizer)
+        structure = (self.restructure, self.restrict_gradient, self.optimizer)
         masks = (self.resample, self.q_role, self.zero_masked, self.inference)
         measured = (self.feedback in DEPLOYED, self.held_out)
         return ("macal", *structure, *masks, *measured, self.views, self.epochs)
 
     def movable(self, head: nn.Module) -> dict[str, Tensor]:
         """Return the present masks, unless masked weights may move."""
-        stands_still = self.masked and self.restrict_gradient and self.optimizer == "masked"
+        stands_still = self.restrict_gradient and self.optimizer == "masked"
         return _masked(head).masks() if stands_still else {}
 
     def remarks(self, head: nn.Module) -> list[str]:
@@ -329,8 +324,7 @@ class MaCCal(Refinement):
     def _bound(self, updates: int) -> float:
         if self.sparsity == "adaptive":
             return self.eta_init
-        step = updates + self.first_step
-        return clip_bound(self.eta_init, self.eta_final, step, self.epochs)
+        return clip_bound(self.eta_init, self.eta_final, updates + 1, self.epochs)
 
 
 class _Masks:

@@ -18,7 +18,7 @@ REPLAY = "replay.yaml"  # Strategies, no sweep.
 NAMES = sorted({e.name for e in FOLDER.iterdir() if e.name.endswith(".yaml")} - {REPLAY})
 # What each row of the published ablation adds: the setting of the switch before and after.
 SWITCHES = {
-    "Masked Retraining": ("masked", None, True),
+    "Masked Retraining": ("q0", None, 0.5),
     "Gradient Restriction": ("restrict_gradient", False, True),
     "Classifier Restructure": ("restructure", False, True),
     "Static Adaptive Sparsity": ("sparsity", "fixed", "adaptive"),

@@ -56,10 +56,9 @@ def test_every_stored_sequence(shared: Path) -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("first_step", [0, 1])
-def test_refinement_follows_a_stored_sequence(shared: Path, first_step: int) -> None:
+def test_refinement_follows_a_stored_sequence(shared: Path) -> None:
     arrays = np.load(shared / "goldens" / "maccal.npz")
-    refinement = build_refinement("macal", gamma=0.95, epochs=20, first_step=first_step)
+    refinement = build_refinement("macal", gamma=0.95, epochs=20)
     head = refinement.build_head(3, 2)
     found = []
     for accuracy, confidence in zip(
@@ -67,7 +66,7 @@ def test_refinement_follows_a_stored_sequence(shared: Path, first_step: int) -> 
     ):
         refinement.start_epoch(head, len(found), torch.Generator().manual_seed(0))
         found.append(refinement.end_epoch(head, accuracy, confidence)["next_q"])
-    expected = arrays[f"out/crossing/g0.95/t_from_{first_step}/q"]
+    expected = arrays["out/crossing/g0.95/t_from_1/q"]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
@@ -217,14 +216,10 @@ def test_feedback_is_measured_where_told(make_trainer: MakeTrainer) -> None:
         assert (told == [masked]) == (feedback == "training")
 
 
-@pytest.mark.parametrize(("role", "q"), [("keep", 1.0), ("drop", 0.0)])
-def test_unmasked_is_a_plain_two_layer_classifier(
-    role: str, q: float, make_trainer: MakeTrainer
-) -> None:
-    trainer = make_trainer("macal", masked=False, q_role=role)
-    assert trainer.train_epoch()["q"] == q
+def test_nothing_dropped_is_a_plain_two_layer_classifier(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("macal", sparsity="fixed", q0=0.0)
+    assert trainer.train_epoch()["q"] == 0
     assert all(mask.all() for mask in masked_head(trainer).masks().values())
-    assert trainer.refinement.movable(trainer.head) == {}
 
 
 @pytest.mark.parametrize(
@@ -234,7 +229,6 @@ def test_unmasked_is_a_plain_two_layer_classifier(
         ({"feedback": "dense"}, True),
         ({"feedback": "training"}, False),
         ({"sparsity": "fixed"}, False),
-        ({"masked": False}, False),
     ],
 )
 def test_a_second_pass_is_made_only_where_q_follows_it(own: dict[str, Any], second: bool) -> None:

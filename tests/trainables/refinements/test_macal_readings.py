@@ -25,7 +25,6 @@ COMMON: dict[str, Any] = {
     "zero_masked": False,
     "restrict_gradient": True,
     "sparsity": "decaying",
-    "first_step": 1,
     "gamma": 0.8,
     "q0": 0.5,
     "eta_init": 0.1,
@@ -52,7 +51,6 @@ READINGS: list[dict[str, Any]] = [
     {"restructure": False, "q_role": "drop", "resample": "batch"},
     {"sparsity": "fixed", "q0": 0.3},
     {"sparsity": "adaptive", "eta_init": 0.07},
-    {"first_step": 0, "eta_init": 0.2, "eta_final": 0.05},
     {"gamma": 0.3, "eta_final": 0.02},
 ]
 
@@ -159,7 +157,7 @@ class Naive:
 
     def bound(self, epoch: int) -> float:
         first, last = self.reading["eta_init"], self.reading["eta_final"]
-        passed = (epoch + self.reading["first_step"]) / EPOCHS
+        passed = (epoch + 1) / EPOCHS
         decaying = first ** (1 - passed) * last**passed
         return {"fixed": 0.0, "adaptive": first, "decaying": decaying}[self.reading["sparsity"]]
 
@@ -228,9 +226,6 @@ def test_q_is_the_share_that_its_role_says(role: str) -> None:
     share = 0.3 if role == "keep" else 0.7
     for mask in head.masks().values():
         assert float(mask.float().mean()) == pytest.approx(share, abs=0.02)
-    unmasked = build_refinement("macal", q_role=role, masked=False).build_head(3, 2)
-    assert isinstance(unmasked, MaskedHead)
-    assert float(unmasked.keep) == 1.0
 
 
 def test_overconfidence_takes_weights_away_only_where_q_is_dropped() -> None:
@@ -268,5 +263,4 @@ def test_a_q_at_an_end_is_remarked_upon(role: str, q: float, what: str) -> None:
 
 def test_what_is_meant_to_stand_at_an_end_is_not_remarked_upon() -> None:
     assert ended_at(0.5) == []
-    assert ended_at(1.0, masked=False) == []
     assert ended_at(0.99, sparsity="fixed", q0=0.99) == []

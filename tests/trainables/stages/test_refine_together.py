@@ -160,7 +160,7 @@ def test_the_network_keeps_its_classifier_unless_nll_falls(
     workshop: Workshop, trained: Artifact, together: bool, tmp_path: Path
 ) -> None:
     own = trained.tensors("validation")
-    long = {"masked": False, "epochs": 40, "hidden": 64, "accept": "better"}
+    long = {"sparsity": "fixed", "q0": 0.0, "epochs": 40, "hidden": 64, "accept": "better"}
     parts = [{"macal": long}, {"macal": {**long, "epochs": 40, "lr": 1e-4}}]
     seed = 10 + together
     requests = [request(workshop.prepared, "refine", part, trained, seed) for part in parts]
