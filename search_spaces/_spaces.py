@@ -120,6 +120,11 @@ class Parameter:
                 return self.defaults[key]
         return self.default
 
+    @property
+    def ours(self) -> bool:
+        """Return True if the default stands in no paper and no authors' code."""
+        return self.source.startswith(("ours", "chosen here"))
+
     def tuned_on(self, dataset: str | None = None, model: str | None = None) -> bool:
         """Return True if the paper chose the value on a dataset and model, from ``grid``."""
         return any(key in self.tuned for key in _places(dataset, model))

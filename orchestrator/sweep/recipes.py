@@ -213,6 +213,17 @@ def parameters_of(part: str) -> dict[str, Parameter]:
     return {name: p for space in part_spaces(part) for name, p in space.parameters.items()}
 
 
+def own_values(part: str, values: Mapping[str, Any]) -> list[str]:
+    """Return the parameters of a part that are at a default of ours; none of a sweep's variant."""
+    known = parameters_of(part) if is_part(part) else {}
+    # Seeds are of a draw, not of the map.
+    return [
+        name
+        for name, p in known.items()
+        if p.ours and name != "seed" and values.get(name) == p.default
+    ]
+
+
 def is_part(name: str) -> bool:
     """Return True if there is a method, refinement or calibrator of that name."""
     return bool(method_kind(name)) or name in (*REFINEMENTS.names(), GIVEN) or is_calibrator(name)

@@ -11,7 +11,7 @@ from itertools import chain, groupby, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.storage.results import StudyResult
-from orchestrator.sweep.recipes import is_calibrator
+from orchestrator.sweep.recipes import is_calibrator, own_values
 from orchestrator.tables.columns import Column, column, floor_of
 from trainables.common.errors import InputError
 
@@ -435,6 +435,10 @@ class ComparisonTable:
             yield f"= {other}: every figure in every seed is that of {other}: nothing was changed"
         if self.calibrates:
             yield "calibrators are fitted on the validation rows that choose configurations"
+        parts = (part for result in self._used for part in result.configuration.items())
+        own = {f"{part}.{name}" for part, values in parts for name in own_values(part, values)}
+        if own:
+            yield f"values of no paper, ours: {', '.join(sorted(own))}"
         baselines = dict.fromkeys(row.baseline for row in self.rows if row.baseline)
         if baselines:
             other = next(iter(baselines)) if len(baselines) == 1 else "that it varies"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from orchestrator.sweep.names import GIVEN
 from orchestrator.tables.arrange import Results, check_metrics, places
 from orchestrator.tables.columns import column
 from orchestrator.tables.layouts._layout import Layout, LayoutRow
@@ -18,6 +19,7 @@ from trainables.metrics import METRICS, REPORTED
 COLUMN_CHOICES = ("auto", "paper", "sweep")
 # Suites of one data set each; ``ood`` alone is their mean already.
 SINGLE = "ood-"
+LOGITS = "logits:"
 BINS = 15  # Bins of every binned metric here but those of the suites ``bins-N``.
 
 BINNED = tuple(name for name in REPORTED if METRICS[name].binned)
@@ -102,7 +104,12 @@ def _paper_places(layout: Layout, results: Results) -> Iterator[_Place]:
 
 
 def _task(layout: Layout, results: Results, dataset: str, model: str) -> str:
-    """Return the task on a data set and model, or what stands for it if there is none."""
+    """Return the task on a data set and model, or what stands for it if there is none.
+
+    A model written ``logits:NAME`` is the task of that file of logits.
+    """
+    if model.startswith(LOGITS):
+        dataset, model = model.removeprefix(LOGITS), GIVEN
     found = dict.fromkeys(
         task for (_, task), r in results.items() if (r.dataset, r.model) == (dataset, model)
     )

@@ -90,7 +90,8 @@ class Layout(_Strict):
         table: Name of the table in that paper, such as ``Table 1``.
         metrics: What each data set and model shows.
         columns: Published data set to its models, or to models as published and as they are called
-            here; several of the latter are shown as their mean. None for the tasks of the sweep.
+            here; several of the latter are shown as their mean, and ``logits:NAME`` is a file of
+            logits. None for the tasks of the sweep.
         datasets: Published data set to its name here, where they differ.
         suites: Data set to the suites whose mean stands for each metric; for another data set all
             suites that have the metric.

@@ -42,7 +42,9 @@ def spec() -> SweepSpec:
 name: told
 tasks: [{dataset: digits, model: convnet, protocol: digits}]
 recipes: [ce, mbls]
-search: {trials: 8, objective: nll, keep_default: true, accuracy_errors: 1, parallel_trials: 2}
+search:
+  {trials: 8, objective: nll, keep_default: true, accuracy_errors: 1, parallel_trials: 2,
+  spaces: {mbls: {margin: {low: 0.0, high: 20.0}, weight: {low: 0.001, high: 1.0}}}}
 seeds: [3]
 """,
         "told",

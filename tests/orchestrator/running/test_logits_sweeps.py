@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
+from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -21,13 +23,15 @@ from orchestrator.running.arena import run_arena
 from orchestrator.running.data import DataPreview, prepare_data, preview_data
 from orchestrator.running.reproduce import reproduce
 from orchestrator.statistics import compare
-from orchestrator.storage.results import StudyResult
+from orchestrator.storage.ledger import read_ledger
+from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from orchestrator.tables.make import TableOptions, make_table
 from orchestrator.tracking import study_results
-from tests.orchestrator.tiny_sweep import run_within
-from trainables.calibrators import Calibrator, FitWarning, build_calibrator
+from tests.orchestrator.tiny_sweep import compute_within, run_within
+from trainables.calibrators import Calibrator, FitWarning, _released, build_calibrator
 from trainables.common.errors import InputError
 from trainables.data import (
     PreparedData,
@@ -532,3 +536,37 @@ def test_a_run_is_reproduced_on_the_rows_of_its_seed(
     again = reproduce(run, tracking_uri=spec.tracking_uri, folder=tmp_path)
     assert again.equal
     assert {figure.metric for figure in again.figures} >= {"val_ece", "test_ece", "test_nll"}
+
+
+def write_pickle(path: Path, seed: int, classes: int) -> None:
+    """Write what NN_calibration's files hold: two pairs, the labels a column."""
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for rows in (150, 200):
+        labels = rng.integers(0, classes, (rows, 1))
+        scores = 3 * (rng.normal(size=(rows, classes)) + 1.5 * np.eye(classes)[labels[:, 0]])
+        pairs.append((scores.astype(np.float32), labels))
+    path.write_bytes(pickle.dumps(tuple(pairs), protocol=2))
+
+
+@pytest.mark.slow
+def test_the_public_logits_of_a_paper_fill_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_released, "CONSTANT", ((0.02, 10),))  # Of 1000 steps.
+    monkeypatch.setattr(_released, "SCHEDULE", ((0.005, 10),))
+    (tmp_path / "logits").mkdir()
+    write_pickle(tmp_path / "logits" / "probs_densenet40_c10_logits.p", 0, 10)
+    write_pickle(tmp_path / "logits" / "probs_resnet_wide32_c100_logits.p", 1, 20)
+    example = files("orchestrator").joinpath("examples/cls-logits.yaml").read_text("utf-8")
+    spec = parse_sweep(example, "cls-logits.yaml")
+    assert {study.trials for study in make_plan(spec)} == {1}
+    compute_within(spec)
+    results = results_of(read_ledger(SweepFolder.of(spec).journal))
+    table = make_table(results, TableOptions(layout="cls/logits", published=True))
+    assert len({entry.groups for entry in table.columns}) == 10
+    for row in table.rows:
+        filled = {e.groups for e in table.columns if table.notice(row, e) is None}
+        assert filled == {("cifar10", "densenet40"), ("cifar100", "wrn-32")}
+    assert table.published["ts-cls", 0] == pytest.approx(0.0071)

@@ -21,7 +21,9 @@ from trainables.data import SOURCES
 from trainables.models import model_names
 
 FOLDER = files("orchestrator") / "examples" / "papers"
-LAYOUTS = {name.replace("/", "-"): name for name in layout_names()}
+# On the paper's own logits, by an example of its own: there is nothing to train.
+PUBLIC = "cls/logits"
+LAYOUTS = {name.replace("/", "-"): name for name in layout_names() if name != PUBLIC}
 # What a finished study has at least; suites come on top.
 FIGURES = dict.fromkeys(("acc", "ece", "aece", "cwece", "mce", "miou"), 0.1)
 # What the papers' figures were computed with, where it is not the default: (paper, part as

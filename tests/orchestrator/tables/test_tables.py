@@ -85,6 +85,12 @@ def test_a_row_that_changes_nothing_is_marked_with_whose_figures_it_has():
     assert "= ce: every figure in every seed is that of ce: nothing was changed" in table.notes()
 
 
+def test_values_that_no_paper_has_are_named():
+    ours = {"cts": {"assignment": "prediction", "shrinkage": 3.0}, "pts": {"weight_decay": 0.002}}
+    table = table_of(study("ce+cts", figures(), configuration=ours))
+    assert "values of no paper, ours: cts.assignment" in table.notes()
+
+
 def test_every_metric_of_a_report_is_a_column():
     assert set(METRICS) <= set(COLUMNS)
     assert [name for name in COLUMNS if column(name).higher] == ["acc", "miou", "iou", "auroc"]

@@ -12,8 +12,8 @@ from trainables.common.errors import InputError
 
 ISSUED = {
     "macal": ("table1", "table2", "table3", "table4", "table5"),
-    "cls": ("table1", "table2", "table3"),
-    "acls": ("table3", "table4", "table5", "table6", "tableA", "tableB"),
+    "cls": ("logits", "table1", "table2", "table3"),
+    "acls": ("table1", "table3", "table4", "table5", "table6", "tableA", "tableB"),
     "aurc": ("table1", "table2", "table4"),
     "mbls": ("table1", "table2", "table3", "table5", "table6", "table7", "table8"),
 }
@@ -244,7 +244,7 @@ def test_a_layout_that_is_not_there_is_refused(tmp_path):
         "unknown layout 'macal/tabel1'; there are: macal/table1, macal/table5, macal/table4, "
         "or PATH.yaml"
     )
-    with pytest.raises(InputError, match=r"'\?'; there are: acls/table3, .* more\), or PATH"):
+    with pytest.raises(InputError, match=r"'\?'; there are: acls/table1, .* more\), or PATH"):
         load_layout("?")
     (tmp_path / "mine.yml").write_text(GOOD, encoding="utf-8")
     assert load_layout(str(tmp_path / "mine.yml")).title == "mine"
