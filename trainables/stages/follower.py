@@ -7,6 +7,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from trainables.data import PreparedData
+from trainables.plugins import load_plugins
 from trainables.stages.base import TaskData
 from trainables.stages.data_parallel import Team
 from trainables.stages.train import build_trainer
@@ -18,7 +19,9 @@ def main() -> None:
     """Obey rank 0 until it goes; report an error to it and end."""
     connection = Connection(int(sys.argv[1]))
     try:
-        rank, size, folder, request, directory, threads, deterministic, on_gpu = connection.recv()
+        rank, size, folder, plugins, *given = connection.recv()
+        load_plugins(plugins)
+        request, directory, threads, deterministic, on_gpu = given
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic)
         device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
@@ -29,7 +32,7 @@ def main() -> None:
         trainer = build_trainer(request, data, team)
         while True:
             content = io.BytesIO(connection.recv_bytes())
-            order, arguments = torch.load(content, map_location=device, weights_only=True)
+            order, arguments = torch.load(content, map_location="cpu", weights_only=True)
             getattr(trainer, ORDERS[ORDERS.index(order)])(*arguments)
     except EOFError:  # Rank 0 has finished, or is gone.
         return

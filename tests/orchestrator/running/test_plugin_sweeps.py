@@ -107,6 +107,13 @@ def test_a_file_beside_the_sweep_is_computed_resumed_and_reproduced(
     assert there.path == copy.path.replace(str(storage), str(tmp_path / "moved"))
 
 
+def test_two_processes_train_together_with_a_plugin(tmp_path: Path) -> None:
+    write_loss(tmp_path)
+    path = write_sweep(tmp_path, tmp_path / "storage", recipes="[gce]", executor="local")
+    path.write_text(path.read_text() + "resources: {train: {processes: 2}}\n")
+    assert run_sweep(load_sweep(path)).status == "finished"
+
+
 def test_ray_and_this_process_compute_the_same_of_a_plugin(tmp_path: Path) -> None:
     storage = place_database(tmp_path / "storage")
     write_loss(tmp_path)
