@@ -32,7 +32,7 @@ from orchestrator.cli._submit import submit
 from orchestrator.cli._sync import sync
 from orchestrator.cli._table import table
 from orchestrator.cli._travel import export_blackbox, merge, publish, verify
-from orchestrator.cli._ui import ui
+from orchestrator.cli._ui import dashboard, ui
 from orchestrator.cli._watch import cancel, go_on, logs, pause, status
 from orchestrator.cli.nightly import nightly
 from trainables.common.errors import InputError
@@ -87,6 +87,7 @@ for command in (
     claims,
     report,
     ui,
+    dashboard,
     publish,
     verify,
     merge,

@@ -1,4 +1,4 @@
-"""``calsweep ui``."""
+"""``calsweep ui`` and ``dashboard``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli._console import complain, echo, progress_bar
-from orchestrator.cli._options import StorageFolder
+from orchestrator.cli._options import StorageFolder, SweepName
 from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
     from orchestrator.ui import Address
+
+
+Port = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, help="Default: a usual one, or a free one if it is taken."),
+]
 
 
 def ui(
@@ -19,10 +25,7 @@ def ui(
     host: Annotated[
         str, typer.Option(help="Where to listen; only this machine reaches the default.")
     ] = "127.0.0.1",
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Default: 8720, or a free one if it is taken."),
-    ] = None,
+    port: Port = None,
 ) -> None:
     """Show all sweeps of a storage in a browser while they run, and afterwards; Ctrl-C ends it."""
     from orchestrator.storage.storage import Storage
@@ -39,3 +42,17 @@ def _tell(address: Address) -> None:
     echo("Ctrl-C ends it; nothing is written, and sweeps go on")
     if address.open:
         complain("other machines can reach this, and the token travels unencrypted")
+
+
+def dashboard(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, port: Port = None) -> None:
+    """Open Optuna's dashboard on a copy of a sweep's studies; it is on this machine only."""
+    from orchestrator.storage.journal import iterate_events
+    from orchestrator.storage.ledger import Ledger
+    from orchestrator.storage.storage import Storage
+    from orchestrator.ui import serve_dashboard
+
+    place = Storage(storage)
+    place.load_spec(name)
+    events = iterate_events(place.sweep(name).journal, kinds=None)
+    objective = Ledger(iterate_events(place.sweep(name).journal)).objective
+    serve_dashboard(Ledger(events, [f"val_{objective}"]), port, lambda url: echo(f"open {url}"))

@@ -103,14 +103,15 @@ def importance(trials: Sequence[Trial], names: Sequence[str]) -> dict[str, float
         study = create_study()
     finally:
         logging.set_verbosity(before)
-    spaces = {name: _distribution([trial.parameters[name] for trial in whole]) for name in names}
+    spaces = {name: distribution([trial.parameters[name] for trial in whole]) for name in names}
     for trial in whole:
         tried = {name: trial.parameters[name] for name in names}
         study.add_trial(create_trial(params=tried, distributions=spaces, value=trial.objective))
     return get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
 
 
-def _distribution(values: Sequence[bool | int | float | str]) -> BaseDistribution:
+def distribution(values: Sequence[bool | int | float | str]) -> BaseDistribution:
+    """Return Optuna's distribution over the range of some values, logarithmic if they lie far."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     if any(isinstance(value, bool | str) for value in values):

@@ -49,14 +49,11 @@ class Snapshot:
         )
 
 
-def snapshot(state: SweepState, started: float) -> Snapshot:
-    """Describe a sweep that began at ``started`` (``time.monotonic``)."""
+def snapshot(state: SweepState, seconds_left: float | None = None) -> Snapshot:
+    """Describe a sweep of which that is left."""
     studies = list(state.studies.values())
     seeds = len(state.plan.spec.all_seeds)
     ended = sum(len(study.outcomes) for study in studies)
-    computed = ended - state.taken_over
-    left = state.plan.trials - ended
-    pace = (time.monotonic() - started) / computed if computed else None
     return Snapshot(
         studies=sum(study.done(seeds) for study in studies),
         all_studies=len(studies),
@@ -65,7 +62,7 @@ def snapshot(state: SweepState, started: float) -> Snapshot:
         running=sum(study.running for study in studies),
         failed=sum(len(study.failures()) for study in studies),
         best=_best(state),
-        seconds_left=None if pace is None else pace * max(0, left),
+        seconds_left=seconds_left,
     )
 
 

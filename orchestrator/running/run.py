@@ -16,14 +16,16 @@ from orchestrator.executors import open_executor
 from orchestrator.running.control import Control
 from orchestrator.running.data import prepare_data
 from orchestrator.running.drive import drive, is_done
-from orchestrator.running.progress import say, show_progress, snapshot
+from orchestrator.running.progress import Snapshot, say, show_progress, snapshot
 from orchestrator.search.state import SweepState
 from orchestrator.storage.events import SweepEnded, SweepStarted
+from orchestrator.storage.following import FollowedSweep
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.plugins import keep_plugins, pin_plugins
 from orchestrator.storage.provenance import provenance
 from orchestrator.storage.results import StudyResult, results_of
+from orchestrator.storage.status import time_left
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import Plan, make_plan
 from orchestrator.sweep.spec import SweepSpec
@@ -239,10 +241,14 @@ def _compute(
         open_executor(state.plan, store, address, tell) as executor,
         show_progress(console) as show,
     ):
-        started = time.monotonic()
+        followed = FollowedSweep(SweepFolder(journal.path.parent))
+
+        def take() -> Snapshot:
+            with followed.ledger() as ledger:
+                return snapshot(state, time_left(ledger, time.time()))
 
         def changed() -> None:
-            show(lambda: snapshot(state, started))
+            show(take)
 
         changed()
         return drive(state, past, store, executor, journal.append, tell, changed, control.source)

@@ -151,7 +151,8 @@ class Ledger:
         status: ``running``, ``finished``, ``failed`` or ``interrupted``.
         began: When the last run did, milliseconds since 1970.
         ended: When it ended; None while it goes on.
-        computed: Trials that the last run has computed to their end.
+        given: When the last run gave out its first trial; 0 before.
+        spent: Seconds that the trials took that the last run has computed to their end.
         studies: By name, in the order of their opening.
         trials: By key, in the order in which they were first given out.
     """
@@ -163,7 +164,7 @@ class Ledger:
         self.spec: Mapping[str, Any] = {}
         self.provenance: Mapping[str, Any] = {}
         self.status = "running"
-        self.began, self.computed = 0, 0
+        self.began, self.given, self.spent = 0, 0, 0.0
         self.ended: int | None = None
         self.studies: dict[str, Study] = {}
         self.trials: dict[str, Trial] = {}
@@ -205,6 +206,11 @@ class Ledger:
         return len({*seeds, seeds[0] if first is None else first}) - 1
 
     @property
+    def parallel_trials(self) -> int:
+        """Return how many trials of one study may run at once."""
+        return int(self.spec.get("search", {}).get("parallel_trials", 1))
+
+    @property
     def guarded(self) -> bool:
         """Return True if lost accuracy is charged against the objective."""
         return self.spec.get("search", {}).get("accuracy_tolerance") is not None
@@ -225,7 +231,7 @@ class Ledger:
         self.sweep, self.sweep_id = event.sweep, event.sweep_id
         self.spec, self.provenance = event.spec or {}, event.provenance or {}
         self.status, self.ended = "running", None
-        self.began, self.computed = event.time, 0
+        self.began, self.given, self.spent = event.time, 0, 0.0
 
     def _open(self, event: StudyOpened) -> None:
         known = self.studies.get(event.study)
@@ -241,6 +247,7 @@ class Ledger:
         )
 
     def _start(self, event: TrialStarted) -> None:
+        self.given = self.given or event.time
         if event.key in self.trials:
             self.trials[event.key].open = True
             return
@@ -275,7 +282,7 @@ class Ledger:
         if study is not None and trial.role == "search":
             study.finished += (event.status == "finished") - (trial.status == "finished")
             study.failed += (event.status == "failed") - (trial.status == "failed")
-        self.computed += not event.reused
+        self.spent += (event.seconds or 0.0) * (not event.reused)
         trial.open, trial.status = False, event.status
         epochs = trial.metrics if trial.last_step >= 0 else {}
         trial.metrics = {**epochs, **event.metrics}

@@ -4,9 +4,13 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from orchestrator.storage.ledger import Ledger, Study, Trial, read_ledger
+from orchestrator.storage.events import DECISIONS
+from orchestrator.storage.journal import iterate_events
+from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.pace import Work, costs_of, seconds_left
 from orchestrator.storage.storage import PAUSE, SweepFolder
-from orchestrator.sweep.plan import make_plan
+from orchestrator.sweep.plan import BASELINES, make_plan
+from orchestrator.sweep.recipes import is_calibrator
 from trainables.stages import GIVEN, STAGES
 
 HOUR = 3600.0
@@ -79,7 +83,10 @@ def sweep_status(folder: SweepFolder) -> SweepStatus:
         InputError: If there is no such sweep, or its journal is damaged.
     """
     spec = folder.storage.load_spec(folder.name)
-    found = status_of(folder, read_ledger(folder.journal))
+    # How far trials are that run now, their epochs tell.
+    kinds = None if folder.is_owned() else DECISIONS
+    there = folder.journal.exists()
+    found = status_of(folder, Ledger(iterate_events(folder.journal, kinds) if there else ()))
     return found if found.trials else replace(found, trials=make_plan(spec).trials)
 
 
@@ -94,10 +101,7 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
     out = [trial for trial in ledger.trials.values() if trial.open] if owned else []
     ended = sum(trial.ended for trial in ledger.trials.values())
     trials = sum(study.trials + ledger.further_seeds for study in ledger.studies.values())
-    seconds_left = None
-    if state == "running" and ledger.computed:
-        passed = time.time() - ledger.began / 1000
-        seconds_left = passed / ledger.computed * max(0, trials - ended)
+    left = time_left(ledger, time.time()) if state == "running" else None
     resources = ledger.spec.get("resources", {})
     gpus = {stage: share.get("gpu", 0.0) for stage, share in resources.items() if stage in STAGES}
     return SweepStatus(
@@ -107,7 +111,7 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
         began=ledger.began / 1000,
         ended=ended,
         trials=trials,
-        seconds_left=seconds_left,
+        seconds_left=left,
         running=tuple(_running(trial) for trial in out),
         failures={
             title(trial): trial.reason
@@ -116,6 +120,62 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
         },
         recipes=tuple(_recipes(ledger, owned, gpus)),
     )
+
+
+def time_left(ledger: Ledger, now: float) -> float | None:
+    """Estimate how many seconds the search still takes at a time, seconds since 1970."""
+    works = [_work(study, ledger, now) for study in ledger.studies.values()]
+    elapsed = now - (ledger.given or ledger.began) / 1000
+    busy = ledger.spent + sum(work.begun for work in works)
+    running = sum(_placed(trial, ledger) for trial in ledger.trials.values())
+    return seconds_left(works, max(1, running, round(busy / elapsed)) if elapsed > 0 else 1)
+
+
+def _placed(trial: Trial, ledger: Ledger) -> bool:
+    return trial.open and trial.since >= ledger.began
+
+
+def _work(study: Study, ledger: Ledger, now: float) -> Work:
+    trials, stage = study.begun.values(), _stage(study)
+    ended = [trial for trial in trials if trial.ended]
+    searched = sum(trial.role == "search" for trial in ended)
+    costs = costs_of(stage, ((trial.seconds, trial.reused) for trial in ended))
+    running = {t.key: now - t.since / 1000 for t in trials if _placed(t, ledger)}
+    told = [
+        seconds * max(1.0, _epochs(study, ledger.trials[key]) / ledger.trials[key].last_step)
+        for key, seconds in running.items()
+        if ledger.trials[key].last_step > 0
+    ]
+    failed = study.closed is not None and study.chosen is None
+    baselines = [f"{study.task}|{name}" for name in BASELINES if ledger.guarded]
+    return Work(
+        study=study.study,
+        task=study.task,
+        stage=stage,
+        search=0 if study.closed else study.trials - searched,
+        seeds=0 if failed else ledger.further_seeds - (len(ended) - searched),
+        costs=costs + told,
+        begun=sum(running.values()),
+        together=max(study.block or 1, ledger.parallel_trials),
+        upstream=study.upstream or "",
+        reference=next((n for n in baselines if n in ledger.studies and n != study.study), ""),
+    )
+
+
+def _epochs(study: Study, trial: Trial) -> float:
+    """Return of how many epochs a trial is; 0 where nothing says so."""
+    if study.upstream is None:
+        return float(study.origin.get("protocol", {}).get("epochs", 0))
+    return max((float(part.get("epochs", 0)) for part in trial.configuration.values()), default=0.0)
+
+
+def _stage(study: Study) -> str:
+    """Return the stage of a study's trials, of which none may have begun."""
+    if study.upstream is None:
+        return next((trial.stage for trial in study.begun.values()), "train")
+    part = study.recipe.rpartition("+")[2]
+    variants: Mapping[str, str] = study.origin.get("variants", {})
+    return "calibrate" if is_calibrator(variants.get(part, part)) else "refine"
 
 
 def duration(seconds: float) -> str:

@@ -6,6 +6,7 @@ copied to another machine will do.
 
 from orchestrator.ui._application import application
 from orchestrator.ui._book import Book
+from orchestrator.ui._dashboard import optuna_storage, serve_dashboard
 from orchestrator.ui._server import Address, serve
 
-__all__ = ["Address", "Book", "application", "serve"]
+__all__ = ["Address", "Book", "application", "optuna_storage", "serve", "serve_dashboard"]

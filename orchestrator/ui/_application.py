@@ -16,11 +16,11 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from orchestrator.report import environment
+from orchestrator.storage.following import FollowedSweep
 from orchestrator.storage.ledger import Ledger, Study
 from orchestrator.storage.status import status_of
 from orchestrator.ui import _pages
 from orchestrator.ui._book import Book
-from orchestrator.ui._followed import FollowedSweep
 from orchestrator.ui._guard import Guard
 from trainables.common.errors import InputError
 

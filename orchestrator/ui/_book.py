@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from threading import Lock
 
+from orchestrator.report import CURVES
+from orchestrator.storage.following import FollowedSweep
 from orchestrator.storage.storage import Storage
-from orchestrator.ui._followed import FollowedSweep
 
 
 class Book:
@@ -24,7 +25,7 @@ class Book:
         folders = self._storage.sweeps()
         with self._lock:
             self._known = {
-                folder.name: self._known.get(folder.name) or FollowedSweep(folder)
+                folder.name: self._known.get(folder.name) or FollowedSweep(folder, CURVES)
                 for folder in folders
             }
             return dict(self._known)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from threading import RLock
 
-from orchestrator.report import CURVES
 from orchestrator.storage.journal import read_events
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import SweepFolder
@@ -19,18 +18,20 @@ PIECE = 4_000_000  # Bytes whose events are held at once.
 class FollowedSweep:
     """A sweep and what its journal has told so far; threads may share it.
 
+    The figures named by ``curves`` are kept for each epoch.
+
     Attributes:
         folder: Where it lies.
         problem: Why its journal cannot be read on; empty if it can.
     """
 
-    def __init__(self, folder: SweepFolder) -> None:
-        self.folder, self.problem = folder, ""
+    def __init__(self, folder: SweepFolder, curves: Collection[str] = ()) -> None:
+        self.folder, self.problem, self._curves = folder, "", curves
         self._lock = RLock()
         self._forget()
 
     def _forget(self) -> None:
-        self._ledger = Ledger(curves=CURVES)
+        self._ledger = Ledger(curves=self._curves)
         self._file, self._offset = -1, 0
 
     @contextmanager
