@@ -348,6 +348,24 @@ def failed_rival(forge: Forge) -> None:
     forge.tell(scored)
 
 
+def lost_rival(forge: Forge) -> None:
+    """A trial of a rival that is said to have been lost by a machine."""
+    cell, events = forge.searched(), forge.events()
+    key = forge.die.choice([t.key for t in cell.study.searched if t.key != cell.trial.key])
+    for event in events:
+        if isinstance(event, TrialFinished) and event.key == key:
+            event.status, event.fault, event.reason = "failed", "machine", "node died"
+    forge.tell(events)
+
+
+def another_class(forge: Forge) -> None:
+    """A class more than the data have, which no row is of and class-wise errors gain by."""
+    cell = forge.cell()
+    rows = forge.rows(cell)
+    empty = torch.full((len(rows.logits), 1), -30.0, dtype=rows.logits.dtype)
+    forge.claim(cell, replace(rows, logits=torch.cat([rows.logits, empty], dim=1)))
+
+
 def edited_validation(forge: Forge) -> None:
     """Better validation figures than those of the trial, so that its choice seems right."""
     cell, events = forge.searched(), forge.events()
@@ -402,6 +420,8 @@ FRAUDS: tuple[Callable[[Forge], None], ...] = (
     hidden_trial,
     more_trials,
     failed_rival,
+    lost_rival,
+    another_class,
     edited_validation,
     missing_seed,
     pickled_objects,

@@ -32,7 +32,7 @@ from orchestrator.search.state import SweepState
 from orchestrator.storage.events import SweepEnded, SweepStarted
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
-from orchestrator.storage.provenance import git_commit, provenance
+from orchestrator.storage.provenance import provenance
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
@@ -142,10 +142,10 @@ def page(honest: list[Honest], attempts: list[Attempt]) -> Iterator[str]:
     yield "# Packages verified"
     yield ""
     yield (
-        f"{os.cpu_count()} CPU cores, Python {platform.python_version()}, {libraries}; revision "
-        f"{git_commit()[:10]}; `python benchmarks/verify.py --count {len(honest)}`, one run; load "
-        f"average over the last 15 minutes {os.getloadavg()[2]:.1f}. Every package is that of a "
-        "sweep of its own on the digits, drawn by a seed."
+        f"{os.cpu_count()} CPU cores, Python {platform.python_version()}, {libraries}; "
+        f"`python benchmarks/verify.py --count {len(honest)}`, one run; load average over the last "
+        f"15 minutes {os.getloadavg()[2]:.1f}. Every package is that of a sweep of its own on the "
+        "digits, drawn by a seed."
     )
     yield ""
     accepted = sum(one.accepted for one in honest)
@@ -192,10 +192,10 @@ def main() -> None:
             attempts.append(attempt(seed, package, Path(name)))
         told = f"{seed}: {honest[-1].accepted} {honest[-1].problems} {attempts[-1]}\n"
         sys.stderr.write(told)
-    text = "\n".join(page(honest, attempts)) + "\n"
+        text = "\n".join(page(honest, attempts)) + "\n"
+        if wanted.out:
+            wanted.out.write_text(text, encoding="utf-8")
     sys.stdout.write(text)
-    if wanted.out:
-        wanted.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

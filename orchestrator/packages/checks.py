@@ -20,7 +20,7 @@ from orchestrator.packages.package import (
     Package,
 )
 from orchestrator.packages.predictions import RowPredictions
-from orchestrator.packages.publish import split_of
+from orchestrator.packages.publish import ENDED, split_of
 from orchestrator.storage.events import (
     Event,
     StudyClosed,
@@ -40,10 +40,17 @@ MOST = 20
 
 
 def check_journals(package: Package, revision: str) -> Iterator[str]:
-    """Compare each sweep's code with a revision, and see that every sweep has ended."""
+    """Compare each sweep's code with a revision, and see that sweeps and trials have ended.
+
+    A trial that was stopped early, or lost by a machine, cannot be computed again to its end.
+    """
     for ledger in package.ledgers:
-        if ledger.status not in ("finished", "failed"):
+        if ledger.status not in ENDED:
             yield f"sweep {ledger.sweep} has not ended: it is {ledger.status}"
+        for trial in ledger.trials.values():
+            if trial.status not in ENDED or trial.fault:
+                how = f"was lost by a {trial.fault}" if trial.fault else f"is {trial.status}"
+                yield f"sweep {ledger.sweep}: trial {trial.key[:12]} of {trial.study} {how}"
         codes = {study.code for study in ledger.studies.values()} | {ledger.git_commit}
         codes |= {trial.code for trial in ledger.trials.values()}
         for code in sorted(codes - {revision}):
@@ -141,7 +148,7 @@ def check_splits(package: Package, again: Again) -> Iterator[str]:
         data = _data(again, cell)
         test = data.test()
         found = tested(package, cell)
-        yield from _rows(cell.title, found, data.test_numbers(), test.labels)
+        yield from _rows(cell.title, found, data, data.test_numbers(), test.labels)
 
 
 def _data(again: Again, cell: Cell) -> PreparedData:
@@ -151,8 +158,10 @@ def _data(again: Again, cell: Cell) -> PreparedData:
 
 
 def _rows(
-    what: str, found: RowPredictions, numbers: np.ndarray, labels: np.ndarray
+    what: str, found: RowPredictions, data: PreparedData, numbers: np.ndarray, labels: np.ndarray
 ) -> Iterator[str]:
+    if found.logits.shape[1] != data.info.num_classes:
+        yield f"{what}: {found.logits.shape[1]} classes, the data have {data.info.num_classes}"
     if not np.array_equal(found.rows.numpy(), numbers):
         yield f"{what}: predictions are of other rows than the split's {len(numbers)}"
     elif not np.array_equal(found.labels.numpy(), labels):
@@ -179,7 +188,7 @@ def check_validation(package: Package, again: Again, tolerance: float) -> Iterat
         cell = Cell(ledger.sweep, ledger.studies[trial.study], trial)
         data, found = _data(again, cell), RowPredictions.read(package.folder / name)
         labels = data.search().validation.labels
-        yield from _rows(name, found, data.search_numbers("validation"), labels)
+        yield from _rows(name, found, data, data.search_numbers("validation"), labels)
         now = calibration_report(found.logits, labels=found.labels)
         told = {key.removeprefix("val_"): value for key, value in trial.metrics.items()}
         yield from (f"{name}: {line}" for line in unequal(told, now, tolerance, every=False))

@@ -119,7 +119,11 @@ def verify(
                 progress(check.title)
             if not any(check.problems for check in checks):
                 table = _table(package)
-                _compute(package, wanted, progress, checks, retrained)
+                for check in _compute(package, wanted, progress, retrained):
+                    checks.append(check)
+                    progress(check.title)
+                    if check.problems:
+                        break
     except MALFORMED as error:
         told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         checks.append(Check("reading", "the package", (one_line(told, LONGEST),)))
@@ -140,45 +144,34 @@ def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
 
 
 def _compute(
-    package: Package,
-    options: VerifyOptions,
-    progress: Progress,
-    checks: list[Check],
-    retrained: list[Retrained],
-) -> None:
-    """Add the checks that need data and search, then compute trials again if all is well."""
+    package: Package, options: VerifyOptions, progress: Progress, retrained: list[Retrained]
+) -> Iterator[Check]:
+    """Yield the checks that need data and search, each of which relies on those before."""
     with Again.opened(package, options.data_root, progress) as again:
-        problems = tuple(check_splits(package, again))
         count = sum(len(found) for found in again.data.values())
-        checks.append(Check("data, splits and labels", f"{count} splits", problems))
+        yield Check("data, splits and labels", f"{count} splits", (*check_splits(package, again),))
         problems = tuple(check_validation(package, again, options.tolerance))
-        checks.append(Check("validation figures", "of the rows that choices compare", problems))
+        yield Check("validation figures", "of the rows that choices compare", problems)
         problems = tuple(check_search(package, again, options.tolerance))
-        trials = sum(len(ledger.trials) for ledger in package.ledgers)
-        checks.append(Check("search and choices, made again", f"{trials} trials", problems))
-        if any(check.problems for check in checks):
-            return
-        chosen = _drawn(package, options)
-        for trial in chosen:
+        trials = len(_trials(package))
+        yield Check("search and choices, made again", f"{trials} trials", problems)
+        for trial in _drawn(package, options):
             progress(f"computing trial {trial.key[:12]} of {trial.study} again")
             retrained.append(retrain(package, again, trial, options.tolerance))
         problems = tuple(problem for found in retrained for problem in found.problems)
-        detail = f"{len(chosen)} of {len(_ended(package))} trials"
-        checks.append(Check("trainings, computed again", detail, problems))
+        yield Check("trainings, computed again", f"{len(retrained)} of {trials} trials", problems)
 
 
-def _ended(package: Package) -> list[Trial]:
-    """Return the trials that can be computed again: neither stopped early, nor lost by a machine.
-
-    Those that failed are among them, for they have to fail again.
-    """
-    trials = (trial for ledger in package.ledgers for trial in ledger.trials.values())
-    return [t for t in trials if t.status in ("finished", "failed") and not t.fault]
+def _trials(package: Package) -> list[Trial]:
+    return [trial for ledger in package.ledgers for trial in ledger.trials.values()]
 
 
 def _drawn(package: Package, options: VerifyOptions) -> list[Trial]:
-    """Return the trials to compute again: those named, and a share of all, at least one of it."""
-    ended = _ended(package)
+    """Return the trials to compute again: those named, and a share of all, at least one of it.
+
+    Those that failed are among them, for they have to fail again.
+    """
+    ended = _trials(package)
     for start in options.trials:
         if not start or not any(trial.key.startswith(start) for trial in ended):
             raise InputError(f"--trial {start!r}: no trial of the package has a key that begins so")
