@@ -10,6 +10,7 @@ from typing import Any
 
 # Imported when first used: `import calsweep` must not wait for torch and MLflow.
 _NAMES = {
+    "orchestrator.replay": ["ReplaySettings", "replay"],
     "orchestrator.running.run": ["SweepOutcome", "run_sweep"],
     "orchestrator.sweep.spec": ["SweepSpec", "load_sweep"],
     "orchestrator.tables.make": ["comparison_table"],

@@ -1,3 +1,4 @@
+from orchestrator.replay import ReplaySettings, replay
 from orchestrator.running.run import SweepOutcome, run_sweep
 from orchestrator.sweep.spec import SweepSpec, load_sweep
 from orchestrator.tables.make import comparison_table
@@ -61,6 +62,7 @@ __all__ = [
     "Reader",
     "ReducedLoss",
     "Refinement",
+    "ReplaySettings",
     "RowLoss",
     "Rows",
     "Scheme",
@@ -91,6 +93,7 @@ __all__ = [
     "number",
     "register_model",
     "reliability_diagram",
+    "replay",
     "run_sweep",
     "save_calibrator",
 ]

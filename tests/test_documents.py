@@ -28,6 +28,7 @@ EXAMPLE = [
     "search_spaces/calibrators/floored.yaml",
     "tests/trainables/calibrators/test_floored.py",
 ]
+PLUGIN = ["gce.py", "floored.py", "floored.yaml"]
 # In code blocks a title is a file's name; blocks of the shell with a title need what is not here.
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
 FOLDERS = "examples|docs|tests|benchmarks|trainables|search_spaces|orchestrator|deploy"
@@ -171,7 +172,13 @@ def test_a_method_is_one_file_one_yaml_and_one_test(tmp_path: Path) -> None:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     python, yaml = blocks("docs/methods.md", "python"), blocks("docs/methods.md", "yaml")
-    texts = [python[0], yaml[0], python[1], python[2], yaml[1], python[3]]
+    outside = "".join(read(f"examples/plugin/calsweep_example/{name}") for name in PLUGIN)
+    assert "".join([*python[:2], yaml[0]]) == outside
+    gce, floored = (
+        re.sub(r"^from calsweep import .*\n", inside, text, flags=re.MULTILINE)
+        for text, inside in ((python[0], python[2]), (python[1], python[4]))
+    )
+    texts = [gce, yaml[1], python[3], floored, yaml[0], python[5]]
     for path, text in zip(EXAMPLE, texts, strict=True):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,3 +128,29 @@ def test_ray_and_this_process_compute_the_same_of_a_plugin(tmp_path: Path) -> No
         found.append((artifacts(outcome, "gce"), [row.test for row in outcome.results]))
         shutil.rmtree(storage / "artifacts")
     assert found[0] == found[1]
+
+
+def test_the_example_is_installed_and_needs_no_mention(tmp_path: Path) -> None:
+    here = shutil.copytree(EXAMPLE, tmp_path / "plugin")
+    python = str(tmp_path / "clean" / "bin" / "python")
+
+    def run(*command: str) -> str:
+        done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run(sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "clean"))
+    # An environment of its own that sees calsweep and all that calsweep needs.
+    (place,) = (tmp_path / "clean" / "lib").glob("*/site-packages")
+    seen = (str(EXAMPLE.resolve().parents[2]), sysconfig.get_paths()["purelib"])
+    (place / "calsweep.pth").write_text("\n".join(seen))
+    offline = ("--no-index", "--no-deps", "--no-build-isolation")
+    run(python, "-m", "pip", "install", "--quiet", *offline, ".")
+    shutil.rmtree(here / "calsweep_example")
+    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+    assert " gce " in run(python, "-m", "calsweep", "list", "methods")
+    place_database(here / "calsweep-storage")
+    table = run(python, "-m", "calsweep", "run", "sweep.yaml", "--quiet")
+    for recipe in ("ce+floored", "gce", "gce+floored"):
+        assert f" {recipe} " in table
+    assert "example" in (here / "calsweep-storage/sweeps/own-methods/sweep.yaml").read_text()
