@@ -44,6 +44,9 @@ def compare(
     metric: Metric = "ece",
     draws: Draws = 2000,
     seed: ResampleSeed = 0,
+    over_seeds: Annotated[
+        bool, typer.Option("--over-seeds", help="Intervals over seeds as well as test rows.")
+    ] = False,
     format: TextFormat = "terminal",
     as_json: Json = False,
     tracking_uri: TrackingUri = None,
@@ -65,6 +68,7 @@ def compare(
                 baseline=baseline,
                 draws=draws,
                 seed=seed,
+                over_seeds=over_seeds,
                 done=lambda recipe: show(next(numbers), total),
             )
             for results in tasks.values()
@@ -75,6 +79,8 @@ def compare(
         return
     for comparison in found:
         _show(comparison, markdown=format == "markdown")
+    if over_seeds:
+        output().print("intervals over seeds and test rows (Student's t); of one seed over rows")
 
 
 def _by_task(results: list[StudyResult], task: str | None) -> dict[str, list[StudyResult]]:

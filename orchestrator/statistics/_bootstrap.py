@@ -70,6 +70,9 @@ class Measured(NamedTuple):
     draws: Tensor
 
 
+Interval = Callable[[Measured, Measured, float], Difference]
+
+
 def paired_bootstrap(
     predictions: Mapping[str, Sequence[Tensor]],
     labels: Tensor | Sequence[Tensor],
@@ -82,6 +85,7 @@ def paired_bootstrap(
     done: Callable[[str], None] = lambda recipe: None,
     groups: Tensor | None = None,
     numbers: Sequence[Tensor] | None = None,
+    interval: Interval | None = None,
 ) -> PairedBootstrap:
     """Compare recipes with a baseline by resampling test rows, or whole groups of them.
 
@@ -113,6 +117,8 @@ def paired_bootstrap(
             and should be about equally large. None where rows are drawn.
         numbers: Of each seed which rows of the file it was tested on, (N,); None if they are the
             same for all.
+        interval: Makes a difference of what is measured of a recipe and the baseline, in place of
+            the interval over test rows alone.
 
     Raises:
         ValueError: If the metric or the baseline is unknown, a recipe has no seed, shapes do not
@@ -133,7 +139,8 @@ def paired_bootstrap(
     values = {recipe: float(own.values.mean()) for recipe, own in found.items()}
     seeds = {recipe: len(own.values) for recipe, own in found.items()}
     reference = found.pop(baseline)
-    differences = {recipe: _difference(own, reference, level) for recipe, own in found.items()}
+    make = interval or _difference
+    differences = {recipe: make(own, reference, level) for recipe, own in found.items()}
     rows = len(labels) if isinstance(labels, Tensor) else len(labels[0])
     count = 0 if groups is None else len(groups.unique())
     return PairedBootstrap(metric, baseline, values, differences, seeds, rows, draws, count)

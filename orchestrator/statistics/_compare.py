@@ -10,11 +10,13 @@ from torch import Tensor
 from orchestrator.statistics._bootstrap import (
     DRAWS,
     LEVEL,
+    Difference,
     Measured,
     PairedBootstrap,
     measure,
     paired_bootstrap,
 )
+from orchestrator.statistics._contrast import contrast
 from orchestrator.statistics._resampled import BOOTSTRAPPED
 from orchestrator.storage.results import StudyResult, usual_baseline
 from trainables.common.errors import InputError
@@ -158,11 +160,13 @@ def compare(
     level: float = LEVEL,
     draws: int = DRAWS,
     seed: int = 0,
+    over_seeds: bool = False,
     done: Callable[[str], None] = lambda recipe: None,
 ) -> TaskComparison:
     """Compare the recipes of one task: ``paired_bootstrap`` on their ``StoredPredictions``.
 
-    The baseline is ``usual_baseline`` unless one is named.
+    The baseline is ``usual_baseline`` unless one is named. With ``over_seeds`` intervals hold what
+    other seeds would show as well as other test rows, see ``contrast``.
 
     Raises:
         InputError: If the metric is unknown, the baseline has no predictions, or see
@@ -190,9 +194,14 @@ def compare(
         done=done,
         groups=predictions.images,
         numbers=predictions.numbers,
+        interval=_over_seeds if over_seeds else None,
     )
     floors = _floors(predictions, metric)
     return TaskComparison(results[0].task, bootstrap, floors, predictions.absent)
+
+
+def _over_seeds(own: Measured, reference: Measured, level: float) -> Difference:
+    return contrast(own, reference).interval(level)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ from orchestrator.statistics import (
     PairedBootstrap,
     StoredPredictions,
     TaskComparison,
+    board,
     compare,
+    contrast,
     paired_bootstrap,
 )
 from orchestrator.storage.results import StudyResult
@@ -57,6 +59,23 @@ def test_values_are_those_recomputed_from_the_stored_rows(artifacts, evaluated, 
     assert classwise["ls"] == noise_floor(tables["ls"][0].float(), "cwece").mean
     assert found.bootstrap.differences["ls"].excludes_zero
     assert not found.inside_floor("ls")
+
+
+def test_intervals_over_seeds_hold_what_seeds_differ_by(artifacts, evaluated, made_up):
+    tables = {
+        "ce": [made_up(LABELS, seed) for seed in range(3)],
+        "ls": [made_up(LABELS, seed, 0.3 + 0.3 * seed) for seed in range(3)],
+    }
+    results = [evaluated(recipe, seeds, LABELS) for recipe, seeds in tables.items()]
+    rows, seeds = (
+        compare(results, artifacts, "nll", draws=100, over_seeds=over) for over in (False, True)
+    )
+    figures = board(results, artifacts, "nll", draws=100).figures
+    expected = contrast(figures["ls"], figures["ce"]).interval()
+    found = seeds.bootstrap.differences["ls"]
+    assert found == expected
+    assert found.high - found.low > 3 * (rows.bootstrap.differences["ls"].high - found.value)
+    assert seeds.bootstrap.values == rows.bootstrap.values
 
 
 def test_pixels_of_an_image_are_no_rows_of_their_own(artifacts, evaluated, made_up):

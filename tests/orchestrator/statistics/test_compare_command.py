@@ -66,6 +66,13 @@ def lines(text):
     return {line.split()[0]: line for line in text.splitlines() if line.strip()}
 
 
+def test_compare_says_if_seeds_are_in_the_intervals(calsweep):
+    code, out, _ = calsweep("compare", "s", "--draws", 50, "--over-seeds")
+    assert code == 0
+    assert "intervals over seeds and test rows (Student's t)" in out
+    assert "Student" not in calsweep("compare", "s", "--draws", 50)[1]
+
+
 def test_compare_marks_what_excludes_zero_and_what_is_inside_the_floor(calsweep):
     code, out, err = calsweep("compare", "s", "--draws", 50)
     assert (code, err) == (0, "")
