@@ -100,7 +100,8 @@ srun --relative=1 --nodes={wanted.nodes - 1} --ntasks-per-node=1 \\
 #SBATCH --requeue --exclusive
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={shlex.quote(str(place / TOKEN))}
 again= driver=
-stop() {{ if [ -n "$driver" ]; then kill -TERM "$driver"; else exit 1; fi; }}
+queue() {{ if [ -n "$again" ]; then scontrol requeue "$SLURM_JOB_ID"; fi; }}
+stop() {{ if [ -n "$driver" ]; then kill -TERM "$driver"; else queue; exit 1; fi; }}
 trap 'again=yes; stop' USR1
 trap stop TERM
 cpus=$SLURM_CPUS_ON_NODE
@@ -119,7 +120,7 @@ driver=$!
 wait "$driver"; code=$?
 while kill -0 "$driver" 2>/dev/null; do wait "$driver"; code=$?; done
 kill -TERM $head; wait $head
-if [ -n "$again" ] && [ $code = 130 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+if [ $code = 130 ]; then queue; fi
 exit $code
 """
 

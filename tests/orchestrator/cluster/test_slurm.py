@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cluster.slurm import queued_job
+from orchestrator.cluster.slurm import Allocation, queued_job, script
 from orchestrator.running.run import run_sweep
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.results import results_of
@@ -93,6 +93,18 @@ def test_requeued_sweep_gives_the_same_table(
     with one_process():
         run_sweep(load_sweep(str(written(tmp_path, "alone"))))
     assert table(far.path) == table(tmp_path / "alone" / "sweeps" / "far")
+
+
+def test_job_whose_time_ends_before_its_sweep_begins_is_queued_again(tmp_path: Path) -> None:
+    text = script(Storage(str(tmp_path)).sweep("far"), Allocation(1, 0, "10"))
+    beginning, _, _ = text.partition("cpus=")
+    asked = tmp_path / "scontrol"
+    asked.write_text(f"#!/bin/bash\necho $* > {tmp_path}/asked\n")
+    asked.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    variables = {**os.environ, "PATH": path, "SLURM_JOB_ID": "7"}
+    subprocess.run(["bash", "-c", beginning + "kill -USR1 $$\nsleep 30"], env=variables)
+    assert (tmp_path / "asked").read_text() == "requeue 7\n"
 
 
 def test_waiting_job_is_found_and_cancelled(
