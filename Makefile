@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROCESSES = $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() + 1))')
 
-.PHONY: setup demo test mutants lint docs clean
+.PHONY: setup demo test mutants lint docs release clean
 
 setup: $(READY)
 
@@ -40,5 +40,16 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/zensical build --clean --strict
 
+# Builds wheel and sdist into dist/, installs the wheel into an environment of its own, runs the demo
+# there, away from the sources, and a storage of every earlier release. It publishes nothing.
+release: $(READY)
+	rm -rf dist build/release
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,release]'
+	$(BIN)/python -m build --outdir dist .
+	$(PYTHON) -m venv build/release/venv
+	build/release/venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd build/release && venv/bin/calsweep --version && venv/bin/calsweep demo
+	$(BIN)/python -m pytest tests/releases
+
 clean:
-	rm -rf $(VENV) build site mutants *.egg-info
+	rm -rf $(VENV) build dist site mutants *.egg-info
