@@ -1,15 +1,13 @@
-"""The loop of a sweep: take the next job, run it, write down what came of it.
-
-Sources: the search, the measurement, an arena. Executors: Ray Tune, processes, this process.
-"""
+"""The loop of a sweep: take the next job, run it, write down what came of it."""
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from orchestrator.storage.events import Epoch, Event, TrialPlaced
+from orchestrator.storage.machines import Machines
 from trainables.common.errors import StorageError
 from trainables.jobs import FaultKind, Job, Report, next_attempt
 
@@ -41,9 +39,10 @@ class Loop:
     say: Callable[[str], None] = lambda text: None
     answer: Callable[[Job], Report | None] = lambda job: None  # Reports that are known already.
     changed: Callable[[], None] = lambda: None
+    machines: Machines = field(default_factory=Machines)
     _running: dict[str, int] = field(default_factory=dict)  # Attempts, by key.
     _again: list[Job] = field(default_factory=list)
-    _placed: set[str] = field(default_factory=set)  # Keys of what a worker has reported on.
+    _placed: set[tuple[str, int]] = field(default_factory=set)  # Attempts of which a worker told.
 
     def next(self) -> Job | Pause:
         """Return the next job to compute; one whose outcome is known ends here."""
@@ -51,7 +50,7 @@ class Loop:
         while isinstance(job := self._again.pop() if self._again else self.source.next(), Job):
             self._running[job.key] = job.attempt
             if (known := self.answer(job)) is None:
-                return job
+                return replace(job, avoided=job.avoided | self.machines.left_out())
             self.take(job, known)
             if time.monotonic() - started > ANSWER_SECONDS and self._running:
                 return Pause.WAIT
@@ -65,16 +64,16 @@ class Loop:
             return
         for text in report.notices:
             self.say(text)
-        if report.host and not report.ended and job.key not in self._placed:
-            self._placed.add(job.key)
+        if report.host and not report.ended and (job.key, job.attempt) not in self._placed:
+            self._placed.add((job.key, job.attempt))
             self.write(TrialPlaced(key=job.key, host=report.host))
         for epoch in report.history:
             self.write(Epoch(key=job.key, step=epoch.step, metrics=epoch.metrics))
         if report.ended:
             del self._running[job.key]
-            self._placed.discard(job.key)
             if report.fault is not None and report.fault.kind == FaultKind.STORAGE:
                 raise StorageError(report.fault.reason)  # No other job could end well.
             again = next_attempt(job, report, self.most_failures)
             self._again.append(again) if again else self.source.ended(job, report)
+            self.machines.heard(job, report, final=again is None)
         self.changed()

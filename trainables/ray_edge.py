@@ -6,7 +6,7 @@ import ray
 from ray import tune
 
 from trainables.jobs import FaultKind, Job, Report
-from trainables.worker import Bench, Worker
+from trainables.worker import Bench, Inspection, Worker, inspect_machine
 
 
 class JobTrainable(tune.Trainable):
@@ -49,6 +49,12 @@ class JobTrainable(tune.Trainable):
     def cleanup(self) -> None:
         """Pass the job's lock on."""
         self._worker.close()
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def inspected(storage: str, nonce: str, gpus: int) -> Inspection:
+    """Look at the node that this runs on; see ``inspect_machine``."""
+    return inspect_machine(storage, nonce, gpus)
 
 
 def is_broken(report: Report) -> bool:

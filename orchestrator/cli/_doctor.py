@@ -40,7 +40,7 @@ def doctor(
     as_json: Json = False,
 ) -> int:
     """Check versions, GPUs (by a training step), Ray, tracking, storage and data; tell remedies."""
-    told = []
+    told: list[dict[str, object]] = []
     for finding in _findings(tracking_uri, storage, data_root):
         told.append({"mark": finding.mark, **finding._asdict()})
         remedy = f" -> {finding.remedy}" if finding.remedy else ""
@@ -48,7 +48,16 @@ def doctor(
             echo(f"{finding.mark:4} {finding.subject}: {finding.detail}{remedy}")
     if as_json:
         print_json(told)
-    return int(any(each["mark"] == "FAIL" for each in told))
+    faults = any(each["mark"] == "FAIL" for each in told)
+    if not faults and _taken_back(storage) and not as_json:
+        echo("ok   machine: taken back in, sweeps start trials here again")
+    return int(faults)
+
+
+def _taken_back(storage: str) -> bool:
+    from orchestrator.storage.storage import Storage
+
+    return Storage(storage).take_machine_back(os.uname().nodename)
 
 
 def _findings(tracking_uri: str | None, storage: str, data_root: str) -> Iterator[Finding]:

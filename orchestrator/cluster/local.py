@@ -196,13 +196,21 @@ def fitting(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
 
 
 def elsewhere(
-    nodes: Iterable[Mapping[str, Any]], avoided: Collection[str], cpu: float, gpu: float
+    nodes: Iterable[Mapping[str, Any]],
+    avoided: Collection[str],
+    cpu: float,
+    gpu: float,
+    refused: Collection[str] = (),
 ) -> dict[str, str]:
     """Return what labels Ray is to look for, to start on none of the nodes that are avoided.
 
-    Nothing if no other living one, of those that ``ray.nodes()`` lists, has as much in all.
+    They are avoided by their id or the name of their machine. Nothing if no other living one, of
+    those that ``ray.nodes()`` lists, has as much in all, but for those ``refused``.
     """
-    others = (node for node in nodes if node["Alive"] and node["NodeID"] not in avoided)
-    if not avoided or not any(fitting(node["Resources"], cpu, gpu) for node in others):
-        return {}
-    return {"ray.io/node-id": f"!in({','.join(sorted(avoided))})"}
+    living = [node for node in nodes if node["Alive"]]
+    names = {node["NodeID"]: node.get("NodeManagerHostname", "") for node in living}
+    out = {node for node, host in names.items() if host in avoided} | {*avoided} - {*names.values()}
+    others = (node for node in living if node["NodeID"] not in out)
+    if not any(fitting(node["Resources"], cpu, gpu) for node in others):
+        out = {*refused}
+    return {"ray.io/node-id": f"!in({','.join(sorted(out))})"} if out else {}

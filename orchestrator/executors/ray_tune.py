@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +14,23 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.cluster.interrupt import stop_promptly
-from orchestrator.cluster.local import elsewhere, slots
+from orchestrator.cluster.local import elsewhere, short_reason, slots
 from orchestrator.executors._base import Executor
 from orchestrator.loop import Loop, Pause
 from orchestrator.storage.storage import SweepFolder
 from trainables.common.errors import InputError
 from trainables.jobs import Job, Report, Status, lost
 from trainables.plugins import Pinned
-from trainables.ray_edge import JobTrainable, is_broken
+from trainables.ray_edge import JobTrainable, inspected, is_broken
+from trainables.worker import inspect_machine, remove_nonce, write_nonce
 
 REPORT_SECONDS = 2.0
 LIMIT_SECONDS = 1.0
 PENDING = 1024
+INSPECT_SECONDS = 180.0  # A first start from a slow disk takes most of it.
 
 
 class RayTune(Executor):
@@ -56,6 +59,7 @@ class RayTune(Executor):
         self._storage, self._folder, self._asha = storage, folder, asha
         self._plugins = tuple(plugins)
         self._concurrent, self._every, self._growing = concurrent, checkpoint_every, growing
+        self._passed: set[str] = set()  # Nodes that were inspected.
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         """Run one Tuner; a signal stops it within seconds."""
@@ -70,12 +74,12 @@ class RayTune(Executor):
             plugins=self._plugins,
         )
         limit = _Limit(loop.source.sizes, self._concurrent, self._growing)
-        with stop_promptly():
+        with stop_promptly(), self._nodes(loop) as nodes:
             tune.Tuner(
                 tune.with_resources(trainable, _resources()),
                 tune_config=tune.TuneConfig(
                     num_samples=-1,
-                    search_alg=LoopSearcher(loop, limit),
+                    search_alg=LoopSearcher(loop, limit, nodes),
                     scheduler=GroupSchedulers() if self._asha else FIFOScheduler(),
                     max_concurrent_trials=PENDING,
                     reuse_actors=True,
@@ -94,6 +98,87 @@ class RayTune(Executor):
                     failure_config=tune.FailureConfig(max_failures=0),
                 ),
             ).fit()
+
+    @contextmanager
+    def _nodes(self, loop: Loop) -> Iterator[_Nodes | None]:
+        """Yield what looks at the nodes of a cluster, those that are there looked at already."""
+        if not self._growing:
+            yield None
+            return
+        nonce = write_nonce(self._storage)
+        try:
+            nodes = _Nodes(str(self._storage), nonce, self._passed, loop.machines.refused, loop.say)
+            nodes.await_first()
+            yield nodes
+        finally:
+            remove_nonce(self._storage, nonce)
+
+
+class _Nodes:
+    """Inspects every node that joins; no trial starts there before it answered as it must."""
+
+    def __init__(
+        self,
+        storage: str,
+        nonce: str,
+        passed: set[str],
+        refused: dict[str, str],
+        say: Callable[[str], None],
+    ) -> None:
+        self._here = inspect_machine(storage, nonce, 0)
+        self._storage, self._nonce, self._refused, self._say = storage, nonce, refused, say
+        self._asked: dict[str, tuple[Any, str, float]] = {}  # By node: answer, host, when asked.
+        self._passed, self._looked = passed, float("-inf")
+
+    def waiting(self) -> frozenset[str]:
+        """Return the nodes that have not answered yet, as of a second ago at most."""
+        if time.monotonic() - self._looked > LIMIT_SECONDS:
+            self._look()
+            self._looked = time.monotonic()
+        return frozenset(self._asked)
+
+    def _look(self) -> None:
+        living = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        for name in living.keys() - self._asked.keys() - self._passed - self._refused.keys():
+            gpus, host = int(living[name]["Resources"].get("GPU", 0)), _host(living[name])
+            place = NodeAffinitySchedulingStrategy(name, soft=False)
+            answer = inspected.options(scheduling_strategy=place).remote(
+                self._storage, self._nonce, gpus
+            )
+            self._asked[name] = answer, host, time.monotonic()
+        for name, (answer, host, since) in list(self._asked.items()):
+            ready, _ = ray.wait([answer], timeout=0)
+            if ready or name not in living or time.monotonic() - since > INSPECT_SECONDS:
+                del self._asked[name]
+                self._take(name, host, answer if ready else None)
+
+    def _take(self, name: str, host: str, answer: Any) -> None:
+        try:
+            silent = f"no answer within {INSPECT_SECONDS:.0f} s"
+            fault = silent if answer is None else self._here.differs(ray.get(answer))
+        except Exception as error:  # noqa: BLE001 - of other code, whatever it raises
+            fault = short_reason(getattr(error, "cause", None) or error)
+        if not fault:
+            self._passed.add(name)
+            return
+        self._refused[name] = fault
+        self._say(f"{host} is left out of this run: {fault}")
+
+    def await_first(self) -> None:
+        """Wait until all nodes that are there now have answered.
+
+        Raises:
+            InputError: If no trial may start on any of them.
+        """
+        while self.waiting():
+            time.sleep(0.2)
+        if not self._passed:
+            reason = next(iter(self._refused.values()), "it has no node")
+            raise InputError(f"no trial can start on the cluster: {reason}")
+
+
+def _host(node: Mapping[str, Any]) -> str:
+    return str(node.get("NodeManagerHostname", ""))
 
 
 def _name(trial: Any) -> str:
@@ -116,9 +201,9 @@ def _resources() -> Callable[[dict[str, Any]], Any]:
 class LoopSearcher(Searcher):
     """Hands the jobs of a loop to Tune, and their reports to the loop."""
 
-    def __init__(self, loop: Loop, limit: Callable[[], int]) -> None:
+    def __init__(self, loop: Loop, limit: Callable[[], int], nodes: _Nodes | None = None) -> None:
         super().__init__(metric="score", mode="min")
-        self._loop, self._limit = loop, limit
+        self._loop, self._limit, self._nodes = loop, limit, nodes
         self._jobs: dict[str, Job] = {}  # By Tune's trial.
         self._last: dict[str, Report] = {}
         self._failure: InputError | None = None
@@ -140,7 +225,9 @@ class LoopSearcher(Searcher):
         if isinstance(job, Pause):
             return Searcher.FINISHED if job is Pause.DONE else None
         self._jobs[trial_id] = job
-        labels = elsewhere(ray.nodes(), job.avoided, job.cpus, job.gpus) if job.avoided else {}
+        waiting = self._nodes.waiting() if self._nodes is not None else frozenset()
+        avoided, never = job.avoided | waiting, waiting | self._loop.machines.refused.keys()
+        labels = elsewhere(ray.nodes(), avoided, job.cpus, job.gpus, never) if avoided else {}
         return {"job": job, "labels": labels}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from orchestrator.search.source import SearchSource
 from orchestrator.search.state import SweepState
 from orchestrator.storage.events import Event
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.machines import Machines
 from trainables.store.artifacts import ArtifactStore
 from trainables.worker import stored_report
 
@@ -31,6 +32,7 @@ def drive(
     say: Callable[[str], None],
     changed: Callable[[], None] = lambda: None,
     held: Callable[[Source], Source] = lambda source: source,
+    machines: Machines | None = None,
 ) -> bool:
     """Search and measure as far as earlier runs did not; return True once all is done.
 
@@ -43,11 +45,12 @@ def drive(
         say: Receives what a person should know of.
         changed: Called after every report of the search.
         held: Makes of a source one that gives nothing out while a person holds the sweep.
+        machines: Which of them are left out.
     """
-    spec = state.plan.spec
+    spec, machines = state.plan.spec, machines or Machines()
     most = spec.resources.max_failures
     known = partial(stored_report, store)
-    executor.run(Loop(held(SearchSource(state)), write, most, say, known, changed))
+    executor.run(Loop(held(SearchSource(state)), write, most, say, known, changed, machines))
     if not state.finished:
         return False
     pending = pending_measurements(state, past, store.contains)
@@ -58,5 +61,5 @@ def drive(
         state.give_up(study, reason)
 
     source = MeasuringSource(pending, spec, write, give_up)
-    executor.run(Loop(held(source), write, most, say), sealed=False)
+    executor.run(Loop(held(source), write, most, say, machines=machines), sealed=False)
     return True

@@ -22,6 +22,7 @@ from orchestrator.storage.events import SweepEnded, SweepStarted
 from orchestrator.storage.following import FollowedSweep
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger, read_ledger
+from orchestrator.storage.machines import Machines
 from orchestrator.storage.plugins import keep_plugins, pin_plugins
 from orchestrator.storage.provenance import provenance
 from orchestrator.storage.results import StudyResult, results_of
@@ -251,7 +252,10 @@ def _compute(
             show(take)
 
         changed()
-        return drive(state, past, store, executor, journal.append, tell, changed, control.source)
+        machines = Machines(Storage.of(state.plan.spec), tell)
+        return drive(
+            state, past, store, executor, journal.append, tell, changed, control.source, machines
+        )
 
 
 def _next_free(spec: SweepSpec) -> SweepSpec:

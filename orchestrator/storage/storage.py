@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from trainables.store.leases import Lease
 
 SPEC = "sweep.yaml"
+MACHINES = "machines"  # Holds a file for each machine that is left out.
 PAUSE, CANCEL = "pause", "cancel"
 LOCK_SECONDS = 1.0  # Whoever asks for the owner of a sweep holds its lock for a moment.
 
@@ -291,6 +292,51 @@ class Storage:
 
         with _answering():
             return Bucket(self.address).folders("sweeps")
+
+    def machines_left_out(self) -> list[str]:
+        """Return the names of the machines that trials failed on, until they are taken back in."""
+        if self.address is not None:
+            from trainables.store.bucket import Bucket
+
+            with _answering():
+                return [name.partition("/")[2] for name in Bucket(self.address).names(MACHINES)]
+        return sorted(entry.name for entry in (self.folder / MACHINES).glob("*"))
+
+    def leave_machine_out(self, host: str, reason: str) -> None:
+        """Remember a machine that trials failed on.
+
+        Raises:
+            InputError: If the storage cannot be written.
+        """
+        try:
+            if self.address is not None:
+                from trainables.store.bucket import Bucket
+
+                Bucket(self.address).put(f"{MACHINES}/{host}", reason.encode())
+                return
+            make_folders(self.folder / MACHINES)
+            write_whole(self.folder / MACHINES / host, reason)
+        except OSError as error:
+            raise InputError(f"storage {self.folder} cannot be written: {error}") from error
+
+    def take_machine_back(self, host: str) -> bool:
+        """Forget that a machine is left out; return whether it was.
+
+        Raises:
+            InputError: If the storage cannot be written.
+        """
+        if host not in self.machines_left_out():
+            return False
+        try:
+            if self.address is not None:
+                from trainables.store.bucket import Bucket
+
+                Bucket(self.address).remove(f"{MACHINES}/{host}")
+            else:
+                (self.folder / MACHINES / host).unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"storage {self.folder} cannot be written: {error}") from error
+        return True
 
     def require_folder(self, what: str) -> None:
         """Refuse a storage in a bucket.

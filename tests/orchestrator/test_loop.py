@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from orchestrator import loop as loop_module
 from orchestrator.loop import Loop, Pause, Source
 from orchestrator.storage.events import Epoch, Event
-from trainables.common.errors import StorageError
+from orchestrator.storage.machines import Machines
+from orchestrator.storage.storage import Storage
+from trainables.common.errors import InputError, StorageError
 from trainables.jobs import EpochMetrics, Fault, FaultKind, FitWork, Job, Report, Status
 
 WORK = FitWork(data="", calibrators={}, metrics=())
@@ -150,3 +153,72 @@ def test_known_outcomes_do_not_hold_up_what_runs(monkeypatch: pytest.MonkeyPatch
     loop.take(first, DONE)
     assert loop.next() is Pause.DONE  # Nothing runs that could be held up.
     assert len(source.ends) == 6
+
+
+def broken(node: str, key: str = "x") -> Report:
+    return failed(FaultKind.MACHINE, f"OSError: {key}", node=node, host=f"host-of-{node}")
+
+
+def test_machine_that_fails_three_in_a_row_is_left_out(tmp_path: Path) -> None:
+    said, storage = list[str](), Storage(tmp_path)
+    jobs = [job(str(number)) for number in range(6)]
+    loop, _, _ = looped(*jobs, most=9, machines=Machines(storage, said.append))
+    taken = [loop.next() for _ in jobs]
+    assert all(isinstance(each, Job) and not each.avoided for each in taken)
+    loop.take(jobs[0], replace(DONE, node="good"))
+    loop.take(jobs[1], broken("bad"))
+    loop.take(jobs[2], broken("bad"))
+    loop.take(jobs[3], replace(DONE, node="bad"))  # The row is over.
+    for again in (loop.next(), loop.next()):
+        assert isinstance(again, Job)
+        loop.take(again, broken("bad"))
+    assert said == []
+    loop.take(jobs[4], broken("bad", "last"))
+    assert said == [
+        "host-of-bad is left out: 3 trials in a row failed there, the last by OSError: last; "
+        "`calsweep doctor --storage STORAGE` there takes it back in"
+    ]
+    again = loop.next()
+    assert isinstance(again, Job)
+    assert again.avoided >= {"bad"}
+    later = Machines(storage)
+    assert later.left_out() == {"host-of-bad"}
+    assert storage.take_machine_back("host-of-bad")
+    assert not storage.take_machine_back("host-of-bad")
+    assert Machines(storage).left_out() == frozenset()
+    loop.machines._looked = float("-inf")
+    assert loop.machines.left_out() == frozenset()
+
+
+def test_only_machine_is_not_left_out() -> None:
+    jobs = [job(str(number)) for number in range(4)]
+    loop, _, _ = looped(*jobs, most=9)
+    for each in jobs:
+        loop.next()
+        loop.take(each, broken("only"))
+    assert loop.machines.left_out() == frozenset()
+
+
+def test_sweep_whose_first_trials_fail_alike_stops() -> None:
+    jobs = [job(str(number)) for number in range(8)]
+    loop, source, _ = looped(*jobs)
+    reasons = ["ValueError: row 1", "ValueError: row 22", "KeyError: a", "", "ValueError: row 3"]
+    for each, reason in zip(jobs, [*reasons, "ValueError: row 4"], strict=False):
+        loop.next()
+        loop.take(each, failed(FaultKind.CONFIGURATION, reason) if reason else DONE)
+    loop.next()
+    with pytest.raises(InputError) as stop:
+        loop.take(jobs[6], failed(FaultKind.CONFIGURATION, "ValueError: row 5"))
+    assert str(stop.value) == (
+        "5 of the first 7 trials failed alike, so nothing more is started: ValueError: row 1"
+    )
+    assert len(source.ends) == 7  # What ended is written down all the same.
+
+
+def test_late_failures_stop_nothing() -> None:
+    jobs = [job(str(number)) for number in range(20)]
+    loop, source, _ = looped(*jobs)
+    for number, each in enumerate(jobs):
+        loop.next()
+        loop.take(each, DONE if number < 4 else failed(FaultKind.CONFIGURATION, "ValueError: x"))
+    assert len(source.ends) == 20

@@ -6,6 +6,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from orchestrator import loop as loop_module
 from orchestrator.loop import Loop
 from orchestrator.running import measuring
+from orchestrator.running.drive import drive
 from orchestrator.running.measuring import MeasuringSource
 from orchestrator.search import state as state_module
 from orchestrator.search.state import SweepState
@@ -20,16 +22,19 @@ from orchestrator.search.study import StudySearch
 from orchestrator.search.study_state import Past, StudyState
 from orchestrator.search.trials import TrialMaker
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.machines import IN_A_ROW, Machines
 from orchestrator.tracking._shipper import _Shipper
 from tests.simulation import suggested
-from tests.simulation.lives import CALM, Outcome, faults, live
+from tests.simulation.cluster import MemoryStore, Process, Simulated, World
+from tests.simulation.lives import CALM, PLAN, Disk, Outcome, data, faults, live
 from tests.simulation.suggested import SuggestedOnce, make_once, open_once
 from trainables import jobs
 from trainables.data import PreparedData
+from trainables.jobs import Job
 from trainables.worker import Worker
 from trainables.worker._stage import StageComputation
 
-SEEDS, LONG, MOST = 300, 20_000, 1_000
+SEEDS, LONG, MOST = 300, 20_000, 2_000
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +91,34 @@ def test_what_is_computed_once_is_as_computed_anew(
     monkeypatch.setattr(TrialMaker, "make", suggested._make)
     monkeypatch.setattr(StudyState, "opening", suggested._opening)
     assert run(1).events == once
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_broken_node_is_left_out(
+    seed: int, run: Callable[..., Outcome], calm: Outcome, tmp_path: Path
+) -> None:
+    world, said, starts = World(seed, CALM), list[str](), list[Any]()
+    disk, store = Disk(world, 0.0), MemoryStore(world)
+    cluster = Simulated(world, store, nodes=3)
+    bad, real = cluster._nodes[0], cluster._start
+    bad.broken = True
+
+    def start(process: Process, job: Job) -> None:
+        starts.append((process.node, len(said), job.key))
+        real(process, job)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster, "_start", start)
+        state = SweepState(PLAN, "id", data(tmp_path), disk.append, Ledger(), store.contains)
+        write, tell = disk.append, lambda text: None
+        machines = Machines(say=said.append)
+        drive(state, Ledger(), store, cluster, write, tell, machines=machines)
+    failed = {key for node, _, key in starts if node is bad}
+    assert len(said) == 1 or len(failed) <= IN_A_ROW  # Of which one found its outcome stored.
+    assert all(" is left out: 3 trials in a row failed there, the last by O" in t for t in said)
+    assert not [key for node, told, key in starts if node is bad and told]
+    found = Outcome(seed, disk.events, store, calm.delivery, 1, True, world, world.now)
+    assert found.table == calm.table
 
 
 def planted(owner: Any, function: str, old: str, new: str) -> Callable[..., Any]:

@@ -1,7 +1,22 @@
 """What a process does with the jobs that it is given: pure PyTorch and files, whoever runs it."""
 
 from trainables.worker._bench import Bench, Computation
+from trainables.worker._inspection import (
+    Inspection,
+    inspect_machine,
+    remove_nonce,
+    write_nonce,
+)
 from trainables.worker._stage import stored_report
 from trainables.worker.worker import Worker
 
-__all__ = ["Bench", "Computation", "Worker", "stored_report"]
+__all__ = [
+    "Bench",
+    "Computation",
+    "Inspection",
+    "Worker",
+    "inspect_machine",
+    "remove_nonce",
+    "stored_report",
+    "write_nonce",
+]

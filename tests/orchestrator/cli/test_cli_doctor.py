@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.cli import _doctor
+from orchestrator.storage.storage import Storage
 from orchestrator.sweep.tracking_uri import check_tracking_uri
 from trainables.common.errors import InputError
 from trainables.data import source_names
@@ -234,3 +236,17 @@ def test_a_missing_data_set_is_no_fault(calsweep, no_ray, empty_folder):
     assert (code, mark) == (0, "info")
     assert " -> " in text
     assert not (empty_folder / "nowhere").exists()
+
+
+def test_machine_is_taken_back_in_once_all_is_well(calsweep, no_ray, tmp_path, monkeypatch):
+    storage, here = Storage(tmp_path), os.uname().nodename
+    storage.leave_machine_out(here, "OSError: x")
+    monkeypatch.setattr(_doctor, "_gpus", lambda: _doctor.Finding("GPUs", "bad", "mend it"))
+    assert calsweep("doctor", "--storage", str(tmp_path))[0] == 1
+    assert storage.machines_left_out() == [here]
+    monkeypatch.undo()
+    monkeypatch.setattr(_doctor, "_ray", lambda: _doctor.Finding("Ray", "not asked"))
+    code, out, _ = calsweep("doctor", "--storage", str(tmp_path))
+    assert code == 0
+    assert findings(out)["machine"] == ("ok", "taken back in, sweeps start trials here again")
+    assert storage.machines_left_out() == []

@@ -64,3 +64,10 @@ def test_nodes_are_avoided_if_another_has_room(
 ) -> None:
     labels = {"ray.io/node-id": f"!in({avoided})"} if avoided else {}
     assert elsewhere(NODES, set(failed), cpu, gpu) == labels
+
+
+def test_machines_are_avoided_by_name_and_refused_for_good() -> None:
+    nodes = [{**node, "NodeManagerHostname": f"host-{node['NodeID']}"} for node in NODES]
+    assert elsewhere(nodes, {"host-b"}, 2, 0.0) == {"ray.io/node-id": "!in(b)"}
+    assert elsewhere(nodes, {"host-a"}, 3, 0.0) == {}
+    assert elsewhere(nodes, {"a"}, 3, 0.0, refused={"a"}) == {"ray.io/node-id": "!in(a)"}

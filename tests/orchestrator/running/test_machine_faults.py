@@ -167,3 +167,21 @@ def test_a_failed_job_avoids_the_node(tmp_path: Path) -> None:
     )
     first, second = done.stdout.split()
     assert first != second
+
+
+def test_node_with_other_code_computes_nothing(tmp_path: Path) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+        pytest.skip("no node can be given a file system of its own here")
+    script = Path(__file__).with_name("altered_node.py")
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=600,
+        check=True,
+    )
+    where, said = done.stdout.splitlines()
+    assert where == "{'good': 6}"
+    assert " is left out of this run: its code is " in said

@@ -1,0 +1,95 @@
+"""Machines on which trials fail: left out by name, until `calsweep doctor` passes there."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from orchestrator.storage.storage import Storage
+from trainables.common.errors import InputError
+from trainables.jobs import FaultKind, Job, Report, Status
+
+IN_A_ROW = 3
+"""Configurations that a machine fails one after the other before it is left out."""
+
+FIRST = 8
+"""Trials that show whether a sweep can go well at all."""
+
+LOOK_SECONDS = 5.0
+"""Seconds between two looks at which machines are taken back in."""
+
+
+@dataclass
+class Machines:
+    """What the trials of a run tell of the machines, and of the sweep as a whole.
+
+    A node is left out once it failed three configurations in a row while others are there. If more
+    than half of the first eight trials fail alike, the sweep ends: the rest would too.
+
+    Args:
+        storage: Remembers machines for other runs and for ``doctor``; None for this run alone.
+        say: Receives a line on each machine that is left out.
+
+    Attributes:
+        refused: Nodes that no trial may ever start on, with the reason.
+    """
+
+    storage: Storage | None = None
+    say: Callable[[str], None] = lambda text: None
+    refused: dict[str, str] = field(default_factory=dict)
+    _rows: dict[str, set[str]] = field(default_factory=dict)  # By node, keys of failed trials.
+    _nodes: dict[str, str] = field(default_factory=dict)  # Those left out in this run: their hosts.
+    _remembered: frozenset[str] = frozenset()
+    _looked: float = float("-inf")
+    _ends: dict[str, str] = field(default_factory=dict)  # Of the first trials, why they failed.
+
+    def left_out(self) -> frozenset[str]:
+        """Return the nodes, or names of machines, that nothing is to start on."""
+        if self.storage is not None and time.monotonic() - self._looked > LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._remembered = frozenset(self.storage.machines_left_out())
+            for node in [n for n, host in self._nodes.items() if host not in self._remembered]:
+                del self._nodes[node]
+                self._rows.pop(node, None)
+        return self._remembered | self._nodes.keys() | self.refused.keys()
+
+    def heard(self, job: Job, report: Report, final: bool) -> None:
+        """Take in how an attempt ended, and whether no other one follows.
+
+        Raises:
+            InputError: If more than half of the first trials failed alike.
+        """
+        node = report.node
+        if node and report.status == Status.FINISHED and not report.cost.reused:
+            self._rows[node] = set()
+        if node and report.fault is not None and report.fault.kind == FaultKind.MACHINE:
+            row = self._rows.setdefault(node, set())
+            row.add(job.key)
+            if len(row) >= IN_A_ROW and node not in self._nodes and len(self._rows) > 1:
+                self._leave_out(node, report)
+        if final and len(self._ends) < FIRST:
+            self._ends[job.key] = report.fault.reason if report.fault is not None else ""
+            self._stop_if_alike()
+
+    def _leave_out(self, node: str, report: Report) -> None:
+        assert report.fault is not None
+        self._nodes[node] = host = report.host
+        if self.storage is not None:
+            self.storage.leave_machine_out(host, report.fault.reason)
+        self.say(
+            f"{host} is left out: {IN_A_ROW} trials in a row failed there, the last by "
+            f"{report.fault.reason}; `calsweep doctor --storage STORAGE` there takes it back in"
+        )
+
+    def _stop_if_alike(self) -> None:
+        counts: dict[str, list[str]] = {}
+        for reason in filter(None, self._ends.values()):
+            counts.setdefault(re.sub(r"\d+", "0", reason), []).append(reason)
+        for alike in counts.values():
+            if len(alike) > FIRST / 2:
+                raise InputError(
+                    f"{len(alike)} of the first {len(self._ends)} trials failed alike, so nothing "
+                    f"more is started: {alike[0]}"
+                )

@@ -1,0 +1,132 @@
+"""What tells whether a machine computes what the others do: code, versions, storage, GPUs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from trainables.common.paths import bucket_address, on_this_machine
+from trainables.store.bucket import Bucket
+
+LIBRARIES = ("torch", "torchvision", "timm", "numpy", "safetensors")
+GPU_SECONDS = 120
+PRODUCT = """
+import sys, torch
+a = torch.arange(1.0, 257.0, device=sys.argv[1]).remainder(7).expand(256, 256)
+assert torch.equal((a @ a.T).cpu(), a.cpu() @ a.cpu().T), "a product of matrices is wrong"
+"""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a machine answered.
+
+    Attributes:
+        host: Its name.
+        code: See ``code_hash``.
+        versions: Of the libraries that decide figures, and of Python.
+        nonce: What it read in the storage; empty if it does not see it.
+        gpus: What is wrong with its GPUs, by number.
+    """
+
+    host: str
+    code: str
+    versions: dict[str, str]
+    nonce: str
+    gpus: dict[int, str]
+
+    def differs(self, other: Inspection) -> str:
+        """Return in what another machine cannot stand in for this one; empty if it can."""
+        for gpu, fault in other.gpus.items():
+            return f"GPU {gpu}: {fault}"
+        if other.nonce != self.nonce:
+            return "it does not see the storage"
+        if other.code != self.code:
+            return f"its code is {other.code[:12]}, here it is {self.code[:12]}"
+        for name, here in self.versions.items():
+            if (there := other.versions.get(name)) != here:
+                return f"{name} is {there} there, {here} here"
+        return ""
+
+
+@cache
+def code_hash() -> str:
+    """Return the SHA-256 (hex) of all code and settings that decide what a stage computes."""
+    root, digest = Path(__file__).parents[2], hashlib.sha256()
+    files = [path for room in ("trainables", "search_spaces") for path in (root / room).rglob("*")]
+    for path in sorted(path for path in files if path.suffix in (".py", ".yaml")):
+        digest.update(f"{path.relative_to(root)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def inspect_machine(storage: str, nonce: str, gpus: int) -> Inspection:
+    """Look at the machine that this runs on.
+
+    Args:
+        storage: Root of the artifact store, as the asking machine knows it.
+        nonce: See ``write_nonce``.
+        gpus: How many GPUs take part.
+    """
+    versions = {name: version(name).partition("+")[0] for name in LIBRARIES}
+    versions["python"] = ".".join(map(str, sys.version_info[:2]))
+    faults = {number: fault for number in range(gpus) if (fault := _gpu_fault(number))}
+    return Inspection(os.uname().nodename, code_hash(), versions, _read(storage, nonce), faults)
+
+
+def _read(storage: str, nonce: str) -> str:
+    root = on_this_machine(Path(storage))
+    address = bucket_address(root.parent)
+    try:
+        if address is None:
+            return (root / nonce).read_text(encoding="ascii")
+        found = Bucket(address).get(nonce)
+        return found.content.decode() if found else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def write_nonce(storage: Path) -> str:
+    """Write a file that only who sees the storage can read; return its name.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    name, address = f"nonce-{uuid.uuid4().hex}.tmp", bucket_address(storage.parent)
+    if address is None:
+        storage.mkdir(parents=True, exist_ok=True)
+        (storage / name).write_text(uuid.uuid4().hex, encoding="ascii")
+    else:
+        Bucket(address).put(name, uuid.uuid4().hex.encode())
+    return name
+
+
+def remove_nonce(storage: Path, name: str) -> None:
+    """Remove what ``write_nonce`` wrote."""
+    address = bucket_address(storage.parent)
+    if address is None:
+        (storage / name).unlink(missing_ok=True)
+    else:
+        Bucket(address).remove(name)
+
+
+def _gpu_fault(number: int) -> str:
+    """Return what is wrong with a GPU; a bad one may never answer, or spoil who asks it."""
+    # Ray hides the GPUs from whoever asks for none.
+    plain = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    command = [sys.executable, "-c", PRODUCT, f"cuda:{number}"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=GPU_SECONDS, env=plain
+        )
+    except subprocess.TimeoutExpired:
+        return f"no product of matrices within {GPU_SECONDS} s"
+    told = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    return told[-1] if done.returncode else ""
