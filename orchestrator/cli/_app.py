@@ -13,6 +13,7 @@ from orchestrator.cli._apply import apply
 from orchestrator.cli._arena import arena
 from orchestrator.cli._best import best
 from orchestrator.cli._calibrate import calibrate
+from orchestrator.cli._check_plugin import check_plugin
 from orchestrator.cli._claims import claims
 from orchestrator.cli._compare import compare
 from orchestrator.cli._console import complain
@@ -102,6 +103,7 @@ app.command()(calibrate)
 app.command()(apply)
 app.command()(arena)
 app.command("list")(list_names)
+app.command()(check_plugin)
 app.command()(doctor)
 app.add_typer(nightly, name="nightly")
 app.command()(gc)

@@ -32,6 +32,7 @@ from orchestrator.sweep.recipes import (
 )
 from orchestrator.sweep.tracking_uri import check_tracking_uri, database_uri
 from search_spaces import Parameter, SpaceError
+from trainables.calibrators import splits
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.paths import (
@@ -491,7 +492,7 @@ class SweepSpec(_Strict):
         """Return the plugins that it names, and the installed ones that it uses unnamed."""
         named = {plugin.code for plugin in self.plugins}
         used = {part for recipe in self.expanded() for part in map(self.base, recipe.parts)}
-        used |= {piece for part in used for piece in (part.rpartition("-")[::2])}
+        used |= {piece for part in used for split in splits(part) for piece in split}
         for task in self.tasks:
             used |= {task.model, *task.suites, *(name.partition("-")[0] for name in task.suites)}
             used |= {task.dataset.partition(":")[0], task.model.partition(":")[0] + ":"}

@@ -11,6 +11,7 @@ from trainables.calibrators._build import (
     build_calibrator,
     calibrator_from_recipe,
     parse_calibrator,
+    splits,
 )
 from trainables.calibrators._crossfit import cross_fit, fold_calibrators
 from trainables.calibrators._nll_after_ts import nll_after_ts_terms
@@ -36,4 +37,5 @@ __all__ = [
     "nll_after_ts_terms",
     "parse_calibrator",
     "save_calibrator",
+    "splits",
 ]

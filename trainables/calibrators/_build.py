@@ -76,16 +76,23 @@ def parse_calibrator(text: str) -> tuple[str, str | None]:
     """
     if text in CALIBRATORS:
         return text, DEFAULT_OBJECTIVE if CALIBRATORS.get(text).takes_objective else None
-    name, _, objective = text.rpartition("-")
-    if name not in CALIBRATORS:
+    split = next((split for split in splits(text) if split[0] in CALIBRATORS), None)
+    if split is None:
         raise InputError(
             f"unknown calibrator {text!r}; there are: {', '.join(CALIBRATORS.names())}, "
             f"and {_with_objective()} followed by -{', -'.join(OBJECTIVES.names())}"
         )
+    name, objective = split
     if not CALIBRATORS.get(name).takes_objective:
         raise InputError(f"{text!r}: {name} takes no fitting objective; {_with_objective()} do")
     OBJECTIVES.get(objective)
     return name, objective
+
+
+def splits(text: str) -> list[tuple[str, str]]:
+    """Return what stands before and behind each hyphen of a recipe's calibrator, the last first."""
+    places = [place for place, sign in enumerate(text) if sign == "-"]
+    return [(text[:place], text[place + 1 :]) for place in reversed(places)]
 
 
 def _with_objective() -> str:

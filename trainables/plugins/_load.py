@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from search_spaces import SearchSpace, SpaceError, plug_spaces
 from trainables.augmentations import AUGMENTATIONS
-from trainables.calibrators import CALIBRATORS, OBJECTIVES
+from trainables.calibrators import CALIBRATORS, OBJECTIVES, splits
 from trainables.common.errors import InputError
 from trainables.common.registry import Addition, Catalogue, collecting
 from trainables.data import SOURCES
@@ -124,8 +124,8 @@ def part_codes(stage: str, parts: Iterable[str], model: str) -> dict[str, str]:
     for part in parts:
         looked += ((catalogue, part) for catalogue in PARTS)
         if stage == "calibrate":
-            name, _, objective = part.rpartition("-")
-            looked += ((CALIBRATORS, name), (OBJECTIVES, objective))
+            for name, objective in splits(part):
+                looked += ((CALIBRATORS, name), (OBJECTIVES, objective))
     return {
         f"{catalogue.noun} {name}": code
         for catalogue, name in looked

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from trainables.contracts import draw_rows
+
 FITTED_MNIST_ROWS = 5000
 
 
@@ -47,16 +49,6 @@ class Goldens:
 @pytest.fixture(scope="session")
 def goldens(shared: Path) -> Goldens:
     return Goldens(shared / "goldens")
-
-
-def draw_rows(
-    rows: int = 600, classes: int = 5, temperature: float = 2.0, seed: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits whose labels are drawn from their softmax at the given temperature."""
-    draw = torch.Generator().manual_seed(seed)
-    logits = 3 * torch.randn(rows, classes, generator=draw, dtype=torch.float64)
-    labels = torch.multinomial((logits / temperature).softmax(1), 1, generator=draw).squeeze(1)
-    return logits, labels
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from reference_values import Goldens
 
-from trainables.losses import Loss, build_loss
+from trainables.contracts import seasoned
+from trainables.losses import Loss
 
 
 @pytest.fixture(scope="session")
@@ -21,25 +20,6 @@ def loss_goldens(shared: Path) -> Goldens:
 @pytest.fixture(scope="session")
 def stateful_goldens(shared: Path) -> Goldens:
     return Goldens(shared / "goldens", "stateful.npz")
-
-
-def seasoned(name: str, rows: int = 24, classes: int = 10, **parameters: Any) -> Loss:
-    """Return a loss that has seen three epochs and no longer changes: a pure function."""
-    loss = build_loss(name, **parameters)
-    loss.prepare(rows, classes)
-    generator = torch.Generator().manual_seed(7)
-    for epoch in range(3):
-        loss.start_epoch(epoch)
-        logits = torch.randn(rows, classes, generator=generator)
-        targets = torch.randint(classes, (rows,), generator=generator)
-        # Half of the targets are the predictions, so that samples differ in their history.
-        targets = torch.where(
-            torch.rand(rows, generator=generator) < 0.5, logits.argmax(1), targets
-        )
-        with torch.no_grad():
-            loss(logits, targets, torch.arange(rows))
-    loss.start_epoch(3)
-    return loss.eval()
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from no_waiting import NoWaiting
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainables.common.devices import trial_device
 from trainables.common.errors import TrainingDivergedError
+from trainables.contracts import NoWaiting
 from trainables.data import Batcher, DatasetInfo, Images, ImageShape, RowArrays
 from trainables.losses import build_loss
 from trainables.methods import TrainingMethod, build_method

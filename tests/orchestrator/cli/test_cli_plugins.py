@@ -1,0 +1,110 @@
+"""``check-plugin`` on what keeps to everything and on what does not, and wrong plugins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trainables.plugins import load_plugins
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "plugin" / "calsweep_example"
+UNCHECKED = "__import__('dataclasses').field(default=0.7)"
+# Each is one of ours under another name.
+EVERY_KIND = """
+from calsweep import (
+    AUGMENTATIONS, OBJECTIVES, REFINEMENTS, SCHEMES, SOURCES, build_model, register_model
+)
+
+def again(registry, name):
+    return type("Again", (registry.get(name),), {"__doc__": "Again."})
+
+AUGMENTATIONS.register("my-mixup")(again(AUGMENTATIONS, "mixup"))
+SCHEMES.register("my-mcdrop")(again(SCHEMES, "mcdrop"))
+REFINEMENTS.register("my-tst")(again(REFINEMENTS, "tst"))
+OBJECTIVES.register("my-ls")(again(OBJECTIVES, "ls"))
+SOURCES.register("my-digits")(again(SOURCES, "digits"))
+
+@register_model("my-net")
+def my_net(num_classes, shape):
+    return build_model("convnet", num_classes, shape)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _none_left() -> Iterator[None]:
+    yield
+    load_plugins((), installed=True)
+
+
+def test_the_example_passes_every_check(calsweep):
+    code, out, err = calsweep("check-plugin", EXAMPLE)
+    assert (code, err) == (0, "")
+    assert out.count("ok  ") == len(out.splitlines()) - 1
+    assert re.search(
+        r"^plugin calsweep_example, code [0-9a-f]{12}: 22 of 22 checks passed$", out, re.M
+    )
+    assert "ok      loss gce: Rows to ignore change neither value nor gradient\n" in out
+
+
+def test_every_kind_of_part_is_trained_with(calsweep, empty_folder):
+    (empty_folder / "mine.py").write_text(EVERY_KIND)
+    code, out, err = calsweep("check-plugin", "./mine.py")
+    checked = re.findall(r"^ok +([a-z -]+): (?:A training|Reading)", out, re.M)
+    assert (code, err, len(checked)) == (0, "", 6)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "broken"),
+    [
+        ("-torch.expm1(self.q * log_prob) / self.q", "log_prob[targets > 0]", "the device"),
+        ("per_row(self, logits, targets)", "per_row(self, logits, targets)", ""),
+        ("/ self.q\n", "* torch.arange(len(targets))\n", "order of rows"),
+        ("expm1(self.q", "expm1(1e300 * self.q", "finite"),
+        ("number(default=0.7, low=0.0, high=1.0, open_low=True)", UNCHECKED, "by its name"),
+    ],
+)
+def test_what_is_not_kept_is_told(calsweep, empty_folder, before, after, broken):
+    text = (EXAMPLE / "gce.py").read_text().replace(before, after)
+    (empty_folder / "mine.py").write_text(text)
+    code, out, _ = calsweep("check-plugin", "./mine.py")
+    failed = re.findall(r"^failed +loss gce: (.*)\n        \S", out, re.M)
+    assert code == bool(broken)
+    assert any(broken in line for line in failed) or not (broken or failed)
+
+
+def test_a_calibrator_that_is_none_is_told(calsweep, empty_folder):
+    text = (EXAMPLE / "floored.py").read_text().replace("math.log1p(-self.floor)", "0.5")
+    (empty_folder / "mine.py").write_text(text)
+    code, out, _ = calsweep("check-plugin", "./mine.py")
+    assert code == 1
+    assert "failed  calibrator floored: Rows become log-probabilities" in out
+
+
+@pytest.mark.parametrize(
+    ("plugins", "message"),
+    [
+        ("[./nope.py]", "plugin './nope.py': there is no file or package /"),
+        ("[nope]", "plugin 'nope': no package or module of that name is installed"),
+        ("[./broken.py]", "broken cannot be imported: broken.py, line 1: ZeroDivisionError"),
+        ("[./clash.py]", "plugin clash: loss 'ls': there is a loss 'ls' in calsweep already"),
+        ("[./clash.py, ./clash.py]", "plugin 'clash' is named twice"),
+        ("./clash.py", "must be a list of packages and files, such as [mypackage, ./my_loss.py]"),
+        ("[3]", "plugins[0]: 3 is no package, ./FILE.py or {path, code}"),
+        ("[{path: ./clash.py, code: abc}]", "not abc: it was changed since"),
+    ],
+)
+def test_a_wrong_plugin_is_one_line(calsweep, empty_folder, plugins, message):
+    (empty_folder / "broken.py").write_text("1 / 0")
+    clash = (EXAMPLE / "gce.py").read_text().replace('"gce"', '"ls"')
+    (empty_folder / "clash.py").write_text(clash)
+    task = "{dataset: digits, model: convnet, protocol: digits}"
+    text = f"name: x\nplugins: {plugins}\ntasks: [{task}]\nrecipes: [ce]\n"
+    (empty_folder / "sweep.yaml").write_text(text)
+    code, out, err = calsweep("plan", "sweep.yaml")
+    assert (code, out) == (2, "")
+    assert err.startswith("calsweep: sweep.yaml: plugins")
+    assert message in err
+    assert err.count("\n") == 1

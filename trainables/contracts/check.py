@@ -1,0 +1,75 @@
+"""The checks of a plugin: for each part that it brings, all that ours keep to."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from trainables.calibrators import build_calibrator
+from trainables.contracts.losses import LOSS_CHECKS
+from trainables.contracts.maps import CALIBRATOR_CHECKS
+from trainables.contracts.training import computes_the_same_twice, reads_the_same_twice
+from trainables.plugins import Plugin
+
+TRAINED = (
+    "loss",
+    "augmentation",
+    "training scheme",
+    "refinement",
+    "calibrator",
+    "fitting objective",
+    "model",
+)
+
+
+class Check(NamedTuple):
+    """One thing that a part is to keep to.
+
+    Attributes:
+        part: Such as ``loss gce``.
+        says: What is kept.
+        run: Raises whatever it raises where it is not.
+    """
+
+    part: str
+    says: str
+    run: Callable[[], None]
+
+    def broken(self) -> str:
+        """Return how it is not kept, in a line; empty if it is."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            self.run()
+        except Exception as error:  # noqa: BLE001 - it is somebody else's code
+            text = " ".join(str(error).split())
+            return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"
+        finally:
+            torch.set_num_threads(threads)
+        return ""
+
+
+def checks_of(plugin: Plugin) -> Iterator[Check]:
+    """Yield the checks of all that a plugin brings; its parts must be known."""
+    for addition in plugin.additions:
+        noun, name = addition.catalogue.noun, addition.name
+        part = f"{noun} {name}"
+        if noun == "loss":
+            yield from (Check(part, _says(check), partial(check, name)) for check in LOSS_CHECKS)
+        if noun == "calibrator":
+            make = partial(build_calibrator, name)
+            for check in CALIBRATOR_CHECKS:
+                yield Check(part, _says(check), partial(check, make))
+        if noun in TRAINED and not name.endswith(":"):
+            trained = partial(computes_the_same_twice, noun, name)
+            yield Check(part, _says(computes_the_same_twice), trained)
+        if noun == "dataset" and not addition.entry.placeholder:
+            yield Check(part, _says(reads_the_same_twice), partial(reads_the_same_twice, name))
+
+
+def _says(check: Callable[..., None]) -> str:
+    return (inspect.getdoc(check) or "").rstrip(".")

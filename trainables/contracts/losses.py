@@ -1,0 +1,274 @@
+"""What every loss keeps to; each check takes a loss's name, and settings that it is checked in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from search_spaces import Parameter, load_space
+from trainables.contracts.no_waiting import NoWaiting
+from trainables.contracts.require import require
+from trainables.losses import LOSSES, Loss, build_loss
+
+ROWS, CLASSES = 24, 10
+IGNORED = -100
+
+
+def batch(
+    scale: float = 3.0, rows: int = ROWS, classes: int = CLASSES, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return logits (N, K), float64, targets (N,) and indices (N,)."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(rows, classes, generator=generator, dtype=torch.float64)
+    targets = torch.randint(classes, (rows,), generator=generator)
+    return logits, targets, torch.arange(rows)
+
+
+def value_and_gradient(
+    loss: Loss, logits: Tensor, targets: Tensor, indices: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return a loss and its gradient by the logits."""
+    logits = logits.detach().clone().requires_grad_()
+    value = loss(logits, targets, indices)
+    value.backward()
+    assert logits.grad is not None
+    return value.detach(), logits.grad
+
+
+def seasoned(name: str, rows: int = ROWS, classes: int = CLASSES, **parameters: Any) -> Loss:
+    """Return a loss that has seen three epochs and no longer changes: a pure function."""
+    loss = build_loss(name, **parameters)
+    loss.prepare(rows, classes)
+    generator = torch.Generator().manual_seed(7)
+    for epoch in range(3):
+        loss.start_epoch(epoch)
+        logits = torch.randn(rows, classes, generator=generator)
+        targets = torch.randint(classes, (rows,), generator=generator)
+        # Half of the targets are the predictions, so that samples differ in their history.
+        targets = torch.where(
+            torch.rand(rows, generator=generator) < 0.5, logits.argmax(1), targets
+        )
+        with torch.no_grad():
+            loss(logits, targets, torch.arange(rows))
+    loss.start_epoch(3)
+    return loss.eval()
+
+
+def alternatives(parameter: Parameter) -> list[Any]:
+    """Return values that a sweep may choose, other than the default."""
+    if parameter.type == "categorical":
+        return [choice for choice in parameter.choices if choice != parameter.default]
+    assert parameter.low is not None
+    assert parameter.high is not None
+    if parameter.scale == "log":
+        inside = parameter.low * (parameter.high / parameter.low) ** 0.37
+    else:
+        inside = parameter.low + 0.37 * (parameter.high - parameter.low)
+    return [parameter.check(int(inside) if parameter.type == "int" else inside)]
+
+
+def settings(name: str) -> list[dict[str, Any]]:
+    """Return the default and every change of a single parameter."""
+    space = load_space("methods", name)
+    changes = [{p: v} for p, q in space.parameters.items() for v in alternatives(q)]
+    return [{}, *changes]
+
+
+def waits_for_no_device(name: str) -> None:
+    """No step makes the host wait for the device."""
+    for setting in settings(name):
+        loss = build_loss(name, **setting)
+        loss.prepare(ROWS, CLASSES)
+        loss.start_epoch(0)
+        logits, targets, indices = batch()
+        targets[::5] = IGNORED
+        for _ in range(2):
+            logits = logits.detach().float().requires_grad_()
+            with NoWaiting():
+                loss(logits, targets, indices).backward()
+
+
+def refuses_shapes(name: str) -> None:
+    """Shapes that do not belong together are refused."""
+    loss = build_loss(name)
+    loss.prepare(ROWS, CLASSES)
+    expected = "do not belong together: expected (N, K) with (N,), or (N, K, H, W) with (N, H, W)"
+    for logits, targets in (((24, 10), (23,)), ((2, 10, 3, 4), (2, 4, 3)), ((10,), ())):
+        text = f"logits {logits} and targets {targets} {expected}"
+        try:
+            loss(torch.randn(logits), torch.zeros(targets, dtype=torch.int64), torch.arange(24))
+        except ValueError as error:
+            require(str(error) == text, f"it says {error}, not {text}")
+        else:
+            require(False, f"logits {logits} and targets {targets} are taken")
+
+
+def ignores_rows(name: str, ignored: int = IGNORED) -> None:
+    """Rows to ignore change neither value nor gradient."""
+    for setting in settings(name):
+        logits, targets, indices = batch(scale=6.0)
+        targets = torch.where(targets == ignored, 0, targets)
+        drop = torch.arange(ROWS) % 3 == 1
+        targets[drop] = ignored
+        loss = seasoned(name, ignore_index=ignored, **setting)
+        value, gradient = value_and_gradient(loss, logits, targets, indices)
+        rest, own = value_and_gradient(loss, logits[~drop], targets[~drop], indices[~drop])
+        close = torch.testing.assert_close
+        close(value, rest, rtol=1e-10, atol=1e-12, msg=f"another value with {setting}")
+        close(gradient[~drop], own, rtol=1e-8, atol=1e-12, msg=f"another gradient with {setting}")
+        require(bool((gradient[drop] == 0).all()), f"ignored rows have a gradient with {setting}")
+
+
+def is_nothing_without_rows(name: str) -> None:
+    """A batch without rows that count is 0 and has no gradient."""
+    for setting in settings(name):
+        logits, targets, indices = batch()
+        nothing = torch.full_like(targets, IGNORED)
+        value, gradient = value_and_gradient(seasoned(name, **setting), logits, nothing, indices)
+        require(bool(value == 0), f"it is {value} with {setting}")
+        require(bool((gradient == 0).all()), f"it has a gradient with {setting}")
+
+
+def stays_finite(
+    name: str, dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
+) -> None:
+    """Extreme logits give a finite value and gradient."""
+    signs = batch(seed=1)[0].sign()
+    one_sided = torch.full_like(signs, -1.0)
+    one_sided[:, 2] = 1.0
+    wide, targets, indices = batch()
+    for setting in settings(name):
+        loss = seasoned(name, **setting)
+        for logits in (1e4 * signs, 1e4 * one_sided, 1e3 * wide, torch.zeros_like(wide)):
+            for dtype in dtypes:
+                found = value_and_gradient(loss, logits.to(dtype), targets, indices)
+                for what, tensor in zip(("value", "gradient"), found, strict=True):
+                    require(
+                        bool(tensor.isfinite().all()),
+                        f"the {what} is not finite in {dtype} with {setting}",
+                    )
+
+
+def has_single_precision(name: str) -> None:
+    """The value is float64 for float64 logits, else float32."""
+    logits, targets, indices = batch()
+    loss = seasoned(name)
+    for given in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        expected = torch.float64 if given == torch.float64 else torch.float32
+        found = loss(logits.to(given), targets, indices).dtype
+        require(found == expected, f"it is {found} for {given}")
+
+
+def keeps_precision_under_autocast(name: str) -> None:
+    """Autocast does not lower the precision."""
+    logits, targets, indices = batch()
+    loss = seasoned(name)
+    plain, gradient = value_and_gradient(loss, logits.float(), targets, indices)
+    cast_logits = logits.float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = loss(cast_logits, targets, indices)
+    cast.backward()
+    torch.testing.assert_close(cast, plain)
+    torch.testing.assert_close(cast_logits.grad, gradient)
+
+
+def has_the_gradient_of_its_value(name: str, **setting: Any) -> None:
+    """The gradient is that of the value."""
+    logits, targets, indices = batch(rows=8, classes=5, scale=1.5, seed=5)
+    loss = seasoned(name, **setting)
+    require(
+        torch.autograd.gradcheck(lambda x: loss(x, targets, indices), logits.requires_grad_()),
+        "they differ",
+    )
+
+
+def minds_no_order(name: str) -> None:
+    """The order of rows does not matter."""
+    logits, targets, indices = batch()
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(3))
+    loss = seasoned(name)
+    value, gradient = value_and_gradient(loss, logits, targets, indices)
+    moved, moved_gradient = value_and_gradient(loss, logits[order], targets[order], indices[order])
+    torch.testing.assert_close(moved, value)
+    torch.testing.assert_close(moved_gradient, gradient[order])
+
+
+def takes_one_row_and_pixels(name: str) -> None:
+    """A batch may be a single row, or images (N, K, H, W)."""
+    value, gradient = value_and_gradient(seasoned(name), *batch(rows=1))
+    require(bool(value.isfinite()) and bool(gradient.isfinite().all()), "one row is not finite")
+    logits, targets, _ = batch()
+    pixels = logits.view(2, 3, 4, CLASSES).movedim(-1, 1)
+    image = seasoned(name)(pixels, targets.view(2, 3, 4), torch.arange(2))
+    require(image.shape == () and bool(image.isfinite()), f"images give {image}")
+
+
+def leaves_its_inputs_alone(name: str) -> None:
+    """A call leaves its inputs as they are."""
+    given = batch()
+    kept = tuple(part.clone() for part in given)
+    seasoned(name).train()(*given)
+    same = all(torch.equal(one, other) for one, other in zip(given, kept, strict=True))
+    require(same, "they are changed")
+
+
+def survives_saving(name: str) -> None:
+    """What a loss keeps survives saving and loading."""
+    first, second = build_loss(name), build_loss(name)
+    for loss in (first, second):
+        loss.prepare(ROWS, CLASSES)
+    for epoch in range(3):
+        first.start_epoch(epoch)
+        for seed in range(2):
+            first(*batch(seed=10 * epoch + seed))
+    second.load_state_dict(first.state_dict())
+    same = torch.equal(first(*batch(seed=99)), second(*batch(seed=99)))
+    require(same, "the loaded one differs")
+
+
+def names_bad_values(name: str) -> None:
+    """A bad value of a parameter is refused by its name."""
+    for key, parameter in load_space("methods", name).parameters.items():
+        numbers = [math.nan, math.inf, "many"]
+        for value in ["no-such-value"] if parameter.type == "categorical" else numbers:
+            try:
+                build_loss(name, **{key: value})
+            except ValueError as error:
+                require(f"{key}={value!r}" in str(error), f"{key}={value!r} is not named: {error}")
+            else:
+                require(False, f"{key}={value!r} is taken")
+
+
+def sums_what_it_averages(name: str) -> None:
+    """With reduction=sum it is the mean times the rows that count."""
+    if "reduction" not in LOSSES.parameter_names(name):
+        return
+    logits, targets, indices = batch()
+    targets[::4] = IGNORED
+    for setting in settings(name):
+        mean = seasoned(name, **setting)(logits, targets, indices)
+        total = seasoned(name, reduction="sum", **setting)(logits, targets, indices)
+        counted = (targets != IGNORED).sum()
+        torch.testing.assert_close(total, mean * counted, msg=f"with {setting}")
+
+
+LOSS_CHECKS: tuple[Callable[..., None], ...] = (
+    waits_for_no_device,
+    refuses_shapes,
+    ignores_rows,
+    is_nothing_without_rows,
+    stays_finite,
+    has_single_precision,
+    keeps_precision_under_autocast,
+    has_the_gradient_of_its_value,
+    minds_no_order,
+    takes_one_row_and_pixels,
+    leaves_its_inputs_alone,
+    survives_saving,
+    names_bad_values,
+    sums_what_it_averages,
+)

@@ -1,0 +1,11 @@
+"""What a check says when something is not kept."""
+
+
+def require(kept: bool, otherwise: str) -> None:
+    """Raise the error of a check unless something is kept; ``otherwise`` says what was found.
+
+    Raises:
+        AssertionError: If it is not.
+    """
+    if not kept:
+        raise AssertionError(otherwise)

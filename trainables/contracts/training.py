@@ -1,0 +1,77 @@
+"""What every part keeps to: two trainings with it on a few digits are the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from search_spaces import load_space
+from trainables.contracts.require import require
+from trainables.data import SplitSpec, prepare, read_source
+from trainables.stages import StageRequest, TaskData, open_stage
+from trainables.stages.protocols import protocol_from
+from trainables.store.artifacts import Artifact, ArtifactStore
+
+PROTOCOL = {"epochs": 2, "batch_size": 64, "lr": 0.1}
+SPLIT = SplitSpec(validation=100, test=100, train_limit=150)
+STAGES = {"refinement": "refine", "calibrator": "calibrate", "fitting objective": "calibrate"}
+KINDS = {"refinement": "refinements", "calibrator": "calibrators"}
+
+
+def computes_the_same_twice(noun: str, name: str) -> None:
+    """A training with it on a few digits ends with finite figures, the same a second time."""
+    first, second = (_figures(noun, name) for _ in range(2))
+    for key, value in first.items():
+        require(math.isfinite(value), f"{key} is {value}")
+    different = sorted(key for key in first if first[key] != second[key])
+    require(not different, f"{', '.join(different)} of a second training differ")
+
+
+def reads_the_same_twice(name: str) -> None:
+    """Reading it a second time gives the same rows."""
+    with TemporaryDirectory() as folder:
+        first, second = (read_source(name, folder).fingerprint for _ in range(2))
+    require(first == second, "they differ")
+
+
+def _figures(noun: str, name: str) -> dict[str, float]:
+    model = name if noun == "model" else "convnet"
+    stage = STAGES.get(noun, "train")
+    with TemporaryDirectory() as folder:
+        prepared = prepare("digits", folder, SPLIT, Path(folder) / "data")
+        data, store = TaskData(prepared, torch.device("cpu")), ArtifactStore(Path(folder) / "store")
+
+        def compute(
+            stage: str, parts: Mapping[str, Mapping[str, Any]], upstream: Artifact | None = None
+        ) -> Artifact:
+            request = StageRequest(
+                stage=stage,
+                parts=parts,
+                data=str(prepared.directory),
+                model=model,
+                protocol=protocol_from(PROTOCOL).to_dict(),
+                seed=0,
+                upstream=upstream.key if upstream else None,
+                upstream_stage=upstream.stage if upstream else None,
+            )
+            run = open_stage(request, store, data)
+            metrics: dict[str, float] = {}
+            while run.epoch < run.epochs:
+                metrics = run.run_epoch()
+            return run.finish(metrics)
+
+        if stage == "train":
+            part = "ce" if noun == "model" else name
+            found = compute("train", {part: load_space("methods", part).default_point()})
+        else:
+            part = f"ts-{name}" if noun == "fitting objective" else name
+            kind = KINDS.get(noun, "objectives")
+            values = load_space(kind, name).default_point()
+            found = compute(stage, {part: values}, compute("train", {"ce": {}}))
+        # What an epoch took is another thing.
+        return {key: v for key, v in found.record["metrics"].items() if "seconds" not in key}
