@@ -104,7 +104,7 @@ def page(path: Path) -> Iterator[str]:
     yield (
         f"[{path.name}]({path.name}): the searches of {recipes} on `digits-noisy` with `convnet`, "
         f"{runs} runs (trial and epoch) with predictions, {path.stat().st_size / 1e6:.1f} MB, made "
-        f"on this CPU by revision {about['code'][:10]}, `python benchmarks/blackbox.py --make`."
+        "on this CPU by `python benchmarks/blackbox.py --make`."
     )
     yield ""
     yield (

@@ -2,7 +2,7 @@
 
 Run it as ``python benchmarks/verify.py --out benchmarks/results/verify.md``. Every honest package
 is that of a sweep of its own, drawn by a seed: recipes, seeds, split, sampler, trials, epochs. In
-each of them one fraud or mistake of ``_frauds.py`` is planted, in turn.
+the first of them the frauds and mistakes of ``_frauds.py`` are planted, in turn.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ executor: local
 storage: {folder}/storage
 """
 SHARE = 0.1
+EACH = 4
+"""Frauds that are planted in one package, each alone, until there are enough."""
 SEARCH, DRAWN, ALL = "without training", "at the default share", "with all trials computed again"
 
 
@@ -126,8 +128,8 @@ def verified(package: Path) -> Honest:
 
 def attempt(seed: int, package: Path, folder: Path) -> Attempt:
     """Plant a fraud in a package and see which step refuses it."""
-    kind = FRAUDS[seed % len(FRAUDS)]
-    forged = planted(package, kind, Storage(folder / "storage"), NAME, seed, folder / "forged.zip")
+    kind, target = FRAUDS[seed % len(FRAUDS)], folder / f"forged-{seed}.zip"
+    forged = planted(package, kind, Storage(folder / "storage"), NAME, seed, target)
     says = str(kind.__doc__).strip().rstrip(".")
     for step, share in ((SEARCH, 0.0), (DRAWN, SHARE), (ALL, 1.0)):
         if not verify(forged, VerifyOptions(share=share, seed=seed)).accepted:
@@ -180,7 +182,8 @@ def page(honest: list[Honest], attempts: list[Attempt]) -> Iterator[str]:
 def main() -> None:
     """Print the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--count", type=int, default=100, help="Honest packages.")
+    parser.add_argument("--frauds", type=int, default=100)
     parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
     torch.set_num_threads(1)
@@ -189,9 +192,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             package = make(seed, Path(name))
             honest.append(verified(package))
-            attempts.append(attempt(seed, package, Path(name)))
-        told = f"{seed}: {honest[-1].accepted} {honest[-1].problems} {attempts[-1]}\n"
-        sys.stderr.write(told)
+            for number in range(seed * EACH, min((seed + 1) * EACH, wanted.frauds)):
+                attempts.append(attempt(number, package, Path(name)))
+        own = [f"{one.kind} {one.step}" for one in attempts[seed * EACH :]]
+        sys.stderr.write(f"{seed}: {honest[-1].accepted} {honest[-1].problems} {own}\n")
         text = "\n".join(page(honest, attempts)) + "\n"
         if wanted.out:
             wanted.out.write_text(text, encoding="utf-8")

@@ -75,4 +75,5 @@ def _facts(package: Package) -> list[tuple[str, str]]:
         add(f"Data of {result.task}", result.fingerprint)
     add("Bins", str(package.header.get("bins")))
     add("License", str(package.header.get("license")))
-    return [(name, "; ".join(filter(None, texts))) for name, texts in found.items()]
+    told = ((name, "; ".join(filter(None, texts))) for name, texts in found.items())
+    return [(name, text) for name, text in told if text]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 import zipfile
+import zlib
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.packages.derive import derive
 from orchestrator.packages.markdown import to_markdown
-from orchestrator.packages.package import opened
+from orchestrator.packages.package import Package, opened
 from orchestrator.packages.publish import publish
 from orchestrator.packages.verify import Check, Verdict, VerifyOptions, verify
 from orchestrator.storage.storage import Storage
@@ -111,3 +116,43 @@ def test_a_report_shows_foreign_words_as_words(package: Path) -> None:
     page = to_markdown(Verdict("<b>|", (check,), (), WHOLE))
     assert page.startswith("# &lt;b\\>\\|: refused")
     assert "- &lt;script\\>\\|\\`x\\`\\|\\]\\(http://x\\)&amp;" in page
+
+
+STRANGE = (None, "words", -1, 1e300, [], {}, True, [[1]], {"a": {"b": None}}, "0" * 300)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_another_journal_claims_is_refused(package: Path, tmp_path: Path, seed: int) -> None:
+    """Change one value of one event to something strange; the checksums are right."""
+    die, folder = Random(seed), tmp_path / "forged"
+    with zipfile.ZipFile(package) as archive:
+        archive.extractall(folder)
+    (journal,) = (folder / "journals").iterdir()
+    lines = journal.read_bytes().splitlines()
+    events = [json.loads(line) for line in lines]
+    place = die.randrange(len(events))
+    event = events[place]
+    told = [name for name in event if name not in ("event", "crc")]
+    name = die.choice(told)
+    value = die.choice([v for v in STRANGE if v != event[name]])
+    if isinstance(event[name], dict) and event[name] and die.random() < 0.7:
+        inner = die.choice(list(event[name]))
+        event[name] = {**event[name], inner: value}
+    else:
+        event[name] = value
+    del event["crc"]
+    content = json.dumps(event, separators=(",", ":")).encode()[:-1]
+    lines[place] = content + b',"crc":"%08x"}' % zlib.crc32(content)
+    journal.write_bytes(b"\n".join(lines) + b"\n")
+    with suppress(ValueError, TypeError, LookupError, AttributeError):
+        derive(Package(folder))  # Else the derived files are wrong as well.
+    forged = Package(folder).pack(tmp_path / "forged.zip")
+    found = verify(forged, WHOLE)
+    assert found.problems or said(forged) == said(package), (event["event"], name, value)
+
+
+def said(package: Path) -> tuple[list[dict[str, Any]], bytes]:
+    """Return what a package claims, but for library versions, which nobody can check."""
+    with zipfile.ZipFile(package) as archive:
+        cells = json.loads(archive.read("cells.json"))
+        return [{**cell, "versions": None} for cell in cells], archive.read("table.csv")
