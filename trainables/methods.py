@@ -6,7 +6,7 @@ from typing import Any
 from torch import Generator, Tensor
 
 from trainables.augmentations import AUGMENTATIONS, Augmentation
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, known_names
 from trainables.common.registry import Registry
 from trainables.losses import LOSSES, Loss, build_loss
 from trainables.models import Network
@@ -96,7 +96,7 @@ def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
     for name, parameters in parts.items():
         kind = method_kind(name)
         if kind is None:
-            raise InputError(f"unknown method {name!r}; there are: {', '.join(method_names())}")
+            raise InputError(f"unknown method {name!r}; {known_names(name, method_names())}")
         if kind in built:
             raise InputError(f"a method has one {kind} at most; {name!r} is a second one")
         built[kind] = _REGISTRIES[kind].build(name, **parameters)

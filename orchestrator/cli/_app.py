@@ -45,7 +45,7 @@ INTERRUPTED = 130  # What typer makes of Ctrl-C, and a sweep that ended by it re
 app = typer.Typer(
     name="calsweep",
     help="Hyper-parameter sweeps and comparison tables for the calibration of neural networks.",
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

@@ -20,7 +20,7 @@ from orchestrator.cli._options import (
     TrackingUri,
     tracked_results,
 )
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, known_names
 from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def compare(
 def _by_task(results: list[StudyResult], task: str | None) -> dict[str, list[StudyResult]]:
     names = dict.fromkeys(result.task for result in results)
     if task is not None and task not in names:
-        raise InputError(f"--task {task!r} is not in this sweep; there are: {', '.join(names)}")
+        raise InputError(f"--task {task!r} is not in this sweep; {known_names(task, names)}")
     return {name: [r for r in results if r.task == name] for name in names if task in (None, name)}
 
 

@@ -5,7 +5,7 @@ import platform
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -16,6 +16,7 @@ from orchestrator.cli._options import Json
 from trainables.common.errors import AwayError, InputError
 from trainables.common.paths import DEFAULT_STORAGE, bucket_address, storage_folder
 
+DATASET = "dataset "
 STEP_SECONDS = 180  # A first start from a slow disk takes most of it.
 
 
@@ -40,15 +41,16 @@ def doctor(
     as_json: Json = False,
 ) -> int:
     """Check versions, GPUs (by a training step), Ray, tracking, storage and data; tell remedies."""
-    told: list[dict[str, object]] = []
-    for finding in _findings(tracking_uri, storage, data_root):
-        told.append({"mark": finding.mark, **finding._asdict()})
-        remedy = f" -> {finding.remedy}" if finding.remedy else ""
-        if not as_json:
-            echo(f"{finding.mark:4} {finding.subject}: {finding.detail}{remedy}")
+    told = []
+    for finding in _findings(tracking_uri, storage):
+        told.append(finding)
+        _tell(finding, as_json)
+    data = list(_datasets(data_root))
+    for finding in _together(data):
+        _tell(finding, as_json)
     if as_json:
-        print_json(told)
-    faults = any(each["mark"] == "FAIL" for each in told)
+        print_json([{"mark": each.mark, **each._asdict()} for each in (*told, *data)])
+    faults = any(each.mark == "FAIL" for each in told)
     if not faults and _taken_back(storage) and not as_json:
         echo("ok   machine: taken back in, sweeps start trials here again")
     return int(faults)
@@ -60,11 +62,27 @@ def _taken_back(storage: str) -> bool:
     return Storage(storage).take_machine_back(os.uname().nodename)
 
 
-def _findings(tracking_uri: str | None, storage: str, data_root: str) -> Iterator[Finding]:
+def _tell(finding: Finding, as_json: bool) -> None:
+    remedy = f" -> {finding.remedy}" if finding.remedy else ""
+    if not as_json:
+        echo(f"{finding.mark:4} {finding.subject}: {finding.detail}{remedy}")
+
+
+def _together(data: Sequence[Finding]) -> Iterator[Finding]:
+    """Say in a line which data sets are here, and in one which are not."""
+    names = [finding.subject.removeprefix(DATASET) for finding in data]
+    here = [name for name, finding in zip(names, data, strict=True) if finding.mark == "ok"]
+    if here:
+        yield Finding("data sets", ", ".join(here))
+    if absent := [name for name in names if name not in here]:
+        remedy = "calsweep doctor --json says how to get each; most come when they are first used"
+        yield Finding("data sets", f"not here: {', '.join(absent)}", remedy, optional=True)
+
+
+def _findings(tracking_uri: str | None, storage: str) -> Iterator[Finding]:
     yield from (_versions(), _gpus(), *_steps(), *_mps(), _ray(), _token())
     yield _tracking(tracking_uri, storage)
     yield _storage(storage)
-    yield from _datasets(data_root)
 
 
 def _versions() -> Finding:
@@ -204,4 +222,4 @@ def _datasets(data_root: str) -> Iterator[Finding]:
         if ":" not in name:
             status = find_reader(name, Path(data_root)).check()
             remedy = "" if status.present else status.remedy
-            yield Finding(f"dataset {name}", status.detail, remedy, optional=True)
+            yield Finding(f"{DATASET}{name}", status.detail, remedy, optional=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trainables.common.paths import DEFAULT_STORAGE
+
 if TYPE_CHECKING:
     from orchestrator.storage.results import StudyResult
 
@@ -35,12 +37,19 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 ResampleSeed = Annotated[int, typer.Option(help="Decides the resamples.")]
 StorageFolder = Annotated[str, typer.Option(help="Storage folder whose database is asked.")]
 SweepFile = Annotated[Path, typer.Argument(help="The sweep file.", show_default=False)]
-SweepName = Annotated[str, typer.Argument(help="The sweep's name.")]
+SweepName = Annotated[
+    str, typer.Argument(help="The sweep's name.", autocompletion=lambda: _sweeps_here())
+]
 TextFormat = Annotated[Literal["terminal", "markdown", "csv"], typer.Option(help="Output format.")]
 TrackingUri = Annotated[
     str | None,
     typer.Option(help="MLflow URI; default: MLFLOW_TRACKING_URI, else the storage's database."),
 ]
+
+
+def _sweeps_here() -> list[str]:
+    """Return the sweeps of the usual storage, for a shell that completes words."""
+    return sorted(file.parent.name for file in Path(DEFAULT_STORAGE).glob("sweeps/*/sweep.yaml"))
 
 
 def split_names(text: str) -> list[str]:

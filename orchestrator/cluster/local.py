@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import sys
+import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REASON_LENGTH = 200
+STDERR = 2
+REFUSED = "InvalidAuthToken"  # So Ray's threads say; what it raises does not tell.
 SLOW_START = "timed out during startup"
 
 # Read by Ray when it is imported or started: no files a trial of its own, enough pending trials
@@ -57,14 +60,18 @@ def join_cluster(address: str | None) -> Iterator[Any]:
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     # Nothing is restored from Tune's snapshots, so that one that fails is no one's concern.
     logging.getLogger("ray.tune.execution.experiment_state").setLevel(logging.CRITICAL)
+    said: list[str] = []
     try:
-        with restore_signals(signal.SIGTERM):
+        with (
+            restore_signals(signal.SIGTERM),
+            held_back(said) if address else contextlib.nullcontext(),
+        ):
             _init(ray, address)
     except SystemExit as error:
         # So does Ray end when SIGTERM comes meanwhile.
         raise KeyboardInterrupt from error
     except Exception as error:  # of a slow start Ray raises just that
-        raise InputError(_not_joined(address, error)) from error
+        raise InputError(_not_joined(address, error, "".join(said))) from error
     try:
         yield ray
     finally:
@@ -96,9 +103,35 @@ def short_reason(error: Exception) -> str:
     return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]} ..."
 
 
-def _not_joined(address: str | None, error: Exception) -> str:
+@contextlib.contextmanager
+def held_back(said: list[str]) -> Iterator[None]:
+    """Hold back what is written on standard error, by Ray's own threads too; ``said`` gets it.
+
+    It is written after all if nothing is raised.
+    """
+    sys.stderr.flush()
+    before = os.dup(STDERR)
+    with tempfile.TemporaryFile() as aside:
+        os.dup2(aside.fileno(), STDERR)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(before, STDERR)
+            os.close(before)
+            aside.seek(0)
+            said.append(aside.read().decode(errors="replace"))
+    sys.stderr.write(said[-1])
+
+
+def _not_joined(address: str | None, error: Exception, said: str) -> str:
     if address is None:
         return f"Ray does not start on this machine: {short_reason(error)}"
+    if REFUSED in said:
+        return (
+            f"the Ray cluster at {address!r} asks for another token; set RAY_AUTH_TOKEN_PATH to "
+            "the file that its head was started with (deploy/README.md)"
+        )
     token = ", or it asks for another token" if _asks_for_token() else ""
     return f"no Ray cluster answers at {address!r}{token}: {short_reason(error)}"
 

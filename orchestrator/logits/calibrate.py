@@ -25,7 +25,7 @@ from trainables.calibrators import (
     fold_calibrators,
     save_calibrator,
 )
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, known_names
 from trainables.data import LogitFile, LogitRows
 
 BASE = "ce"
@@ -135,7 +135,7 @@ def check_names(calibrators: Sequence[str], objectives: Sequence[str]) -> None:
             raise InputError(f"no {what} given; there are: {', '.join(known)}")
         for name in names:
             if name not in known:
-                raise InputError(f"unknown {what} {name!r}; there are: {', '.join(known)}")
+                raise InputError(f"unknown {what} {name!r}; {known_names(name, known)}")
             if list(names).count(name) > 1:
                 raise InputError(f"{what} {name!r} is given twice")
 

@@ -20,7 +20,7 @@ from orchestrator.storage.results import usual_baseline
 from orchestrator.sweep.spec import without_places
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import column
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, known_names
 from trainables.common.files import write_whole
 
 
@@ -41,7 +41,7 @@ def render_report(
         raise InputError(f"sweep {source.name} has no study yet, so there is nothing to report")
     recipes = list(dict.fromkeys(result.recipe for result in source.results))
     if baseline is not None and baseline not in recipes:
-        raise InputError(f"baseline {baseline!r} is no recipe; there are: {', '.join(recipes)}")
+        raise InputError(f"baseline {baseline!r} is no recipe; {known_names(baseline, recipes)}")
     name, count = baseline or usual_baseline(source.results), itertools.count(1)
     total = (1 + len(COMPARED)) * len(source.results)
 

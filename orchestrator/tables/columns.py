@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, known_names
 from trainables.metrics import METRICS
 
 
@@ -73,7 +73,7 @@ def column(name: str) -> Column:
         found = COLUMNS[metric]
         return found._replace(label=f"{suite} {found.label}")
     raise InputError(
-        f"unknown metric {name!r}; there are: {', '.join(COLUMNS)}, and SUITE/METRIC for a suite"
+        f"unknown metric {name!r}; {known_names(metric, COLUMNS)}, and SUITE/METRIC for a suite"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from trainables.calibrators._base import CALIBRATORS, Calibrator
 from trainables.calibrators._objective import ObjectiveCalibrator
 from trainables.calibrators.objectives import OBJECTIVES
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, known_names
 
 DEFAULT_OBJECTIVE = "ce"
 
@@ -79,7 +79,7 @@ def parse_calibrator(text: str) -> tuple[str, str | None]:
     split = next((split for split in splits(text) if split[0] in CALIBRATORS), None)
     if split is None:
         raise InputError(
-            f"unknown calibrator {text!r}; there are: {', '.join(CALIBRATORS.names())}, "
+            f"unknown calibrator {text!r}; {known_names(text, CALIBRATORS.names())}, "
             f"and {_with_objective()} followed by -{', -'.join(OBJECTIVES.names())}"
         )
     name, objective = split

@@ -1,6 +1,8 @@
 """The exceptions that a sweep tells apart: what a user can mend, and what ends a trial."""
 
 import re
+from collections.abc import Collection
+from difflib import get_close_matches
 from functools import partial
 
 LONGEST = 300  # Characters of a message; the command line shows about as many.
@@ -44,6 +46,12 @@ def one_line(text: str, longest: int) -> str:
         if len(short) > longest:
             short = LISTING.sub(partial(_listed, most), line)
     return PLACE.sub(lambda found: paths[int(found[1])] if found[1] else "", _cut(short, longest))
+
+
+def known_names(name: object, known: Collection[str]) -> str:
+    """Return the part of a message that says what a misspelled name may mean, or all there is."""
+    near = get_close_matches(str(name), known, n=3)
+    return f"near are: {', '.join(near)}" if near else f"there are: {', '.join(known) or 'none'}"
 
 
 def _listed(most: int, found: re.Match[str]) -> str:

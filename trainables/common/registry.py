@@ -5,10 +5,9 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, known_names
 
 E = TypeVar("E")
 T = TypeVar("T")
@@ -130,8 +129,7 @@ class Registry(Catalogue[type[T]]):
             InputError: If there is none of that name; the text lists near names or all of them.
         """
         if name not in self:
-            near = get_close_matches(name, self.names(), n=3) or self.names()
-            raise InputError(f"unknown {self.noun} {name!r}; there are: {', '.join(near)}")
+            raise InputError(f"unknown {self.noun} {name!r}; {known_names(name, self.names())}")
         return self[name]
 
     def build(self, name: str, **parameters: Any) -> T:

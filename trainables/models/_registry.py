@@ -1,13 +1,12 @@
 """Finds the builder of a network by its name."""
 
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from functools import cache
 
 import torch
 
 from trainables.common.checks import check_count
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, known_names
 from trainables.common.registry import Catalogue
 from trainables.data import ImageShape, InputShape
 from trainables.models._base import Network
@@ -101,9 +100,7 @@ def check_model(name: str) -> None:
 
 def unknown_model(name: str, known: Sequence[str]) -> InputError:
     """Return the error for a name that is not in ``known``: near names, or a list where short."""
-    near = get_close_matches(name, known, n=3)
-    if near:
-        return InputError(f"unknown model {name!r}; near names: {', '.join(near)}")
-    listed = ", ".join(known[:SHOWN])
-    more = f", ... ({len(known) - SHOWN} more)" if len(known) > SHOWN else ""
-    return InputError(f"unknown model {name!r}; there are: {listed}{more}")
+    listed = known_names(name, known)
+    if listed.startswith("there") and len(known) > SHOWN:
+        listed = known_names(name, [*known[:SHOWN], f"... ({len(known) - SHOWN} more)"])
+    return InputError(f"unknown model {name!r}; {listed}")

@@ -7,13 +7,12 @@ A named protocol is one file of ``search_spaces/protocols/``. Each comes in shor
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Self
 
 from search_spaces import load_protocol, protocol_names
 from trainables.common.checks import check_choice, check_count, check_flag, check_number
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, known_names
 from trainables.data import IMAGE_AUGMENTATIONS, MASK_AUGMENTATIONS
 
 CUSTOM = "custom"
@@ -216,8 +215,7 @@ def named_protocol(name: str) -> Protocol:
     base, slash, share = name.partition("/")
     known = protocol_names()
     if base not in known:
-        near = get_close_matches(base, known, n=3) or known
-        raise InputError(f"unknown protocol {name!r}; there are: {', '.join(near)}")
+        raise InputError(f"unknown protocol {name!r}; {known_names(base, known)}")
     if not slash:
         return Protocol(name=name, **load_protocol(name))
     try:
@@ -269,8 +267,7 @@ def _check_fields(given: Mapping[str, Any], complete: bool) -> None:
     known = {field.name: field for field in fields(Protocol)}
     for key in given:
         if key not in known:
-            near = get_close_matches(str(key), known, n=3) or [*known, "base"]
-            raise InputError(f"protocol has no field {key!r}; there are: {', '.join(near)}")
+            raise InputError(f"protocol has no field {key!r}; {known_names(key, [*known, 'base'])}")
     missing = [key for key, field in known.items() if field.default is MISSING and key not in given]
     if missing and not complete:
         raise InputError(f"protocol lacks {', '.join(missing)}; give them, or a protocol as base")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from orchestrator.sweep.documents import read_document, read_mapping, validate
 from orchestrator.tables.columns import column
 from orchestrator.tables.published import load_published
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, known_names
 from trainables.common.paths import local_path
 
 FOLDER = files("orchestrator.tables.layouts")
@@ -164,8 +163,8 @@ def load_layout(name: str) -> Layout:
     """
     shipped = name in layout_names()
     if not shipped and not name.endswith((ENDING, ".yml")):
-        near = get_close_matches(name, layout_names(), n=3) or layout_names()
-        raise InputError(f"unknown layout {name!r}; there are: {', '.join(near)}, or PATH.yaml")
+        there = known_names(name, layout_names())
+        raise InputError(f"unknown layout {name!r}; {there}, or PATH.yaml")
     where = f"layout {name}"
     path: Traversable = FOLDER / f"{name}{ENDING}" if shipped else local_path(name, where)
     text = read_document(path, where)

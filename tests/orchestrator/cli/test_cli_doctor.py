@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -34,10 +35,9 @@ def no_ray(monkeypatch):
 def test_a_machine_that_is_ready(calsweep, empty_folder):
     code, out, _ = calsweep("doctor")
     found = findings(out)
-    data = [f"dataset {name}" for name in source_names() if ":" not in name]
     assert code == 0
-    assert list(found) == ["versions", "GPUs", "Ray", "token", "tracking", "storage", *data]
-    for subject in ("versions", "Ray", "tracking", "storage", "dataset digits"):
+    assert list(found) == ["versions", "GPUs", "Ray", "token", "tracking", "storage", "data sets"]
+    for subject in ("versions", "Ray", "tracking", "storage"):
         assert found[subject][0] == "ok"
     assert re.search(r"with [1-9]\d* CPUs", found["Ray"][1])
     assert all(" -> " in text for mark, text in found.values() if mark != "ok")
@@ -61,7 +61,8 @@ def test_every_line_of_a_machine_that_is_ready(calsweep, no_ray, monkeypatch, em
     code, out, err = calsweep("doctor", "--storage", "kept")
     uri = f"sqlite:///{empty_folder}/kept/mlflow.db"
     assert (code, err, asked) == (0, "", [(uri, 10.0)] * 2)
-    assert [line for line in out.splitlines() if " dataset " not in line] == [
+    absent = (name for name in source_names() if ":" not in name and "digits" not in name)
+    assert out.splitlines() == [
         f"ok   versions: Python {platform.python_version()}, torch 2, ray 3",
         "info GPUs: none: trials run on the CPU -> install a driver that fits this torch build if "
         "this machine has an NVIDIA GPU",
@@ -69,6 +70,9 @@ def test_every_line_of_a_machine_that_is_ready(calsweep, no_ray, monkeypatch, em
         "ok   token: none here that others could read",
         "ok   tracking: there",
         f"ok   storage: {empty_folder}/kept is writable, 7 GB free",
+        "ok   data sets: digits, digits-noisy",
+        f"info data sets: not here: {', '.join(absent)} -> calsweep doctor --json says how to get "
+        "each; most come when they are first used",
     ]
 
 
@@ -231,10 +235,10 @@ def test_ray_that_does_not_start(calsweep, monkeypatch):
 
 
 def test_a_missing_data_set_is_no_fault(calsweep, no_ray, empty_folder):
-    code, out, _ = calsweep("doctor", "--data-root", "nowhere")
-    mark, text = findings(out)["dataset cifar10"]
-    assert (code, mark) == (0, "info")
-    assert " -> " in text
+    code, out, _ = calsweep("doctor", "--data-root", "nowhere", "--json")
+    (told,) = [each for each in json.loads(out) if each["subject"] == "dataset cifar10"]
+    assert (code, told["mark"]) == (0, "info")
+    assert told["remedy"].startswith("allow the download, or put the files from https://")
     assert not (empty_folder / "nowhere").exists()
 
 

@@ -28,6 +28,8 @@ COMMANDS = [
     "ranks",
     "claims",
     "report",
+    "ui",
+    "dashboard",
     "publish",
     "verify",
     "merge",
@@ -53,7 +55,9 @@ def test_the_version_is_the_distributions(calsweep):
 def test_help_names_every_command(calsweep):
     code, out, _ = calsweep("--help")
     assert code == 0
-    assert re.findall(r"^  (--[a-z-]+) ", out, re.MULTILINE) == ["--version", "--help"]
+    assert re.findall(r"^  (--[a-z-]+) ", out, re.MULTILINE) == [
+        *("--version", "--install-completion", "--show-completion"),
+    ]
     assert re.findall(r"^  ([a-z-]+) ", out.partition("Commands:")[2], re.MULTILINE) == COMMANDS
 
 

@@ -53,11 +53,11 @@ WRONG = {
     ),
     "model": (
         [*DEMO, "--tasks", "digits/convent/digits"],
-        "demo: tasks[0].model: unknown model 'convent'; near names: convnet",
+        "demo: tasks[0].model: unknown model 'convent'; near are: convnet",
     ),
     "protocol": (
         [*DEMO, "--tasks", "digits/convnet/digist"],
-        "demo: tasks[0].protocol: unknown protocol 'digist'; there are: digits",
+        "demo: tasks[0].protocol: unknown protocol 'digist'; near are: digits",
     ),
     "recipe": (
         [*DEMO, "--recipes", "mbsl"],

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -594,3 +597,28 @@ def test_doctor(
     monkeypatch.setattr(ping, lambda uri, seconds: (True, "there"))
     for words, place in (((), "data"), (("--data-root", "other"), "other")):
         assert asked(reader, "doctor", *words)["root"] == Path(place)
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "found"),
+    [
+        ("calsweep tab", 1, "table"),
+        ("calsweep logs o", 2, "one"),
+        ("calsweep run --qui", 2, "--quiet"),
+    ],
+)
+def test_a_shell_completes_commands_and_sweeps(empty_folder, words, place, found) -> None:
+    (empty_folder / "calsweep-storage/sweeps/one").mkdir(parents=True)
+    (empty_folder / "calsweep-storage/sweeps/one/sweep.yaml").write_text("")
+    asked = {"_CALSWEEP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)}
+    command = [sys.executable, "-c", "from orchestrator.cli import main; main()"]
+    environment = os.environ | asked | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == found
+
+
+@pytest.mark.parametrize("command", ["", "run", "nightly", "nightly status"])
+def test_help_has_a_short_form(calsweep, command: str) -> None:
+    short, long = (calsweep(*command.split(), option) for option in ("-h", "--help"))
+    assert (short.code, short.out) == (0, long.out)
+    assert short.out.startswith("Usage: calsweep")

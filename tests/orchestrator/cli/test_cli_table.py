@@ -66,7 +66,7 @@ def test_recipes_are_chosen_by_wildcard(ask):
     [
         (
             ["--layout", "macal/tabel1"],
-            "unknown layout 'macal/tabel1'; there are: macal/table1, macal/table5, macal/table4, "
+            "unknown layout 'macal/tabel1'; near are: macal/table1, macal/table5, macal/table4, "
             "or PATH.yaml",
         ),
         (["--published"], "--published needs --layout, which names the paper's table"),

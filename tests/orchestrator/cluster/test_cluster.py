@@ -170,6 +170,25 @@ def test_a_slow_ray_is_started_once_more(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_wrong_token_is_told_in_one_line(
+    token: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], joined: bool
+) -> None:
+    noise = b"W gcs_client.cc: Unauthenticated: InvalidAuthToken: missing or incorrect\n"
+
+    def init(**options: Any) -> None:
+        os.write(2, noise * 20)
+        if not joined:
+            raise ConnectionError("Failed to connect to Ray cluster")
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    asks = r"^the Ray cluster at 'auto' asks for another token; set RAY_AUTH_TOKEN_PATH to "
+    with nullcontext() if joined else pytest.raises(InputError, match=asks), join_cluster("auto"):
+        pass
+    assert capfd.readouterr().err == (noise * 20).decode() * joined
+
+
 def test_a_signal_while_ray_starts_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.init", lambda **options: sys.exit(15))  # So Ray answers it.
     with pytest.raises(KeyboardInterrupt), join_cluster(None):

@@ -55,8 +55,8 @@ def write_noise(path: Path, seed: int) -> str:
 @pytest.mark.parametrize(
     ("suites", "text"),
     [
-        (["cifar10c"], r"tasks\[0\]\.suites: unknown suite 'cifar10c'; there are: cifar10-c"),
-        (["ood-shvn"], r"tasks\[0\]\.suites: unknown suite 'ood-shvn'; there are: ood-svhn"),
+        (["cifar10c"], r"tasks\[0\]\.suites: unknown suite 'cifar10c'; near are: cifar10-c"),
+        (["ood-shvn"], r"tasks\[0\]\.suites: unknown suite 'ood-shvn'; near are: ood-svhn"),
         (["ood-svhn", "ood-svhn"], r"tasks\[0\]\.suites: .* are both called 'ood-svhn'"),
     ],
 )

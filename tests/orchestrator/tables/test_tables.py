@@ -115,12 +115,20 @@ def test_a_column_says_what_is_better_and_in_which_unit(name, heading):
     assert column(name).heading == heading
 
 
-@pytest.mark.parametrize("name", ["auc", "/ece", "a//ece", "cifar10-c/seconds", "cifar10-c/", ""])
-def test_a_column_that_is_not_there_is_refused(name):
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("auc", "near are: auroc, acc"),
+        ("/ece", "near are: ece, aece, cwece"),
+        ("a//ece", "near are: ece, aece, cwece"),
+        ("cifar10-c/seconds", "near are: seconds"),
+        *((name, f"there are: {', '.join(COLUMNS)}") for name in ("cifar10-c/", "", "foo")),
+    ],
+)
+def test_a_column_that_is_not_there_is_refused(name, near):
     with pytest.raises(InputError) as caught:
         column(name)
-    listing = f"{', '.join(COLUMNS)}, and SUITE/METRIC for a suite"
-    assert str(caught.value) == f"unknown metric '{name}'; there are: {listing}"
+    assert str(caught.value) == f"unknown metric '{name}'; {near}, and SUITE/METRIC for a suite"
 
 
 def test_a_difference_of_nothing_has_no_minus():
@@ -756,7 +764,7 @@ def test_wrong_requests_are_refused():
     assert str(caught.value) == (
         "unknown format 'pdf'; there are: terminal, markdown, csv, json, latex, html"
     )
-    with pytest.raises(InputError, match="unknown metric 'auc'; there are: acc"):
+    with pytest.raises(InputError, match="unknown metric 'auc'; near are: auroc, acc"):
         found.sorted_by("auc")
     with pytest.raises(InputError, match="unknown metric 'auc'"):
         table_of(study("ce", figures()), metrics=("auc",))

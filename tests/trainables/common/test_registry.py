@@ -54,7 +54,7 @@ def test_three_near_names_are_told_at_most(kinds: Registry[Any]) -> None:
         kinds.register(f"beta_{letter}")(type("Beta", (), {}))
     with pytest.raises(InputError) as caught:
         kinds.get("beta_x")
-    near = str(caught.value).removeprefix("unknown kind 'beta_x'; there are: ").split(", ")
+    near = str(caught.value).removeprefix("unknown kind 'beta_x'; near are: ").split(", ")
     assert len(set(near)) == 3
     assert {name[:-1] for name in near} == {"beta_"}
 
@@ -67,7 +67,7 @@ def test_entries_are_found_whatever_is_asked_first(kinds: Registry[Any], first: 
 @pytest.mark.parametrize(
     ("name", "parameters", "text"),
     [
-        ("zetta", {}, "unknown kind 'zetta'; there are: zeta$"),
+        ("zetta", {}, "unknown kind 'zetta'; near are: zeta$"),
         ("other", {}, "unknown kind 'other'; there are: alpha, zeta$"),
         ("zeta", {"sizes": 1}, "zeta has no parameter 'sizes'; it has: size, mode$"),
         ("alpha", {"size": 1}, "alpha has no parameter 'size'; it has: none$"),

@@ -130,7 +130,7 @@ def test_what_is_held_out_for_validation_where_nobody_says():
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("cifra10", "unknown dataset 'cifra10'; there are: cifar10"),
+        ("cifra10", "unknown dataset 'cifra10'; near are: cifar10"),
         ("cifar10:2", "^dataset 'cifar10:2': nothing may follow 'cifar10'$"),
         ("npz", "^dataset 'npz' has to be written npz:PATH$"),
         ("folder:", "^dataset 'folder:' has to be written folder:PATH$"),

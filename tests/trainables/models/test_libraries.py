@@ -193,13 +193,13 @@ def test_pretrained_transformers_are_shown_images_of_their_size(
 @pytest.mark.parametrize(
     ("name", "size", "text"),
     [
-        ("timm:vit_smal_patch16_224", 64, "near names: .*timm:vit_small_patch16_224"),
+        ("timm:vit_smal_patch16_224", 64, "near are: .*timm:vit_small_patch16_224"),
         ("timm:zzzz", 64, r"there are: timm:.*, \.\.\. \(\d{3,} more\)$"),
-        ("timm:resnet19@pretrained", 64, "^unknown model 'timm:resnet19'; near names: timm:"),
+        ("timm:resnet19@pretrained", 64, "^unknown model 'timm:resnet19'; near are: timm:"),
         ("timm:levit_128", 64, "^timm:levit_128 does not end in one linear layer, so that"),
         ("timm:vit_tiny_patch16_224", 8, "cannot be built for 3 x 8 x 8 images"),
         ("timm:resnet10t.none@pretrained", 32, "Invalid pretrained tag"),
-        ("torchvision:resnet19", 64, "near names: .*torchvision:resnet18"),
+        ("torchvision:resnet19", 64, "near are: .*torchvision:resnet18"),
         ("torchvision:fcn_resnet50", 64, "unknown model 'torchvision:fcn_resnet50'"),
         (
             "torchvision:squeezenet1_1",

@@ -308,7 +308,7 @@ def test_values_at_the_ends_of_their_ranges_are_taken(name: str, key: str, value
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(InputError, match="unknown refinement 'maccal'; there are: macal"):
+    with pytest.raises(InputError, match="unknown refinement 'maccal'; near are: macal"):
         build_refinement("maccal")
     with pytest.raises(InputError, match="tst has no parameter 'beta'"):
         build_refinement("tst", beta=1.0)

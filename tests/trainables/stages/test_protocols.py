@@ -211,7 +211,7 @@ def test_bad_shares_are_refused(share: str) -> None:
 
 
 def test_unknown_names_list_near_ones() -> None:
-    with pytest.raises(InputError, match=r"unknown protocol 'mukhoti'; there are: mukhoti2020"):
+    with pytest.raises(InputError, match=r"unknown protocol 'mukhoti'; near are: mukhoti2020"):
         named_protocol("mukhoti")
     with pytest.raises(InputError, match=r"unknown protocol 'zz/0.1'; there are: acls2023, "):
         named_protocol("zz/0.1")
@@ -368,10 +368,10 @@ def test_description_by_name_or_by_base() -> None:
     [
         ({"epochs": 3}, r"protocol lacks batch_size, lr; give them, or a protocol as base"),
         ({**PLAIN, "learning_rate": 0.1}, r"protocol has no field 'learning_rate'"),
-        ({**PLAIN, "momentun": 0.1}, r"no field 'momentun'; there are: momentum"),
+        ({**PLAIN, "momentun": 0.1}, r"no field 'momentun'; near are: momentum"),
         ({**PLAIN, 7: 1}, r"has no field 7; there are: name, epochs, .*, note, base$"),
         ({**PLAIN, "zz": 1}, r"has no field 'zz'; there are: name, epochs, .*, note, base$"),
-        ({"base": "mukhoti2021"}, r"unknown protocol 'mukhoti2021'; there are: mukhoti2020"),
+        ({"base": "mukhoti2021"}, r"unknown protocol 'mukhoti2021'; near are: mukhoti2020"),
         ({"base": 7}, r"base=7 is not the name of a protocol"),
         (
             {"base": "mukhoti2020", "epochs": 100, "milestones": [150, 250]},

@@ -2,14 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, known_names
 from trainables.common.paths import local_path
 from trainables.common.registry import Registry
 from trainables.data import DatasetInfo, Images, PreparedData
@@ -136,9 +135,7 @@ def find_suite(name: str, root: Path | str) -> Suite:
     """
     entry, argument = _split(name)
     if entry not in SUITES or not SUITES.get(entry).accepts(argument):
-        known = suite_names()
-        near = get_close_matches(name, known, n=3) or known
-        raise InputError(f"unknown suite {name!r}; there are: {', '.join(near)}")
+        raise InputError(f"unknown suite {name!r}; {known_names(name, suite_names())}")
     return SUITES.get(entry)(name, argument, Path(root))
 
 

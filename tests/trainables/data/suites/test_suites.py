@@ -78,11 +78,11 @@ def test_labels_are_names_for_metrics(name: str, label: str) -> None:
 @pytest.mark.parametrize(
     ("names", "text"),
     [
-        (["cifar10c"], "unknown suite 'cifar10c'; there are: cifar10-c"),
+        (["cifar10c"], "unknown suite 'cifar10c'; near are: cifar10-c"),
         (["ood"], "unknown suite 'ood'"),
-        (["ood-shvn"], "unknown suite 'ood-shvn'; there are: ood-svhn"),
-        (["cifar10-c-2"], "unknown suite 'cifar10-c-2'; there are: cifar10-c"),
-        (["svhn"], "unknown suite 'svhn'; there are: ood-svhn"),
+        (["ood-shvn"], "unknown suite 'ood-shvn'; near are: ood-svhn"),
+        (["cifar10-c-2"], "unknown suite 'cifar10-c-2'; near are: cifar10-c"),
+        (["svhn"], "unknown suite 'svhn'; near are: ood-svhn"),
         (["ood-npz"], "dataset 'npz' has to be written npz:PATH"),
         (["ood-svhn:3"], "nothing may follow 'svhn'"),
         (
@@ -90,9 +90,9 @@ def test_labels_are_names_for_metrics(name: str, label: str) -> None:
             "^'ood-npz:a/x.npz' and 'ood-folder:b/x' are both called 'ood-x'$",
         ),
         (["ood-svhn", "ood-svhn"], "are both called 'ood-svhn'"),
-        (["bins"], "unknown suite 'bins'; there are: bins-"),
-        (["bins-1000000"], "unknown suite 'bins-1000000'; there are: bins-"),
-        (["bins-0"], "unknown suite 'bins-0'; there are: bins-"),
+        (["bins"], "unknown suite 'bins'; near are: bins-"),
+        (["bins-1000000"], "unknown suite 'bins-1000000'; near are: bins-"),
+        (["bins-0"], "unknown suite 'bins-0'; near are: bins-"),
     ],
 )
 def test_wrong_names(names: list[str], text: str) -> None:
