@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from orchestrator.storage.storage import Storage
@@ -49,7 +50,8 @@ class Machines:
         """Return the nodes, or names of machines, that nothing is to start on."""
         if self.storage is not None and time.monotonic() - self._looked > LOOK_SECONDS:
             self._looked = time.monotonic()
-            self._remembered = frozenset(self.storage.machines_left_out())
+            with suppress(InputError):  # A bucket that is away ends nothing.
+                self._remembered = frozenset(self.storage.machines_left_out(patient=False))
             for node in [n for n, host in self._nodes.items() if host not in self._remembered]:
                 del self._nodes[node]
                 self._rows.pop(node, None)
@@ -77,7 +79,11 @@ class Machines:
         assert report.fault is not None
         self._nodes[node] = host = report.host
         if self.storage is not None:
-            self.storage.leave_machine_out(host, report.fault.reason)
+            try:
+                self.storage.leave_machine_out(host, report.fault.reason)
+                self._remembered |= {host}
+            except InputError as error:
+                self.say(f"{error}: later runs will not know that {host} is left out")
         self.say(
             f"{host} is left out: {IN_A_ROW} trials in a row failed there, the last by "
             f"{report.fault.reason}; `calsweep doctor --storage STORAGE` there takes it back in"

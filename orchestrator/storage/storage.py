@@ -293,13 +293,18 @@ class Storage:
         with _answering():
             return Bucket(self.address).folders("sweeps")
 
-    def machines_left_out(self) -> list[str]:
-        """Return the names of the machines that trials failed on, until they are taken back in."""
+    def machines_left_out(self, patient: bool = True) -> list[str]:
+        """Return the names of the machines that trials failed on, until they are taken back in.
+
+        Raises:
+            InputError: If the bucket does not answer; at once unless it is asked patiently.
+        """
         if self.address is not None:
             from trainables.store.bucket import Bucket
 
             with _answering():
-                return [name.partition("/")[2] for name in Bucket(self.address).names(MACHINES)]
+                names = Bucket(self.address, patient).names(MACHINES)
+            return [name.partition("/")[2] for name in names]
         return sorted(entry.name for entry in (self.folder / MACHINES).glob("*"))
 
     def leave_machine_out(self, host: str, reason: str) -> None:

@@ -70,14 +70,18 @@ class Bucket:
     the region and other servers than Amazon's are read from the environment, such as
     ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION`` and ``AWS_ENDPOINT_URL``.
 
+    Args:
+        address: Without a login.
+        patient: Whether what may pass is tried again.
+
     All methods raise ``AwayError`` where no answer comes, ``StorageError`` where it is a refusal.
 
     Raises:
         InputError: If the settings in the environment cannot be used.
     """
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, address: str, patient: bool = True) -> None:
+        self.address, self._patient = address, patient
         try:
             self._store: Any = from_url(
                 address,
@@ -180,7 +184,7 @@ class Bucket:
         self._tried(remove)
 
     def _tried(self, action: Callable[[], T]) -> T:
-        for pause in (*PAUSES, None):
+        for pause in (*(PAUSES if self._patient else ()), None):
             try:
                 return action()
             except (AwayError, StorageError):

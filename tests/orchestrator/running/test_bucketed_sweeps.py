@@ -218,6 +218,19 @@ def test_outage_at_the_end_is_told_and_delivered_later(
     assert main(["compare", "bucketed", "--storage", address]) == 0
 
 
+@pytest.mark.slow
+def test_nodes_share_nothing_but_the_bucket(
+    wanted: tuple[Path, list[str]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*TABLE, "--storage", str(wanted[0])]) == 0
+    table = capfd.readouterr().out
+    sweep = SWEEP.replace("executor: local\n", "").replace("{{concurrent: 1}}", "{{}}")
+    script = Path(__file__).with_name("bucketed_nodes.py")
+    run = [sys.executable, str(script), sweep]
+    told = subprocess.run(run, stdout=subprocess.PIPE, text=True, timeout=600, check=True).stdout
+    assert told.endswith(f"{table}0 True\n")
+
+
 def test_driver_that_was_replaced_stops(
     weather: Weather, address: str, tmp_path: Path, elsewhere: Callable[[], None]
 ) -> None:
