@@ -456,7 +456,7 @@ class ComparisonTable:
 
     def _of_seeds(self) -> str:
         """Return what is known of the seeds: whether the search has seen one, and of splits."""
-        known = [result for result in self._used if result.searched_predictions]
+        known = [r for r in self._used if r.searched_predictions and r.searched]
         own = {result.searched_predictions in result.predictions for result in known}
         told = " and splits" if any(r.varied for r in self._used) else ""
         if own == {True}:
