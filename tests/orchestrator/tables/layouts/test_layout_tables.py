@@ -369,7 +369,7 @@ def test_of_what_a_layout_does_not_show_nothing_but_the_name_is_told(tmp_path):
     ]
     table = fill(str(path), *runs, runs=True)
     assert table.notes() == [
-        "mean ± sample standard deviation over 2 seeds that no search has seen",
+        "mean ± sample standard deviation over 2 seeds",
         "recipes of the sweep that are not in this layout: esd",
         "from the sweeps night, eve",
         "runs of ce on cifar10/resnet50/mukhoti2020 (sweep night): run-ce-resnet50",
