@@ -35,6 +35,7 @@ def study_tags(study: Study, ledger: Ledger) -> dict[str, str]:
     """Return the tags with which a study's run is created."""
     versions = {names.VERSION + name: str(version) for name, version in study.versions.items()}
     return versions | {
+        **_guessable(study),
         **_common_tags(ledger, "study", study.name, study.task, study.recipe),
         names.GIT_COMMIT: study.code,
         names.KEY: study.name,
@@ -56,6 +57,9 @@ def trial_tags(trial: Trial, ledger: Ledger) -> dict[str, str]:
     """Return the tags with which a trial's run is created."""
     study = ledger.studies.get(trial.study)
     return {
+        **({} if study is None else _guessable(study)),
+        "seed": str(trial.seed),
+        "stage": trial.stage,
         **_common_tags(ledger, "trial", trial.study, *_task_and_recipe(trial, ledger)),
         names.GIT_COMMIT: trial.code,
         **names.configuration_tags(trial.configuration),
@@ -136,6 +140,12 @@ def trial_of(run: Run) -> Trial:
         chain_seconds=metrics.get(names.CHAIN_SECONDS),
         computed=json.loads(tags.get(names.COMPUTED, "{}")),
     )
+
+
+def _guessable(study: Study) -> dict[str, str]:
+    """Return tags under the names that a stranger looks for; a sweep's own tags go before them."""
+    facts = ("task", "recipe", "dataset", "model", "protocol")
+    return {name: value for name in facts if (value := getattr(study, name))}
 
 
 def _common_tags(ledger: Ledger, kind: str, study: str, task: str, recipe: str) -> dict[str, str]:

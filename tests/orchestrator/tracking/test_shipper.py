@@ -128,7 +128,8 @@ def test_a_trial_carries_its_parameters_metrics_and_tags(writer, store, tmp_path
         "fingerprint": "f1",
         "git_commit": "c0ffee",
     }
-    tags = {key.removeprefix("calsweep."): value for key, value in run.data.tags.items()}
+    own = (tag for tag in run.data.tags.items() if tag[0].startswith("calsweep."))
+    tags = {key.removeprefix("calsweep."): value for key, value in own}
     assert {name: tags.get(name) for name in expected} == expected
     assert run.info.run_name == "mbls #0"
     assert run.data.params == {
@@ -158,7 +159,7 @@ def test_a_trial_carries_its_parameters_metrics_and_tags(writer, store, tmp_path
 def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_path):
     """A trial without epochs, of the second study; what a database holds is compared below."""
     provenance = {"git_commit": "c0de", "versions": {"torch": "2"}}
-    spec = {"tags": {"team": "red"}}
+    spec = {"tags": {"team": "red", "model": "of our own"}}
     writer.write(
         "sweep_started", sweep=writer.sweep, sweep_id="1d", spec=spec, provenance=provenance
     )
@@ -188,6 +189,8 @@ def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_pat
     its |= {"stage": "train", "configuration": '{"ts": {"bins": 3}}', "reused": "true"}
     its |= {"artifact": "a0", "chosen": "true", "best_of": study, "evaluated": "true"}
     its |= {"predictions": "p0", "default_predictions": "d0", "computed": '{"train": {"cpus": 2}}'}
+    plain = {"task": TASK, "recipe": "ce+ts", "dataset": "digits", "protocol": "short"}
+    plain |= {"team": "red", "model": "of our own"}
     start = 1_800_000_000_000
     assert runs[study] == {
         "name": f"ce+ts on {TASK}",
@@ -195,7 +198,7 @@ def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_pat
         "status": "FINISHED",
         "started": start + 20,
         "ended": start + 60,
-        "tags": {"team": "red"} | {f"calsweep.{tag}": text for tag, text in (both | ours).items()},
+        "tags": plain | {f"calsweep.{tag}": text for tag, text in (both | ours).items()},
         "params": {"ts.bins": "3"},
         "metrics": {
             "trials_finished": [[1, start + 20, 0.0], [2, start + 40, 1.0]],
@@ -211,7 +214,8 @@ def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_pat
         "status": "FINISHED",
         "started": start + 30,
         "ended": start + 40,
-        "tags": {"team": "red"} | {f"calsweep.{tag}": text for tag, text in (both | its).items()},
+        "tags": {**plain, "seed": "0", "stage": "train"}
+        | {f"calsweep.{tag}": text for tag, text in (both | its).items()},
         "params": {"ts.bins": "3"},
         "metrics": {
             "trial_number": [[0, start + 30, 7.0]],
