@@ -53,6 +53,6 @@ def _run_on_head(
     if sweep is None:
         target, files = ["--resume", str(resume), "--storage", storage], {}
     else:
-        target, files = [FILE], {FILE: read_portable(Path(sweep), load_sweep(sweep))}
+        target, files = [FILE], read_portable(Path(sweep), load_sweep(sweep))
     write = partial(typer.echo, nl=False)
     return run_on_head(address, ["run", *target, *flags], files, write)

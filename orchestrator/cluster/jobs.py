@@ -6,13 +6,16 @@ import contextlib
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import yaml
 
 from orchestrator.cluster.local import require_shared, short_reason
 from trainables.common.addresses import check_server, redacted, shown
 from trainables.common.errors import InputError
+from trainables.plugins import load_plugins
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -84,11 +87,11 @@ def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionCli
     Raises:
         InputError: If the sweep cannot run on several machines, or no cluster answers.
     """
-    text = read_portable(sweep, spec)
+    files = read_portable(sweep, spec)
     job = f"calsweep-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     client = job_client(address)
     with tempfile.TemporaryDirectory() as folder, explain_refusal(address):
-        (Path(folder) / FILE).write_text(text, encoding="utf-8")
+        write_files(Path(folder), files)
         client.submit_job(
             submission_id=job,
             # Ray takes a command line, not a list; none of these words comes from a user.
@@ -100,8 +103,10 @@ def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionCli
     return client, job
 
 
-def read_portable(sweep: Path, spec: SweepSpec) -> str:
-    """Return the text of a sweep file that may be sent to a cluster, which keeps it in plain files.
+def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
+    """Return what may be sent to a cluster, which keeps it in plain files, by name.
+
+    It is the sweep file, and the code of the plugins that the sweep uses, which it then names.
 
     Raises:
         InputError: If the sweep cannot run on several machines, or its file holds a login.
@@ -114,7 +119,30 @@ def read_portable(sweep: Path, spec: SweepSpec) -> str:
             "files; leave it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, "
             "or PGPASSWORD, where the cluster's head is started"
         )
-    return sweep.read_text(encoding="utf-8")
+    plugins = load_plugins(spec.pinned, installed=True)
+    if not plugins:
+        return {FILE: sweep.read_bytes()}
+    document, files = yaml.safe_load(sweep.read_text(encoding="utf-8")), {}
+    places = {plugin.code: f"plugins/{plugin.code}" for plugin in plugins}
+    document["plugins"] = [
+        {"path": f"{places[plugin.code]}/{plugin.source.path}", "code": plugin.code}
+        for plugin in plugins
+    ]
+    for plugin in plugins:
+        for name, content in plugin.source.files.items():
+            files[f"{places[plugin.code]}/{name}"] = content
+    return {FILE: yaml.safe_dump(document, sort_keys=False).encode(), **files}
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write what ``read_portable`` returned into a folder.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 def follow(client: JobSubmissionClient, job: str, write: Callable[[str], None]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cluster.jobs import check_cluster
+from orchestrator.cluster.jobs import check_cluster, write_files
 from orchestrator.cluster.local import join_cluster
 
 FILE = "sweep.yaml"
@@ -23,16 +23,15 @@ HEAD = {"node:__internal_head__": 0.001}
 class RemoteCommand:
     """A ``calsweep`` command on the node where this actor lives, and what it has said so far.
 
-    Its arguments lack ``--address``; ``files`` are texts for the folder that it runs in, by name.
+    Its arguments lack ``--address``; ``files`` are for the folder that it runs in, by name.
     """
 
-    def __init__(self, arguments: Sequence[str], files: dict[str, str]) -> None:
+    def __init__(self, arguments: Sequence[str], files: dict[str, bytes]) -> None:
         import ray
 
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        write_files(folder, files)
         self._said = folder / "said.txt"
         address = ray.get_runtime_context().gcs_address
         self._process = subprocess.Popen(
@@ -53,7 +52,7 @@ class RemoteCommand:
 
 
 def run_on_head(
-    address: str, arguments: Sequence[str], files: dict[str, str], write: Callable[[str], None]
+    address: str, arguments: Sequence[str], files: dict[str, bytes], write: Callable[[str], None]
 ) -> int:
     """Run a ``calsweep`` command on a cluster's head until it ends; return its exit code.
 

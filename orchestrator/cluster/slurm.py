@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cluster.jobs import FILE, read_portable
+from orchestrator.cluster.jobs import FILE, read_portable, write_files
 from orchestrator.storage.storage import SweepFolder
 from trainables.common.errors import InputError
 from trainables.common.files import write_whole
@@ -52,7 +52,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
     Raises:
         InputError: If the sweep cannot run on several machines, or SLURM refuses it.
     """
-    text, folder = read_portable(sweep, spec), SweepFolder.of(spec)
+    files, folder = read_portable(sweep, spec), SweepFolder.of(spec)
     if not TIME.fullmatch(wanted.time):
         raise InputError(f"--time {wanted.time!r} is no limit of SLURM's, such as 8:00:00 or 2-0")
     if job := queued_job(folder):
@@ -64,7 +64,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
         token.chmod(0o600)
         token.write_text(secrets.token_hex(32), encoding="ascii")
         folder.write_spec(spec)  # So that status finds what waits.
-        write_whole(folder.path / f"submitted-{FILE}", text)
+        write_files(folder.path, {f"submitted-{FILE}": files.pop(FILE), **files})
         write_whole(folder.path / SCRIPT, script(folder, wanted))
     except OSError as error:
         raise InputError(f"{folder.path} cannot be written: {error.strerror}") from error

@@ -12,11 +12,13 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus
 
 from orchestrator.cli import main
-from orchestrator.cluster.jobs import check_cluster, job_client, read_portable
+from orchestrator.cluster.jobs import check_cluster, job_client, read_portable, write_files
 from orchestrator.cluster.local import short_reason, spans_machines
 from orchestrator.sweep.spec import load_sweep
 from trainables.common.errors import InputError
+from trainables.plugins import load_plugins
 
+ROOT = Path(__file__).parents[3]
 SWEEP = """
 name: night
 tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
@@ -112,7 +114,7 @@ def test_its_output_is_followed_to_its_end(
         (
             {"storage": "here"},
             "storage: 'here' is relative; on a cluster it is an absolute folder that every node "
-            "sees",
+            "sees, or s3://BUCKET/PATH or gs://BUCKET/PATH",
         ),
         (
             {"uri": "sqlite:////tmp/mlflow.db"},
@@ -187,7 +189,7 @@ def test_a_sweep_file_that_holds_a_login_stays_here(tmp_path: Path) -> None:
         path = Path(sweep(tmp_path, "~/storage", f"http://{login}127.0.0.1:5000"))
         spec = load_sweep(path)
         if fine:
-            assert read_portable(path, spec) == path.read_text()
+            assert read_portable(path, spec) == {"sweep.yaml": path.read_bytes()}
             continue
         with pytest.raises(InputError) as caught:
             read_portable(path, spec)
@@ -248,3 +250,18 @@ def test_nodes_elsewhere_are_told_from_nodes_here(monkeypatch: pytest.MonkeyPatc
     assert not spans_machines([here, here])
     assert not spans_machines([here, {"Alive": False, "NodeManagerHostname": "two"}])
     assert spans_machines([here, {"Alive": True, "NodeManagerHostname": "two"}])
+
+
+def test_plugins_travel_with_the_sweep_file(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    path, loss = Path(sweep(here)), here / "gce.py"
+    loss.write_bytes((ROOT / "examples/plugin/calsweep_example/gce.py").read_bytes())
+    path.write_text(f"plugins: [./gce.py]{path.read_text().replace('[ce]', '[gce]')}")
+    spec = load_sweep(path)
+    write_files(there, read_portable(path, spec))
+    (sent,) = load_sweep(there / "sweep.yaml").plugins
+    assert sent.code == spec.plugins[0].code
+    assert Path(sent.path).read_bytes() == loss.read_bytes()
+    assert Path(sent.path).is_relative_to(there)
+    load_plugins((), installed=True)
