@@ -82,6 +82,7 @@ def _report(outcome: SweepOutcome) -> str:
     """Write the report and return what to say of it; without it the tables are there still."""
     folder = SweepFolder.of(outcome.spec)
     try:
+        folder.fetch(files=True)  # Other machines drew the diagrams.
         return f"report: {_relative(write_page(from_folder(folder), folder.report))}"
     except InputError as error:
         return f"no report: {error}"

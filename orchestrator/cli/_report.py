@@ -37,7 +37,7 @@ def report(
     out = out and local_path(out, "--out")
     root = Storage(storage)
     folder = root.sweep(sweep)
-    folder.fetch()
+    folder.fetch(files=True)
     results = None
     if tracking_uri is not None or not folder.journal.is_file():
         [results] = tracked_results([sweep], tracking_uri, storage)

@@ -117,6 +117,7 @@ def logs(
     from orchestrator.storage.status import title
 
     folder = _existing(name, storage)
+    folder.fetch(files=True)
     trials = {title(each): each.key for each in read_ledger(folder.journal).trials.values()}
     if trial is None:
         for called, key in trials.items():

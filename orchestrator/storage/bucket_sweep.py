@@ -11,7 +11,8 @@ from trainables.common.errors import AwayError, InputError
 from trainables.store.cache import Cache
 from trainables.store.leases import LOOK_SECONDS, Lease
 
-SHARED = ("sweep.yaml", "report.html", "chosen", "logs", "plots")
+SPEC = "sweep.yaml"
+SHARED = (SPEC, "report.html", "chosen", "logs", "plots")
 """What of a sweep's folder is for other machines too, beside its tables; never a token."""
 
 
@@ -79,8 +80,10 @@ class BucketSweep:
         """Write a file of the sweep; raises as ``control`` does."""
         self.bucket.put(self._cache.name(path), path)
 
-    def fetch(self) -> None:
-        """Bring the local copy of the sweep's files and journal up to date.
+    def fetch(self, files: bool = False) -> None:
+        """Bring the local copy of the sweep's specification and journal up to date.
+
+        Its other ``files``, logs and diagrams, are many: they come when asked for.
 
         A local journal that has more stays: the next run seals it. One that differs, since another
         machine went on without it, is put aside.
@@ -94,7 +97,9 @@ class BucketSweep:
         self._cache.fetch_all(
             place
             for place, inside in zip(places, own, strict=True)
-            if _is_shared(inside) or (inside.parts[0] == "journal" and not place.exists())
+            if inside.name == SPEC
+            or (files and _is_shared(inside))
+            or (inside.parts[0] == "journal" and not place.exists())
         )
         if any(inside.parts[0] == "journal" for inside in own):
             self._join()

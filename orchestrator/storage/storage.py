@@ -77,15 +77,18 @@ class SweepFolder:
 
         return BucketSweep(self.path, address)
 
-    def fetch(self) -> None:
+    def fetch(self, files: bool = False) -> None:
         """Bring the local copy up to date, if the storage lies in a bucket.
+
+        Args:
+            files: Whether logs and diagrams are wanted too.
 
         Raises:
             InputError: If the bucket does not answer.
         """
         if self.bucket is not None:
             with _answering():
-                self.bucket.fetch()
+                self.bucket.fetch(files)
 
     @property
     def exists(self) -> bool:
