@@ -47,7 +47,8 @@ recipes: [ce, mbls, "*+ts", "*+macal"]
 search:
   trials: 3
   accuracy_tolerance: 0.05
-  fixed: {{macal: {{epochs: 3}}}}
+  keep_default: false
+  fixed: {{macal: {{epochs: 8, lr: 0.1, q0: 0.1, sparsity: fixed}}}}
 storage: {storage}
 """
 
