@@ -1,0 +1,59 @@
+"""Bisections of simulated histories: who is named, by how many nights, and when nobody is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from orchestrator.nightly.commits.culprit import MOST_NIGHTS, Culprit, Range
+
+COMMITS = 32
+LUCK = 33  # The place of a change that never was.
+
+
+def bisected(place: int, clear: float, rng: np.random.Generator) -> tuple[Range, int]:
+    """Return what is found and after how many nights, where from a place on all nights are bad."""
+    culprit, nights = Culprit(COMMITS, clear), 0
+    while (commit := culprit.next()) is not None:
+        culprit.observe(commit, float(commit >= place) + rng.normal() / clear)
+        nights += 1
+    return culprit.found(), nights
+
+
+@pytest.mark.parametrize(("clear", "least"), [(5.5, 0.95), (11.0, 1.0)])
+def test_the_commit_is_named_in_95_of_100_histories(clear: float, least: float) -> None:
+    # 5.5 deviations are 30 % of speed on one machine, 11 are 20 % of ECE or a point of accuracy.
+    rng = np.random.default_rng(0)
+    found = [(place, *bisected(place, clear, rng)) for place in np.tile(range(1, 33), 10)]
+    right = sum((one.first, one.last) == (place, place) for place, one, _ in found)
+    assert right / len(found) >= least
+    assert max(nights for *_, nights in found) == MOST_NIGHTS
+
+
+@pytest.mark.parametrize(("clear", "most"), [(4.0, 4), (5.5, 1), (11.0, 0)])
+def test_nobody_is_named_when_nothing_changed(clear: float, most: int) -> None:
+    rng = np.random.default_rng(1)
+    found = [bisected(LUCK, clear, rng) for _ in range(200)]
+    named = [one for one, _ in found if one.first > 0 and one.last < LUCK]
+    assert len(named) <= most
+    assert np.mean([nights for _, nights in found]) < 2.5
+
+
+def test_surroundings_that_changed_are_looked_at() -> None:
+    rng, culprit = np.random.default_rng(2), Culprit(COMMITS, 11.0, surroundings=True)
+    while (commit := culprit.next()) is not None:
+        culprit.observe(commit, 1.0 + rng.normal() / 11)
+    assert culprit.found()[:2] == (0, 0)
+
+
+def test_a_commit_that_cannot_run_is_not_asked_again() -> None:
+    culprit = Culprit(4, 11.0)
+    assert culprit.next() == 4
+    culprit.observe(4, 1.0)
+    asked = culprit.next()
+    assert asked == 2
+    culprit.pass_over(2)
+    assert culprit.next() in (1, 3)
+    culprit.observe(3, 1.0)
+    culprit.observe(1, 0.0)
+    assert culprit.found()[:2] == (2, 3)
