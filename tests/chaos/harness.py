@@ -48,7 +48,7 @@ recipes: [ce, ls, mbls, ce+ts, mbls+ts, ce+macal, mbls+macal, mbls+macal+ts]
 search:
   trials: {trials}
   accuracy_tolerance: 0.05
-  fixed: {{macal: {{epochs: 6}}}}
+  fixed: {{macal: {{epochs: 6, lr: 0.1, q0: 0.1, sparsity: fixed}}}}
 seeds: [0, 1]
 resources: {{checkpoint_every: 1, max_failures: 50, concurrent: 2}}
 tracking: {{uri: "{tracking}"}}

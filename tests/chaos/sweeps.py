@@ -122,7 +122,8 @@ class Sweep:
         self.folder = folder
         self.storage = storage or folder / "storage"
         values = {**USUAL, **changes}
-        values["fixed"] = "{macal: {epochs: 4}}" if "macal" in str(values["recipes"]) else "{}"
+        short = "{macal: {epochs: 4, lr: 0.1, q0: 0.1, sparsity: fixed}}"
+        values["fixed"] = short if "macal" in str(values["recipes"]) else "{}"
         self.name = str(values["name"])
         self.file = folder / f"{self.name}.yaml"
         text = values.pop("text", SWEEP)
