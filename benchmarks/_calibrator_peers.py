@@ -1,7 +1,7 @@
 """Calibrators of other libraries behind one signature, and how any of them is timed.
 
 It runs in the environment of those libraries and imports nothing of calsweep, so that neither
-side's requirements bind the other. ``_calibrator_peers.py versions`` prints what is installed;
+side's requirements bind the other. ``_calibrator_peers.py versions`` prints the installed versions;
 ``_calibrator_peers.py fit LOGITS.npz ROWS NAME ...`` fits each on the first ROWS rows and maps the
 others.
 """
@@ -126,7 +126,7 @@ class Cost:
     """What a fit and a mapping cost.
 
     Attributes:
-        name: What was fitted.
+        name: Of the fitted calibrator.
         fit: Seconds of the processor for the fit.
         apply: Seconds of the processor for the mapping.
         waited: Seconds that passed in both.
@@ -144,7 +144,7 @@ def measure(name: str, fit: Fit, path: Path, rows: int, out: Path | None = None)
     """Fit on the first rows of a file, map the others, and write their log-probabilities.
 
     Args:
-        name: What is fitted.
+        name: Of the calibrator to fit.
         fit: How.
         path: A ``.npz`` of ``logits`` and ``labels``.
         rows: How many rows the fit sees.

@@ -1,7 +1,7 @@
 """Ray's workers as forks of one process that has imported what they need.
 
 Two hundred workers that each import Ray Tune take more memory than small machines have, and
-minutes of CPU time. Forks share what was imported before. To Ray they are workers like any other:
+minutes of CPU time. Forks share all earlier imports. To Ray they are workers like any other:
 each is a process with its own connection, heap and interpreter. ``forked_workers`` has Ray call
 this file where it would call Python: workers come to the one process that forks them, all else goes
 to Python itself.
@@ -89,7 +89,7 @@ def _connection(python: str, folder: Path) -> socket.socket:
 
 
 def serve(folder: Path) -> None:
-    """Fork a worker for everyone who asks; end with the raylet that the workers belong to."""
+    """Fork a worker per request; end with the raylet that owns the workers."""
     _import_what_workers_need()
     raylet = int(os.environ["RAY_RAYLET_PID"])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for the forks.
@@ -120,7 +120,7 @@ def _import_what_workers_need() -> None:
 
     import ray.actor
 
-    # Ray's own random numbers must not have begun here: every fork would go on with the same ones.
+    # Ray's own random numbers must not have begun here: every fork would draw the same ones.
     kind = ray.actor.ActorClassID
     fresh = SimpleNamespace(from_random=lambda: kind(os.urandom(kind.size())))
     with mock.patch.object(ray.actor, "ActorClassID", fresh):

@@ -23,7 +23,7 @@ TEAM = ("ada", "emmy")
 
 
 def try_logins(folder: Path, server: TeamServer) -> list[str]:
-    """Try both, and two sweeps at once; return what was seen as Markdown."""
+    """Try both, and two sweeps at once; return the results as Markdown."""
     storage = folder / "team"
     for name in TEAM:
         text = SWEEP.format(name=name, uri=server.uri, storage=storage)

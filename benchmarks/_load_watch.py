@@ -1,4 +1,4 @@
-"""Looks on while many trials report: who uses the processors, and how far tracking has got."""
+"""Records processor use and the progress of tracking while many trials report."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Watch:
         return found
 
     def groups(self) -> dict[str, list[psutil.Process]]:
-        """Return who is measured."""
+        """Return the measured processes."""
         driver, server, postgres = psutil.Process(), self.server.process, self.server.postgres
         workers = self.forks()
         others = [

@@ -17,7 +17,7 @@ JUDGED = {"val_nll": 0.125, "val_acc": 0.875}
 
 @dataclass(frozen=True)
 class NoOpSweep:
-    """What came of one.
+    """The result of one.
 
     Attributes:
         journal: Its journal.

@@ -61,7 +61,7 @@ class TeamServer:
         return connection
 
     def requests(self, since: float, until: float) -> tuple[Counter[str], int]:
-        """Return what was asked how often between two times, and how many answers were errors."""
+        """Return the requests between two times by kind, and the number of errors."""
         asked, errors = Counter[str](), 0
         for line in self.log.read_text(encoding="utf-8").splitlines():
             found = LINE.match(line)

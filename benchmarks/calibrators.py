@@ -357,7 +357,7 @@ def few_column(
 
 
 def heading(found: dict[str, str]) -> list[str]:
-    """Return what was run where."""
+    """Return versions and hardware."""
     peers = ", ".join(f"{name} {version}" for name, version in found.items() if name != "torch")
     return [
         "# Calibrators of real networks' outputs",

@@ -46,7 +46,7 @@ class Case:
     """Probabilities with a known truth.
 
     Attributes:
-        log_probs: What is judged, (N, K).
+        log_probs: The predictions to judge, (N, K).
         truth: Probability of each label, (N, K).
     """
 

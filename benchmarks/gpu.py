@@ -7,7 +7,7 @@ Run it as
 on a machine with a card, where ``FOLDER`` holds CIFAR-10, or is an .npz file of it; without it no
 trials are measured. It runs the tests that need a card and ``calsweep doctor``, then measures, side
 by side with what it is compared with. Every part has ten minutes and a process of its own, which a
-fault of the card ends alone: what cannot be measured says why, and the rest goes on. ``--parts``
+fault of the card ends alone: a part without figures says why, and the rest runs. ``--parts``
 measures some of them and keeps what the page says of the others, so that shorter runs make a page
 together. ``--quick`` takes a few steps of everything, to see that it works. Where there is no card
 it says that.
@@ -92,7 +92,7 @@ EXPLANATION = f"""\
   tracked in MLflow; the accuracy is the validation rows'. *After them* come the evaluations on test
   data, several in a process, and the end of the sweep.
 
-A part's last line says where, when and of which code its figures are.
+A part's last line names hardware, time and code revision of its figures.
 """
 
 
@@ -417,7 +417,7 @@ def measured(options: argparse.Namespace, part: str) -> list[str]:
 
 
 def _told(options: argparse.Namespace, seconds: float) -> str:
-    """Return where, when and of which code figures are."""
+    """Return hardware, time and code revision of the figures."""
     try:
         where = describe(DEVICE)
         most = f"{torch.cuda.max_memory_allocated(DEVICE) / 2**30:.2f} GiB of the card's memory"

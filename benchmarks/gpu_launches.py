@@ -80,7 +80,7 @@ Batches of {BATCH}: for `deeplabv3-*` of images with masks of {PIXEL_CLASSES} cl
 RECORDED = f"""\
 A step is recorded as a CUDA graph, once an epoch, and is then one launch; the others draw images
 and bring the batch, and how it is mixed, to where the graph reads them. The pretended card records
-nothing: what is launched beside a recorded step is counted, and the step taken for one launch.
+nothing: launches beside a recorded step are counted, and the step counts as one launch.
 
 `{SKIPPING}`, above the mean of {LONG - SHORT} steps, is not recorded: the host draws which blocks
 a step computes. A graph would compute them all, as that of `resnet110-cifar` does, a third more
@@ -138,7 +138,7 @@ def epoch(steps: int, model: str, parts: dict[str, dict[str, Any]], graph: bool 
     made = Trainer(model, method, arrays, info, protocol, 0, device, "bfloat16", graph)
 
     def train() -> None:
-        # What comes back was never computed, and may be no number.
+        # The result was never computed, and may be NaN.
         with contextlib.suppress(TrainingDivergedError):
             made.train_epoch()
 

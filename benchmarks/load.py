@@ -118,7 +118,7 @@ class Outcome:
 
     Attributes:
         sweep: Times and the driver's growth.
-        watch: What was seen meanwhile.
+        watch: The records made meanwhile.
         received: Reports that the driver took.
     """
 
@@ -162,7 +162,7 @@ def _reports_counted() -> Iterator[list[int]]:
 
 @dataclass
 class Readback:
-    """What is in the journal and on the server.
+    """The contents of the journal and of the server.
 
     Attributes:
         sent: Reports by the trials' own count.
@@ -286,7 +286,7 @@ def spread(values: list[float]) -> str:
 
 
 def lines_of(outcome: Outcome, found: Readback, server: TeamServer, reports: int) -> list[str]:
-    """Return what was measured as Markdown."""
+    """Return the measurements as Markdown."""
     watch, sweep = outcome.watch, outcome.sweep
     seconds = watch.seconds
     asked, errors = server.requests(watch.began, watch.began + seconds)
@@ -330,7 +330,7 @@ def lines_of(outcome: Outcome, found: Readback, server: TeamServer, reports: int
 
 
 def heading(trials: int, reports: int) -> list[str]:
-    """Return what was done, on what."""
+    """Return the settings and the hardware."""
     names = ("ray", "optuna", "mlflow", "psycopg2-binary")
     packages = ", ".join(f"{name} {version(name)}" for name in names)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9

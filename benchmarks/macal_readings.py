@@ -6,7 +6,7 @@ Run it as
         --out tables.md
 
 ``--data`` holds ``cifar10.npz`` (x_train, y_train, x_test, y_test) and ``20newsgroups/`` (see
-``_overconfident.py``). Features and figures are kept in ``--cache``: what is there is not computed
+``_overconfident.py``). Features and figures are kept in ``--cache``: stored ones are not computed
 again, so that the study can be stopped at any time. The same seeds give the same figures.
 
 For every network, reading and gamma a head is trained by the project's own trainer; gamma is chosen

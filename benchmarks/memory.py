@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/memory.py --megabytes 600``. Each trial is a process of its own that opens
 the prepared data as a search trial does and runs the engine over every image of one epoch, with a
-loss that costs next to nothing. What is shown is the proportional set size (a page that two
+loss that costs next to nothing. The figure is the proportional set size (a page that two
 processes share counts half for each), summed over both, at its peak, less what the same two take
 on a hundredth of the images. Libraries are left out: other programs share them. Beside it stand two
 trials that read the images into memory of their own: what a loader without shared memory costs.
@@ -39,7 +39,7 @@ SMALL = 100
 
 
 class NextToNothing(TrainingMethod):
-    """Looks at every image and trains a single layer on it, so that memory is what is measured."""
+    """Looks at every image and trains a single layer on it, so that memory is measured."""
 
     def training_loss(
         self, network: Any, images: Tensor, targets: Tensor, indices: Tensor, *drawn: Tensor

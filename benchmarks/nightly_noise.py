@@ -154,7 +154,7 @@ def cost_noise(repeats: list[dict[str, Any]]) -> dict[str, Any]:
 def summary(
     repeats: list[dict[str, Any]], others: list[dict[str, Any]], load: list[float]
 ) -> dict[str, Any]:
-    """Return what is kept of all nights."""
+    """Return the kept figures of all nights."""
     return {
         "setting": f"{os.cpu_count()} cores, Python {platform.python_version()}, PyTorch "
         f"{torch.__version__}; load average during the repeats {min(load):.1f} to {max(load):.1f}",
@@ -167,7 +167,7 @@ def summary(
 
 
 def main() -> None:
-    """Measure, and write what was found."""
+    """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=4)

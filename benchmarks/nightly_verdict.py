@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/nightly_verdict.py --out benchmarks/results/nightly-verdict.md``. How much
 the figures vary comes from ``benchmarks/results/nightly-noise.json``, which ``nightly_noise.py``
-measured; the text above the tables says what is done with it.
+measured; the text above the tables says how it is used.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Floats = NDArray[np.float64]
 
 
 class Setting(NamedTuple):
-    """What is simulated.
+    """Settings of a simulation.
 
     Attributes:
         text: What the tables call it.
@@ -228,7 +228,7 @@ class Change:
         text: What the table calls it.
         metric: Metric of the cell.
         factor: What the figure is multiplied by.
-        shift: What is added to it.
+        shift: Added to it.
     """
 
     text: str

@@ -75,7 +75,7 @@ def sweep(
 
 
 def fixed(recipes: list[str], hidden: int | None) -> dict[str, dict[str, int]]:
-    """Return what is not searched of the refinements among some recipes."""
+    """Return the fixed parameters of the refinements among some recipes."""
     used = {part for recipe in recipes for part in recipe.split("+")}
     found = {part: {"epochs": REFINEMENT_EPOCHS} for part in ("macal", "tst") if part in used}
     if hidden is not None:

@@ -62,7 +62,7 @@ class Judgement:
         change: Distance to the published default; above 0 is worse.
         error: Paired standard error of the change.
         kept: Whether the published default was chosen.
-        distance: Of what was asked for from what was recorded, see ``Judged``.
+        distance: Between the suggested and the recorded configuration, see ``Judged``.
     """
 
     strategy: str

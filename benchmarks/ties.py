@@ -51,7 +51,7 @@ class World:
 
 
 def of_predictions(rng: Rng, metric: str) -> World:
-    """Return a board of networks of which those of one group are alike."""
+    """Return a board of networks; those of one group are equally good."""
     rows, recipes = int(rng.choice((500, 1000, 2000))), int(rng.choice((4, 8, 12)))
     seeds = int(rng.choice((1, 2, 3, 5)))
     count = int(rng.integers(1, recipes // 2 + 1))
@@ -161,7 +161,7 @@ def of_blocks(rng: Rng, tally: Tally) -> None:
 
 
 def needs(rng: Rng, boards: int) -> Iterator[tuple[str, bool, float, tuple[int, int], float]]:
-    """Yield unit, whether one number was said, the truth, what was said, and the ratio of both."""
+    """Yield unit, True if one number was printed, the truth, that number, and their ratio."""
     for _ in range(boards):
         recipes, seeds = int(rng.choice(RECIPES)), int(rng.choice(NEED_SEEDS))
         world = of_figures(rng, recipes, seeds, NEED_DRAWS, NOISE)

@@ -55,7 +55,7 @@ def seconds(run: Callable[[], Any]) -> float:
 def draw_heads(
     rows: int, features: int, classes: int, count: int, width: int, kind: str
 ) -> list[HeadTrainer]:
-    """Return heads that differ in what is searched, on normal features."""
+    """Return heads that differ in the searched parameters, on normal features."""
     draw = torch.Generator().manual_seed(0)
     views = [torch.randn(rows, features, generator=draw)]
     labels = torch.randint(0, classes, (rows,), generator=draw)
@@ -102,7 +102,7 @@ def draw_rows(rows: int, classes: int) -> tuple[Tensor, Tensor]:
 
 
 def calibrate(recipe: str, values: Sequence[float], logits: Tensor, labels: Tensor) -> None:
-    """Compute what a trial's calibrate stage computes, for each value of what is searched."""
+    """Compute a trial's calibrate stage for each value of the searched parameters."""
     for value in values:
         build = partial(calibrator_from_recipe, recipe, {SEARCHED[recipe][0]: float(value)})
         build().fit(logits, labels)

@@ -1,4 +1,4 @@
-"""The loop of a sweep: take the next job, run it, write down what came of it."""
+"""The loop of a sweep: take the next job, run it, write down its report."""
 
 import time
 from abc import ABC, abstractmethod

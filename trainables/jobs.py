@@ -184,7 +184,7 @@ class Measured:
         default: Key of the predictions of the published default; None if it was not measured.
         seconds: What the chain of stages cost; None if that is not known.
         computed: On what each stage of the chain was computed; see ``computed_on``.
-        files: What was written, by name the path.
+        files: The written ones, path by name.
     """
 
     default: str | None

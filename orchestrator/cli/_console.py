@@ -22,7 +22,7 @@ class _PlainConsole(Console):
     """A console that shows texts as they are: control characters spelled, brackets no markup."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Turn a text into what is printed."""
+        """Turn a text into its printed form."""
         return super().render_str(printable(text), **options)
 
 
@@ -45,7 +45,7 @@ def print_table(
     texts: Sequence[str],
     markdown: bool = False,
 ) -> None:
-    """Print a table, for a terminal or as Markdown; ``texts`` are headings of what is no figure."""
+    """Print a table, for a terminal or as Markdown; ``texts`` are headings of texts."""
     from rich.box import MARKDOWN, SIMPLE_HEAD
     from rich.table import Table
 
@@ -91,7 +91,7 @@ def complain(text: str, command: str = "calsweep") -> None:
 def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
     """Show a text and a bar on standard error within the block, where that is a terminal.
 
-    Yields a function of what is done and what there is to do.
+    Yields a function of the number done and the total.
     """
     from rich.progress import Progress
 

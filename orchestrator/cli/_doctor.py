@@ -1,4 +1,4 @@
-"""``calsweep doctor``: is this machine ready, and if not, what is to be done."""
+"""``calsweep doctor``: is this machine ready, and if not, how to mend it."""
 
 import os
 import platform
@@ -116,7 +116,7 @@ def _steps() -> Iterator[Finding]:
 
 
 def _step(device: str) -> str:
-    """Return what is wrong with a device that cannot do a training step; empty if it can."""
+    """Return the fault of a device that cannot do a training step; empty if it can."""
     # In a process of its own: a GPU that is bad may never answer, or spoil the process that asks.
     command = [sys.executable, "-m", "trainables.stages.probe", device]
     try:

@@ -1,4 +1,4 @@
-"""Options and arguments that several sub-commands share, and what is read by them."""
+"""Options and arguments that several sub-commands share, and their readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep is run, and what came of it printed, for ``demo`` and ``run``."""
+"""Runs a sweep and prints its outcome, for ``demo`` and ``run``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_and_show(
     address: str | None = None,
     quiet: bool = False,
 ) -> int:
-    """Run a sweep as ``run_sweep`` does, print what came of it and return the exit code."""
+    """Run a sweep as ``run_sweep`` does, print the outcome and return the exit code."""
     from orchestrator.running.run import run_sweep
 
     console = None if quiet else Console(stderr=True)

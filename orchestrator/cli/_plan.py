@@ -20,7 +20,7 @@ FIELDS = ("task", "recipe", "stage", "trials", "searches", "builds_on", "row")
 
 
 def plan(sweep: SweepFile, as_json: Json = False) -> None:
-    """Show what a sweep file would compute, and what is there already."""
+    """Show what a sweep file would compute, and which outcomes are stored already."""
     from orchestrator.sweep.spec import load_sweep
 
     spec = load_sweep(sweep)

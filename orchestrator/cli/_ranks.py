@@ -55,7 +55,7 @@ def ranks(
         for text in _rank_lines(comparison, found, shown.heading):
             output().print(text)
     if out is not None:
-        # Bars join recipes of which no two differ, so that takes the tests of all pairs.
+        # Bars join recipes that do not differ pairwise, so all pairs are tested.
         pairwise = rank_comparison(found.scores, higher=shown.higher)
         save_diagram(pairwise, shown.heading, out)
 

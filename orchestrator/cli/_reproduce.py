@@ -54,7 +54,7 @@ def reproduce(
 
 
 def _shown(console: Console) -> Progress:
-    """Return what writes a line where a stage begins, and now and then while it goes on."""
+    """Return a function that writes a line when a stage begins, and now and then while it runs."""
 
     def show(stage: str, epoch: int, epochs: int) -> None:
         if epoch in (1, epochs) or epoch % max(1, epochs // 10) == 0:

@@ -25,7 +25,7 @@ def run(
     address: Address = None,
     quiet: Quiet = False,
 ) -> int:
-    """Run a sweep file, or go on with a sweep that was interrupted."""
+    """Run a sweep file, or resume a sweep that was interrupted."""
     from orchestrator.cli._outcome import run_and_show
     from orchestrator.storage.storage import Storage
     from orchestrator.sweep.spec import load_sweep

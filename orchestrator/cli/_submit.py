@@ -23,7 +23,7 @@ def submit(
         str, typer.Option(help="With --slurm: its limit; the job is queued again after it.")
     ] = "8:00:00",
 ) -> int:
-    """Run a sweep file on a cluster as a job, which goes on when this machine is away."""
+    """Run a sweep file on a cluster as a job, which keeps running when this machine is away."""
     from orchestrator.sweep.spec import load_sweep
 
     spec = load_sweep(sweep)

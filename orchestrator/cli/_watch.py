@@ -136,7 +136,7 @@ def logs(
 
 
 def cancel(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE) -> None:
-    """Stop a sweep within seconds; `calsweep run --resume NAME` goes on."""
+    """Stop a sweep within seconds; `calsweep run --resume NAME` resumes it."""
     from orchestrator.cluster.slurm import cancel_job, queued_job
     from orchestrator.storage.storage import CANCEL
 
@@ -150,7 +150,7 @@ def cancel(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE) -> None:
 
 
 def pause(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE) -> None:
-    """Start no other trial of a sweep; those that run go on to their end."""
+    """Start no other trial of a sweep; running ones finish."""
     from orchestrator.storage.storage import PAUSE
 
     _running(name, storage).set_control(PAUSE)

@@ -29,8 +29,8 @@ def restore_signals(*numbers: signal.Signals) -> Iterator[None]:
 def stop_promptly() -> Iterator[None]:
     """Stop a run of Tune within the block when Ctrl-C or SIGTERM comes.
 
-    Tune is asked first, so that it lets go of its trials; what it has not done after three seconds,
-    or when a second signal comes, is cut short: trials go on from their own checkpoints.
+    Tune is asked first, so that it lets go of its trials; anything not done after three seconds,
+    or when a second signal comes, is cut short: trials resume from their own checkpoints.
 
     Raises:
         KeyboardInterrupt: If such a signal came, be the block done or not.

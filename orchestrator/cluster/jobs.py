@@ -1,4 +1,4 @@
-"""The job server of a Ray cluster: a sweep handed to it goes on when this machine sleeps."""
+"""The job server of a Ray cluster: a sweep handed to it keeps running when this machine sleeps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLUSTERS = "auto, HOST:PORT, ray://HOST:PORT, or http(s)://HOST:PORT of a dashbo
 
 
 def check_cluster(address: str, option: str = "--address") -> None:
-    """Refuse what is no address of a Ray cluster, or holds a login, which Ray has no use for.
+    """Refuse an invalid address of a Ray cluster, or one with a login, for which Ray has no use.
 
     Raises:
         InputError: If it is none of ``auto``, ``local``, ``HOST:PORT``, ``ray://HOST:PORT`` and
@@ -63,7 +63,7 @@ def job_client(address: str) -> JobSubmissionClient:
 
 @contextlib.contextmanager
 def explain_refusal(address: str) -> Iterator[None]:
-    """Raise an ``InputError`` that says in one line that nobody answers, or what is refused."""
+    """Raise an ``InputError`` that says in one line that nobody answers, or why it is refused."""
     from ray.exceptions import RayError
 
     try:

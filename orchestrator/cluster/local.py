@@ -137,7 +137,7 @@ def _not_joined(address: str | None, error: Exception, said: str) -> str:
 
 
 def token_fault() -> str:
-    """Return what is wrong with how a cluster's token is kept, in words, or an empty string."""
+    """Return the fault in how a cluster's token is kept, in words, or an empty string."""
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
     if path.exists() and path.stat().st_mode & 0o077:
         return f"others may read the token in {path}: chmod 600 {path}"
@@ -180,7 +180,7 @@ def slots(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
 
 
 def require_room(resources: Mapping[str, float], stage: str, cpu: float, gpu: float) -> None:
-    """Refuse a trial that would wait for ever, on a machine that does not grow.
+    """Refuse a trial that would wait endlessly, on a machine that does not grow.
 
     Raises:
         InputError: If no trial of that size fits.

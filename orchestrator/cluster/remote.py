@@ -42,7 +42,7 @@ class RemoteCommand:
         )
 
     def follow(self, seen: int) -> tuple[bytes, int | None]:
-        """Return what was said after so many bytes, and the exit code once it has ended."""
+        """Return the output after so many bytes, and the exit code once it has ended."""
         code = self._process.poll()
         return self._said.read_bytes()[seen:], code
 

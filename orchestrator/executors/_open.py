@@ -22,7 +22,7 @@ def open_executor(
         plan: The sweep.
         store: Where its artifacts lie.
         address: A Ray cluster to join; None for Ray on this machine alone.
-        say: Receives what is being done.
+        say: Receives a line per step.
 
     Raises:
         InputError: If no cluster answers, or the sweep cannot run there.

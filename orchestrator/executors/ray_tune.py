@@ -91,7 +91,7 @@ class RayTune(Executor):
                     storage_path=str(self._folder),
                     verbose=0,
                     # Jobs keep checkpoints of their own, which outlive the driver, and the loop
-                    # decides what is tried again.
+                    # decides which jobs are tried again.
                     checkpoint_config=tune.CheckpointConfig(
                         checkpoint_frequency=0, checkpoint_at_end=False
                     ),
@@ -329,7 +329,7 @@ class GroupSchedulers(FIFOScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Return the decision of the group's own scheduler.
 
-        A trial whose machine failed goes on: it has to end its process.
+        A trial whose machine failed continues: it has to end its process.
         """
         if result["report"].ended:
             return TrialScheduler.CONTINUE

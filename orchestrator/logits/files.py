@@ -48,7 +48,7 @@ def make_folder(folder: str | Path) -> Path:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file, or leave what was there.
+    """Write a file whole, or leave the old one.
 
     Raises:
         InputError: If it cannot be written.

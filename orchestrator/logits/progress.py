@@ -18,7 +18,7 @@ PLAIN_SECONDS = 10.0  # Between two lines where the output is no terminal.
 def shown_recipes(console: Console | None, total: int) -> Iterator[Callable[[str], None]]:
     """Give a function that is told the name of each recipe as its turn comes.
 
-    A thread shows the recipe at work, so that a fit of minutes is seen to go on: live on a
+    A thread shows the recipe at work, so that a fit of minutes visibly progresses: live on a
     terminal, as a line now and then elsewhere, or not at all.
     """
     if console is None:

@@ -1,4 +1,4 @@
-"""All nights of one benchmark as a folder: what each measured and came to, what is accepted."""
+"""All nights of one benchmark as a folder: figures, verdicts, and the accepted nights."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ class Night:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return what is known from its beginning on, or nothing if it has not begun.
+        """Return all that is known since its beginning, or nothing if it has not begun.
 
         ``number`` (rising in the order of running), ``started``, ``environment``, and ``given_up``
         (why, if it was).

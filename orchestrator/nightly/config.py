@@ -100,7 +100,7 @@ class NightlyModel(StrictModel):
         bisect: How the commit of an alarm is looked for.
         metrics: Test metrics that are judged, such as ``ece`` or ``cifar10-c/ece``.
         history: Most nights before that are looked at.
-        keep: Nights of which weights, logits and journals are kept; older ones keep record,
+        keep: Nights that keep weights, logits and journals; older ones keep record,
             verdict and summaries.
     """
 
@@ -155,7 +155,7 @@ class Nightly:
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash (hex) of what is computed; places and resources do not count."""
+        """Return a hash (hex) of the computation; places and resources do not count."""
         content = self.sweep.model_dump(mode="json")
         facts = {key: content[key] for key in ("tasks", "recipes", "variants", "search")}
         if plugins := self.sweep.used_plugins:
@@ -191,7 +191,7 @@ def load_nightly(path: str | Path) -> Nightly:
 
     Raises:
         InputError: If it is missing, no valid YAML, or says something that is not allowed; one
-            line with file, key, value and what is allowed.
+            line with file, key, value and the allowed ones.
     """
     path = local_path(path, "nightly file")
     document = read_mapping(read_document(path, str(path)), str(path), "a nightly file", "sweep")

@@ -66,7 +66,7 @@ def held_lock(path: Path, beat_seconds: float = BEAT_SECONDS) -> Iterator[str]:
 
 
 def _taken_over(path: Path) -> str:
-    """Return who held the lock and is gone, or an empty string; refuse one who is still there."""
+    """Return the owner that held the lock and is gone, or an empty string; refuse a live one."""
     owner = _read(path)
     if owner is None:
         return ""

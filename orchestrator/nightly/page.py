@@ -46,7 +46,7 @@ Series = Sequence[float | None]
 
 @dataclass(frozen=True)
 class Block:
-    """A heading and what stands below it: paragraphs, rows of text of which the first is a head."""
+    """A heading with paragraphs and rows of text below it; the first row is the table's head."""
 
     heading: str
     lines: tuple[str, ...] = ()

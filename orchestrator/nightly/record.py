@@ -159,7 +159,7 @@ class Finding:
             practical threshold).
         reason: ``twin`` for a recipe that has come to equal another one,
             ``nights`` for two nights in a row, ``step`` for a step or a drift in the series.
-        text: What is wrong, in one sentence.
+        text: The fault, in one sentence.
         value: Tonight's figure over the seeds, in the metric's unit.
         expected: What the nights before let expect, in the same unit.
         lower, upper: Control limits, or the hard limit; None where that side is open.

@@ -117,7 +117,7 @@ def cells(summary: Summary, outcome: ReplayOutcome) -> list[str]:
 
 
 def notes(outcome: ReplayOutcome) -> list[str]:
-    """Return what is to be read beside the table, a line each."""
+    """Return the notes beside the table, a line each."""
     shown: Column = column(outcome.settings.judge)
     first = outcome.finals()[0]
     studies = len({(judged.sweep, judged.study) for judged in outcome.judged})

@@ -106,7 +106,7 @@ class RecordedStudy:
         """Return the position of the trial whose configuration is nearest, and how far it is.
 
         The distance is the largest of any searched parameter's, as a share of its range, on its
-        scale; two values of a categorical one are 1 apart. It is 0 for what was tried exactly.
+        scale; two values of a categorical one are 1 apart. It is 0 for exactly the same.
         """
         distances = [
             self._distance(found.trial.configuration, configuration) for found in self.trials
@@ -160,7 +160,7 @@ def read_sweeps(
 ) -> list[RecordedSweep]:
     """Return the sweeps of a storage that have ended, with every trial measured on test data.
 
-    What was not chosen has never seen test data before: so this is for a replay alone, after every
+    Unchosen trials have never seen test data before: so this is for a replay alone, after every
     choice was made. The measurements stay in the storage as artifacts, until ``gc``.
 
     Args:

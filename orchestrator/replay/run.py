@@ -130,7 +130,7 @@ def replay(
 
     Args:
         storage: The folder, or what ``Storage`` makes of it.
-        settings: What is compared; the strategies of ``settings.STRATEGIES`` if left out.
+        settings: The strategies to compare; those of ``settings.STRATEGIES`` if left out.
         sweeps: Names of sweeps; all if empty.
         processes: How many search at once; one a core if left out.
         measuring: Told how many trials were measured on test data, and of how many.

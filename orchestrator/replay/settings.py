@@ -1,4 +1,4 @@
-"""What is to be replayed: strategies of search, by name, and how their choices are judged."""
+"""Settings of a replay: strategies of search, by name, and how their choices are judged."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {
     "nll": {"objective": "nll"},
     "default kept": {"keep_default": 2.0},
 }
-"""What is replayed where no file says otherwise."""
+"""The settings where no file gives others."""
 
 
 class ReplaySettings(BaseModel):

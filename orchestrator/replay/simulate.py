@@ -1,4 +1,4 @@
-"""One search, simulated: the live search's own state, answered by what was recorded."""
+"""One search, simulated: the live search's own state, answered by recorded trials."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -54,7 +54,7 @@ class Table:
     What the rows say of a recorded trial is computed once, whichever search asks.
 
     Args:
-        study: What is known.
+        study: Its recorded trials.
         rows: Positions of the validation rows, with repetitions, (N,); None for them as they are,
             with the metrics that the journal tells.
     """

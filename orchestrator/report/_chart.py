@@ -1,4 +1,4 @@
-"""Small charts: what is drawn and where, in pixels.
+"""Small charts: their marks and places, in pixels.
 
 A chart is data. The template ``charts.html`` writes it as SVG, whose colours follow the theme.
 """

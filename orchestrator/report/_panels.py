@@ -1,4 +1,4 @@
-"""What is computed of one task from its stored predictions, and the charts of each recipe."""
+"""Figures of one task from its stored predictions, and the charts of each recipe."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from trainables.metrics import (
 )
 from trainables.store.artifacts import ArtifactStore
 
-COMPARED = ("acc", "ece")  # What is compared with the baseline.
+COMPARED = ("acc", "ece")  # Metrics that are compared with the baseline.
 UNIT = Axis(0.0, 1.0)
 THIRDS = ((0.0, "0"), (0.5, "0.5"), (1.0, "1"))
 SHARES = 22  # Height of the strip of counts below a reliability diagram, in pixels.
@@ -210,7 +210,7 @@ def widest(comparison: TaskComparison) -> float:
 
 
 def interval_chart(found: Difference, limit: float) -> Chart:
-    """Draw a difference and its interval around zero; an arrow where they go on beyond ±limit."""
+    """Draw a difference and its interval around zero; an arrow where they extend beyond ±limit."""
     chart = Chart(INTERVAL, Axis(-limit, limit), Axis(-1.0, 1.0), "", (1, 6, 1, 6))
     low, high, value = (max(-limit, min(limit, v)) for v in (found.low, found.high, found.value))
     chart.line(((0, -1), (0, 1)), "zero")

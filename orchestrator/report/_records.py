@@ -35,7 +35,7 @@ class Failure(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The run behind the figures of one seed; what is not known is empty."""
+    """The run behind the figures of one seed; unknown fields are empty."""
 
     recipe: str
     task: str

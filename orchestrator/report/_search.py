@@ -11,7 +11,7 @@ from orchestrator.report._scatter import unbeaten
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.tables.columns import Column, column
 
-CURVES = ("val_ece", "val_acc", "q")  # What is drawn by epoch.
+CURVES = ("val_ece", "val_acc", "q")  # Metrics that are drawn by epoch.
 
 SLICE, CURVE = (216, 168), (272, 176)
 DOTS = 400  # Most trials of one chart: more hide each other.

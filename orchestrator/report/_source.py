@@ -14,7 +14,7 @@ from trainables.store.artifacts import ArtifactStore
 
 @dataclass(frozen=True)
 class ReportSource:
-    """What is known of one sweep.
+    """Everything stored of one sweep.
 
     Attributes:
         results: One a recipe and task, in the order of the table.

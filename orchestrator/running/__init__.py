@@ -1,1 +1,1 @@
-"""Running a sweep: Ray Tune, the evaluation of what was chosen, and progress."""
+"""Running a sweep: Ray Tune, the evaluation of the chosen trials, and progress."""

@@ -23,7 +23,7 @@ from trainables.jobs import Fit, FitWork, Job, Part, Report
 
 
 class _Splits(Source):
-    """Gives out one job for each split of each task; ``fits`` has what came of them."""
+    """Gives out one job for each split of each task; ``fits`` has their results."""
 
     def __init__(self, jobs: Sequence[Job], done: Callable[[int, int], None]) -> None:
         self._left, self._count, self._done = list(jobs), len(jobs), done

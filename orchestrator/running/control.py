@@ -13,7 +13,7 @@ LOOK_SECONDS = 1.0
 
 
 class Control:
-    """Looks for what is wanted of a sweep, and says so.
+    """Reads the wish for a sweep (pause, stop), and reports it.
 
     ``cancel`` stops it as SIGTERM does, if it runs in the main thread; ``pause`` holds what the
     sources of ``source`` would give out.

@@ -19,7 +19,7 @@ from trainables.models import PRETRAINED, build_model, check_takes
 
 @dataclass(frozen=True)
 class DataPreview:
-    """What is stored already, by ``TaskSpec.data_name``, and what would be downloaded first."""
+    """Stored data sets, by ``TaskSpec.data_name``, and those to download first."""
 
     prepared: Mapping[str, PreparedData]
     missing: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ def _prepare_task(
 def _missing_downloads(
     task: TaskSpec, split: SplitSpec, root: Path, found: PreparedData | None
 ) -> Iterator[str]:
-    """Yield what a task would download first; what is stored already needs no source."""
+    """Yield the downloads that a task needs first; stored data need no source."""
     if found is None:
         yield from filter(None, [missing_download(task.dataset, root, split, task.inputs)])
     for suite in (find_suite(name, root) for name in task.suites):

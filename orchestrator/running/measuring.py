@@ -138,7 +138,7 @@ class MeasuringSource(Source):
         )
 
     def ended(self, job: Job, report: Report) -> None:
-        """Write what was measured, or give the study up."""
+        """Write the measurement, or give the study up."""
         one = self._out.pop(job.key)
         # What builds on the same training comes next, for the worker that has its pass.
         self._left.sort(key=lambda other: other.training != one.training)

@@ -1,4 +1,4 @@
-"""What a sweep would compute and what is stored already, found without computing or writing."""
+"""The trials that a sweep would compute or reuse, found without computing or writing."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -119,6 +119,6 @@ def _stored_metrics(
     metrics = store.metrics(trial.stage, key)
     if objective in metrics:
         return metrics
-    # Only what was stored for another objective is read, and looked at whether it is intact.
+    # Only outcomes stored for another objective are read, and checked for damage.
     found = store.find(trial.stage, key)
     return None if found is None else with_objective(metrics, objective, found)

@@ -73,9 +73,9 @@ def run_sweep(
     address: str | None = None,
     console: Console | None = None,
 ) -> SweepOutcome:
-    """Run a sweep to its end, or go on with one that was interrupted.
+    """Run a sweep to its end, or resume one that was interrupted.
 
-    A sweep that has been run before with the same specification goes on where it ended; trials
+    A sweep that has been run before with the same specification resumes where it ended; trials
     that finished are not computed again.
 
     Args:
@@ -120,7 +120,7 @@ def _run(
     console: Console | None,
     control: Control,
 ) -> tuple[str, bool]:
-    """Compute what is not there yet; return the sweep's status and whether all is tracked."""
+    """Compute all that is missing; return the sweep's status and True if all is tracked."""
     spec = plan.spec
     storage, path = Storage.of(spec), folder.journal
     past, store = read_ledger(path), storage.store()
@@ -199,7 +199,7 @@ def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: 
 
     A server that is away is given up. One that has taken nothing since the sweep began, when
     ``before`` bytes of the journal had been delivered, and does not listen now is away at once.
-    After an interruption the shipper goes on by itself.
+    After an interruption the shipper continues by itself.
     """
     delivered, since = before, time.monotonic()
     while not shipper.wait_drained(2.0):
@@ -282,6 +282,6 @@ def _check_same(spec: SweepSpec, resume: bool) -> None:
 
 
 def _identity(spec: SweepSpec) -> dict[str, Any]:
-    """Return what makes a sweep another one; further suites measure what was chosen once more."""
+    """Return what makes a sweep another one; further suites measure the chosen trials once more."""
     beside = {"tasks": {"__all__": {"suites"}}, "plugins": {"__all__": {"path"}}}
     return spec.model_dump(mode="json", include=set(IDENTITY), exclude=beside)

@@ -99,7 +99,7 @@ class ChoiceRule:
         return self.accuracy_tolerance is not None and self.accuracy_errors > 0
 
     def plain(self) -> dict[str, Any]:
-        """Return the rule as it is written down: without what came later and is not used."""
+        """Return the rule as it is written down: without later fields that are not used."""
         later = ("accuracy_errors", "keep_default")
         return {k: value for k, value in asdict(self).items() if value or k not in later}
 

@@ -11,13 +11,13 @@ UNKNOWN = sys.float_info.max
 """A standard error that cannot be told; finite, so that a journal can hold it."""
 
 Predictions = Callable[[str, str], ValidationRows]
-"""Returns what is stored of the validation rows, by stage and key of an artifact."""
+"""Returns the stored validation rows, by stage and key of an artifact."""
 
 
 def standard_error(difference: Tensor, images: Tensor | None = None) -> float:
     """Return the standard error of a mean of differences (N,), one a row.
 
-    Where rows are pixels, their ``images`` (N,) are what is independent: the error is that of the
+    Where rows are pixels, their ``images`` (N,) are independent: the error is that of the
     sums over images, with the number of pixels taken as known. A single row or image tells nothing
     of it: then it is ``UNKNOWN``, of which no multiple is exceeded.
     """

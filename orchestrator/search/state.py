@@ -1,4 +1,4 @@
-"""The state of a sweep: which trial comes next, what ended, what was chosen. It knows no Ray."""
+"""The state of a sweep: the next trial, the ended ones, the chosen ones. It knows no Ray."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ def _no_predictions(stage: str, key: str) -> ValidationRows:
 
 
 class SweepState:
-    """Gives out trials in turn and keeps what came of them; ``emit`` receives every event.
+    """Gives out trials in turn and keeps their results; ``emit`` receives every event.
 
     Trials that ended in the ``past``, an interrupted run of the same sweep, are taken over, not
     computed again, unless the machine failed them, or their artifacts are no longer ``available``,
@@ -210,7 +210,7 @@ class SweepState:
         self._settle()
 
     def _settle(self) -> None:
-        """Score what can be scored and close what is complete, until nothing changes."""
+        """Score trials that can be scored and close complete studies, until nothing changes."""
         changed = True
         while changed:
             changed = False
@@ -254,7 +254,7 @@ class SweepState:
     def _scored(
         self, study: StudyState, trial: TrialSpec, outcome: TrialFinished, position: int = 0
     ) -> TrialScored | None:
-        """Return what is minimised; None for a failed trial."""
+        """Return the value to minimise; None for a failed trial."""
         if outcome.status == "failed":
             return None
         reference = self._reference(study, position)
@@ -286,7 +286,7 @@ class SweepState:
         return objective_terms(metric, rows.logits, rows.labels)
 
     def choice(self, study: StudyState, trials: int) -> tuple[Chosen | None, Margin | None]:
-        """Return what a study chooses from its first trials, all of which are scored."""
+        """Return the choice of a study from its first trials, which are all scored."""
         ranked = [
             Rank(objective, number)
             for number, objective in study.objectives.items()

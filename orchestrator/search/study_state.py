@@ -1,4 +1,4 @@
-"""What is known of one study while its sweep runs, and what journals tell and are told of it."""
+"""The state of one study while its sweep runs, and its events for the journal."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ from trainables.store.artifacts import stage_key
 
 @dataclass
 class StudyState:
-    """What is known of one study, by the numbers of its trials.
+    """The state of one study, by the numbers of its trials.
 
     Attributes:
         trials: All that were asked for.
@@ -27,7 +27,7 @@ class StudyState:
         objectives: Guarded objectives of search trials; infinite for failed ones.
         queue: Trials that were asked for but not given out.
         leaders: Trial to the one whose pass computes it, perhaps itself.
-        seeds: Position of a seed to what was chosen for it, None where that failed.
+        seeds: Position of a seed to its chosen trial, None where that failed.
         seeds_asked: Seeds that were given out, the first included.
         margin: Of the best trial over the published default, if that decided.
         closed: Whether its search is over.

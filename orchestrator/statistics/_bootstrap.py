@@ -57,7 +57,7 @@ class PairedBootstrap:
 
     @property
     def drawn(self) -> str:
-        """Return what was drawn, for people."""
+        """Return the sampled units in words."""
         if not self.groups:
             return f"{self.rows} test rows"
         return f"{self.rows} pixels of {self.groups} test images, drawn as whole images"

@@ -27,7 +27,7 @@ from trainables.store.artifacts import ArtifactStore
 class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
     """Recipe to log-probabilities (N, K) of the test rows, one a seed; read when asked for.
 
-    A recipe that is not finished, or of which no predictions were written down, is not left out
+    A recipe that is not finished, or without stored predictions, is not left out
     silently: ``absent`` says why.
 
     Args:

@@ -12,7 +12,7 @@ from torch import Tensor
 from orchestrator.statistics._bootstrap import LEVEL, Difference, Measured
 
 POWER = 0.8
-NEGLIGIBLE = 1e-9  # Of the median variance: what is below it is rounding.
+NEGLIGIBLE = 1e-9  # Of the median variance: anything below is rounding.
 FREEDOM = (1e-3, 1e6)  # Ends between which half the degrees of freedom of a prior are looked for.
 
 

@@ -16,7 +16,7 @@ STEP = 0.24  # Inches between two names.
 
 
 def critical_difference_diagram(comparison: RankComparison, title: str = "") -> Figure:
-    """Draw average ranks on a line; bars join recipes of which no two differ.
+    """Draw average ranks on a line; bars join recipes that do not differ pairwise.
 
     The bars follow the Wilcoxon tests with Holm's correction. Where nothing is testable there are
     no bars, and the diagram says so. No global state of matplotlib is touched, and no name is read

@@ -144,7 +144,7 @@ class RankComparison:
         return letters(list(self.ranks), differing)
 
     def cliques(self) -> list[tuple[str, ...]]:
-        """Return runs of recipes, in rank order, of which no two differ; the longest ones only."""
+        """Return the longest runs of recipes, in rank order, that do not differ pairwise."""
         names = list(self.ranks)
         alike = {frozenset((p.first, p.second)) for p in self.pairs if not p.differs}
         found: list[tuple[int, int]] = []
@@ -165,7 +165,7 @@ def rank_comparison(
     """Rank recipes within each block and test whether they differ.
 
     Demsar (2006) with the pairwise tests of Benavoli et al. (2016): whether two recipes differ then
-    does not depend on which others are in the table. Blocks, not seeds, are what is sampled: give
+    does not depend on which others are in the table. Blocks, not seeds, are sampled: give
     the mean over seeds.
 
     With n blocks the smallest p-value of Wilcoxon's test is ``2 / 2^n``, and Holm multiplies it by

@@ -93,7 +93,7 @@ class TrialStarted(Event):
 
     Attributes:
         number: From 0 within the study and role.
-        key: Hex, names the trial for ever.
+        key: Hex, names the trial for good.
         role: ``search`` or ``seed``.
         stage: ``train``, ``refine`` or ``calibrate``.
         parameters: Those searched in this study, ``{"mbls.margin": 6.0}``.

@@ -37,7 +37,7 @@ def collect_garbage(
 
     Needed are the outcomes that closed studies chose, for every seed, what these build on, and
     their test predictions and those of the published defaults that they were chosen over; of a
-    study that is not closed yet everything, so that it can go on. A sweep that was cut short can be
+    study that is not closed yet everything, to resume it. A sweep that was cut short can be
     resumed afterwards, a finished one needs nothing computed again but what the machine failed.
 
     While a kept sweep is open (it was interrupted, its journal was cut short, or the machine failed

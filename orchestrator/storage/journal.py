@@ -6,7 +6,7 @@ for the disk; everything else, and with it what came before, is there for good w
 returns. A power cut may therefore leave holes after the last event that was synced: those lines
 count as not written.
 
-A resumed sweep goes on in the same journal. Every event may therefore occur again; the later one
+A resumed sweep appends to the same journal. Every event may therefore occur again; the later one
 counts, and saying a thing twice changes nothing.
 """
 

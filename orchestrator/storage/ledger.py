@@ -1,4 +1,4 @@
-"""What is known of a sweep: the one fold from the events of its journal to its state."""
+"""The ledger of a sweep: the one fold from the events of its journal to its state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainables.common.errors import InputError
 
 @dataclass(slots=True, kw_only=True)
 class Trial(TrialStarted):
-    """A trial as it was first given out, and what came of it.
+    """A trial as it was first given out, with its results.
 
     Attributes:
         code: Git commit that it was first given out with.
@@ -89,14 +89,14 @@ class Trial(TrialStarted):
 
 @dataclass(slots=True, kw_only=True)
 class Study(StudyOpened):
-    """A study as it was opened, and what came of it.
+    """A study as it was opened, with its results.
 
     Attributes:
         index: Its place among the studies.
         code: Git commit that it was opened with.
         versions: Of the libraries that it was opened with.
         status: ``running``, ``finished`` or ``failed``.
-        closed: What was said of its end, if it has come to one.
+        closed: The event of its end, if it has ended.
         chosen: Key of the chosen trial.
         finished, failed: How many search trials did.
         reason: Why it, or a trial of it, failed; else empty.
@@ -150,7 +150,7 @@ class Ledger:
         provenance: ``git_commit``, ``versions`` and ``hardware`` of the last run.
         status: ``running``, ``finished``, ``failed`` or ``interrupted``.
         began: When the last run did, milliseconds since 1970.
-        ended: When it ended; None while it goes on.
+        ended: When it ended; None while it runs.
         given: When the last run gave out its first trial; 0 before.
         spent: Seconds that the trials took that the last run has computed to their end.
         studies: By name, in the order of their opening.

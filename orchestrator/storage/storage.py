@@ -1,4 +1,4 @@
-"""A storage folder: what lies where in it, and who may write there."""
+"""A storage folder: its layout, and who may write there."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class SweepFolder:
             return ""
 
     def set_control(self, wanted: str) -> None:
-        """Tell whatever runs the sweep to pause, to stop, or (by an empty text) to go on.
+        """Tell whatever runs the sweep to pause, to stop, or (by an empty text) to continue.
 
         Raises:
             InputError: If the storage cannot be written.

@@ -1,4 +1,4 @@
-"""YAML documents that users write: read safely, and what is wrong with them said in one line."""
+"""YAML documents that users write: read safely, with one line for each fault."""
 
 import math
 from collections.abc import Collection, Hashable, Mapping
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 
-LARGEST_FILE = 128 * 2**10  # Bytes: what is read in two seconds, a hundred times a usual file.
+LARGEST_FILE = 128 * 2**10  # Bytes: read in two seconds, a hundred times a usual file.
 LARGEST_DOCUMENT = 2**20  # Characters of all values, repeated as often as aliases repeat them.
 DEEPEST = 32
 LONGEST_NUMBER = 100  # Characters.
@@ -163,7 +163,7 @@ def _yaml_complaint(error: yaml.YAMLError) -> str:
 
 
 def _complaint(error: ValidationError, root: type[BaseModel]) -> str:
-    """Return the first thing wrong: key, what, value, and what is allowed."""
+    """Return the first fault: key, what, value, and the allowed ones."""
     found = error.errors(include_url=False)
     first = found[0]
     if first["type"] == "missing":  # Or it stands there misspelled.

@@ -244,7 +244,7 @@ def is_calibrator(name: str) -> bool:
 
 
 def check_names(where: str, part: str, names: Collection[str]) -> None:
-    """Refuse what is no parameter of a part.
+    """Refuse names that are no parameters of a part.
 
     Raises:
         InputError: If a name is not among its parameters; ``where`` begins the text.
@@ -258,7 +258,7 @@ def check_names(where: str, part: str, names: Collection[str]) -> None:
 
 
 def check_values(where: str, part: str, values: Mapping[str, Any]) -> None:
-    """Let the part itself judge values, which may lie outside the range that is searched.
+    """Check values by the part itself; they may lie outside the searched range.
 
     Raises:
         InputError: If it refuses one; ``where`` begins the text.

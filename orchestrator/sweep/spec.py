@@ -208,7 +208,7 @@ class TaskSpec(_Strict):
 
 
 class RangeModel(_Strict):
-    """Another range than the search space's own; what is left out keeps the space's value."""
+    """Another range than the search space's own; omitted fields keep the space's value."""
 
     low: float | None = None
     high: float | None = None
@@ -232,7 +232,7 @@ class SearchModel(_Strict):
         objective: The validation metric to minimise.
         pareto: Further validation metrics, for each of which the search tries to be good as well:
             Optuna then looks for configurations that no other beats in the objective and all of
-            these. Which one is chosen is told by the objective alone, as without them.
+            these. The objective alone decides the choice, as without them.
         seed: Of all that is searched; null for the first of the sweep's ``seeds``. With one that is
             not among them, tables hold runs only that no choice has seen.
         accuracy_tolerance: How far, as a fraction, validation accuracy may fall below plain
@@ -713,7 +713,7 @@ def load_sweep(path: str | Path) -> SweepSpec:
 
     Raises:
         InputError: If the file is missing, no valid YAML, or says something that is not allowed;
-            one line with file, key, value and what is allowed.
+            one line with file, key, value and the allowed ones.
     """
     return parse_sweep(read_document(Path(path), str(path)), str(path), Path(path).parent)
 

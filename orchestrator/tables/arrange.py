@@ -73,7 +73,7 @@ def _folded(
 
 
 def by_pair(results: Iterable[StudyResult]) -> dict[tuple[str, str], StudyResult]:
-    """Return results by recipe and task, of each one; see ``build_table`` for what is refused."""
+    """Return results by recipe and task, of each one; see ``build_table`` for errors."""
     table: dict[tuple[str, str], StudyResult] = {}
     for result in results:
         key = (result.recipe, result.task)

@@ -45,7 +45,7 @@ def make_table(
     """Arrange results, one a recipe and task, as asked for; see ``combine`` for several sweeps.
 
     Raises:
-        InputError: If an option names what is not there, or two do not go together.
+        InputError: If an option names something missing, or two do not go together.
     """
     wanted = options or TableOptions()
     chosen = by_pair(select(results, wanted.recipes, wanted.tasks))

@@ -254,7 +254,7 @@ def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
 
 
 def render_json(table: ComparisonTable) -> str:
-    """Return rows, columns, cells and notes as one JSON document; what is not finite is null."""
+    """Return rows, columns, cells and notes as one JSON document; infinite ones are null."""
     cells = [
         {name: _plain(value) for name, value in record.items()} for record in cell_records(table)
     ]

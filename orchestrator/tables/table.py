@@ -455,7 +455,7 @@ class ComparisonTable:
             )
 
     def _of_seeds(self) -> str:
-        """Return what is known of the seeds: whether the search has seen one, and of splits."""
+        """Return the notes on seeds: those that the search has seen, and their splits."""
         known = [r for r in self._used if r.searched_predictions and r.searched]
         own = {result.searched_predictions in result.predictions for result in known}
         told = " and splits" if any(r.varied for r in self._used) else ""
@@ -476,7 +476,7 @@ class ComparisonTable:
                 yield f"{column(metric).label} on {task}: {found.note}"
 
     def _of_gains(self) -> Iterator[str]:
-        """Yield what the gains of a search say, and of which rows none is known."""
+        """Yield a note on the gains of the search, and one on rows without."""
         yield (
             "after a figure, what the search of the recipe's last stage brought over the published "
             f"default, on its own seed, with the 95 % interval over test data; {KEPT}: that was "

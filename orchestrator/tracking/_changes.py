@@ -61,7 +61,7 @@ class Change:
 
 
 class Changes:
-    """Goes through the events of one sweep; ``ledger`` is what is known of it so far."""
+    """Goes through the events of one sweep; ``ledger`` is its state so far."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()

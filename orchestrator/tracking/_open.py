@@ -21,7 +21,7 @@ def open_tracker(uri: str, create: bool = False) -> Tracker:
     A file or folder that is not there is refused, unless it may be created.
 
     Raises:
-        InputError: If the address cannot be used, or what is behind it cannot be opened.
+        InputError: If the address cannot be used, or the store behind it cannot be opened.
     """
     check_tracking_uri(uri)
     folder, file = tracked_folder(uri), sqlite_file(uri)
@@ -52,7 +52,7 @@ def ping(uri: str, timeout: float = 5.0) -> tuple[bool, str]:
 def check_login(uri: str, timeout: float = 5.0) -> None:
     """Refuse a login that the tracking server refuses.
 
-    A server that gives no answer within ``timeout`` seconds may be away: what is for it waits in
+    A server that gives no answer within ``timeout`` seconds may be away: its events wait in
     the journal.
 
     Raises:

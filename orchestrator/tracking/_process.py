@@ -124,7 +124,7 @@ class ShipperProcess:
         return False
 
     def stop(self) -> None:
-        """End it now; what is not delivered stays in the journal for ``sync``."""
+        """End it now; undelivered events stay in the journal for ``sync``."""
         self.process.kill()
         self.process.wait()
 

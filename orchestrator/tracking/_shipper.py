@@ -86,7 +86,7 @@ def sync(
             the journal if not given.
         interrupted: Nobody works on the sweep any more: mark runs that are still open as KILLED.
         parent_pid: Go on until the sweep has ended or this process has died, and wait out any
-            outage; runs that are open when it dies are KILLED. If not given, deliver what is there,
+            outage; runs that are open when it dies are KILLED. If not given, deliver all there is,
             once.
         poll_seconds: How long events are collected before they are sent together.
         since: Take no end of the sweep before this time (milliseconds since 1970) for the end: it
@@ -219,7 +219,7 @@ class _Shipper:
         return self._ledger.ended is not None and self._ledger.ended >= since
 
     def close_open(self) -> bool:
-        """Mark what is still open as KILLED, unless the journal itself has ended the sweep."""
+        """Mark open runs as KILLED, unless the journal itself has ended the sweep."""
         if self._ledger.ended is None and not self._pending:
             now = time.time_ns() // 1_000_000
             self._collect(self._changes.close_open(now, "interrupted"))

@@ -17,7 +17,7 @@ class SingleRun:
 
     Attributes:
         key: Its identity within the experiment.
-        name: What is shown for it.
+        name: Its shown name.
         status: ``FINISHED`` or ``FAILED``.
         started, ended: UNIX time in milliseconds.
         metrics: Finite values.

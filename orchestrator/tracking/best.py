@@ -27,7 +27,7 @@ SPARE = 50  # Runs asked for beyond those wanted, so that one page is likely to 
 
 @dataclass(frozen=True)
 class TrackedTrial:
-    """A finished trial as it is tracked; ``note`` tells what was left out for being other code."""
+    """A finished trial as it is tracked; ``note`` names runs left out for being other code."""
 
     trial: Trial
     study: Study
@@ -65,7 +65,7 @@ class BestConfig:
         fingerprint: Hash of the data and of how they were split.
         code: Git commit that it ran with.
         started: When its study was opened, local time, ISO 8601.
-        note: What was left out because it is another version of the code; else empty.
+        note: The runs left out because another version of the code made them; else empty.
     """
 
     task: str
@@ -122,7 +122,7 @@ def best_config(
     trial's objective may be lower. Test metrics take no part. Studies on other data, with another
     model or protocol under the same name, or that chose by another rule are never ranked together:
     the call is refused until the filters leave one kind. Of several versions of the code the one
-    that ran last counts, and ``BestConfig.note`` says what was left out.
+    that ran last counts, and ``BestConfig.note`` names those left out.
 
     Args:
         task: ``dataset/model/protocol``, or the task's name in the sweep file.

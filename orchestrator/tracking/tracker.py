@@ -20,7 +20,7 @@ class UnreachableError(InputError):
 
 
 class LoginError(UnreachableError):
-    """A tracker wants another login, unless whoever runs it lets this one in."""
+    """A tracker wants another login, unless its operator admits this one."""
 
 
 class RefusedError(ValueError):
@@ -81,7 +81,7 @@ class Tracker(ABC):
     """Keeps experiments that hold runs, and a registry of models that come from runs.
 
     Every method raises ``UnreachableError`` if the tracker gives no answer, and ``RefusedError`` if
-    it will never do what is asked. Logging what it holds already changes nothing. It should be sent
+    it will never obey. Logging what it holds already changes nothing. It should be sent
     as many requests at once as it has ``lanes``.
     """
 
@@ -105,7 +105,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def runs(self, query: RunQuery) -> Iterator[Run]:
-        """Yield the runs that are asked for; whoever stops early is spared further pages."""
+        """Yield the matching runs; callers that stop early save further pages."""
 
     @abstractmethod
     def run(self, run_id: str) -> Run:

@@ -28,11 +28,11 @@ class Augmentation(CheckedFields, ABC):
 
     @abstractmethod
     def draw(self, network: Network, inputs: Tensor, generator: Generator) -> tuple[Tensor, ...]:
-        """Return what chance decides of a batch, on the CPU, in shapes that a batch's size gives.
+        """Return the random draws of a batch, on the CPU, in shapes that its size gives.
 
         Args:
             network: The network to train.
-            inputs: (N, ...), of which the shape alone counts.
+            inputs: (N, ...); the shape alone counts.
             generator: CPU source of random numbers.
         """
 

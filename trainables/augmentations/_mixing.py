@@ -82,7 +82,7 @@ def paired(inputs: Tensor, targets: Tensor, indices: Tensor, order: Tensor) -> P
 
 
 def shares_of(own: float) -> Tensor:
-    """Return what the inputs and their partners have of a mixture, (2,)."""
+    """Return the shares of the inputs and of their partners in a mixture, (2,)."""
     return torch.tensor([own, 1 - own])
 
 

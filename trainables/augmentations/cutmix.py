@@ -17,7 +17,7 @@ def draw_box(
 ) -> tuple[slice, slice]:
     """Return rows and columns of a box with ``share`` of the area, where it lies inside the image.
 
-    The centre is uniform over the image; what sticks out is cut off.
+    The centre is uniform over the image; parts outside are cut off.
     """
     side = math.sqrt(share)
     spans = []

@@ -103,7 +103,7 @@ class MixupInferenceInTraining(PairAugmentation):
         """Return the logits of both sides, (N, K) each.
 
         Args:
-            pairs: What is mixed.
+            pairs: The rows to mix.
             steps: Layers that follow each other, to be decoupled after each.
             ratios: l1 and l2 of each step.
         """

@@ -12,7 +12,7 @@ from trainables.models import Network
 class Mixup(PairAugmentation):
     """Trains on convex combinations of pairs of inputs and of their losses.
 
-    One ratio l ~ Beta(alpha, alpha) for the batch, of which the larger of l and 1 - l is the
+    One ratio l ~ Beta(alpha, alpha) for the batch; the larger of l and 1 - l is the
     input's own share, as in the code released with MIT: the accuracy of the outputs on the inputs'
     own targets then means something.
 

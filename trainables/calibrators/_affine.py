@@ -36,7 +36,7 @@ class AffineCalibrator(Calibrator):
 
     @staticmethod
     def _offsets(logits: Tensor) -> Tensor:
-        """Return what is subtracted from each row before the matrix acts on it, (N,)."""
+        """Return the offset subtracted from each row before the matrix acts on it, (N,)."""
         return torch.zeros_like(logits[:, 0])
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:

@@ -36,7 +36,7 @@ class AffineFit:
 
     Args:
         logits: (N, K).
-        offsets: What is subtracted from each row of the logits to give its features, (N,).
+        offsets: Subtracted from each row of the logits to give its features, (N,).
         labels: (N,), int64.
         temperature: T, (1,), float64.
         odir: Weights of the squared off-diagonal entries of W and of the squared biases.

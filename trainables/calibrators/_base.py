@@ -1,4 +1,4 @@
-"""What all calibrators share: checks, blocks of rows, the kept argmax, the report and the state."""
+"""Common to all calibrators: checks, blocks of rows, the kept argmax, the report and the state."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -27,7 +27,7 @@ class FitReport:
         converged: Whether the stopping rule was met before the iterations ran out.
         iterations: Passes over the fitting rows, or iterations of the solver.
         objective: Final value of the fitting objective; nan where the fit minimises none.
-        note: What a reader should know, such as a parameter that ended on its bound.
+        note: For the reader, such as a parameter that ended on its bound.
         doubt: Why the fit should not be trusted; empty where nothing speaks against it. ``fit``
             gives it as a ``FitWarning`` too.
     """
@@ -152,7 +152,7 @@ class Calibrator(CheckedFields, ABC):
 
     @abstractmethod
     def _summary(self) -> dict[str, float]:
-        """Return what ``summary`` returns of a fitted calibrator."""
+        """Return the ``summary`` of a fitted calibrator."""
 
     def parameters(self) -> dict[str, Any]:
         """Return the constructor arguments of this calibrator."""

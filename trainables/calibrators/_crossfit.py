@@ -53,7 +53,7 @@ def fold_calibrators(
 ) -> Iterator[tuple[Calibrator, Tensor]]:
     """Yield a calibrator for each fold, fitted on the others, and the positions of its rows.
 
-    It is ``cross_fit`` for whoever cannot hold all log-probabilities at once: each row is in one
+    It is ``cross_fit`` where memory cannot hold all log-probabilities at once: each row is in one
     fold. See there for arguments and errors.
     """
     rows, targets = check_rows(logits, labels)
@@ -72,7 +72,7 @@ def fold_calibrators(
 def stratified_folds(labels: Tensor, folds: int, seed: int) -> Tensor:
     """Deal the rows of each class out to the folds in turn, (N,), in an order fixed by the seed.
 
-    Dealing goes on where the class before stopped: every class is spread as evenly as its size
+    Dealing continues where the class before stopped: every class is spread as evenly as its size
     allows, fold sizes differ by at most one, and no class needs as many rows as there are folds.
     """
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))

@@ -34,7 +34,7 @@ class WeightedLoss(ABC):
     Args:
         logits: (N, K).
         labels: (N,), int64.
-        objective: What gives a row its loss and its weight.
+        objective: Gives a row its loss and its weight.
     """
 
     def __init__(self, logits: Tensor, labels: Tensor, objective: Objective) -> None:
@@ -51,7 +51,7 @@ class WeightedLoss(ABC):
         """Return the sum, each row counted by a weight, (N,), and its gradient in each tensor."""
 
     def row_weights(self, losses: Tensor) -> Tensor:
-        """Return what each row counts, (N,), at the losses of the rows."""
+        """Return the weight of each row, (N,), at the losses of the rows."""
         return self.objective.row_weights(losses, self.labels, self.logits.shape[1])
 
     def prepare(self, start: Tensor, after_step: Callable[[Tensor], Tensor]) -> None:
@@ -113,7 +113,7 @@ class MappedLoss(WeightedLoss):
 
 
 def row_terms(log_probs: Tensor, labels: Tensor, objective: Objective) -> RowTerms:
-    """Return what an objective may know of calibrated rows (N, K)."""
+    """Return the view that an objective has of calibrated rows (N, K)."""
     nothing = log_probs.new_zeros(len(labels))
     return RowTerms(
         log_probs.gather(1, labels.unsqueeze(1)).squeeze(1),
@@ -145,7 +145,7 @@ def minimize(
     push each other back and forth when the new ones are simply taken over.
 
     Args:
-        loss: What is minimised; an adaptive objective must have been prepared.
+        loss: The objective; an adaptive one must have been prepared.
         start: Where to begin, float64.
         max_iterations: As in ``lbfgs``; for an objective that is not adaptive.
         tolerance: As in ``lbfgs``.

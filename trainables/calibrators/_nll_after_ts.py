@@ -1,4 +1,4 @@
-"""What a temperature leaves of a network's loss."""
+"""The loss of a network after temperature scaling."""
 
 import warnings
 from typing import Any

@@ -11,7 +11,7 @@ class ObjectiveCalibrator(Calibrator):
     """A calibrator that is fitted with any fitting objective.
 
     Attributes:
-        objective: What the fit minimises; ``ce`` unless ``build_calibrator`` gets another.
+        objective: Minimised by the fit; ``ce`` unless ``build_calibrator`` gets another.
         objective_name: Its name.
         objective_parameters: The hyper-parameters it was made with.
     """
@@ -27,6 +27,6 @@ class ObjectiveCalibrator(Calibrator):
         self.set_objective("ce")
 
     def set_objective(self, name: str, **parameters: Any) -> None:
-        """Choose what the fit minimises; see ``build_objective`` for arguments and errors."""
+        """Choose the objective of the fit; see ``build_objective`` for arguments and errors."""
         self.objective = build_objective(name, **parameters)
         self.objective_name, self.objective_parameters = name, parameters

@@ -14,7 +14,7 @@ KEPT_VALUES = 1 << 25  # Up to 256 MiB of rows are kept as passes read them.
 
 @dataclass(frozen=True)
 class RowPass:
-    """What one pass at given temperatures yields; all (N,), float64.
+    """The result of one pass at given temperatures; all (N,), float64.
 
     Attributes:
         loss: Loss of each row under the objective.
@@ -34,7 +34,7 @@ class TemperaturePasses:
     Args:
         logits: (N, K).
         labels: (N,), int64.
-        objective: What is evaluated.
+        objective: To evaluate.
     """
 
     def __init__(self, logits: Tensor, labels: Tensor, objective: Objective) -> None:

@@ -25,7 +25,7 @@ FORMAT = 2
 def save_calibrator(calibrator: Calibrator, folder: str | Path) -> Path:
     """Write a fitted calibrator into a folder, which is made if need be and returned.
 
-    The files are written elsewhere first: a full disk leaves what was there before.
+    The files are written elsewhere first: a full disk leaves the old ones.
 
     Raises:
         InputError: If the calibrator is not fitted.
@@ -88,7 +88,7 @@ def _publish(draft: Path, place: Path) -> None:
     if not place.is_dir():
         place_folder(draft, place)
         return
-    # The manifest first: whoever is stopped in between leaves what is known to be damaged.
+    # The manifest first: a stop in between leaves files that are known to be damaged.
     for name in (MANIFEST, TENSORS, DESCRIPTION):
         sync(draft / name)
         os.replace(draft / name, place / name)

@@ -106,7 +106,7 @@ class StructuredLoss(WeightedLoss):
     Args:
         features: Log-probabilities of temperature scaling, (N, K).
         labels: (N,), int64.
-        objective: What gives a row its loss and its weight.
+        objective: Gives a row its loss and its weight.
         penalty: Weights of squared entries, for a mean; its shape is that of the change.
     """
 

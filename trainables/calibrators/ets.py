@@ -102,7 +102,7 @@ class Mixture:
         logits: The fitting rows, (N, K).
         labels: (N,), int64.
         temperature: That of the scaled member, (1,).
-        objective: What is minimised.
+        objective: To minimise.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ class SplineCalibration(MixedCalibrator):
     confidence; a natural cubic spline is fitted by least squares to the share of all rows that are
     right and not more confident; its slope at a row's rank is the calibrated confidence, at least
     1 / K. (The released code fits the difference between accuracy and confidence, both cumulated,
-    and adds the confidence afterwards.) The other classes share what is left in their old
+    and adds the confidence afterwards.) The other classes share the rest in their old
     proportions, evened out as far as it takes for none of them to pass the first, so accuracy
     stays. Only the top label is calibrated: do not use it where the other probabilities matter.
     With fewer rows than knots the curve is not determined: the smallest solution is taken.

@@ -1,1 +1,1 @@
-"""What every other room of trainables uses."""
+"""Used by every other room of trainables."""

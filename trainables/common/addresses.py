@@ -1,4 +1,4 @@
-"""Addresses of servers and buckets: what of them may be shown and stored, and which are valid.
+"""Addresses of servers and buckets: their valid forms, and the parts fit to show and store.
 
 A login, a query and a fragment may be secret. They are used, but never written to a file and never
 printed: whatever shows or stores an address takes it through ``redacted``, and whatever passes on
@@ -71,7 +71,7 @@ def scrubbed(text: str, address: str) -> str:
 
 
 def check_server(what: str, address: str, allowed: str) -> None:
-    """Refuse what is no address of a server.
+    """Refuse an invalid address of a server.
 
     Args:
         what: Names it in the message, such as ``tracking.uri``.
@@ -87,7 +87,7 @@ def check_server(what: str, address: str, allowed: str) -> None:
 
 
 def _fault(address: str) -> str:
-    """Return what is wrong with the address of a server, in words, or an empty string."""
+    """Return the fault of an address of a server, in words, or an empty string."""
     login, _, path, extra = _parts(address.partition("://")[2])
     if "@" in login + path + extra:
         return "has a bare @ / ? or # in its login (write %40 %2F %3F %23)"

@@ -35,7 +35,7 @@ UNREADABLE_MEMBER = (
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """What is known of an array before it is read.
+    """The header of an array, known before it is read.
 
     Attributes:
         dtype: Its type.

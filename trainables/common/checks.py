@@ -1,4 +1,4 @@
-"""Checks of constructor arguments, with messages that name argument, value and what is allowed."""
+"""Checks of constructor arguments, with messages that name argument, value and the allowed ones."""
 
 import math
 import sys

@@ -51,7 +51,7 @@ def trial_device(gpus: float, deterministic: bool = False) -> torch.device:
 
 
 def _tensors_share(share: float, device: torch.device) -> float:
-    """Return what is left of a share of a GPU's memory for tensors; at least half of it."""
+    """Return the part of a share of a GPU's memory left for tensors; at least half of it."""
     _, total = torch.cuda.mem_get_info(device)
     return max(share / 2, share - CONTEXT_BYTES / total)
 
@@ -73,7 +73,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def device_kind(device: torch.device) -> str:
-    """Return what results may depend on of a device: ``cpu``, or the name of the GPU's model."""
+    """Return the name on which results may depend: ``cpu``, or the name of the GPU's model."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 

@@ -17,7 +17,7 @@ PLACE = re.compile("\ue000(\\d\\d)\ue001*|[\ue000\ue001]\\d*")
 
 
 def printable(text: str) -> str:
-    """Return text fit for a terminal: what is no character to be seen is spelled as ``repr`` does.
+    """Return text fit for a terminal: invisible characters are spelled as ``repr`` does.
 
     Line breaks stay. Escape codes, marks that turn the direction of writing, and halves of
     characters come from names and files that other people made.

@@ -96,7 +96,7 @@ def place_folder(draft: Path, path: Path) -> None:
 
 @contextmanager
 def scratch_folder(prefix: str, parent: Path) -> Iterator[Path]:
-    """Yield a new folder in ``parent``, to be renamed when whole; what is left of it is removed.
+    """Yield a new folder in ``parent``, to be renamed when whole; an unfinished one is removed.
 
     Raises:
         OSError: If it cannot be made.
@@ -125,7 +125,7 @@ def seal(directory: Path) -> None:
 
 
 def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
-    """Return what is wrong with the files in a folder, or an empty string.
+    """Return the fault of the files in a folder, or an empty string.
 
     Args:
         directory: The folder.

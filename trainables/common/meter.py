@@ -1,4 +1,4 @@
-"""What a trial costs while it computes: seconds of an epoch, and memory at most."""
+"""The cost of a running trial: seconds of an epoch, and peak memory."""
 
 import re
 import time
@@ -13,7 +13,7 @@ from trainables.common.devices import concrete
 
 RESET = Path("/proc/self/clear_refs")
 STATUS = Path("/proc/self/status")
-FORGET_THE_PEAK = "5"  # proc(5): sets the peak of resident memory to what is resident now.
+FORGET_THE_PEAK = "5"  # proc(5): sets the peak of resident memory to its present size.
 
 
 class Meter:

@@ -8,7 +8,7 @@ from trainables.common.addresses import shown
 from trainables.common.errors import InputError
 
 DEFAULT_STORAGE = "calsweep-storage"
-"""The storage folder of whoever names none."""
+"""The storage folder where none is named."""
 ELSEWHERE = "(another storage: --storage DIR)"
 """Stands in messages after the place where something was looked for."""
 CACHE = "CALSWEEP_CACHE"
@@ -26,11 +26,11 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
     Args:
         path: A path on this machine.
         what: Names it in messages, such as ``storage``.
-        instead: What to do who gave a URL, for a message.
+        instead: Advice in the message on a URL.
 
     Raises:
         InputError: If it is a URL, or cannot be a path: it is empty, too long, holds the character
-            0, or names a user who is not there.
+            0, or names an unknown user.
     """
     text = str(path)
     if not text:

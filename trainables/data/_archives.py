@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainables.common.files import scratch_folder
 
-# What libraries let through when a download fails or a file is not what it should be.
+# Errors of libraries when a download fails or a file is of another kind.
 FAILURES = (
     RuntimeError,
     OSError,
@@ -36,7 +36,7 @@ class Checked:
     md5: str | None
 
     def fault(self) -> str:
-        """Return what is wrong with the file, or nothing."""
+        """Return the fault of the file, or nothing."""
         from torchvision.datasets.utils import check_integrity  # Importing it takes a second.
 
         if not self.path.is_file():

@@ -13,7 +13,7 @@ from trainables.data._inputs import Inputs, InputShape
 
 @dataclass(frozen=True)
 class LogitShape(InputShape):
-    """What there is to know of given logits.
+    """The constants of given logits.
 
     Attributes:
         width: K, the number of classes.
@@ -50,7 +50,7 @@ class GivenLogits(Inputs, kind="logits"):
         return LogitShape(self.width)
 
     def check(self, values: np.ndarray) -> None:
-        """Refuse what is not float32 (N, K)."""
+        """Refuse anything but float32 (N, K)."""
         if values.dtype != self.dtype or values.shape[1:] != self.row:
             raise ValueError(
                 f"logits are {values.dtype} {values.shape}, allowed is float32 (N, {self.width})"

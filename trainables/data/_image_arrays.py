@@ -30,7 +30,7 @@ class ImageArrays:
         self._archive = ArrayArchive(path)
         self.path = path
         self._given: dict[str, str] = {}
-        # What is named as it should be counts, whatever else there is.
+        # Arrays with the expected names count, whatever else there is.
         for name in sorted(self._archive.names, key=lambda name: _plain(name) != name):
             self._given.setdefault(_plain(name), name)
 

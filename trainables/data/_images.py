@@ -90,7 +90,7 @@ class Images(Inputs, kind="images"):
         return ImageShape(self.channels, self.size[0])
 
     def check(self, values: np.ndarray) -> None:
-        """Refuse what is not uint8 (N, H, W, C); images of another size do."""
+        """Refuse anything but uint8 (N, H, W, C); any size will do."""
         check_images("images", values)
         if values.shape[3] != self.channels:
             raise ValueError(f"images have {values.shape[3]} channels, expected {self.channels}")

@@ -1,4 +1,4 @@
-"""What the rows of a data set are: the seam between a kind of data and all that uses data."""
+"""Kinds of rows: the seam between a kind of data and all that uses data."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -87,7 +87,7 @@ class Inputs(ABC):
         """Return what networks are told."""
 
     def fitted(self, train: Rows) -> "Inputs":
-        """Return the inputs with what is learnt from training rows, such as a vocabulary."""
+        """Return the inputs with constants learnt from training rows, such as a vocabulary."""
         return self
 
     def encode(self, values: np.ndarray) -> np.ndarray:
@@ -99,7 +99,7 @@ class Inputs(ABC):
         """Make sure that a network for such inputs can be given ``values`` (N, ...).
 
         Raises:
-            ValueError: If not; the text says what they are and what is allowed.
+            ValueError: If not; the text gives their form and the allowed one.
         """
 
     @abstractmethod
@@ -111,7 +111,7 @@ class Inputs(ABC):
         """
 
     def pixels(self, rows: RowArrays) -> Pixels | None:
-        """Return the pixels of which predictions are stored; None where these are of whole rows."""
+        """Return the pixels whose predictions are stored; None where these are of whole rows."""
         return None
 
 

@@ -19,7 +19,7 @@ MASK_AUGMENTATIONS = ("none", "crop-flip", "scale-crop-flip", "crop-flip-light")
 VOID = 255  # Of a mask: counts nowhere.
 MASK_OUTSIDE = 254  # Of a mask: beyond the image, which is smaller than what it is stored in.
 IGNORED = -100  # What losses pass over.
-SAMPLED = 2**16  # Pixels, of all rows together, of which predictions are stored.
+SAMPLED = 2**16  # Pixels, of all rows together, whose predictions are stored.
 HELD_PIXELS = 2**19  # Of a batch that is not trained on.
 SCALES = (0.5, 2.0)
 LIGHT = 0.2  # Largest change of contrast, as a share, and of brightness, in standard deviations.
@@ -91,7 +91,7 @@ class MaskedImages(Inputs, kind="images-with-masks"):
         return MaskedShape(self.size)
 
     def check(self, values: np.ndarray) -> None:
-        """Refuse what is not uint8 (N, H, W, 4), or (N, H, W, 3) without masks; of any size."""
+        """Refuse anything but uint8 (N, H, W, 4), or (N, H, W, 3) without masks, of any size."""
         if values.dtype != self.dtype or values.ndim != 4 or values.shape[3] not in (3, 4):
             raise ValueError(
                 f"{self.kind} are {values.dtype} {values.shape}, allowed is {self.dtype} "

@@ -40,7 +40,7 @@ def prepare(
 ) -> PreparedData:
     """Read, split and store a data set below ``destination``; the second time, find it there.
 
-    What is stored is found again by name and by size and time of the source's files, without
+    Stored data are found again by name and by size and time of the source's files, without
     reading them, and used only if every checksum still holds. Processes may call this at once.
 
     Args:

@@ -1,4 +1,4 @@
-"""Labelled rows, in memory or still in their files, and what is computed from them."""
+"""Labelled rows, in memory or still in their files, and figures computed from them."""
 
 import hashlib
 from abc import ABC, abstractmethod

@@ -50,7 +50,7 @@ def _suite_sources(suites: Path) -> list[Path]:
     """Return where the sources of stored suites keep their images, but of those sealed already."""
     sources: list[Path] = []
     for manifest in sorted(suites.glob(f"*/{SUITE_MANIFEST}")):
-        # A process that goes on to another task sealed the sources together with the manifests.
+        # A process that turns to another task sealed the sources together with the manifests.
         with suppress(TestDataSealedError):
             fields = json.loads(manifest.read_text(encoding="utf-8"))
             sources += map(Path, fields["test_paths"])

@@ -58,7 +58,7 @@ class SourceStatus:
 
     Attributes:
         present: Whether its files are there and intact.
-        detail: What was found, in one line.
+        detail: The files found, in one line.
         remedy: What to do about it, in one line; empty if there is nothing to do.
     """
 
@@ -79,7 +79,7 @@ class Reader(ABC):
         kind: What its rows are.
         placeholder: What has to follow a colon after the name, such as ``PATH``; empty if nothing.
         takes_argument: Whether anything may follow a colon.
-        downloads: Whether ``read`` can fetch what is absent.
+        downloads: True if ``read`` can fetch missing files.
         validation: What a split holds out for validation where nobody says.
     """
 

@@ -45,7 +45,7 @@ def find_or_make(find: Callable[[], Found | None], make: Callable[[], Found], lo
 
 
 def make_folder(directory: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write`` fill a folder that becomes ``directory`` when whole; what was there goes."""
+    """Fill a folder by ``write`` that replaces ``directory`` when whole."""
     with scratch_folder(".making-", directory.parent) as scratch:
         write(scratch)
         scratch.chmod(0o755)

@@ -68,7 +68,7 @@ class Texts(Inputs, kind="texts"):
     """Texts of one length: the numbers of their last words, after padding.
 
     The words that have a number are the most frequent ones of the training rows; the others are
-    left out. So is what comes before the last ``length`` of them, as in the released code of MbLS
+    left out. So are all before the last ``length`` of them, as in the released code of MbLS
     (2022).
 
     Attributes:
@@ -143,7 +143,7 @@ class Texts(Inputs, kind="texts"):
         return rows
 
     def check(self, values: np.ndarray) -> None:
-        """Refuse what is not int32 (N, L), or names no word."""
+        """Refuse anything but int32 (N, L), or numbers of no word."""
         if values.dtype != self.dtype or values.shape[1:] != self.row:
             raise ValueError(
                 f"texts are {values.dtype} {values.shape}, allowed is {self.dtype} "

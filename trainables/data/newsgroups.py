@@ -52,7 +52,7 @@ class NewsgroupsReader(TextsReader):
         return super().read(download)
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """Return the labels of what is there, after reading every article."""
+        """Return the labels found by reading every article."""
         return super().labels() if self._lines() else None
 
     def check(self) -> SourceStatus:

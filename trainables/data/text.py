@@ -114,7 +114,7 @@ class TextsReader(Reader):
         return [path for path, _ in (*train, *(test or ()))] + vectors
 
     def test_paths(self) -> list[Path]:
-        """Return what is named ``test``, or everything: any text may be a test text."""
+        """Return the files named ``test``, or all: any text may be a test text."""
         lines = self._lines()
         if lines:
             return lines[1:] or lines
@@ -180,7 +180,7 @@ class TextReader(PathReader, TextsReader):
     """``text:PATH``: rows with ``text`` and ``label``, or a folder of files for each class.
 
     ``PATH.jsonl`` (or ``.jsonl.xz``, ``.csv``, ``.tsv``, ``.parquet``, whose columns the settings
-    ``text`` and ``label`` may name) is one set, of which the split's ``test`` is held out;
+    ``text`` and ``label`` may name) is one set; the split's ``test`` rows are held out;
     ``PATH/train.jsonl`` with ``PATH/test.jsonl`` are a training and a test set. A label is the
     number of a class or its name; ``classes.json`` beside them, ``{"classes": [NAME, ...]}``, says
     the order of the numbers, which else is that of the sorted names. Folders are laid out as those

@@ -24,7 +24,7 @@ class CalibratedProbabilityLoss(ReducedLoss):
     which is for two classes and takes the probability of the second as c; that of the predicted
     class is our reading for more. The code starts from a network that was stopped early, and
     predicts the whole training set before an epoch of calibration; here the epochs alternate from
-    the start, and what is known of a sample is from its last epoch.
+    the start, and a sample's estimate is from its last epoch.
 
     In training mode a call also notes the batch; ``indices`` and pixels are as for ``crl``.
 

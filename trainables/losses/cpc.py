@@ -122,7 +122,7 @@ def _add_inner_pairs(head: Tensor, total: Tensor, slope: Tensor) -> None:
 
 
 def _add_cross_pairs(head: Tensor, tail: Tensor, total: Tensor, slope: Tensor) -> None:
-    """Add the pairs between ``head`` (N, B) and ``tail`` (N, T), no entry of which is larger.
+    """Add the pairs between ``head`` (N, B) and ``tail`` (N, T), whose entries are no larger.
 
     The distance's exponential splits at the smallest of ``head`` into two factors of at most 1, so
     that no pair needs an exponential of its own.

@@ -131,7 +131,7 @@ def log_inner(probs: Tensor, valid: Tensor) -> Tensor:
     That is where column j does not count or is row i. For the arguments see ``ece_kde``.
     """
     inner = probs.log() @ probs.T
-    # Unseen by autograd: what is masked has weight 0, and with it a gradient of 0.
+    # Unseen by autograd: masked entries have weight 0, and with it a gradient of 0.
     inner.detach().masked_fill_(~valid, _MASKED).fill_diagonal_(_MASKED)
     return inner
 

@@ -1,4 +1,4 @@
-"""What is known of each metric, once; this module and ``METRICS`` at the door load no torch."""
+"""The properties of each metric, once; this module and ``METRICS`` at the door load no torch."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 @dataclass(frozen=True)
 class Metric:
-    """What is known of a metric beside its computation, which ``_report`` finds by its name.
+    """Properties of a metric beside its computation, which ``_report`` finds by its name.
 
     Attributes:
         name: What reports, journals and tables call it.
@@ -18,7 +18,7 @@ class Metric:
         source: Which report has it: ``report`` for ``calibration_report``, ``test`` for
             evaluations beside it, ``pixels`` for those of pixels alone, ``suite`` for a suite,
             which computes it itself, ``search`` for validation rows alone, where it is asked for.
-        better: ``higher``, ``lower``, or ``neither``, of which none is marked as best.
+        better: ``higher``, ``lower``, or ``neither``, where no cell is marked as best.
         percent: Whether it is a fraction of something and shown as a percentage.
         digits: Decimals that are shown.
         bounds: Lowest and highest value it can take.

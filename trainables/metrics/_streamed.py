@@ -154,12 +154,12 @@ class StreamedReport:
 
 
 class _Sums:
-    """Sums by class and bin, each (C, bins), float64, on the device of what is added.
+    """Sums by class and bin, each (C, bins), float64, on the device of the added rows.
 
     Attributes:
         counts: Of the scores.
         scores: Of them.
-        hits: Of what came true.
+        hits: Of correct predictions.
     """
 
     def __init__(self, classes: int, bins: int) -> None:

@@ -20,7 +20,7 @@ class Residual(nn.Module):
     """``relu(shortcut(x) + branch(x))``, the unit of He et al. (2016a).
 
     Args:
-        branch: What is added; it ends in batch normalisation, without an activation.
+        branch: The added branch; it ends in batch normalisation, without an activation.
         shortcut: Brings the input to the branch's shape; the identity where that is its own.
     """
 
@@ -39,7 +39,7 @@ class PreActivation(nn.Module):
 
     Args:
         channels: Channels of the input.
-        branch: What is added, from the activated input on; it ends in a convolution.
+        branch: The added branch, from the activated input on; it ends in a convolution.
         shortcut: Brings the input to the branch's shape, or None for the identity.
         from_activated: Whether the shortcut starts at the activated input (as in the papers) or at
             the raw one (as in several released codes). The identity always starts at the raw one.

@@ -11,7 +11,7 @@ class MaskedSGD:
 
     Without masks it takes the steps of ``torch.optim.SGD``. Zeroing a gradient is not enough to
     hold a weight: its velocity and the weight decay would still move it. Here weight and velocity
-    are both left as they are and go on from there once the weight is released.
+    are both kept and continue from there once the weight is released.
 
     Args:
         parameters: What to train, by name.

@@ -16,7 +16,7 @@ EVALUATION_BATCH = 8192
 class HeadTrainer:
     """Trains a refinement's head on cached features, one epoch per call.
 
-    The same arguments give the same weights, and so does a trainer that goes on from another's
+    The same arguments give the same weights, and so does a trainer that resumes from another's
     state: all random numbers come from one generator on the CPU, which seeds a generator on the
     device anew for every epoch.
 
@@ -26,7 +26,7 @@ class HeadTrainer:
             reads view e modulo their number.
         labels: (N,), int64.
         num_classes: K.
-        batch_size: Samples per step; the last step of an epoch takes what is left.
+        batch_size: Samples per step; the last step of an epoch takes the rest.
         momentum: SGD momentum, 0.9 in the MaC-Cal paper.
         weight_decay: L2 penalty, 5e-4 in the MaC-Cal paper.
         seed: Decides initial weights, order and masks.

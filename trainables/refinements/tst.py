@@ -20,7 +20,7 @@ class TwoStageTraining(Refinement):
     """Two-stage training (Jordahn & Olmos, 2024): retrains the classifier from scratch.
 
     Trained with cross-entropy. The default is a linear layer like the one it replaces, so that
-    what is measured is the retraining and not a larger head; the released code has a perceptron,
+    the retraining is measured and not a larger head; the released code has a perceptron,
     which a positive ``latent_dim`` gives. Learning rate and epochs are those of the MaC-Cal
     paper's comparison; the released code uses Adam at 1e-4.
 

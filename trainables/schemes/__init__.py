@@ -1,4 +1,4 @@
-"""Training schemes, which change what is trained when, one file each."""
+"""Training schemes, which change the trained parameters over time, one file each."""
 
 from trainables.schemes._base import SCHEMES, Scheme
 

@@ -58,7 +58,7 @@ class Scheme(CheckedFields):
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what ``load_state_dict`` needs to go on after an interruption."""
+        """Return the state that ``load_state_dict`` needs to resume."""
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

@@ -10,10 +10,10 @@ from trainables.schemes._base import SCHEMES, Scheme
 class ProgressivelyLayerPeeled(Scheme):
     """Freezes the network from the top down while it trains (PLP; Wang & Zhang, ICML 2024).
 
-    The upper layers compress the features so far that what is left can hardly be calibrated. With L
+    The upper layers compress the features so far that the rest can hardly be calibrated. With L
     groups of parameters, group by group from the classifier down stops learning at the fractions
     ``(j / L) ** gamma`` of the epochs, j = 1 ... L - 1; the lowest group learns to the end. A
-    frozen parameter keeps value and momentum and is not decayed; batch statistics go on, as in the
+    frozen parameter keeps value and momentum and is not decayed; batch statistics run on, as in the
     released code.
 
     The released code lists its groups by number for ResNet-18, ResNet-50 and VGG-11; here they

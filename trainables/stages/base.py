@@ -42,7 +42,7 @@ class TaskData:
 
     @cached_property
     def validation_pixels(self) -> Pixels | None:
-        """Return the pixels of which validation logits are stored; None where it is whole rows."""
+        """Return the pixels whose validation logits are stored; None where rows are whole."""
         return self.prepared.info.inputs.pixels(self.search.validation)
 
     @cached_property
@@ -62,7 +62,7 @@ class TaskData:
 
 
 class StageRun(ABC):
-    """One stage being computed: what is requested, of a task's data, for a store."""
+    """One stage being computed: a request, on a task's data, for a store."""
 
     runs: ClassVar[dict[str, type["StageRun"]]] = {}
 
@@ -99,11 +99,11 @@ class StageRun(ABC):
             self.also += (name,)
 
     def remarks(self) -> list[str]:
-        """Return what a person should know of the outcome, a line each."""
+        """Return notes on the outcome for people, a line each."""
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what an interrupted stage needs to go on; nothing where it starts anew."""
+        """Return the state that an interrupted stage resumes from; empty if it starts anew."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
@@ -124,7 +124,7 @@ class StageRun(ABC):
             metrics: The last epoch's.
             history: ``step`` and ``metrics`` of every epoch, so that a trial that finds this
                 artifact has the same learning curve as the one that computed it.
-            seconds: What this trial spent on it, if known: the cost of whoever reuses it.
+            seconds: The time that this trial spent on it, if known: saved by each reuse.
         """
         tensors, facts = self.outcome()
         for remark in self.remarks():
@@ -196,7 +196,7 @@ class StageRun(ABC):
     def _with_validation(
         self, figures: Mapping[str, float], report: Mapping[str, float], logits: Tensor
     ) -> dict[str, float]:
-        """Return an epoch's figures with its report, and what is asked for beyond it."""
+        """Return an epoch's figures with its report and the requested extras."""
         labels = self.data.validation_labels.to(logits.device)
         asked = [name for name in self.also if name not in report]
         terms = {name: objective_terms(name, logits, labels).mean().item() for name in asked}
@@ -224,7 +224,7 @@ def find_artifact(store: ArtifactStore, stage: str | None, key: str | None) -> A
 
 
 class ValidationRows(NamedTuple):
-    """What is stored of the validation rows of an outcome.
+    """The stored validation rows of an outcome.
 
     Attributes:
         logits: (N, K); of a calibrator the cross-fitted log-probabilities.
@@ -238,7 +238,7 @@ class ValidationRows(NamedTuple):
 
 
 def validation_rows(store: ArtifactStore, stage: str, key: str) -> ValidationRows:
-    """Return what is stored of the validation rows of an outcome.
+    """Return the stored validation rows of an outcome.
 
     Raises:
         InputError: If it is missing or damaged.

@@ -16,7 +16,7 @@ class CastWeights:
     """Casts the weights of convolutions and linear layers together, instead of one by one.
 
     Autocast casts each weight where it is used and each gradient where it arises: the same values,
-    with two launches a weight and step. It leaves alone what is cast already.
+    with two launches a weight and step. Weights cast before are left alone.
 
     Args:
         module: What computes under autocast to bfloat16; its parameters stay the same objects.
@@ -28,7 +28,7 @@ class CastWeights:
             for layer in module.modules()
             if isinstance(layer, _LOWERED)
             for name in ("weight", "bias")
-            # What is reparametrised is no parameter of its layer.
+            # A reparametrised weight is no parameter of its layer.
             if (weight := layer._parameters.get(name)) is not None
         ]
         self._weights = list(dict.fromkeys(weight for *_, weight in self._places))

@@ -37,7 +37,7 @@ def place(network: Network, device: torch.device, precision: str = "float32") ->
         ValueError: If ``precision`` is neither.
     """
     network.precision = check_choice("precision", precision, PRECISIONS)
-    # Else convolutions on a GPU round what is called float32 to the ten bits of TF32.
+    # Else convolutions on a GPU round float32 to the ten bits of TF32.
     torch.backends.cudnn.allow_tf32 = False
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     network.to(device)
@@ -230,7 +230,7 @@ class Trainer:
         return order[:-1] if len(order) > size > 1 == len(order) % size else order
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that ``load_state_dict`` needs to go on as if nothing had happened."""
+        """Return all that ``load_state_dict`` needs to resume without a trace."""
         return {
             "epoch": self.epoch,
             "network": self.network.state_dict(),

@@ -94,7 +94,7 @@ def _judge_pixels(
     info: DatasetInfo,
     device: torch.device,
 ) -> tuple[dict[str, float], dict[str, dict[str, Tensor]]]:
-    """Return the metrics of all pixels, and what is stored."""
+    """Return the metrics of all pixels, and the arrays to store."""
     batcher = info.inputs.batcher(test.values, device)
     assert isinstance(batcher, MaskedBatcher)
     logits, report = score_pixels(outputs, batcher, pixels, info.num_classes)

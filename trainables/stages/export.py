@@ -28,7 +28,7 @@ BUILD = ("stage", "parts", "model", "protocol", "seed", "upstream", "upstream_st
 def export_chain(
     store: ArtifactStore, stage: str, key: str, info: DatasetInfo, folder: Path
 ) -> None:
-    """Write what is needed to predict with a chain of stages, and nothing of the data.
+    """Write all that predicting with a chain of stages needs, and nothing of the data.
 
     The folder is an artifact store that holds the chain's weights alone, with ``chain.json``, which
     names the last stage and describes the data set; it is created if absent. Stage and key are

@@ -62,7 +62,7 @@ class GraphedStep:
         elif self._warm < WARM_UP:
             self._warm += 1
             with self._aside():
-                # What is watched is not compiled, so that the first step is not.
+                # Watched code is not compiled, so that the first step is not.
                 take = self._watched if self._warm == WARM_UP else self._step
                 take(*batch)
         elif self._graph is None:
@@ -114,7 +114,7 @@ class GraphedStep:
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """Compute on the stream that is recorded, in order with what comes before and after."""
+        """Compute on the stream that is recorded, in order with the work before and after."""
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -135,7 +135,7 @@ class _HostWork(TorchDispatchMode):
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         if torch._C._current_graph_task_id() >= 0:
-            return out  # The way back repeats what was kept of the way there.
+            return out  # The backward pass repeats tensors kept from the forward pass.
         name = func.name().removeprefix("aten::")
         if name.startswith(_CONSTANT):
             self._known.append(out)

@@ -13,8 +13,8 @@ from trainables.models import Network
 from trainables.stages.compiled import as_written
 from trainables.stages.engine import in_precision
 
-SHOWN = 4  # Images of which the evaluation keeps whole maps.
-CERTAIN = 255  # What a confidence of 1 is stored as.
+SHOWN = 4  # Images whose whole maps the evaluation keeps.
+CERTAIN = 255  # The stored value of a confidence of 1.
 
 PixelOutputs: TypeAlias = Callable[[Tensor], Tensor]
 """Maps images (N, 3, H, W) to logits or log-probabilities (N, K, H, W)."""

@@ -256,7 +256,7 @@ def protocol_from(description: str | Mapping[str, Any]) -> Protocol:
 
 
 def _shortened_schedule(start: Protocol, epochs: Any) -> dict[str, Any]:
-    """Return what is counted in epochs, brought to fewer of them."""
+    """Return the fields counted in epochs, scaled to fewer of them."""
     if not isinstance(epochs, int) or not 1 <= epochs < start.epochs:
         return {}
     short = start.shortened(epochs / start.epochs)

@@ -1,4 +1,4 @@
-"""What determines the outcome of a stage."""
+"""All that determines the outcome of a stage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -18,13 +18,13 @@ from trainables.store.artifacts import Artifact, ArtifactStore
 class RefineTogether(StageRun):
     """The run of one refinement, with others of the same extractor carried along.
 
-    To its trial it is an ordinary run. What comes of the others is stored when it finishes, so that
+    To its trial it is an ordinary run. Outcomes of the others are stored when it finishes, so that
     their own trials need no process; one that diverges, or loses its accuracy, is left out, and
     fails in its own trial.
 
     Args:
-        run: What is asked for, not begun.
-        others: What can be trained together with it, not begun.
+        run: The requested run, not begun.
+        others: Runs that can be trained together with it, not begun.
     """
 
     def __init__(self, run: RefineStage, others: Sequence[RefineStage]) -> None:
@@ -86,7 +86,7 @@ class RefineTogether(StageRun):
         self._heads.drop(member.trainer)
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Return what is stored of the refinement that is asked for."""
+        """Return the arrays to store of the requested refinement."""
         return self._run.outcome()
 
     def remarks(self) -> list[str]:
@@ -99,7 +99,7 @@ class RefineTogether(StageRun):
         history: Sequence[Mapping[str, Any]] = (),
         seconds: float | None = None,
     ) -> Artifact:
-        """Store what came of every refinement, each with its share of the cost; return the own."""
+        """Store the outcome of every refinement with its share of the cost; return the own."""
         share = None if seconds is None else seconds / (1 + len(self._others))
         for other in self._others:
             own = self._histories[other.request.key()]

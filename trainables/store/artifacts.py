@@ -250,7 +250,7 @@ class ArtifactStore:
         return Checkpoint(self.root / "checkpoints" / stage / f"{key}.pt", self._cache)
 
     def lock(self, stage: str, key: str) -> ArtifactLock | Lease:
-        """Return the lock that whoever computes this artifact holds meanwhile."""
+        """Return the lock that the process computing this artifact holds."""
         if self._cache is not None:
             # One that is asked for again and again knows since when its holder has been silent.
             fresh = Lease(self._cache.bucket, f"leases/{stage}/{key}")
@@ -259,7 +259,7 @@ class ArtifactStore:
 
 
 def _damage(directory: Path) -> str:
-    """Return what is wrong with an artifact's files, or an empty string."""
+    """Return the fault of an artifact's files, or an empty string."""
     return damage(directory, (RECORD,))
 
 

@@ -13,7 +13,7 @@ PATIENCE_SECONDS = 600.0
 
 
 class ArtifactLock(AbstractContextManager["ArtifactLock"]):
-    """The lock of whoever computes an artifact, on a file that every node sees.
+    """The lock of the process that computes an artifact, on a file that every node sees.
 
     As a context manager it waits for its turn. A holder that dies releases it; one that only falls
     silent is passed over, since to compute a stage twice is a waste, but to wait for good a

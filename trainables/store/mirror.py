@@ -31,7 +31,7 @@ SILENCE = 60.0
 
 MAX_TEXT = 160
 _CACHES = re.compile(r"^(\w+::)+")  # fsspec's chains, such as simplecache::s3://bucket
-# What is so will be so the next moment too.
+# Errors that trying again will not mend.
 _LASTING = (
     FileNotFoundError,
     FileExistsError,

@@ -1,4 +1,4 @@
-"""What a process does with the jobs that it is given: pure PyTorch and files, whoever runs it."""
+"""The work of a process on its jobs: pure PyTorch and files, under any executor."""
 
 from trainables.worker._bench import Bench, Computation
 from trainables.worker._inspection import (

@@ -123,13 +123,13 @@ class Computation(ABC):
 
     @abstractmethod
     def outcome(self) -> dict[str, Any]:
-        """Return the fields of the last report that say what came of a job that finished."""
+        """Return the fields of the last report that hold the result of a finished job."""
 
     def rest(self) -> None:  # noqa: B027
-        """Store what another process needs to resume, before a report of a job that goes on."""
+        """Store all that another process needs to resume, before a report of a running job."""
 
     def ended(self, fault: Fault | None) -> None:  # noqa: B027
         """Remove what a job that ended, perhaps by a fault, leaves behind."""
 
     def close(self) -> None:  # noqa: B027
-        """Release what is held."""
+        """Release all locks."""

@@ -1,4 +1,4 @@
-"""The log of a trial: its epochs, what was printed and warned meanwhile, and why it failed."""
+"""The log of a trial: its epochs, its prints and warnings, and why it failed."""
 
 import io
 import time
@@ -31,7 +31,7 @@ class TrialLog(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Append what was written since the last one."""
+        """Append the text written since the last one."""
         text, self._waiting = self._waiting, ""
         if self.path is None or not text:
             return
@@ -45,7 +45,7 @@ class TrialLog(io.TextIOBase):
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
-        """Take what is printed in this process within the block; flush at its end."""
+        """Capture the prints of this process within the block; flush at its end."""
         if self.path is None:
             yield
             return

@@ -152,7 +152,7 @@ def _told(found: Artifact, score: str) -> tuple[dict[str, float], list[EpochMetr
 def stored_report(store: ArtifactStore, job: Job) -> Report | None:
     """Return the report on a job whose outcome is stored here, or None if a worker is needed.
 
-    What comes of the jobs of one pass is stored when its first one ends. Trained networks are left
+    Outcomes of the jobs of one pass are stored when its first one ends. Trained networks are left
     to workers: to check one takes longer than a loop that serves all jobs may stand still.
     """
     work = job.work

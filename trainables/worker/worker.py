@@ -77,7 +77,7 @@ class Worker:
         return kinds[type(job.work)](self._bench, job, job.work)
 
     def step(self) -> Report:
-        """Compute for a while and report; what is printed meanwhile goes to the job's log."""
+        """Compute for a while and report; prints go to the job's log."""
         with self._log.capturing():
             report = self._step()
             self._log.epochs(report.history)
@@ -145,7 +145,7 @@ class Worker:
         )
 
     def _cost(self, computation: Computation) -> Cost:
-        if computation.reused:  # What was found has cost nothing.
+        if computation.reused:  # A stored outcome has cost nothing.
             return Cost(computation.seconds, reused=True)
         return Cost(computation.seconds, **self._bench.meter.report(), reused=False)
 

@@ -42,7 +42,7 @@ def run(
     job_server: JobServer = None,
     quiet: Quiet = False,
 ) -> int:
-    """Run one night, or go on with one that broke off: exit 0 fine, 3 alarm, 4 could not run."""
+    """Run one night, or resume one that broke off: exit 0 fine, 3 alarm, 4 could not run."""
     benchmark = load(file)
     if night is not None:
         _check_night(night)

@@ -134,7 +134,7 @@ def kubernetes_manifests(nightly: Nightly, entry: Entry, options: KubernetesOpti
 
     Raises:
         InputError: If the benchmark's name cannot be made a Kubernetes name, or a manifest would
-            show a login to whoever may read it.
+            show a login to its readers.
     """
     file = "/calsweep-nightly/nightly.yaml"
     run = _night_command(file, entry.at, entry.time_zone, "--address", "auto")

@@ -89,7 +89,7 @@ def preview(request: Request) -> str:
 def install(request: Request, out: Path | None = None) -> list[str]:
     """Write and activate the schedule of a benchmark; one that is there is replaced.
 
-    What is refused beforehand leaves that. Returns what was done, a line each. ``out`` is where the
+    What is refused beforehand leaves that. Returns a line per change made. ``out`` is where the
     manifests of ``kubernetes`` go.
 
     Raises:
@@ -120,7 +120,7 @@ def installation(nightly: Nightly) -> Installation | None:
 
 
 def uninstall(nightly: Nightly) -> list[str]:
-    """Remove the schedule of a benchmark; return what was removed, a line each.
+    """Remove the schedule of a benchmark; return a line per removed file.
 
     Raises:
         InputError: If the scheduler refuses.

@@ -1,1 +1,1 @@
-"""The verdict on a night: what is compared with what, and what raises the alarm."""
+"""The verdict on a night: its comparisons, and the rules that raise the alarm."""

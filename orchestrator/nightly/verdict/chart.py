@@ -25,7 +25,7 @@ Counts = NDArray[np.int64]
 
 
 class Scales:
-    """Turns figures into numbers of which a larger one is worse, one column a metric.
+    """Turns figures into numbers where larger is worse, one column per metric.
 
     Times, speeds and sizes become logarithms, so that a ratio is a difference.
     """
@@ -195,7 +195,7 @@ class Chart:
         self._restart(self.improved & (self._length >= RESTART_NIGHTS))
 
     def _release(self, where: Flags, judged: Judged) -> None:
-        """Let a night that was out alone join the good ones, with no more weight than it earns."""
+        """Add a night that was out alone to the good ones, with no more weight than it earns."""
         width = CUT_ERRORS * judged.spread
         low, high = judged.expected - width, judged.expected + width
         self._accept(where, np.clip(self._out[-1], low, high), judged)

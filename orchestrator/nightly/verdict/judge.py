@@ -48,7 +48,7 @@ def judge(
     begins with the definition of tonight.
 
     The verdict depends on the records alone: earlier nights are judged again on the way, so that
-    the bad ones among them never become what is usual.
+    the bad ones among them never become the usual level.
 
     Args:
         history: The nights before, oldest first; one of tonight's name is left out.
@@ -197,13 +197,13 @@ class _Comparison:
         self._judged: Judged = [self._chart.advance(night) for night in self._worse][-1]
 
     def alarms(self) -> tuple[Finding, ...]:
-        """Return what was worse on two nights in a row, or has a step or a drift."""
+        """Return the cells that were worse on two nights in a row, or have a step or a drift."""
         twice = [self._alarm(column) for column in _columns(self._chart.alarmed)]
         rest = _columns(~self._chart.alarmed & np.isfinite(self._worse[-1]))
         return (*twice, *filter(None, map(self._step, rest)))
 
     def suspicions(self) -> tuple[Finding, ...]:
-        """Return what is worse tonight for the first time."""
+        """Return the cells that are worse tonight for the first time."""
         columns = _columns(self._judged.worse & ~self._chart.alarmed)
         return tuple(self._finding(column, "is worse, for one night so far") for column in columns)
 

@@ -119,11 +119,11 @@ def worse_step(series: Floats, noise: float, threshold: float) -> tuple[Step, fl
     """Return the last step and the level to hold it against, if the series has become worse.
 
     That level is the lowest one before; so a drift is seen although each of its steps is small, and
-    what was gained once must not be lost again. Tonight must be as bad, too: a series that has just
+    an improvement must not be lost again. Tonight must be as bad, too: a series that has just
     recovered is no longer worse.
 
     Args:
-        series: Finite numbers (T,) of which a larger one is worse, oldest first.
+        series: Finite numbers (T,), oldest first; larger is worse.
         noise: Standard deviation of one night, above 0.
         threshold: Smallest difference that matters.
     """
@@ -146,7 +146,7 @@ def worse_step(series: Floats, noise: float, threshold: float) -> tuple[Step, fl
 def _lowest(series: Floats) -> float:
     """Return the lowest mean of nights in a row, as many as a level has at least: none is lower.
 
-    A level of twice as many is two of these, of which one is as low.
+    A level of twice as many is two of these, and one of them is as low.
     """
     sums = np.cumsum(np.concatenate([[0.0], series]))
     lengths = range(STEP_NIGHTS, 2 * STEP_NIGHTS)

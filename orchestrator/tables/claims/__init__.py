@@ -22,7 +22,7 @@ class Claim(BaseModel):
         table: Its table that shows it.
         better: The recipe that is said to be better; ``*`` stands for any method.
         than: The recipe that it is compared with; ``*`` stands for the same method.
-        metric: What is compared, such as ``ece``.
+        metric: The compared metric, such as ``ece``.
         margin: How much worse it may be and the claim still hold: 0 where it is said to be better,
             more where it is said to be no worse.
         datasets: Patterns of the data sets that it speaks of.
@@ -68,7 +68,7 @@ def load_claims() -> list[Claim]:
     """Return all claims, paper by paper.
 
     Raises:
-        InputError: If a file is wrong; one line with file, key, value and what is allowed.
+        InputError: If a file is wrong; one line with file, key, value and the allowed ones.
     """
     entries = sorted(FOLDER.iterdir(), key=lambda entry: entry.name)
     return [c for entry in entries if entry.name.endswith(".yaml") for c in _read(entry)]

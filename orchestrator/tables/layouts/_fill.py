@@ -23,7 +23,7 @@ LOGITS = "logits:"
 BINS = 15  # Bins of every binned metric here but those of the suites ``bins-N``.
 
 BINNED = tuple(name for name in REPORTED if METRICS[name].binned)
-# The published names of what is called otherwise here.
+# The published names of parts that have other names here.
 NAMES = {"seconds": "train_seconds"}
 CALIBRATORS = {"meta-mis": "metamis", "meta-acc": "metaacc"}
 # A second stage on plain cross-entropy that the papers list as a method of its own.
@@ -237,7 +237,7 @@ class Figure(NamedTuple):
 
     @property
     def doubt(self) -> str:
-        """Return what is doubtful about it, or nothing."""
+        """Return a doubt about it, or nothing."""
         return self.note if any(word in self.note for word in DOUBTS) else ""
 
 

@@ -13,7 +13,7 @@ from shutil import copyfile
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-# A POST that MLflow itself repeats may create a run twice; whoever calls repeats after looking.
+# A POST that MLflow itself repeats may create a run twice; callers look before they repeat.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
 

@@ -1,4 +1,4 @@
-"""What a temperature-type calibrator minimises while it is fitted, one file each."""
+"""Objectives that a temperature-type calibrator minimises in its fit, one file each."""
 
 from typing import Any
 

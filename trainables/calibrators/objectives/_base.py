@@ -1,4 +1,4 @@
-"""What all fitting objectives share: a value a row, and how much each row counts."""
+"""Common to all fitting objectives: a value and a weight per row."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from trainables.common.registry import Registry
 
 @dataclass(frozen=True)
 class RowTerms:
-    """What an objective may know of each calibrated row; tensors are (N,).
+    """The view that an objective has of each calibrated row; tensors are (N,).
 
     Attributes:
         log_p: Log-probability of the row's label, <= 0.
@@ -55,7 +55,7 @@ class Objective(CheckedFields, ABC):
         """Return the loss of each row, in the shape of the terms."""
 
     def row_weights(self, losses: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-        """Return what each row counts, (N,); the objective is the sum of weight times loss.
+        """Return the weight of each row, (N,); the objective is the sum of weight times loss.
 
         Args:
             losses: (N,), the losses of the rows, without gradient.
@@ -72,7 +72,7 @@ class Objective(CheckedFields, ABC):
         """Take in the row losses after the first step, when ``cls`` sets its scaling for good."""
 
     def state(self) -> dict[str, float]:
-        """Return what the objective itself has learned, such as alpha and beta of ``cls``."""
+        """Return the objective's own fitted values, such as alpha and beta of ``cls``."""
         return {}
 
     def restore(self, state: dict[str, float]) -> None:

@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
 
 class Suite(ABC):
-    """Further test data of a task, and what is measured on them; a subclass is a registry entry.
+    """Further test data of a task, with their metrics; a subclass is a registry entry.
 
     What reads the source raises ``InputError`` if it is damaged, or absent with no download.
 
@@ -92,7 +92,7 @@ class Suite(ABC):
 
     @abstractmethod
     def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, Iterable[Part]]:
-        """Return the labels (N,), int64, that the rows have, and what is to be stored of them."""
+        """Return the labels (N,), int64, of the rows, and the arrays to store."""
 
     @abstractmethod
     def judge(

@@ -40,7 +40,7 @@ def prepare_suite(
 ) -> SuiteData:
     """Bring a suite into the form of a task's images and store it; later, find it there.
 
-    What is stored is used only if its source has not changed and every checksum still holds.
+    Stored data are used only if the source has not changed and every checksum still holds.
     Where the task keeps only some of its test images, as many are kept of the suite.
 
     For the arguments see ``trainables.data.prepare``; names are those of ``suite_names``.
