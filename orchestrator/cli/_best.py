@@ -55,7 +55,8 @@ def best(
     """Print the best configuration of a recipe: the `fixed` block for another sweep file."""
     from orchestrator.tracking import best_config, storage_uri
 
-    out = out and local_path(out, "--out")
+    if out is not None:
+        local_path(out, "--out")
     uri = tracking_uri or storage_uri(storage, None if sweep is None else [sweep])
     found = best_config(
         task,

@@ -48,7 +48,8 @@ def replay(
     from orchestrator.replay.output import write_replay
     from orchestrator.storage.storage import Storage
 
-    out = out and local_path(out, "--out")
+    if out is not None:
+        local_path(out, "--out")
     place, wanted = Storage(storage), _settings(settings, searches, judge)
     with progress_bar("replaying") as show:
         outcome = run(

@@ -34,7 +34,8 @@ def report(
 
     if not is_sweep_name(sweep):
         raise InputError(f"no sweep can be called {sweep!r}")
-    out = out and local_path(out, "--out")
+    if out is not None:
+        local_path(out, "--out")
     root = Storage(storage)
     folder = root.sweep(sweep)
     folder.fetch(files=True)

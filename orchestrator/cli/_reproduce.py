@@ -36,7 +36,8 @@ def reproduce(
     from orchestrator.running.reproduce import reproduce as compute
     from orchestrator.tracking import storage_uri
 
-    folder = folder and local_path(folder, "--folder")
+    if folder is not None:
+        local_path(folder, "--folder")
     with tempfile.TemporaryDirectory(prefix="calsweep-") as scratch:
         found = compute(
             run_id,

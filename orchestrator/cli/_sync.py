@@ -30,8 +30,7 @@ def sync(
     storage, _, name = journal.rstrip("/").rpartition("/sweeps/")
     place = Storage(storage) if journal.startswith(("s3:", "gs:")) and name else None
     folder = _folder(local_path(journal, "journal")) if place is None else place.sweep(name)
-    spec = (folder.storage if place is None else place).load_spec(folder.name)
-    uri = tracking_uri or spec.tracking_uri
+    uri = tracking_uri or (place or folder.storage).load_spec(folder.name).tracking_uri
     deliver(folder.journal, uri, folder.storage.tracked_files)
     echo(f"everything in {folder.journal} has reached {redacted(uri)}")
     if place is not None:

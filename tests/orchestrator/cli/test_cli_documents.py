@@ -95,8 +95,11 @@ DOCUMENTS = {
     "no character": (GOOD + 'storage: "\\UFFFFFFFF"\n', "cannot be read as YAML"),
     "version without end": (f"%YAML 1.{'1' * 5000}\n---\n{GOOD}", "cannot be read as YAML"),
     "no address": (GOOD + "tracking: {uri: 'http://[host'}\n", ""),
-    "long key": (GOOD + f"{'k' * 1000}: 1\n", "unknown key; allowed are: name, tasks"),
-    "longer key": (GOOD + f"? {'k' * 60_000}\n: 1\n", "unknown key; allowed are: name, tasks"),
+    "long key": (GOOD + f"{'k' * 1000}: 1\n", "unknown key; allowed are: name, plugins, tasks"),
+    "longer key": (
+        GOOD + f"? {'k' * 60_000}\n: 1\n",
+        "unknown key; allowed are: name, plugins, tasks",
+    ),
     "long text": (GOOD + f"seeds: {'k' * 60_000}\n", "seeds"),
     "long recipe": (GOOD.replace("[ce]", f"[{'k' * 60_000}]"), "recipe 'kkk"),
     "many recipes": (GOOD.replace("[ce]", str([f"k{n}" for n in range(5000)])), "'k0'"),
@@ -112,7 +115,7 @@ DOCUMENTS = {
     "markup": (GOOD.replace("small", '"[red]:smile:"'), "[red]:smile:"),
     "many unknown keys": (
         GOOD + "".join(f"wrong{n}: 1\n" for n in range(200)),
-        "wrong0: unknown key; allowed are: name, tasks, recipes",
+        "wrong0: unknown key; allowed are: name, plugins, tasks, recipes",
     ),
     "unknown recipe": (
         GOOD.replace("[ce]", "[mbl]"),

@@ -42,6 +42,7 @@ COMMANDS = [
     "apply",
     "arena",
     "list",
+    "check-plugin",
     "doctor",
     "gc",
     "nightly",

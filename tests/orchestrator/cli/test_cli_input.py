@@ -17,13 +17,13 @@ WRONG = {
     "no catalogue": (
         ["list"],
         "Missing argument 'what'. Choose from: methods, refinements, calibrators, "
-        "objectives, datasets, suites, models, protocols, layouts",
+        "objectives, datasets, suites, models, protocols, layouts, sweeps",
     ),
     "catalogue": (
         ["list", "things"],
         "Invalid value for 'what': 'things' is not one of 'methods', 'refinements', "
         "'calibrators', 'objectives', 'datasets', 'suites', 'models', 'protocols', "
-        "'layouts'.",
+        "'layouts', 'sweeps'.",
     ),
     "no sweep file named": (["run"], "give either a sweep file or --resume NAME"),
     "sweep file and resume": (
@@ -126,7 +126,7 @@ WRONG = {
     "format": (
         ["table", "--format", "word"],
         "Invalid value for '--format': 'word' is not one of 'terminal', 'markdown', "
-        "'csv', 'json', 'latex', 'html'.",
+        "'csv', 'json', 'latex', 'html', 'parquet'.",
     ),
     "storage without a folder": (
         ["table", "--storage", "file"],
