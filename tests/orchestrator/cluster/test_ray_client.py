@@ -85,7 +85,9 @@ def test_the_sweep_file_goes_to_the_head(
 ) -> None:
     path = sweep(tmp_path)
     assert main(["run", path, "--address", AWAY, "--fresh"]) == 0
-    assert head.made == [(["run", "sweep.yaml", "--fresh"], {"sweep.yaml": Path(path).read_text()})]
+    assert head.made == [
+        (["run", "sweep.yaml", "--fresh"], {"sweep.yaml": Path(path).read_bytes()})
+    ]
     assert capsys.readouterr().out == "studies 0/1 · trials\nstopped\n\ufffd\n"
 
 
@@ -147,7 +149,7 @@ def test_a_command_speaks_and_heeds_signals(
     monkeypatch.setattr(remote_module, "subprocess", processes)
     context = SimpleNamespace(gcs_address="10.0.0.1:6379")
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
-    command = RemoteCommand(["run", "sweep.yaml"], {"sweep.yaml": "name: fär\n"})
+    command = RemoteCommand(["run", "sweep.yaml"], {"sweep.yaml": "name: fär\n".encode()})
     (process,) = made
     asked = ["-m", "calsweep", "run", "sweep.yaml", "--address", "10.0.0.1:6379"]
     assert process.words == [sys.executable, *asked]
@@ -162,7 +164,7 @@ def test_a_command_speaks_and_heeds_signals(
 def test_the_command_runs_beside_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(gcs_address="127.0.0.1:6379")
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
-    command = RemoteCommand(["run", "sweep.yaml"], {"sweep.yaml": "name: far\n"})
+    command = RemoteCommand(["run", "sweep.yaml"], {"sweep.yaml": b"name: far\n"})
     while (answer := command.follow(0))[1] is None:
         time.sleep(0.1)
     said, code = answer

@@ -242,6 +242,7 @@ def test_tune_is_given_the_settings(
         "report_seconds": 0.0 if asha else 2.0,
         "checkpoint_every": 11,
         "logs": str(tmp_path / "logs"),
+        "plugins": (),
     }
     assert wanted({"job": fit(tmp_path, "0"), "labels": {}}).bundles == [{"CPU": 1.0}]
     settings, config = asked["tune_config"], asked["run_config"]

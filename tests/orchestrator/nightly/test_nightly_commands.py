@@ -222,7 +222,7 @@ def test_history_holds_the_series_asked_for_and_marks_their_alarms(
     assert capsys.readouterr().err == f"calsweep: --out {file}: {reason}\n"
     monkeypatch.chdir(folder)
     assert main(["nightly", "history", file, "--out", "s3://b/x"]) == 2
-    said = "calsweep: --out: 's3:/b/x' is a URL; it is a path on this machine\n"
+    said = "calsweep: --out: 's3://b/x' is a URL; it is a path on this machine\n"
     assert capsys.readouterr().err == said
 
 
