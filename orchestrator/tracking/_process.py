@@ -51,9 +51,11 @@ class Memory:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError, TypeError) as error:
+        except OSError as error:
             logger.warning("%s cannot be read (%s); delivering from the start", path, error)
-            return cls()
+        except (ValueError, TypeError):
+            logger.warning("%s is damaged; delivering from the start", path)
+        return cls()
 
     def save(self, journal: Path) -> None:
         """Write it, whole or not at all; without it a later shipper delivers again, and says so."""

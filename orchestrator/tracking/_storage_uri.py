@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from contextlib import suppress
 
-from orchestrator.storage.storage import Storage
-from orchestrator.sweep.spec import is_sweep_name
 from orchestrator.sweep.tracking_uri import database_uri, default_tracking_uri
 from orchestrator.tracking._process import delivered
 from orchestrator.tracking._shipper import BusyError, sync
@@ -19,6 +17,9 @@ def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
     Raises:
         InputError: If the bucket does not answer, or a journal is damaged.
     """
+    from orchestrator.storage.storage import Storage  # It imports PyTorch; shippers need none.
+    from orchestrator.sweep.spec import is_sweep_name
+
     uri, place = default_tracking_uri(storage), Storage(storage)
     if place.address is None or uri != database_uri(place.folder):
         return uri

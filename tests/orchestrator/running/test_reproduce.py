@@ -91,7 +91,7 @@ def test_a_run_computed_again_gives_the_same_figures(
         folder=tmp_path,
         progress=lambda *epoch: told.append(epoch),
     )
-    epochs = {"train": 2, "refine": 2, "calibrate": 1}
+    epochs = {"train": 2, "refine": 20, "calibrate": 1}
     stages = [link.stage for link in parse_recipe(recipe, {"short": "ls"}).chain]
     assert told == [(s, epoch + 1, epochs[s]) for s in stages for epoch in range(epochs[s])]
     assert found.run.trial.seed == seed

@@ -147,8 +147,11 @@ def test_a_trial_that_fits_nowhere_is_refused(
     spec = parse_sweep(f"{text}resources: {{{resources}}}\n", "edges")
     given = (Storage.of(spec).artifacts, SweepFolder.of(spec).path, None, 10)
     with refused(complaint):
-        assert opened(spec) == ((given, {"asha": False, "growing": False}), "starting Ray")
-    growing = {"asha": False, "growing": True}
+        assert opened(spec) == (
+            (given, {"asha": False, "growing": False, "plugins": ()}),
+            "starting Ray",
+        )
+    growing = {"asha": False, "growing": True, "plugins": ()}
     assert opened(spec, "auto") == ((given, growing), "joining Ray at auto"), "it may grow"
 
 

@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -259,7 +260,7 @@ def test_the_seconds_of_a_run_are_those_of_all_parts(
     spec: SweepSpec, company: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     parts = {"check_login": 1.0, "prepare_data": 2.0, "await_delivery": 4.0, "results_of": 8.0}
 
     def slow(real: Callable[..., Any], cost: float, *given: Any) -> Any:
