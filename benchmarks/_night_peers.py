@@ -9,18 +9,20 @@ import sys
 from importlib.metadata import version
 
 import numpy as np
-from asv.step_detect import detect_regressions, detect_steps
-from otava.analysis import compute_change_points, compute_change_points_orig
 
 
 def otava(series: list[float]) -> list[int]:
     """Return the change points for the worse, by Otava's defaults."""
+    from otava.analysis import compute_change_points
+
     points, _ = compute_change_points(series)  # Of an array it finds none.
     return [int(p.index) for p in points if p.stats.mean_2 > p.stats.mean_1]
 
 
 def e_divisive(series: list[float]) -> list[int]:
     """Return the change points for the worse, by E-divisive with permutations."""
+    from otava.analysis import compute_change_points_orig
+
     points, _ = compute_change_points_orig(series, seed=0)
     ends = sorted(int(p.index) for p in points)
     levels = [float(np.mean(part)) for part in np.split(np.array(series), ends)]
@@ -29,6 +31,8 @@ def e_divisive(series: list[float]) -> list[int]:
 
 def asv(series: list[float]) -> list[int]:
     """Return asv's regressions: steps upwards that the last values have not made good."""
+    from asv.step_detect import detect_regressions, detect_steps
+
     positions = detect_regressions(detect_steps(series))[2]
     return [int(after) for _, after, *_ in positions or ()]
 

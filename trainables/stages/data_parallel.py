@@ -52,7 +52,18 @@ class Team:
         self.folder = folder
 
     def meet(self) -> None:
-        """Wait for the other processes."""
+        """Wait for the other processes.
+
+        Raises:
+            ChildProcessError: If one has ended; or the error that it reports.
+        """
+        for number, (process, connection) in enumerate(self.followers, 1):
+            try:
+                if (found := connection.recv()) is not None:
+                    raise found
+            except EOFError:
+                process.wait()
+                raise ended(number, self.size, process) from None
         store = distributed.FileStore(f"{self.folder}/store", self.size)
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         distributed.init_process_group(

@@ -29,6 +29,7 @@ def main() -> None:
             torch.cuda.set_device(device)
         team = Team(rank, size, device, folder)
         data = TaskData(PreparedData.open(directory), device)
+        connection.send(None)  # It is ready to meet.
         trainer = build_trainer(request, data, team)
         while True:
             content = io.BytesIO(connection.recv_bytes())

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -90,7 +91,8 @@ class RefineStage(StageRun, stage="refine"):
         if self.trainer.refinement.accept == "better" and not _is_better(logits, own, labels):
             self._own = own
             return own
-        _check_accuracy(logits, own, labels)
+        counts = np.bincount(self.data.search.validation.labels)
+        _check_accuracy(logits, own, labels, chance=float(counts.max() / counts.sum()))
         return logits
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -129,14 +131,14 @@ def _is_better(logits: Tensor, own: Tensor, labels: Tensor) -> bool:
     return bool(gain.mean() > _standard_error(gain))
 
 
-def _check_accuracy(logits: Tensor, own: Tensor, labels: Tensor) -> None:
+def _check_accuracy(logits: Tensor, own: Tensor, labels: Tensor, chance: float) -> None:
     """Refuse a head that lost three quarters of what its network knows beyond the commonest class.
 
     Raises:
         TrainingDivergedError: If it lost more, by two paired standard errors.
     """
     before, after = (row_terms("acc", each, labels) for each in (own, logits))
-    lost, chance = before - after, float(labels.bincount().max()) / len(labels)
+    lost = before - after
     if lost.mean() - 2 * _standard_error(lost) > max(0.0, 0.75 * (float(before.mean()) - chance)):
         raise TrainingDivergedError(
             f"accuracy collapsed to {after.mean():.1%} of the validation rows; the network's own "

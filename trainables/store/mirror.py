@@ -59,6 +59,8 @@ class Mirror:
         self.url = url
         _check(url)
         options = {}
+        if url.endswith("://") and url.startswith(("s3:", "gs:")):
+            raise InputError(f"mirror '{url}' cannot be used: it names no bucket")
         if url.startswith(("s3://", "gs://")):
             register(["s3", "gs"])
             options = {"client_options": client_options()}

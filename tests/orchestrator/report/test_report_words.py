@@ -25,7 +25,7 @@ from orchestrator.report._records import (
     runs,
     summary,
 )
-from orchestrator.report._studies import _distribution, retention_figures, study_parts
+from orchestrator.report._studies import distribution, retention_figures, study_parts
 from orchestrator.report._tasks import KEPT, task_part
 from orchestrator.statistics import Difference, PairedBootstrap, TaskComparison
 from orchestrator.storage.events import SweepStarted
@@ -600,7 +600,7 @@ def test_the_most_important_parameter_stands_first(journal, tmp_path, monkeypatc
     ],
 )
 def test_importance_is_of_the_range_that_was_tried(values, expected):
-    assert _distribution(values) == expected
+    assert distribution(values) == expected
 
 
 def test_a_page_shows_the_best_curves_only(journal, tmp_path):
