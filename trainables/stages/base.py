@@ -14,6 +14,7 @@ from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.data import Batcher, Pixels, PreparedData, SearchData
 from trainables.metrics import REPORTED, calibration_report
+from trainables.plugins import Pinned
 from trainables.stages.objective import VALIDATION, objective_terms
 from trainables.stages.request import EVERY_STAGE, StageRequest, check_part
 from trainables.store.artifacts import Artifact, ArtifactStore
@@ -28,12 +29,14 @@ class TaskData:
         device: Where the trial computes.
         graph: Whether a GPU is to launch whole training steps, see ``Trainer``.
         processes: Number of processes that train one network together, see ``data_parallel``.
+        plugins: What these have to import first.
     """
 
     prepared: PreparedData
     device: torch.device
     graph: bool = False
     processes: int = 1
+    plugins: tuple[Pinned, ...] = ()
 
     @cached_property
     def search(self) -> SearchData:

@@ -5,7 +5,6 @@ from torch import Tensor
 
 from trainables.data import MaskedBatcher
 from trainables.methods import build_method
-from trainables.plugins import Pinned, active_plugins
 from trainables.stages.base import StageRun, TaskData
 from trainables.stages.data_parallel import Team, lead
 from trainables.stages.engine import Trainer, predict
@@ -58,7 +57,7 @@ class TrainStage(StageRun, stage="train"):
         return lead(
             data.processes,
             data.device,
-            [Pinned(str(plugin.source.root), plugin.code) for plugin in active_plugins()],
+            data.plugins,
             self.request,
             str(data.prepared.directory),
             torch.get_num_threads(),

@@ -48,6 +48,7 @@ class Bench:
         logs: Path | str | None = None,
         plugins: Sequence[Pinned] = (),
     ) -> None:
+        self._plugins = tuple(plugins)
         load_plugins(plugins)  # Before test data are sealed: it may read whatever it likes.
         self.notices: list[str] = []
         self.store = ArtifactStore(on_this_machine(Path(storage)), self.notices.append)
@@ -84,7 +85,9 @@ class Bench:
                 evaluations = self.store.root / "evaluate"
                 evaluations.mkdir(parents=True, exist_ok=True)
                 seal_test_data(prepared.directory, evaluations)
-            self._tasks[place] = TaskData(prepared, self.device, graph, self.processes)
+            self._tasks[place] = TaskData(
+                prepared, self.device, graph, self.processes, self._plugins
+            )
         return self._tasks[place]
 
     def open_data(self, directory: str) -> PreparedData:
