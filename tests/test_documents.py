@@ -92,7 +92,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("docs/index.md", 10),
         ("docs/run.md", 13),
         ("docs/search.md", 5),
-        ("docs/tables.md", 11),
+        ("docs/tables.md", 12),
         ("docs/statistics.md", 4),
         ("docs/nightly.md", 4),
         ("docs/data.md", 8),
