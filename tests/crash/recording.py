@@ -15,21 +15,43 @@ from tests.crash.disk import Change, Entry, File, Folder
 TRACED = (
     "open,openat,creat,write,pwrite64,writev,pwritev,pwritev2,truncate,ftruncate,fallocate,rename,"
     "renameat,renameat2,unlink,unlinkat,rmdir,mkdir,mkdirat,fsync,fdatasync,link,linkat,symlink,"
-    "symlinkat,lseek,sendfile,copy_file_range,dup,dup2,dup3,fcntl"
+    "symlinkat,lseek,sendfile,copy_file_range,dup,dup2,dup3,fcntl,clone,clone3,fork,vfork"
 )
+THREAD = re.compile(r"^(\d+) +clone3?\(.*CLONE_THREAD.* = (\d+)")
 LINE = re.compile(r"^\d+ +(\w+)\((.*)\) += (\d+)(<.*>)?")
 DELETED = "(deleted)"
 
 
 def record(command: Sequence[str], log: Path) -> list[str]:
-    """Run a program of one process and return the system calls that may touch files."""
+    """Run a program and return the system calls of its threads that may touch files.
+
+    Processes that it starts, such as git, have handles of their own: none may write beside ``log``.
+    """
     program = shutil.which("strace")
     assert program is not None
     options = ["-f", "-qq", "-y", "-xx", "-s", str(10**8), "-e", "signal=none"]
     run = [program, *options, "-e", f"trace={TRACED}", "-o", str(log), "--", *command]
     done = subprocess.run(run, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    return list(_whole(log.read_text(encoding="ascii").splitlines()))
+    lines = list(_whole(log.read_text(encoding="ascii").splitlines()))
+    own, others = _apart(lines)
+    here = "".join(f"\\x{byte:02x}" for byte in str(log.parent).encode())
+    wrote = [line for line in others if here in line and "O_RDONLY" not in line]
+    assert not wrote, wrote[0][:500]
+    return own
+
+
+def _apart(lines: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the calls of the first process, and those of processes that it started."""
+    begun = dict(found.groups()[::-1] for line in lines if (found := THREAD.match(line)))
+    first = lines[0].split()[0]
+
+    def is_own(thread: str) -> bool:
+        return thread == first or (thread in begun and is_own(begun[thread]))
+
+    threads = {thread for line in lines if is_own(thread := line.split()[0])}
+    own = [line for line in lines if line.split()[0] in threads]
+    return own, [line for line in lines if line.split()[0] not in threads]
 
 
 def _whole(lines: Sequence[str]) -> Iterator[str]:
