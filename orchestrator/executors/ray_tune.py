@@ -17,7 +17,7 @@ from ray.tune.search import Searcher
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.cluster.interrupt import stop_promptly
-from orchestrator.cluster.local import elsewhere, short_reason, slots
+from orchestrator.cluster.local import elsewhere, fitting, short_reason, slots
 from orchestrator.executors._base import Executor
 from orchestrator.loop import Loop, Pause
 from orchestrator.storage.storage import SweepFolder
@@ -107,7 +107,8 @@ class RayTune(Executor):
             return
         nonce = write_nonce(self._storage)
         try:
-            nodes = _Nodes(str(self._storage), nonce, self._passed, loop.machines.refused, loop.say)
+            refused, sizes = loop.machines.refused, loop.source.sizes
+            nodes = _Nodes(str(self._storage), nonce, self._passed, refused, loop.say, sizes)
             nodes.await_first()
             yield nodes
         finally:
@@ -115,7 +116,10 @@ class RayTune(Executor):
 
 
 class _Nodes:
-    """Inspects every node that joins; no trial starts there before it answered as it must."""
+    """Inspects every node that joins; no trial starts there before it answered as it must.
+
+    GPUs are tested where trials of ``sizes`` (CPUs, GPUs) take one.
+    """
 
     def __init__(
         self,
@@ -124,7 +128,9 @@ class _Nodes:
         passed: set[str],
         refused: dict[str, str],
         say: Callable[[str], None],
+        sizes: Sequence[tuple[float, float]],
     ) -> None:
+        self._sizes, self._tests_gpus = sizes, any(gpu for _, gpu in sizes)
         self._here = inspect_machine(storage, nonce, 0)
         self._storage, self._nonce, self._refused, self._say = storage, nonce, refused, say
         self._asked: dict[str, tuple[Any, str, float]] = {}  # By node: answer, host, when asked.
@@ -141,6 +147,7 @@ class _Nodes:
         living = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
         for name in living.keys() - self._asked.keys() - self._passed - self._refused.keys():
             gpus, host = int(living[name]["Resources"].get("GPU", 0)), _host(living[name])
+            gpus = gpus if self._tests_gpus else 0
             place = NodeAffinitySchedulingStrategy(name, soft=False)
             answer = inspected.options(scheduling_strategy=place).remote(
                 self._storage, self._nonce, gpus
@@ -168,12 +175,15 @@ class _Nodes:
         """Wait until all nodes that are there now have answered.
 
         Raises:
-            InputError: If no trial may start on any of them.
+            InputError: If some are left out and no trial fits on any other.
         """
         while self.waiting():
             time.sleep(0.2)
-        if not self._passed:
-            reason = next(iter(self._refused.values()), "it has no node")
+        living = [node for node in ray.nodes() if node["Alive"]]
+        left = [node["Resources"] for node in living if node["NodeID"] in self._passed]
+        fits = any(fitting(node, cpu, gpu) for node in left for cpu, gpu in self._sizes)
+        if self._refused and not fits:
+            reason = next(iter(self._refused.values()))
             raise InputError(f"no trial can start on the cluster: {reason}")
 
 

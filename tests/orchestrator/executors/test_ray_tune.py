@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,12 +16,13 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from orchestrator.executors import ray_tune
-from orchestrator.executors.ray_tune import GroupSchedulers, LoopSearcher, RayTune, _Limit
+from orchestrator.executors.ray_tune import GroupSchedulers, LoopSearcher, RayTune, _Limit, _Nodes
 from orchestrator.loop import Loop
 from tests.orchestrator.executors.small_jobs import Jobs, fit
 from trainables.common.errors import InputError
 from trainables.jobs import EpochMetrics, Fault, FaultKind, Report, Status, lost
 from trainables.ray_edge import JobTrainable
+from trainables.worker import inspect_machine, write_nonce
 
 STOP, CONTINUE = TrialScheduler.STOP, TrialScheduler.CONTINUE
 GOES_ON = Report(status=Status.RUNNING)
@@ -295,6 +297,7 @@ def test_as_many_jobs_are_out_as_fit_and_twice_as_many_on_a_cluster(
 
 WORKER = """
 import sys
+from contextlib import nullcontext
 
 sys.modules["orchestrator"] = None
 from ray import cloudpickle
@@ -302,6 +305,34 @@ from ray import cloudpickle
 wanted, job, labels = cloudpickle.loads(open(sys.argv[1], "rb").read())
 print(wanted({"job": job, "labels": labels}))
 """
+
+
+@pytest.mark.parametrize(("gpu", "refused"), [(0.0, False), (0.5, True)])
+def test_gpus_are_tested_where_trials_take_one(
+    gpu: float, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, worker = "0" * 56, "1" * 56
+    resources = {head: {"CPU": 0.0}, worker: {"CPU": 2.0, "GPU": 1.0}}
+    nodes = [{"NodeID": name, "Alive": True, "Resources": own} for name, own in resources.items()]
+
+    class Inspected:
+        def options(self, scheduling_strategy: Any) -> Inspected:
+            return self
+
+        def remote(self, storage: str, nonce: str, gpus: int) -> Any:
+            here = inspect_machine(storage, nonce, 0)
+            return replace(here, gpus=dict.fromkeys(range(gpus), "it is broken"))
+
+    monkeypatch.setattr(ray_tune, "inspected", Inspected())
+    monkeypatch.setattr(ray_tune.ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray_tune.ray, "wait", lambda found, timeout: (found, []))
+    monkeypatch.setattr(ray_tune.ray, "get", lambda found: found)
+    nonce, out, said = write_nonce(tmp_path), dict[str, str](), list[str]()
+    looking = _Nodes(str(tmp_path), nonce, set(), out, said.append, [(1, gpu)])
+    told = r"^no trial can start on the cluster: GPU 0: it is broken$"
+    with pytest.raises(InputError, match=told) if refused else nullcontext():
+        looking.await_first()
+    assert (bool(said), worker in out) == (refused, refused)
 
 
 def test_what_goes_to_the_workers_does_not_import_the_orchestrator(tmp_path: Path) -> None:
