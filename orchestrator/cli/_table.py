@@ -25,6 +25,18 @@ Columns = Annotated[
     Literal["auto", "paper", "sweep"],
     typer.Option(help="A layout's columns: the paper's, the sweep's, or what there is."),
 ]
+Gains = Annotated[
+    bool, typer.Option("--gain", help="Show what each search brought over its published default.")
+]
+Comparable = Annotated[
+    bool,
+    typer.Option(
+        "--comparable", help="Leave run ids and seconds empty: equal runs then give equal files."
+    ),
+]
+Out = Annotated[
+    Path | None, typer.Option(help="Write this file instead of printing; parquet needs it.")
+]
 
 
 def table(
@@ -55,10 +67,7 @@ def table(
     floor: Annotated[
         bool, typer.Option("--floor", help="Show each figure's noise floor, mark what is in it.")
     ] = False,
-    gain: Annotated[
-        bool,
-        typer.Option("--gain", help="Show what each search brought over its published default."),
-    ] = False,
+    gain: Gains = False,
     ties: Annotated[
         bool, typer.Option("--ties", help="Show which recipes cannot be told apart.")
     ] = False,
@@ -72,25 +81,16 @@ def table(
     mixed: Annotated[
         bool, typer.Option("--mixed", help="Show sweeps together whose data or code differ.")
     ] = False,
-    comparable: Annotated[
-        bool,
-        typer.Option(
-            "--comparable",
-            help="Leave run ids and seconds empty: equal runs then give equal files.",
-        ),
-    ] = False,
+    comparable: Comparable = False,
     format: Annotated[Format, typer.Option(help="Output format.")] = "terminal",
     as_json: Json = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Write this file instead of printing; parquet needs it.")
-    ] = None,
+    out: Out = None,
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
     """Print a comparison table of one sweep, or of several, from the tracking server."""
     from orchestrator.tables.arrange import combine
-    from orchestrator.tables.make import TableOptions, make_table, render
-    from orchestrator.tables.renderers import to_rich
+    from orchestrator.tables.make import TableOptions, make_table
 
     format = "json" if as_json else format
     if format == "parquet" and out is None:
@@ -115,7 +115,14 @@ def table(
     )
     built = make_table(combine(found, prefer, mixed), options)
     built = _with_gains(built, storage) if gain else built
-    built = _with_ties(built, storage) if ties else built
+    _show(_with_ties(built, storage) if ties else built, format, out)
+
+
+def _show(built: ComparisonTable, format: Format, out: Path | None) -> None:
+    """Write a table to a file if one is named, else print it."""
+    from orchestrator.tables.make import render
+    from orchestrator.tables.renderers import to_rich
+
     if out is not None:
         _write(built, format, out)
     elif format == "terminal":

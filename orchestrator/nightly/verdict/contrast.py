@@ -1,5 +1,6 @@
 """How a night of another commit is told good from bad, by one figure."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ SURE = 100.0  # Of what is either there or not.
 
 
 @dataclass(frozen=True)
-class Contrast:
+class Contrast(ABC):
     """What is usual of a figure and what is bad.
 
     Attributes:
@@ -31,13 +32,13 @@ class Contrast:
     seeds: tuple[int, ...]
     clear: float
 
+    @abstractmethod
     def badness(self, record: NightRecord) -> float:
         """Return where a night stands between usual (0) and bad (1).
 
         Raises:
             InputError: If it lacks the figure.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
