@@ -21,6 +21,7 @@ from search_spaces import Parameter, load_space, space_names
 from trainables.augmentations import AUGMENTATIONS
 from trainables.calibrators import CALIBRATORS, OBJECTIVES
 from trainables.common.registry import Registry
+from trainables.contracts.losses import alternatives
 from trainables.data import SplitSpec
 from trainables.losses import LOSSES
 from trainables.refinements import REFINEMENTS
@@ -277,24 +278,18 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalogue]:
     torch.set_num_threads(threads)
 
 
-def alternatives(place: str, parameter: Parameter) -> list[Any]:
+def others(place: str, parameter: Parameter) -> list[Any]:
     """Return every other choice, or one other value inside the range."""
-    if parameter.type == "categorical":
-        return [choice for choice in parameter.choices if choice != parameter.default]
-    assert parameter.low is not None
-    assert parameter.high is not None
-    if parameter.scale == "log":
-        inside = parameter.low * (parameter.high / parameter.low) ** 0.17
-    else:
-        inside = parameter.low + 0.17 * (parameter.high - parameter.low)
-    value = UNDER.get(place, NOWHERE).value or inside
-    return [parameter.check(int(value) if parameter.type == "int" else value)]
+    value = UNDER.get(place, NOWHERE).value
+    if value and parameter.type != "categorical":
+        return [parameter.check(int(value) if parameter.type == "int" else value)]
+    return alternatives(parameter, share=0.17)
 
 
 def changes() -> Iterator[tuple[str, str, str, Any]]:
     for kind, name in PARTS:
         for key, parameter in load_space(kind, name).parameters.items():
-            for value in alternatives(f"{kind}/{name}/{key}", parameter):
+            for value in others(f"{kind}/{name}/{key}", parameter):
                 yield kind, name, key, value
 
 
@@ -315,7 +310,7 @@ def test_a_parameter_of_one_setting_does_nothing_without_it(
     place: str, catalogue: Catalogue
 ) -> None:
     kind, name, key = place.split("/")
-    (value,) = alternatives(place, load_space(kind, name).parameters[key])
+    (value,) = others(place, load_space(kind, name).parameters[key])
     before = catalogue.outcome(kind, name, {})
     assert torch.equal(before, catalogue.outcome(kind, name, {key: value}))
 

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from orchestrator.cli._console import echo, print_json
-from orchestrator.cli._options import Json
+from orchestrator.cli._options import DataRoot, Json
 from trainables.common.errors import AwayError, InputError
 from trainables.common.paths import DEFAULT_STORAGE, bucket_address, storage_folder
 
@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 def doctor(
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow URI to be checked.")] = None,
     storage: Annotated[str, typer.Option(help="Storage folder.")] = DEFAULT_STORAGE,
-    data_root: Annotated[str, typer.Option(help="Folder for downloaded data sets.")] = "data",
+    data_root: DataRoot = "data",
     as_json: Json = False,
 ) -> int:
     """Check versions, GPUs (by a training step), Ray, tracking, storage and data; tell remedies."""

@@ -36,6 +36,8 @@ Processes = Annotated[int | None, typer.Option(min=1, help="Processes; default: 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 ResampleSeed = Annotated[int, typer.Option(help="Decides the resamples.")]
 StorageFolder = Annotated[str, typer.Option(help="Storage folder whose database is asked.")]
+DataRoot = Annotated[str, typer.Option(help="Folder of downloaded data sets.")]
+Tolerance = Annotated[float, typer.Option(min=0.0, help="Largest difference of equal figures.")]
 SweepFile = Annotated[Path, typer.Argument(help="The sweep file.", show_default=False)]
 SweepName = Annotated[
     str, typer.Argument(help="The sweep's name.", autocompletion=lambda: _sweeps_here())

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator.cli._console import echo, output
-from orchestrator.cli._options import StorageFolder, TrackingUri
+from orchestrator.cli._options import DataRoot, StorageFolder, Tolerance, TrackingUri
 from trainables.common.paths import DEFAULT_STORAGE, local_path
 
 if TYPE_CHECKING:
@@ -22,13 +22,11 @@ EQUAL, DIFFERENT = 0, 1
 
 def reproduce(
     run_id: Annotated[str, typer.Argument(help="The MLflow run of a finished trial.")],
-    tolerance: Annotated[
-        float, typer.Option(min=0.0, help="Largest difference of equal figures.")
-    ] = 1e-6,
+    tolerance: Tolerance = 1e-6,
     folder: Annotated[
         Path | None, typer.Option(help="Keep the new artifacts here; by default they are thrown.")
     ] = None,
-    data_root: Annotated[str, typer.Option(help="Folder of downloaded data sets.")] = "data",
+    data_root: DataRoot = "data",
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> int:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from orchestrator.cli._console import echo, print_json, progress_bar
-from orchestrator.cli._options import Json, StorageFolder, SweepName
+from orchestrator.cli._options import DataRoot, Json, StorageFolder, SweepName, Tolerance
 from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
@@ -62,16 +62,14 @@ def verify(
     seed: Annotated[
         int | None, typer.Option(help="Draws the share; default: one that nobody can know.")
     ] = None,
-    tolerance: Annotated[
-        float, typer.Option(min=0.0, help="Largest difference of equal figures.")
-    ] = 1e-6,
+    tolerance: Tolerance = 1e-6,
     revision: Annotated[
         str | None, typer.Option(help="The code that may have computed it; default: this one.")
     ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write the outcome as Markdown, for a pull request.")
     ] = None,
-    data_root: Annotated[str, typer.Option(help="Folder of downloaded data sets.")] = "data",
+    data_root: DataRoot = "data",
     as_json: Json = False,
 ) -> int:
     """Compute again what a package says: 0 if it is so, 3 if not.

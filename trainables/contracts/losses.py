@@ -58,16 +58,19 @@ def seasoned(name: str, rows: int = ROWS, classes: int = CLASSES, **parameters: 
     return loss.eval()
 
 
-def alternatives(parameter: Parameter) -> list[Any]:
-    """Return values that a sweep may choose, other than the default."""
+def alternatives(parameter: Parameter, share: float = 0.37) -> list[Any]:
+    """Return values that a sweep may choose, other than the default.
+
+    Of a range it is one, a ``share`` of the way from its low end on its scale.
+    """
     if parameter.type == "categorical":
         return [choice for choice in parameter.choices if choice != parameter.default]
     assert parameter.low is not None
     assert parameter.high is not None
     if parameter.scale == "log":
-        inside = parameter.low * (parameter.high / parameter.low) ** 0.37
+        inside = parameter.low * (parameter.high / parameter.low) ** share
     else:
-        inside = parameter.low + 0.37 * (parameter.high - parameter.low)
+        inside = parameter.low + share * (parameter.high - parameter.low)
     return [parameter.check(int(inside) if parameter.type == "int" else inside)]
 
 

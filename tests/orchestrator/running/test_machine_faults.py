@@ -154,34 +154,28 @@ def test_a_machine_fault_is_retried_and_recorded(tmp_path: Path) -> None:
     assert sweep.tracked() == ({"FINISHED": 1}, "")
 
 
-def test_a_failed_job_avoids_the_node(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("bad_node.py")
+def said_by(script: str, folder: Path) -> str:
+    """Return what a script beside this one prints."""
     done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
+        [sys.executable, Path(__file__).with_name(script)],
+        cwd=folder,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         text=True,
         timeout=600,
         check=True,
     )
-    first, second = done.stdout.split()
+    return done.stdout
+
+
+def test_a_failed_job_avoids_the_node(tmp_path: Path) -> None:
+    first, second = said_by("bad_node.py", tmp_path).split()
     assert first != second
 
 
 def test_node_with_other_code_computes_nothing(tmp_path: Path) -> None:
     if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
         pytest.skip("no node can be given a file system of its own here")
-    script = Path(__file__).with_name("altered_node.py")
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=600,
-        check=True,
-    )
-    where, said = done.stdout.splitlines()
+    where, said = said_by("altered_node.py", tmp_path).splitlines()
     assert where == "{'good': 6}"
     assert " is left out of this run: its code is " in said
