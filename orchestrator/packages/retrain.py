@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
@@ -12,6 +13,7 @@ from orchestrator.packages.checks import tested, unequal
 from orchestrator.packages.package import Cell, Package
 from orchestrator.running.reproduce import compute_stage, prepare_process
 from orchestrator.storage.ledger import Ledger, Study, Trial
+from trainables.common.faults import reason_of
 from trainables.data import PreparedData
 from trainables.stages import StageRequest, TaskData, evaluate_on_test
 
@@ -74,12 +76,19 @@ def _retrained(
 
 
 def _of_failure(again: Again, ledger: Ledger, trial: Trial, request: StageRequest) -> Iterator[str]:
-    """Yield a line if a trial that is said to have failed can be computed."""
+    """Yield a line if a trial that is said to have failed can be computed, or fails otherwise."""
     try:
         _figures(again, ledger, trial, request)
-    except (ArithmeticError, RuntimeError, ValueError):
-        return  # What a configuration's fault makes of a stage; see ``TrainingDivergedError``.
+    except (ArithmeticError, RuntimeError, ValueError) as error:
+        now = reason_of(error)
+        if _without_numbers(now) != _without_numbers(trial.reason):
+            yield f"it is said to have failed ({trial.reason}), and fails otherwise: {now}"
+        return
     yield f"it is said to have failed ({trial.reason}), and finishes"
+
+
+def _without_numbers(reason: str) -> str:
+    return re.sub(r"[-+.\d]+(e[-+]?\d+)?", "0", reason)
 
 
 def _figures(again: Again, ledger: Ledger, trial: Trial, request: StageRequest) -> dict[str, float]:

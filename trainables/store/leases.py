@@ -70,7 +70,7 @@ class Lease(AbstractContextManager["Lease"]):
             if tag is None:
                 tag = self._taken_over()
         except AwayError:
-            return True
+            return True  # Better computed twice than not at all: an outcome is stored once.
         if tag is None:
             return False
         self._tag, self._lost = tag, False

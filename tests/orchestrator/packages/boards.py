@@ -27,12 +27,16 @@ storage: {storage}
 
 
 def board(
-    storage: Path, name: str = "board", recipes: str = "[ce, ls, ls+ts]", seeds: str = "[0, 1]"
+    storage: Path,
+    name: str = "board",
+    recipes: str = "[ce, ls, ls+ts]",
+    seeds: str = "[0, 1]",
+    more: str = "",
 ) -> Storage:
     """Run a sweep of some trainings of a tenth of a second."""
     torch.set_num_threads(1)
     text = BOARD.format(name=name, recipes=recipes, seeds=seeds, storage=storage)
-    spec = parse_sweep(text, name)
+    spec = parse_sweep(text + more, name)
     SweepFolder.of(spec).write_spec(spec)
     compute_within(spec)
     return Storage(storage)

@@ -20,7 +20,9 @@ from orchestrator.packages.markdown import to_markdown
 from orchestrator.packages.package import Package, opened
 from orchestrator.packages.publish import publish
 from orchestrator.packages.verify import Check, Verdict, VerifyOptions, verify
+from orchestrator.storage.events import StudyClosed, TrialFinished
 from orchestrator.storage.storage import Storage
+from tests.orchestrator.packages.boards import board
 from trainables.common.errors import InputError
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
@@ -65,6 +67,25 @@ def test_a_fraud_is_refused(kind: Any, storage: Storage, package: Path, tmp_path
     assert unseen == (kind.__name__ in UNSEEN)
     if unseen:
         assert not verify(forged, WHOLE).accepted
+
+
+def fails_otherwise(forge: Any) -> None:
+    events = forge.events()
+    for event in events:
+        if isinstance(event, TrialFinished | StudyClosed) and event.reason:
+            event.reason = "RuntimeError: a node was lost"
+    forge.tell(events)
+
+
+def test_failed_trial_fails_again_for_the_same_reason(tmp_path: Path) -> None:
+    wild = "variants: {wild: {of: mbls, fixed: {weight: 1.0e+30, margin: 0.0}}}\n"
+    storage = board(tmp_path / "storage", recipes="[ce, wild]", seeds="[0]", more=wild)
+    publish(storage, ["board"], tmp_path)
+    honest = tmp_path / "package.zip"
+    found = verify(honest, WHOLE)
+    assert found.problems == []
+    forged = frauds.planted(honest, fails_otherwise, storage, "board", 7, tmp_path / "forged.zip")
+    assert "fails otherwise: TrainingDivergedError" in str(verify(forged, WHOLE).problems)
 
 
 def test_a_named_trial_is_computed_again(package: Path, tmp_path: Path) -> None:
