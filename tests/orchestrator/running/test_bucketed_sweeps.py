@@ -20,6 +20,7 @@ from tests.orchestrator.one_process import one_process
 from trainables.common.errors import InputError
 from trainables.store import cache, leases
 
+ROOT = Path(__file__).parents[3]
 SWEEP = """
 name: bucketed
 tasks:
@@ -90,6 +91,7 @@ def address(
 ) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path / "one"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # For other processes.
     return f"s3://{make_bucket(disturbed[0])}/of/us"
 
 
@@ -225,10 +227,9 @@ def test_nodes_share_nothing_but_the_bucket(
     assert main([*TABLE, "--storage", str(wanted[0])]) == 0
     table = capfd.readouterr().out
     sweep = SWEEP.replace("executor: local\n", "").replace("{{concurrent: 1}}", "{{}}")
-    script = Path(__file__).with_name("bucketed_nodes.py")
-    run = [sys.executable, str(script), sweep]
-    told = subprocess.run(run, stdout=subprocess.PIPE, text=True, timeout=600, check=True).stdout
-    assert told.endswith(f"{table}0 True\n")
+    run = [sys.executable, "-m", "tests.orchestrator.running.bucketed_nodes", sweep]
+    done = subprocess.run(run, stdout=subprocess.PIPE, text=True, timeout=600, check=True, cwd=ROOT)
+    assert done.stdout.endswith(f"{table}0 True\n")
 
 
 def test_driver_that_was_replaced_stops(
