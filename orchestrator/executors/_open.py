@@ -31,7 +31,7 @@ def open_executor(
     if spec.executor == "local":
         from orchestrator.executors.in_process import InProcess  # PyTorch takes seconds.
 
-        every = spec.resources.checkpoint_every
+        every = spec.resources.checkpoint_seconds
         yield InProcess(store.root, every, folder.logs, spec.pinned)
         return
     say("starting Ray" if address is None else f"joining Ray at {address}")
@@ -46,7 +46,7 @@ def open_executor(
             store.root,
             folder.path,
             spec.resources.concurrent,
-            spec.resources.checkpoint_every,
+            spec.resources.checkpoint_seconds,
             asha=spec.search.scheduler == "asha",
             growing=address is not None,
             plugins=spec.pinned,

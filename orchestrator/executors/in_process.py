@@ -21,17 +21,17 @@ class InProcess(Executor):
 
     Args:
         storage: Root of the artifact store.
-        checkpoint_every, logs, plugins: See ``Bench``.
+        checkpoint_seconds, logs, plugins: See ``Bench``.
     """
 
     def __init__(
         self,
         storage: Path,
-        checkpoint_every: int = 0,
+        checkpoint_seconds: float | None = None,
         logs: Path | None = None,
         plugins: Sequence[Pinned] = (),
     ) -> None:
-        self._storage, self._every, self._logs = storage, checkpoint_every, logs
+        self._storage, self._every, self._logs = storage, checkpoint_seconds, logs
         self._plugins = plugins
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
@@ -40,7 +40,7 @@ class InProcess(Executor):
             bench = Bench(
                 self._storage,
                 sealed=sealed,
-                checkpoint_every=self._every,
+                checkpoint_seconds=self._every,
                 logs=self._logs,
                 plugins=self._plugins,
             )

@@ -40,7 +40,7 @@ class RayTune(Executor):
         storage: Root of the artifact store.
         folder: Where Tune writes what it must.
         concurrent: Most jobs at once; None for as many as fit.
-        checkpoint_every: See ``Bench``.
+        checkpoint_seconds: See ``Bench``.
         asha: Whether each group's weaker jobs are stopped early.
         growing: Whether nodes may join while it runs.
         plugins: See ``Bench``.
@@ -51,14 +51,14 @@ class RayTune(Executor):
         storage: Path,
         folder: Path,
         concurrent: int | None = None,
-        checkpoint_every: int = 0,
+        checkpoint_seconds: float | None = None,
         asha: bool = False,
         growing: bool = False,
         plugins: Sequence[Pinned] = (),
     ) -> None:
         self._storage, self._folder, self._asha = storage, folder, asha
         self._plugins = tuple(plugins)
-        self._concurrent, self._every, self._growing = concurrent, checkpoint_every, growing
+        self._concurrent, self._every, self._growing = concurrent, checkpoint_seconds, growing
         self._passed: set[str] = set()  # Nodes that were inspected.
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
@@ -69,7 +69,7 @@ class RayTune(Executor):
             sealed=sealed,
             # ASHA decides after every epoch; otherwise short epochs are reported together.
             report_seconds=0.0 if self._asha else REPORT_SECONDS,
-            checkpoint_every=self._every,
+            checkpoint_seconds=self._every,
             logs=str(SweepFolder(self._folder).logs),
             plugins=self._plugins,
         )

@@ -66,6 +66,7 @@ Errors = Annotated[
     BeforeValidator(lambda value: float(value) if isinstance(value, bool) else value),
     Field(ge=0, allow_inf_nan=False),
 ]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
 if TYPE_CHECKING:
     Objective: TypeAlias = str
@@ -331,7 +332,7 @@ class ResourcesModel(_Strict):
 
     Attributes:
         concurrent: Most trials, and then evaluations, at once; null for as many as fit.
-        checkpoint_every: Reports (of about two seconds) between checkpoints; 0 for none.
+        checkpoint_seconds: How long a stage computes between checkpoints; null for none.
         max_failures: How often a trial whose process died or machine failed is started again.
         deterministic: Whether GPUs are to give the same bits every time; slower.
         graph: Whether GPUs are to launch whole training steps, recorded as CUDA graphs.
@@ -341,7 +342,7 @@ class ResourcesModel(_Strict):
     refine: StageResources = StageResources()
     calibrate: StageResources = StageResources()
     concurrent: Count | None = None
-    checkpoint_every: CountOrZero = 10
+    checkpoint_seconds: Seconds | None = 20.0
     max_failures: CountOrZero = 3
     deterministic: bool = False
     graph: bool = False

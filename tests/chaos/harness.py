@@ -50,7 +50,7 @@ search:
   accuracy_tolerance: 0.05
   fixed: {{macal: {{epochs: 6, lr: 0.1, q0: 0.1, sparsity: fixed}}}}
 seeds: [0, 1]
-resources: {{checkpoint_every: 1, max_failures: 50, concurrent: 2}}
+resources: {{checkpoint_seconds: 0, max_failures: 50, concurrent: 2}}
 tracking: {{uri: "{tracking}"}}
 storage: {storage}
 """

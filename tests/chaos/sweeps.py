@@ -35,7 +35,7 @@ search:
   trials: {trials}
   accuracy_tolerance: 0.05
   fixed: {fixed}
-resources: {{checkpoint_every: 1, max_failures: 20{resources}}}
+resources: {{checkpoint_seconds: 0, max_failures: 20{resources}}}
 tracking: {{uri: {tracking}}}
 storage: {storage}
 """

@@ -36,7 +36,7 @@ tasks:
 recipes: [ce, ls+ts]
 search: {{trials: 2}}
 seeds: [0]
-resources: {{checkpoint_every: 1}}
+resources: {{checkpoint_seconds: 0}}
 executor: local
 storage: {root}/storage
 tracking: {{uri: "folder:{root}/tracked"}}

@@ -35,7 +35,7 @@ def one_process() -> Iterator[None]:
 @contextmanager
 def open_here(plan: Plan, store: ArtifactStore, *_: Any) -> Iterator[InProcess]:
     logs = SweepFolder.of(plan.spec).logs
-    yield InProcess(store.root, plan.spec.resources.checkpoint_every, logs)
+    yield InProcess(store.root, plan.spec.resources.checkpoint_seconds, logs)
 
 
 @dataclass

@@ -304,7 +304,7 @@ class SimulatedBench(Bench):
     def __init__(self, world: World, store: MemoryStore) -> None:
         self.notices: list[str] = []
         self.store, self.world, self.waits, self.logs = store, world, 0.0, None
-        self.report_seconds, self.checkpoint_every = -1.0, 1  # No time passes in a step.
+        self.report_seconds, self.checkpoint_seconds = -1.0, 0.0  # No time passes in a step.
         self.device = torch.device("cpu")
         self.meter: Any = _Meter()
         self.processes = 1

@@ -460,7 +460,7 @@ def a_trial_of_tune() -> Any:
         """The trainable, which Tune would hand the settings."""
 
         def setup(self, config: dict[str, Any]) -> None:  # type: ignore[override]
-            settings = {"sealed": True, "report_seconds": 0.0, "checkpoint_every": 1}
+            settings = {"sealed": True, "report_seconds": 0.0, "checkpoint_seconds": 0.0}
             super().setup(config, storage=LAB.store.root, **settings)
 
     wanted = StageRequest(**{**LAB.asked("train", {"mbls": {}}).plain(), "seed": 1})

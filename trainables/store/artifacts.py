@@ -115,7 +115,9 @@ class ArtifactStore:
         return self.root / stage / key[:2] / key
 
     def find(self, stage: str, key: str) -> Artifact | None:
-        """Return an intact artifact, or None if it has still to be computed."""
+        """Return an intact artifact, or None if it has still to be computed, or has no key."""
+        if not key:  # Its place would be the folder of all artifacts of the stage.
+            return None
         directory = self.path(stage, key)
         if not directory.exists() and not self._pulled(stage, key):
             return None
@@ -135,11 +137,13 @@ class ArtifactStore:
 
     def contains(self, stage: str, key: str) -> bool:
         """Return True if an artifact is there, without checking that it is intact."""
+        if not key:
+            return False
         path = self.path(stage, key)
         if (path / MANIFEST).is_file():
             return True
         if self._cache is not None:
-            return bool(key) and self._cache.has(path)
+            return self._cache.has(path)
         return self._pulled(stage, key)
 
     def _pulled(self, stage: str, key: str) -> bool:

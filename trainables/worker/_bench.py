@@ -27,7 +27,7 @@ class Bench:
         storage: Root of the artifact store.
         sealed: Whether the process gives up test data, for the rest of its life.
         report_seconds: Epochs shorter than this are reported together.
-        checkpoint_every: After how many reports a state is stored; 0 for never.
+        checkpoint_seconds: How long a stage computes between stored states; None for never.
         logs: Folder of the jobs' logs; None for none.
         plugins: What the parts of jobs may come from.
 
@@ -44,7 +44,7 @@ class Bench:
         *,
         sealed: bool,
         report_seconds: float = 2.0,
-        checkpoint_every: int = 0,
+        checkpoint_seconds: float | None = None,
         logs: Path | str | None = None,
         plugins: Sequence[Pinned] = (),
     ) -> None:
@@ -52,7 +52,7 @@ class Bench:
         load_plugins(plugins)  # Before test data are sealed: it may read whatever it likes.
         self.notices: list[str] = []
         self.store = ArtifactStore(on_this_machine(Path(storage)), self.notices.append)
-        self.report_seconds, self.checkpoint_every = report_seconds, checkpoint_every
+        self.report_seconds, self.checkpoint_seconds = report_seconds, checkpoint_seconds
         self.logs = on_this_machine(Path(logs)) if logs else None
         self.last_pass = LastPass()
         self.use(torch.device("cpu"))

@@ -27,7 +27,7 @@ WAIT_SECONDS = 0.2  # Pause of a job that waits for another one that computes th
 class StageComputation(Computation):
     """Computes a stage, or takes its outcome from the store.
 
-    Every so many reports the state of the stage is written beside the artifacts, under the stage's
+    Every so many seconds the state of the stage is written beside the artifacts, under the stage's
     key: so a job resumes there whether its process, its node or the driver died, and in whichever
     trial or sweep the same stage is requested again.
     """
@@ -37,7 +37,7 @@ class StageComputation(Computation):
         self._work, self._request, self._graph = work, work.request, job.graph
         self._run: StageRun | None = None
         self._lock: ArtifactLock | Lease | None = None
-        self._rests = 0
+        self._saved = 0.0
 
     def advance(self) -> Status:
         """Compute some epochs; store the outcome after the last one."""
@@ -101,7 +101,7 @@ class StageComputation(Computation):
             checkpoint.remove()
             run.close()
             return self._fresh_run(data)
-        self.seconds = state["seconds"]
+        self.seconds = self._saved = state["seconds"]
         self.history = [EpochMetrics(**epoch) for epoch in state["history"]]
         self.bench.notices.append(f"{self.what} resumes after epoch {run.epoch} of {run.epochs}")
         return run
@@ -121,8 +121,9 @@ class StageComputation(Computation):
             self._lock.keep()
         if self._run is None:
             return
-        self._rests += 1
-        if self.bench.checkpoint_every and self._rests % self.bench.checkpoint_every == 0:
+        every = self.bench.checkpoint_seconds
+        if every is not None and self.seconds - self._saved >= every:
+            self._saved = self.seconds
             history = [vars(epoch) for epoch in self.history]
             content = {"stage": self._run.state_dict(), "seconds": self.seconds}
             self._checkpoint.write({**content, "history": history})

@@ -233,7 +233,7 @@ def test_tune_is_given_the_settings(
     monkeypatch.setattr(ray_tune.tune, "with_resources", lambda made, wanted: (*made, wanted))
     monkeypatch.setattr(ray_tune.tune, "Tuner", tuner)
     monkeypatch.setattr(ray_tune.ray, "cluster_resources", lambda: {"CPU": 4.0})
-    executor = RayTune(tmp_path / "artifacts", tmp_path, checkpoint_every=11, asha=asha)
+    executor = RayTune(tmp_path / "artifacts", tmp_path, checkpoint_seconds=11, asha=asha)
     jobs = Jobs([fit(tmp_path, str(number)) for number in range(9)])
     executor.run(Loop(jobs, lambda event: None, 7), sealed=not asha)
     trainable, parameters, wanted = asked["fitted"]
@@ -242,7 +242,7 @@ def test_tune_is_given_the_settings(
         "storage": str(tmp_path / "artifacts"),
         "sealed": not asha,
         "report_seconds": 0.0 if asha else 2.0,
-        "checkpoint_every": 11,
+        "checkpoint_seconds": 11,
         "logs": str(tmp_path / "logs"),
         "plugins": (),
     }

@@ -643,12 +643,12 @@ def test_the_ends_of_what_is_allowed_are_allowed() -> None:
     text = GOOD.replace("trials: 3", "accuracy_tolerance: 1, keep_default: 0, trials: 1")
     spec = parse_sweep(
         f"{text}seeds: [0, {2**31 - 1}]\n"
-        "resources: {train: {gpu: 1}, checkpoint_every: 0, max_failures: 0, concurrent: 1}\n",
+        "resources: {train: {gpu: 1}, checkpoint_seconds: 0, max_failures: 0, concurrent: 1}\n",
         "good",
     )
     assert (spec.seeds[1], spec.search.accuracy_tolerance, spec.search.trials) == (2**31 - 1, 1, 1)
     own = spec.resources
-    assert (own.train.gpu, own.checkpoint_every, own.max_failures) == (1.0, 0, 0)
+    assert (own.train.gpu, own.checkpoint_seconds, own.max_failures) == (1.0, 0, 0)
 
 
 def test_a_search_that_nobody_rules() -> None:
@@ -677,7 +677,7 @@ def test_resources_that_nobody_names() -> None:
         "train": {**usual, "processes": 1},
         **dict.fromkeys(("refine", "calibrate"), usual),
         "concurrent": None,
-        "checkpoint_every": 10,
+        "checkpoint_seconds": 20.0,
         "max_failures": 3,
         "deterministic": False,
         "graph": False,

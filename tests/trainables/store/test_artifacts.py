@@ -200,6 +200,14 @@ def test_damage_is_noticed_logged_removed_and_repaired(
     assert torch.equal(found.tensors("weights")["w"], FILES["weights"]["w"])
 
 
+def test_no_key_is_no_artifact(store: ArtifactStore) -> None:
+    """As of a trial that still runs: the folder of a whole stage is not a damaged artifact."""
+    kept = put(store)
+    assert store.find("train", "") is None
+    assert not store.contains("train", "")
+    assert store.find("train", kept.key) == kept
+
+
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
 def test_writing_replaces_what_is_damaged(store: ArtifactStore) -> None:
     flip_a_byte(put(store).directory / "weights.safetensors")

@@ -49,12 +49,16 @@ class Place:
             key=str(next(KEYS)), group="g", number=0, work=work, processes=processes, **place
         )
 
-    def bench(self, report_seconds: float = 0.0, every: int = 0, sealed: bool = False) -> Bench:
+    def bench(
+        self, report_seconds: float = 0.0, every: float | None = None, sealed: bool = False
+    ) -> Bench:
         return Bench(
-            self.root, sealed=sealed, report_seconds=report_seconds, checkpoint_every=every
+            self.root, sealed=sealed, report_seconds=report_seconds, checkpoint_seconds=every
         )
 
-    def worker(self, report_seconds: float = 0.0, every: int = 0, **changes: Any) -> Worker:
+    def worker(
+        self, report_seconds: float = 0.0, every: float | None = None, **changes: Any
+    ) -> Worker:
         """Return a worker that has begun a job."""
         worker = Worker(self.bench(report_seconds, every), "n7")
         worker.open(self.job(**changes))

@@ -47,7 +47,7 @@ def test_two_processes_leave_the_figures_of_one(tmp_path: Path) -> None:
 
 def test_killed_process_is_a_fault_of_the_machine_and_its_job_resumes(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    worker = place.worker(every=1, processes=2)
+    worker = place.worker(every=0, processes=2)
     worker.step()
     (follower,) = followers(os.getpid())
     os.kill(follower, signal.SIGKILL)
@@ -55,7 +55,7 @@ def test_killed_process_is_a_fault_of_the_machine_and_its_job_resumes(tmp_path: 
     assert kind == FaultKind.MACHINE
     assert reason == "ChildProcessError: process 2 of 2 that train together ended by signal 9"
     assert followers(os.getpid()) == []
-    found = finish(place.worker(every=1, processes=2))
+    found = finish(place.worker(every=0, processes=2))
     assert "train of ce resumes after epoch 1 of 3" in notices(found)
     calm = Place(tmp_path / "calm", place.data).run(processes=2)
     assert found[-1].metrics == calm[-1].metrics

@@ -80,13 +80,13 @@ def test_short_epochs_are_reported_together(place: Place) -> None:
 def test_reports_and_states_come_in_time_and_seconds_add_up(place: Place) -> None:
     seven = {"protocol": {"epochs": 7}}
     with on_a_clock():
-        first = place.worker(report_seconds=15, every=2, **seven)
+        first = place.worker(report_seconds=15, every=40, **seven)
         found, left = [], []
         for _ in range(3):
             found.append(first.step())
             left.append(len(place.states()))
         first.close()
-        found += finish(place.worker(report_seconds=15, every=2, **seven))
+        found += finish(place.worker(report_seconds=15, every=40, **seven))
     # More than fifteen seconds are two epochs. The state is that of the second report.
     assert steps(found) == [[1, 2], [3, 4], [5, 6], [1, 2, 3, 4, 5, 6], [7]]
     assert [report.cost.seconds for report in found] == [20, 40, 60, 60, 70]
@@ -204,7 +204,7 @@ def test_jobs_of_a_process_do_not_mix(place: Place) -> None:
     """An unfinished one, one whose outcome is there, and one that is computed anew."""
     place.run(seed=1)
     with on_a_clock():
-        worker = place.worker(every=2)
+        worker = place.worker(every=20)
         worker.step()
         found = []
         for seed in (1, 2):
@@ -284,7 +284,7 @@ def attempts(place: Place, *errors: tuple[int, Exception], gpus: float = 0.0) ->
     Flaky.errors, found, workers = list(errors), list[Report](), list[Worker]()
     while not found or (found[-1].fault and found[-1].fault.kind == FaultKind.MACHINE):
         # All of them live meanwhile, as one that an executor has not ended yet may.
-        workers.append(place.worker(every=1, parts={"flaky": {}, "plp": {}}, gpus=gpus))
+        workers.append(place.worker(every=0, parts={"flaky": {}, "plp": {}}, gpus=gpus))
         found += finish(workers[-1])
     return found
 
@@ -393,11 +393,12 @@ def test_damaged_upstream_is_computed_again(place: Place) -> None:
 def test_resumed_job_ends_where_an_uninterrupted_one_does(place: Place, tmp_path: Path) -> None:
     whole = Place(tmp_path / "whole", place.data)
     expected = whole.run()[-1]
-    first = place.worker(every=2)
-    first.step()
-    assert place.states() == []
-    seconds = first.step().cost.seconds
-    first.close()
+    with on_a_clock():
+        first = place.worker(every=20)
+        first.step()
+        assert place.states() == []
+        seconds = first.step().cost.seconds
+        first.close()
     (path,) = place.states()
     state = torch.load(path, weights_only=True)
     assert state["seconds"] == seconds
@@ -438,7 +439,7 @@ def make_foreign(path: Path) -> None:
 def test_damaged_checkpoint_starts_the_stage_anew(
     place: Place, tmp_path: Path, damage: Any, kind: str
 ) -> None:
-    first = place.worker(every=1)
+    first = place.worker(every=0)
     first.step()
     first.close()
     (path,) = place.states()
@@ -455,7 +456,7 @@ def test_storage_that_cannot_be_written_is_the_storages_fault(place: Place) -> N
     (place.root / "checkpoints").write_text("a file where a folder should be")
     wanted = place.wanted()
     path = place.store.checkpoint(wanted.stage, wanted.key())
-    kind, reason = fault_of(place.run(every=1)[-1])
+    kind, reason = fault_of(place.run(every=0)[-1])
     assert kind == STORAGE
     assert reason.startswith("cannot write checkpoint ")
     assert f"{path.path.name[-20:]}: [Errno 20] Not a directory: " in reason
@@ -464,7 +465,7 @@ def test_storage_that_cannot_be_written_is_the_storages_fault(place: Place) -> N
 @pytest.mark.parametrize("limit", [4096, 60_000])
 def test_checkpoint_that_does_not_fit_says_why(place: Place, limit: int) -> None:
     """Where a small tensor or a large one does not fit, torch raises errors of different kinds."""
-    worker = place.worker(every=1)
+    worker = place.worker(every=0)
     worker.step()
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
