@@ -27,12 +27,14 @@ class FaultKind(StrEnum):
     """Whose fault a failure is.
 
     A configuration's comes again wherever the job runs; a machine's need not. The memory of a GPU
-    may suffice where no other job shares it. A storage that cannot be written ends every job.
+    may suffice where no other job shares it. A process of altered code computes nothing, and a
+    storage that cannot be written ends every job.
     """
 
     CONFIGURATION = "configuration"
     MACHINE = "machine"
     MEMORY = "memory"
+    CODE = "code"
     STORAGE = "storage"
 
 
@@ -254,13 +256,14 @@ def lost(last: Report | None = None) -> Report:
 def next_attempt(job: Job, report: Report, most_failures: int) -> Job | None:
     """Return a failed job as it is to be tried again, or None if its end stands.
 
-    A machine's fault is tried again elsewhere, up to ``most_failures`` times. What ran out of the
-    memory of its share of a GPU is tried once more, on a whole one.
+    A machine's fault is tried again elsewhere, up to ``most_failures`` times, and what altered code
+    refused, always. What ran out of the memory of its share of a GPU is tried once more, on a whole
+    one.
     """
     kind = report.fault.kind if report.fault else None
     if kind == FaultKind.MEMORY and 0 < job.gpus < 1:
         return replace(job, gpus=1.0, attempt=job.attempt + 1)
-    if kind == FaultKind.MACHINE and job.failures < most_failures:
+    if kind == FaultKind.CODE or (kind == FaultKind.MACHINE and job.failures < most_failures):
         avoided = job.avoided | ({report.node} if report.node else set())
         again = job.attempt + 1
         return replace(job, attempt=again, failures=job.failures + 1, avoided=avoided)

@@ -59,7 +59,7 @@ def inspected(storage: str, nonce: str, gpus: int) -> Inspection:
 
 def is_broken(report: Report) -> bool:
     """Return True if the process that reported so has to end."""
-    return report.fault is not None and report.fault.kind == FaultKind.MACHINE
+    return report.fault is not None and report.fault.kind in (FaultKind.MACHINE, FaultKind.CODE)
 
 
 def node_here() -> str:

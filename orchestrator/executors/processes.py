@@ -1,6 +1,6 @@
 """An executor that computes in processes of this machine, without Ray."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.executors._base import Executor
 from orchestrator.loop import Loop, Pause
+from trainables.common.code import code_files
 from trainables.jobs import Job, Report, lost
 from trainables.plugins import Pinned
 from trainables.worker import Bench, Worker
@@ -36,7 +37,7 @@ class Processes(Executor):
         """Return True once the loop is done, False if a process died."""
         running: dict[Future[Report], Job] = {}
         # Fresh processes: one that is forked off a process with threads may wait for them for good.
-        context, given = get_context("spawn"), (self._storage, sealed, self._plugins)
+        context, given = get_context("spawn"), (self._storage, sealed, self._plugins, code_files())
         with ProcessPoolExecutor(self._count, context, _begin, given) as pool:
             while True:
                 while len(running) < self._count and not isinstance(job := loop.next(), Pause):
@@ -52,8 +53,9 @@ class Processes(Executor):
                     return False
 
 
-def _begin(storage: Path, sealed: bool, plugins: Sequence[Pinned]) -> None:
-    bench = Bench(storage, sealed=sealed, report_seconds=float("inf"), plugins=plugins)
+def _begin(storage: Path, sealed: bool, plugins: Sequence[Pinned], code: Mapping[str, str]) -> None:
+    every = float("inf")
+    bench = Bench(storage, sealed=sealed, report_seconds=every, plugins=plugins, code=code)
     _worker.append(Worker(bench))
 
 

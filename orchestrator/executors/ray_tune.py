@@ -21,8 +21,9 @@ from orchestrator.cluster.local import elsewhere, fitting, short_reason, slots
 from orchestrator.executors._base import Executor
 from orchestrator.loop import Loop, Pause
 from orchestrator.storage.storage import SweepFolder
+from trainables.common.code import code_files
 from trainables.common.errors import InputError
-from trainables.jobs import Job, Report, Status, lost
+from trainables.jobs import FaultKind, Job, Report, Status, lost
 from trainables.plugins import Pinned
 from trainables.ray_edge import JobTrainable, inspected, is_broken
 from trainables.worker import inspect_machine, remove_nonce, write_nonce
@@ -72,6 +73,7 @@ class RayTune(Executor):
             checkpoint_seconds=self._every,
             logs=str(SweepFolder(self._folder).logs),
             plugins=self._plugins,
+            code=code_files(),
         )
         limit = _Limit(loop.source.sizes, self._concurrent, self._growing)
         with stop_promptly(), self._nodes(loop) as nodes:
@@ -179,12 +181,14 @@ class _Nodes:
         """
         while self.waiting():
             time.sleep(0.2)
-        living = [node for node in ray.nodes() if node["Alive"]]
-        left = [node["Resources"] for node in living if node["NodeID"] in self._passed]
-        fits = any(fitting(node, cpu, gpu) for node in left for cpu, gpu in self._sizes)
-        if self._refused and not fits:
-            reason = next(iter(self._refused.values()))
-            raise InputError(f"no trial can start on the cluster: {reason}")
+        if self._refused:
+            _require_node(self._refused, self._sizes)
+
+
+def _require_node(refused: Mapping[str, str], sizes: Sequence[tuple[float, float]]) -> None:
+    left = [n["Resources"] for n in ray.nodes() if n["Alive"] and n["NodeID"] not in refused]
+    if not any(fitting(node, cpu, gpu) for node in left for cpu, gpu in sizes):
+        raise InputError(f"no trial can start any more: {next(iter(refused.values()))}")
 
 
 def _host(node: Mapping[str, Any]) -> str:
@@ -259,6 +263,8 @@ class LoopSearcher(Searcher):
             report = replace(report, status=Status.PRUNED)
         with self._kept_failure():
             self._loop.take(job, report)
+            if report.fault is not None and report.fault.kind == FaultKind.CODE:
+                _require_node(self._loop.machines.refused, self._loop.source.sizes)
 
     @contextmanager
     def _kept_failure(self) -> Iterator[None]:

@@ -166,7 +166,7 @@ def _remark(run: TrackedTrial, stage: str, now: Mapping[str, Any]) -> str:
         asked = run.study.origin["resources"][stage]["gpu"] > 0
         recorded = "on a GPU" if asked and now["device"] == "cpu" else ""
     else:
-        recorded = _described(then) if then != now else ""
+        recorded = _described(then) if _described(then) != _described(now) else ""
     if not recorded and now["deterministic"]:
         return ""
     return f"{stage}: recorded {recorded or _described(now)}, computed now {_described(now)}"

@@ -61,11 +61,14 @@ class Machines:
         """Take in how an attempt ended, and whether no other one follows.
 
         Raises:
-            InputError: If more than half of the first trials failed alike.
+            InputError: If more than half of the first trials failed alike, or the code is altered
+                and no other node known.
         """
         node = report.node
         if node and report.status == Status.FINISHED and not report.cost.reused:
             self._rows[node] = set()
+        if report.fault is not None and report.fault.kind == FaultKind.CODE:
+            self._refuse(node, report.host, report.fault.reason)
         if node and report.fault is not None and report.fault.kind == FaultKind.MACHINE:
             row = self._rows.setdefault(node, set())
             row.add(job.key)
@@ -74,6 +77,13 @@ class Machines:
         if final and len(self._ends) < FIRST:
             self._ends[job.key] = report.fault.reason if report.fault is not None else ""
             self._stop_if_alike()
+
+    def _refuse(self, node: str, host: str, reason: str) -> None:
+        if not node:
+            raise InputError(f"no trial can start any more: {reason}")
+        if node not in self.refused:
+            self.refused[node] = reason
+            self.say(f"{host} is left out of this run: {reason}")
 
     def _leave_out(self, node: str, report: Report) -> None:
         assert report.fault is not None

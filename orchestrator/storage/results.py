@@ -41,6 +41,7 @@ class StudyResult:
             and where they are used ``accuracy_errors`` and ``keep_default``.
         charged: What the accuracy guard added to each seed's objective, fractions, aligned with
             ``test``; empty where that is not known.
+        computed_by: Hashes of the code of the processes that computed the chosen chains of stages.
         varied: Whether each seed has a split of its own.
         subset: Limits on the images, such as ``train_limit 5000, test_limit 1000``; empty where the
             whole data set took part.
@@ -73,6 +74,7 @@ class StudyResult:
     seconds: tuple[float, ...] = ()
     rule: dict[str, str] = field(default_factory=dict)
     charged: tuple[float, ...] = ()
+    computed_by: tuple[str, ...] = ()
     varied: bool = False
     subset: str = ""
 
@@ -172,9 +174,15 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
         seconds=_known([trial.chain_seconds for trial in ours]),
         rule={name: as_text(value) for name, value in study.rule.items()},
         charged=_known([_charged(trial, study.rule) for trial in ours]),
+        computed_by=_codes(ours),
         varied="splits" in study.origin,
         subset=_subset(study),
     )
+
+
+def _codes(trials: Iterable[Trial]) -> tuple[str, ...]:
+    found = {facts.get("code", "") for trial in trials for facts in trial.computed.values()}
+    return tuple(sorted(found - {""}))
 
 
 def _charged(trial: Trial, rule: Mapping[str, Any]) -> float | None:

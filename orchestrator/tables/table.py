@@ -259,7 +259,14 @@ class ComparisonTable:
 
     def notes(self) -> list[str]:
         """Return the lines below a table: signs, lost accuracy, failed trials, runs."""
-        told = (self._signs(), self.remarks, self._sweeps(), self._failures(), self._runs())
+        told = (
+            self._signs(),
+            self.remarks,
+            self._sweeps(),
+            self._codes(),
+            self._failures(),
+            self._runs(),
+        )
         return [*chain.from_iterable(told)]
 
     def compared_with(self, baseline: str) -> ComparisonTable:
@@ -504,6 +511,16 @@ class ComparisonTable:
             found += ["their code differs"] if len(codes) > 1 else []
             found += ["their data differ"] if len(data) > len({task for task, _ in data}) else []
             yield "; ".join(found)
+
+    def _codes(self) -> Iterator[str]:
+        """Yield which figures which code computed, if not all are of the same."""
+        rows: dict[str, dict[str, None]] = {}
+        for result in self._used:
+            for code in result.computed_by:
+                rows.setdefault(code, {})[f"{result.recipe} on {result.task}"] = None
+        if len(rows) > 1:
+            told = (f"{code[:12]} {', '.join(names)}" for code, names in rows.items())
+            yield f"computed by different code: {'; '.join(told)}"
 
     def _failures(self) -> Iterator[str]:
         for result in self._used:

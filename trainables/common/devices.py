@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from trainables.common.code import code_hash
+
 # What a process takes of a GPU beside the tensors that torch counts: the CUDA context and kernels.
 CONTEXT_BYTES = 768 * 2**20
 # What cuBLAS wants to be told before its first product, if its sums are to have one order.
@@ -80,8 +82,9 @@ def device_kind(device: torch.device) -> str:
 def computed_on(device: torch.device, precision: str = "float32") -> dict[str, Any]:
     """Return what an artifact's record says of how it was computed, plain values.
 
-    ``device`` as ``device_kind`` has it, ``precision`` as given, and ``deterministic``: whether the
-    same computation on the same kind of device gives the same bits.
+    ``device`` as ``device_kind`` has it, ``precision`` as given, ``deterministic``: whether the
+    same computation on the same kind of device gives the same bits, and ``code``: ``code_hash``.
     """
     bitwise = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
-    return {"device": device_kind(device), "precision": precision, "deterministic": bitwise}
+    how = {"device": device_kind(device), "precision": precision, "deterministic": bitwise}
+    return {**how, "code": code_hash()}

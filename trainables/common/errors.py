@@ -88,6 +88,10 @@ class StorageError(InputError):
     """The storage cannot be written, such as a full disk: every trial would end by it."""
 
 
+class AlteredCodeError(RuntimeError):
+    """A process runs other code than the sweep that it computes for."""
+
+
 class AwayError(OSError):
     """A bucket gave no answer, or none that can be used, again and again."""
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.nn import functional as shared
 
+from trainables.common.code import code_files
 from trainables.models import Network
 
 PATIENCE = timedelta(minutes=10)  # Until a collective operation that does not end is given up.
@@ -265,5 +266,5 @@ def lead(size: int, device: torch.device, *setup: Any) -> Team:
         )
         theirs.close()
         team.followers.append((process, ours))
-        ours.send((rank, size, team.folder, *setup))
+        ours.send((rank, size, team.folder, code_files(), *setup))
     return team

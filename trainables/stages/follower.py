@@ -6,6 +6,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from trainables.common.code import require_code
 from trainables.data import PreparedData
 from trainables.plugins import load_plugins
 from trainables.stages.base import TaskData
@@ -19,7 +20,8 @@ def main() -> None:
     """Obey rank 0 until it goes; report an error to it and end."""
     connection = Connection(int(sys.argv[1]))
     try:
-        rank, size, folder, plugins, *given = connection.recv()
+        rank, size, folder, code, plugins, *given = connection.recv()
+        require_code(code)
         load_plugins(plugins)
         request, directory, threads, deterministic, on_gpu = given
         torch.set_num_threads(threads)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from trainables.common.code import require_code
 from trainables.common.meter import Meter
 from trainables.common.paths import on_this_machine
 from trainables.data import PreparedData, seal_test_data
@@ -30,6 +31,7 @@ class Bench:
         checkpoint_seconds: How long a stage computes between stored states; None for never.
         logs: Folder of the jobs' logs; None for none.
         plugins: What the parts of jobs may come from.
+        code: ``code_files`` of the driver, without which nothing is computed; None for any.
 
     Attributes:
         store: The artifacts.
@@ -47,6 +49,7 @@ class Bench:
         checkpoint_seconds: float | None = None,
         logs: Path | str | None = None,
         plugins: Sequence[Pinned] = (),
+        code: Mapping[str, str] | None = None,
     ) -> None:
         self._plugins = tuple(plugins)
         load_plugins(plugins)  # Before test data are sealed: it may read whatever it likes.
@@ -56,10 +59,19 @@ class Bench:
         self.logs = on_this_machine(Path(logs)) if logs else None
         self.last_pass = LastPass()
         self.use(torch.device("cpu"))
-        self._sealed = sealed
+        self._sealed, self._code = sealed, code
         self._tasks: dict[tuple[str, torch.device, int], TaskData] = {}
         if sealed:
             seal_test_data()
+
+    def require_code(self) -> None:
+        """Check that this process runs the code of the driver.
+
+        Raises:
+            AlteredCodeError: If it does not.
+        """
+        if self._code is not None:
+            require_code(self._code)
 
     def use(self, device: torch.device, processes: int = 1) -> None:
         """Compute on a device from now on, with so many processes, and measure there."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
 import uuid
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from trainables.common.code import altered_file, code_files
 from trainables.common.paths import bucket_address, on_this_machine
 from trainables.store.bucket import Bucket
 
@@ -30,14 +29,14 @@ class Inspection:
 
     Attributes:
         host: Its name.
-        code: See ``code_hash``.
+        code: See ``code_files``.
         versions: Of the libraries that decide figures, and of Python.
         nonce: What it read in the storage; empty if it does not see it.
         gpus: What is wrong with its GPUs, by number.
     """
 
     host: str
-    code: str
+    code: dict[str, str]
     versions: dict[str, str]
     nonce: str
     gpus: dict[int, str]
@@ -48,23 +47,12 @@ class Inspection:
             return f"GPU {gpu}: {fault}"
         if other.nonce != self.nonce:
             return "it does not see the storage"
-        if other.code != self.code:
-            return f"its code is {other.code[:12]}, here it is {self.code[:12]}"
+        if name := altered_file(self.code, other.code):
+            return f"its {name} is not as here"
         for name, here in self.versions.items():
             if (there := other.versions.get(name)) != here:
                 return f"{name} is {there} there, {here} here"
         return ""
-
-
-@cache
-def code_hash() -> str:
-    """Return the SHA-256 (hex) of all code and settings that decide what a stage computes."""
-    root, digest = Path(__file__).parents[2], hashlib.sha256()
-    files = [path for room in ("trainables", "search_spaces") for path in (root / room).rglob("*")]
-    for path in sorted(path for path in files if path.suffix in (".py", ".yaml")):
-        digest.update(f"{path.relative_to(root)}\0".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def inspect_machine(storage: str, nonce: str, gpus: int) -> Inspection:
@@ -78,7 +66,7 @@ def inspect_machine(storage: str, nonce: str, gpus: int) -> Inspection:
     versions = {name: version(name).partition("+")[0] for name in LIBRARIES}
     versions["python"] = ".".join(map(str, sys.version_info[:2]))
     faults = {number: fault for number in range(gpus) if (fault := _gpu_fault(number))}
-    return Inspection(os.uname().nodename, code_hash(), versions, _read(storage, nonce), faults)
+    return Inspection(os.uname().nodename, code_files(), versions, _read(storage, nonce), faults)
 
 
 def _read(storage: str, nonce: str) -> str:

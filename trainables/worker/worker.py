@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from trainables.common.devices import trial_device
-from trainables.common.errors import StorageError
+from trainables.common.errors import AlteredCodeError, StorageError
 from trainables.common.faults import is_machines_fault, reason_of, where_raised
 from trainables.jobs import (
     Cost,
@@ -63,6 +63,7 @@ class Worker:
         self._gpus, self._reported = job.gpus, 0
         self._refusal: Exception | None = None
         try:
+            self._bench.require_code()
             self._bench.use(trial_device(job.gpus, job.deterministic), job.processes)
         except Exception as error:  # noqa: BLE001 - raised again where it can be reported
             self._refusal = error
@@ -160,8 +161,9 @@ class Worker:
 
 
 def _fault_of(error: Exception) -> Fault:
-    if isinstance(error, StorageError):
-        return Fault(FaultKind.STORAGE, str(error), where_raised(error))
+    if isinstance(error, StorageError | AlteredCodeError):
+        kind = FaultKind.STORAGE if isinstance(error, StorageError) else FaultKind.CODE
+        return Fault(kind, str(error), where_raised(error))
     kind = FaultKind.MACHINE if is_machines_fault(error) else FaultKind.CONFIGURATION
     if isinstance(error, torch.OutOfMemoryError):
         kind = FaultKind.MEMORY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +18,8 @@ from orchestrator.executors.in_process import InProcess
 from orchestrator.executors.processes import Processes
 from orchestrator.loop import Loop
 from tests.orchestrator.executors.small_jobs import Deadly, Jobs, fit, prepared_logits
+from trainables.common.code import code_files
+from trainables.common.errors import InputError
 from trainables.data import TestDataSealedError
 from trainables.jobs import PROCESS_ENDED, Fault, FaultKind, Status
 
@@ -102,6 +105,19 @@ def test_job_whose_process_dies_runs_in_another(
     run(executor, jobs, sealed=False)
     assert {report.status for report in jobs.ends.values()} == {Status.FINISHED}
     assert (tmp_path / "died").exists()
+
+
+@OTHERS
+def test_process_of_altered_code_computes_nothing(
+    executor: Executor, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = {**code_files(), "trainables/losses/ce.py": "0" * 64}
+    monkeypatch.setattr(sys.modules[type(executor).__module__], "code_files", lambda: began)
+    jobs = Jobs([fit(data, "0"), fit(data, "1")])
+    told = r"^no trial can start any more: trainables/losses/ce\.py is not as it was when the sweep"
+    with pytest.raises(InputError, match=told):
+        run(executor, jobs, sealed=False)
+    assert jobs.ends == {}
 
 
 @OTHERS

@@ -19,6 +19,7 @@ from orchestrator.executors import ray_tune
 from orchestrator.executors.ray_tune import GroupSchedulers, LoopSearcher, RayTune, _Limit, _Nodes
 from orchestrator.loop import Loop
 from tests.orchestrator.executors.small_jobs import Jobs, fit
+from trainables.common.code import code_files
 from trainables.common.errors import InputError
 from trainables.jobs import EpochMetrics, Fault, FaultKind, Report, Status, lost
 from trainables.ray_edge import JobTrainable
@@ -243,6 +244,7 @@ def test_tune_is_given_the_settings(
         "sealed": not asha,
         "report_seconds": 0.0 if asha else 2.0,
         "checkpoint_seconds": 11,
+        "code": code_files(),
         "logs": str(tmp_path / "logs"),
         "plugins": (),
     }
@@ -329,7 +331,7 @@ def test_gpus_are_tested_where_trials_take_one(
     monkeypatch.setattr(ray_tune.ray, "get", lambda found: found)
     nonce, out, said = write_nonce(tmp_path), dict[str, str](), list[str]()
     looking = _Nodes(str(tmp_path), nonce, set(), out, said.append, [(1, gpu)])
-    told = r"^no trial can start on the cluster: GPU 0: it is broken$"
+    told = r"^no trial can start any more: GPU 0: it is broken$"
     with pytest.raises(InputError, match=told) if refused else nullcontext():
         looking.await_first()
     assert (bool(said), worker in out) == (refused, refused)

@@ -176,6 +176,8 @@ def test_a_failed_job_avoids_the_node(tmp_path: Path) -> None:
 def test_node_with_other_code_computes_nothing(tmp_path: Path) -> None:
     if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
         pytest.skip("no node can be given a file system of its own here")
-    where, said = said_by("altered_node.py", tmp_path).splitlines()
-    assert where == "{'good': 6}"
-    assert " is left out of this run: its code is " in said
+    where, first, later = said_by("altered_node.py", tmp_path).splitlines()
+    assert where == "{'good': 12}"
+    told = f"{os.uname().nodename} is left out of this run: "
+    assert first == f"{told}its trainables/losses/ce.py is not as here"
+    assert later == f"{told}trainables/losses/ce.py is not as it was when the sweep began"

@@ -1138,6 +1138,17 @@ def test_sweeps_of_other_data_or_code_are_not_mixed_unasked(field, what):
     assert make_table(combine(unknown)).notes() == ["from the sweeps a, b"]
 
 
+def test_figures_of_different_code_are_marked():
+    codes = {"ce": ("1" * 64,), "ls": ("1" * 64,), "fl": ("1" * 64, "2" * 64), "dfl": ()}
+    rows = [of_sweep("a", recipe, computed_by=code) for recipe, code in codes.items()]
+    note = (
+        f"computed by different code: 111111111111 ce on {TASK}, ls on {TASK}, fl on {TASK}; "
+        f"222222222222 fl on {TASK}"
+    )
+    assert make_table(rows).notes() == [note]
+    assert make_table([*rows[:2], rows[3]]).notes() == []
+
+
 # LaTeX, for real
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from pretended_card import pretended_card
 
+from trainables.common.code import code_hash
 from trainables.common.devices import (
     CONTEXT_BYTES,
     computed_on,
@@ -77,11 +78,12 @@ def test_data_takes_half_of_what_is_free() -> None:
 
 def test_what_is_computed_on_is_told_by_its_kind() -> None:
     assert device_kind(CPU) == "cpu"
+    code = {"code": code_hash()}
     told = {"device": "cpu", "precision": "float32", "deterministic": True}
-    assert computed_on(CPU) == told
+    assert computed_on(CPU) == told | code
     with pretended_card():
         told = {"device": "pretended card", "precision": "bfloat16", "deterministic": False}
-        assert computed_on(torch.device("cuda:0"), "bfloat16") == told
+        assert computed_on(torch.device("cuda:0"), "bfloat16") == told | code
 
 
 def test_determinism_is_switched_on_and_off(monkeypatch: pytest.MonkeyPatch) -> None:

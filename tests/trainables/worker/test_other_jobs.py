@@ -15,6 +15,7 @@ from small_stages import Workshop
 
 from tests.trainables.worker.bench_here import fault_of, finish
 from trainables.calibrators import build_calibrator
+from trainables.common.devices import computed_on
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.jobs import FitWork, Job, Report, Status, TestWork
 from trainables.metrics import calibration_report
@@ -61,7 +62,7 @@ def test_measurement_reports_metrics_and_predictions(workshop: Workshop, chain: 
     _, default = evaluate_on_test(workshop.store, "train", trained.key, workshop.prepared)
     assert default is not None
     assert report.measured.seconds is None  # These stages do not know what they cost.
-    computed = {"device": "cpu", "precision": "float32", "deterministic": True}
+    computed = computed_on(torch.device("cpu"))
     assert report.measured.computed == dict.fromkeys(("calibrate", "refine", "train"), computed)
     assert report.measured.files == {}
     assert refined.key

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.trainables.worker.bench_here import Place, fault_of, finish, notices
+from trainables.common.code import code_files
 from trainables.jobs import FaultKind, Status
+from trainables.stages import data_parallel
 
 FREE_WITHIN = 30.0  # Seconds on a busy machine; alone it takes one.
 
@@ -97,3 +99,13 @@ def test_error_of_another_process_is_the_reason(tmp_path: Path) -> None:
     kind, reason = fault_of(finish(worker)[-1])
     assert kind == FaultKind.CONFIGURATION
     assert "training loss became" in reason
+
+
+def test_process_of_altered_code_trains_with_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = {name: digest for name, digest in code_files().items() if name != "trainables/jobs.py"}
+    monkeypatch.setattr(data_parallel, "code_files", lambda: began)
+    worker = Place(tmp_path).worker(processes=2)
+    told = "trainables/jobs.py is not as it was when the sweep began"
+    assert fault_of(finish(worker)[-1]) == (FaultKind.CODE, told)

@@ -35,7 +35,7 @@ from trainables.store import locks
 from trainables.worker import Bench, Worker, stored_report
 
 RUNS = [Status.RUNNING] * 2 + [Status.FINISHED]
-CONFIGURATION, MACHINE, MEMORY, STORAGE = (str(kind) for kind in FaultKind)
+CONFIGURATION, MACHINE, MEMORY, _, STORAGE = (str(kind) for kind in FaultKind)
 
 
 @pytest.fixture(scope="module")
