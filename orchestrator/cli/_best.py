@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -24,9 +25,13 @@ Format = Literal["yaml", "json", "fixed"]
 
 
 def best(
-    task: Annotated[str, typer.Option(help="dataset/model/protocol, or the task's name.")],
-    recipe: Annotated[str, typer.Option(help="Such as mbls+macal.")],
-    sweep: Annotated[str | None, typer.Option(help="Only trials of this sweep.")] = None,
+    sweep: Annotated[
+        str | None, typer.Argument(help="Only trials of this sweep.", metavar="[NAME]")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="dataset/model/protocol, or the task's name; default: all.")
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="Such as mbls+macal; default: all.")] = None,
     top: Annotated[int, typer.Option(min=1, help="How many, best first.")] = 1,
     since: Annotated[str | None, typer.Option(help="Only studies begun on DATE or later.")] = None,
     until: Annotated[str | None, typer.Option(help="Only studies begun on DATE or before.")] = None,
@@ -52,15 +57,17 @@ def best(
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> int:
-    """Print the best configuration of a recipe: the `fixed` block for another sweep file."""
-    from orchestrator.tracking import best_config, storage_uri
+    """Print the best configuration of recipes: the `fixed` block for another sweep file."""
+    from orchestrator.tracking import best_config, known_studies, storage_uri
 
     if out is not None:
         local_path(out, "--out")
     uri = tracking_uri or storage_uri(storage, None if sweep is None else [sweep])
-    found = best_config(
-        task,
-        recipe,
+    asked = [(task, recipe)] if task and recipe else known_studies(uri, sweep, task, recipe)
+    if promote and len(asked) > 1:
+        raise InputError("--promote takes the best of one recipe: name --task and --recipe")
+    ask = partial(
+        best_config,
         tracking_uri=uri,
         sweep=sweep,
         top=top,
@@ -70,16 +77,22 @@ def best(
         fingerprint=fingerprint,
         code=code,
     )
+    found = []
+    for pair in asked:
+        best_of = ask(*pair)
+        if not best_of:
+            complain(f"no trial of {pair[1]!r} on {pair[0]!r} has finished")
+        elif best_of[0].note:
+            echo(f"calsweep: {best_of[0].note}", err=True)
+        found += best_of
     if not found:
-        complain(f"no trial of {recipe!r} on {task!r} has finished")
         return NONE_FINISHED
-    if found[0].note:
-        echo(f"calsweep: {found[0].note}", err=True)
+    several = top > 1 or len(asked) > 1
     if out is not None:
         for position, config in enumerate(found):
-            _save(config, out, "" if top == 1 else f"-{position + 1}")
+            _save(config, out, f"-{position + 1}" if several else "")
     else:
-        echo(_text(found, "json" if as_json else format, several=top > 1), nl=False)
+        echo(_text(found, "json" if as_json else format, several), nl=False)
     if promote:
         from orchestrator.tracking.champion import promote as register
 

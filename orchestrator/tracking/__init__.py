@@ -17,6 +17,7 @@ from orchestrator.tracking.best import (
     TrackedTrial,
     best_config,
     best_trials,
+    known_studies,
     tracked_trial,
 )
 from orchestrator.tracking.tracker import (
@@ -42,6 +43,7 @@ __all__ = [
     "check_login",
     "deliver_run",
     "delivered_runs",
+    "known_studies",
     "listens",
     "open_tracker",
     "ping",

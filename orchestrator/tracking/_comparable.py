@@ -99,8 +99,8 @@ def comparable_studies(
     if not kept:
         return [], ""
     if where.fingerprint != ANY:
-        _require_one(kept, _setting, _data, "ask for one with --fingerprint or --sweep")
-    _require_one(kept, _rule, _rule, "ask for one with --sweep, --tag, --since or --until")
+        _require_one(kept, _setting, _data, "ask for one with --fingerprint or of one sweep")
+    _require_one(kept, _rule, _rule, "ask for one with --tag, --since or --until, or of one sweep")
     return (kept, "") if where.code == ANY else _latest_code(kept)
 
 
@@ -112,11 +112,11 @@ def _studies(
     query = RunQuery(experiments, tags, marked=names.TRIALS)
     found = [TrackedStudy.of(run) for run in tracker.runs(query)]
     if not found:
-        _check_known(tracker, experiments, {names.TASK: task, names.RECIPE: recipe})
+        check_known(tracker, experiments, {names.TASK: task, names.RECIPE: recipe})
     return sorted(found, key=lambda entry: entry.study.time)
 
 
-def _check_known(tracker: Tracker, experiments: Sequence[str], wanted: Mapping[str, str]) -> None:
+def check_known(tracker: Tracker, experiments: Sequence[str], wanted: Mapping[str, str]) -> None:
     """Refuse a task, or a recipe on that task, for which there has never been a study."""
     so_far: dict[str, str] = {}
     for tag, value in wanted.items():

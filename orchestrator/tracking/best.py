@@ -13,7 +13,12 @@ from orchestrator.search.choice import SEARCH, Rank
 from orchestrator.storage.ledger import Study, Trial
 from orchestrator.sweep.tracking_uri import default_tracking_uri
 from orchestrator.tracking import _names as names
-from orchestrator.tracking._comparable import StudyFilter, TrackedStudy, comparable_studies
+from orchestrator.tracking._comparable import (
+    StudyFilter,
+    TrackedStudy,
+    check_known,
+    comparable_studies,
+)
 from orchestrator.tracking._open import open_tracker
 from orchestrator.tracking._queries import find_experiments
 from orchestrator.tracking._tags import trial_of
@@ -127,7 +132,7 @@ def best_config(
     Args:
         task: ``dataset/model/protocol``, or the task's name in the sweep file.
         recipe: Such as ``mbls+macal``.
-        tracking_uri: StudyFilter to ask; see ``default_tracking_uri``.
+        tracking_uri: Tracking server to ask; see ``default_tracking_uri``.
         sweep: Only trials of this sweep.
         top: How many, best first.
         since: Only studies opened then or later.
@@ -170,6 +175,24 @@ def _best_config(found: TrackedTrial) -> BestConfig:
         started=opened.isoformat(timespec="seconds"),
         note=found.note,
     )
+
+
+def known_studies(
+    uri: str, sweep: str | None = None, task: str | None = None, recipe: str | None = None
+) -> list[tuple[str, str]]:
+    """Return task and recipe of every study, or of those of a sweep, a task or a recipe.
+
+    Raises:
+        InputError: If there is no such sweep, task or recipe; the text lists those there are.
+    """
+    tracker = open_tracker(uri)
+    experiments = find_experiments(tracker, sweep)
+    wanted = {tag: name for tag, name in ((names.TASK, task), (names.RECIPE, recipe)) if name}
+    runs = tracker.runs(RunQuery(experiments, {names.KIND: "study", **wanted}))
+    found = sorted({(run.tags[names.TASK], run.tags[names.RECIPE]) for run in runs})
+    if not found:
+        check_known(tracker, experiments, wanted)
+    return found
 
 
 def best_trials(

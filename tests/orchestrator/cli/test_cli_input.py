@@ -93,7 +93,6 @@ WRONG = {
         "storage HERE/file/sweeps/demo cannot be written: [Errno 20] Not a directory: "
         "'HERE/file/sweeps/demo'",
     ),
-    "no task asked for": (["best", "--recipe", "ce"], "Missing option '--task'."),
     "none of the best": (
         [*ASK, "--top", "0"],
         "Invalid value for '--top': Input should be greater than or equal to 1",

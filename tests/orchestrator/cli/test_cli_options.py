@@ -98,7 +98,7 @@ def moment(*parts: int) -> datetime:
 def test_best(asked: Callable[..., Asked], empty_folder: Path) -> None:
     place = "orchestrator.tracking.best_config"
     found = asked(
-        *(place, *ASK, "--sweep", "s", "--top", 3, "--fingerprint", "f1", "--code", "c1"),
+        *(place, *ASK, "s", "--top", 3, "--fingerprint", "f1", "--code", "c1"),
         *("--since", "2026-05-01", "--until", "2026-05-31", "--tag", "a=b", "--tag", "c=d=e"),
         *("--tag", "f=", "--tracking-uri", URI),
     )

@@ -49,8 +49,7 @@ def ask(calsweep, journal, writer, store):
     deliver(journal, store)
 
     def call(command, *arguments):
-        scope = (writer.sweep,) if command == "table" else ("--sweep", writer.sweep)
-        return calsweep(command, *scope, "--tracking-uri", store, *arguments)
+        return calsweep(command, writer.sweep, "--tracking-uri", store, *arguments)
 
     return call
 
@@ -69,12 +68,28 @@ def test_best_prints_the_lowest_objective_as_yaml_and_json(best):
     assert json.loads(best("--format", "json").out) == found
 
 
+def test_best_of_a_sweep_is_that_of_every_recipe(ask):
+    code, out, err = ask("best")
+    found = list(yaml.safe_load_all(out))
+    assert (code, err) == (0, "")
+    assert [(one["task"], one["recipe"]) for one in found] == [(TASK, "ce"), (TASK, "mbls")]
+    (ce,) = json.loads(ask("best", "--recipe", "ce", "--top", "2", "--json").out)
+    assert ce == found[0]
+    refused = ask("best", "--promote")
+    assert refused.code == 2
+    assert refused.err == (
+        "calsweep: --promote takes the best of one recipe: name --task and --recipe\n"
+    )
+    unknown = ask("best", "--recipe", "fl").err
+    assert unknown.startswith("calsweep: no recipe 'fl' on "), unknown
+
+
 def test_best_says_that_no_trial_has_finished(calsweep, writer, store):
     writer.start()
     writer.open("mbls", trials=3)
     writer.end("interrupted")
     deliver(writer.path, store)
-    scope = ("--sweep", writer.sweep, "--tracking-uri", store, "--task", TASK, "--recipe", "mbls")
+    scope = (writer.sweep, "--tracking-uri", store, "--task", TASK, "--recipe", "mbls")
     for form in ("yaml", "json", "fixed"):
         code, out, err = calsweep("best", *scope, "--format", form)
         assert (code, out) == (1, "")
@@ -125,15 +140,15 @@ def test_a_place_that_cannot_be_written_is_named(best, empty_folder, out, why):
     [
         ("--task", "mnist/x/y", "task 'mnist/x/y'", TASK),
         ("--recipe", "fl", f"recipe 'fl' for '{TASK}'", "ce, mbls"),
-        ("--sweep", "nope", "sweep 'nope'", "*"),
+        ("", "nope", "sweep 'nope'", "*"),
     ],
 )
 def test_best_lists_what_there_is(calsweep, ask, store, writer, option, value, what, listing):
-    options = {"--task": TASK, "--recipe": "mbls", "--sweep": writer.sweep, option: value}
-    words = [word for pair in options.items() for word in pair]
+    options = {"--task": TASK, "--recipe": "mbls", "": writer.sweep, option: value}
+    words = [word for pair in options.items() for word in pair if word]
     code, out, err = calsweep("best", "--tracking-uri", store, *words)
     assert (code, out) == (2, "")
-    where = " (another storage: --storage DIR)" * (option == "--sweep")
+    where = " (another storage: --storage DIR)" * (not option)
     assert fnmatchcase(err, f"calsweep: no {what} on {store}{where}; there are: {listing}\n"), err
 
 

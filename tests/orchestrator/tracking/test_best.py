@@ -127,8 +127,8 @@ def test_a_trial_of_a_study_that_is_still_open_counts(sweeps, ask):
     assert [run.rank.objective for run in ask(top=2)] == [0.0, 0.2]
 
 
-BY_DATA = "fingerprint f1, convnet by p", "--fingerprint or --sweep"
-BY_RULE = "val_ece with accuracy tolerance 0.01", "--sweep, --tag, --since or --until"
+BY_DATA = "fingerprint f1, convnet by p", "--fingerprint or of one sweep"
+BY_RULE = "val_ece with accuracy tolerance 0.01", "--tag, --since or --until, or of one sweep"
 
 
 @pytest.mark.parametrize(

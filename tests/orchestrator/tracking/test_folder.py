@@ -59,7 +59,7 @@ def test_a_sweep_file_names_a_folder_and_every_question_is_answered(
 
     assert main(["sync", str(sweep.path)]) == 0
     assert capsys.readouterr().out.endswith(f"has reached {uri}\n")
-    best = ("best", "--task", TASK, "--recipe", "ce+macal+ts", "--sweep", "tiny")
+    best = ("best", "tiny", "--recipe", "ce+macal+ts")
     plain = [say(*call, "--tracking-uri", uri) for call in (("table", "tiny"), best)]
     assert say("report", "tiny", "--tracking-uri", uri)[0] == 0
 
