@@ -276,8 +276,10 @@ class _Reader:
         return None if chosen is None else self._trial(chosen, data)
 
     def _rows(self, trial: Trial) -> ValidationRows:
-        if self._store.find(trial.stage, trial.artifact) is None:
-            raise _NotReplayableError(f"the artifact of trial {trial.number} is gone")
+        if self._store.find(trial.stage, trial.artifact, whole=self._test) is None:
+            dropped = self._store.is_dropped(trial.stage, trial.artifact)
+            what = "weights of trial {} are" if dropped else "artifact of trial {} is"
+            raise _NotReplayableError(f"the {what.format(trial.number)} gone")
         return validation_rows(self._store, trial.stage, trial.artifact)
 
     def _trial(self, trial: Trial, data: PreparedData) -> RecordedTrial:

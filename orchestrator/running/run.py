@@ -20,6 +20,7 @@ from orchestrator.running.progress import Snapshot, say, show_progress, snapshot
 from orchestrator.search.state import SweepState
 from orchestrator.storage.events import SweepEnded, SweepStarted
 from orchestrator.storage.following import FollowedSweep
+from orchestrator.storage.garbage import Dropper
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.machines import Machines
@@ -147,6 +148,7 @@ def _run(
                 past,
                 usable,
                 partial(validation_rows, store),
+                Dropper(folder, store).drop if spec.keep == "logits" else None,
             )
             if address is not None:
                 _share_data(spec, data, store)

@@ -1,6 +1,7 @@
 """The state of a sweep: the next trial, the ended ones, the chosen ones. It knows no Ray."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,7 +41,8 @@ class SweepState:
     Trials that ended in the ``past``, an interrupted run of the same sweep, are taken over, not
     computed again, unless the machine failed them, or their artifacts are no longer ``available``,
     by stage and key. ``predictions`` are asked for by rules that compare configurations row by row.
-    The ``studies`` stand by name, each after those it builds on.
+    ``beaten`` receives stage and key of outcomes that a closed study did not choose and no other
+    one needs. The ``studies`` stand by name, each after those it builds on.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class SweepState:
         past: Ledger | None = None,
         available: Callable[[str, str], bool] = lambda stage, key: True,
         predictions: Predictions = _no_predictions,
+        beaten: Callable[[Sequence[tuple[str, str]]], None] | None = None,
     ) -> None:
         self.plan = plan
         self.sweep_id = sweep_id
@@ -59,6 +62,7 @@ class SweepState:
         self._emit = emit
         self._available = available
         self._predictions = predictions
+        self._beaten, self._claims = beaten, Counter[tuple[str, str]]()
         self._held: TrialSpec | None = None
         self.taken_over = 0
         self._past = Past(past or Ledger())
@@ -190,6 +194,8 @@ class SweepState:
         base = upstream.seeds[position] if upstream is not None else None
         trial = self._trials.make(study.plan, number, parameters, base, position)
         study.trials[number] = trial
+        if self._beaten is not None:
+            self._claims[trial.stage, trial.request.key()] += 1
         return trial
 
     def record(self, trial: TrialSpec, outcome: TrialFinished) -> None:
@@ -328,6 +334,13 @@ class SweepState:
             return
         study.closed = True
         self._emit_once(study.closing(reason))
+        if self._beaten is not None and study.chosen is not None:
+            # The published default, the first trial, is measured beside the chosen one.
+            kept = {0, study.chosen.trial.number}
+            beaten = [trial for number, trial in study.trials.items() if number not in kept]
+            names = [(trial.stage, trial.request.key()) for trial in beaten]
+            self._claims.subtract(names)
+            self._beaten([name for name in names if not self._claims[name]])
 
     def give_up(self, study: str, reason: str) -> None:
         """Take back what a study has chosen: it has failed, until a resumed sweep tries again."""

@@ -11,7 +11,7 @@ from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from trainables.common.errors import InputError
 from trainables.stages import EVERY_STAGE
-from trainables.store.artifacts import RECORD
+from trainables.store.artifacts import RECORD, ArtifactStore
 
 DRAFT_SECONDS = 3600.0  # A draft so old was left by a process that died.
 
@@ -101,6 +101,38 @@ def _left(sweep: SweepFolder) -> Ledger:
         return read_ledger(sweep.journal)
     except InputError:
         return Ledger()  # What no other journal names goes once no kept sweep is open.
+
+
+class Dropper:
+    """Drops the weights of what a sweep has beaten, unless another sweep there needs them.
+
+    Args:
+        sweep: The sweep.
+        store: Its artifacts.
+    """
+
+    def __init__(self, sweep: SweepFolder, store: ArtifactStore) -> None:
+        self._sweep, self._store = sweep, store
+        self._others: dict[Path, tuple[float, set[Name]]] = {}
+
+    def drop(self, names: Iterable[Name]) -> None:
+        """Drop the weights of outcomes, by stage and key.
+
+        Raises:
+            StorageError: If the storage cannot be written.
+        """
+        needed = self._needed()
+        for name in names:
+            if name not in needed:
+                self._store.drop_weights(*name)
+
+    def _needed(self) -> set[Name]:
+        for other in self._sweep.storage.sweeps():
+            if other.name != self._sweep.name and other.journal.exists():
+                written = other.journal.stat().st_mtime
+                if self._others.get(other.path, (None,))[0] != written:
+                    self._others[other.path] = written, _Needs(_left(other)).artifacts
+        return set().union(*(names for _, names in self._others.values()))
 
 
 class _Needs:

@@ -397,6 +397,7 @@ class SweepSpec(_Strict):
         data_root: Folder for downloaded data sets.
         mirror: URL of object storage that gets a copy of every artifact, such as
             ``s3://bucket/calsweep``, and from which missing ones are taken; null for none.
+        keep: ``logits`` drops the weights of beaten trials when their study closes.
     """
 
     name: str
@@ -416,6 +417,7 @@ class SweepSpec(_Strict):
     storage: str = DEFAULT_STORAGE
     data_root: str = "data"
     mirror: str | None = None
+    keep: Literal["all", "logits"] = "all"
 
     @field_validator("tasks", mode="before")
     @classmethod
@@ -472,8 +474,11 @@ class SweepSpec(_Strict):
         _check_given(self)
         _check_kinds(self)
         _check_search(self)
+        bucket = bucket_address(storage_folder(self.storage))
+        if self.keep != "all" and bucket is not None:
+            raise ValueError(f"keep: {self.keep} needs a storage that is a folder, not {bucket}")
         if self.mirror is not None:
-            if bucket_address(storage_folder(self.storage)) is not None:
+            if bucket is not None:
                 raise ValueError("mirror: leave it out, the storage lies in a bucket already")
             Mirror(self.mirror)
         return self

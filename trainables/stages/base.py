@@ -212,17 +212,21 @@ class StageRun(ABC):
         return {"logits": logits, "labels": self.data.validation_labels, **images}
 
 
-def find_artifact(store: ArtifactStore, stage: str | None, key: str | None) -> Artifact:
-    """Return an artifact that a stage builds on.
+def find_artifact(
+    store: ArtifactStore, stage: str | None, key: str | None, whole: bool = True
+) -> Artifact:
+    """Return an artifact that a stage builds on; without its weights unless it has to be whole.
 
     Raises:
         InputError: If none is named, or it is missing or damaged.
     """
     if stage is None or key is None:
         raise InputError("this stage builds on another, but no upstream artifact is named")
-    found = store.find(stage, key)
+    found = store.find(stage, key, whole)
     if found is None:
-        raise InputError(f"artifact {store.path(stage, key)} is missing or damaged")
+        dropped = store.is_dropped(stage, key)
+        fault = "has no weights any more (keep: logits)" if dropped else "is missing or damaged"
+        raise InputError(f"artifact {store.path(stage, key)} {fault}")
     return found
 
 
@@ -246,7 +250,7 @@ def validation_rows(store: ArtifactStore, stage: str, key: str) -> ValidationRow
     Raises:
         InputError: If it is missing or damaged.
     """
-    rows = find_artifact(store, stage, key).tensors("validation")
+    rows = find_artifact(store, stage, key, whole=False).tensors("validation")
     return ValidationRows(rows["logits"], rows["labels"], rows.get("images"))
 
 

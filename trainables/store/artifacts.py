@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from trainables.common.errors import StorageError
-from trainables.common.files import MANIFEST, damage, place_folder, seal, sync_names
+from trainables.common.files import MANIFEST, damage, file_facts, place_folder, seal, sync_names
 from trainables.common.paths import bucket_address
 from trainables.store.cache import Cache
 from trainables.store.checkpoints import Checkpoint
@@ -28,6 +28,8 @@ from trainables.store.mirror import Copies
 SCHEMA_VERSION = 2  # Raise it when a stage computes something else from the same inputs.
 RECORD = "record.json"
 MIRROR = "mirror"
+DROPPED = "dropped"  # Lies in an artifact whose weights were dropped.
+WEIGHTS = ("weights.safetensors", "head.safetensors")
 LEVELS = 4  # Folders whose names an artifact's path needs: of its prefix, stage, root and storage.
 
 log = logging.getLogger(__name__)
@@ -114,8 +116,11 @@ class ArtifactStore:
         """Return where the artifact of that key lies or would lie."""
         return self.root / stage / key[:2] / key
 
-    def find(self, stage: str, key: str) -> Artifact | None:
-        """Return an intact artifact, or None if it has still to be computed, or has no key."""
+    def find(self, stage: str, key: str, whole: bool = True) -> Artifact | None:
+        """Return an intact artifact, or None if it has still to be computed, or has no key.
+
+        One whose weights were dropped serves those who do not want it ``whole``.
+        """
         if not key:  # Its place would be the folder of all artifacts of the stage.
             return None
         directory = self.path(stage, key)
@@ -127,6 +132,8 @@ class ArtifactStore:
                 _remove_damaged(directory)
             if not self._pulled(stage, key) or _damage(directory):
                 return None
+        if whole and self.is_dropped(stage, key):
+            return None
         if self._cache is not None:
             os.utime(directory / MANIFEST)  # What was used lately stays here.
         return Artifact(stage, key, directory, json.loads((directory / RECORD).read_text()))
@@ -136,15 +143,48 @@ class ArtifactStore:
         return self.path(stage, key).exists()
 
     def contains(self, stage: str, key: str) -> bool:
-        """Return True if an artifact is there, without checking that it is intact."""
+        """Return True if a whole artifact is there, without checking that it is intact."""
         if not key:
             return False
         path = self.path(stage, key)
         if (path / MANIFEST).is_file():
-            return True
+            return not self.is_dropped(stage, key)
         if self._cache is not None:
             return self._cache.has(path)
         return self._pulled(stage, key)
+
+    def is_dropped(self, stage: str, key: str) -> bool:
+        """Return True if an artifact is here without its weights."""
+        return (self.path(stage, key) / DROPPED).exists()
+
+    def drop_weights(self, stage: str, key: str) -> None:
+        """Remove the weights of an outcome if it is here; logits, metrics and record stay.
+
+        Raises:
+            StorageError: If the storage cannot be written.
+        """
+        directory = self.path(stage, key)
+        if not directory.exists() or self.is_dropped(stage, key):
+            return
+        draft, old = (directory.with_name(f"{key}.{uuid.uuid4().hex}.tmp") for _ in range(2))
+        try:
+            shutil.copytree(directory, draft, ignore=shutil.ignore_patterns(*WEIGHTS))
+            (draft / DROPPED).touch()
+            # Not sealed anew: damage has to show later too.
+            files = json.loads((directory / MANIFEST).read_text())
+            kept = {name: facts for name, facts in files.items() if name not in WEIGHTS}
+            listed = {**kept, DROPPED: file_facts(draft / DROPPED)}
+            (draft / MANIFEST).write_text(json.dumps(listed, sort_keys=True))
+            with self._changing():
+                directory.rename(old)
+                place_folder(draft, directory)
+        except ValueError as error:
+            self.notice(f"artifact {directory} keeps its weights: {MANIFEST} is damaged ({error})")
+        except OSError as error:
+            raise StorageError(f"cannot write artifact {directory}: {error}") from error
+        finally:
+            for path in (draft, old):
+                shutil.rmtree(path, ignore_errors=True)
 
     def _pulled(self, stage: str, key: str) -> bool:
         """Take an artifact from bucket or mirror, if there is one and it has it."""
@@ -268,8 +308,8 @@ def _damage(directory: Path) -> str:
 
 
 def _remove_damaged(path: Path) -> None:
-    """Remove an artifact if it still is damaged: another process may have mended it."""
+    """Remove what a whole artifact takes the place of: another process may have mended it."""
     if path.is_file():
         path.unlink()
-    elif path.exists() and _damage(path):
+    elif path.exists() and (_damage(path) or (path / DROPPED).exists()):
         shutil.rmtree(path)

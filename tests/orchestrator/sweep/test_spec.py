@@ -240,6 +240,10 @@ BAD = {
         GOOD + "storage: https://bucket\n",
         ["storage: 'https://bucket' is a URL", "s3://BUCKET/PATH"],
     ),
+    "logits alone in a bucket": (
+        GOOD + "storage: s3://bucket/x\nkeep: logits\n",
+        ["keep: logits needs a storage that is a folder, not s3://bucket/x"],
+    ),
     "a mirror of a bucket": (
         GOOD + "storage: s3://bucket/x\nmirror: memory://bucket\n",
         ["mirror: leave it out"],
@@ -713,6 +717,7 @@ def test_what_nobody_names_beside_tasks_and_recipes() -> None:
         "storage": "calsweep-storage",
         "data_root": "data",
         "mirror": None,
+        "keep": "all",
     }
     assert spec.tasks[0].model_dump() == {
         "dataset": "digits",

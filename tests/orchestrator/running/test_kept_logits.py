@@ -1,0 +1,102 @@
+"""Sweeps that keep the logits of beaten trials, and not their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.storage.events import TrialFinished
+from orchestrator.storage.journal import read_events
+from orchestrator.storage.ledger import read_ledger
+from tests.orchestrator.one_process import one_process
+from trainables.common.errors import InputError
+from trainables.stages import validation_rows
+from trainables.stages.base import find_artifact
+from trainables.store.artifacts import ArtifactStore
+
+SWEEP = """
+name: NAME
+tasks:
+  - {dataset: digits, model: convnet, protocol: {base: digits, epochs: 6},
+     split: {train_limit: 200, test_limit: 150}}
+recipes: [mbls, wide, mbls+macal, mbls+ts]
+variants: {wide: {of: mbls, fixed: {margin: 6.0}}}
+search: {trials: 4, sampler: random, keep_default: false, fixed: {macal: {epochs: 20}},
+         tune: {mbls: [margin], wide: [weight], macal: [gamma]}}
+executor: local
+storage: STORAGE
+keep: KEEP
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    with one_process():
+        yield
+
+
+def run(keep: str, storage: str, name: str = "one") -> int:
+    text = SWEEP.replace("NAME", name).replace("KEEP", keep).replace("STORAGE", storage)
+    Path(f"{name}.yaml").write_text(text)
+    return main(["run", f"{name}.yaml"])
+
+
+def weights(storage: str) -> set[str]:
+    found = Path(storage, "artifacts").rglob("*.safetensors")
+    return {path.parent.name for path in found if path.stem in ("weights", "head")}
+
+
+def needed(storage: str) -> set[str]:
+    """Return the trained artifacts of the published default and the choice of each study."""
+    ledger = read_ledger(Path(storage, "sweeps/one/journal.jsonl"))
+    kept = [(study.searched[0], study.chosen_trial) for study in ledger.studies.values()]
+    return {t.artifact for pair in kept for t in pair if t and t.stage in ("train", "refine")}
+
+
+def told(storage: str) -> str:
+    out = Path(storage, "table.csv")
+    table = ["table", "one", "--comparable", "--format", "csv", "--out", str(out)]
+    assert main([*table, "--storage", storage]) == 0
+    assert main(["predictions", "one", "--storage", storage, "--out", f"{storage}/cells"]) == 0
+    assert main(["report", "one", "--storage", storage]) == 0
+    return out.read_text()
+
+
+def ends(storage: str, name: str = "one") -> list[TrialFinished]:
+    events, _ = read_events(Path(storage, "sweeps", name, "journal.jsonl"))
+    return [event for event in events if isinstance(event, TrialFinished)]
+
+
+def test_beaten_trials_lose_their_weights_and_nothing_else(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert (run("all", "all"), run("logits", "few")) == (0, 0)
+    assert told("few") == told("all")
+    for cell in Path("all/cells").rglob("*.npz"):
+        assert Path("few", cell.relative_to("all")).read_bytes() == cell.read_bytes()
+    assert weights("few") == needed("few") < weights("all")
+    before = ends("few")
+    assert run("logits", "few") == 0
+    assert ends("few") == before
+    store = ArtifactStore(Path("few/artifacts").absolute())
+    beaten = next(end.artifact for end in before if store.is_dropped("train", end.artifact))
+    assert len(validation_rows(store, "train", beaten).labels) > 0
+    with pytest.raises(InputError, match=rf"{beaten} has no weights any more \(keep: logits\)$"):
+        find_artifact(store, "train", beaten)
+    capsys.readouterr()
+    assert main(["replay", "few"]) == 2
+    assert "the weights of trial " in capsys.readouterr().err
+
+
+def test_another_sweep_computes_dropped_weights_again() -> None:
+    assert (run("logits", "few"), run("all", "few", "two")) == (0, 0)
+    found, before = ([e.metrics.get("val_nll") for e in ends("few", n)] for n in ("two", "one"))
+    assert found == pytest.approx(before, rel=1e-4)  # Refinements share a pass with others now.
+    stored = {end.artifact for end in ends("few")}
+    assert weights("few") == {
+        key for key in stored if not list(Path("few").rglob(f"calibrate/*/{key}"))
+    }
