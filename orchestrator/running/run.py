@@ -220,9 +220,11 @@ def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: 
 def _usable(store: ArtifactStore, past: Ledger) -> Callable[[str, str], bool]:
     """Return the check of whether a stored outcome can be built on; it removes damaged ones.
 
-    Nothing more is built on those of a sweep that finished, so that they are not read again.
+    Nothing more is built on those of a sweep that finished, unless predictions are gone, so that
+    they are not read again.
     """
-    if past.status == "finished":
+    measured = (trial.predictions for trial in past.trials.values() if trial.test)
+    if past.status == "finished" and all(store.contains("evaluate", key) for key in measured):
         return store.contains
     return lambda stage, key: store.find(stage, key) is not None
 

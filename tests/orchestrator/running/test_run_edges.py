@@ -145,7 +145,7 @@ def test_a_trial_that_fits_nowhere_is_refused(
 ) -> None:
     text = SWEEP.format(storage=tmp_path).replace("[ce]", "[ce+ts]")
     spec = parse_sweep(f"{text}resources: {{{resources}}}\n", "edges")
-    given = (Storage.of(spec).artifacts, SweepFolder.of(spec).path, None, 10)
+    given = (Storage.of(spec).artifacts, SweepFolder.of(spec).path, None, 20.0)
     with refused(complaint):
         assert opened(spec) == (
             (given, {"asha": False, "growing": False, "plugins": ()}),

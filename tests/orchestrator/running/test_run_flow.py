@@ -233,15 +233,21 @@ def test_an_interrupted_search_resumes(
     assert len(events_of(spec, TrialFinished)) == 4, "none is computed twice"
 
 
-def test_missing_predictions_are_measured_again(spec: SweepSpec, company: Company) -> None:
+@pytest.mark.parametrize("damaged", [False, True])
+def test_missing_predictions_are_measured_again(
+    spec: SweepSpec, company: Company, damaged: bool
+) -> None:
     ran(spec)
     before, store = events_of(spec, Evaluated), Storage.of(spec).store()
     gone = before[-1]
     shutil.rmtree(store.path("evaluate", gone.predictions))
+    if damaged:  # What was measured is damaged, too.
+        (own,) = (one for one in events_of(spec, TrialFinished) if one.key == gone.key)
+        next(store.path("calibrate", own.artifact).glob("*.safetensors")).write_bytes(b"x")
     outcome, said = ran(spec)
     assert outcome.status == "finished"
     assert "measuring 1 chosen configurations on test data\n" in said
-    assert events_of(spec, Evaluated)[len(before) :] == [replace(gone, time=ANY)]
+    assert events_of(spec, Evaluated)[len(before) :] == [replace(gone, time=ANY, seconds=ANY)]
     assert store.contains("evaluate", gone.predictions)
 
 
