@@ -1,19 +1,19 @@
 """Removes stored outcomes that no kept sweep needs."""
 
-import json
-import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.storage.bucket_shelf import BucketShelf
 from orchestrator.storage.ledger import Ledger, read_ledger
+from orchestrator.storage.shelf import Shelf
 from orchestrator.storage.storage import Storage, SweepFolder
 from trainables.common.errors import InputError
 from trainables.stages import EVERY_STAGE
-from trainables.store.artifacts import RECORD, ArtifactStore
+from trainables.store.artifacts import ArtifactStore
 
-DRAFT_SECONDS = 3600.0  # A draft so old was left by a process that died.
+RECENT_SECONDS = 3600.0  # An older draft was left by a process that died.
 
 Name = tuple[str, str]
 Entry = tuple[Path, bool]  # Something in the storage, and whether it is kept.
@@ -40,29 +40,31 @@ def collect_garbage(
     study that is not closed yet everything, to resume it. A sweep that was cut short can be
     resumed afterwards, a finished one needs nothing computed again but what the machine failed.
 
-    While a kept sweep is open (it was interrupted, its journal was cut short, or the machine failed
-    trials of it), what no journal names is kept too: it may be what that sweep computed last. Of
-    sweeps to ``drop`` the folders go, and what only they need. A ``dry_run`` changes nothing.
+    While a kept sweep is open (it runs, was interrupted, its journal was cut short, or the machine
+    failed trials of it), what no journal names is kept too: it may be what that sweep computed
+    last. While one runs, so is what anybody stored or read within the hour. Of sweeps to ``drop``
+    the folders go, and what only they need. A ``dry_run`` changes nothing.
 
     Raises:
-        InputError: If the storage lies in a bucket, there is no such storage or sweep, a sweep in
-            it is running now, or what a kept sweep needs is not known because its journal is
-            missing, empty or damaged; nothing is removed then. Or if something cannot be removed;
-            the text names it.
+        InputError: If there is no such storage or sweep, a sweep to drop, or any sweep in a bucket,
+            is running now, or what a kept sweep needs is not known because its journal is missing,
+            empty or damaged; nothing is removed then. Or if something cannot be removed; the text
+            names it.
     """
-    storage.require_folder("gc")
     sweeps = storage.sweeps()
     dropped = [_named(name, sweeps, storage) for name in drop]
-    for sweep in sweeps:
-        if sweep.is_owned():
-            raise InputError(
-                f"sweep {sweep.name!r} is running: what it needs is not known before it ends"
-            )
+    running = [sweep for sweep in sweeps if sweep.is_owned()]
+    for sweep in running:
+        if sweep in dropped or storage.address is not None:
+            raise InputError(f"sweep {sweep.name!r} is running: `calsweep cancel` stops it")
     kept = [_Needs(_known(sweep)) for sweep in sweeps if sweep not in dropped]
     given_up = [_Needs(_left(sweep)) for sweep in dropped]
-    found = _entries(storage.artifacts, kept, given_up)
+    shelf = Shelf(storage.artifacts)
+    if storage.address is not None:
+        shelf = BucketShelf(storage.artifacts, storage.address)
+    found = _entries(shelf, kept, given_up, bool(running))
     found["sweeps"] = [(sweep.path, sweep not in dropped) for sweep in sweeps]
-    return [_clear(kind, entries, dry_run) for kind, entries in found.items() if entries]
+    return [_clear(shelf, kind, entries, dry_run) for kind, entries in found.items() if entries]
 
 
 def _named(name: str, sweeps: Iterable[SweepFolder], storage: Storage) -> SweepFolder:
@@ -159,89 +161,72 @@ class _Needs:
         self.predictions = {trial.default_predictions for trial in ledger.trials.values()}
 
 
-def _clear(kind: str, entries: list[Entry], dry_run: bool) -> Removal:
+def _clear(shelf: Shelf, kind: str, entries: list[Entry], dry_run: bool) -> Removal:
     gone, left = ([path for path, kept in entries if kept is which] for which in (False, True))
-    sizes = sum(map(_size, gone)), sum(map(_size, left))
+    sizes = sum(map(shelf.size, gone)), sum(map(shelf.size, left))
     if not dry_run:
         for path in gone:
-            _remove(path)
+            shelf.remove(path)
     return Removal(kind, len(gone), len(left), *sizes)
 
 
-def _entries(root: Path, needs: list[_Needs], given_up: list[_Needs]) -> dict[str, list[Entry]]:
+def _entries(
+    shelf: Shelf, needs: list[_Needs], given_up: list[_Needs], running: bool
+) -> dict[str, list[Entry]]:
     """Return everything in a store by kind, with whether it is kept."""
     any_open = any(need.open for need in needs)
     needed = {name for need in needs for name in need.artifacts}
     if any_open:
-        stored = {(stage, path.name) for stage in EVERY_STAGE for path in _artifacts(root / stage)}
+        stored = {(stage, path.name) for stage in EVERY_STAGE for path in shelf.artifacts(stage)}
         needed |= stored.difference(*(sweep.named for sweep in [*needs, *given_up]))
-    kept = _with_upstream(root, needed)
+    kept = _with_upstream(shelf, needed)
     predictions = {key for need in needs for key in need.predictions}
     found: dict[str, list[Entry]] = {}
-    for folder in sorted(path for path in root.glob("*") if path.is_dir()):
-        if folder.name == "checkpoints":
-            found[folder.name] = [(path, any_open) for path in sorted(folder.rglob("*.pt"))]
+    old = time.time() - RECENT_SECONDS
+    for kind in shelf.kinds():
+        if kind == "checkpoints":
+            found[kind] = [(path, any_open) for path in shelf.checkpoints()]
         else:
-            found[folder.name] = [
-                (path, path.name in predictions or _is_kept(path, folder.name, kept, any_open))
-                for path in _artifacts(folder)
+            found[kind] = [
+                (
+                    path,
+                    path.name in predictions
+                    or _is_kept(shelf, path, kind, kept, any_open)
+                    or (running and shelf.used(path) > old),
+                )
+                for path in shelf.artifacts(kind)
             ]
-    old = time.time() - DRAFT_SECONDS
-    found["drafts"] = [(path, path.stat().st_mtime > old) for path in sorted(root.rglob("*.tmp"))]
+    found["drafts"] = [(path, shelf.used(path) > old) for path in shelf.drafts()]
     return found
 
 
-def _is_kept(directory: Path, stage: str, kept: set[Name], any_open: bool) -> bool:
+def _is_kept(shelf: Shelf, directory: Path, stage: str, kept: set[Name], any_open: bool) -> bool:
     if stage in EVERY_STAGE:
         return (stage, directory.name) in kept
     if stage == "features" and not any_open:
         return False  # They serve further refinements only.
-    upstream = _upstream(directory)[1]
+    upstream = _upstream(shelf, directory)[1]
     return any(key == upstream for _, key in kept)
 
 
-def _with_upstream(root: Path, names: set[Name]) -> set[Name]:
+def _with_upstream(shelf: Shelf, names: set[Name]) -> set[Name]:
     """Add what artifacts build on, as their records tell."""
     found: set[Name] = set()
     pending = set(names)
     while pending:
         stage, key = pending.pop()
         found.add((stage, key))
-        before = _upstream(root / stage / key[:2] / key)
+        before = _upstream(shelf, shelf.root / stage / key[:2] / key)
         if before[1] and before not in found:
             pending.add(before)
     return found
 
 
-def _upstream(directory: Path) -> Name:
+def _upstream(shelf: Shelf, directory: Path) -> Name:
     """Return stage and key of what an artifact builds on; empty for none or a damaged record."""
-    try:
-        record = json.loads((directory / RECORD).read_text())
-        request = record.get("request") or {}
-        key = request.get("upstream") or record.get("upstream", "")
-        return request.get("upstream_stage") or "", key
-    except (OSError, ValueError, AttributeError):
+    record = shelf.record(directory)
+    request = record.get("request") or {}
+    if not isinstance(request, dict):
         return "", ""
-
-
-def _artifacts(folder: Path) -> list[Path]:
-    # By their place: what else somebody put or linked there is not ours to remove.
-    own = (path for path in folder.glob("*/*") if path.name[:2] == path.parent.name)
-    return sorted(path for path in own if path.is_dir() and path.suffix != ".tmp")
-
-
-def _size(path: Path) -> int:
-    if path.is_file():
-        return path.stat().st_size
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-
-
-def _remove(path: Path) -> None:
-    try:
-        if path.is_file():
-            path.unlink(missing_ok=True)
-            return
-        shutil.rmtree(path)
-        path.with_suffix(".lock").unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"{path} cannot be removed: {error}") from error
+    key = request.get("upstream") or record.get("upstream", "")
+    return request.get("upstream_stage") or "", key

@@ -7,6 +7,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,8 +135,8 @@ class ArtifactStore:
                 return None
         if whole and self.is_dropped(stage, key):
             return None
-        if self._cache is not None:
-            os.utime(directory / MANIFEST)  # What was used lately stays here.
+        with suppress(OSError):  # It may be a colleague's.
+            os.utime(directory / MANIFEST)  # What was used lately stays.
         return Artifact(stage, key, directory, json.loads((directory / RECORD).read_text()))
 
     def holds(self, stage: str, key: str) -> bool:

@@ -63,6 +63,14 @@ class Found(NamedTuple):
     written: datetime
 
 
+class Listed(NamedTuple):
+    """An object as a listing tells of it."""
+
+    name: str
+    bytes: int
+    written: datetime
+
+
 class Bucket:
     """The objects below an address, ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
 
@@ -157,9 +165,14 @@ class Bucket:
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of all objects below a prefix, sorted."""
+        return [found.name for found in self.listed(prefix)]
 
-        def listed() -> list[str]:
-            return sorted(entry["path"] for chunk in self._store.list(prefix) for entry in chunk)
+    def listed(self, prefix: str) -> list[Listed]:
+        """Return all objects below a prefix, sorted by name."""
+
+        def listed() -> list[Listed]:
+            entries = (entry for chunk in self._store.list(prefix) for entry in chunk)
+            return sorted(Listed(e["path"], e["size"], e["last_modified"]) for e in entries)
 
         return self._tried(listed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from tests.buckets import Weather, disturbed_buckets, log_in, make_bucket
 from tests.orchestrator.one_process import one_process
 from trainables.common.errors import InputError
 from trainables.store import cache, leases
+from trainables.store.bucket import Bucket
 
 ROOT = Path(__file__).parents[3]
 SWEEP = """
@@ -282,11 +284,40 @@ def test_bucket_that_is_not_there_is_one_line(
     assert capfd.readouterr().err.startswith(f"calsweep: storage {address}: ")
 
 
-def test_doctor_and_gc_know_buckets(
-    weather: Weather, address: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_knows_buckets(weather: Weather, address: str) -> None:
     from orchestrator.cli._doctor import _storage
 
     assert _storage(address).detail == f"{address} is writable, on condition too"
-    assert main(["gc", "--storage", address]) == 2
-    assert f"storage: gc needs a folder, not {address}" in capfd.readouterr().err
+
+
+def test_gc_leaves_of_a_bucket_what_it_leaves_of_a_folder(
+    wanted: tuple[Path, list[str]],
+    weather: Weather,
+    address: str,
+    tmp_path: Path,
+    elsewhere: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(wanted[0], folder)
+    assert main(["run", write_sweep(tmp_path, address)]) == 0
+    elsewhere()
+    weather.share = 0.05
+    capfd.readouterr()
+    told = []
+    for storage in (str(folder), address):
+        assert main(["gc", "--storage", storage]) == 0
+        rows = [line.split() for line in capfd.readouterr().out.splitlines()]
+        told.append([row[:2] + row[3:4] for row in rows if row and row[0] != "sweeps"])
+    assert told[0][:-1] == told[1][:-1]
+    assert ["train", "1", "4"] in told[0]
+    bucket = Bucket(address)
+    assert {path.parent.name for path in folder.glob("artifacts/*/*/*/manifest.json")} == {
+        name.split("/")[3] for name in bucket.names("artifacts")
+    }
+    assert main(["table", "bucketed", "--storage", address]) == 0
+    assert main(["run", "--resume", "bucketed", "--storage", address]) == 0
+    assert ends(journal_of(address)) == wanted[1]
+    assert main(["gc", "--storage", address, "--drop", "bucketed"]) == 0
+    assert not [name for name in bucket.names("") if not name.startswith("data/")]

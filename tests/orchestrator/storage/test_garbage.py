@@ -503,25 +503,39 @@ def test_checkpoints_and_old_drafts_go(
     assert told["checkpoints"] == Removal("checkpoints", 1, 0, 5, 0)
 
 
-@pytest.mark.parametrize("drop", [(), ("one",)])
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_running_sweep_is_left_alone(
-    tmp_path: Path,
-    store: ArtifactStore,
-    sweep: Callable[..., Path],
-    dry_run: bool,
-    drop: tuple[str, ...],
+def test_a_running_sweep_is_not_dropped(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], dry_run: bool
 ) -> None:
-    for name in ("before", "two"):
-        sweep(name, *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
     folder = sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
     with FileLock(folder / "run.lock"), pytest.raises(InputError) as refusal:
-        collect_garbage(Storage(tmp_path), drop, dry_run)
-    assert str(refusal.value) == (
-        "sweep 'one' is running: what it needs is not known before it ends"
-    )
+        collect_garbage(Storage(tmp_path), ["one"], dry_run)
+    assert str(refusal.value) == "sweep 'one' is running: `calsweep cancel` stops it"
     assert folder.exists()
-    assert len(left(store)) == 6
+    assert left(store) == EVERYTHING
+
+
+def test_beside_a_running_sweep_only_old_garbage_goes(
+    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
+) -> None:
+    found, beaten, mine = "f0" * 32, "be" * 32, "a1" * 32
+    for key in (found, beaten, mine):
+        write(store, "train", key)
+    named = [
+        event
+        for number, key in enumerate((TRAIN_A, TRAIN_B, found, beaten))
+        for event in trial(f"k{number}", "t|ce", "train", key)
+    ]
+    sweep("old", *named, CLOSED)
+    folder = sweep("now", *trial("k0", "t|ls", "train", TRAIN_B), status="")
+    for manifest in store.root.rglob("manifest.json"):
+        os.utime(manifest, (0, 0))
+    assert store.find("train", found) is not None  # As a worker of the running sweep does.
+    with FileLock(folder / "run.lock"):
+        collect_garbage(Storage(tmp_path))
+    # Chosen, named by the running one or by none, and what it just found.
+    assert EVERYTHING | {mine, found} == left(store)
 
 
 def test_the_command_says_how_much(
