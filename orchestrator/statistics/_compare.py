@@ -81,8 +81,8 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
             found = self._store.find("evaluate", key)
             if found is None:
                 raise InputError(
-                    f"predictions of {recipe} on {result.task} (sweep {result.sweep}) are missing "
-                    f"or damaged: {self._store.path('evaluate', key)}"
+                    f"the predictions of {recipe} on {result.task} are gone; "
+                    f"`calsweep run --resume {result.sweep}` computes them again"
                 )
             yield found.tensors("test")
 
