@@ -68,21 +68,20 @@ class Reading:
     resample: str = "batch"
     optimizer: str = "plain"
     inference: str = "scaled"
-    zero_masked: bool = False
     views: str = "original"
     clock: str = "start"
 
     @property
     def name(self) -> str:
         """Return it in one line."""
-        words = [str(v) for k, v in asdict(self).items() if k not in ("zero_masked", "clock")]
-        words += ["zeroed"] * self.zero_masked + ["crossing"] * (self.clock == "crossing")
+        words = [str(value) for name, value in asdict(self).items() if name != "clock"]
+        words += ["crossing"] * (self.clock == "crossing")
         return " ".join(words)
 
     @property
     def inferences(self) -> tuple[str, ...]:
         """Return what its heads can be read with: all, where q does not depend on it."""
-        free = self.feedback in ("dense", "training") and not self.zero_masked
+        free = self.feedback in ("dense", "training")
         return INFERENCES if free else (self.inference,)
 
     def gammas(self, limit: int | None) -> tuple[float, ...]:
@@ -106,9 +105,8 @@ CONFIRMED = (
 def screened() -> list[Reading]:
     """Return the readings that are trained, on images as they are.
 
-    The factorial of role, feedback and resampling under plain SGD; the optimiser and zeroing where
-    these could matter. Masks of a batch that zero weights in place are left out: with them nothing
-    is learnt. What hears ``deployed`` outputs of ``dense`` weights hears ``dense``.
+    The factorial of role, feedback and resampling under plain SGD; the optimiser where it could
+    matter. What hears ``deployed`` outputs of ``dense`` weights hears ``dense``.
     """
     heard = [("deployed", "scaled"), ("dense", "scaled"), ("training", "scaled")]
     heard += [("deployed", "last"), ("validation", "scaled")]
@@ -118,13 +116,7 @@ def screened() -> list[Reading]:
         for resample, role, (feedback, inference) in itertools.product(*factors)
     ]
     first = [r for r in plain if (r.q_role, r.feedback) in TELLING]
-    masked = [replace(reading, optimizer="masked") for reading in first]
-    zeroed = [
-        replace(reading, zero_masked=True)
-        for reading in first + masked
-        if (reading.resample, reading.inference) == ("epoch", "last")
-    ]
-    return plain + masked + zeroed
+    return plain + [replace(reading, optimizer="masked") for reading in first]
 
 
 @dataclass(frozen=True)
@@ -377,7 +369,7 @@ def fixed_rows(
     """Return the heads whose q is 0.5 throughout, by row of Table 5."""
     found = {}
     for row, switches in FIXED.items():
-        names = ("resample", "optimizer", "zero_masked", "views")
+        names = ("resample", "optimizer", "views")
         settings = {**{name: getattr(reading, name) for name in names}, **switches}
         begins = own_weights and "restructure" in switches
         if not settings.get("restrict_gradient", True):

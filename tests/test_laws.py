@@ -86,9 +86,6 @@ UNDER = {
         "all gaps exceed the decaying bound, which then is the change", {"eta_init": 0.5}
     ),
     "refinements/macal/lr": OnlyWith("a low one learns nothing in six epochs", value=0.05),
-    "refinements/macal/zero_masked": OnlyWith(
-        "with a mask a batch nothing is learnt", {"resample": "epoch"}
-    ),
     "refinements/macal/views": OnlyWith(
         "the digits are not augmented unless told", network={"augmentation": "crop-flip"}
     ),

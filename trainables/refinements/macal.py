@@ -54,7 +54,6 @@ class MaskedHead(nn.Module):
             of them as they are (``dense``), or those of the ``last`` mask.
         mask_gradient: Whether a masked weight gets a gradient of zero, rather than the one of its
             place.
-        zero_masked: Whether a new mask sets the weights to zero that it leaves out.
     """
 
     q: Tensor
@@ -69,7 +68,6 @@ class MaskedHead(nn.Module):
         q_role: str = "keep",
         inference: str = "scaled",
         mask_gradient: bool = False,
-        zero_masked: bool = False,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(*pair) for pair in pairwise(widths)])
@@ -81,7 +79,6 @@ class MaskedHead(nn.Module):
         self.q_role = q_role
         self.inference = inference
         self.mask_gradient = mask_gradient
-        self.zero_masked = zero_masked
 
     @property
     def keep(self) -> Tensor:
@@ -109,12 +106,9 @@ class MaskedHead(nn.Module):
     def resample(self, generator: Generator) -> None:
         """Draw a new mask for every weight matrix, each entry kept with probability ``keep``."""
         keep = self.keep
-        for name, mask in self.masks().items():
+        for mask in self.masks().values():
             noise = torch.rand(mask.shape, generator=generator, device=mask.device)
             mask.copy_(noise < keep)
-            if self.zero_masked:
-                with torch.no_grad():
-                    self.get_parameter(name).mul_(mask)
 
     def masks(self) -> dict[str, Tensor]:
         """Return the mask of each weight matrix by parameter name; biases have none."""
@@ -171,8 +165,10 @@ class MaCCal(Refinement):
 
     There is no released code. Where the paper is silent or contradicts itself, the default is what
     calibrates networks that know their training set by heart; ``docs/results/macal-readings.md``
-    has the evidence for ``q_role``, ``resample``, ``inference``, ``feedback``, ``optimizer``,
-    ``zero_masked`` and ``views``. ``clock``, ``feedback: validation`` and ``accept`` are ours.
+    and ``macal-networks.md`` have the evidence for ``q_role``, ``resample``, ``inference``,
+    ``feedback``, ``optimizer`` and ``views``. Eq. 8 and 9 mask what the forward pass sees: weights
+    that a mask set to zero for good would cost accuracy under every reading. ``clock``,
+    ``feedback: validation`` and ``accept`` are ours.
     ``gamma`` and ``hidden`` have no value in the text: deployed confidence ends near gamma on the
     training set, so that a good gamma lies a little above the accuracy expected on other data and
     has to be searched.
@@ -203,7 +199,6 @@ class MaCCal(Refinement):
         q_role: Whether q is the share of weights that masks ``keep`` or ``drop``.
         optimizer: ``plain`` SGD, whose velocity and decay still move weights of zero gradient, or
             ``masked``, which leaves them alone; without effect unless ``restrict_gradient``.
-        zero_masked: Whether a new mask sets the weights to zero that it leaves out.
         views: ``augmented`` or ``original``: which features of the training set are trained on.
         accept: Whether the new classifier replaces the network's own ``always``, or only where it
             is ``better``: see ``Refinement``.
@@ -223,7 +218,6 @@ class MaCCal(Refinement):
     feedback: str = choice(default="deployed", choices=("dense", "training", *DEPLOYED))
     q_role: str = choice(default="drop", choices=("keep", "drop"))
     optimizer: str = choice(default="plain", choices=("masked", "plain"))
-    zero_masked: bool = flag(default=False)
     views: str = choice(default="augmented", choices=("augmented", "original"))
     accept: str = choice(default="always", choices=("always", "better"))
 
@@ -243,7 +237,6 @@ class MaCCal(Refinement):
             q_role=self.q_role,
             inference=self.inference,
             mask_gradient=self.restrict_gradient and self.optimizer == "plain",
-            zero_masked=self.zero_masked,
         )
 
     def start_epoch(self, head: nn.Module, epoch: int, generator: Generator) -> None:
@@ -292,15 +285,9 @@ class MaCCal(Refinement):
         return head(features) if self.feedback in DEPLOYED else head.dense(features)
 
     def together_key(self) -> Hashable | None:
-        """Return how many layers the head has and how it is masked and measured.
-
-        None where masked weights are set to zero for a batch: a stack of heads changes its masks
-        there, and no weights.
-        """
-        if self.changes_batches and self.zero_masked:
-            return None
+        """Return how many layers the head has and how it is masked and measured."""
         structure = (self.restructure, self.restrict_gradient, self.optimizer)
-        masks = (self.resample, self.q_role, self.zero_masked, self.inference)
+        masks = (self.resample, self.q_role, self.inference)
         measured = (self.feedback in DEPLOYED, self.held_out)
         return ("macal", *structure, *masks, *measured, self.views, self.epochs)
 

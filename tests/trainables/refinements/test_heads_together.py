@@ -70,7 +70,6 @@ def trainers(name: str, **common: Any) -> list[HeadTrainer]:
         ("macal", {"inference": "last", "restructure": False, "resample": "epoch"}),
         ("macal", {"optimizer": "masked"}),
         ("macal", {"optimizer": "masked", "resample": "epoch"}),
-        ("macal", {"zero_masked": True, "inference": "last", "resample": "epoch"}),
         ("macal", {"restrict_gradient": False, "inference": "dense"}),
         ("macal", {"restructure": False, "sparsity": "adaptive"}),
         ("macal", {"sparsity": "fixed"}),
@@ -175,7 +174,6 @@ OTHERWISE: dict[str, Any] = {
     "accept": "better",
     "q_role": "keep",
     "optimizer": "masked",
-    "zero_masked": True,
     "views": "original",
     "epochs": 2,
 }
@@ -210,11 +208,6 @@ def test_whoever_may_be_trained_together_is_as_if_alone(name: str, usual_first: 
         ("macal", {"feedback": "dense"}, {"feedback": "deployed"}),
         ("macal", {"feedback": "validation"}, {"feedback": "deployed"}),
         ("macal", {"views": "augmented"}, {"views": "original"}),
-        (
-            "macal",
-            {"zero_masked": True, "resample": "batch"},
-            {"zero_masked": True, "resample": "batch"},
-        ),
         ("macal", {"restrict_gradient": True}, {"restrict_gradient": False}),
         ("macal", {"epochs": 3}, {"epochs": 4}),
         ("tst", {"epochs": 3}, {"epochs": 4}),

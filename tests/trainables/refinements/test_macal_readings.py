@@ -22,7 +22,6 @@ COMMON: dict[str, Any] = {
     "inference": "scaled",
     "resample": "epoch",
     "optimizer": "masked",
-    "zero_masked": False,
     "restrict_gradient": True,
     "sparsity": "decaying",
     "gamma": 0.8,
@@ -45,9 +44,6 @@ READINGS: list[dict[str, Any]] = [
     {"optimizer": "plain"},
     {"optimizer": "plain", "resample": "batch"},
     {"optimizer": "plain", "restrict_gradient": False},
-    {"zero_masked": True, "inference": "dense"},
-    {"zero_masked": True, "resample": "batch", "inference": "last", "feedback": "deployed"},
-    {"zero_masked": True, "optimizer": "plain", "inference": "last"},
     {"restructure": False, "q_role": "drop", "resample": "batch"},
     {"sparsity": "fixed", "q0": 0.3},
     {"sparsity": "adaptive", "eta_init": 0.07},
@@ -82,8 +78,6 @@ class Naive:
     def draw(self, noise: torch.Generator) -> None:
         for position, weight in enumerate(self.weights):
             self.masks[position] = (torch.rand(weight.shape, generator=noise) < self.kept).float()
-            if self.reading["zero_masked"]:
-                weight.data = weight.data * self.masks[position]
 
     def forward(self, features: Tensor, weights: list[Tensor]) -> Tensor:
         for position, (weight, bias) in enumerate(zip(weights, self.biases, strict=True)):
@@ -199,15 +193,6 @@ def test_plain_steps_move_masked_weights_by_momentum_and_decay(
     trainer.optimizer.step(trainer.refinement.movable(head))
     moved = head.get_parameter("layers.0.weight").detach() != before
     assert moved[masked].float().mean() > 0.9
-
-
-def test_a_new_mask_sets_weights_to_zero_where_told() -> None:
-    for zero in (False, True):
-        head = MaskedHead((30, 20, 4), 0.5, zero_masked=zero)
-        head.resample(torch.Generator().manual_seed(0))
-        for name, mask in head.masks().items():
-            assert head.get_parameter(name).detach()[~mask].any() != zero
-            assert head.get_parameter(name).detach()[mask].all()
 
 
 def test_last_mask_is_what_inference_uses_after_training(make_trainer: MakeTrainer) -> None:

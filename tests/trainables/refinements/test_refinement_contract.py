@@ -275,7 +275,6 @@ def test_bad_arguments_name_argument_value_and_range(
         ("macal", "feedback", "test"),
         ("macal", "q_role", "share"),
         ("macal", "optimizer", "adam"),
-        ("macal", "zero_masked", 0),
         ("macal", "views", "test"),
         ("tst", "latent_dim", -1),
         ("vtst", "latent_dim", 0),
