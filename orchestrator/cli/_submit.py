@@ -19,6 +19,9 @@ def submit(
     ] = False,
     nodes: Annotated[int, typer.Option(min=1, help="With --slurm: nodes.")] = 1,
     gpus_per_node: Annotated[int, typer.Option(min=0, help="With --slurm: GPUs of each.")] = 0,
+    slurm_array: Annotated[
+        int, typer.Option(min=0, help="With --slurm: further nodes that come and go, a job each.")
+    ] = 0,
     time: Annotated[
         str, typer.Option(help="With --slurm: its limit; the job is queued again after it.")
     ] = "8:00:00",
@@ -38,7 +41,7 @@ def submit(
                 f"--gpus-per-node {gpus_per_node}: no node can hold a training, for which "
                 f"resources.train asks for {wanted:g} GPUs"
             )
-        job = submit_to_slurm(sweep, spec, Allocation(nodes, gpus_per_node, time))
+        job = submit_to_slurm(sweep, spec, Allocation(nodes, gpus_per_node, time, slurm_array))
         typer.echo(f"SLURM job {job}; calsweep status {spec.name} --storage {spec.storage}")
         return 0
     from orchestrator.cluster.jobs import follow

@@ -108,27 +108,30 @@ def logs(
     name: SweepName,
     trial: Annotated[
         str | None,
-        typer.Argument(help="STUDY|NUMBER as status shows it, or a key.", show_default=False),
+        typer.Argument(
+            help="STUDY|NUMBER as status shows it, a key, or slurm-JOB.", show_default=False
+        ),
     ] = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
-    """Show the log of a trial; without one, the last line of every trial's."""
+    """Show the log of a trial or of a job of SLURM's; without one, the last line of each."""
+    from orchestrator.cluster.slurm import outputs
     from orchestrator.storage.ledger import read_ledger
     from orchestrator.storage.status import title
 
     folder = _existing(name, storage)
     folder.fetch(files=True)
     trials = {title(each): each.key for each in read_ledger(folder.journal).trials.values()}
+    files = outputs(folder) | {it: folder.logs / f"{key}.log" for it, key in trials.items()}
     if trial is None:
-        for called, key in trials.items():
-            file = folder.logs / f"{key}.log"
+        for called, file in files.items():
             lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
             echo(f"{called}: {lines[-1] if lines else 'no log: nothing was computed'}")
         return
-    key = trials.get(trial, trial)
-    file = folder.logs / f"{key}.log"
-    if key not in trials.values():
+    files |= {key: folder.logs / f"{key}.log" for key in trials.values()}
+    if trial not in files:
         raise InputError(f"sweep {name!r} has no trial {trial!r}; `calsweep logs {name}` lists all")
+    file = files[trial]
     if not file.exists():
         raise InputError(f"trial {trial!r} has no log: nothing was computed, or not yet")
     for line in file.read_text(encoding="utf-8").splitlines():

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 WARNING_SECONDS = 120  # Before its end a job is told, so that the sweep stops in good order.
 TIME = re.compile(r"\d+|(\d+-)?\d+(:\d+){1,2}|\d+-\d+")  # As sbatch reads it.
 COMMAND_SECONDS = 60
-SCRIPT, TOKEN, JOB = "slurm.sh", "ray-token", "slurm.json"
+RAY = f"{shlex.quote(sys.executable)} -m ray.scripts.scripts"
+SCRIPT, ARRAY, TOKEN, JOB = "slurm.sh", "slurm-array.sh", "ray-token", "slurm.json"
+ADDRESS = "ray-address"  # Of the job's Ray cluster while it runs.
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,13 @@ class Allocation:
         nodes: At least 1.
         gpus: Of each node.
         time: Limit as sbatch reads it, such as ``8:00:00``.
+        array: Further nodes, each a job of its own that comes and goes.
     """
 
     nodes: int
     gpus: int
     time: str
+    array: int = 0
 
 
 def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
@@ -66,11 +70,18 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
         folder.write_spec(spec)  # So that status finds what waits.
         write_files(folder.path, {f"submitted-{FILE}": files.pop(FILE), **files})
         write_whole(folder.path / SCRIPT, script(folder, wanted))
+        write_whole(folder.path / ARRAY, array_script(folder, wanted))
     except OSError as error:
         raise InputError(f"{folder.path} cannot be written: {error.strerror}") from error
-    job = _slurm(["sbatch", "--parsable", str(folder.path / SCRIPT)]).partition(";")[0]
+    job = _submitted(folder.path / SCRIPT)
     write_whole(folder.path / JOB, json.dumps({"job": job}))
+    if wanted.array:
+        _submitted(folder.path / ARRAY, f"--dependency=after:{job}", f"--array=1-{wanted.array}")
     return job
+
+
+def _submitted(path: Path, *options: str) -> str:
+    return _slurm(["sbatch", "--parsable", *options, str(path)]).partition(";")[0]
 
 
 def script(folder: SweepFolder, wanted: Allocation) -> str:
@@ -80,25 +91,11 @@ def script(folder: SweepFolder, wanted: Allocation) -> str:
     ``scancel`` or a preemption, stops it too; what then becomes of the job is SLURM's to say.
     """
     place, python = folder.path, shlex.quote(sys.executable)
-    ray = f"{python} -m ray.scripts.scripts"
-    options = {
-        "job-name": f"calsweep-{folder.name}",
-        "nodes": wanted.nodes,
-        "ntasks-per-node": 1,
-        **({"gpus-per-node": wanted.gpus} if wanted.gpus else {}),
-        "time": wanted.time,
-        "signal": f"B:USR1@{WARNING_SECONDS}",
-        "open-mode": "append",
-        "output": shlex.quote(f"{place}/slurm-%j.out"),
-    }
-    asked = "\n".join(f"#SBATCH --{name}={value}" for name, value in options.items())
+    file = shlex.quote(str(place / ADDRESS))
     workers = f"""
 srun --relative=1 --nodes={wanted.nodes - 1} --ntasks-per-node=1 \\
-    {ray} start --address="$address" --num-cpus="$cpus" --block &"""
-    return f"""#!/bin/bash
-{asked}
-#SBATCH --requeue --exclusive
-export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={shlex.quote(str(place / TOKEN))}
+    {RAY} start --address="$address" --num-cpus="$cpus" --block &"""
+    return f"""{_beginning(folder, wanted, wanted.nodes, "slurm-%j.out")}
 again= driver=
 queue() {{ if [ -n "$again" ]; then scontrol requeue "$SLURM_JOB_ID"; fi; }}
 stop() {{ if [ -n "$driver" ]; then kill -TERM "$driver"; else queue; exit 1; fi; }}
@@ -108,21 +105,71 @@ cpus=$SLURM_CPUS_ON_NODE
 port=$((20000 + SLURM_JOB_ID % 10000))
 ip=$(hostname --ip-address | cut -d ' ' -f 1)
 address=$ip:$port
-{ray} start --head --node-ip-address="$ip" --port=$port \\
+{RAY} start --head --node-ip-address="$ip" --port=$port \\
     --ray-client-server-port=$((port + 10000)) --num-cpus="$cpus" \\
     --include-dashboard=false --block &
 head=$!
 until (: <"/dev/tcp/$ip/$port") 2>/dev/null; do kill -0 $head && sleep 1 || exit 1; done
+echo "$address" > {file}
 {workers if wanted.nodes > 1 else ""}
 {python} -m orchestrator run {shlex.quote(str(place / f"submitted-{FILE}"))} \\
     --address "$address" &
 driver=$!
 wait "$driver"; code=$?
 while kill -0 "$driver" 2>/dev/null; do wait "$driver"; code=$?; done
+rm -f {file}
 kill -TERM $head; wait $head
 if [ $code = 130 ]; then queue; fi
 exit $code
 """
+
+
+def array_script(folder: SweepFolder, wanted: Allocation) -> str:
+    """Return the script of a node that joins the Ray cluster of a sweep's job, again and again.
+
+    Each is queued again after its time and when it is preempted; they end once the job has.
+    """
+    file, job = (shlex.quote(str(folder.path / name)) for name in (ADDRESS, JOB))
+    return f"""{_beginning(folder, wanted, 1, "slurm-%A_%a.out")}
+ray=
+stop() {{ if [ -n "$ray" ]; then kill -TERM $ray; wait $ray; fi; }}
+trap 'stop; scontrol requeue "$SLURM_JOB_ID"; exit' USR1
+trap 'stop; exit' TERM
+job=$(tr -cd '0-9' < {job})
+while [ -n "$(squeue --noheader --jobs="$job")" ]; do
+    address=$(cat {file} 2>/dev/null)
+    if [ -n "$address" ]; then
+        {RAY} start --address="$address" --num-cpus="$SLURM_CPUS_ON_NODE" --block &
+        ray=$!
+        wait $ray
+        ray=
+    fi
+    sleep 5 & wait $!
+done
+"""
+
+
+def _beginning(folder: SweepFolder, wanted: Allocation, nodes: int, output: str) -> str:
+    options = {
+        "job-name": f"calsweep-{folder.name}",
+        "nodes": nodes,
+        "ntasks-per-node": 1,
+        **({"gpus-per-node": wanted.gpus} if wanted.gpus else {}),
+        "time": wanted.time,
+        "signal": f"B:USR1@{WARNING_SECONDS}",
+        "open-mode": "append",
+        "output": shlex.quote(f"{folder.path}/{output}"),
+    }
+    asked = "\n".join(f"#SBATCH --{name}={value}" for name, value in options.items())
+    return f"""#!/bin/bash
+{asked}
+#SBATCH --requeue --exclusive
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={shlex.quote(str(folder.path / TOKEN))}"""
+
+
+def outputs(folder: SweepFolder) -> dict[str, Path]:
+    """Return the outputs of a sweep's jobs, such as ``slurm-12``, in the order of their names."""
+    return {path.stem: path for path in sorted(folder.path.glob("slurm-*.out"))}
 
 
 def queued_job(folder: SweepFolder) -> str:

@@ -29,6 +29,7 @@ tasks:
 recipes: [ls, ls+ts]
 search: {trials: 3, parallel_trials: 2}
 """
+QUEUE = ["squeue", "--noheader", "--states=PENDING,RUNNING"]
 ABSENT = [program for program in NEEDED if found(program) is None]
 
 pytestmark = [
@@ -85,11 +86,33 @@ def test_requeued_sweep_gives_the_same_table(
     wait_until(lambda: far.journal.exists() and sweep_status(far).ended >= 1, far.path)
     assert main(["status", "far", "--storage", str(tmp_path / "here")]) == 0
     assert f"SLURM job {job}; its output: {far.path}/slurm-{job}.out" in capsys.readouterr().out
+    assert main(["logs", "far", "--storage", str(tmp_path / "here")]) == 0
+    assert f"slurm-{job}: " in capsys.readouterr().out
+    assert main(["logs", "far", f"slurm-{job}", "--storage", str(tmp_path / "here")]) == 0
+    assert "joining Ray at " in capsys.readouterr().out
     subprocess.run(["scancel", "--batch", "--signal=USR1", job], check=True)
     wait_until(lambda: sweep_status(far).state == "interrupted", far.path)
     assert sweep_status(far).ended < sweep_status(far).trials, "it was not in the middle"
     wait_until(lambda: sweep_status(far).state == "finished", far.path)
     wait_until(lambda: not queued_job(far), far.path)
+    with one_process():
+        run_sweep(load_sweep(str(written(tmp_path, "alone"))))
+    assert table(far.path) == table(tmp_path / "alone" / "sweeps" / "far")
+
+
+def test_nodes_of_an_array_come_and_go(
+    daemons: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, "here")
+    assert main(["submit", "--slurm", "--slurm-array", "1", "--time", "10", str(path)]) == 0
+    far = Storage(str(tmp_path / "here")).sweep("far")
+    job = int(queued_job(far))
+    output = far.path / f"slurm-{job + 1}_1.out"
+    wait_until(lambda: far.journal.exists() and sweep_status(far).ended >= 1, far.path)
+    wait_until(lambda: output.exists() and "Ray runtime started" in output.read_text(), far.path)
+    subprocess.run(["scontrol", "requeue", f"{job + 1}_1"], check=True)
+    wait_until(lambda: sweep_status(far).state == "finished", far.path)
+    wait_until(lambda: not subprocess.run(QUEUE, capture_output=True).stdout, far.path)
     with one_process():
         run_sweep(load_sweep(str(written(tmp_path, "alone"))))
     assert table(far.path) == table(tmp_path / "alone" / "sweeps" / "far")
