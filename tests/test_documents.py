@@ -90,7 +90,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("README.md", 3),
         ("docs/index.md", 10),
-        ("docs/run.md", 13),
+        ("docs/run.md", 14),
         ("docs/search.md", 5),
         ("docs/tables.md", 12),
         ("docs/statistics.md", 4),
