@@ -23,6 +23,7 @@ from trainables.common.registry import Addition, Catalogue, collecting
 from trainables.data import SOURCES
 from trainables.data.suites import SUITES
 from trainables.losses import LOSSES
+from trainables.metrics import METRICS
 from trainables.models import MODELS
 from trainables.plugins._find import Source, find_source, installed_sources
 from trainables.plugins._spaces import space_of
@@ -39,7 +40,7 @@ PARTS: Mapping[Catalogue[Any], str] = {
     CALIBRATORS: "calibrators",
 }
 SPACES: Mapping[Catalogue[Any], str] = {**PARTS, OBJECTIVES: "objectives"}
-CATALOGUES = (*SPACES, MODELS, SOURCES, SUITES)
+CATALOGUES = (*SPACES, MODELS, SOURCES, SUITES, METRICS)
 
 
 class Pinned(NamedTuple):
