@@ -153,7 +153,7 @@ class Given:
 
 def networks(storage: Storage) -> list[Network]:
     """Return the chosen trainings, one a data set, method and seed, those by ``ce`` first."""
-    found = []
+    found = {}
     for folder in storage.sweeps():
         ledger = read_ledger(folder.path / "journal.jsonl")
         for trial in ledger.trials.values():
@@ -161,8 +161,11 @@ def networks(storage: Storage) -> list[Network]:
             if trial.stage == "train" and (trial.key == study.chosen or trial.role == "seed"):
                 trained = storage.store().find("train", trial.artifact)
                 if trained is not None:
-                    found.append(Network(study.dataset, study.recipe, trial.seed, trained))
-    return sorted(found, key=lambda one: (one.dataset, one.method != "ce", one.method, one.seed))
+                    network = Network(study.dataset, study.recipe, trial.seed, trained)
+                    found[trained.key] = network  # Sweeps may share it.
+    return sorted(
+        found.values(), key=lambda one: (one.dataset, one.method != "ce", one.method, one.seed)
+    )
 
 
 class Study:
@@ -610,7 +613,8 @@ def main() -> None:
         confirm(study, found)
     else:
         part = "test" if wanted.test else "judge"
-        text = "\n".join(page(study, found, part)) + "\n"
+        known = [network for network in found if study.has(f"{network.trained.key}-alone")]
+        text = "\n".join(page(study, known, part)) + "\n"
         sys.stdout.write(text)
         if wanted.out:
             wanted.out.write_text(text, encoding="utf-8")
