@@ -25,7 +25,6 @@ Catalogue = Literal[
     "datasets",
     "suites",
     "models",
-    "metrics",
     "protocols",
     "layouts",
     "sweeps",
@@ -51,11 +50,10 @@ def list_names(
         status(None, storage, as_json)
     elif as_json:
         print_json(_records(what))
-    elif what in ("layouts", "metrics"):
-        records = _records(what)
-        table = Table(*records[0], box=None)
-        for record in records:
-            table.add_row(*record.values())
+    elif what == "layouts":
+        table = Table("name", "title", box=None)
+        for record in _records(what):
+            table.add_row(record["name"], record["title"])
         output().print(table)
     elif what in SPACES:
         output().print(_spaces(what, _names_of(what)()))
@@ -69,11 +67,6 @@ def _records(what: str) -> list[dict[str, Any]]:
         from orchestrator.tables.layouts import layout_names, load_layout
 
         return [{"name": name, "title": load_layout(name).title} for name in layout_names()]
-    if what == "metrics":
-        from orchestrator.tables.columns import column
-        from trainables.metrics import METRICS
-
-        return [{"name": m.name, "shown as": column(m.name).heading} for m in METRICS.values()]
     names = _names_of(what)()
     if what not in SPACES:
         return [{"name": name} for name in names]

@@ -17,7 +17,7 @@ Results = Mapping[tuple[str, str], StudyResult]
 
 def build_table(
     results: Iterable[StudyResult],
-    metrics: Sequence[str] | None = None,
+    metrics: Sequence[str] = DEFAULT_METRICS,
     rows: Sequence[str] = ("recipe",),
 ) -> ComparisonTable:
     """Arrange results as a table.
@@ -29,8 +29,7 @@ def build_table(
 
     Args:
         results: One a recipe and task.
-        metrics: Columns to show; see ``column``. By default ``DEFAULT_METRICS`` and those that the
-            sweeps' plugins brought.
+        metrics: Columns to show; see ``column``.
         rows: What a row stands for, of ``DIMENSIONS``; ``recipe`` must be among them. What is not
             in the rows stands above the columns.
 
@@ -39,9 +38,6 @@ def build_table(
             results are of the same recipe and task.
     """
     found = by_pair(results)
-    if metrics is None:
-        own = dict.fromkeys(name for result in found.values() for name in result.metrics)
-        metrics = (*DEFAULT_METRICS, *own)
     check_metrics(metrics)
     for name in rows:
         if name not in DIMENSIONS:

@@ -58,6 +58,4 @@ class Augmentation(CheckedFields, ABC):
         """
 
 
-AUGMENTATIONS: Registry[Augmentation] = Registry(
-    "augmentation", "trainables.augmentations", Augmentation
-)
+AUGMENTATIONS: Registry[Augmentation] = Registry("augmentation", "trainables.augmentations")

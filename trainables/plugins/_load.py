@@ -23,7 +23,6 @@ from trainables.common.registry import Addition, Catalogue, collecting
 from trainables.data import SOURCES
 from trainables.data.suites import SUITES
 from trainables.losses import LOSSES
-from trainables.metrics import METRICS
 from trainables.models import MODELS
 from trainables.plugins._find import Source, find_source, installed_sources
 from trainables.plugins._spaces import space_of
@@ -40,7 +39,7 @@ PARTS: Mapping[Catalogue[Any], str] = {
     CALIBRATORS: "calibrators",
 }
 SPACES: Mapping[Catalogue[Any], str] = {**PARTS, OBJECTIVES: "objectives"}
-CATALOGUES = (*SPACES, MODELS, SOURCES, SUITES, METRICS)
+CATALOGUES = (*SPACES, MODELS, SOURCES, SUITES)
 
 
 class Pinned(NamedTuple):

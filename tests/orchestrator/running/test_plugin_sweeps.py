@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 import subprocess
 import sys
@@ -40,18 +38,6 @@ search: {{trials: 2}}
 executor: {executor}
 storage: {storage}
 """
-METRIC = """
-from calsweep import METRICS
-
-@METRICS.register("sure", better="lower")
-def sure(probs, labels):
-    return {factor} * probs.amax(1).mean() / 4
-
-@METRICS.register("hit", better="higher", percent=False, label="hits")
-def hit(probs, labels):
-    return probs.argmax(1) == labels
-"""
-BEST = ("--task", "digits/tiny", "--recipe", "ls", "--sweep", "second")
 
 
 @pytest.fixture(autouse=True)
@@ -122,39 +108,6 @@ def test_a_file_beside_the_sweep_is_computed_resumed_and_reproduced(
     storage.rename(tmp_path / "moved")
     (there,) = Storage(tmp_path / "moved").load_spec("own").plugins
     assert there.path == copy.path.replace(str(storage), str(tmp_path / "moved"))
-
-
-def test_a_metric_of_ones_own_is_searched_tracked_and_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def sweep(name: str, factor: int) -> SweepOutcome:
-        (tmp_path / "sure.py").write_text(METRIC.format(factor=factor))
-        path = write_sweep(tmp_path, storage, name, "[./sure.py]", "[ls]", "local")
-        path.write_text(path.read_text().replace("2}", "2, objective: sure, pareto: [hit]}"))
-        with one_process():
-            return run_sweep(load_sweep(path))
-
-    storage = tmp_path / "storage"
-    first, second = sweep("first", 1), sweep("second", 2)
-    load_plugins((), installed=True)
-    figures = []
-    for outcome in (first, second):
-        assert outcome.status == "finished"
-        ledger = read_ledger(outcome.journal)
-        trials = [t for t in ledger.trials.values() if t.status == "finished"]
-        assert {t.reused for t in trials if t.stage == "train"} == {outcome is second}
-        assert all(t.objective >= t.metrics["val_sure"] > 0 for t in trials)
-        chosen = ledger.studies["digits/tiny|ls"].chosen_trial
-        figures.append([t.metrics["val_sure"] for t in trials] + [chosen.test["sure"]])
-        assert chosen.test["hit"] == pytest.approx(chosen.test["acc"])
-    assert figures[1] == pytest.approx([2 * value for value in figures[0]])
-    capsys.readouterr()
-    assert main(["table", "second", "--storage", str(storage)]) == 0
-    assert re.search("sure % ↓ +hits ↑", capsys.readouterr().out)
-    assert main(["best", *BEST, "--json", "--storage", str(storage)]) == 0
-    assert json.loads(capsys.readouterr().out)["validation"]["val_sure"] > 0
-    (row,) = [r for r in study_results(second.spec.tracking_uri, "second") if r.recipe == "ls"]
-    assert (row.test[0]["sure"], row.metrics) == (pytest.approx(figures[1][-1]), ("sure", "hit"))
 
 
 def test_two_processes_train_together_with_a_plugin(tmp_path: Path) -> None:

@@ -85,6 +85,4 @@ class Objective(CheckedFields, ABC):
             setattr(self, name, state[name])
 
 
-OBJECTIVES: Registry[Objective] = Registry(
-    "fitting objective", "trainables.calibrators.objectives", Objective
-)
+OBJECTIVES: Registry[Objective] = Registry("fitting objective", "trainables.calibrators.objectives")
