@@ -303,7 +303,7 @@ class SimulatedBench(Bench):
 
     def __init__(self, world: World, store: MemoryStore) -> None:
         self.notices: list[str] = []
-        self.store, self.world, self.waits, self.logs = store, world, 0.0, None
+        self.store, self.world, self.waits, self.logs, self._code = store, world, 0.0, None, None
         self.report_seconds, self.checkpoint_seconds = -1.0, 0.0  # No time passes in a step.
         self.device = torch.device("cpu")
         self.meter: Any = _Meter()
