@@ -135,7 +135,7 @@ class ArtifactStore:
                 return None
         if whole and self.is_dropped(stage, key):
             return None
-        with suppress(OSError):  # It may be a colleague's.
+        with suppress(OSError):  # It may be a colleague's, or on a disk that is only read.
             os.utime(directory / MANIFEST)  # What was used lately stays.
         return Artifact(stage, key, directory, json.loads((directory / RECORD).read_text()))
 
