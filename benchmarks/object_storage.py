@@ -73,7 +73,7 @@ def pyarrow(bucket: str, count: int, content: bytes) -> None:
 
 
 def s3fs(bucket: str, count: int, content: bytes) -> None:
-    """The file system that mirrors used, by its own calls for many files at once."""
+    """A file system of Python's own, by its own calls for many files at once."""
     import fsspec
 
     files = fsspec.filesystem("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])

@@ -125,8 +125,6 @@ def _run(
     spec = plan.spec
     storage, path = Storage.of(spec), folder.journal
     past, store = read_ledger(path), storage.store()
-    if spec.mirror is not None:
-        store.mirror_to(spec.mirror)
     with folder.open_journal() as journal:
         begun = SweepStarted(
             sweep=spec.name,
@@ -164,12 +162,6 @@ def _run(
             sealed = journal.delivered()
     if folder.bucket is not None:
         say_undelivered(spec, folder.bucket.share() + store.deliver(), sealed, console)
-    elif not interrupted and (waiting := store.deliver()):
-        say(
-            console,
-            f"artifacts that have not reached the mirror {spec.mirror}: {waiting}; "
-            "the next run in this storage sends them",
-        )
     return status, tracked
 
 

@@ -48,7 +48,6 @@ from trainables.models import check_model, check_takes
 from trainables.plugins import Pinned, active_plugins
 from trainables.stages import GIVEN, check_part
 from trainables.stages.protocols import Protocol, protocol_from
-from trainables.store.mirror import Mirror
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LONGEST_NAME = 250  # It is the name of a folder, and `--fresh` adds a number.
@@ -395,8 +394,6 @@ class SweepSpec(_Strict):
         storage: Folder for artifacts, journal and the default tracking database, or the address of
             one in object storage, ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
         data_root: Folder for downloaded data sets.
-        mirror: URL of object storage that gets a copy of every artifact, such as
-            ``s3://bucket/calsweep``, and from which missing ones are taken; null for none.
         keep: ``logits`` drops the weights of beaten trials when their study closes.
     """
 
@@ -416,8 +413,20 @@ class SweepSpec(_Strict):
     tracking: TrackingModel = TrackingModel()
     storage: str = DEFAULT_STORAGE
     data_root: str = "data"
-    mirror: str | None = None
     keep: Literal["all", "logits"] = "all"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_mirror(cls, document: Any) -> Any:
+        """Read past ``mirror: null``, which storages of earlier versions hold."""
+        if not isinstance(document, dict) or "mirror" not in document:
+            return document
+        if document["mirror"] is not None:
+            raise InputError(
+                "mirror: is no key any longer; write storage: s3://BUCKET/PATH or "
+                "gs://BUCKET/PATH instead, which keeps the whole sweep in object storage"
+            )
+        return {key: value for key, value in document.items() if key != "mirror"}
 
     @field_validator("tasks", mode="before")
     @classmethod
@@ -477,10 +486,6 @@ class SweepSpec(_Strict):
         bucket = bucket_address(storage_folder(self.storage))
         if self.keep != "all" and bucket is not None:
             raise ValueError(f"keep: {self.keep} needs a storage that is a folder, not {bucket}")
-        if self.mirror is not None:
-            if bucket is not None:
-                raise ValueError("mirror: leave it out, the storage lies in a bucket already")
-            Mirror(self.mirror)
         return self
 
     def expanded(self) -> list[Recipe]:

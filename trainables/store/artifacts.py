@@ -24,11 +24,9 @@ from trainables.store.cache import Cache
 from trainables.store.checkpoints import Checkpoint
 from trainables.store.leases import Lease
 from trainables.store.locks import ArtifactLock
-from trainables.store.mirror import Copies
 
 SCHEMA_VERSION = 2  # Raise it when a stage computes something else from the same inputs.
 RECORD = "record.json"
-MIRROR = "mirror"
 DROPPED = "dropped"  # Lies in an artifact whose weights were dropped.
 WEIGHTS = ("weights.safetensors", "head.safetensors")
 LEVELS = 4  # Folders whose names an artifact's path needs: of its prefix, stage, root and storage.
@@ -89,9 +87,6 @@ class ArtifactStore:
     disk has it when ``write`` returns. One whose files do not match their manifest is removed and
     counts as absent, so that it is computed again.
 
-    A store whose folder holds a file ``mirror`` with a URL copies what it writes there, and takes
-    from there what it lacks. What a mirror that is away does not take is kept for ``deliver``.
-
     The store of a bucket is the folder ``artifacts`` in its local copy, see ``storage_folder``:
     what it lacks is taken from the bucket, what it writes is sent behind the writer's back, and its
     locks are leases there.
@@ -105,13 +100,9 @@ class ArtifactStore:
     def __init__(self, root: Path, notice: Callable[[str], None] = log.warning) -> None:
         self.root = Path(root)
         self.notice = notice
-        address = self.root / MIRROR
-        self._copies: Copies | None = None
         bucket = bucket_address(self.root.parent)
         self._cache = None if bucket is None else Cache(self.root.parent, bucket, notice)
         self._leases: dict[str, Lease] = {}
-        if address.exists():
-            self._copies = Copies(self.root, address.read_text(encoding="utf-8"), notice)
 
     def path(self, stage: str, key: str) -> Path:
         """Return where the artifact of that key lies or would lie."""
@@ -188,11 +179,8 @@ class ArtifactStore:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _pulled(self, stage: str, key: str) -> bool:
-        """Take an artifact from bucket or mirror, if there is one and it has it."""
-        if self._cache is not None and self._cache.pull(self.path(stage, key)):
-            return True
-        relative = str(self.path(stage, key).relative_to(self.root))
-        return self._copies is not None and self._copies.pull(relative)
+        """Take an artifact from the bucket, if there is one and it has it."""
+        return self._cache is not None and self._cache.pull(self.path(stage, key))
 
     def metrics(self, stage: str, key: str) -> dict[str, float]:
         """Return the metrics in an artifact's record, without checking that it is intact."""
@@ -223,9 +211,6 @@ class ArtifactStore:
                 save_file(plain, draft / f"{name}.safetensors")
             (draft / RECORD).write_text(json.dumps(record, sort_keys=True, allow_nan=False))
             seal(draft)
-            relative = str(directory.relative_to(self.root))
-            if self._copies is not None:
-                self._copies.promise(relative)
             if self._cache is not None:
                 self._cache.promise(directory)
             with self._changing():
@@ -234,8 +219,6 @@ class ArtifactStore:
                     place_folder(draft, directory)
             # Another process may have made a folder above it, or stored the same, a moment ago.
             sync_names(directory, LEVELS)
-            if self._copies is not None:
-                self._copies.keep(relative)
             if self._cache is not None:
                 self._cache.keep(directory)
         except (OSError, SafetensorError) as error:
@@ -244,24 +227,9 @@ class ArtifactStore:
             shutil.rmtree(draft, ignore_errors=True)
         return Artifact(stage, key, directory, record)
 
-    def mirror_to(self, url: str) -> None:
-        """Copy what this store, and every later one of the same folder, writes to a URL.
-
-        Raises:
-            InputError: If the URL cannot be used; nothing changes then.
-            StorageError: If the folder cannot be written.
-        """
-        self._copies = Copies(self.root, url, self.notice)
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            (self.root / MIRROR).write_text(url, encoding="utf-8")
-        except OSError as error:
-            raise StorageError(f"cannot write {self.root / MIRROR}: {error}") from error
-
     def deliver(self) -> int:
-        """Send to bucket and mirror what they did not take before; return how much still waits."""
-        waiting = 0 if self._copies is None else self._copies.deliver()
-        return waiting if self._cache is None else waiting + self._cache.deliver()
+        """Send to the bucket what it did not take before; return how much still waits."""
+        return 0 if self._cache is None else self._cache.deliver()
 
     def settle(self) -> None:
         """Wait until the bucket has what was written here, or is away.

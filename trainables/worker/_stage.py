@@ -160,7 +160,7 @@ def stored_report(store: ArtifactStore, job: Job) -> Report | None:
     if not isinstance(work, StageWork) or work.request.stage == "train":
         return None
     stage, key = work.request.stage, work.request.key()
-    # Nothing is fetched from a mirror first, which takes time too.
+    # Nothing is fetched from a bucket first, which takes time too.
     found = store.find(stage, key) if store.holds(stage, key) else None
     if found is None:
         return None

@@ -108,7 +108,6 @@ class CommitNights:
         sweep, model = self._nightly.sweep, self._nightly.model
         names = tuple(recipe.name for recipe in sweep.expanded())
         own = sweep.model_dump(mode="json", exclude_unset=True)
-        own.pop("mirror", None)
         tasks = [
             dumped
             for task, dumped in zip(sweep.tasks, own["tasks"], strict=True)

@@ -82,13 +82,16 @@ def test_a_sweep_runs_in_the_storage_in_which_it_is_found(
 
 def test_a_specification_is_stored_with_what_it_leaves_to_defaults(tmp_path: Path) -> None:
     """Another version may have other defaults."""
-    text = SWEEP.format(name="one", storage=tmp_path) + "mirror: memory://bucket\n"
+    text = SWEEP.format(name="one", storage=tmp_path) + "tags: {team: red}\n"
     spec = parse_sweep(text + "search: {objective: nll}\n", "one")
     sweep = Storage.of(spec).sweep("one")
     sweep.write_spec(spec)
     assert yaml.safe_load(sweep.spec_file.read_text()) == spec.model_dump(mode="json")
     found = Storage(tmp_path).load_spec("one")
-    assert (found, found.mirror, found.search.objective) == (spec, "memory://bucket", "nll")
+    assert (found, found.tags, found.search.objective) == (spec, {"team": "red"}, "nll")
+    with sweep.spec_file.open("a") as stream:
+        stream.write("mirror: null\n")  # As version 0.1.0 stored it.
+    assert Storage(tmp_path).load_spec("one") == spec
 
 
 def test_a_specification_is_replaced_as_a_whole(tmp_path: Path) -> None:

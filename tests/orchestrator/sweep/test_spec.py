@@ -244,9 +244,9 @@ BAD = {
         GOOD + "storage: s3://bucket/x\nkeep: logits\n",
         ["keep: logits needs a storage that is a folder, not s3://bucket/x"],
     ),
-    "a mirror of a bucket": (
-        GOOD + "storage: s3://bucket/x\nmirror: memory://bucket\n",
-        ["mirror: leave it out"],
+    "a mirror": (
+        GOOD + "mirror: s3://me:secret@bucket/x\n",
+        ["mirror: is no key any longer; write storage: s3://BUCKET/PATH"],
     ),
     "a URL as the place of data": (
         GOOD + "data_root: s3://bucket\n",
@@ -319,11 +319,6 @@ BAD = {
     "no seeds": (GOOD + "seeds: []\n", ["seeds", "at least 1 item"]),
     "a seed of 32 bits": (GOOD + f"seeds: [0, {2**31}]\n", ["seeds[1]", f"less than {2**31}"]),
     "a tag of two words": (GOOD + "tags: {a b: c}\n", ["tags", "letters, digits", "got {'a b'"]),
-    "a mirror of an unknown kind": (
-        GOOD + "mirror: nothing://bucket\n",
-        ["mirror 'nothing://bucket' cannot be used"],
-    ),
-    "a mirror without a name": (GOOD + "mirror: ' '\n", ["mirror: is empty", "or null for none"]),
     "an unknown field of a protocol": (
         GOOD.replace("protocol: digits", "protocol: {base: digits, epochz: 1}"),
         ["tasks[0].protocol: ", "no field 'epochz'"],
@@ -716,7 +711,6 @@ def test_what_nobody_names_beside_tasks_and_recipes() -> None:
         "tracking": {"uri": None},
         "storage": "calsweep-storage",
         "data_root": "data",
-        "mirror": None,
         "keep": "all",
     }
     assert spec.tasks[0].model_dump() == {
