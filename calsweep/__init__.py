@@ -13,9 +13,18 @@ _NAMES = {
     "orchestrator.replay": ["ReplaySettings", "replay"],
     "orchestrator.running.run": ["SweepOutcome", "run_sweep"],
     "orchestrator.sweep.spec": ["SweepSpec", "load_sweep"],
+    "orchestrator.sweep.tracking_uri": ["TRACKERS"],
     "orchestrator.tables.make": ["comparison_table"],
     "orchestrator.tables.table": ["ComparisonTable"],
     "orchestrator.tracking.best": ["BestConfig", "best_config"],
+    "orchestrator.tracking.tracker": [
+        "Experiment",
+        "RefusedError",
+        "Run",
+        "RunQuery",
+        "Tracker",
+        "UnreachableError",
+    ],
     "trainables.augmentations": ["AUGMENTATIONS", "Augmentation"],
     "trainables.calibrators": [
         "CALIBRATORS",

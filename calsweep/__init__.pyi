@@ -1,9 +1,18 @@
 from orchestrator.replay import ReplaySettings, replay
 from orchestrator.running.run import SweepOutcome, run_sweep
 from orchestrator.sweep.spec import SweepSpec, load_sweep
+from orchestrator.sweep.tracking_uri import TRACKERS
 from orchestrator.tables.make import comparison_table
 from orchestrator.tables.table import ComparisonTable
 from orchestrator.tracking.best import BestConfig, best_config
+from orchestrator.tracking.tracker import (
+    Experiment,
+    RefusedError,
+    Run,
+    RunQuery,
+    Tracker,
+    UnreachableError,
+)
 from trainables.augmentations import AUGMENTATIONS, Augmentation
 from trainables.calibrators import (
     CALIBRATORS,
@@ -46,11 +55,13 @@ __all__ = [
     "SCHEMES",
     "SOURCES",
     "SUITES",
+    "TRACKERS",
     "Augmentation",
     "BestConfig",
     "Calibrator",
     "ComparisonTable",
     "DatasetInfo",
+    "Experiment",
     "FitReport",
     "FitWarning",
     "Images",
@@ -62,14 +73,19 @@ __all__ = [
     "Reader",
     "ReducedLoss",
     "Refinement",
+    "RefusedError",
     "ReplaySettings",
     "RowLoss",
     "Rows",
+    "Run",
+    "RunQuery",
     "Scheme",
     "SourceStatus",
     "Suite",
     "SweepOutcome",
     "SweepSpec",
+    "Tracker",
+    "UnreachableError",
     "best_config",
     "build_calibrator",
     "build_loss",

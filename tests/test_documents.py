@@ -172,6 +172,7 @@ def test_a_method_is_one_file_one_yaml_and_one_test(tmp_path: Path) -> None:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     python, yaml = blocks("docs/methods.md", "python"), blocks("docs/methods.md", "yaml")
+    assert "METRICS.register" in python.pop(2)
     outside = "".join(read(f"examples/plugin/calsweep_example/{name}") for name in PLUGIN)
     assert "".join([*python[:2], yaml[0]]) == outside
     gce, floored = (

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli._console import echo
-from orchestrator.cli._options import Bins, Kind
+from orchestrator.cli._options import Bins, Kind, Plugins, use_plugins
 from trainables.common.errors import InputError
 from trainables.common.paths import local_path
 
@@ -17,6 +17,7 @@ def apply(
     out: Annotated[Path, typer.Option(help="The .npz to write.")] = Path("calibrated.npz"),
     kind: Kind = None,
     bins: Bins = 15,
+    plugin: Plugins = None,
 ) -> None:
     """Map logits by a saved calibrator; write log-probabilities and print ECE and accuracy.
 
@@ -29,6 +30,7 @@ def apply(
 
     if out.suffix != ".npz":
         raise InputError(f"{out}: ending {out.suffix!r}, allowed is .npz")
+    use_plugins(plugin)
     make_folder(local_path(out, "--out").parent)
     rows = read_logits(logits, kind).rows
     log_probs = load_calibrator(calibrator)(rows.logits)

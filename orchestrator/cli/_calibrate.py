@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli._console import echo
-from orchestrator.cli._options import Bins, Kind, split_names
+from orchestrator.cli._options import Bins, Kind, Plugins, split_names, use_plugins
 
 
 def calibrate(
@@ -28,6 +28,7 @@ def calibrate(
         Path | None, typer.Option(help="Folder for the fitted calibrators and the table.")
     ] = None,
     bins: Bins = 15,
+    plugin: Plugins = None,
 ) -> None:
     """Fit calibrators on logits and print ECE (accuracy) and the gain over the objective ce.
 
@@ -40,6 +41,7 @@ def calibrate(
     from orchestrator.logits.calibrate import calibrate_table, check_names, plan_task, save_table
     from trainables.data import read_logits
 
+    use_plugins(plugin)
     names, chosen = split_names(with_), split_names(objectives)
     check_names(names, chosen)
     other = None if fit is None else read_logits(fit, kind)

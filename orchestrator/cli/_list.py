@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from orchestrator.cli._console import output, print_json
-from orchestrator.cli._options import Json, StorageFolder
+from orchestrator.cli._options import Json, Plugins, StorageFolder, use_plugins
 from orchestrator.cli._watch import status
 from trainables.common.paths import DEFAULT_STORAGE
 
@@ -25,6 +25,7 @@ Catalogue = Literal[
     "datasets",
     "suites",
     "models",
+    "metrics",
     "protocols",
     "layouts",
     "sweeps",
@@ -36,24 +37,20 @@ def list_names(
     what: Annotated[Catalogue, typer.Argument(help="What to list.")],
     storage: StorageFolder = DEFAULT_STORAGE,
     as_json: Json = False,
-    plugin: Annotated[
-        list[str] | None,
-        typer.Option(help="A file or package of one's own; installed plugins need no mention."),
-    ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """List what sweep files may name, with the parameters that a search varies, or the sweeps."""
     if what not in ("sweeps", "layouts", "protocols"):
-        from trainables.plugins import load_plugins
-
-        load_plugins(plugin or (), installed=True)
+        use_plugins(plugin)
     if what == "sweeps":
         status(None, storage, as_json)
     elif as_json:
         print_json(_records(what))
-    elif what == "layouts":
-        table = Table("name", "title", box=None)
-        for record in _records(what):
-            table.add_row(record["name"], record["title"])
+    elif what in ("layouts", "metrics"):
+        records = _records(what)
+        table = Table(*records[0], box=None)
+        for record in records:
+            table.add_row(*record.values())
         output().print(table)
     elif what in SPACES:
         output().print(_spaces(what, _names_of(what)()))
@@ -67,6 +64,11 @@ def _records(what: str) -> list[dict[str, Any]]:
         from orchestrator.tables.layouts import layout_names, load_layout
 
         return [{"name": name, "title": load_layout(name).title} for name in layout_names()]
+    if what == "metrics":
+        from orchestrator.tables.columns import column
+        from trainables.metrics import METRICS
+
+        return [{"name": m.name, "shown as": column(m.name).heading} for m in METRICS.values()]
     names = _names_of(what)()
     if what not in SPACES:
         return [{"name": name} for name in names]

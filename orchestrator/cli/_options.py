@@ -32,6 +32,12 @@ Kind = Annotated[
     typer.Option(help="What the file holds: logits or probs. Needed unless its array says so."),
 ]
 Metric = Annotated[str, typer.Option(help="What is compared, such as ece or acc.")]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin", help="A file or package of one's own; installed plugins need no mention."
+    ),
+]
 Processes = Annotated[int | None, typer.Option(min=1, help="Processes; default: one a core.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 ResampleSeed = Annotated[int, typer.Option(help="Decides the resamples.")]
@@ -52,6 +58,13 @@ TrackingUri = Annotated[
 def _sweeps_here() -> list[str]:
     """Return the sweeps of the usual storage, for a shell that completes words."""
     return sorted(file.parent.name for file in Path(DEFAULT_STORAGE).glob("sweeps/*/sweep.yaml"))
+
+
+def use_plugins(named: list[str] | None) -> None:
+    """Make known what these plugins and the installed ones bring."""
+    from trainables.plugins import load_plugins  # It imports PyTorch.
+
+    load_plugins(named or (), installed=True)
 
 
 def split_names(text: str) -> list[str]:

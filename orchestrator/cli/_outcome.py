@@ -14,7 +14,6 @@ from orchestrator.report import from_folder
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tables.arrange import build_table
-from orchestrator.tables.columns import DEFAULT_METRICS
 from orchestrator.tables.make import render
 from orchestrator.tables.renderers import to_rich
 from orchestrator.tables.table import ComparisonTable
@@ -48,7 +47,7 @@ def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
     if outcome.status == "interrupted":
         output().print(_how_to_go_on(outcome.spec, address))
     else:
-        table = build_table(outcome.results, DEFAULT_METRICS)
+        table = build_table(outcome.results)
         output().print(to_rich(table))
         _write_tables(table, SweepFolder.of(outcome.spec))
         output().print(_where(outcome))

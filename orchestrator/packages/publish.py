@@ -47,7 +47,7 @@ from trainables.stages import ValidationRows
 ENDED = ("finished", "failed")
 NO_LICENSE = "no license is stated"
 RECOMPUTED = frozenset(
-    f"{TEST_PREFIX}{name}" for name, found in METRICS.items() if found.source in ("report", "test")
+    f"{TEST_PREFIX}{found.name}" for found in METRICS.values() if found.source in ("report", "test")
 )
 
 

@@ -48,8 +48,9 @@ def task_part(source: ReportSource, task: str, measured: Measured, baseline: str
     table = build_table(results, [name for name in METRICS if name in {*there, *COMPARED}])
     names = (name for name in there if "/" in name and name.rpartition("/")[2] in SUITE_METRICS)
     suites = sorted(names)
+    own = dict.fromkeys(name for result in results for name in result.metrics)
     further = {
-        "Other measures of the same configurations": [n for n in FURTHER if n in there],
+        "Other measures of the same configurations": [n for n in (*FURTHER, *own) if n in there],
         "The same configurations on other test sets": suites[:MOST],
     }
     compared, gains = measured.comparisons.get("ece"), measured.gains.get("ece")

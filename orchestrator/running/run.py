@@ -133,7 +133,7 @@ def _run(
             provenance=provenance(),
         )
         journal.append(begun)
-        shipper = start_shipper(path, spec.tracking_uri, storage.tracked_files)
+        shipper = start_shipper(path, spec.tracking_uri, storage.tracked_files, plugins=spec.pinned)
         before, _ = shipper.progress()
         status = "interrupted"
         try:

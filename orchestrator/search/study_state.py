@@ -11,6 +11,7 @@ from orchestrator.storage.ledger import Ledger, Study
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from trainables.data import PreparedData
+from trainables.metrics import METRICS
 from trainables.stages import EVERY_STAGE
 from trainables.store.artifacts import stage_key
 
@@ -196,4 +197,5 @@ def _origin(plan: StudyPlan, spec: SweepSpec, data: PreparedData) -> dict[str, A
         "resources": {s: getattr(spec.resources, s).model_dump() for s in EVERY_STAGE},
         "deterministic": spec.resources.deterministic,
         **({"plugins": plugins} if (plugins := [p.model_dump() for p in spec.plugins]) else {}),
+        **({"metrics": metrics} if (metrics := METRICS.described()) else {}),
     }

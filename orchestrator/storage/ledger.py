@@ -25,6 +25,7 @@ from orchestrator.storage.events import (
 )
 from orchestrator.storage.journal import iterate_events
 from trainables.common.errors import InputError
+from trainables.metrics import METRICS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,6 +117,10 @@ class Study(StudyOpened):
     reason: str = ""
     run_id: str = ""
     begun: dict[str, Trial] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Who shows its figures has not loaded its plugins.
+        METRICS.declare(self.origin.get("metrics", {}))
 
     @property
     def name(self) -> str:

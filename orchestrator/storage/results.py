@@ -43,6 +43,7 @@ class StudyResult:
             ``test``; empty where that is not known.
         computed_by: Hashes of the code of the processes that computed the chosen chains of stages.
         varied: Whether each seed has a split of its own.
+        metrics: Names of the metrics that plugins brought.
         subset: Limits on the images, such as ``train_limit 5000, test_limit 1000``; empty where the
             whole data set took part.
 
@@ -76,6 +77,7 @@ class StudyResult:
     charged: tuple[float, ...] = ()
     computed_by: tuple[str, ...] = ()
     varied: bool = False
+    metrics: tuple[str, ...] = ()
     subset: str = ""
 
     def __post_init__(self) -> None:
@@ -176,6 +178,7 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
         charged=_known([_charged(trial, study.rule) for trial in ours]),
         computed_by=_codes(ours),
         varied="splits" in study.origin,
+        metrics=tuple(study.origin.get("metrics", ())),
         subset=_subset(study),
     )
 

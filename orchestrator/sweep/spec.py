@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -30,7 +31,7 @@ from orchestrator.sweep.recipes import (
     near_parts,
     parameters_of,
 )
-from orchestrator.sweep.tracking_uri import check_tracking_uri, database_uri
+from orchestrator.sweep.tracking_uri import check_tracking_uri, database_uri, plugged_tracker
 from search_spaces import Parameter, SpaceError
 from trainables.calibrators import splits
 from trainables.common.addresses import redacted
@@ -67,14 +68,26 @@ Errors = Annotated[
 ]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
-if TYPE_CHECKING:
-    Objective: TypeAlias = str
-    Reported: TypeAlias = str
-else:
-    # Calibration errors first: the default is one of them.
-    _METRICS = sorted(METRICS.values(), key=lambda metric: not metric.percent)
-    Objective = Literal[tuple(metric.name for metric in _METRICS if metric.is_objective)]
-    Reported = Literal[REPORTED]
+
+
+def _check_objective(name: str) -> str:
+    # Calibration errors first: they are what most search by.
+    metrics = sorted(METRICS.values(), key=lambda metric: not metric.percent)
+    return _one_of(name, [metric.name for metric in metrics if metric.is_objective])
+
+
+def _check_reported(name: str) -> str:
+    return _one_of(name, [*REPORTED, *(metric.name for metric in METRICS.plugged)])
+
+
+def _one_of(name: str, known: Sequence[str]) -> str:
+    if name not in known:
+        raise ValueError(f"must be one of {', '.join(known)}")
+    return name
+
+
+Objective = Annotated[str, AfterValidator(_check_objective)]
+Reported = Annotated[str, AfterValidator(_check_reported)]
 
 
 class _Strict(BaseModel):
@@ -500,17 +513,25 @@ class SweepSpec(_Strict):
 
     @property
     def used_plugins(self) -> tuple[PluginModel, ...]:
-        """Return the plugins that it names, and the installed ones that it uses unnamed."""
+        """Return the plugins that it names, and the installed ones that it uses unnamed.
+
+        A metric is used wherever it is known.
+        """
         named = {plugin.code for plugin in self.plugins}
         used = {part for recipe in self.expanded() for part in map(self.base, recipe.parts)}
         used |= {piece for part in used for split in splits(part) for piece in split}
         for task in self.tasks:
             used |= {task.model, *task.suites, *(name.partition("-")[0] for name in task.suites)}
             used |= {task.dataset.partition(":")[0], task.model.partition(":")[0] + ":"}
+        tracker = plugged_tracker(self.tracking_uri)
         others = (
             PluginModel.of(plugin)
             for plugin in active_plugins()
-            if plugin.code not in named and used & {each.name for each in plugin.additions}
+            if plugin.code not in named
+            and any(
+                each.entry is tracker or each.name in used or each.catalogue is METRICS
+                for each in plugin.additions
+            )
         )
         return (*self.plugins, *others)
 

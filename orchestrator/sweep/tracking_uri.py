@@ -3,10 +3,12 @@
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from trainables.common.addresses import check_server, shown
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE, storage_folder
+from trainables.common.registry import Registry
 
 SQLITE = "sqlite:///"
 FOLDER = "folder:"
@@ -15,6 +17,39 @@ _PACKAGES = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary"}
 ALLOWED = (
     "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT, postgresql://USER@HOST/DATABASE or folder:/PATH"
 )
+
+
+class Trackers(Registry[Any]):
+    """The trackers of plugins, by the scheme of their addresses; ``open_tracker`` opens ours."""
+
+    def own_names(self) -> list[str]:
+        """Return the schemes of the addresses that we take."""
+        return ["folder", "sqlite", *PORTS]
+
+    def __contains__(self, name: object) -> bool:
+        """Return True if a plugin takes addresses of that scheme."""
+        return name in self._plugged
+
+
+TRACKERS = Trackers("tracker", "orchestrator.tracking", object)
+"""Each a ``Tracker``: no room below it can say so."""
+
+
+def plugged_tracker(uri: str) -> Any:
+    """Return the class of a plugin that takes an address, or None.
+
+    Where no plugin is known yet, those that are installed are looked at.
+    """
+    scheme, separator, _ = uri.partition(":")
+    if not separator or scheme.partition("+")[0] in TRACKERS.own_names():
+        return None
+    if scheme not in TRACKERS:
+        from trainables.plugins import active_plugins, load_plugins  # They import PyTorch.
+
+        if not active_plugins():
+            load_plugins((), installed=True)
+    found = scheme in TRACKERS
+    return TRACKERS[scheme] if found else None
 
 
 def default_tracking_uri(storage: str = DEFAULT_STORAGE) -> str:
@@ -41,8 +76,8 @@ def check_tracking_uri(uri: str, what: str = "tracking uri") -> None:
     """Refuse a tracking address that a sweep cannot use, before anything starts.
 
     Args:
-        uri: ``sqlite:///PATH``, ``http(s)://HOST[:PORT]``, ``postgresql://USER@HOST/DATABASE`` or
-            ``folder:/PATH``.
+        uri: ``sqlite:///PATH``, ``http(s)://HOST[:PORT]``, ``postgresql://USER@HOST/DATABASE``,
+            ``folder:/PATH``, or one whose scheme is that of a plugin's tracker.
         what: Names the address in messages, which do not show what may be secret in it.
 
     Raises:
@@ -55,6 +90,8 @@ def check_tracking_uri(uri: str, what: str = "tracking uri") -> None:
         _check_sqlite(uri, what)
     elif uri.startswith(f"{FOLDER}/") and not separator and uri.isprintable():
         _check_writable(Path(uri.removeprefix(FOLDER)), f"{what} {shown(uri)}")
+    elif (plugged := plugged_tracker(uri)) is not None:
+        plugged.check(uri)
     elif separator and kind in PORTS:
         check_server(what, uri, ALLOWED)
         if kind == "postgresql":

@@ -17,7 +17,7 @@ Results = Mapping[tuple[str, str], StudyResult]
 
 def build_table(
     results: Iterable[StudyResult],
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: Sequence[str] | None = None,
     rows: Sequence[str] = ("recipe",),
 ) -> ComparisonTable:
     """Arrange results as a table.
@@ -29,7 +29,8 @@ def build_table(
 
     Args:
         results: One a recipe and task.
-        metrics: Columns to show; see ``column``.
+        metrics: Columns to show; see ``column``. By default ``DEFAULT_METRICS`` and those that the
+            sweeps' plugins brought.
         rows: What a row stands for, of ``DIMENSIONS``; ``recipe`` must be among them. What is not
             in the rows stands above the columns.
 
@@ -38,6 +39,9 @@ def build_table(
             results are of the same recipe and task.
     """
     found = by_pair(results)
+    if metrics is None:
+        own = dict.fromkeys(name for result in found.values() for name in result.metrics)
+        metrics = (*DEFAULT_METRICS, *own)
     check_metrics(metrics)
     for name in rows:
         if name not in DIMENSIONS:

@@ -1,11 +1,10 @@
 """How each metric is shown."""
 
 import re
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from trainables.common.errors import InputError, known_names
-from trainables.metrics import METRICS
+from trainables.metrics import METRICS, Metric
 
 
 class Column(NamedTuple):
@@ -37,20 +36,7 @@ class Column(NamedTuple):
         return text.replace("-", "+") if float(text) == 0 else text
 
 
-COLUMNS: Mapping[str, Column] = {
-    **{
-        metric.name: Column(
-            metric.label,
-            100 if metric.percent else 1,
-            metric.digits,
-            higher=metric.better == "higher",
-            neutral=metric.better == "neither",
-        )
-        for metric in METRICS.values()
-    },
-    "seconds": Column("Seconds", 1, 1),
-}
-"""Every metric that a table can show; a suite's metric is ``SUITE/METRIC``, see ``column``."""
+SECONDS = Column("Seconds", 1, 1)
 
 DEFAULT_METRICS = ("acc", "ece", "aece", "cwece", "nll")
 """What a table shows if nothing else is asked for."""
@@ -58,8 +44,13 @@ DEFAULT_METRICS = ("acc", "ece", "aece", "cwece", "nll")
 SUITE = re.compile(r"[a-z0-9][\w.@+-]*(/[a-z0-9][\w.@+-]*)*")
 
 
+def shown_names() -> list[str]:
+    """Return every metric that a table can show; see ``column`` for those of suites."""
+    return [*METRICS, "seconds"]
+
+
 def column(name: str) -> Column:
-    """Return how a metric is shown: a name from ``COLUMNS``, or one after a suite's name and ``/``.
+    """Return how a metric is shown: one of ``shown_names``, or one after a suite's name and ``/``.
 
     Such as ``cifar10-c/ece`` or ``ood-svhn/auroc``; the cost, ``seconds``, belongs to no suite.
 
@@ -67,17 +58,28 @@ def column(name: str) -> Column:
         InputError: If there is no such metric.
     """
     suite, slash, metric = name.rpartition("/")
-    if metric in COLUMNS and not slash:
-        return COLUMNS[metric]
-    if metric in COLUMNS and metric != "seconds" and SUITE.fullmatch(suite):
-        found = COLUMNS[metric]
+    if name == "seconds":
+        return SECONDS
+    if metric in METRICS and not slash:
+        return _column_of(METRICS[metric])
+    if metric in METRICS and SUITE.fullmatch(suite):
+        found = _column_of(METRICS[metric])
         return found._replace(label=f"{suite} {found.label}")
-    raise InputError(
-        f"unknown metric {name!r}; {known_names(metric, COLUMNS)}, and SUITE/METRIC for a suite"
+    known = known_names(metric, shown_names())
+    raise InputError(f"unknown metric {name!r}; {known}, and SUITE/METRIC for a suite")
+
+
+def _column_of(metric: Metric) -> Column:
+    return Column(
+        metric.label,
+        100 if metric.percent else 1,
+        metric.digits,
+        higher=metric.better == "higher",
+        neutral=metric.better == "neither",
     )
 
 
 def floor_of(metric: str) -> str | None:
     """Return the metric that holds a metric's noise floor, or None where there is none."""
     floor = f"{metric}_floor"
-    return floor if floor.rpartition("/")[2] in COLUMNS else None
+    return floor if floor.rpartition("/")[2] in METRICS else None

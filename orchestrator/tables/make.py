@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from orchestrator.storage.results import StudyResult
 from orchestrator.sweep.tracking_uri import default_tracking_uri
 from orchestrator.tables.arrange import build_table, by_pair, select
-from orchestrator.tables.columns import DEFAULT_METRICS
 from orchestrator.tables.renderers import RENDERERS
 from orchestrator.tables.table import ComparisonTable
 from trainables.common.errors import InputError
@@ -52,8 +51,7 @@ def make_table(
     if wanted.layout is None:
         if wanted.published:
             raise InputError("--published needs --layout, which names the paper's table")
-        metrics = DEFAULT_METRICS if wanted.metrics is None else wanted.metrics
-        table = build_table(chosen.values(), metrics, wanted.rows)
+        table = build_table(chosen.values(), wanted.metrics, wanted.rows)
     else:
         if tuple(wanted.rows) != ("recipe",):
             raise InputError("--rows and --layout exclude each other: a layout has its own rows")
@@ -92,14 +90,14 @@ def comparison_table(
     sweep: str,
     *,
     tracking_uri: str | None = None,
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: Sequence[str] | None = None,
 ) -> ComparisonTable:
     """Build the comparison table of a sweep from the tracking server.
 
     Args:
         sweep: The sweep's name.
         tracking_uri: Where to ask; see ``default_tracking_uri``.
-        metrics: Columns, from ``acc, ece, aece, cwece, cwaece, mce, nll, brier``.
+        metrics: Columns, such as ``acc`` and ``ece``; see ``build_table``.
 
     Raises:
         InputError: If there is no such sweep or metric; the text lists what there is.

@@ -20,7 +20,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.tables.columns import COLUMNS
+from orchestrator.tables.columns import shown_names
 from orchestrator.tables.records import cell_records
 from orchestrator.tables.table import INSIDE, Cell, ComparisonTable, Notice
 
@@ -221,12 +221,13 @@ def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
     pairs = product(table.recipes, table.tasks)
     results = [table.results[pair] for pair in pairs if pair in table.results]
     suites = {name for result in results for seed in result.test for name in seed if "/" in name}
-    metrics = [*COLUMNS, *sorted(suites)]
+    known = shown_names()
+    metrics = [*known, *sorted(suites)]
     figures = [f"{metric}_{part}" for metric in metrics for part in ("mean", "std")]
     gained = list(dict.fromkeys(metric for _, _, metric in table.gains or ()))
     gains = [f"{metric}_gain{part}" for metric in gained for part in ("", "_low", "_high")]
     head = ["sweep", "task", "recipe", "status", "trials_finished", "trials_failed", "reason"]
-    head += ["seeds", *figures, *(f"validation_{metric}" for metric in COLUMNS)]
+    head += ["seeds", *figures, *(f"validation_{metric}" for metric in known)]
     tied = list(dict.fromkeys(metric for _, metric in table.ties or ()))
     yield [*head, "configuration", "run_ids", *gains, *(f"{metric}_group" for metric in tied)]
     for result in results:
@@ -235,7 +236,7 @@ def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
         line += [_harmless(result.reason), len(result.test)]
         for metric in metrics:
             line += table.summary(result.recipe, result.task, metric) or (None, None)
-        line += [result.validation.get(metric) for metric in COLUMNS]
+        line += [result.validation.get(metric) for metric in known]
         configuration = json.dumps(result.configuration, sort_keys=True, default=str)
         line += [configuration, " ".join(result.run_ids)]
         for metric in gained:

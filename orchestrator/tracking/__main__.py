@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--parent-pid", type=int)
     parser.add_argument("--poll-seconds", type=float, default=1.0)
     parser.add_argument("--since", type=int, default=0)
+    parser.add_argument("--plugin", nargs=2, action="append", default=[])
     options = vars(parser.parse_args())
     uri = os.environ.get(URI_VARIABLE)
     if not uri:
@@ -35,6 +36,10 @@ def main() -> int:
     try:
         from orchestrator.tracking._shipper import sync
 
+        if plugins := options.pop("plugin"):
+            from trainables.plugins import Pinned, load_plugins  # They import PyTorch.
+
+            load_plugins([Pinned(*plugin) for plugin in plugins])
         shipment = sync(options.pop("journal"), uri, **options)
     except InputError as error:
         logger.error("%s", error)

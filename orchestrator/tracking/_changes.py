@@ -180,7 +180,7 @@ class Changes:
         figures = {names.TEST_SEEDS: float(len(tests))}
         if chosen.objective is not None:
             figures[names.CHOSEN_OBJECTIVE] = chosen.objective
-        for name in names.FIGURES:
+        for name in (*names.FIGURES, *study.origin.get("metrics", {})):
             values = [test[name] for test in tests if name in test]
             if values:
                 figures[TEST_PREFIX + name] = statistics.fmean(values)

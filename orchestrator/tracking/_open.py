@@ -6,12 +6,14 @@ from urllib.parse import urlsplit
 from orchestrator.sweep.tracking_uri import (
     PORTS,
     check_tracking_uri,
+    plugged_tracker,
     sqlite_file,
     tracked_folder,
 )
 from orchestrator.tracking.folder import FolderTracker, describe_folder
 from orchestrator.tracking.mlflow.sqlite import describe_database, require_database
 from orchestrator.tracking.tracker import LoginError, Tracker, UnreachableError
+from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 
 
@@ -24,6 +26,9 @@ def open_tracker(uri: str, create: bool = False) -> Tracker:
         InputError: If the address cannot be used, or the store behind it cannot be opened.
     """
     check_tracking_uri(uri)
+    if (plugged := plugged_tracker(uri)) is not None:
+        tracker: Tracker = plugged(uri)
+        return tracker
     folder, file = tracked_folder(uri), sqlite_file(uri)
     if folder is not None:
         if not create and not folder.is_dir():
@@ -69,12 +74,12 @@ def check_login(uri: str, timeout: float = 5.0) -> None:
 
 
 def listens(uri: str, timeout: float = 2.0) -> bool:
-    """Return whether anything takes connections at an address; a file always does.
+    """Return whether anything takes connections at an address; a file or a plugin always does.
 
     This costs no import of MLflow and says nothing of what answers there; ``ping`` does.
     """
     parts = urlsplit(uri)
-    if parts.hostname is None:
+    if parts.hostname is None or plugged_tracker(uri) is not None:
         return True
     port = parts.port or PORTS[parts.scheme.partition("+")[0]]
     try:
@@ -86,6 +91,8 @@ def listens(uri: str, timeout: float = 2.0) -> bool:
 
 def _state(uri: str, timeout: float) -> str:
     """Return one line about the tracker behind an address, or raise an ``InputError``."""
+    if plugged_tracker(uri) is not None:
+        return f"{redacted(uri)} has {len(open_tracker(uri).sweeps())} sweeps"
     folder, file = tracked_folder(uri), sqlite_file(uri)
     if folder is not None:
         return describe_folder(folder)

@@ -8,10 +8,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.sweep.tracking_uri import check_tracking_uri
+from orchestrator.sweep.tracking_uri import check_tracking_uri, plugged_tracker
 from trainables.common.files import write_whole
 
 URI_VARIABLE = "CALSWEEP_SHIPPER_URI"
@@ -149,11 +150,13 @@ def start_shipper(
     uri: str,
     artifact_root: str | Path | None = None,
     poll_seconds: float = 1.0,
+    plugins: Sequence[tuple[str, str]] = (),
 ) -> ShipperProcess:
     """Start delivering a journal that this process writes or is about to write.
 
     See ``sync``. The shipper's output goes to ``shipper.log`` beside the journal; it creates a
-    SQLite database, and is the only process that writes to it.
+    SQLite database, and is the only process that writes to it. Of the plugins, paths and hashes
+    of code, it imports what it needs: nothing where the tracker is one of ours.
 
     Raises:
         InputError: If the address cannot be used.
@@ -170,4 +173,7 @@ def start_shipper(
     if artifact_root is not None:
         arguments["artifact-root"] = Path(artifact_root).resolve()
     command += [f"--{name}={value}" for name, value in arguments.items()]
+    if plugged_tracker(uri) is not None:
+        for plugin in plugins:
+            command += ["--plugin", *plugin]
     return ShipperProcess(command, uri, journal)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.tracking._changes import Change
+from trainables.common.addresses import shown
 from trainables.common.errors import InputError
 
 PAGE = 1000
@@ -90,6 +91,16 @@ class Tracker(ABC):
     def __init__(self, uri: str) -> None:
         self.uri = uri
 
+    @classmethod
+    def check(cls, uri: str) -> None:
+        """Refuse an address before anything starts; a tracker of a plugin may know more of it.
+
+        Raises:
+            InputError: If it cannot be used.
+        """
+        if not uri.isprintable():
+            raise InputError(f"tracking uri {shown(uri)} holds a control character")
+
     @abstractmethod
     def open_experiment(
         self, name: str, artifact_root: Path, kind: str = "sweep"
@@ -124,7 +135,10 @@ class Tracker(ABC):
 
     @abstractmethod
     def log(self, run_id: str, change: Change) -> None:
-        """Add the points, parameters and tags of a change to a run."""
+        """Add the ``points``, ``params`` and ``tags`` of a change to a run.
+
+        A point has a name, a value, a time in milliseconds since 1970, and a step.
+        """
 
     @abstractmethod
     def upload(self, run_id: str, name: str, path: Path) -> None:

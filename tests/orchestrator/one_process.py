@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,7 @@ class ShipperHere:
     journal: Path
     uri: str
     artifact_root: Path
+    plugins: Sequence[tuple[str, str]] = ()
 
     def progress(self) -> tuple[int, int]:
         return delivered(self.journal)

@@ -58,4 +58,6 @@ class Augmentation(CheckedFields, ABC):
         """
 
 
-AUGMENTATIONS: Registry[Augmentation] = Registry("augmentation", "trainables.augmentations")
+AUGMENTATIONS: Registry[Augmentation] = Registry(
+    "augmentation", "trainables.augmentations", Augmentation
+)

@@ -186,7 +186,7 @@ class Calibrator(CheckedFields, ABC):
         self.num_classes = int(state["num_classes"])
 
 
-CALIBRATORS: Registry[Calibrator] = Registry("calibrator", "trainables.calibrators")
+CALIBRATORS: Registry[Calibrator] = Registry("calibrator", "trainables.calibrators", Calibrator)
 
 
 def by_block(rows: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:

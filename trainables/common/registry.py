@@ -77,9 +77,12 @@ class Catalogue(Generic[E]):
     def forget(self, module: str) -> None:
         """Drop the entries that a module, or one below it, registered outside of any plugin."""
         for name, entry in list(self._entries.items()):
-            source = entry[0] if isinstance(entry, tuple) else entry
-            if source.__module__.partition(".")[0] == module:
+            if getattr(self._maker(entry), "__module__", "").partition(".")[0] == module:
                 del self._entries[name]
+
+    def _maker(self, entry: E) -> Any:
+        """Return the class or function of an entry."""
+        return entry[0] if isinstance(entry, tuple) else entry
 
     def names(self) -> list[str]:
         """Return all names, sorted."""
@@ -110,12 +113,29 @@ class Catalogue(Generic[E]):
 
 
 class Registry(Catalogue[type[T]]):
-    """Classes of one concept; see ``Catalogue``."""
+    """Classes of one concept; see ``Catalogue``.
+
+    Args:
+        base: What all of them derive from.
+    """
+
+    def __init__(self, noun: str, package: str, base: type) -> None:
+        super().__init__(noun, package)
+        self._base = base
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
-        """Return a class decorator that makes the class known under ``name``, its attribute."""
+        """Return a class decorator that makes the class known under ``name``, its attribute.
+
+        Raises:
+            TypeError: If it does not derive from the registry's base.
+        """
 
         def add(entry: type[T]) -> type[T]:
+            if not (inspect.isclass(entry) and issubclass(entry, self._base)):
+                given = getattr(entry, "__name__", repr(entry))
+                raise TypeError(
+                    f"{self.noun} {name!r}: {given} does not derive from {self._base.__name__}"
+                )
             self.add(name, entry)
             entry.name = name  # type: ignore[attr-defined]
             return entry

@@ -12,6 +12,7 @@ import torch
 from trainables.calibrators import build_calibrator
 from trainables.contracts.losses import LOSS_CHECKS
 from trainables.contracts.maps import CALIBRATOR_CHECKS
+from trainables.contracts.metrics import METRIC_CHECKS
 from trainables.contracts.training import computes_the_same_twice, reads_the_same_twice
 from trainables.plugins import Plugin
 
@@ -58,8 +59,8 @@ def checks_of(plugin: Plugin) -> Iterator[Check]:
     for addition in plugin.additions:
         noun, name = addition.catalogue.noun, addition.name
         part = f"{noun} {name}"
-        if noun == "loss":
-            yield from (Check(part, _says(check), partial(check, name)) for check in LOSS_CHECKS)
+        for named in {"loss": LOSS_CHECKS, "metric": METRIC_CHECKS}.get(noun, ()):
+            yield Check(part, _says(named), partial(named, name))
         if noun == "calibrator":
             make = partial(build_calibrator, name)
             for check in CALIBRATOR_CHECKS:

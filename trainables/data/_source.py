@@ -173,7 +173,7 @@ def files_signature(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-SOURCES: Registry[Reader] = Registry("dataset", "trainables.data")
+SOURCES: Registry[Reader] = Registry("dataset", "trainables.data", Reader)
 
 
 def find_reader(name: str, root: Path | str, settings: Mapping[str, Any] | None = None) -> Reader:

@@ -15,6 +15,7 @@ from ._floor import (
     noise_floors_of_groups,
 )
 from ._metrics import FLOORED, METRICS, REPORTED, Metric, metrics_digest
+from ._registered import registered_report
 from ._report import calibration_report, evaluation_report
 from ._row_terms import row_terms
 from ._stacked import calibration_reports
@@ -40,6 +41,7 @@ __all__ = [
     "noise_floor",
     "noise_floors",
     "noise_floors_of_groups",
+    "registered_report",
     "reliability_curve",
     "reliability_diagram",
     "risk_coverage_curve",

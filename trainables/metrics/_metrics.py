@@ -1,11 +1,25 @@
 """The properties of each metric, once; this module and ``METRICS`` at the door load no torch."""
 
+from __future__ import annotations
+
 import hashlib
+import inspect
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, Self
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
+
+from trainables.common.checks import check_choice
+from trainables.common.registry import Catalogue
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Compute: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+C = TypeVar("C", bound="Compute")
+Better: TypeAlias = Literal["higher", "lower", "neither"]
+BETTER: tuple[Better, ...] = ("higher", "lower", "neither")
 
 
 @dataclass(frozen=True)
@@ -17,7 +31,8 @@ class Metric:
         label: What headings call it.
         source: Which report has it: ``report`` for ``calibration_report``, ``test`` for
             evaluations beside it, ``pixels`` for those of pixels alone, ``suite`` for a suite,
-            which computes it itself, ``search`` for validation rows alone, where it is asked for.
+            which computes it itself, ``search`` for validation rows alone, where it is asked for,
+            ``plugin`` for what a plugin computes of validation and test rows.
         better: ``higher``, ``lower``, or ``neither``, where no cell is marked as best.
         percent: Whether it is a fraction of something and shown as a percentage.
         digits: Decimals that are shown.
@@ -30,12 +45,13 @@ class Metric:
             night is judged by a metric with both at 0.
         version: Raise it when the same predictions get another value: stored evaluations are then
             computed again.
+        compute: Of a plugin's metric; see ``Metrics.register``.
     """
 
     name: str
     label: str
-    source: Literal["report", "test", "pixels", "suite", "search"] = "report"
-    better: Literal["higher", "lower", "neither"] = "lower"
+    source: Literal["report", "test", "pixels", "suite", "search", "plugin"] = "report"
+    better: Better = "lower"
     percent: bool = True
     digits: int = 2
     bounds: tuple[float, float] = (0.0, 1.0)
@@ -44,6 +60,7 @@ class Metric:
     relative: float = 0.0
     absolute: float = 0.0
     version: int = 1
+    compute: Compute | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_objective(self) -> bool:
@@ -106,8 +123,110 @@ _ALL = (
     Metric("fpr95", "FPR95", source="suite", absolute=0.01),
 )
 
-METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ALL}
-"""Every metric by name, in the order of tables."""
+
+SHOWN = ("label", "better", "percent", "digits")
+
+
+class Metrics(Catalogue[Metric]):
+    """Metrics by name, in the order of tables: ours, those of plugins, those read of."""
+
+    def __init__(self, own: tuple[Metric, ...]) -> None:
+        super().__init__("metric", "trainables.metrics")
+        self._entries = {metric.name: metric for metric in own}
+        self._declared: dict[str, Metric] = {}
+        self._loaded = True
+
+    def register(
+        self,
+        name: str,
+        *,
+        better: Better,
+        label: str = "",
+        percent: bool = True,
+        digits: int = 2,
+        bounds: tuple[float, float] = (0.0, 1.0),
+    ) -> Callable[[C], C]:
+        """Return a decorator that makes a function of a plugin known as a metric.
+
+        The function takes probabilities (N, K), float64, and labels (N,), int64, on one device. It
+        returns a value for each row, (N,), of which the metric is the mean, or a scalar; finite. Of
+        values for each row a search knows exactly how sure a difference is.
+
+        Args:
+            name: What sweep files and tables call it; see ``Metric``.
+            better: A search minimises only what is better ``lower``.
+            label: By default the name.
+            percent: Whether it is a fraction, shown as a percentage.
+            digits: Decimals that are shown.
+            bounds: Lowest and highest value.
+
+        Raises:
+            ValueError: If ``better`` is none of the three.
+            TypeError: If something else than a function is decorated.
+        """
+        check_choice(f"metric {name!r}: better", better, BETTER)
+
+        def add(compute: C) -> C:
+            if not callable(compute) or inspect.isclass(compute):
+                raise TypeError(f"metric {name!r} must be a function of probs and labels")
+            metric = Metric(
+                name,
+                label or name,
+                source="plugin",
+                better=better,
+                percent=percent,
+                digits=digits,
+                bounds=bounds,
+                compute=compute,
+            )
+            self.add(name, metric)
+            return compute
+
+        return add
+
+    @property
+    def plugged(self) -> list[Metric]:
+        """Return the metrics of plugins that can be computed."""
+        return [metric for metric, _ in self._plugged.values()]
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Return by name how metrics of plugins are shown, in plain values."""
+        found = {metric.name: asdict(metric) for metric in self.plugged}
+        return {name: {key: plain[key] for key in SHOWN} for name, plain in found.items()}
+
+    def declare(self, described: Mapping[str, Mapping[str, Any]]) -> None:
+        """Make known how metrics of a stored sweep's plugins are shown."""
+        for name, plain in described.items():
+            if name not in self._entries:
+                shown = {key: plain[key] for key in SHOWN if key in plain}
+                self._declared[name] = Metric(name, **{"label": name, **shown}, source="plugin")
+
+    def names(self) -> list[str]:
+        """Return all names, in the order of tables."""
+        return list({**self._entries, **self._plugged, **self._declared})
+
+    def values(self) -> list[Metric]:
+        """Return all metrics, in the order of tables."""
+        return [self[name] for name in self.names()]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self.names())
+
+    def __contains__(self, name: object) -> bool:
+        """Return True if there is a metric of that name."""
+        return super().__contains__(name) or name in self._declared
+
+    def __getitem__(self, name: str) -> Metric:
+        """Return a metric that is there."""
+        return super().__getitem__(name) if super().__contains__(name) else self._declared[name]
+
+    def _maker(self, entry: Metric) -> Any:
+        return entry.compute
+
+
+METRICS = Metrics(_ALL)
+"""Every metric by name."""
 
 REPORTED = tuple(metric.name for metric in _REPORTED)
 """The keys of ``calibration_report``, in its order."""
@@ -122,5 +241,5 @@ def metrics_digest(*sources: str) -> str:
     Args:
         *sources: Some of ``report``, ``test``, ``pixels`` and ``suite``.
     """
-    versions = {name: found.version for name, found in METRICS.items() if found.source in sources}
+    versions = {own.name: own.version for own in METRICS.values() if own.source in sources}
     return hashlib.sha256(json.dumps(versions, sort_keys=True).encode()).hexdigest()

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from trainables.metrics._binning import Binned, mass_edges, width_edges
+from trainables.metrics._metrics import METRICS
+from trainables.metrics._registered import registered_terms
 from trainables.metrics._scores import ArrayLike, Scores
 from trainables.metrics._smooth import smooth_terms
 
@@ -22,7 +24,7 @@ def row_terms(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
     the metric by the delta method; where a bin's gap is close to 0 it is too large.
 
     Args:
-        metric: ``acc``, or one that a search can minimise, ``nll_after_ts`` apart.
+        metric: ``acc``, a plugin's, or one that a search can minimise, ``nll_after_ts`` apart.
         logits: (N, K), unnormalised or log-probabilities.
         labels: (N,), integers in [0, K).
 
@@ -30,6 +32,8 @@ def row_terms(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
         ValueError: If the metric has no terms, or the rows are not as ``calibration_report`` wants
             them.
     """
+    if METRICS.code(metric) is not None:
+        return registered_terms(METRICS[metric], logits, labels)
     if metric not in _TERMS:
         raise ValueError(f"metric={metric!r} is not one of {', '.join(_TERMS)}")
     return _TERMS[metric](Scores(logits, None, labels))

@@ -23,6 +23,7 @@ from trainables.common.registry import Addition, Catalogue, collecting
 from trainables.data import SOURCES
 from trainables.data.suites import SUITES
 from trainables.losses import LOSSES
+from trainables.metrics import METRICS
 from trainables.models import MODELS
 from trainables.plugins._find import Source, find_source, installed_sources
 from trainables.plugins._spaces import space_of
@@ -39,7 +40,7 @@ PARTS: Mapping[Catalogue[Any], str] = {
     CALIBRATORS: "calibrators",
 }
 SPACES: Mapping[Catalogue[Any], str] = {**PARTS, OBJECTIVES: "objectives"}
-CATALOGUES = (*SPACES, MODELS, SOURCES, SUITES)
+CATALOGUES = (*SPACES, MODELS, SOURCES, SUITES, METRICS)
 
 
 class Pinned(NamedTuple):
@@ -256,7 +257,7 @@ def _where(error: BaseException, source: Source) -> str:
 
 def _activate(plugins: Sequence[Plugin]) -> None:
     _check_names(plugins)
-    for catalogue in CATALOGUES:
+    for catalogue in _catalogues([*_active, *plugins]):
         catalogue.plug(
             {
                 each.name: (each.entry, plugin.code)
@@ -275,7 +276,7 @@ def _check_names(plugins: Sequence[Plugin]) -> None:
         return
     taken = {
         (_roof(catalogue), name): f"there is a {catalogue.noun} {name!r} in calsweep"
-        for catalogue in CATALOGUES
+        for catalogue in _catalogues(plugins)
         for name in catalogue.own_names()
     }
     for plugin in plugins:
@@ -286,6 +287,11 @@ def _check_names(plugins: Sequence[Plugin]) -> None:
             if reason := taken.get((_roof(catalogue), name)):
                 raise InputError(f"{what}: {reason} already; give this one another name")
             taken[_roof(catalogue), name] = f"plugin {plugin.name} has that {catalogue.noun}"
+
+
+def _catalogues(plugins: Iterable[Plugin]) -> set[Catalogue[Any]]:
+    """Return all catalogues, those of rooms above this one as far as plugins add to them."""
+    return {*CATALOGUES, *(each.catalogue for plugin in plugins for each in plugin.additions)}
 
 
 def _roof(catalogue: Catalogue[Any]) -> str:

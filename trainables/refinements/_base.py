@@ -134,4 +134,4 @@ class Refinement(CheckedFields, ABC):
         return []
 
 
-REFINEMENTS: Registry[Refinement] = Registry("refinement", "trainables.refinements")
+REFINEMENTS: Registry[Refinement] = Registry("refinement", "trainables.refinements", Refinement)

@@ -13,9 +13,9 @@ from torch import Tensor
 from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.data import Batcher, Pixels, PreparedData, SearchData
-from trainables.metrics import REPORTED, calibration_report
+from trainables.metrics import REPORTED, calibration_report, registered_report
 from trainables.plugins import Pinned
-from trainables.stages.objective import VALIDATION, objective_terms
+from trainables.stages.objective import VALIDATION, lasting, objective_terms
 from trainables.stages.request import EVERY_STAGE, StageRequest, check_part
 from trainables.store.artifacts import Artifact, ArtifactStore
 
@@ -134,10 +134,11 @@ class StageRun(ABC):
             self.store.notice(remark)
         if seconds is not None:
             facts["seconds"] = round(seconds + self.shared_seconds, 3)
+        told = [{**epoch, "metrics": lasting(epoch["metrics"])} for epoch in history]
         record = {
             "request": self.request.plain(),
-            "metrics": dict(metrics),
-            "history": list(history),
+            "metrics": lasting(metrics),
+            "history": told,
             "computed": computed_on(self.data.device, self.request.precision),
             **facts,
         }
@@ -201,6 +202,7 @@ class StageRun(ABC):
     ) -> dict[str, float]:
         """Return an epoch's figures with its report and the requested extras."""
         labels = self.data.validation_labels.to(logits.device)
+        report = {**report, **registered_report(logits, labels)}
         asked = [name for name in self.also if name not in report]
         terms = {name: objective_terms(name, logits, labels).mean().item() for name in asked}
         found = {**report, **terms}

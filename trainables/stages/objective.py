@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from trainables.calibrators import nll_after_ts_terms
-from trainables.metrics import row_terms
+from trainables.metrics import METRICS, registered_report, row_terms
 from trainables.store.artifacts import Artifact
 
 VALIDATION = "val_"
@@ -28,12 +28,22 @@ def objective_terms(objective: str, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def with_objective(metrics: Mapping[str, float], name: str, found: Artifact) -> dict[str, float]:
-    """Return the metrics of a stored outcome, with ``val_*`` of that name in any case.
+    """Return the metrics of a stored outcome, with ``val_*`` of that name and of all plugins.
 
     One that was stored for a search by another objective may lack it.
     """
-    if name in metrics or not name.startswith(VALIDATION):
-        return dict(metrics)
+    known = dict(metrics)
+    if METRICS.plugged:
+        rows = found.tensors("validation")
+        own = registered_report(rows["logits"], rows["labels"])
+        known |= {f"{VALIDATION}{metric}": value for metric, value in own.items()}
+    if name in known or not name.startswith(VALIDATION):
+        return known
     rows = found.tensors("validation")
     terms = objective_terms(name.removeprefix(VALIDATION), rows["logits"], rows["labels"])
-    return {**metrics, name: float(terms.mean())}
+    return {**known, name: float(terms.mean())}
+
+
+def lasting(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that are stored: not those of plugins, whose code is in no key."""
+    return {k: v for k, v in metrics.items() if METRICS.code(k.removeprefix(VALIDATION)) is None}

@@ -13,7 +13,7 @@ from trainables.common.files import drafted, make_folders, write_whole
 from trainables.common.paths import on_this_machine
 from trainables.data.suites import SuiteData, find_suite
 from trainables.jobs import Job, Measured, Status, TestWork
-from trainables.metrics import reliability_curve, reliability_diagram
+from trainables.metrics import registered_report, reliability_curve, reliability_diagram
 from trainables.stages import evaluate_on_test, evaluate_suite, pooled
 from trainables.store.artifacts import Artifact, ArtifactStore
 from trainables.worker._bench import Bench, Computation
@@ -45,6 +45,8 @@ class TestComputation(Computation):
             tested = evaluate_on_test(store, work.stage, work.default, data, device, last)
             default = tested[1].key
         metrics, artifact = evaluate_on_test(store, work.stage, work.artifact, data, device, last)
+        rows = artifact.tensors("test")
+        metrics |= registered_report(rows["log_probs"], rows["labels"])
         for directory in work.suites.values():
             store.fetch_folder(on_this_machine(Path(directory)))
             found = evaluate_suite(store, work.stage, work.artifact, data, directory, device)

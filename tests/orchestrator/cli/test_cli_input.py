@@ -17,13 +17,13 @@ WRONG = {
     "no catalogue": (
         ["list"],
         "Missing argument 'what'. Choose from: methods, refinements, calibrators, "
-        "objectives, datasets, suites, models, protocols, layouts, sweeps",
+        "objectives, datasets, suites, models, metrics, protocols, layouts, sweeps",
     ),
     "catalogue": (
         ["list", "things"],
         "Invalid value for 'what': 'things' is not one of 'methods', 'refinements', "
-        "'calibrators', 'objectives', 'datasets', 'suites', 'models', 'protocols', "
-        "'layouts', 'sweeps'.",
+        "'calibrators', 'objectives', 'datasets', 'suites', 'models', 'metrics', "
+        "'protocols', 'layouts', 'sweeps'.",
     ),
     "no sweep file named": (["run"], "give either a sweep file or --resume NAME"),
     "sweep file and resume": (

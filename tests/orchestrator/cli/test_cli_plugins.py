@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from trainables.plugins import load_plugins
@@ -75,6 +76,42 @@ def test_what_is_not_kept_is_told(calsweep, empty_folder, before, after, broken)
     assert any(broken in line for line in failed) or not (broken or failed)
 
 
+@pytest.mark.parametrize(
+    ("value", "broken"),
+    [
+        ("probs.amax(1).mean()", []),
+        ("probs.amax(1) * 2", ["of drawn rows is outside [0, 1]"]),
+        ("probs[0].amax()", ["with the rows in reverse"]),
+        ("float('nan')", ["InputError: metric 'mine' is nan for 600 rows; it must be finite"] * 2),
+    ],
+)
+def test_a_metric_is_checked_and_listed(calsweep, empty_folder, value, broken):
+    register = '@METRICS.register("mine", better="lower", label="Mine")'
+    text = f"from calsweep import METRICS\n{register}\ndef mine(probs, labels): return {value}"
+    (empty_folder / "own.py").write_text(text)
+    code, out, _ = calsweep("check-plugin", "./own.py")
+    told = [line for line in out.splitlines() if line.startswith("      ")]
+    assert (code, len(told)) == (bool(broken), len(broken))
+    assert all(part in line for part, line in zip(broken, told, strict=True))
+    assert "mine          Mine % ↓" in calsweep("list", "metrics", "--plugin", "./own.py")[1]
+
+
+def test_logits_are_calibrated_by_a_plugin(calsweep, empty_folder):
+    rows = np.random.default_rng(0)
+    np.savez("rows.npz", logits=3 * rows.normal(size=(200, 4)), labels=rows.integers(4, size=200))
+    plugin = ("--plugin", EXAMPLE)
+    words = ("calibrate", "rows.npz", "--with", "floored", "--out", "fitted")
+    code, out, err = calsweep(*words, "--fit-rows", "0:100", *plugin)
+    assert (code, err) == (0, "")
+    assert re.search(r"\| floored .* [0-9.]+ \(", out)
+    saved = next(Path("fitted").glob("**/*floored*"))
+    assert calsweep("apply", saved, "rows.npz", *plugin)[0] == 0
+    assert np.load("calibrated.npz")["logits"].shape == (200, 4)
+    for unknown in (words, ("apply", saved, "rows.npz")):
+        code, _, err = calsweep(*unknown)
+        assert (code, "'floored'" in err) == (2, True)
+
+
 def test_a_calibrator_that_is_none_is_told(calsweep, empty_folder):
     text = (EXAMPLE / "floored.py").read_text().replace("math.log1p(-self.floor)", "0.5")
     (empty_folder / "mine.py").write_text(text)
@@ -89,6 +126,9 @@ def test_a_calibrator_that_is_none_is_told(calsweep, empty_folder):
         ("[./nope.py]", "plugin './nope.py': there is no file or package /"),
         ("[nope]", "plugin 'nope': no package or module of that name is installed"),
         ("[./broken.py]", "broken cannot be imported: broken.py, line 1: ZeroDivisionError"),
+        ("[./vague.py]", "vague.py, line 3: ValueError: metric 'x': better='' is not one of high"),
+        ("[./taken.py]", "plugin taken: metric 'ece': there is a metric 'ece' in calsweep already"),
+        ("[./bare.py]", "TypeError: calibrator 'x': Bare does not derive from Calibrator"),
         ("[./clash.py]", "plugin clash: loss 'ls': there is a loss 'ls' in calsweep already"),
         ("[./clash.py, ./clash.py]", "plugin 'clash' is named twice"),
         ("./clash.py", "must be a list of packages and files, such as [mypackage, ./my_loss.py]"),
@@ -98,6 +138,13 @@ def test_a_calibrator_that_is_none_is_told(calsweep, empty_folder):
 )
 def test_a_wrong_plugin_is_one_line(calsweep, empty_folder, plugins, message):
     (empty_folder / "broken.py").write_text("1 / 0")
+    for name, head in (("vague", "x', better=''"), ("taken", "ece', better='lower'")):
+        metric = (
+            f"from calsweep import METRICS\n\n@METRICS.register('{head})\ndef x(p, y): return 0"
+        )
+        (empty_folder / f"{name}.py").write_text(metric)
+    bare = "from calsweep import CALIBRATORS\n@CALIBRATORS.register('x')\nclass Bare: pass"
+    (empty_folder / "bare.py").write_text(bare)
     clash = (EXAMPLE / "gce.py").read_text().replace('"gce"', '"ls"')
     (empty_folder / "clash.py").write_text(clash)
     task = "{dataset: digits, model: convnet, protocol: digits}"

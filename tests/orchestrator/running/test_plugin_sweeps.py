@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,10 +19,11 @@ from orchestrator.running.run import SweepOutcome, run_sweep
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import load_sweep
-from orchestrator.tracking import study_results
+from orchestrator.tracking import ping, study_results
 from tests.orchestrator.databases import place_database
 from tests.orchestrator.one_process import one_process
 from trainables.common.errors import InputError
+from trainables.metrics import METRICS
 from trainables.plugins import load_plugins
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "plugin"
@@ -37,6 +40,33 @@ recipes: {recipes}
 search: {{trials: 2}}
 executor: {executor}
 storage: {storage}
+"""
+METRIC = """
+from calsweep import METRICS
+
+@METRICS.register("sure", better="lower")
+def sure(probs, labels):
+    return {factor} * probs.amax(1).mean() / 4
+
+@METRICS.register("hit", better="higher", percent=False, label="hits")
+def hit(probs, labels):
+    return probs.argmax(1) == labels
+"""
+TRACKER = """
+import logging
+from calsweep import TRACKERS, InputError
+from orchestrator.tracking.folder import FolderTracker
+
+@TRACKERS.register("shelf")
+class Shelf(FolderTracker):
+    def __init__(self, uri):
+        super().__init__(uri.replace("shelf", "folder"))
+        logging.warning("opened")
+
+    @classmethod
+    def check(cls, uri):
+        if not uri.startswith("shelf:/") or "//" in uri:
+            raise InputError(f"tracking uri {uri!r}: a shelf has a path")
 """
 
 
@@ -108,6 +138,81 @@ def test_a_file_beside_the_sweep_is_computed_resumed_and_reproduced(
     storage.rename(tmp_path / "moved")
     (there,) = Storage(tmp_path / "moved").load_spec("own").plugins
     assert there.path == copy.path.replace(str(storage), str(tmp_path / "moved"))
+
+
+def test_a_metric_of_ones_own_is_searched_tracked_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(METRICS, "_declared", {})
+
+    def sweep(name: str, factor: int) -> SweepOutcome:
+        (tmp_path / "sure.py").write_text(METRIC.format(factor=factor))
+        path = write_sweep(tmp_path, storage, name, "[./sure.py]", "[ls]", "local")
+        path.write_text(path.read_text().replace("2}", "2, objective: sure, pareto: [hit]}"))
+        with one_process():
+            return run_sweep(load_sweep(path))
+
+    storage = tmp_path / "storage"
+    first, second = sweep("first", 1), sweep("second", 2)
+    load_plugins((), installed=True)
+    figures = []
+    for outcome in (first, second):
+        assert outcome.status == "finished"
+        ledger = read_ledger(outcome.journal)
+        trials = [t for t in ledger.trials.values() if t.status == "finished"]
+        assert {t.reused for t in trials if t.stage == "train"} == {outcome is second}
+        assert all(t.objective >= t.metrics["val_sure"] > 0 for t in trials)
+        chosen = ledger.studies["digits/tiny|ls"].chosen_trial
+        figures.append([t.metrics["val_sure"] for t in trials] + [chosen.test["sure"]])
+        assert chosen.test["hit"] == pytest.approx(chosen.test["acc"])
+    assert figures[1] == pytest.approx([2 * value for value in figures[0]])
+    capsys.readouterr()
+    assert main(["table", "second", "--storage", str(storage)]) == 0
+    assert re.search("sure % ↓ +hits ↑", capsys.readouterr().out)
+    assert (
+        main(
+            [
+                "best",
+                "second",
+                "--task",
+                "digits/tiny",
+                "--recipe",
+                "ls",
+                "--json",
+                "--storage",
+                str(storage),
+            ]
+        )
+        == 0
+    )
+    assert json.loads(capsys.readouterr().out)["validation"]["val_sure"] > 0
+    (row,) = [r for r in study_results(second.spec.tracking_uri, "second") if r.recipe == "ls"]
+    assert (row.test[0]["sure"], row.metrics) == (pytest.approx(figures[1][-1]), ("sure", "hit"))
+
+
+def test_runs_go_to_a_tracker_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shelf.py").write_text(TRACKER)
+    path = write_sweep(tmp_path, tmp_path / "storage", "own", "[./shelf.py]", "[ls]", "local")
+    uri = f"shelf:{tmp_path}/runs"
+    path.write_text(f"{path.read_text()}tracking: {{uri: '{uri}'}}\n")
+    outcome = run_sweep(load_sweep(path))
+    assert (outcome.status, outcome.tracked) == ("finished", True)
+    assert outcome.journal.with_name("shipper.log").read_text().count("opened") == 1
+    (row,) = study_results(uri, "own")
+    assert (row.recipe, len(row.test)) == ("ls", 1)
+    assert ping(uri) == (True, f"shelf:{tmp_path}/runs has 1 sweeps")
+    shutil.rmtree(tmp_path / "runs")
+    load_plugins((), installed=True)
+    with pytest.raises(InputError, match=r"tracking uri 'shelf:.*' is not supported"):
+        study_results(uri, "own")
+    (outcome.journal.with_name("shipped.json")).unlink()
+    assert main(["sync", str(outcome.journal.parent)]) == 0
+    assert [again.test for again in study_results(uri, "own")] == [row.test]
+    path.write_text(path.read_text().replace("shelf:", "shelf://lib"))
+    assert main(["run", str(path), "--fresh"]) == 2
+    assert "a shelf has a path" in capsys.readouterr().err
 
 
 def test_two_processes_train_together_with_a_plugin(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ BAD = {
     ),
     "a metric that validation does not report": (
         GOOD.replace("trials: 3", "pareto: [auroc]"),
-        ["search.pareto[0]", "'acc', 'nll'", "auroc"],
+        ["search.pareto[0]", "acc, nll", "auroc"],
     ),
     "several metrics stopped by one": (
         GOOD.replace("trials: 3", "pareto: [acc], scheduler: asha"),

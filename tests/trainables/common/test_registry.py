@@ -25,7 +25,10 @@ class Kind:
 def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[Any]:
     package = tmp_path / "made_up"
     package.mkdir()
-    text = 'from trainables.common.registry import Registry\nKINDS = Registry("kind", "made_up")\n'
+    text = (
+        "from trainables.common.registry import Registry\n"
+        'KINDS = Registry("kind", "made_up", object)\n'
+    )
     (package / "__init__.py").write_text(text)
     for name, parameters in (("zeta", ", size=3, mode='a'"), ("alpha", "")):
         (package / f"{name}.py").write_text(MODULE.format(name=name, parameters=parameters))

@@ -85,4 +85,6 @@ class Objective(CheckedFields, ABC):
             setattr(self, name, state[name])
 
 
-OBJECTIVES: Registry[Objective] = Registry("fitting objective", "trainables.calibrators.objectives")
+OBJECTIVES: Registry[Objective] = Registry(
+    "fitting objective", "trainables.calibrators.objectives", Objective
+)

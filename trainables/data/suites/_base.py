@@ -124,7 +124,7 @@ class Suite(ABC):
         return InputError(f"suite {self.name!r}: {reason}")
 
 
-SUITES: Registry[Suite] = Registry("suite", "trainables.data.suites")
+SUITES: Registry[Suite] = Registry("suite", "trainables.data.suites", Suite)
 
 
 def find_suite(name: str, root: Path | str) -> Suite:
