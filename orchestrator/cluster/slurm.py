@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 WARNING_SECONDS = 120  # Before its end a job is told, so that the sweep stops in good order.
 TIME = re.compile(r"\d+|(\d+-)?\d+(:\d+){1,2}|\d+-\d+")  # As sbatch reads it.
 COMMAND_SECONDS = 60
+QUEUE_TRIES = 60  # Five minutes, after which a node of an array gives up.
 RAY = f"{shlex.quote(sys.executable)} -m ray.scripts.scripts"
 SCRIPT, ARRAY, TOKEN, JOB = "slurm.sh", "slurm-array.sh", "ray-token", "slurm.json"
 ADDRESS = "ray-address"  # Of the job's Ray cluster while it runs.
@@ -136,7 +137,17 @@ stop() {{ if [ -n "$ray" ]; then kill -TERM $ray; wait $ray; fi; }}
 trap 'stop; scontrol requeue "$SLURM_JOB_ID"; exit' USR1
 trap 'stop; exit' TERM
 job=$(tr -cd '0-9' < {job})
-while [ -n "$(squeue --noheader --jobs="$job")" ]; do
+queued() {{  # Does not take a busy controller for the end of the job.
+    for try in {{1..{QUEUE_TRIES}}}; do
+        if jobs=$(squeue --noheader --me --format=%i); then
+            grep --quiet --line-regexp "$job" <<< "$jobs"; return
+        fi
+        sleep 5 & wait $!
+    done
+    echo "squeue has failed {QUEUE_TRIES} times in a row: this node leaves the sweep" >&2
+    exit 1
+}}
+while queued; do
     address=$(cat {file} 2>/dev/null)
     if [ -n "$address" ]; then
         {RAY} start --address="$address" --num-cpus="$SLURM_CPUS_ON_NODE" --block &

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cluster.slurm import Allocation, queued_job, script
+from orchestrator.cluster.slurm import QUEUE_TRIES, Allocation, array_script, queued_job, script
 from orchestrator.running.run import run_sweep
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.results import results_of
@@ -32,14 +32,13 @@ search: {trials: 3, parallel_trials: 2}
 QUEUE = ["squeue", "--noheader", "--states=PENDING,RUNNING"]
 ABSENT = [program for program in NEEDED if found(program) is None]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(ABSENT), reason=f"SLURM is not here: {', '.join(ABSENT)} (slurm-wlm)"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    if ABSENT:
+        pytest.skip(f"SLURM is not here: {', '.join(ABSENT)} (slurm-wlm)")
     folder = tmp_path / "slurm"
     folder.mkdir()
     root = Path(__file__).parents[3]
@@ -128,6 +127,34 @@ def test_job_whose_time_ends_before_its_sweep_begins_is_queued_again(tmp_path: P
     variables = {**os.environ, "PATH": path, "SLURM_JOB_ID": "7"}
     subprocess.run(["bash", "-c", beginning + "kill -USR1 $$\nsleep 30"], env=variables)
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
+
+
+@pytest.mark.parametrize(
+    ("squeue", "code", "asked"),
+    [
+        ("[ $count -gt 3 ] && exit 0; [ $count = 3 ] && echo 7 && exit 0; exit 1", 0, 4),
+        ("exit 1", 1, QUEUE_TRIES),
+        ("echo 77; exit 0", 0, 1),
+    ],
+)
+def test_node_of_an_array_outlasts_a_queue_that_does_not_answer(
+    tmp_path: Path, squeue: str, code: int, asked: int
+) -> None:
+    far = Storage(str(tmp_path)).sweep("far")
+    far.path.mkdir(parents=True)
+    (far.path / "slurm.json").write_text('{"job": "7"}')
+    count = tmp_path / "count"
+    count.touch()
+    for name, body in {
+        "squeue": f"echo >> {count}; count=$(wc -l < {count}); {squeue}",
+        "sleep": "",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    variables = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    text = array_script(far, Allocation(1, 0, "10", 1))
+    done = subprocess.run(["bash", "-c", text], env=variables, capture_output=True, timeout=30)
+    assert (done.returncode, count.read_text().count("\n")) == (code, asked), done.stderr
 
 
 def test_waiting_job_is_found_and_cancelled(
