@@ -207,4 +207,10 @@ def load_nightly(path: str | Path) -> Nightly:
             f"and `sampler` not grid, got trials {sweep.search.trials}, {sweep.search.sampler}; "
             "values other than the published go under search.fixed"
         )
+    if Storage.of(sweep).address is not None:
+        raise InputError(
+            f"{path}: sweep.storage: nights are kept in a folder, not in {sweep.storage}; name one "
+            "that every machine which runs or reads them sees, such as /shared/calsweep (a sweep "
+            "by `calsweep run` takes a bucket, and tracking.uri of nights a server)"
+        )
     return Nightly(path, model, sweep)

@@ -116,6 +116,7 @@ MISTAKES = {
         "search.fixed\n",
     ),
     "a grid": ({"sweep": {"search": {"trials": 1, "sampler": "grid"}}}, "not grid"),
+    "a bucket": ({"sweep": {"storage": "s3://bucket/path"}}, "sweep.storage: nights are kept in"),
     "a wrong sweep": ({"sweep": {"recipes": ["nonsense"]}}, "nightly.yaml: sweep: recipe "),
     "an unknown metric": ({"metrics": ["beauty"]}, "beauty"),
     "a cost as metric": ({"metrics": ["wall_seconds"]}, "recorded in any case"),
