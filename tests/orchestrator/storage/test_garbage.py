@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +19,57 @@ from orchestrator.storage.garbage import Removal, collect_garbage
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.storage import Storage
 from trainables.common.errors import InputError
-from trainables.store.artifacts import ArtifactStore
 
 TRAIN_A, TRAIN_B, REFINE = "aa" * 32, "bb" * 32, "cc" * 32
 FEATURES_A, FEATURES_B, EVALUATED = "dd" * 32, "ee" * 32, "ff" * 32
 CLOSED = {"event": "study_closed", "study": "t|ce", "chosen": "k0", "finished": 2, "failed": 0}
 
 
+class Room:
+    """A storage: two trainings, the features of both, a refinement of one and its evaluation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.storage = folder, Storage(folder)
+        self.store = self.storage.store()
+        self.write("train", TRAIN_A)
+        self.write("train", TRAIN_B)
+        self.write("features", FEATURES_A, upstream=TRAIN_A)
+        self.write("features", FEATURES_B, upstream=TRAIN_B)
+        self.write("refine", REFINE, request={"upstream": TRAIN_A, "upstream_stage": "train"})
+        self.write("evaluate", EVALUATED, upstream=REFINE)
+
+    def write(self, stage: str, key: str, **record: Any) -> None:
+        self.store.write(stage, key, {"weights": {"w": torch.zeros(100)}}, record)
+
+    def write_checkpoint(self) -> Path:
+        path = self.store.checkpoint("train", TRAIN_B).path
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"state")
+        return path
+
+    def sweep(self, name: str, *events: dict[str, Any], status: str = "finished") -> Path:
+        folder = self.folder / "sweeps" / name
+        started = {"event": "sweep_started", "sweep": name, "sweep_id": name}
+        with Journal(folder / "journal.jsonl") as journal:
+            journal.append(from_fields({**started, "spec": {}, "provenance": {}}))
+            for event in events:
+                journal.append(from_fields(event))
+            if status:
+                journal.append(SweepEnded(status=status))
+        document = f"{{name: {name}, recipes: [ce], tasks: [{{dataset: digits, model: convnet, "
+        (folder / "sweep.yaml").write_text(document + "protocol: digits}]}")
+        return folder
+
+    def collect(self, drop: Iterable[str] = (), dry_run: bool = False) -> list[Removal]:
+        return collect_garbage(self.storage, drop, dry_run)
+
+    def left(self) -> set[str]:
+        return {path.parent.name for path in self.store.root.glob("*/*/*/manifest.json")}
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> ArtifactStore:
-    """Return two trainings, the features of both, a refinement of one and its evaluation."""
-    store = ArtifactStore(tmp_path / "artifacts")
-    write(store, "train", TRAIN_A)
-    write(store, "train", TRAIN_B)
-    write(store, "features", FEATURES_A, upstream=TRAIN_A)
-    write(store, "features", FEATURES_B, upstream=TRAIN_B)
-    write(store, "refine", REFINE, request={"upstream": TRAIN_A, "upstream_stage": "train"})
-    write(store, "evaluate", EVALUATED, upstream=REFINE)
-    return store
-
-
-def write(store: ArtifactStore, stage: str, key: str, **record: Any) -> None:
-    store.write(stage, key, {"weights": {"w": torch.zeros(100)}}, record)
-
-
-def write_checkpoint(store: ArtifactStore) -> Path:
-    path = store.checkpoint("train", TRAIN_B).path
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"state")
-    return path
+def room(tmp_path: Path) -> Room:
+    return Room(tmp_path)
 
 
 def trial(key: str, study: str, stage: str, artifact: str, role: str = "search") -> list[Any]:
@@ -61,38 +83,14 @@ def trial(key: str, study: str, stage: str, artifact: str, role: str = "search")
     ]
 
 
-@pytest.fixture
-def sweep(tmp_path: Path) -> Callable[..., Path]:
-    def add(name: str, *events: dict[str, Any], status: str = "finished") -> Path:
-        folder = tmp_path / "sweeps" / name
-        started = {"event": "sweep_started", "sweep": name, "sweep_id": name}
-        with Journal(folder / "journal.jsonl") as journal:
-            journal.append(from_fields({**started, "spec": {}, "provenance": {}}))
-            for event in events:
-                journal.append(from_fields(event))
-            if status:
-                journal.append(SweepEnded(status=status))
-        document = f"{{name: {name}, recipes: [ce], tasks: [{{dataset: digits, model: convnet, "
-        (folder / "sweep.yaml").write_text(document + "protocol: digits}]}")
-        return folder
-
-    return add
-
-
-def left(store: ArtifactStore) -> set[str]:
-    return {path.parent.name for path in store.root.glob("*/*/*/manifest.json")}
-
-
-def test_what_was_not_chosen_goes_and_the_whole_chain_of_the_chosen_stays(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
+def test_what_was_not_chosen_goes_and_the_whole_chain_of_the_chosen_stays(room: Room) -> None:
     calibrated, predicted, train = "ca" * 32, "fa" * 32, "a0" * 32
-    write(store, "calibrate", calibrated, request={"upstream": REFINE, "upstream_stage": "refine"})
-    write(store, "evaluate", predicted, upstream=calibrated)
-    write(store, "evaluate", "fb" * 32, upstream=TRAIN_B)
-    write(store, "train", train)
+    room.write("calibrate", calibrated, request={"upstream": REFINE, "upstream_stage": "refine"})
+    room.write("evaluate", predicted, upstream=calibrated)
+    room.write("evaluate", "fb" * 32, upstream=TRAIN_B)
+    room.write("train", train)
     for key in (TRAIN_A, TRAIN_B):
-        with store.lock("train", key):
+        with room.store.lock("train", key):
             pass
     studies = (
         *trial("k0", "t|ls", "train", TRAIN_B),
@@ -100,16 +98,16 @@ def test_what_was_not_chosen_goes_and_the_whole_chain_of_the_chosen_stays(
         *trial("k2", "t|ls", "train", train),
     )
     chosen = {**CLOSED, "study": "t|ce+macal+ts", "chosen": "k1"}
-    folder = sweep("one", *studies, chosen, {**CLOSED, "study": "t|ls", "chosen": "k2"})
+    folder = room.sweep("one", *studies, chosen, {**CLOSED, "study": "t|ls", "chosen": "k2"})
     (folder / "plots").mkdir()
     (folder / "plots" / "history.svg").write_text("a drawing")
-    told = collect_garbage(Storage(tmp_path), dry_run=True)
-    assert len(left(store)) == 10
-    before = dict(sizes(tmp_path))
-    assert collect_garbage(Storage(tmp_path)) == told
-    assert left(store) == {TRAIN_A, train, REFINE, calibrated, EVALUATED, predicted}
-    after = dict(sizes(tmp_path))
-    assert [path.name for path in store.root.glob("*/*/*.lock")] == [f"{TRAIN_A}.lock"]
+    told = room.collect(dry_run=True)
+    assert len(room.left()) == 10
+    before = dict(sizes(room.folder))
+    assert room.collect() == told
+    assert room.left() == {TRAIN_A, train, REFINE, calibrated, EVALUATED, predicted}
+    after = dict(sizes(room.folder))
+    assert [path.name for path in room.store.root.glob("*/*/*.lock")] == [f"{TRAIN_A}.lock"]
     assert [(kind.kind, kind.removed, kind.kept) for kind in told] == [
         ("calibrate", 0, 1),
         ("evaluate", 1, 2),
@@ -130,19 +128,46 @@ def sizes(storage: Path) -> Iterator[tuple[str, int]]:
         yield folder.name, sum(path.stat().st_size for path in files)
 
 
-def test_the_predictions_of_a_published_default_stay_though_its_network_goes(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
+def test_the_predictions_of_a_published_default_stay_though_its_network_goes(room: Room) -> None:
     default = "de" * 32
-    write(store, "evaluate", default, upstream=TRAIN_B)
+    room.write("evaluate", default, upstream=TRAIN_B)
     both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", TRAIN_B))
     measured = {"event": "evaluated", "key": "k0", "study": "t|ce", "seed": 0, "metrics": {}}
-    sweep("one", *both, CLOSED, {**measured, "default_predictions": default})
-    collect_garbage(Storage(tmp_path))
-    assert left(store) == {TRAIN_A, default}
+    room.sweep("one", *both, CLOSED, {**measured, "default_predictions": default})
+    room.collect()
+    assert room.left() == {TRAIN_A, default}
 
 
 EVERYTHING = {TRAIN_A, TRAIN_B, FEATURES_A, FEATURES_B, REFINE, EVALUATED}
+FIRST, SECOND = trial("k0", "t|ce", "train", TRAIN_A), trial("k1", "t|ce", "train", TRAIN_B)
+FURTHER = trial("k1", "t|ce", "train", TRAIN_B, role="seed")
+
+
+@pytest.mark.parametrize(
+    ("events", "status", "expected"),
+    [
+        pytest.param([*FIRST, CLOSED], "failed", {TRAIN_A}, id="a failed sweep has ended too"),
+        pytest.param([*FIRST, CLOSED, *FURTHER], "finished", {TRAIN_A, TRAIN_B}, id="seeds stay"),
+        pytest.param(
+            [*FIRST, *SECOND, CLOSED],
+            "interrupted",
+            EVERYTHING - {TRAIN_B, FEATURES_B},
+            id="an open sweep needs not what closed studies have not chosen",
+        ),
+        pytest.param(
+            [*FIRST, CLOSED, *SECOND],
+            "interrupted",
+            EVERYTHING,
+            id="a study that was opened again may choose another trial",
+        ),
+    ],
+)
+def test_a_sweep_keeps_what_it_may_need(
+    room: Room, events: list[Any], status: str, expected: set[str]
+) -> None:
+    room.sweep("one", *events, status=status)
+    room.collect()
+    assert room.left() == expected
 
 
 @pytest.mark.parametrize("names", [("one", "two"), ("two", "one")])
@@ -150,85 +175,60 @@ EVERYTHING = {TRAIN_A, TRAIN_B, FEATURES_A, FEATURES_B, REFINE, EVALUATED}
     ("status", "expected"), [("finished", {TRAIN_A, TRAIN_B}), ("interrupted", EVERYTHING)]
 )
 def test_each_of_several_kept_sweeps_keeps_what_it_needs(
-    tmp_path: Path,
-    store: ArtifactStore,
-    sweep: Callable[..., Path],
+    room: Room,
     names: tuple[str, str],
     status: str,
     expected: set[str],
 ) -> None:
     other, defaults = "a0" * 32, ("d0" * 32, "d1" * 32)
-    write(store, "train", other)
+    room.write("train", other)
     for key in defaults:
-        write(store, "evaluate", key, upstream=other)
+        room.write("evaluate", key, upstream=other)
     measured = {"event": "evaluated", "key": "k0", "study": "t|ce", "seed": 0, "metrics": {}}
     first, second = ({**measured, "default_predictions": key} for key in defaults)
     both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", other))
-    sweep(names[0], *both, CLOSED, first)
-    sweep(names[1], *trial("k0", "t|ce", "train", TRAIN_B), second, status=status)
-    collect_garbage(Storage(tmp_path))
-    assert left(store) == expected.union(defaults)
+    room.sweep(names[0], *both, CLOSED, first)
+    room.sweep(names[1], *trial("k0", "t|ce", "train", TRAIN_B), second, status=status)
+    room.collect()
+    assert room.left() == expected.union(defaults)
 
 
 @pytest.mark.parametrize("status", ["", "interrupted"])
 @pytest.mark.parametrize("trials", [0, 1, 2])
 def test_a_sweep_that_has_not_ended_keeps_all_that_may_be_its_own(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], trials: int, status: str
+    room: Room, trials: int, status: str
 ) -> None:
     """Started only, killed at any moment, or with a journal that was cut at the end of a line."""
-    checkpoint = write_checkpoint(store)
+    checkpoint = room.write_checkpoint()
     both = (trial("k0", "t|ce", "train", TRAIN_A), trial("k1", "t|ce", "train", TRAIN_B))
-    sweep("one", *(event for events in both[:trials] for event in events), status=status)
-    told = {kind.kind: kind for kind in collect_garbage(Storage(tmp_path))}
-    assert left(store) == EVERYTHING
+    room.sweep("one", *(event for events in both[:trials] for event in events), status=status)
+    told = {kind.kind: kind for kind in room.collect()}
+    assert room.left() == EVERYTHING
     assert checkpoint.exists()
     assert told["checkpoints"] == Removal("checkpoints", 0, 1, 0, 5)
 
 
-def test_an_open_sweep_does_not_need_what_its_closed_studies_have_not_chosen(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
-    both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", TRAIN_B))
-    sweep("one", *both, CLOSED, status="interrupted")
-    collect_garbage(Storage(tmp_path))
-    assert left(store) == EVERYTHING - {TRAIN_B, FEATURES_B}
-
-
-def test_a_study_that_was_opened_again_may_choose_another_trial(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
-    first = (*trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    again = trial("k1", "t|ce", "train", TRAIN_B)
-    sweep("one", *first, *again, status="interrupted")
-    collect_garbage(Storage(tmp_path))
-    assert left(store) == EVERYTHING
-
-
 @pytest.mark.parametrize("lines", range(1, 8))
-def test_wherever_a_journal_is_cut_nothing_that_was_needed_goes(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], lines: int
-) -> None:
+def test_wherever_a_journal_is_cut_nothing_that_was_needed_goes(room: Room, lines: int) -> None:
     refined = {**CLOSED, "study": "t|ce+macal", "chosen": "k2"}
     both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", TRAIN_B))
-    folder = sweep("one", *both, CLOSED, *trial("k2", "t|ce+macal", "refine", REFINE), refined)
+    folder = room.sweep("one", *both, CLOSED, *trial("k2", "t|ce+macal", "refine", REFINE), refined)
     path = folder / "journal.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:lines]))
-    collect_garbage(Storage(tmp_path))
-    assert {TRAIN_A, REFINE, EVALUATED} <= left(store)
+    room.collect()
+    assert {TRAIN_A, REFINE, EVALUATED} <= room.left()
 
 
-def test_what_the_machine_failed_may_change_the_choice(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
+def test_what_the_machine_failed_may_change_the_choice(room: Room) -> None:
     both = (*trial("k0", "t|ce", "train", TRAIN_A), *trial("k1", "t|ce", "train", TRAIN_B))
     _, started, ended = trial("k2", "t|ce", "train", "")
     failed = (started, {**ended, "status": "failed", "fault": "machine"})
-    sweep("one", *both, *failed, CLOSED)
-    collect_garbage(Storage(tmp_path))
-    assert left(store) == EVERYTHING
-    sweep("one", *trial("k2", "t|ce", "train", ""), CLOSED)
-    collect_garbage(Storage(tmp_path))
-    assert TRAIN_B not in left(store)
+    room.sweep("one", *both, *failed, CLOSED)
+    room.collect()
+    assert room.left() == EVERYTHING
+    room.sweep("one", *trial("k2", "t|ce", "train", ""), CLOSED)
+    room.collect()
+    assert TRAIN_B not in room.left()
 
 
 def lose(path: Path) -> None:
@@ -260,56 +260,50 @@ TOLD = {
 @pytest.mark.parametrize("damage", TOLD)
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_sweep_whose_journal_says_nothing_is_not_taken_for_nothing(
-    tmp_path: Path,
-    store: ArtifactStore,
-    sweep: Callable[..., Path],
+    room: Room,
     capsys: pytest.CaptureFixture[str],
     damage: Callable[[Path], None],
     dry_run: bool,
 ) -> None:
-    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    two = sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
+    room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    two = room.sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
     file = two / "journal.jsonl"
     content = file.read_bytes()
     damage(file)
-    command = ["gc", "--storage", str(tmp_path), *(["--dry-run"] if dry_run else [])]
+    command = ["gc", "--storage", str(room.folder), *(["--dry-run"] if dry_run else [])]
     assert main(command) == 2
     line = content[: len(content) // 2].count(b"\n") + 1
     assert capsys.readouterr().err == (
         f"calsweep: sweep 'two'{TOLD[damage].format(file=file, line=line)}put its journal back, go "
         "on with `calsweep run --resume two`, or give the sweep up with --drop two\n"
     )
-    assert left(store) == EVERYTHING
+    assert room.left() == EVERYTHING
 
     assert main([*command, "--drop", "two"]) == 0
-    assert left(store) == (EVERYTHING if dry_run else {TRAIN_A})
+    assert room.left() == (EVERYTHING if dry_run else {TRAIN_A})
     assert two.exists() == dry_run
 
 
 @pytest.mark.parametrize("mark", ["sweep.yaml", "journal.jsonl"])
-def test_whatever_is_left_of_a_sweep_can_be_dropped(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], mark: str
-) -> None:
-    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    two = sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
+def test_whatever_is_left_of_a_sweep_can_be_dropped(room: Room, mark: str) -> None:
+    room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    two = room.sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
     (two / mark).unlink()
-    collect_garbage(Storage(tmp_path), drop=["two"])
-    assert left(store) == {TRAIN_A}
+    room.collect(drop=["two"])
+    assert room.left() == {TRAIN_A}
     assert not two.exists()
 
 
 @pytest.mark.parametrize("name", ["../sweeps/one", "..", ".", "", "started"])
-def test_nothing_but_a_sweep_can_be_dropped(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], name: str
-) -> None:
+def test_nothing_but_a_sweep_can_be_dropped(room: Room, name: str) -> None:
     for other in ("two", "one"):
-        sweep(other, *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    (tmp_path / "sweeps" / "started").mkdir()
-    (tmp_path / "sweeps" / "started" / "run.lock").touch()  # Refused before it began.
+        room.sweep(other, *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    (room.folder / "sweeps" / "started").mkdir()
+    (room.folder / "sweeps" / "started" / "run.lock").touch()  # Refused before it began.
     with pytest.raises(InputError) as refusal:
-        collect_garbage(Storage(tmp_path), drop=[name])
-    assert str(refusal.value) == f"no sweep {name!r} in {tmp_path}/sweeps; there are: one, two"
-    collect_garbage(Storage(tmp_path))
+        room.collect(drop=[name])
+    assert str(refusal.value) == f"no sweep {name!r} in {room.folder}/sweeps; there are: one, two"
+    room.collect()
 
 
 def test_where_nothing_has_begun_nothing_can_be_dropped(tmp_path: Path) -> None:
@@ -318,152 +312,107 @@ def test_where_nothing_has_begun_nothing_can_be_dropped(tmp_path: Path) -> None:
         collect_garbage(Storage(tmp_path), drop=["one"])
 
 
-def test_where_nothing_is_stored_nothing_goes(tmp_path: Path, sweep: Callable[..., Path]) -> None:
-    (tmp_path / "sweeps").mkdir()
-    assert collect_garbage(Storage(tmp_path)) == []
-    size = sum(path.stat().st_size for path in sweep("one").iterdir())
-    assert collect_garbage(Storage(tmp_path)) == [Removal("sweeps", 0, 1, 0, size)]
+def test_where_nothing_is_stored_nothing_goes(room: Room) -> None:
+    shutil.rmtree(room.store.root)
+    (room.folder / "sweeps").mkdir()
+    assert room.collect() == []
+    size = sum(path.stat().st_size for path in room.sweep("one").iterdir())
+    assert room.collect() == [Removal("sweeps", 0, 1, 0, size)]
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", "null", '"text"', '{"request": "text"}'])
-def test_a_damaged_record_ends_its_chain_and_nothing_else(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], content: str
-) -> None:
-    sweep("one", *trial("k0", "t|ce", "refine", REFINE), CLOSED)
-    (store.path("refine", REFINE) / "record.json").write_text(content)
-    collect_garbage(Storage(tmp_path))
-    assert left(store) == {REFINE, EVALUATED}
+def test_a_damaged_record_ends_its_chain_and_nothing_else(room: Room, content: str) -> None:
+    room.sweep("one", *trial("k0", "t|ce", "refine", REFINE), CLOSED)
+    (room.store.path("refine", REFINE) / "record.json").write_text(content)
+    room.collect()
+    assert room.left() == {REFINE, EVALUATED}
 
 
-def test_what_somebody_took_away_is_not_missed(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
-    sweep("one", *trial("k0", "t|ce", "refine", REFINE), CLOSED)
-    shutil.rmtree(store.path("refine", REFINE))
-    collect_garbage(Storage(tmp_path))
-    assert left(store) == {EVALUATED}
+def test_what_somebody_took_away_is_not_missed(room: Room) -> None:
+    room.sweep("one", *trial("k0", "t|ce", "refine", REFINE), CLOSED)
+    shutil.rmtree(room.store.path("refine", REFINE))
+    room.collect()
+    assert room.left() == {EVALUATED}
 
 
-def test_a_dropped_sweep_takes_what_it_names_while_another_one_is_open(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
-    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), status="interrupted")
-    sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
-    collect_garbage(Storage(tmp_path), drop=["two"])
-    assert left(store) == EVERYTHING - {TRAIN_B, FEATURES_B}
+def test_a_dropped_sweep_takes_what_it_names_while_another_one_is_open(room: Room) -> None:
+    room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), status="interrupted")
+    room.sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
+    room.collect(drop=["two"])
+    assert room.left() == EVERYTHING - {TRAIN_B, FEATURES_B}
 
 
-def test_a_sweep_that_failed_has_ended_too(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
-    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED, status="failed")
-    collect_garbage(Storage(tmp_path))
-    assert left(store) == {TRAIN_A}
-
-
-def test_further_seeds_of_the_chosen_stay(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
-    seed = trial("k1", "t|ce", "train", TRAIN_B, role="seed")
-    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED, *seed)
-    collect_garbage(Storage(tmp_path))
-    assert left(store) == {TRAIN_A, TRAIN_B}
-
-
-def test_a_dropped_sweep_goes_with_what_only_it_needs(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
-    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    two = sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
-    collect_garbage(Storage(tmp_path), drop=["two"])
-    assert left(store) == {TRAIN_A}
-    assert not two.exists()
-    assert (tmp_path / "sweeps" / "one").exists()
-
-
-def test_several_sweeps_are_dropped_at_once(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
+def test_several_sweeps_are_dropped_at_once(room: Room) -> None:
     artifacts = {"one": TRAIN_A, "two": TRAIN_B, "three": REFINE}
     for name, key in artifacts.items():
-        sweep(name, *trial("k0", "t|ce", "refine" if key == REFINE else "train", key), CLOSED)
-    collect_garbage(Storage(tmp_path), drop=iter(["three", "one"]))
-    assert left(store) == {TRAIN_B}
-    assert [path.name for path in (tmp_path / "sweeps").iterdir()] == ["two"]
+        room.sweep(name, *trial("k0", "t|ce", "refine" if key == REFINE else "train", key), CLOSED)
+    room.collect(drop=iter(["three", "one"]))
+    assert room.left() == {TRAIN_B}
+    assert [path.name for path in (room.folder / "sweeps").iterdir()] == ["two"]
 
 
 def test_a_sweep_that_is_dropped_twice_counts_once(
-    tmp_path: Path,
-    store: ArtifactStore,
-    sweep: Callable[..., Path],
+    room: Room,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
-    dry = ["gc", "--storage", str(tmp_path), "--dry-run"]
+    room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    room.sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
+    dry = ["gc", "--storage", str(room.folder), "--dry-run"]
     told = []
     for times in (1, 2):
         assert main([*dry, *["--drop", "two"] * times]) == 0
         told.append(capsys.readouterr().out)
     assert told[0] == told[1]
     assert [line.split()[::3] for line in told[1].splitlines()[-2:-1]] == [["sweeps", "1"]]
-    found = collect_garbage(Storage(tmp_path), drop=["two", "two"])
+    found = room.collect(drop=["two", "two"])
     assert [(kind.removed, kind.kept) for kind in found if kind.kind == "sweeps"] == [(1, 1)]
-    assert left(store) == {TRAIN_A}
+    assert room.left() == {TRAIN_A}
 
 
-def test_what_is_no_artifact_is_left_alone(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
-    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    photos = tmp_path / "elsewhere" / "photos"
+def test_what_is_no_artifact_is_left_alone(room: Room) -> None:
+    room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    photos = room.folder / "elsewhere" / "photos"
     photos.mkdir(parents=True)
-    (store.root / "train" / "home").symlink_to(photos.parent)
-    told = collect_garbage(Storage(tmp_path))
+    (room.store.root / "train" / "home").symlink_to(photos.parent)
+    told = room.collect()
     assert [(kind.removed, kind.kept) for kind in told if kind.kind == "train"] == [(1, 1)]
     assert photos.is_dir()
 
 
-def test_every_chain_stays_whole(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
+def test_every_chain_stays_whole(room: Room) -> None:
     events: list[Any] = []
     for number in range(5):
         train, refine = (f"{number}{digit}" * 32 for digit in "ab")
-        write(store, "train", train)
-        write(store, "refine", refine, request={"upstream": train, "upstream_stage": "train"})
+        room.write("train", train)
+        room.write("refine", refine, request={"upstream": train, "upstream_stage": "train"})
         study = f"t{number}|ce"
         events += trial(f"k{number}", study, "refine", refine)
         events.append({**CLOSED, "study": study, "chosen": f"k{number}"})
-    sweep("one", *events)
-    collect_garbage(Storage(tmp_path))
-    assert left(store) == {f"{number}{digit}" * 32 for number in range(5) for digit in "ab"}
+    room.sweep("one", *events)
+    room.collect()
+    assert room.left() == {f"{number}{digit}" * 32 for number in range(5) for digit in "ab"}
 
 
 def test_what_cannot_be_removed_is_named(
-    tmp_path: Path,
-    store: ArtifactStore,
-    sweep: Callable[..., Path],
+    room: Room,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    place = store.path("train", TRAIN_B)
-    place.rename(tmp_path / "elsewhere")
-    place.symlink_to(tmp_path / "elsewhere")
-    assert main(["gc", "--storage", str(tmp_path)]) == 2
+    room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    place = room.store.path("train", TRAIN_B)
+    place.rename(room.folder / "elsewhere")
+    place.symlink_to(room.folder / "elsewhere")
+    assert main(["gc", "--storage", str(room.folder)]) == 2
     told = capsys.readouterr().err.strip()
     assert told == (f"calsweep: {place} cannot be removed: Cannot call rmtree on a symbolic link")
     assert place.is_symlink()
 
 
 def test_a_file_or_lock_that_cannot_be_removed_is_named(
-    tmp_path: Path,
-    store: ArtifactStore,
-    sweep: Callable[..., Path],
+    room: Room,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    checkpoint = write_checkpoint(store)
+    room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    checkpoint = room.write_checkpoint()
 
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError("it is held")
@@ -471,20 +420,18 @@ def test_a_file_or_lock_that_cannot_be_removed_is_named(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", refuse)
         with pytest.raises(InputError) as refusal:
-            collect_garbage(Storage(tmp_path))
+            room.collect()
     assert str(refusal.value) == f"{checkpoint} cannot be removed: it is held"
-    place = store.path("train", TRAIN_B)
+    place = room.store.path("train", TRAIN_B)
     place.with_suffix(".lock").mkdir()
     with pytest.raises(InputError, match=r"cannot be removed: .*Is a directory: .*lock"):
-        collect_garbage(Storage(tmp_path))
+        room.collect()
 
 
-def test_checkpoints_and_old_drafts_go(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
-    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    checkpoint = write_checkpoint(store)
-    old, young = (store.root / "train" / "aa" / f"{TRAIN_A}.{name}.tmp" for name in ("0", "1"))
+def test_checkpoints_and_old_drafts_go(room: Room) -> None:
+    room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    checkpoint = room.write_checkpoint()
+    old, young = (room.store.root / "train" / "aa" / f"{TRAIN_A}.{name}.tmp" for name in ("0", "1"))
     file = checkpoint.with_name("unfinished.tmp")
     old.mkdir()
     young.mkdir()
@@ -493,7 +440,7 @@ def test_checkpoints_and_old_drafts_go(
     for path in (old, file):
         os.utime(path, (hour - 60, hour - 60))
     os.utime(young, (hour + 60, hour + 60))
-    told = {kind.kind: kind for kind in collect_garbage(Storage(tmp_path))}
+    told = {kind.kind: kind for kind in room.collect()}
     assert not checkpoint.exists()
     assert not old.exists()
     assert not file.exists()
@@ -504,49 +451,43 @@ def test_checkpoints_and_old_drafts_go(
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_running_sweep_is_not_dropped(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path], dry_run: bool
-) -> None:
-    folder = sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
+def test_a_running_sweep_is_not_dropped(room: Room, dry_run: bool) -> None:
+    folder = room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    room.sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
     with FileLock(folder / "run.lock"), pytest.raises(InputError) as refusal:
-        collect_garbage(Storage(tmp_path), ["one"], dry_run)
+        room.collect(["one"], dry_run)
     assert str(refusal.value) == "sweep 'one' is running: `calsweep cancel` stops it"
     assert folder.exists()
-    assert left(store) == EVERYTHING
+    assert room.left() == EVERYTHING
 
 
-def test_beside_a_running_sweep_only_old_garbage_goes(
-    tmp_path: Path, store: ArtifactStore, sweep: Callable[..., Path]
-) -> None:
+def test_beside_a_running_sweep_only_old_garbage_goes(room: Room) -> None:
     found, beaten, mine = "f0" * 32, "be" * 32, "a1" * 32
     for key in (found, beaten, mine):
-        write(store, "train", key)
+        room.write("train", key)
     named = [
         event
         for number, key in enumerate((TRAIN_A, TRAIN_B, found, beaten))
         for event in trial(f"k{number}", "t|ce", "train", key)
     ]
-    sweep("old", *named, CLOSED)
-    folder = sweep("now", *trial("k0", "t|ls", "train", TRAIN_B), status="")
-    for manifest in store.root.rglob("manifest.json"):
+    room.sweep("old", *named, CLOSED)
+    folder = room.sweep("now", *trial("k0", "t|ls", "train", TRAIN_B), status="")
+    for manifest in room.store.root.rglob("manifest.json"):
         os.utime(manifest, (0, 0))
-    assert store.find("train", found) is not None  # As a worker of the running sweep does.
+    assert room.store.find("train", found) is not None  # As a worker of the running sweep does.
     with FileLock(folder / "run.lock"):
-        collect_garbage(Storage(tmp_path))
+        room.collect()
     # Chosen, named by the running one or by none, and what it just found.
-    assert EVERYTHING | {mine, found} == left(store)
+    assert EVERYTHING | {mine, found} == room.left()
 
 
 def test_the_command_says_how_much(
-    tmp_path: Path,
-    store: ArtifactStore,
-    sweep: Callable[..., Path],
+    room: Room,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    assert main(["gc", "--storage", str(tmp_path)]) == 0
+    room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
+    assert main(["gc", "--storage", str(room.folder)]) == 0
     assert "freed" in capsys.readouterr().out
-    assert main(["gc", "--storage", str(tmp_path), "--drop", "none"]) == 2
+    assert main(["gc", "--storage", str(room.folder), "--drop", "none"]) == 2
     assert "no sweep 'none'" in capsys.readouterr().err
-    assert main(["gc", "--storage", str(tmp_path / "nowhere")]) == 2
+    assert main(["gc", "--storage", str(room.folder / "nowhere")]) == 2

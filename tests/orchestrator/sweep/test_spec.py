@@ -517,14 +517,6 @@ def test_what_nobody_names_beside_tasks_and_recipes() -> None:
     }
 
 
-def test_a_login_of_the_tracking_server_is_used_but_neither_shown_nor_stored() -> None:
-    uri = "http://me:secret@there:5000"
-    spec = parse_sweep(f"{GOOD}tracking: {{uri: '{uri}'}}\n", "good")
-    assert spec.tracking_uri == uri
-    assert spec.model_dump()["tracking"] == {"uri": "http://there:5000"}
-    assert "secret" not in repr(spec)
-
-
 def test_views_are_not_judged_where_the_kind_of_data_names_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

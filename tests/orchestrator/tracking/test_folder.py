@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import stat
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,13 +22,11 @@ from orchestrator.tracking import (
     best_trials,
     champion,
     open_tracker,
-    start_shipper,
     study_results,
     sync,
 )
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking.champion import load_champion, promote
-from orchestrator.tracking.tracker import RunQuery
 from tests.orchestrator.tiny_sweep import TASK, tiny_sweep
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
@@ -154,36 +150,6 @@ def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
     trial.artifact = ""
     with pytest.raises(InputError, match="its weights are not in"):
         promote("r1", "folder:/t", "storage")
-
-
-def test_a_shipper_killed_at_any_moment_delivers_everything_once(writer, folder):
-    writer.start()
-    study = writer.open("ce", trials=60)
-    keys = [writer.trial(study, number, 0.1 + number) for number in range(60)]
-    writer.close(study, keys[0], finished=60)
-    writer.clock = iter([time.time_ns() // 1_000_000 + 60_000])
-    writer.end()
-    shipper = start_shipper(writer.path, f"folder:{folder}", poll_seconds=0.05)
-    for count in (5, 25):
-        end = time.monotonic() + 600
-        while len(list(folder.rglob("runs/*.json"))) <= count:
-            assert time.monotonic() < end, shipper.log.read_text()
-        os.kill(shipper.process.pid, signal.SIGKILL)
-        while shipper.process.poll() is None:
-            time.sleep(0.01)
-        assert shipper.revive()
-    assert shipper.wait_drained(600), shipper.log.read_text()
-    tracker = open_tracker(f"folder:{folder}")
-    runs = list(tracker.runs(RunQuery([tracker.sweeps()[writer.sweep]], {})))
-    assert sorted(run.tags["calsweep.key"] for run in runs) == sorted([study, *keys])
-    assert {run.status for run in runs} == {"FINISHED"}
-    (parent,) = (run.id for run in runs if run.parent is None)
-    assert {run.parent for run in runs if run.id != parent} == {parent}
-    for run in runs:
-        if run.id != parent:
-            (file,) = folder.rglob(f"runs/{run.id}.json")
-            points = json.loads(file.read_text())["metrics"]["train_loss"]
-            assert [step for step, *_ in points] == [0, 1]
 
 
 def test_an_experiment_that_was_thrown_away_is_delivered_again(writer, folder):

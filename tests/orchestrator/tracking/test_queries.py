@@ -43,16 +43,12 @@ def best(store, writer, **more):
     return best_trials(store, TASK, "mbls+ts", sweep=writer.sweep, **more)
 
 
-def write_objectives(writer, study):
+def test_the_best_is_the_lowest_objective_and_the_earliest_of_equals(writer, study, store):
     for number, objective in enumerate([0.5, 0.2, 0.3, 0.2, 1e-3]):
         key = writer.begin(study, number)
         status = "failed" if objective < 0.1 else "finished"
         writer.finish(key, status=status, val_ece=objective)
         writer.score(key, objective)
-
-
-def test_the_best_is_the_lowest_objective_and_the_earliest_of_equals(writer, study, store):
-    write_objectives(writer, study)
     sync(writer.path, store)
     found = best(store, writer, top=10)
     assert [(run.trial.number, run.trial.objective) for run in found] == [
@@ -62,21 +58,6 @@ def test_the_best_is_the_lowest_objective_and_the_earliest_of_equals(writer, stu
         (0, 0.5),
     ]
     assert [run.trial.number for run in best(store, writer)] == [1]
-
-
-def test_the_database_itself_gives_the_same_order(writer, study, database, rows):
-    write_objectives(writer, study)
-    sync(writer.path, database)
-    found = best(database, writer, top=10)
-    by_hand = rows(
-        database,
-        "SELECT run_uuid FROM runs JOIN latest_metrics AS m USING (run_uuid) "
-        "JOIN tags AS t USING (run_uuid) JOIN latest_metrics AS n USING (run_uuid) "
-        "WHERE m.key = 'objective' AND n.key = 'trial_number' AND runs.status = 'FINISHED' "
-        "AND t.key = 'calsweep.sweep' AND t.value = ? ORDER BY m.value, n.value",
-        writer.sweep,
-    )
-    assert [run.trial.run_id for run in found] == [row[0] for row in by_hand]
 
 
 def test_seeds_unscored_pruned_and_other_studies_do_not_count(writer, study, store):

@@ -38,7 +38,6 @@ from orchestrator.tracking import (
     tracked_trial,
 )
 from orchestrator.tracking import __main__ as program
-from orchestrator.tracking.__main__ import _Scrubbing
 from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
 
@@ -150,18 +149,6 @@ def test_a_sweep_leaves_and_shows_no_secret(gossip: ThreadingHTTPServer, tmp_pat
         shutil.rmtree(ray_folder, ignore_errors=True)
     stored = yaml.safe_load((journal.parent / "sweep.yaml").read_text())
     assert stored["tracking"]["uri"] == f"http://{place}/"
-
-
-def test_whatever_is_logged_by_the_shipper_holds_no_secret() -> None:
-    uri = f"http://ada:{SECRET}@127.0.0.1:9?token={TOKEN}"
-    try:
-        raise OSError(f"cannot reach {uri}")
-    except OSError:
-        fault = sys.exc_info()
-    record = logging.LogRecord("urllib3", 30, "", 1, "trying %s", (uri,), fault)
-    line = _Scrubbing(uri).format(record)
-    assert "Traceback" in line
-    assert revealed({"log": line.encode()}) == set()
 
 
 def test_what_nobody_foresaw_is_logged_without_secrets(

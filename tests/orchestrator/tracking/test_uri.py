@@ -92,15 +92,6 @@ def test_a_folder_a_query_or_a_file_that_is_locked_is_no_database(tmp_path, monk
     assert refusal(uri) == f"tracking uri {uri!r} cannot be written"
 
 
-def test_where_runs_are_tracked_if_nobody_says(tmp_path, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    uri = default_tracking_uri(str(tmp_path))
-    assert (sqlite_file(uri), tracked_folder(uri)) == (tmp_path / "mlflow.db", None)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "folder:/runs")
-    uri = default_tracking_uri(str(tmp_path))
-    assert (sqlite_file(uri), tracked_folder(uri)) == (None, Path("/runs"))
-
-
 @pytest.mark.parametrize("uri", ["http://", "https:///path", "postgresql://"])
 def test_a_server_without_a_host_is_refused(uri):
     assert refusal(uri).startswith("tracking uri ")
@@ -153,11 +144,6 @@ def test_a_folder_has_to_be_written_and_entered(tmp_path, monkeypatch):
         check_tracking_uri(f"folder:{tmp_path}/runs")
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.W_OK | os.X_OK)
     check_tracking_uri(f"folder:{tmp_path}/runs")
-
-
-def test_a_port_that_is_no_number_is_refused():
-    with pytest.raises(InputError, match="is no address, or its port is not 1 to 65535"):
-        check_tracking_uri("postgresql+psycopg2://me@db.example:port/mlflow")
 
 
 @pytest.mark.parametrize(
