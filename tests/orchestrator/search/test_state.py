@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from orchestrator.search.state import SweepState
-from orchestrator.search.study_state import Past, setting_of
-from orchestrator.search.trials import TrialMaker, TrialSpec
+from orchestrator.search.study_state import Past, StudyState, setting_of
+from orchestrator.search.trials import Chosen, TrialMaker, TrialSpec
 from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished, TrialStarted
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import make_plan
@@ -28,10 +28,13 @@ from trainables.stages import ValidationRows
 TASK = "digits/convnet/digits"
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PreparedData]:
+DATA: dict[str, PreparedData] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _data(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("data")
-    return {TASK: prepare("digits", folder, SplitSpec(), folder / "prepared")}
+    DATA[TASK] = prepare("digits", folder, SplitSpec(), folder / "prepared")
 
 
 # Of which random search finds its best in its second trial.
@@ -51,10 +54,28 @@ seeds: [0, 1]
 
 
 def make_state(
-    spec: SweepSpec, data: dict[str, PreparedData], **options: Any
+    spec: SweepSpec, data: dict[str, PreparedData] = DATA, **options: Any
 ) -> tuple[SweepState, list[dict[str, Any]]]:
     events: list[Any] = []
     return SweepState(make_plan(spec), "sweep", data, events.append, **options), events
+
+
+def study_of(state: SweepState, recipe: str = "mbls") -> StudyState:
+    return state.studies[f"{TASK}|{recipe}"]
+
+
+def chosen_of(state: SweepState, recipe: str = "mbls", position: int = 0) -> Chosen:
+    """Return what a study chose, and has to have chosen, for a seed."""
+    found = study_of(state, recipe).seeds[position]
+    assert found is not None
+    return found
+
+
+def taken(state: SweepState) -> TrialSpec:
+    """Return the next trial, which there has to be."""
+    trial = state.next_trial()
+    assert trial is not None
+    return trial
 
 
 def measure(trial: TrialSpec) -> TrialFinished:
@@ -95,8 +116,8 @@ def choices(state: SweepState) -> dict[str, Any]:
     }
 
 
-def test_every_study_runs_its_budget_and_the_default_first(data: dict[str, PreparedData]) -> None:
-    state, events = make_state(make_spec(), data)
+def test_every_study_runs_its_budget_and_the_default_first() -> None:
+    state, events = make_state(make_spec())
     ended = drive(state, 3, random.Random(0))
     assert state.finished
     scored = [event.key for event in events if event.event == "trial_scored"]
@@ -104,21 +125,19 @@ def test_every_study_runs_its_budget_and_the_default_first(data: dict[str, Prepa
     for study in state.studies.values():
         numbers = range(study.plan.trials + 1)  # The last is a further seed.
         assert sorted(study.trials) == list(numbers)
-    mbls = state.studies[f"{TASK}|mbls"]
+    mbls = study_of(state)
     assert mbls.plan.trials == 5
     assert mbls.trials[0].parameters == {"mbls.margin": 6.0, "mbls.weight": 0.1}
     assert mbls.default_artifact == mbls.outcomes[0].artifact != ""
-    ce = state.studies[f"{TASK}|ce"]
+    ce = study_of(state, "ce")
     assert (ce.plan.trials, ce.default_artifact) == (1, "")  # nothing to search
 
 
 @pytest.mark.parametrize(("workers", "pareto"), [(1, []), (2, []), (7, []), (7, ["acc"])])
-def test_suggestions_do_not_depend_on_who_ends_first(
-    data: dict[str, PreparedData], workers: int, pareto: list[str]
-) -> None:
-    reference, _ = make_state(make_spec(pareto=pareto), data)
+def test_suggestions_do_not_depend_on_who_ends_first(workers: int, pareto: list[str]) -> None:
+    reference, _ = make_state(make_spec(pareto=pareto))
     drive(reference, 1, random.Random(0))
-    state, _ = make_state(make_spec(pareto=pareto), data)
+    state, _ = make_state(make_spec(pareto=pareto))
     drive(state, workers, random.Random(workers))
     assert choices(state) == choices(reference)
     for name, study in state.studies.items():
@@ -128,26 +147,21 @@ def test_suggestions_do_not_depend_on_who_ends_first(
         }
 
 
-def test_several_metrics_change_what_is_tried_and_not_what_is_chosen_of_it(
-    data: dict[str, PreparedData],
-) -> None:
+def test_several_metrics_change_what_is_tried_and_not_what_is_chosen_of_it() -> None:
     tried = []
     for pareto in ([], ["acc"]):
-        state, _ = make_state(make_spec("ce, mbls", trials=16, pareto=pareto), data)
+        state, _ = make_state(make_spec("ce, mbls", trials=16, pareto=pareto))
         drive(state, 1, random.Random(0))
-        study = state.studies[f"{TASK}|mbls"]
-        assert study.chosen is not None
+        study = study_of(state)
         best = min(study.objectives, key=lambda number: study.objectives[number])
-        assert study.chosen.trial.number == best
+        assert chosen_of(state).trial.number == best
         tried.append([study.trials[number].parameters for number in range(16)])
     assert tried[0][0] == tried[1][0]
     assert tried[0] != tried[1]
 
 
 @pytest.mark.parametrize(("gpus", "precision"), [(0, "float32"), (0.5, "bfloat16")])
-def test_trainings_on_a_gpu_are_asked_for_in_bfloat16(
-    data: dict[str, PreparedData], gpus: float, precision: str
-) -> None:
+def test_trainings_on_a_gpu_are_asked_for_in_bfloat16(gpus: float, precision: str) -> None:
     text = f"""
 name: state
 tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
@@ -155,7 +169,7 @@ recipes: [ce+tst+ts]
 search: {{trials: 1, objective: ece}}
 resources: {{train: {{gpu: {gpus}}}, refine: {{gpu: 1}}}}
 """
-    state, _ = make_state(parse_sweep(text, "state"), data)
+    state, _ = make_state(parse_sweep(text, "state"))
     asked = [trial.request for trial in drive(state, 1, random.Random(0))]
     assert [r.stage for r in asked] == ["train", "refine", "calibrate"]
     assert [r.precision for r in asked] == [precision, "float32", "float32"]
@@ -163,22 +177,19 @@ resources: {{train: {{gpu: {gpus}}}, refine: {{gpu: 1}}}}
     assert asked[1].upstream_request["precision"] == precision
 
 
-def test_a_study_builds_on_the_chosen_configuration(data: dict[str, PreparedData]) -> None:
-    state, _ = make_state(make_spec(), data)
+def test_a_study_builds_on_the_chosen_configuration() -> None:
+    state, _ = make_state(make_spec())
     drive(state, 4, random.Random(1))
-    chosen = state.studies[f"{TASK}|mbls"].chosen
-    assert chosen is not None
-    for trial in state.studies[f"{TASK}|mbls+macal"].trials.values():
+    chosen = chosen_of(state)
+    for trial in study_of(state, "mbls+macal").trials.values():
         assert trial.configuration["mbls"] == chosen.trial.configuration["mbls"]
         if trial.role == "search":
             assert trial.request.upstream == chosen.outcome.artifact
 
 
-def test_short_stages_come_first_and_studies_of_one_stage_take_turns(
-    data: dict[str, PreparedData],
-) -> None:
+def test_short_stages_come_first_and_studies_of_one_stage_take_turns() -> None:
     spec = make_spec("mbls, fl, mbls+ts", trials=3, sampler="random")
-    state, _ = make_state(spec, data)
+    state, _ = make_state(spec)
     running: dict[str, TrialSpec] = {}
 
     def given(*ended: str) -> list[str]:
@@ -199,23 +210,18 @@ def test_short_stages_come_first_and_studies_of_one_stage_take_turns(
     assert given("fl 1", "fl 2") == ["fl 3"]
 
 
-def test_further_seeds_end_in_any_order_and_fail_alone(data: dict[str, PreparedData]) -> None:
+def test_further_seeds_end_in_any_order_and_fail_alone() -> None:
     spec = make_spec("ce+ts", accuracy_tolerance=None).model_copy(update={"seeds": (0, 1, 2)})
-    state, _ = make_state(spec, data)
-    trained = state.next_trial()
-    assert trained is not None
+    state, _ = make_state(spec)
+    trained = taken(state)
     state.record(trained, measure(trained))
-    calibrated, one, two = (state.next_trial() for _ in range(3))
-    assert calibrated is not None
-    assert one is not None
-    assert two is not None
+    calibrated, one, two = (taken(state) for _ in range(3))
     state.record(calibrated, measure(calibrated))
     assert (one.seed, two.seed) == (1, 2)
     state.record(two, measure(two))
     assert state.next_trial() is None  # Seeds are asked for in turn.
     state.record(one, one.ending("failed", {}, reason="nan"))
-    last = state.next_trial()
-    assert last is not None
+    last = taken(state)
     assert (last.seed, last.request.upstream) == (2, two.request.key())
     state.record(last, measure(last))
     assert state.finished
@@ -231,7 +237,7 @@ def test_further_seeds_end_in_any_order_and_fail_alone(data: dict[str, PreparedD
         }
 
 
-def test_without_a_finished_baseline_nothing_guards(data: dict[str, PreparedData]) -> None:
+def test_without_a_finished_baseline_nothing_guards() -> None:
     def measured(trial: TrialSpec) -> TrialFinished:
         if trial.study.endswith("|ce"):
             return trial.ending("failed", {}, reason="nan")
@@ -239,18 +245,18 @@ def test_without_a_finished_baseline_nothing_guards(data: dict[str, PreparedData
         return trial.ending("finished", metrics, artifact=trial.request.key())
 
     for recipes, succeeded in (("mbls", True), ("ce, mbls", False)):
-        state, _ = make_state(make_spec(recipes), data)
+        state, _ = make_state(make_spec(recipes))
         drive(state, 2, random.Random(0), measured)
-        study = state.studies[f"{TASK}|mbls"]
+        study = study_of(state)
         assert set(study.objectives.values()) == {0.1}
         assert (state.finished, state.succeeded) == (True, succeeded)
 
 
-def test_a_key_names_a_trial_of_one_sweep_for_ever(data: dict[str, PreparedData]) -> None:
+def test_a_key_names_a_trial_of_one_sweep_for_ever() -> None:
     spec = make_spec("ce, mbls")
     calls = list(product(make_plan(spec), (0, 1), (0, 1)))
     keys = [
-        TrialMaker(sweep, spec, data).make(plan, number, {}, None, seed).key
+        TrialMaker(sweep, spec, DATA).make(plan, number, {}, None, seed).key
         for sweep in ("one", "two", "one")
         for plan, number, seed in calls
     ]
@@ -258,9 +264,7 @@ def test_a_key_names_a_trial_of_one_sweep_for_ever(data: dict[str, PreparedData]
     assert len(set(keys)) == 16
 
 
-def test_a_study_is_opened_with_what_it_takes_to_compute_its_trials_again(
-    data: dict[str, PreparedData],
-) -> None:
+def test_a_study_is_opened_with_what_it_takes_to_compute_its_trials_again() -> None:
     spec = parse_sweep(
         """
 name: state
@@ -278,7 +282,7 @@ resources: {deterministic: true, refine: {cpu: 2}}
         "state",
     )
     (task,) = spec.tasks
-    _, events = make_state(spec, data)
+    _, events = make_state(spec)
     ce, wide, ts = (event for event in events if event.event == "study_opened")
     assert [(e.study, e.recipe, e.trials, e.block) for e in (ce, wide, ts)] == [
         (f"{TASK}|ce", "ce", 1, 1),
@@ -298,8 +302,8 @@ resources: {deterministic: true, refine: {cpu: 2}}
             "convnet",
             "digits-custom",
         )
-        assert event.fingerprint == data[TASK].key
-        assert event.setting == setting_of(task, data[TASK])
+        assert event.fingerprint == DATA[TASK].key
+        assert event.setting == setting_of(task, DATA[TASK])
         assert event.rule == {
             "objective": "val_ece",
             "accuracy_tolerance": 0.01,
@@ -324,7 +328,7 @@ resources: {deterministic: true, refine: {cpu: 2}}
         }
 
 
-def test_a_variant_is_computed_as_the_part_that_it_is(data: dict[str, PreparedData]) -> None:
+def test_a_variant_is_computed_as_the_part_that_it_is() -> None:
     spec = parse_sweep(
         """
 name: state
@@ -335,15 +339,15 @@ search: {trials: 1, accuracy_tolerance: null, objective: ece}
 """,
         "state",
     )
-    state, _ = make_state(spec, data)
+    state, _ = make_state(spec)
     (trial,) = drive(state, 1, random.Random(0))
     assert list(trial.request.parts) == ["mbls"]
     assert trial.request.parts["mbls"] == trial.configuration["wide"]
     assert trial.configuration["wide"]["margin"] == 9.0
 
 
-def test_a_score_is_told_again_if_its_error_is_another(data: dict[str, PreparedData]) -> None:
-    state, events = make_state(make_spec("ce"), data)
+def test_a_score_is_told_again_if_its_error_is_another() -> None:
+    state, events = make_state(make_spec("ce"))
     drive(state, 1, random.Random(0))
     scored = next(event for event in events if event.event == "trial_scored")
     past = Past(Ledger(events))
@@ -352,7 +356,7 @@ def test_a_score_is_told_again_if_its_error_is_another(data: dict[str, PreparedD
         assert not past.holds(other)
 
 
-def test_every_task_has_data_of_its_own(data: dict[str, PreparedData], tmp_path: Path) -> None:
+def test_every_task_has_data_of_its_own(tmp_path: Path) -> None:
     (task,) = make_spec().tasks
     names = {"a": "digits", "b": "npz:/data/mine.npz"}
     tasks = tuple(
@@ -360,7 +364,7 @@ def test_every_task_has_data_of_its_own(data: dict[str, PreparedData], tmp_path:
         for n, d in names.items()
     )
     other = prepare("digits", tmp_path, SplitSpec(seed=1), tmp_path)
-    own = {"b": other, "a": data[TASK]}
+    own = {"b": other, "a": DATA[TASK]}
     spec = make_spec("ce, ce+ts").model_copy(update={"tasks": tasks})
     state, events = make_state(spec, own)
     asked = drive(state, 2, random.Random(0))
@@ -377,7 +381,7 @@ def test_every_task_has_data_of_its_own(data: dict[str, PreparedData], tmp_path:
 
 
 def test_results_on_other_data_with_another_network_or_protocol_are_not_compared(
-    data: dict[str, PreparedData], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     (task,) = make_spec().tasks
     other = prepare("digits", tmp_path, SplitSpec(seed=1), tmp_path)
@@ -388,19 +392,16 @@ def test_results_on_other_data_with_another_network_or_protocol_are_not_compared
         {"protocol": {"base": "digits", "lr": 0.25}},
     ]
     tasks = [task.model_copy(update=change) for change in changes]
-    settings = [setting_of(one, data[TASK]) for one in tasks] + [setting_of(task, other)]
+    settings = [setting_of(one, DATA[TASK]) for one in tasks] + [setting_of(task, other)]
     assert len(set(settings)) == 5
     named = task.model_copy(update={"name": "else", "suites": ("ood-svhn",)})
-    assert setting_of(named, data[TASK]) == settings[0]
+    assert setting_of(named, DATA[TASK]) == settings[0]
 
 
-def test_further_seeds_build_on_the_same_seed(data: dict[str, PreparedData]) -> None:
-    state, _ = make_state(make_spec(), data)
+def test_further_seeds_build_on_the_same_seed() -> None:
+    state, _ = make_state(make_spec())
     drive(state, 4, random.Random(1))
-    upstream = state.studies[f"{TASK}|mbls"].seeds[1]
-    refined = state.studies[f"{TASK}|mbls+macal"].seeds[1]
-    assert upstream is not None
-    assert refined is not None
+    upstream, refined = (chosen_of(state, name, 1) for name in ("mbls", "mbls+macal"))
     assert refined.trial.request.seed == 1
     assert refined.trial.request.upstream == upstream.outcome.artifact
 
@@ -442,34 +443,28 @@ def test_a_study_of_given_logits_is_opened_with_the_rows_of_every_seed(own: int 
     assert [event.origin["splits"] for event in events] == [splits] * 2
 
 
-def test_the_lowest_guarded_objective_wins(data: dict[str, PreparedData]) -> None:
+def test_the_lowest_guarded_objective_wins() -> None:
     def measured(trial: TrialSpec) -> TrialFinished:
         sharp = trial.number == 3
         accuracy = 0.90 if sharp else 0.97
         metrics = {"val_ece": 0.01 if sharp else 0.03 + trial.number / 1000, "val_acc": accuracy}
         return trial.ending("finished", metrics, artifact=trial.request.key())
 
-    guarded, _ = make_state(make_spec("ce, mbls", accuracy_tolerance=0.01), data)
+    guarded, _ = make_state(make_spec("ce, mbls", accuracy_tolerance=0.01))
     drive(guarded, 2, random.Random(0), measured)
-    study = guarded.studies[f"{TASK}|mbls"]
-    assert study.chosen is not None
-    assert study.chosen.trial.number == 0
-    assert study.objectives[3] == pytest.approx(0.01 + (0.97 - 0.01 - 0.90))
+    assert chosen_of(guarded).trial.number == 0
+    assert study_of(guarded).objectives[3] == pytest.approx(0.01 + (0.97 - 0.01 - 0.90))
 
-    free, _ = make_state(make_spec("ce, mbls", accuracy_tolerance=None), data)
+    free, _ = make_state(make_spec("ce, mbls", accuracy_tolerance=None))
     drive(free, 2, random.Random(0), measured)
-    found = free.studies[f"{TASK}|mbls"]
-    assert found.chosen is not None
-    assert found.chosen.trial.number == 3
+    assert chosen_of(free).trial.number == 3
     # What it would have chosen of fewer trials.
-    earlier = [free.choice(found, trials)[0] for trials in range(6)]
+    earlier = [free.choice(study_of(free), trials)[0] for trials in range(6)]
     assert [one and one.trial.number for one in earlier] == [None, 0, 0, 0, 3, 3]
 
 
 @pytest.mark.parametrize("order", range(4))
-def test_every_seed_is_guarded_by_its_own_baseline(
-    data: dict[str, PreparedData], order: int
-) -> None:
+def test_every_seed_is_guarded_by_its_own_baseline(order: int) -> None:
     accuracy = {"ce": (0.97, 0.80, 0.90), "mbls": (0.965, 0.70, 0.95)}
 
     def measured(trial: TrialSpec) -> TrialFinished:
@@ -481,10 +476,10 @@ def test_every_seed_is_guarded_by_its_own_baseline(
 
     spec = make_spec("ce, mbls", accuracy_tolerance=0.01)
     spec = spec.model_copy(update={"seeds": (0, 1, 2, 3)})
-    state, events = make_state(spec, data)
+    state, events = make_state(spec)
     drive(state, 1 + order, random.Random(order), measured)
     assert state.finished
-    study = state.studies[f"{TASK}|mbls"]
+    study = study_of(state)
     found = [study.seeds[position] for position in range(4)]
     # The last seed's baseline failed: nothing guards it.
     expected = [0.03, 0.03 + 0.80 - 0.01 - 0.70, 0.03, 0.03]
@@ -493,79 +488,71 @@ def test_every_seed_is_guarded_by_its_own_baseline(
     assert [scores[one.trial.key] for one in found if one] == pytest.approx(expected)
 
 
-def test_an_objective_of_zero_is_the_lowest(data: dict[str, PreparedData]) -> None:
+def test_an_objective_of_zero_is_the_lowest() -> None:
     def measured(trial: TrialSpec) -> TrialFinished:
         metrics = {"val_ece": 0.0 if trial.number == 2 else 0.02, "val_acc": 0.97}
         return trial.ending("finished", metrics, artifact=trial.request.key())
 
-    state, _ = make_state(make_spec("mbls"), data)
+    state, _ = make_state(make_spec("mbls"))
     drive(state, 2, random.Random(0), measured)
-    chosen = state.studies[f"{TASK}|mbls"].chosen
-    assert chosen is not None
+    chosen = chosen_of(state)
     assert (chosen.trial.number, chosen.objective) == (2, 0.0)
 
 
-def test_failed_trials_count_and_the_study_goes_on(data: dict[str, PreparedData]) -> None:
+def test_failed_trials_count_and_the_study_goes_on() -> None:
     def measured(trial: TrialSpec) -> TrialFinished:
         if trial.study.endswith("|mbls") and trial.number in (0, 2):
             return trial.ending("failed", {}, reason=f"loss of {trial.number} became nan")
         return measure(trial)
 
-    state, events = make_state(make_spec(), data)
+    state, events = make_state(make_spec())
     drive(state, 1, random.Random(0), measured)
     closed = [e for e in events if e.event == "study_closed" and e.study == f"{TASK}|mbls"]
     assert [(e.finished, e.failed, e.reason) for e in closed] == [(3, 2, "loss of 0 became nan")]
     assert state.finished
-    again, later = make_state(make_spec(), data, past=Ledger(events))
+    again, later = make_state(make_spec(), past=Ledger(events))
     assert again.take_over()
     assert (again.finished, later) == (True, [])
-    objectives = again.studies[f"{TASK}|mbls"].objectives
+    objectives = study_of(again).objectives
     assert [number for number, found in objectives.items() if math.isinf(found)] == [0, 2]
 
 
-def test_the_first_of_several_failures_is_told_whichever_ended_first(
-    data: dict[str, PreparedData],
-) -> None:
+def test_the_first_of_several_failures_is_told_whichever_ended_first() -> None:
     spec = make_spec("mbls", trials=3, parallel_trials=3, accuracy_tolerance=None)
-    state, events = make_state(spec, data)
-    running = [trial for trial in (state.next_trial() for _ in range(3)) if trial is not None]
-    for trial in reversed(running):
+    state, events = make_state(spec)
+    for trial in reversed([taken(state) for _ in range(3)]):
         failed = trial.ending("failed", {}, reason=f"loss of {trial.number} became nan")
         state.record(trial, failed)
     (closed,) = [event for event in events if event.event == "study_closed"]
     assert closed.reason == "loss of 0 became nan"
-    again, later = make_state(spec, data, past=Ledger(events))
+    again, later = make_state(spec, past=Ledger(events))
     assert again.take_over()
     assert (again.finished, later) == (True, [])
 
 
-def test_nothing_is_built_on_a_study_without_a_finished_trial(
-    data: dict[str, PreparedData],
-) -> None:
+def test_nothing_is_built_on_a_study_without_a_finished_trial() -> None:
     def measured(trial: TrialSpec) -> TrialFinished:
         failed = trial.ending("failed", {}, reason="out of memory")
         return failed if trial.study.endswith("|mbls") else measure(trial)
 
-    state, events = make_state(make_spec(), data)
+    state, events = make_state(make_spec())
     drive(state, 3, random.Random(0), measured)
     assert state.finished
     for recipe in ("mbls", "mbls+macal", "mbls+macal+ts"):
         assert state.studies[f"{TASK}|{recipe}"].chosen is None
     closed = {event.study: event for event in events if event.event == "study_closed"}
     assert "mbls" in closed[f"{TASK}|mbls+macal+ts"].reason
-    assert state.studies[f"{TASK}|ce+macal+ts"].chosen is not None
+    assert study_of(state, "ce+macal+ts").chosen is not None
 
 
 @pytest.mark.parametrize("stop_after", [0, 1, 4, 11, 17])
-def test_a_resumed_sweep_repeats_nothing_and_chooses_the_same(
-    data: dict[str, PreparedData], stop_after: int
-) -> None:
-    whole, _ = make_state(make_spec(), data)
+def test_a_resumed_sweep_repeats_nothing_and_chooses_the_same(stop_after: int) -> None:
+    whole, _ = make_state(make_spec())
     drive(whole, 2, random.Random(0))
-    first, events = make_state(make_spec(), data)
+    first, events = make_state(make_spec())
     before = {trial.key for trial in drive(first, 2, random.Random(5), stop_after=stop_after)}
 
-    again, later = make_state(make_spec(), data, past=Ledger(events))
+    again, later = make_state(make_spec(), past=Ledger(events))
     after = {trial.key for trial in drive(again, 3, random.Random(6))}
     assert not before & after
     assert again.taken_over == len(before) == stop_after
@@ -574,11 +561,11 @@ def test_a_resumed_sweep_repeats_nothing_and_chooses_the_same(
     assert len(keys) == len(set(keys))
 
 
-def test_a_finished_trial_without_its_artifact_runs_again(data: dict[str, PreparedData]) -> None:
-    first, events = make_state(make_spec("ce"), data)
+def test_a_finished_trial_without_its_artifact_runs_again() -> None:
+    first, events = make_state(make_spec("ce"))
     drive(first, 1, random.Random(0))
     again, later = make_state(
-        make_spec("ce"), data, past=Ledger(events), available=lambda stage, key: False
+        make_spec("ce"), past=Ledger(events), available=lambda stage, key: False
     )
     assert len(drive(again, 1, random.Random(0))) == 2
     # Whoever heard of a new start hears of the new end.
@@ -600,13 +587,13 @@ def nan(trial: TrialSpec) -> TrialFinished:
     return measure(trial) if outcome.fault else outcome
 
 
-def test_a_trial_that_the_machine_failed_runs_again(data: dict[str, PreparedData]) -> None:
+def test_a_trial_that_the_machine_failed_runs_again() -> None:
     spec = make_spec("ce, mbls", sampler="random", spaces=WIDE)
-    whole, _ = make_state(spec, data)
+    whole, _ = make_state(spec)
     drive(whole, 2, random.Random(0), nan)
-    first, events = make_state(spec, data)
+    first, events = make_state(spec)
     before = drive(first, 2, random.Random(0), faulty)
-    again, later = make_state(spec, data, past=Ledger(events))
+    again, later = make_state(spec, past=Ledger(events))
     tried, *others = drive(again, 2, random.Random(1), nan)
     assert [trial.role for trial in others] == ["seed"]  # It is the best one, as it turns out.
     assert (tried.study, tried.number, tried.role) == (f"{TASK}|mbls", 1, "search")
@@ -617,20 +604,18 @@ def test_a_trial_that_the_machine_failed_runs_again(data: dict[str, PreparedData
     closed = [e for e in later if e.event == "study_closed"]
     assert [(e.study, e.finished, e.failed) for e in closed] == [(f"{TASK}|mbls", 4, 1)]
 
-    settled, nothing = make_state(spec, data, past=Ledger([*events, *later]))
+    settled, nothing = make_state(spec, past=Ledger([*events, *later]))
     assert settled.next_trial() is None
     assert settled.finished
     assert nothing == []
     assert choices(settled) == choices(whole)
 
 
-def test_a_trial_that_the_machine_fails_again_says_nothing_new(
-    data: dict[str, PreparedData],
-) -> None:
+def test_a_trial_that_the_machine_fails_again_says_nothing_new() -> None:
     spec = make_spec("ce, mbls", sampler="random")
-    first, events = make_state(spec, data)
+    first, events = make_state(spec)
     drive(first, 2, random.Random(0), faulty)
-    again, later = make_state(spec, data, past=Ledger(events))
+    again, later = make_state(spec, past=Ledger(events))
     drive(again, 2, random.Random(0), faulty)
     assert again.finished
     kinds = [e.event for e in later]
@@ -638,65 +623,59 @@ def test_a_trial_that_the_machine_fails_again_says_nothing_new(
     assert choices(again) == choices(first)
 
 
-def test_what_the_machine_has_failed_changes_what_is_suggested_next(
-    data: dict[str, PreparedData],
-) -> None:
+def test_what_the_machine_has_failed_changes_what_is_suggested_next() -> None:
     """A sampler that learns goes on as if nothing had failed: the sweep ends as an unhurt one."""
     spec = make_spec("ce, mbls", trials=8)
-    whole, _ = make_state(spec, data)
+    whole, _ = make_state(spec)
     drive(whole, 2, random.Random(0), nan)
-    first, events = make_state(spec, data)
+    first, events = make_state(spec)
     drive(first, 2, random.Random(0), faulty)
-    again, _ = make_state(spec, data, past=Ledger(events))
+    again, _ = make_state(spec, past=Ledger(events))
     drive(again, 2, random.Random(0), nan)
     assert choices(again) == choices(whole)
 
 
-def test_while_a_trial_has_to_run_again_nothing_is_dispensable(
-    data: dict[str, PreparedData],
-) -> None:
+def test_while_a_trial_has_to_run_again_nothing_is_dispensable() -> None:
     """With its outcome another one may be chosen, or be worth more."""
     spec = make_spec("ce, mbls", sampler="random")
-    first, events = make_state(spec, data)
+    first, events = make_state(spec)
     drive(first, 2, random.Random(0), faulty)
-    again, _ = make_state(spec, data, past=Ledger(events), available=lambda stage, key: False)
-    assert len(drive(again, 2, random.Random(0))) == len(first.studies[f"{TASK}|mbls"].trials) + 1
+    again, _ = make_state(spec, past=Ledger(events), available=lambda stage, key: False)
+    assert len(drive(again, 2, random.Random(0))) == len(study_of(first).trials) + 1
 
 
-def test_what_the_machine_failed_beside_what_failed_by_itself_is_not_tried_again(
-    data: dict[str, PreparedData],
-) -> None:
+def test_what_the_machine_failed_beside_what_failed_by_itself_is_not_tried_again() -> None:
     def measured(trial: TrialSpec) -> TrialFinished:
         fault = "machine" if trial.number == 0 else ""
         return trial.ending("failed", {}, reason=f"{trial.number} failed", fault=fault)
 
-    state, events = make_state(make_spec("ls", trials=2, accuracy_tolerance=None), data)
+    state, events = make_state(make_spec("ls", trials=2, accuracy_tolerance=None))
     drive(state, 1, random.Random(0), measured)
     assert [e.reason for e in events if e.event == "study_closed"] == ["0 failed"]
 
 
-def test_a_study_that_the_machine_failed_says_so(data: dict[str, PreparedData]) -> None:
+def test_a_study_that_the_machine_failed_says_so() -> None:
     def broken(trial: TrialSpec) -> TrialFinished:
         reason = f"OSError: {'xyz'[trial.number]}"
         return trial.ending("failed", {}, reason=reason, fault="machine")
 
-    state, events = make_state(make_spec("ce, ce+ts"), data)
+    state, events = make_state(make_spec("ce, ce+ts"))
     drive(state, 2, random.Random(0), broken)
     (closed, following) = [e.reason for e in events if e.event == "study_closed"]
     assert closed == "by a fault of the machine, a resumed sweep tries again: OSError: x"
     assert following == f"{TASK}|ce has no finished trial to build on"
-    several, ends = make_state(make_spec("ls", trials=2, accuracy_tolerance=None), data)
+    several, ends = make_state(make_spec("ls", trials=2, accuracy_tolerance=None))
     drive(several, 1, random.Random(0), broken)
     assert [e.reason for e in ends if e.event == "study_closed"] == [closed]
-    again, later = make_state(make_spec("ce, ce+ts"), data, past=Ledger(events))
+    again, later = make_state(make_spec("ce, ce+ts"), past=Ledger(events))
     drive(again, 2, random.Random(0))
     assert [e.reason for e in later if e.event == "study_closed"] == ["", ""]
     assert all(study.chosen is not None for study in again.studies.values())
 
 
-def test_a_closed_study_needs_only_what_it_chose(data: dict[str, PreparedData]) -> None:
+def test_a_closed_study_needs_only_what_it_chose() -> None:
     spec = make_spec("ce, mbls")
-    whole, events = make_state(spec, data)
+    whole, events = make_state(spec)
     drive(whole, 2, random.Random(0))
     kept = {
         chosen.outcome.artifact
@@ -704,26 +683,22 @@ def test_a_closed_study_needs_only_what_it_chose(data: dict[str, PreparedData]) 
         for chosen in study.seeds.values()
         if chosen is not None
     }
-    again, _ = make_state(spec, data, past=Ledger(events), available=lambda stage, key: key in kept)
+    again, _ = make_state(spec, past=Ledger(events), available=lambda stage, key: key in kept)
     assert again.next_trial() is None
     assert again.finished
     assert choices(again) == choices(whole)
     # The runs of further seeds are chosen too.
-    seed = whole.studies[f"{TASK}|mbls"].seeds[1]
-    assert seed is not None
+    seed = chosen_of(whole, "mbls", 1)
     again, _ = make_state(
         spec,
-        data,
         past=Ledger(events),
         available=lambda stage, key: key in kept - {seed.outcome.artifact},
     )
     assert [trial.key for trial in drive(again, 1, random.Random(0))] == [seed.trial.key]
 
 
-def test_a_choice_that_is_given_up_is_chosen_again_when_resumed(
-    data: dict[str, PreparedData],
-) -> None:
-    state, events = make_state(make_spec("ce, mbls"), data)
+def test_a_choice_that_is_given_up_is_chosen_again_when_resumed() -> None:
+    state, events = make_state(make_spec("ce, mbls"))
     drive(state, 2, random.Random(0))
     before, journal = choices(state), []
     for _ in range(2):
@@ -733,21 +708,19 @@ def test_a_choice_that_is_given_up_is_chosen_again_when_resumed(
         study = Ledger(journal).studies[f"{TASK}|mbls"]
         assert (study.status, study.chosen, study.reason) == ("failed", None, "not measured")
         assert (study.finished, study.failed) == (5, 0)  # Of the search, without further seeds.
-        state, events = make_state(make_spec("ce, mbls"), data, past=Ledger(journal))
+        state, events = make_state(make_spec("ce, mbls"), past=Ledger(journal))
         assert state.take_over()
         assert (choices(state), state.succeeded) == (before, True)
     assert Ledger([*journal, *events]).studies[f"{TASK}|mbls"].status == "finished"
 
 
-def test_a_choice_that_was_given_up_is_computed_again_where_its_artifacts_are_gone(
-    data: dict[str, PreparedData],
-) -> None:
-    state, events = make_state(make_spec("ce, mbls"), data)
+def test_a_choice_that_was_given_up_is_computed_again_where_its_artifacts_are_gone() -> None:
+    state, events = make_state(make_spec("ce, mbls"))
     drive(state, 2, random.Random(0))
     before = choices(state)
     state.give_up(f"{TASK}|mbls", "not measured")
     again, _ = make_state(
-        make_spec("ce, mbls"), data, past=Ledger(events), available=lambda stage, key: False
+        make_spec("ce, mbls"), past=Ledger(events), available=lambda stage, key: False
     )
     # Each trial may be the one that is chosen, so each is needed.
     ended = drive(again, 2, random.Random(0))
@@ -755,13 +728,10 @@ def test_a_choice_that_was_given_up_is_computed_again_where_its_artifacts_are_go
     assert choices(again) == before
 
 
-def test_refinements_come_in_blocks_that_the_first_one_computes(
-    data: dict[str, PreparedData],
-) -> None:
+def test_refinements_come_in_blocks_that_the_first_one_computes() -> None:
     spec = make_spec('"ce+macal"', trials=5, parallel_trials=3)
-    state, _ = make_state(spec, data)
-    trained = state.next_trial()
-    assert trained is not None
+    state, _ = make_state(spec)
+    trained = taken(state)
     assert trained.together == ()
     state.record(trained, measure(trained))
 
@@ -773,7 +743,7 @@ def test_refinements_come_in_blocks_that_the_first_one_computes(
     first = next_refinement()
     assert first is not None
     assert next_refinement() is None  # The others wait for the first.
-    assert state.studies[f"{TASK}|ce+macal"].running == 1
+    assert study_of(state, "ce+macal").running == 1
     state.record(first, measure(first))
     others = [next_refinement(), next_refinement()]
     assert [trial and trial.request for trial in others] == list(first.together)
@@ -787,21 +757,17 @@ def test_refinements_come_in_blocks_that_the_first_one_computes(
 
 
 @pytest.mark.parametrize(("sampler", "block"), [("tpe", 3), ("random", 5)])
-def test_a_sampler_that_does_not_learn_has_wide_blocks(
-    data: dict[str, PreparedData], sampler: str, block: int
-) -> None:
+def test_a_sampler_that_does_not_learn_has_wide_blocks(sampler: str, block: int) -> None:
     spec = make_spec('"ce+macal"', trials=5, parallel_trials=3, sampler=sampler)
-    state, _ = make_state(spec, data)
+    state, _ = make_state(spec)
     ended = drive(state, 4, random.Random(0))
     (first,) = [t for t in ended if t.number == 0 and t.study == f"{TASK}|ce+macal"]
     assert len(first.together) == block - 1
 
 
-def test_a_wide_block_is_several_passes_side_by_side(
-    data: dict[str, PreparedData], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wide_block_is_several_passes_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.search.state.PASS", 2)
-    state, _ = make_state(make_spec('"ce+macal"', trials=5, sampler="random"), data)
+    state, _ = make_state(make_spec('"ce+macal"', trials=5, sampler="random"))
     while not (trial := state.next_trial()) or trial.request.stage != "refine":
         assert trial is not None
         state.record(trial, measure(trial))
@@ -809,21 +775,20 @@ def test_a_wide_block_is_several_passes_side_by_side(
     assert [one and (one.number, len(one.together)) for one in passes] == [(0, 1), (2, 1), (4, 0)]
     assert passes[1] is not None
     state.record(passes[1], measure(passes[1]))
-    carried = state.next_trial()
-    assert carried is not None
+    carried = taken(state)
     assert carried.number == 3
 
 
-def test_under_a_scheduler_every_refinement_runs_on_its_own(data: dict[str, PreparedData]) -> None:
-    state, _ = make_state(make_spec('"ce+macal"', scheduler="asha"), data)
+def test_under_a_scheduler_every_refinement_runs_on_its_own() -> None:
+    state, _ = make_state(make_spec('"ce+macal"', scheduler="asha"))
     assert all(trial.together == () for trial in drive(state, 2, random.Random(0)))
 
 
 @pytest.mark.parametrize(("recipe", "block"), [("ce+vs", 3), ("ce+spline", 1)])
 def test_calibrations_are_computed_one_by_one_and_some_suggested_in_blocks(
-    data: dict[str, PreparedData], recipe: str, block: int
+    recipe: str, block: int
 ) -> None:
-    state, _ = make_state(make_spec(f'"{recipe}"', parallel_trials=3), data)
+    state, _ = make_state(make_spec(f'"{recipe}"', parallel_trials=3))
     assert state.studies[f"{TASK}|{recipe}"].search.block == block
     ended = [t for t in drive(state, 4, random.Random(0)) if t.study.endswith(recipe)]
     assert len(ended) > 3
@@ -831,24 +796,24 @@ def test_calibrations_are_computed_one_by_one_and_some_suggested_in_blocks(
 
 
 def test_a_resumed_study_keeps_the_blocks_that_it_was_begun_with(
-    data: dict[str, PreparedData], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else its sampler, which hears of results a block at a time, would suggest other points."""
     spec = make_spec('"ce+vs"', trials=8, parallel_trials=4)
-    whole, _ = make_state(spec, data)
-    first, events = make_state(spec, data)
+    whole, _ = make_state(spec)
+    first, events = make_state(spec)
     drive(whole, 2, random.Random(0))
     before = {trial.key for trial in drive(first, 1, random.Random(1), stop_after=7)}
     monkeypatch.setattr("orchestrator.search.study._block", lambda plan, rules: 3)
-    again, _ = make_state(spec, data, past=Ledger(events))
+    again, _ = make_state(spec, past=Ledger(events))
     after = {trial.key for trial in drive(again, 1, random.Random(2))}
     assert not before & after
     assert again.taken_over == 7
     assert choices(again) == choices(whole)
 
 
-def test_past_tells_the_block_of_a_study(data: dict[str, PreparedData]) -> None:
-    state, events = make_state(make_spec('"ce+macal+ts-ls"'), data)
+def test_past_tells_the_block_of_a_study() -> None:
+    state, events = make_state(make_spec('"ce+macal+ts-ls"'))
     for study in state.studies.values():
         assert Past(Ledger(events)).block(study.plan) == study.search.block
         assert Past(Ledger()).block(study.plan) is None
@@ -888,23 +853,22 @@ def told(trial: TrialSpec) -> TrialFinished:
 RULES = {"objective": "nll", "accuracy_errors": 1.0, "keep_default": True}
 
 
-def test_configurations_are_compared_row_by_row(data: dict[str, PreparedData]) -> None:
+def test_configurations_are_compared_row_by_row() -> None:
     known: dict[str, torch.Tensor] = {}
 
     def predictions(_: str, key: str) -> ValidationRows:
         return ValidationRows(known[key], torch.zeros(100, dtype=torch.long))
 
     spec = make_spec("ce, mbls", **RULES)
-    state, events = make_state(spec, data, predictions=predictions)
+    state, events = make_state(spec, predictions=predictions)
 
     def measured(trial: TrialSpec) -> TrialFinished:
         known[trial.request.key()] = predict(trial)
         return told(trial)
 
     drive(state, 2, random.Random(0), measured)
-    study = state.studies[f"{TASK}|mbls"]
-    plain = state.studies[f"{TASK}|ce"].chosen
-    assert plain is not None
+    study = study_of(state)
+    plain = chosen_of(state, "ce")
     rows = {number: known[outcome.artifact] for number, outcome in study.outcomes.items()}
     right = (known[plain.outcome.artifact].argmax(1) == 0).double()
     lost = {n: right - (logits.argmax(1) == 0).double() for n, logits in rows.items()}
@@ -929,14 +893,14 @@ def test_configurations_are_compared_row_by_row(data: dict[str, PreparedData]) -
     for number in study.outcomes:
         if study.trials[number].role == "search" and number != study.chosen.trial.number:
             del known[study.outcomes[number].artifact]
-    again, later = make_state(spec, data, past=Ledger(events), predictions=predictions)
+    again, later = make_state(spec, past=Ledger(events), predictions=predictions)
     assert again.next_trial() is None
     assert again.finished
     assert later == []
     assert choices(again) == choices(state)
 
 
-def test_accuracy_that_nobody_charges_adds_no_error(data: dict[str, PreparedData]) -> None:
+def test_accuracy_that_nobody_charges_adds_no_error() -> None:
     known: dict[str, torch.Tensor] = {}
 
     def predictions(_: str, key: str) -> ValidationRows:
@@ -947,9 +911,9 @@ def test_accuracy_that_nobody_charges_adds_no_error(data: dict[str, PreparedData
         return told(trial)
 
     spec = make_spec("ce, mbls", **RULES, accuracy_tolerance=1.0)
-    state, _ = make_state(spec, data, predictions=predictions)
+    state, _ = make_state(spec, predictions=predictions)
     drive(state, 2, random.Random(0), measured)
-    study = state.studies[f"{TASK}|mbls"]
+    study = study_of(state)
     best = min(study.objectives, key=lambda number: study.objectives[number])
     nll = [-known[study.outcomes[n].artifact].double().log_softmax(1)[:, 0] for n in (0, best)]
     change = nll[0] - nll[1]
@@ -957,9 +921,7 @@ def test_accuracy_that_nobody_charges_adds_no_error(data: dict[str, PreparedData
     assert study.margin == pytest.approx((float(change.mean()), float(change.std()) / 10))
 
 
-def test_a_trial_that_was_stopped_is_guarded_without_its_rows(
-    data: dict[str, PreparedData],
-) -> None:
+def test_a_trial_that_was_stopped_is_guarded_without_its_rows() -> None:
     def predictions(_: str, key: str) -> ValidationRows:
         assert key, "a stopped trial has none"
         return ValidationRows(torch.zeros(100, 2), torch.zeros(100, dtype=torch.long))
@@ -971,9 +933,9 @@ def test_a_trial_that_was_stopped_is_guarded_without_its_rows(
         return trial.ending("finished", metrics, artifact=trial.request.key())
 
     spec = make_spec("ce, mbls", accuracy_errors=1.0)
-    state, events = make_state(spec, data, predictions=predictions)
+    state, events = make_state(spec, predictions=predictions)
     drive(state, 2, random.Random(0), measured)
-    study = state.studies[f"{TASK}|mbls"]
+    study = study_of(state)
     assert study.objectives[1] == pytest.approx(0.05 + 0.9 - 0.01 - 0.5)
     (scored,) = [e for e in events if getattr(e, "key", "") == study.trials[1].key][2:]
     assert scored.error is None
@@ -981,7 +943,7 @@ def test_a_trial_that_was_stopped_is_guarded_without_its_rows(
     assert [(e.finished, e.failed) for e in closed] == [(4, 0)]
 
 
-def test_pixels_are_compared_image_by_image(data: dict[str, PreparedData]) -> None:
+def test_pixels_are_compared_image_by_image() -> None:
     """Where an image is one row three times over, the errors are those of the rows."""
     margins, objectives = [], []
     for copies in (1, 3):
@@ -1002,9 +964,9 @@ def test_pixels_are_compared_image_by_image(data: dict[str, PreparedData]) -> No
             rows = known[key].repeat_interleave(copies, 0)
             return ValidationRows(rows, torch.zeros(len(rows), dtype=torch.long), images)
 
-        state, _ = make_state(make_spec("ce, mbls", **RULES), data, predictions=predictions)
+        state, _ = make_state(make_spec("ce, mbls", **RULES), predictions=predictions)
         drive(state, 2, random.Random(0), measured)
-        study = state.studies[f"{TASK}|mbls"]
+        study = study_of(state)
         margins.append(study.margin)
         objectives.append(study.objectives)
     assert margins[1] == pytest.approx(margins[0])
