@@ -12,10 +12,11 @@ import yaml
 from made_repository import MadeRepository
 
 from orchestrator.cli import main
-from orchestrator.nightly import Book, NightRecord, judge, load_nightly
+from orchestrator.nightly import Book, NightRecord, judge, load_nightly, run_night
 from orchestrator.nightly.book import RECORD, VERDICT
 from orchestrator.nightly.commits.night import CommitNights, Part
-from orchestrator.nightly.commits.repository import Repository
+from tests.orchestrator.one_process import one_process
+from trainables.calibrators.ts import TemperatureScaling
 
 pytestmark = pytest.mark.slow
 
@@ -66,11 +67,12 @@ def only_quality(record: NightRecord, night: int, code: str) -> NightRecord:
     return replace(record, night=name, cells=cells, shape=shape, environment=known)
 
 
+@one_process()
 def test_a_planted_bug_is_traced_to_its_commit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = RealRepository(tmp_path / "code")
-    for number in range(4):
+    for number in range(PLANTED + 1):
         if number == PLANTED:
             source.plant()
         source.commit()
@@ -78,23 +80,33 @@ def test_a_planted_bug_is_traced_to_its_commit(
     sweep = {**SWEEP, "storage": str(tmp_path / "storage")}
     path.write_text(yaml.safe_dump({"sweep": sweep, "metrics": list(QUALITY)}))
     benchmark = load_nightly(path)
-    book, here = Book(benchmark.folder), Repository(source.folder)
-    nights = CommitNights(benchmark, here, tmp_path / "nights")
-    good, bad = (nights.run(source.hashes[place], Part()) for place in (0, -1))
-    assert (good.environment["code"], bad.environment["code"]) == (
-        source.hashes[0],
-        source.hashes[-1],
-    )
+    book = Book(benchmark.folder)
+    usual = TemperatureScaling._temperatures
+    good = run_night(benchmark, "2026-01-01").night.record
+    with monkeypatch.context() as patch:
+        patch.setattr(TemperatureScaling, "_temperatures", lambda *own: 2 * usual(*own))
+        bad = run_night(benchmark, "2026-01-02").night.record
+    assert good is not None
+    assert bad is not None
+    shutil.rmtree(book.folder)
     records = [only_quality(good, night, source.hashes[0]) for night in range(1, 9)]
     records += [only_quality(bad, night, source.hashes[-1]) for night in (9, 10)]
     for number, record in enumerate(records):
         place = book.begin(record.night, record.started, record.environment)
         place.write(RECORD, record.to_json())
         place.write(VERDICT, judge(records[:number], record).to_json())
+    codes, run = [], CommitNights.run
+
+    def run_noted(nights: CommitNights, commit: str | None, part: Part) -> NightRecord:
+        record = run(nights, commit, part)
+        codes.append((commit, record.environment["code"]))
+        return record
+
+    monkeypatch.setattr(CommitNights, "run", run_noted)
     own = ("--repository", str(source.folder), "--quiet")
     assert main(["nightly", "bisect", str(path), *own]) == 0
     named = f"is worse by {source.hashes[PLANTED][:7]} change {PLANTED} ("
     assert named in capsys.readouterr().out
     found = json.loads((book.night("2026-01-10").folder / "bisection.json").read_text())
     assert found["cell"][0] == "ce+ts"
-    assert len(found["steps"]) <= 6
+    assert codes == [(source.hashes[place],) * 2 for place in (2, 1)]
