@@ -38,7 +38,7 @@ SWEEP = {
     ],
     "recipes": ["ce", "ce+ts"],
     "search": {"trials": 1},
-    "resources": {"concurrent": 1},
+    "executor": "local",
 }
 
 
