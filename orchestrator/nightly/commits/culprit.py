@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
 
 MOST_NIGHTS = 6  # Partial nights: one confirms, five tell 32 commits apart.
 ENOUGH = 0.97  # Probability at which the search ends.
@@ -75,7 +74,8 @@ class Culprit:
         for commit, badness in self._observed:
             place = min(max(badness, 0.0), level)
             apart = self._clear * np.array([place, level - place])
-            good, bad = student.logpdf(apart, FREEDOM)
+            # Up to a constant, which all places share, the logarithm of its density.
+            good, bad = -(FREEDOM + 1) / 2 * np.log1p(apart**2 / FREEDOM)
             weights += np.where(np.arange(self._count + 2) <= commit, bad, good)
         chances = np.exp(weights - weights.max())
         return chances / chances.sum()
