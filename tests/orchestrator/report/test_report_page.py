@@ -13,8 +13,6 @@ import yaml
 
 from orchestrator.cli import main
 from orchestrator.report import from_folder, render_report, write_report
-from orchestrator.report._page import environment
-from orchestrator.statistics import Arena, Interval, Standing
 from orchestrator.storage.storage import Storage
 from tests.orchestrator.report.conftest import SHARPNESS
 from trainables.common.errors import InputError
@@ -63,18 +61,6 @@ class Page(HTMLParser):
             elif tag in ("td", "th") and "data-order" in attributes:
                 rows[-1].append((" ".join("".join(text).split()), attributes["data-order"]))
         return rows
-
-    def styles(self, caption):
-        """Return the classes of the cells of each row of the table of that caption."""
-        rows = self.rows(caption)
-        table = next(
-            start
-            for start, (tag, _, text) in enumerate(self.elements)
-            if tag == "table" and caption in "".join(text)
-        )
-        cells = [a for tag, a, _ in self.elements[table:] if tag in ("td", "th")]
-        found = iter(a.get("class", "") for a in cells if "data-order" in a)
-        return [[next(found) for _ in row] for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -131,23 +117,6 @@ def test_the_table_shows_the_results(parsed, source):
     assert rows["mbls"][0][0] == "mbls 1 of 4 trials failed"
 
 
-def test_the_best_and_the_tone_of_a_difference_are_styles(parsed, source):
-    styles = {
-        row[0][1]: own
-        for row, own in zip(parsed.rows("Test figures"), parsed.styles("Test figures"), strict=True)
-    }
-    means = {
-        result.recipe: sum(seed["ece"] for seed in result.test) / 2
-        for result in source.results
-        if result.test
-    }
-    first, second, *_ = sorted(means, key=means.__getitem__)
-    assert [name for name, own in styles.items() if own[3] == "best"] == [first]
-    assert [name for name, own in styles.items() if own[3] == "second"] == [second]
-    assert styles["ce"][0] == "baseline"
-    assert (styles["mbls"][4], styles["acls"][4]) == ("similar", "none")
-
-
 def test_another_baseline_is_compared_with(source):
     told = []
     page = Page(render_report(source, "mbls", lambda *step: told.append(step)))
@@ -172,50 +141,6 @@ def test_the_cost_is_told_as_a_multiple_of_the_baselines(source):
     assert (costs["ce"], costs["mbls"]) == (["10.5", "1.00"], ["42.0", "4.00"])
     bars = [float(a["width"]) for tag, a, _ in page.elements if tag == "rect"]
     assert bars[-7:] == [25.0, *[100.0] * 6]
-
-
-def test_the_arena_is_shown_in_the_units_of_its_headings():
-    gains = {"nll": Interval(0.5, -0.25, 0.75), "brier": Interval(-0.1, -0.2, 0.0)}
-    gains["ece"] = Interval(0.0123, 0.01, 0.02)
-    standings = (
-        Standing("ts", gains, Interval(0.63, 0.5, 0.75), 123.4, 0.25),
-        Standing("given", gains, Interval(0.5, 0.5, 0.5), 0.0, None),
-    )
-    tables = environment().get_template("tables.html").module
-    page = Page(str(tables.arena_table(Arena("given", standings, ("one",), 4, 3, {}))))
-    first, second = page.rows("Gains, wins and strengths")
-    assert first == [
-        ("ts", "ts"),
-        ("123", "123.4"),
-        ("63 50 to 75", "0.63"),
-        ("+0.5000 -0.2500 to 0.7500", "0.5"),
-        ("-0.1000 -0.2000 to 0.0000", "-0.1"),
-        ("+1.23 1.00 to 2.00", "0.0123"),
-        ("0.250", "0.25"),
-    ]
-    assert (second[1], second[-1]) == (("0", "0.0"), ("–", ""))
-    assert page.styles("Gains, wins and strengths")[1][0] == "baseline"
-
-
-def test_every_part_is_there(parsed, page):
-    charts = [a["aria-label"] for tag, a, _ in parsed.elements if tag == "svg" and "role" in a]
-    for start, count in (("Accuracy against ECE", 2), ("ce: accuracy against", 1)):
-        assert sum(label.startswith(start) for label in charts) == count
-    assert sum("error of the most confident rows" in label for label in charts) == 6
-    assert sum("objective" in text for text in parsed.texts("summary")) == 6
-    assert "Share of the objective's variance (fANOVA, 11 trials)." in page.replace("&#39;", "'")
-    assert "3 trials are too few to tell importance; 10 are needed." in parsed.texts("p")
-    assert page.count(" %, estimated true error ") == 6
-    assert parsed.texts("figcaption").count("Acc against ECE") == 6
-    assert "Sparsity of MaC-Cal" in parsed.texts("h2")
-    costs = {row[0][0]: row[1][0] for row in parsed.rows("Seconds to compute")}
-    assert costs["ce"] == "10.5"
-    failures = parsed.rows("failed or did not end")
-    assert len(failures) == 6 + 1 + 1
-    assert "reason" in failures[0][2][0]
-    assert '"gamma": 0.55' in failures[0][3][0]
-    assert len(parsed.rows("runs behind")) == 12
-    assert "c0ffee" in parsed.texts("dd")
 
 
 def test_the_page_says_which_rows_calibrators_are_fitted_on(page, source):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from types import SimpleNamespace
 
@@ -10,17 +11,16 @@ from starlette.testclient import TestClient
 
 from orchestrator.storage.storage import Storage
 from orchestrator.ui import Book, application, serve
-from tests.orchestrator.report.conftest import REASON, browser, make_sweep
+from tests.orchestrator.report.conftest import REASON, browser, make_sweep, source, storage
 
-__all__ = ["browser", "make_sweep"]
+__all__ = ["browser", "make_sweep", "source", "storage"]
 TOKEN = "a-token"
 
 
 @pytest.fixture
-def view(tmp_path, make_sweep, journal_writer):
+def view(tmp_path, source, storage, journal_writer):
     """Return a storage, who writes its second sweep, and a client with the token."""
-    source = make_sweep(tmp_path)
-    store = Storage(tmp_path)
+    store = Storage(shutil.copytree(storage, tmp_path, dirs_exist_ok=True))
     (store.sweep("night").logs).mkdir()
     failed = next(t for t in source.history.trials.values() if t.status == "failed")
     (store.sweep("night").logs / f"{failed.key}.log").write_text(f"epoch 1\n{REASON}\n")

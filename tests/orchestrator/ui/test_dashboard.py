@@ -17,10 +17,8 @@ from tests.orchestrator.report.conftest import TASK
 
 
 @pytest.fixture(scope="module")
-def ledger(make_sweep, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("dashboard")
-    make_sweep(folder)
-    return Ledger(iterate_events(folder / "sweeps/night/journal.jsonl", kinds=None), ["val_ece"])
+def ledger(source, storage):
+    return Ledger(iterate_events(storage / "sweeps/night/journal.jsonl", kinds=None), ["val_ece"])
 
 
 def test_studies_are_those_of_the_journal(ledger) -> None:

@@ -183,21 +183,10 @@ def test_systemd_verifies_the_units(odd_entry: Entry, tmp_path: Path, zone: str 
     assert (found.returncode, found.stderr) == (0, "")
 
 
-def test_systemd_is_told_where_what_and_when(odd_entry: Entry) -> None:
-    entry = replace(odd_entry, command=("/bin/true",), directory=Path("/a %"), at="04:05")
-    assert systemd_units(replace(entry, time_zone=BERLIN)) == {
-        "calsweep-nightly-told.service": (
-            "[Unit]\nDescription=calsweep nightly benchmark told\n\n"
-            '[Service]\nType=oneshot\nWorkingDirectory=/a %%\nExecStart="/bin/true"\n'
-        ),
-        "calsweep-nightly-told.timer": (
-            "[Unit]\nDescription=Starts the calsweep nightly benchmark told\n\n"
-            f"[Timer]\nOnCalendar=*-*-* 04:05:00 {BERLIN}\nAccuracySec=1s\nPersistent=true\n\n"
-            "[Install]\nWantedBy=timers.target\n"
-        ),
-    }
-    timer = systemd_units(entry)["calsweep-nightly-told.timer"]
-    assert "OnCalendar=*-*-* 04:05:00\n" in timer
+def test_systemd_is_told_a_folder_and_a_time_as_it_reads_them(odd_entry: Entry) -> None:
+    service, timer = systemd_units(replace(odd_entry, directory=Path("/a %"), at="04:05")).values()
+    assert "\nWorkingDirectory=/a %%\n" in service
+    assert "\nOnCalendar=*-*-* 04:05:00\n" in timer
 
 
 def test_systemd_notices_a_broken_unit(odd_entry: Entry, tmp_path: Path) -> None:
@@ -282,49 +271,6 @@ def test_the_kubernetes_manifests_fit_their_schemas(kubernetes: list[dict[str, A
     assert allowed == [
         {"apiGroups": ["ray.io"], "resources": ["rayjobs"], "verbs": ["create", "get"]}
     ]
-
-
-def test_the_kubernetes_manifests_belong_together(kubernetes: list[dict[str, Any]]) -> None:
-    by_kind = {document["kind"]: document for document in kubernetes}
-    name, place = "calsweep-big-bench-2", {"namespace": "research"}
-    assert set(by_kind) == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "CronJob"}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
-    assert by_kind["RoleBinding"]["roleRef"] == role
-    account = {"kind": "ServiceAccount", "name": name, **place}
-    assert by_kind["RoleBinding"]["subjects"] == [account]
-    settings = {"name": "settings", "configMap": {"name": name}}
-    files = {"name": "settings", "mountPath": "/calsweep-nightly", "readOnly": True}
-    # A start that is late or fails is made good for an hour, and never beside another one.
-    cron, job = by_kind["CronJob"]["spec"], by_kind["CronJob"]["spec"]["jobTemplate"]["spec"]
-    assert (cron["concurrencyPolicy"], cron["startingDeadlineSeconds"]) == ("Forbid", 3600)
-    assert job["backoffLimit"] == 3
-    assert job["template"]["spec"] == {
-        "serviceAccountName": name,
-        "restartPolicy": "OnFailure",
-        "containers": [
-            {
-                "name": "submit",
-                "image": "kubectl:1.34",
-                "command": ["kubectl", "create", "--filename", "/calsweep-nightly/rayjob.yaml"],
-                "volumeMounts": [files],
-                "securityContext": {"allowPrivilegeEscalation": False},
-            }
-        ],
-        "volumes": [settings],
-    }
-    # A night with an alarm has failed for Kubernetes, and is not to be repeated.
-    night = yaml.safe_load(by_kind["ConfigMap"]["data"]["rayjob.yaml"])
-    assert night["metadata"]["generateName"] == f"{name}-"
-    spec = night["spec"]
-    assert (spec["backoffLimit"], spec["ttlSecondsAfterFinished"]) == (0, 86400)
-    assert spec["rayClusterSpec"]["authOptions"] == {"mode": "token"}
-    pod = spec["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
-    (head,) = pod["containers"]
-    size = {"cpu": "2", "memory": "8Gi"}
-    assert head["resources"] == {"requests": size, "limits": size}
-    assert head["volumeMounts"] == [{"name": "storage", "mountPath": "/calsweep"}, files]
-    claim = {"name": "storage", "persistentVolumeClaim": {"claimName": "data"}}
-    assert pod["volumes"] == [claim, settings]
 
 
 def with_files_laid_open(manifests: str) -> str:
