@@ -15,7 +15,7 @@ from PIL import Image
 from trainables.common.errors import InputError
 from trainables.data._images import Images
 from trainables.data._rows import Rows, check_labels
-from trainables.data._source import Reader, SourceStatus
+from trainables.data._source import Outline, OutlinedReader
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Converting these to eight bits would cut values off.
@@ -145,8 +145,8 @@ Listed = tuple[tuple[str, ...], Listing, Listing | None]
 """Class names, training images, and test images where there is an official set."""
 
 
-class ListedReader(Reader):
-    """A data set whose labels are known without opening an image.
+class ListedReader(OutlinedReader):
+    """A data set of images whose files are listed.
 
     Attributes:
         inputs: What its rows are, where that is known beforehand.
@@ -157,15 +157,6 @@ class ListedReader(Reader):
     inputs: Images
     resize: tuple[int, ...] = ()
     lists: tuple[str, ...] = ()
-
-    @property
-    @abstractmethod
-    def path(self) -> Path:
-        """The folder that holds it."""
-
-    @abstractmethod
-    def instruction(self) -> str:
-        """Return what has to be put where, in one line."""
 
     @abstractmethod
     def listing(self) -> Listed:
@@ -180,9 +171,9 @@ class ListedReader(Reader):
         paths = [path for path, _ in listing]
         return ImageFiles(paths, labels_of(listing), self.inputs.size, self.resize)
 
-    def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
-        _, train, test = self.listing()
-        return labels_of(train), None if test is None else labels_of(test)
+    def outline(self) -> Outline:
+        classes, train, test = self.listing()
+        return classes, labels_of(train), None if test is None else labels_of(test)
 
     def files(self) -> list[Path]:
         """Return the lists and every image; no image where the layout is wrong."""
@@ -192,19 +183,6 @@ class ListedReader(Reader):
         except InputError:
             return lists
         return lists + [path for path, _ in (*train, *(test or ()))]
-
-    def check(self) -> SourceStatus:
-        """List the images, without opening them."""
-        try:
-            classes, train, test = self.listing()
-        except InputError as error:
-            return SourceStatus(False, str(error), self.instruction())
-        found = (
-            f"{len(train):,} images, `split.test` of them test images"
-            if test is None
-            else f"{len(train):,} training and {len(test):,} test images"
-        )
-        return SourceStatus(True, f"{self.path}: {len(classes)} classes, {found}")
 
 
 def labels_of(listing: Listing) -> np.ndarray:

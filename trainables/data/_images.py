@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +13,8 @@ from torch.nn import functional as F
 from trainables.common.archives import ArrayHeader
 from trainables.common.checks import check_choice, check_count
 from trainables.data._batches import Batcher, move
-from trainables.data._inputs import Inputs, InputShape
+from trainables.data._inputs import DatasetInfo, Inputs, InputShape
+from trainables.data._rows import Rows
 
 IMAGE_AUGMENTATIONS = ("none", "crop-flip", "resized-crop-flip")
 MAX_CHANNELS = 4
@@ -285,6 +287,25 @@ def check_images(name: str, images: np.ndarray | ArrayHeader) -> None:
             f"{name} has shape {images.shape}, allowed is (N, H, W, C) with C from 1 to "
             f"{MAX_CHANNELS} and no empty axis"
         )
+
+
+def images_info(
+    name: str, source: Path, classes: tuple[str, ...], train: Rows, test_rule: str
+) -> DatasetInfo:
+    """Return the constants of somebody's own images; ``test_rule`` is empty without a test set."""
+    height, width, channels = train.shape
+    mean, std = (0.5,) * channels, (0.5,) * channels
+    constants = "normalised to [-1, 1], because statistics of all images would include test images"
+    if test_rule:
+        mean, std = image_statistics(train.read(0, len(train)))
+        constants = "mean and standard deviation of the training images"
+    return DatasetInfo(
+        name=name,
+        classes=classes,
+        inputs=Images((height, width), channels, mean, std, augmentation="crop-flip"),
+        split_rule=test_rule or "no test images: test and validation are stratified draws",
+        source=f"{source}; {constants}",
+    )
 
 
 def image_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:

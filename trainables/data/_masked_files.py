@@ -118,6 +118,7 @@ class MaskedReader(Reader):
 
     kind = MaskedImages
     validation = OWN
+    accepts = ("crop",)
     crop = 0
     names: tuple[str, ...] = ()
 
@@ -133,15 +134,12 @@ class MaskedReader(Reader):
 
     def adjust(self, settings: Any) -> None:
         """Take ``crop``, the side of what training is shown of an image, in pixels."""
-        others = {key: value for key, value in settings.items() if key != "crop"}
-        for key in others:
-            raise InputError(f"dataset {self.name!r}: inputs.{key} is unknown, allowed is crop")
+        super().adjust(settings)
         self.crop = settings.get("crop", 0)
         try:
             MaskedImages((1, 1), IMAGENET_MEAN, IMAGENET_STD, self.crop)
         except ValueError as error:
             raise InputError(f"dataset {self.name!r}: inputs.{error}") from error
-        self.settings = settings
 
     def lists(self) -> dict[str, Path]:
         """Return the lists that there are, by the part that they are of."""

@@ -67,6 +67,10 @@ class SourceStatus:
     remedy: str = ""
 
 
+Outline = tuple[tuple[str, ...], np.ndarray, np.ndarray | None]
+"""Class names, labels of training rows, and those of test rows where there is an official set."""
+
+
 class Reader(ABC):
     """Reads one data set; a subclass is one registry entry.
 
@@ -79,6 +83,7 @@ class Reader(ABC):
         kind: What its rows are.
         placeholder: What has to follow a colon after the name, such as ``PATH``; empty if nothing.
         takes_argument: Whether anything may follow a colon.
+        accepts: What ``inputs`` of a task it takes.
         downloads: True if ``read`` can fetch missing files.
         validation: What a split holds out for validation where nobody says.
     """
@@ -87,6 +92,7 @@ class Reader(ABC):
     validation: float | str = TENTH
     placeholder = ""
     takes_argument = False
+    accepts: tuple[str, ...] = ()
     downloads = False
 
     def __init__(self, name: str, argument: str, root: Path) -> None:
@@ -107,7 +113,12 @@ class Reader(ABC):
             InputError: If one is unknown or out of its range.
         """
         for key in settings:
-            raise InputError(f"dataset {self.name!r}: inputs.{key} is unknown; it takes none")
+            if key not in self.accepts:
+                allowed = ", ".join(self.accepts) or "none"
+                raise InputError(
+                    f"dataset {self.name!r}: inputs.{key} is unknown; it takes {allowed}"
+                )
+        self.settings = dict(settings)
 
     @abstractmethod
     def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
@@ -147,6 +158,51 @@ class Reader(ABC):
     def signature(self) -> str:
         """Return a hash of names, sizes and times of the files; it changes when they do."""
         return files_signature(self.files())
+
+
+class OutlinedReader(Reader):
+    """A data set whose classes and labels are known without a look at images.
+
+    Attributes:
+        noun: What rows are called in messages.
+    """
+
+    noun = "images"
+
+    @property
+    @abstractmethod
+    def path(self) -> Path:
+        """The file or folder that holds it."""
+
+    @abstractmethod
+    def instruction(self) -> str:
+        """Return what has to be put where, in one line."""
+
+    @abstractmethod
+    def outline(self) -> Outline:
+        """Return class names and the labels of training and test rows.
+
+        Raises:
+            InputError: See ``Reader.labels``.
+        """
+
+    def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
+        _, train, test = self.outline()
+        return train, test
+
+    def check(self) -> SourceStatus:
+        """Check everything that shows without a look at images."""
+        try:
+            classes, train, test = self.outline()
+        except InputError as error:
+            return SourceStatus(False, str(error), self.instruction())
+        part = "training" if self.kind.trains else "fitting"
+        found = (
+            f"{len(train):,} {self.noun}, `split.test` of them test {self.noun}"
+            if test is None
+            else f"{len(train):,} {part} and {len(test):,} test {self.noun}"
+        )
+        return SourceStatus(True, f"{self.path}: {len(classes)} classes, {found}")
 
 
 class PathReader(Reader):

@@ -17,7 +17,7 @@ from trainables.data._files import (
     opened,
     subfolders,
 )
-from trainables.data._images import Images, image_statistics
+from trainables.data._images import images_info
 from trainables.data._inputs import DatasetInfo
 from trainables.data._rows import RowArrays
 from trainables.data._source import SOURCES, PathReader
@@ -63,35 +63,16 @@ class FolderReader(PathReader, ListedReader):
         pixels = _stack(listing, others or ())
         train = RowArrays(pixels[: len(listing)], labels_of(listing))
         test = None if others is None else RowArrays(pixels[len(train) :], labels_of(others))
-        return self._info(train, classes, test), train, test
+        rule = (
+            "test is the folder test; validation is a stratified draw from train" if others else ""
+        )
+        return images_info(self.name, self.path, classes, train, rule), train, test
 
     def test_paths(self) -> list[Path]:
         """Return the folder ``test``, or all class folders: any image may be a test image."""
         if is_parted(self.path):
             return [self.path / "test"]
         return [self.path / name for name in subfolders(self.path)] if self.path.is_dir() else []
-
-    def _info(
-        self, train: RowArrays, classes: tuple[str, ...], test: RowArrays | None
-    ) -> DatasetInfo:
-        height, width, channels = train.shape
-        if test is None:
-            mean, std = (0.5,) * channels, (0.5,) * channels
-            split_rule = "no test folder: test and validation are stratified draws"
-            constants = (
-                "normalised to [-1, 1], because statistics of all images would include test images"
-            )
-        else:
-            mean, std = image_statistics(train.values)
-            split_rule = "test is the folder test; validation is a stratified draw from train"
-            constants = "mean and standard deviation of the training images"
-        return DatasetInfo(
-            name=self.name,
-            classes=classes,
-            inputs=Images((height, width), channels, mean, std, augmentation="crop-flip"),
-            split_rule=split_rule,
-            source=f"{self.path}; {constants}",
-        )
 
 
 def is_parted(folder: Path) -> bool:

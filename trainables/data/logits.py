@@ -13,12 +13,12 @@ from trainables.data._logit_archives import split_address
 from trainables.data._logit_arrays import ArrayFiles
 from trainables.data._logit_files import KINDS, LogitRows, read_logits
 from trainables.data._rows import RowArrays
-from trainables.data._source import SOURCES, PathReader, SourceStatus
+from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 from trainables.data._split import ALL
 
 
 @SOURCES.register("logits")
-class LogitsReader(PathReader):
+class LogitsReader(PathReader, OutlinedReader):
     """``logits:PATH``: a file of logits or probabilities; see ``read_logits`` for the formats.
 
     Rows of a part ``fit`` are for calibrators, those of ``test`` judge them; without parts the
@@ -27,19 +27,18 @@ class LogitsReader(PathReader):
     """
 
     kind = GivenLogits
+    noun = "rows"
+    accepts = ("kind",)
     validation = ALL
 
     def adjust(self, settings: Mapping[str, Any]) -> None:
         """Take ``kind``; see ``Reader.adjust``."""
-        for key in settings:
-            if key != "kind":
-                raise InputError(f"dataset {self.name!r}: inputs.{key} is unknown; it takes kind")
+        super().adjust(settings)
         if settings.get("kind", KINDS[0]) not in KINDS:
             raise InputError(
                 f"dataset {self.name!r}: inputs.kind={settings['kind']!r} is not one of "
                 f"{', '.join(KINDS)}"
             )
-        self.settings = dict(settings)
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
         """Return the rows to fit on and those to test on, or all and None."""
@@ -63,10 +62,14 @@ class LogitsReader(PathReader):
             raise InputError(f"{self.path}: a logit does not fit into float32")
         return RowArrays(values, rows.labels.numpy())
 
-    def labels(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the labels, after checking everything."""
-        _, train, test = self.read(download=False)
-        return train.labels, None if test is None else test.labels
+    def outline(self) -> Outline:
+        """Return class names and labels, after checking everything."""
+        info, train, test = self.read(download=False)
+        return info.classes, train.labels, None if test is None else test.labels
+
+    def instruction(self) -> str:
+        """Return what has to be given, in one line."""
+        return "give the path of a file of logits"
 
     def files(self) -> list[Path]:
         """Return the file, or the files that belong together."""
@@ -78,12 +81,3 @@ class LogitsReader(PathReader):
     def test_paths(self) -> list[Path]:
         """Return the files: rows to fit on and to test on may share one."""
         return self.files()
-
-    def check(self) -> SourceStatus:
-        """Read everything."""
-        try:
-            info, train, test = self.read(download=False)
-        except InputError as error:
-            return SourceStatus(False, str(error), "give the path of a file of logits")
-        count = len(train) + (0 if test is None else len(test))
-        return SourceStatus(True, f"{self.path}: {count} rows, {info.num_classes} classes")

@@ -5,11 +5,11 @@ import numpy as np
 from trainables.common.archives import ArrayHeader
 from trainables.common.errors import InputError
 from trainables.data._image_arrays import ImageArrays
-from trainables.data._images import Images, check_images, image_statistics
+from trainables.data._images import check_images, images_info
 from trainables.data._inputs import DatasetInfo, check_classes
 from trainables.data._labels import number_names, plain_labels, sorted_names
 from trainables.data._rows import RowArrays, check_label_form, check_labels
-from trainables.data._source import SOURCES, PathReader, SourceStatus
+from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 
 PARTS = ("train", "test")
 KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -17,7 +17,7 @@ Checked = tuple[dict[str, np.ndarray], tuple[str, ...], tuple[int, ...]]
 
 
 @SOURCES.register("npz")
-class NpzReader(PathReader):
+class NpzReader(PathReader, OutlinedReader):
     """``npz:PATH``: arrays ``x_train, y_train, x_test, y_test`` and, if wanted, ``classes``.
 
     Images are uint8, (N, H, W) or (N, H, W, C), or what ``ImageArrays`` makes of others; labels are
@@ -41,12 +41,17 @@ class NpzReader(PathReader):
         except ValueError as error:
             raise InputError(f"{self.path}: {error}") from error
         test = parts[1] if len(parts) > 1 else None
-        return self._info(parts[0], classes, test), parts[0], test
+        rule = "test is x_test; validation is a stratified draw from x_train" if parts[1:] else ""
+        return images_info(self.name, self.path, classes, parts[0], rule), parts[0], test
 
-    def labels(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the labels, after checking everything but the pixels."""
-        labels, _, _ = self._checked(self._archive())
-        return labels["train"], labels.get("test")
+    def outline(self) -> Outline:
+        """Return class names and labels, after checking everything but the pixels."""
+        labels, classes, _ = self._checked(self._archive())
+        return classes, labels["train"], labels.get("test")
+
+    def instruction(self) -> str:
+        """Return what has to be given, in one line."""
+        return f"give the path of an .npz file with {', '.join(KEYS)}"
 
     def files(self) -> list[Path]:
         """Return the archive."""
@@ -55,19 +60,6 @@ class NpzReader(PathReader):
     def test_paths(self) -> list[Path]:
         """Return the archive: training and test images share it."""
         return [self.path]
-
-    def check(self) -> SourceStatus:
-        """Check everything but the pixels."""
-        try:
-            archive = self._archive()
-            labels, classes, _ = self._checked(archive)
-        except InputError as error:
-            remedy = f"give the path of an .npz file with {', '.join(KEYS)}"
-            return SourceStatus(False, str(error), remedy)
-        found = f"{len(labels['train'])} images, `split.test` of them test images"
-        if "test" in labels:
-            found = f"{len(labels['train'])} training and {len(labels['test'])} test images"
-        return SourceStatus(True, f"{self.path}: {len(classes)} classes, {found}")
 
     def _archive(self) -> ImageArrays:
         if not self.path.is_file():
@@ -97,28 +89,6 @@ class NpzReader(PathReader):
         except ValueError as error:
             raise InputError(f"{self.path}: {error}") from error
         return labels, classes, rows[0]
-
-    def _info(
-        self, train: RowArrays, classes: tuple[str, ...], test: RowArrays | None
-    ) -> DatasetInfo:
-        height, width, channels = train.shape
-        if test is None:
-            mean, std = (0.5,) * channels, (0.5,) * channels
-            split_rule = "no test images: test and validation are stratified draws"
-            constants = (
-                "normalised to [-1, 1], because statistics of all images would include test images"
-            )
-        else:
-            mean, std = image_statistics(train.values)
-            split_rule = "test is x_test; validation is a stratified draw from x_train"
-            constants = "mean and standard deviation of x_train"
-        return DatasetInfo(
-            name=self.name,
-            classes=classes,
-            inputs=Images((height, width), channels, mean, std, augmentation="crop-flip"),
-            split_rule=split_rule,
-            source=f"{self.path}; {constants}",
-        )
 
 
 def _image_shape(archive: ImageArrays, part: str) -> tuple[int, ...]:

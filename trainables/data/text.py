@@ -1,4 +1,3 @@
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from trainables.common.files import file_hash
 from trainables.common.paths import local_path
 from trainables.data._files import Kept, Listed
 from trainables.data._inputs import DatasetInfo
-from trainables.data._source import SOURCES, PathReader, Reader, SourceStatus
+from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 from trainables.data._tables import TABLES
 from trainables.data._text_files import (
     find_classes,
@@ -27,7 +26,6 @@ TEXT_FILES = Kept("text", lambda path: path.is_file() and not path.name.startswi
 ENDINGS = (".jsonl", ".jsonl.xz", *TABLES)
 CLASSES = "classes.json"
 COLUMNS = {"text": "text", "label": "label"}
-SETTINGS = ("vocabulary", "length", "embeddings", *COLUMNS)
 LAYOUT = (
     "give JSON lines with `text` and `label`, PATH.jsonl or PATH/train.jsonl and PATH/test.jsonl "
     "(also .jsonl.xz, .csv, .tsv, .parquet), or a folder of UTF-8 files for each class, "
@@ -35,27 +33,19 @@ LAYOUT = (
 )
 
 
-class TextsReader(Reader):
+class TextsReader(OutlinedReader):
     """A data set of texts, in JSON lines, in a table or in a file each."""
 
     kind = Texts
+    noun = "texts"
+    accepts = ("vocabulary", "length", "embeddings", *COLUMNS)
     inputs = Texts()
     vectors: Path | None = None
     columns = (COLUMNS["text"], COLUMNS["label"])
 
-    @property
-    @abstractmethod
-    def path(self) -> Path:
-        """The file or folder that holds it."""
-
     def adjust(self, settings: Mapping[str, Any]) -> None:
         """Take vocabulary, length of texts, a file of words' vectors, and names of columns."""
-        for key in settings:
-            if key not in SETTINGS:
-                allowed = ", ".join(SETTINGS)
-                raise InputError(
-                    f"dataset {self.name!r}: inputs.{key} is unknown, allowed are {allowed}"
-                )
+        super().adjust(settings)
         where = f"dataset {self.name!r}: inputs."
         if "embeddings" in settings:
             self.vectors = local_path(settings["embeddings"], f"{where}embeddings")
@@ -72,7 +62,6 @@ class TextsReader(Reader):
             self.inputs = Texts(**numbers)
         except ValueError as error:
             raise InputError(f"{where}{error}") from error
-        self.settings = settings
 
     def used(self, text: str) -> str:
         """Return the part of a text that networks are to see: all of it."""
@@ -97,10 +86,10 @@ class TextsReader(Reader):
         """Return where the texts come from, for people."""
         return str(self.path)
 
-    def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """Return the labels, after reading every text."""
-        _, train, test = self._parts()
-        return train.labels, None if test is None else test.labels
+    def outline(self) -> Outline:
+        """Return class names and labels, after reading every text."""
+        classes, train, test = self._parts()
+        return classes, train.labels, None if test is None else test.labels
 
     def files(self) -> list[Path]:
         """Return the files of lines and class names or those of the texts, and that of vectors."""
@@ -119,19 +108,6 @@ class TextsReader(Reader):
         if lines:
             return lines[1:] or lines
         return [self.path / "test"] if is_parted(self.path) else [self.path]
-
-    def check(self) -> SourceStatus:
-        """Read every text."""
-        try:
-            classes, train, test = self._parts()
-        except InputError as error:
-            return SourceStatus(False, str(error), self.instruction())
-        found = (
-            f"{len(train):,} texts"
-            if test is None
-            else f"{len(train):,} training and {len(test):,} test texts"
-        )
-        return SourceStatus(True, f"{self.path}: {len(classes)} classes, {found}")
 
     def instruction(self) -> str:
         """Return what has to be put where, in one line."""

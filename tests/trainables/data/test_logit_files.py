@@ -393,7 +393,8 @@ def test_a_file_of_two_parts_is_fitted_on_one_and_tested_on_the_other(
     path = tmp_path / f"a{ending}"
     name, settings = f"logits:{write_parts(path, parts)}", {"kind": "probs"}
     reader = find_reader(name, "unused", settings)
-    assert reader.check().detail == f"{name.removeprefix('logits:')}: 16 rows, 3 classes"
+    told = f"{name.removeprefix('logits:')}: 3 classes, 11 fitting and 5 test rows"
+    assert reader.check().detail == told
     assert reader.test_paths() == reader.files() == [path]
     data = prepare(name, "unused", SplitSpec("all", seed=3), tmp_path / "d", settings=settings)
     assert data.counts == {"train": 0, "validation": 11, "test": 5}
@@ -427,7 +428,8 @@ def test_logits_are_rows_of_a_data_set(tmp_path: Path) -> None:
     np.testing.assert_array_equal(source.train.read(0, 12), rows.astype(np.float32))
     assert source.test is None
     reader = find_reader(name, "unused", settings)
-    assert reader.check().detail == f"{path}: 12 rows, 3 classes"
+    told = f"{path}: 3 classes, 12 rows, `split.test` of them test rows"
+    assert reader.check().detail == told
     assert reader.test_paths() == reader.files() == [path]
     assert reader.labels()[0].tolist() == source.train.labels.tolist()
     found = prepare(name, "unused", SplitSpec("all", 4), tmp_path / "p", settings=settings)

@@ -553,7 +553,7 @@ def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, what: str, said: str)
 
 def test_a_setting_is_checked(tmp_path: Path) -> None:
     said = {
-        ("length", 3): "length is unknown, allowed is crop",
+        ("length", 3): "length is unknown; it takes crop",
         ("crop", -1): "crop=-1 is outside [0, inf)",
     }
     for (key, value), text in said.items():

@@ -741,13 +741,13 @@ def test_images_of_ones_own_say_how_they_are_split_and_normalised(folder: Path, 
             f"{folder}; mean and standard deviation of the training images",
         ),
         (
-            "no test folder: test and validation are stratified draws",
+            "no test images: test and validation are stratified draws",
             f"{folder}; normalised to [-1, 1], because statistics of all images would include "
             "test images",
         ),
         (
             "test is x_test; validation is a stratified draw from x_train",
-            f"{name.removeprefix('npz:')}; mean and standard deviation of x_train",
+            f"{name.removeprefix('npz:')}; mean and standard deviation of the training images",
         ),
     ]
 

@@ -426,7 +426,8 @@ def test_a_bad_line_is_named_in_one_line(write: Write, line: bytes) -> None:
 def test_one_file_of_lines_is_told_and_so_is_one_that_is_absent(write: Write) -> None:
     path = write(train=rows(1200)) / "train.jsonl"
     found = find_reader(f"text:{path}", "unused").check()
-    assert found == SourceStatus(True, f"{path}: 2 classes, 1,200 texts")
+    told = "1,200 texts, `split.test` of them test texts"
+    assert found == SourceStatus(True, f"{path}: 2 classes, {told}")
     path.unlink()
     found = find_reader(f"text:{path}", "unused").check()
     told = f"{path} cannot be read: [Errno 2] No such file or directory: '{path}'"
@@ -547,7 +548,7 @@ def test_a_folder_without_texts_says_what_is_needed(tmp_path: Path) -> None:
         ({"vocabulary": "many"}, "vocabulary='many' is not a number in [1, inf)"),
         (
             {"size": 3},
-            "size is unknown, allowed are vocabulary, length, embeddings, text, label",
+            "size is unknown; it takes vocabulary, length, embeddings, text, label",
         ),
         ({"label": 3}, "label=3 is not the name of a column"),
         ({"embeddings": "/none/at.all"}, "embeddings: /none/at.all does not exist"),
