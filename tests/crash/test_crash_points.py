@@ -18,7 +18,7 @@ import torch
 from tests.crash.points import fault, read, restore, states, whole
 from tests.crash.recording import record
 from tests.crash.safeguards import REMOVED, without
-from tests.crash.workloads import WORKLOADS
+from tests.crash.workloads import WORKLOADS, quick
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,7 +36,8 @@ def top() -> Iterator[Path]:
     with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        yield Path(folder) / "top"
+        with quick():
+            yield Path(folder) / "top"
         torch.set_num_threads(threads)
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from orchestrator.running.run import run_sweep
+from orchestrator.storage import provenance
 from orchestrator.storage.events import TrialFinished
 from orchestrator.storage.journal import read_events
 from orchestrator.storage.ledger import read_ledger
@@ -24,6 +29,7 @@ from tests.orchestrator.one_process import one_process
 from trainables.calibrators import build_calibrator, load_calibrator, save_calibrator
 from trainables.common.errors import InputError
 from trainables.common.files import damage
+from trainables.metrics import reliability_diagram
 
 SWEEP = """
 name: crash
@@ -56,6 +62,28 @@ def sweep(root: Path) -> list[Any]:
     tracked = sorted(run.tags["calsweep.key"] for run in runs)
     assert tracked == sorted([*ledger.studies, *ledger.trials])
     return [(r.recipe, r.status, r.configuration, r.validation, r.test, r.reason) for r in rows]
+
+
+@contextmanager
+def quick() -> Iterator[None]:
+    """Draw a diagram once, and ask once for commit and versions: half of a recovery's time."""
+
+    @cache
+    def drawn(curve: tuple[bytes, ...], title: str) -> bytes:
+        reliability_diagram(curves[curve], title).savefig(picture := BytesIO(), dpi=110)
+        return picture.getvalue()
+
+    def diagram(curve: Any, title: str = "") -> Any:
+        curves[key := tuple(value.tobytes() for value in vars(curve).values())] = curve
+        return SimpleNamespace(savefig=lambda path, **_: path.write_bytes(drawn(key, title)))
+
+    curves: dict[tuple[bytes, ...], Any] = {}
+    with (
+        patch("trainables.worker._test.reliability_diagram", diagram),
+        patch.object(provenance, "git_commit", cache(provenance.git_commit)),
+        patch.object(provenance, "library_versions", cache(provenance.library_versions)),
+    ):
+        yield
 
 
 def lost(root: Path) -> list[str]:
