@@ -13,6 +13,7 @@ import psutil
 from filelock import FileLock
 
 from trainables.common.errors import InputError
+from trainables.common.files import make_folders
 
 # Not filelock's lease: it takes a killed owner for alive until its parent has asked after it, and
 # finds one on another machine gone only by watching for as long as it may be silent.
@@ -47,7 +48,7 @@ def held_lock(path: Path, beat_seconds: float = BEAT_SECONDS) -> Iterator[str]:
     """
     mine = {**_here(), "pid": os.getpid(), "began": _began(os.getpid())}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         with FileLock(path.with_suffix(".moment")):
             gone = _taken_over(path)
             path.write_text(json.dumps(mine), encoding="utf-8")

@@ -163,7 +163,7 @@ class _Start:
         storage = Storage.of(sweep)
         make_folders(night.folder)
         for shared in (storage.data, storage.tracked_files):
-            shared.mkdir(parents=True, exist_ok=True)
+            make_folders(shared)
             place = night.folder / shared.name
             if not place.is_symlink():
                 place.symlink_to(shared, target_is_directory=True)

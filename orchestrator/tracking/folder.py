@@ -30,7 +30,7 @@ from orchestrator.tracking.tracker import (
     model_name,
 )
 from trainables.common.errors import InputError
-from trainables.common.files import make_folders, write_whole
+from trainables.common.files import drafted, make_folders, sync_folder, write_whole
 
 Record = dict[str, Any]
 
@@ -45,7 +45,7 @@ class FolderTracker(Tracker):
             raise ValueError(f"uri={uri!r} is not folder:/PATH")
         self._folder = folder
         with _translated(folder):
-            self._experiments.mkdir(parents=True, exist_ok=True)
+            make_folders(self._experiments)
 
     @property
     def _experiments(self) -> Path:
@@ -132,8 +132,9 @@ class FolderTracker(Tracker):
             raise RefusedError(f"artifact {name}: {path} does not exist")
         place = self._files(run_id)
         with _translated(place):
-            place.mkdir(parents=True, exist_ok=True)
-            copyfile(path, place / Path(name).name)
+            make_folders(place)
+            with drafted(place / Path(name).name, durable=True) as draft:
+                copyfile(path, draft)
 
     def set_status(self, run_id: str, status: str, time: int) -> None:
         """Set a run's status, and when it ended unless it is RUNNING (again)."""
@@ -162,7 +163,9 @@ class FolderTracker(Tracker):
         runs = [version["run"] for version in model["versions"]]
         if run_id not in runs:
             with _translated(place):
+                make_folders(place)
                 copytree(folder, place, dirs_exist_ok=True)
+                sync_folder(place)
             model["versions"].append({"run": run_id, "tags": dict(tags)})
             runs.append(run_id)
         version = str(runs.index(run_id) + 1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
 
-Tree: TypeAlias = dict[str, bytes | None]
-"""Content of files by path below the root; None for a folder."""
+Tree: TypeAlias = dict[str, bytes | str | None]
+"""Content of files by path below the root; None for a folder, text for where a link leads."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,16 @@ class File:
 
 
 @dataclass(eq=False)
+class Link:
+    """A symbolic link to an absolute path, which the disk has once it has the name."""
+
+    target: str
+
+
+Node: TypeAlias = "File | Folder | Link"
+
+
+@dataclass(eq=False)
 class Entry:
     """What becomes of names in a folder at once; None takes a name away.
 
@@ -62,10 +72,10 @@ class Entry:
         target: Where a move from this folder to another one arrives; it leaves only if it arrives.
     """
 
-    names: dict[str, File | Folder | None]
+    names: dict[str, Node | None]
     target: tuple[Folder, Entry] | None = None
 
-    def apply(self, names: dict[str, File | Folder]) -> None:
+    def apply(self, names: dict[str, Node]) -> None:
         for name, node in self.names.items():
             if node is None:
                 names.pop(name, None)
@@ -77,8 +87,8 @@ class Entry:
 class Folder:
     """A folder: the names that the disk has, and the entries that it need not have."""
 
-    names: dict[str, File | Folder] = field(default_factory=dict)
-    durable: dict[str, File | Folder] = field(default_factory=dict)
+    names: dict[str, Node] = field(default_factory=dict)
+    durable: dict[str, Node] = field(default_factory=dict)
     pending: list[Entry] = field(default_factory=list)
 
     def enter(self, entry: Entry) -> None:
@@ -93,7 +103,7 @@ class Folder:
             if entry.target is not None and entry in entry.target[0].pending:
                 entry.target[0].sync()
 
-    def left(self, random: Random, arrived: set[Entry]) -> dict[str, File | Folder]:
+    def left(self, random: Random, arrived: set[Entry]) -> dict[str, Node]:
         """Return the names that a power cut leaves: those of the first few unsynced entries."""
         names = dict(self.durable)
         for entry in self.pending[: random.randint(0, len(self.pending))]:
@@ -103,42 +113,50 @@ class Folder:
         return names
 
 
-def now(folder: Folder, prefix: str = "") -> Tree:
+def now(folder: Folder) -> Tree:
     """Return all that programs see: what a killed process leaves."""
-    return dict(_now(folder, prefix))
+    return _tree(folder, lambda folder: folder.names, lambda file: bytes(file.content))
 
 
-def _now(folder: Folder, prefix: str) -> Iterator[tuple[str, bytes | None]]:
-    for name, node in folder.names.items():
-        if isinstance(node, Folder):
-            yield prefix + name, None
-            yield from _now(node, f"{prefix}{name}/")
-        else:
-            yield prefix + name, bytes(node.content)
-
-
-def synced(folder: Folder, prefix: str = "") -> Tree:
+def synced(folder: Folder) -> Tree:
     """Return the least that a power cut leaves."""
-    found: Tree = {}
-    for name, node in folder.durable.items():
-        if isinstance(node, Folder):
-            found |= {prefix + name: None} | synced(node, f"{prefix}{name}/")
-        else:
-            found[prefix + name] = node.durable
-    return found
+    return _tree(folder, lambda folder: folder.durable, lambda file: file.durable)
 
 
 def after_power_cut(folder: Folder, random: Random) -> Tree:
     """Return what a power cut leaves if chance decides what was not synced."""
     arrived: set[Entry] = set()
+    return _tree(folder, lambda at: at.left(random, arrived), lambda file: file.left(random))
+
+
+def _tree(
+    root: Folder, names: Callable[[Folder], dict[str, Node]], content: Callable[[File], bytes]
+) -> Tree:
     found: Tree = {}
-    waiting = [("", folder)]
+    waiting = [("", root)]
     while waiting:
-        prefix, at = waiting.pop()
-        for name, node in at.left(random, arrived).items():
+        prefix, folder = waiting.pop()
+        for name, node in names(folder).items():
             if isinstance(node, Folder):
                 found[prefix + name] = None
                 waiting.append((f"{prefix}{name}/", node))
             else:
-                found[prefix + name] = node.left(random)
+                found[prefix + name] = node.target if isinstance(node, Link) else content(node)
     return found
+
+
+def written(tree: Tree) -> Folder:
+    """Return a disk that has all of a tree."""
+    root = Folder()
+    folders = {"": root}
+    for name, content in sorted(tree.items()):
+        above, _, last = name.rpartition("/")
+        node: Node
+        if content is None:
+            node = folders[name] = Folder()
+        elif isinstance(content, str):
+            node = Link(content)
+        else:
+            node = File(bytearray(content), content)
+        folders[above].names[last] = folders[above].durable[last] = node
+    return root

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.crash.disk import Change, Entry, File, Folder
+from tests.crash.disk import Change, Entry, File, Folder, Link, Node, Tree, written
 
 TRACED = (
     "open,openat,creat,write,pwrite64,writev,pwritev,pwritev2,truncate,ftruncate,fallocate,rename,"
@@ -71,7 +71,7 @@ def _whole(lines: Sequence[str]) -> Iterator[str]:
 class Place:
     """Where an open file is written next; copies of its handle share it."""
 
-    node: File | Folder
+    node: Node
     append: bool
     offset: int = 0
 
@@ -80,11 +80,12 @@ class Replay:
     """Does the recorded calls once more on a disk that exists in memory only.
 
     Args:
-        top: The folder whose files count; it was empty.
+        top: The folder whose files count.
+        start: What it held.
     """
 
-    def __init__(self, top: Path) -> None:
-        self.root, self._top = Folder(), str(top)
+    def __init__(self, top: Path, start: Tree) -> None:
+        self.root, self._top = written(start), str(top)
         self._places: dict[str, Place] = {}
 
     def run(self, lines: Sequence[str]) -> Iterator[str]:
@@ -102,12 +103,16 @@ class Replay:
             return ""
         return path[len(self._top) + 1 :] if path.startswith(f"{self._top}/") else None
 
-    def _find(self, path: str) -> tuple[Folder, str, File | Folder | None]:
+    def _find(self, path: str) -> tuple[Folder, str, Node | None]:
         """Return the folder that holds a path, the name there, and what has it."""
         *above, name = path.split("/")
         folder = self.root
-        for part in above:
+        for count, part in enumerate(above, start=1):
             inner = folder.names[part]
+            if isinstance(inner, Link):
+                below = self._below(os.path.join(inner.target, *above[count:], name))
+                assert below is not None, f"a link that leads elsewhere: {inner.target}"
+                return self._find(below)
             assert isinstance(inner, Folder)
             folder = inner
         return folder, name, folder.names.get(name)
@@ -176,6 +181,7 @@ class Replay:
     def _synced(self, arguments: list[str], *_: str) -> bool:
         place = self._place(arguments[0])
         if place is not None:
+            assert not isinstance(place.node, Link)
             place.node.sync()
         return place is not None
 
@@ -221,9 +227,18 @@ class Replay:
         folder.enter(Entry({name: None}, (target, arrival)))
         return True
 
+    def _linked(self, arguments: list[str], *_: str) -> bool:
+        target, path = _paths(arguments)
+        below = self._below(path)
+        if below is None:
+            return False
+        folder, name, _node = self._find(below)
+        folder.enter(Entry({name: Link(target)}))
+        return True
+
     def _refused(self, arguments: list[str], *_: str) -> bool:
         found = [path for path in _paths(arguments) if self._below(path) is not None]
-        assert not found, f"a link, of which this disk knows nothing: {found}"
+        assert not found, f"a hard link, of which this disk knows nothing: {found}"
         return False
 
 
@@ -285,6 +300,6 @@ CALLS: dict[str, Does] = {
     "renameat2": Replay._moved,
     "link": Replay._refused,
     "linkat": Replay._refused,
-    "symlink": Replay._refused,
-    "symlinkat": Replay._refused,
+    "symlink": Replay._linked,
+    "symlinkat": Replay._linked,
 }

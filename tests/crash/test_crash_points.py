@@ -1,12 +1,13 @@
-"""Wherever a sweep or a calibration is interrupted, it resumes and ends as the undisturbed one."""
+"""Wherever a sweep, night, calibration or promotion stops, it resumes and ends as undisturbed."""
 
 from __future__ import annotations
 
 import gc
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -15,17 +16,19 @@ from typing import Any
 import pytest
 import torch
 
-from tests.crash.points import fault, read, restore, states, whole
+from tests.crash.disk import Tree
+from tests.crash.points import Recording, State, fault, read, restore, states, whole
 from tests.crash.recording import record
 from tests.crash.safeguards import REMOVED, without
-from tests.crash.workloads import WORKLOADS, quick
+from tests.crash.workloads import BEFORE, WORKLOADS, quick
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]
-SAMPLE = {"sweep": 25, "calibration": 40}
-DRAWS = {"sweep": 30, "calibration": 30}  # For about 10,000 states.
+SAMPLE = {"calibration": 40, "promotion": 20, "sweep": 25, "night": 15}
+DRAWS = {"calibration": 30, "promotion": 30, "sweep": 15, "night": 10}  # For over 10,000 states.
+PARTS = 20  # Of all states; each can be run alone.
 MOST = 1_000  # States within which a missing safeguard is found.
 
 
@@ -42,25 +45,39 @@ def top() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def recorded(top: Path) -> Callable[..., list[str]]:
-    """Return what records a workload, from nothing to its end."""
+def before(top: Path) -> Callable[[str], Tree]:
+    """Return what lies in the folder before a workload begins."""
 
     @cache
-    def calls(workload: str, removed: str = "") -> list[str]:
+    def tree(workload: str) -> Tree:
         restore({}, top)
+        if workload in BEFORE:
+            BEFORE[workload](top)
+        return read(top)
+
+    return tree
+
+
+@pytest.fixture(scope="module")
+def recorded(top: Path, before: Callable[[str], Tree]) -> Callable[..., Recording]:
+    """Return what records a workload, from its beginning to its end."""
+
+    @cache
+    def calls(workload: str, removed: str = "") -> Recording:
+        restore(before(workload), top)
         command = [sys.executable, "-m", "tests.crash.workloads", workload, str(top), removed]
-        return record(command, top.with_name("calls"))
+        return Recording(before(workload), record(command, top.with_name("calls")), top)
 
     return calls
 
 
 @pytest.fixture(scope="module")
-def undisturbed(top: Path) -> Callable[[str], list[Any]]:
+def undisturbed(top: Path, before: Callable[[str], Tree]) -> Callable[[str], list[Any]]:
     """Return what a workload ends with when nothing interrupts it."""
 
     @cache
     def result(workload: str) -> list[Any]:
-        restore({}, top)
+        restore(before(workload), top)
         found = WORKLOADS[workload](top)
         gc.freeze()  # Sealing test data collects garbage; of what is imported there is none.
         return found
@@ -70,33 +87,35 @@ def undisturbed(top: Path) -> Callable[[str], list[Any]]:
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_replay_leaves_the_same_files(workload: str, recorded: Any, top: Path) -> None:
-    calls = recorded(workload)
-    assert whole(calls, top) == read(top)
+    recording = recorded(workload)
+    assert whole(recording) == read(top)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_crash_points_of_a_sample_recover(
     workload: str, recorded: Any, undisturbed: Any, top: Path
 ) -> None:
-    found = list(states(recorded(workload), top, draws=3))
+    found = list(states(recorded(workload), draws=3))
     check(workload, Random(0).sample(found, SAMPLE[workload]), undisturbed, top)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("part", range(PARTS))
 def test_every_crash_point_recovers(
-    workload: str, recorded: Any, undisturbed: Any, top: Path
+    workload: str, part: int, recorded: Any, undisturbed: Any, top: Path
 ) -> None:
-    found = states(recorded(workload), top, DRAWS[workload])
-    print(f"{workload}: {check(workload, found, undisturbed, top)} states")  # noqa: T201
+    found = islice(states(recorded(workload), DRAWS[workload]), part, None, PARTS)
+    print(f"{workload}, {part}: {check(workload, found, undisturbed, top)} states")  # noqa: T201
 
 
-def check(workload: str, found: Any, undisturbed: Any, top: Path) -> int:
+def check(workload: str, found: Iterable[State], undisturbed: Any, top: Path) -> int:
     expected, count, wrong = undisturbed(workload), 0, {}
-    for name, tree, journal in found:
+    for state in found:
         count += 1
-        if told := fault(workload, tree, journal, top, expected):
-            wrong[name] = told
+        if told := fault(workload, state, top, expected):
+            wrong[state[0]] = told
     assert wrong == {}
     return count
 
@@ -106,15 +125,17 @@ def check(workload: str, found: Any, undisturbed: Any, top: Path) -> int:
 def test_missing_safeguard_is_found(
     removed: str, recorded: Any, undisturbed: Any, top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = {workload: undisturbed(workload) for workload in WORKLOADS}
+    workload = REMOVED[removed].workload
+    expected = undisturbed(workload)
+    found = list(states(recorded(workload, removed), draws=10))
+    Random(0).shuffle(found)
+    found.sort(
+        key=lambda state: not state[0].endswith("cut")
+    )  # Of what is missing, they have least.
     function, code = without(removed)
-    for workload in reversed(WORKLOADS):
-        calls = recorded(workload, removed)
-        found = list(states(calls, top, draws=10))
-        with monkeypatch.context() as patch:
-            patch.setattr(function, "__code__", code)
-            for name, tree, journal in Random(0).sample(found, min(MOST, len(found))):
-                if fault(workload, tree, journal, top, expected[workload]):
-                    print(f"{removed}: {workload}, {name}")  # noqa: T201
-                    return
+    monkeypatch.setattr(function, "__code__", code)
+    for count, state in enumerate(found[:MOST], start=1):
+        if told := fault(workload, state, top, expected):
+            print(f"{removed}: {workload}, state {count}, {state[0]}: {told}")  # noqa: T201
+            return
     pytest.fail(f"nothing finds: {removed}")

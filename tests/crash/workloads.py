@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
+import yaml
 
+from orchestrator.nightly.config import load_nightly
+from orchestrator.nightly.run import run_night
 from orchestrator.running.run import run_sweep
 from orchestrator.storage import provenance
 from orchestrator.storage.events import TrialFinished
 from orchestrator.storage.journal import read_events
 from orchestrator.storage.ledger import read_ledger
-from orchestrator.storage.results import results_of
-from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.storage.results import StudyResult, results_of
+from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.spec import parse_sweep
 from orchestrator.tracking._open import open_tracker
+from orchestrator.tracking.best import best_config
+from orchestrator.tracking.champion import load_champion, promote
 from orchestrator.tracking.tracker import RunQuery
 from tests.crash.safeguards import without
 from tests.orchestrator.one_process import one_process
@@ -40,7 +47,7 @@ tasks:
     protocol: {{base: digits, epochs: 2}}
     split: {{train_limit: 60, validation: 0.2, test_limit: 40}}
 recipes: [ce, ls+ts]
-search: {{trials: 2}}
+search: {{trials: {trials}}}
 seeds: [0]
 resources: {{checkpoint_seconds: 0}}
 executor: local
@@ -51,17 +58,58 @@ tracking: {{uri: "folder:{root}/tracked"}}
 
 def sweep(root: Path) -> list[Any]:
     """Run a sweep to its end; return its table and what its tracker holds."""
-    spec = parse_sweep(SWEEP.format(root=root), "crash")
+    spec = parse_sweep(SWEEP.format(root=root, trials=2), "crash")
     with one_process():
         outcome = run_sweep(spec)
     assert (outcome.status, outcome.tracked) == ("finished", True)
-    ledger = read_ledger(SweepFolder.of(spec).journal)
-    rows = results_of(ledger)
-    tracker = open_tracker(spec.tracking_uri)
+    check_tracked(SweepFolder.of(spec).journal, spec.tracking_uri)
+    return figures(results_of(read_ledger(SweepFolder.of(spec).journal)))
+
+
+def figures(rows: Iterable[StudyResult]) -> list[Any]:
+    """Return what of a table does not depend on when it was computed."""
+    return [(r.recipe, r.status, r.configuration, r.validation, r.test, r.reason) for r in rows]
+
+
+def check_tracked(journal: Path, uri: str) -> None:
+    """Check that a tracker has each study and trial of a journal once, and the files of tests."""
+    ledger, tracker = read_ledger(journal), open_tracker(uri)
     runs = list(tracker.runs(RunQuery(tuple(tracker.sweeps().values()), tags={})))
     tracked = sorted(run.tags["calsweep.key"] for run in runs)
     assert tracked == sorted([*ledger.studies, *ledger.trials])
-    return [(r.recipe, r.status, r.configuration, r.validation, r.test, r.reason) for r in rows]
+    for name in ("configuration.yaml", "reliability.png"):
+        kept, sent = (
+            sorted(path.read_bytes() for path in place.rglob(name))
+            for place in (journal.parent, Path(uri.removeprefix("folder:")))
+        )
+        assert kept == sent
+
+
+def night(root: Path) -> list[Any]:
+    """Run a night to its verdict; return its record's figures and what it came to."""
+    file = root.with_name("night.yaml")
+    text = SWEEP.format(root=root, trials=1)
+    file.write_text(yaml.safe_dump({"sweep": yaml.safe_load(text), "metrics": ["acc", "ece"]}))
+    nightly = load_nightly(file)
+    with one_process():
+        outcome = run_night(nightly, "2026-11-21")
+    assert (outcome.messages, outcome.night.delivered) == ((), True)
+    check_tracked(nightly.sweep_folder("2026-11-21").journal, nightly.sweep.tracking_uri)
+    record = outcome.night.record
+    assert record is not None
+    cells = {str(c): v for c, v in record.cells.items() if c.metric in nightly.model.metrics}
+    return [outcome.verdict.code, outcome.verdict.status, cells, record.failed]
+
+
+def promotion(root: Path) -> list[Any]:
+    """Make a run of a sweep that has ended the champion, and load it."""
+    uri, storage = f"folder:{root}/tracked", str(root / "storage")
+    (best,) = best_config("d", "ls+ts", tracking_uri=uri)
+    champion = promote(best.run_id, uri, storage)
+    with TemporaryDirectory() as folder:
+        network = load_champion("d", folder, uri)
+        rows = torch.arange(128, dtype=torch.uint8).reshape(2, 8, 8, 1).numpy()
+        return [best.recipe, champion.model, champion.version, network(rows).tolist()]
 
 
 @contextmanager
@@ -88,11 +136,14 @@ def quick() -> Iterator[None]:
 
 def lost(root: Path) -> list[str]:
     """Return the outcomes that a journal calls stored, but that are not there intact."""
-    storage = Storage(root / "storage")
-    journal = storage.sweep("crash").journal
-    events, _ = read_events(journal) if journal.exists() else ([], 0)
+    return [key for journal in root.rglob("journal.jsonl") for key in _lost(journal)]
+
+
+def _lost(journal: Path) -> list[str]:
+    artifacts = SweepFolder(journal.parent).storage.artifacts
+    events, _ = read_events(journal)
     promised = {e.artifact for e in events if isinstance(e, TrialFinished) and e.artifact}
-    places = {key: list(storage.artifacts.glob(f"*/{key[:2]}/{key}")) for key in promised}
+    places = {key: list(artifacts.glob(f"*/{key[:2]}/{key}")) for key in promised}
     return [k for k, found in places.items() if not found or damage(found[0], ["record.json"])]
 
 
@@ -110,10 +161,18 @@ def calibration(root: Path) -> list[Any]:
     return [load_calibrator(root / "kept")(logits).tolist()]
 
 
-WORKLOADS: dict[str, Callable[[Path], list[Any]]] = {"sweep": sweep, "calibration": calibration}
+WORKLOADS: dict[str, Callable[[Path], list[Any]]] = {
+    "calibration": calibration,
+    "promotion": promotion,
+    "sweep": sweep,
+    "night": night,
+}
+BEFORE = {"promotion": sweep}
+"""What has ended before a workload begins."""
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    shutil._USE_CP_SENDFILE = False  # type: ignore[attr-defined] # It names no bytes.
     if sys.argv[3]:
         function, function.__code__ = without(sys.argv[3])
     WORKLOADS[sys.argv[1]](Path(sys.argv[2]))

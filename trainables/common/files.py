@@ -69,6 +69,17 @@ def sync_names(path: Path, levels: int) -> None:
         sync(folder)
 
 
+def sync_folder(folder: Path) -> None:
+    """Return when the disk has all that a folder holds; its own name is not part of that.
+
+    Raises:
+        OSError: If the disk does not take it.
+    """
+    for found in folder.rglob("*"):
+        sync(found)
+    sync(folder)
+
+
 def make_folders(path: Path) -> None:
     """Make a folder and those above it; the disk has their names when this returns.
 
@@ -87,9 +98,7 @@ def place_folder(draft: Path, path: Path) -> None:
     Raises:
         OSError: If something lies there, or the disk does not take it.
     """
-    for found in draft.rglob("*"):
-        sync(found)
-    sync(draft)
+    sync_folder(draft)
     os.rename(draft, path)
     sync(path.parent)
 
