@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a sweep that is stopped ends in good order, and soon."""
+"""Ctrl-C, SIGTERM and SIGHUP: a sweep that is stopped ends in good order, and soon."""
 
 import signal
 import threading
@@ -13,9 +13,15 @@ GRACE_SECONDS = 3  # Tune alone waits up to fifteen for what its trials are doin
 
 @contextmanager
 def interrupt_on_sigterm() -> Iterator[None]:
-    """Within the block SIGTERM is what Ctrl-C is: a KeyboardInterrupt."""
-    with _handled({signal.SIGTERM: signal.default_int_handler}):
+    """Within the block SIGTERM, and SIGHUP unless it is ignored, is what Ctrl-C is."""
+    with _handled(dict.fromkeys(_endings(), signal.default_int_handler)):
         yield
+
+
+def _endings() -> list[signal.Signals]:
+    """Return what ends a program besides Ctrl-C; ``nohup`` has SIGHUP ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGTERM] if ignored else [signal.SIGTERM, signal.SIGHUP]
 
 
 @contextmanager
@@ -27,7 +33,7 @@ def restore_signals(*numbers: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def stop_promptly() -> Iterator[None]:
-    """Stop a run of Tune within the block when Ctrl-C or SIGTERM comes.
+    """Stop a run of Tune within the block when Ctrl-C, SIGTERM or SIGHUP comes.
 
     Tune is asked first, so that it lets go of its trials; anything not done after three seconds,
     or when a second signal comes, is cut short: trials resume from their own checkpoints.
@@ -43,13 +49,13 @@ def stop_promptly() -> Iterator[None]:
         if not callable(ask_tune):
             raise KeyboardInterrupt
         ask_tune(number, frame)
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in asking:
             signal.signal(each, signal.default_int_handler)
         signal.alarm(GRACE_SECONDS)
 
+    asking = (signal.SIGINT, *_endings())
     handlers: dict[signal.Signals, Handler] = {
-        signal.SIGINT: stop,
-        signal.SIGTERM: stop,
+        **dict.fromkeys(asking, stop),
         signal.SIGALRM: signal.default_int_handler,
         # Tune's own handler of this signal is the way to ask it, and it leaves it behind.
         signal.SIGUSR1: signal.getsignal(signal.SIGUSR1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -21,7 +22,7 @@ from orchestrator.nightly.config import load_nightly
 from orchestrator.nightly.run import run_night
 from orchestrator.running.run import run_sweep
 from orchestrator.storage import provenance
-from orchestrator.storage.events import TrialFinished
+from orchestrator.storage.events import Evaluated, StudyClosed, TrialFinished
 from orchestrator.storage.journal import read_events
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.results import StudyResult, results_of
@@ -62,7 +63,7 @@ def sweep(root: Path) -> list[Any]:
     with one_process():
         outcome = run_sweep(spec)
     assert (outcome.status, outcome.tracked) == ("finished", True)
-    check_tracked(SweepFolder.of(spec).journal, spec.tracking_uri)
+    check_told(SweepFolder.of(spec).journal, spec.tracking_uri)
     return figures(results_of(read_ledger(SweepFolder.of(spec).journal)))
 
 
@@ -71,8 +72,12 @@ def figures(rows: Iterable[StudyResult]) -> list[Any]:
     return [(r.recipe, r.status, r.configuration, r.validation, r.test, r.reason) for r in rows]
 
 
-def check_tracked(journal: Path, uri: str) -> None:
-    """Check that a tracker has each study and trial of a journal once, and the files of tests."""
+def check_told(journal: Path, uri: str) -> None:
+    """Check that a journal says each thing once, and that a tracker has all of it, files too."""
+    decisions = (TrialFinished, StudyClosed, Evaluated)
+    found = [event for event in read_events(journal)[0] if isinstance(event, decisions)]
+    said = Counter((e.event, getattr(e, "key", None), getattr(e, "study", None)) for e in found)
+    assert set(said.values()) == {1}, said
     ledger, tracker = read_ledger(journal), open_tracker(uri)
     runs = list(tracker.runs(RunQuery(tuple(tracker.sweeps().values()), tags={})))
     tracked = sorted(run.tags["calsweep.key"] for run in runs)
@@ -94,7 +99,7 @@ def night(root: Path) -> list[Any]:
     with one_process():
         outcome = run_night(nightly, "2026-11-21")
     assert (outcome.messages, outcome.night.delivered) == ((), True)
-    check_tracked(nightly.sweep_folder("2026-11-21").journal, nightly.sweep.tracking_uri)
+    check_told(nightly.sweep_folder("2026-11-21").journal, nightly.sweep.tracking_uri)
     record = outcome.night.record
     assert record is not None
     cells = {str(c): v for c, v in record.cells.items() if c.metric in nightly.model.metrics}

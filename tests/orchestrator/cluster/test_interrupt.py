@@ -16,14 +16,16 @@ from orchestrator.cluster.interrupt import (
     stop_promptly,
 )
 
-WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
+WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1)
 
 
 @pytest.fixture(autouse=True)
 def handlers_as_before() -> Iterator[None]:
+    real = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Whoever runs the tests may ignore it.
     before = [signal.getsignal(number) for number in WATCHED]
     yield
     assert [signal.getsignal(number) for number in WATCHED] == before
+    signal.signal(signal.SIGHUP, real)
 
 
 class Tune:
@@ -49,7 +51,7 @@ def interrupted(action: Callable[[], None]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_tune_is_asked_to_end_before_the_interruption(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +121,15 @@ def test_sigterm_is_ctrl_c_though_another_has_meddled() -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_program_without_a_terminal_goes_on_when_it_is_closed() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # As nohup does.
+    try:
+        with interrupt_on_sigterm():
+            assert not interrupted(lambda: signal.raise_signal(signal.SIGHUP))
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_in_another_thread_signals_are_left_alone() -> None:

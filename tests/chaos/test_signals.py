@@ -1,0 +1,129 @@
+"""Real sweeps, each stopped five times by any signal at any moment: 60 tries in all."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from typing import Any
+
+import pytest
+from lab import Lab
+from sweeps import Command, Sweep, alive
+
+from orchestrator.storage.storage import SweepFolder
+
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(1800)]
+SIZE = {"recipes": "ce, ls+ts", "trials": 2, "epochs": 60}
+SWEEPS, TRIES = 12, 5
+SECONDS = 10.0  # Within which a stopped sweep has ended.
+GRACE = 1.0  # Seconds after that in which its last process is gone.
+PHASES = {
+    "preparing": "",
+    "Ray starts": "sweep_started",
+    "a trial begins": "trial_started",
+    "training": "epoch",
+    "a trial ends": "trial_finished",
+    "measuring": "evaluated",
+}
+"""What is told at first in a phase; of preparing there is the owner alone."""
+WAYS = {
+    "SIGINT to all": (signal.SIGINT, True, 1),
+    "SIGINT to all, twice": (signal.SIGINT, True, 2),
+    "SIGTERM": (signal.SIGTERM, False, 1),
+    "SIGTERM to all": (signal.SIGTERM, True, 1),
+    "SIGHUP to all": (signal.SIGHUP, True, 1),
+}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    folder = tmp_path_factory.mktemp("signals")
+    return Lab(folder, **SIZE, tracking=f"folder:{folder}/tracked")
+
+
+@pytest.fixture(scope="module")
+def calm(lab: Lab) -> Sweep:
+    sweep = lab.sweep(tracking=f"folder:{lab.folder}/calm")
+    done = sweep.start().wait()
+    assert done.code == 0, done.errors
+    return sweep
+
+
+@pytest.mark.parametrize("seed", range(SWEEPS))
+def test_a_stopped_sweep_ends_soon_leaves_nothing_and_goes_on(
+    seed: int, lab: Lab, calm: Sweep
+) -> None:
+    chance, wrong = random.Random(seed), []
+    sweep = lab.sweep(tracking=f"folder:{lab.folder}/{seed}")
+    for number in range(TRIES):
+        phase, way = chance.choice(list(PHASES)), chance.choice(list(WAYS))
+        delay = chance.uniform(0, 2)
+        command = sweep.resume() if sweep.journal.exists() else sweep.start()
+        wait_for(sweep, command, phase)
+        time.sleep(delay)
+        told, faults = stopped(sweep, command, way)
+        print(f"{seed}: {way} {delay:.1f} s after {phase}: {told} {faults}")  # noqa: T201
+        wrong += [f"{way} {delay:.1f} s after {phase}: {fault}" for fault in faults]
+        if command.process.returncode == 0:  # It finished before it heard: the next is another.
+            wrong += differences(sweep, calm)
+            sweep = lab.sweep(tracking=f"folder:{lab.folder}/{seed}-{number}")
+    done = sweep.resume().wait() if sweep.journal.exists() else sweep.start().wait()
+    assert (done.code, "Traceback" in done.errors) == (0, False), done.errors
+    assert [*wrong, *differences(sweep, calm)] == []
+
+
+def differences(sweep: Sweep, calm: Sweep) -> list[str]:
+    """Return what differs from an undisturbed sweep, to the last digit."""
+    same = figures(sweep) == figures(calm)
+    return [*sweep.faults(calm), *(() if same else ("figures differ",))]
+
+
+def wait_for(sweep: Sweep, command: Command, phase: str) -> None:
+    """Wait until a phase has begun, or the command has ended."""
+    kind = PHASES[phase]
+    before = len(sweep.events(kind))
+    folder = SweepFolder(sweep.directory)
+    sweep.wait_for(
+        command,
+        lambda: len(sweep.events(kind)) > before if kind else folder.is_owned(),
+    )
+
+
+def stopped(sweep: Sweep, command: Command, way: str) -> tuple[str, list[str]]:
+    """Signal a command; return what became of it, and what is not as it must be."""
+    number, everyone, times = WAYS[way]
+    started = time.monotonic()
+    for _ in range(times):
+        if everyone:
+            command.send(number)
+        elif command.running():
+            os.kill(command.process.pid, number)
+        time.sleep(0.2)
+    done = command.wait()
+    seconds = time.monotonic() - started
+    while left := [p for p in command.family() if alive(p) and not is_shipper(p)]:
+        if time.monotonic() - started > seconds + GRACE:
+            break
+        time.sleep(0.05)
+    names = [" ".join(process.cmdline())[:60] for process in left]
+    ended = [event.status for event in sweep.events("sweep_ended")][-1:]
+    finished = done.code == 0 and ended == ["finished"]
+    faults = {
+        f"exit code {done.code}": done.code != 130 and not finished,
+        f"{seconds:.1f} s": seconds > SECONDS and not finished,
+        f"left behind: {names}": bool(names),
+        f"a traceback: {done.errors[-1500:]}": "Traceback" in done.errors,
+    }
+    return f"{done.code} after {seconds:.1f} s", [fault for fault, wrong in faults.items() if wrong]
+
+
+def is_shipper(process: Any) -> bool:
+    """Return True for what delivers after a sweep, as it should."""
+    return "orchestrator.tracking" in " ".join(process.cmdline())
+
+
+def figures(sweep: Sweep) -> list[Any]:
+    """Return every test metric, exactly."""
+    return sorted((e.study, e.seed, sorted(e.metrics.items())) for e in sweep.events("evaluated"))
