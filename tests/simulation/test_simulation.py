@@ -203,6 +203,10 @@ BUGS = {
 }
 
 
+# Where a bug shows late the seeds before are not tried again and again.
+FOUND_FROM = {"a report of an earlier attempt is taken": 1300}
+
+
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bug_is_found_and_replayed(
     bug: str,
@@ -222,6 +226,8 @@ def test_planted_bug_is_found_and_replayed(
         except Exception as error:  # noqa: BLE001 - a bug may show as any error
             return [f"{type(error).__name__}: {error}"]
 
-    first = next((seed for seed in range(MOST) if found(seed)), None)
-    assert first is not None, f"{MOST} seeds do not find it"
-    assert found(first) == found(first)
+    for seed in range(FOUND_FROM.get(bug, 0), MOST):
+        if told := found(seed):
+            assert found(seed) == told
+            return
+    pytest.fail(f"{MOST} seeds do not find it")
