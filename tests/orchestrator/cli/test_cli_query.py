@@ -13,12 +13,14 @@ import yaml
 
 from orchestrator.sweep.plan import searched_parameters, starting_values
 from orchestrator.sweep.spec import parse_sweep
-from orchestrator.tables.columns import COLUMNS
+from orchestrator.tables.columns import shown_names
 from orchestrator.tracking import sync as deliver
 
 TASK = "digits/convnet/digits"
 TEST = {"test_acc": 0.98, "test_ece": 0.0123, "test_aece": 0.01, "test_cwece": 0.004}
-UNKNOWN = f"unknown metric 'foo'; there are: {', '.join(COLUMNS)}, and SUITE/METRIC for a suite"
+UNKNOWN = (
+    f"unknown metric 'foo'; there are: {', '.join(shown_names())}, and SUITE/METRIC for a suite"
+)
 SWEEP = """
 name: {name}
 tasks: [{{dataset: digits, model: convnet, protocol: digits}}]

@@ -24,7 +24,7 @@ from orchestrator.statistics import (
     critical_difference_diagram,
 )
 from orchestrator.storage.results import StudyResult
-from orchestrator.tables.columns import COLUMNS
+from orchestrator.tables.columns import shown_names
 
 LABELS = torch.arange(300) % 4
 TASK = "digits/convnet/digits"
@@ -271,7 +271,8 @@ def test_ranks_of_one_block_are_not_testable_and_drawn(calsweep, tmp_path):
         ),
         (
             ("ranks", "s", "--metric", "foo"),
-            f"unknown metric 'foo'; there are: {', '.join(COLUMNS)}, and SUITE/METRIC for a suite",
+            f"unknown metric 'foo'; there are: {', '.join(shown_names())}, "
+            "and SUITE/METRIC for a suite",
         ),
         (
             ("ranks", "s", "--control", "mbls"),
