@@ -147,12 +147,6 @@ def test_an_unusable_network_is_refused_before_any_trial(
         prepare_data(spec.model_copy(update={"tasks": (task,)}))
 
 
-def test_list_shows_suites(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "suites"]) == 0
-    listed = capsys.readouterr().out.split()
-    assert {"cifar10-c", "cifar100-c", "generated-c", "ood-svhn", "ood-npz:PATH"} <= set(listed)
-
-
 @one_process()
 def test_a_sweep_measures_suites_and_later_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

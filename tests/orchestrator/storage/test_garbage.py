@@ -479,15 +479,3 @@ def test_beside_a_running_sweep_only_old_garbage_goes(room: Room) -> None:
         room.collect()
     # Chosen, named by the running one or by none, and what it just found.
     assert EVERYTHING | {mine, found} == room.left()
-
-
-def test_the_command_says_how_much(
-    room: Room,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    assert main(["gc", "--storage", str(room.folder)]) == 0
-    assert "freed" in capsys.readouterr().out
-    assert main(["gc", "--storage", str(room.folder), "--drop", "none"]) == 2
-    assert "no sweep 'none'" in capsys.readouterr().err
-    assert main(["gc", "--storage", str(room.folder / "nowhere")]) == 2

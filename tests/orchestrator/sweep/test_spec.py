@@ -292,12 +292,6 @@ def test_a_fixed_parameter_is_not_searched() -> None:
     assert starting_values(spec, "mbls", spec.tasks[0])["margin"] == 25.0
 
 
-@pytest.mark.parametrize("name", ["demo", "cifar10-cpu", "cifar10-gpu"])
-def test_the_examples_are_valid(name: str) -> None:
-    folder = Path(__file__).resolve().parents[3] / "examples"
-    assert load_sweep(folder / f"{name}.yaml").name == name
-
-
 @pytest.mark.parametrize(
     ("dataset", "name"),
     [
