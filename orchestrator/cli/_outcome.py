@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,8 @@ def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
         _write_tables(table, SweepFolder.of(outcome.spec))
         output().print(_where(outcome))
         output().print(_report(outcome))
+        if outcome.tracked:
+            _track(outcome)
         _share(outcome.spec)
     if not outcome.tracked:
         output().print(
@@ -85,6 +88,29 @@ def _report(outcome: SweepOutcome) -> str:
         return f"report: {_relative(write_page(from_folder(folder), folder.report))}"
     except InputError as error:
         return f"no report: {error}"
+
+
+def _track(outcome: SweepOutcome) -> None:
+    """Bring the sweep, its tables and its report to the tracker, as files of a run of their own."""
+    from orchestrator.tracking import SingleRun, deliver_run
+
+    spec, folder = outcome.spec, SweepFolder.of(outcome.spec)
+    named = (folder.spec_file, *map(folder.table, ("md", "csv", "tex", "html")), folder.report)
+    now = time.time_ns() // 1_000_000
+    run = SingleRun(
+        "outcome",
+        f"{spec.name}: tables and report",
+        "FINISHED" if outcome.status == "finished" else "FAILED",
+        started=now - round(1000 * outcome.seconds),
+        ended=now,
+        tags=spec.tags,
+        files={path.name: path for path in named if path.is_file()},
+    )
+    try:
+        place = Storage.of(spec).tracked_files
+        deliver_run(spec.tracking_uri, spec.name, "outcome", run, place)
+    except InputError as error:
+        output().print(f"tables and report are not tracked: {error}")
 
 
 def _share(spec: SweepSpec) -> None:

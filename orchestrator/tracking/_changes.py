@@ -82,7 +82,8 @@ class Changes:
             case StudyOpened(study=name) if name not in studies:
                 self.ledger.apply(event)
                 points = self._counts(studies[name], event.time)
-                return [Change(name, points, status=names.RUNNING)]
+                data = {names.DATASET: event.dataset, names.FINGERPRINT: event.fingerprint}
+                return [Change(name, points, tags=data, status=names.RUNNING)]
             case StudyClosed(study=name) if name in studies:
                 return self._closed(studies[name], event)
             case TrialFinished(key=key) if key in trials:

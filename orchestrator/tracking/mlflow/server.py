@@ -3,6 +3,7 @@
 Importing it imports MLflow, which takes seconds; the sweep's own process has no need to.
 """
 
+import json
 import os
 import re
 import tempfile
@@ -47,6 +48,7 @@ LANES = 4
 
 PARENT = "mlflow.parentRunId"
 MAX_NAME = 250  # Characters of the name of a metric or parameter.
+MAX_DIGEST = 36
 # A database keeps 200 characters of a run's place, which adds "/", the run's id and "/artifacts".
 MAX_PLACE = 200 - 43
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
@@ -170,6 +172,8 @@ class MlflowTracker(Tracker):
             with translated(self.uri):
                 # The client cuts this into as few requests as the server's limits allow.
                 self.client.log_batch(run_id, metrics, params, tags, synchronous=True)
+                if data := _dataset(change.tags):
+                    self.client.log_inputs(run_id, [mlf.DatasetInput(data)])
 
     def upload(self, run_id: str, name: str, path: Path) -> None:
         """Store a file with a run under the name given."""
@@ -205,6 +209,7 @@ class MlflowTracker(Tracker):
             )
             if not known:
                 self.client.log_artifacts(run_id, str(folder), MODEL_PLACE)
+                self.client.log_text(run_id, _mlmodel(run_id), f"{MODEL_PLACE}/MLmodel")
                 source = f"runs:/{run_id}/{MODEL_PLACE}"
                 made = self.client.create_model_version(name, source, run_id, tags=dict(tags))
             version = str((known[0] if known else made).version)
@@ -267,6 +272,24 @@ def probe(uri: str, timeout: float) -> str:
 def allowed_name(name: str) -> str:
     """Return a metric's or parameter's name as MLflow accepts it, which refuses a batch for one."""
     return _FORBIDDEN.sub("_", name)[:MAX_NAME]
+
+
+def _dataset(tags: Mapping[str, str]) -> mlf.Dataset | None:
+    """Return the data set that tags name by its hash, as MLflow lists the inputs of a run."""
+    if not (tags.get(names.DATASET) and tags.get(names.FINGERPRINT)):
+        return None
+    name, digest = tags[names.DATASET], tags[names.FINGERPRINT]
+    return mlf.Dataset(name, digest[:MAX_DIGEST], "calsweep", json.dumps({"fingerprint": digest}))
+
+
+def _mlmodel(run_id: str) -> str:
+    """Return the description by which ``mlflow.pyfunc.load_model`` finds how to load a champion."""
+    from mlflow.models import Model  # Both take a second to import.
+    from mlflow.pyfunc import add_to_model
+
+    model = Model(artifact_path=MODEL_PLACE, run_id=run_id)
+    add_to_model(model, loader_module="orchestrator.tracking.mlflow.champion")
+    return str(model.to_yaml())
 
 
 def _run(found: mlf.Run) -> Run:

@@ -264,7 +264,9 @@ def test_a_sweep_ends_with_its_table_and_places(capsys, outcome, status, code):
     assert show_outcome(replace(outcome, status=status)) == code
     out = capsys.readouterr().out
     assert ["ce", "90.00", "5.00", "–", "–", "–"] in words(out)
-    *_, where, report = out.splitlines()
+    *_, where, report, untracked = out.splitlines()
+    assert untracked.startswith("tables and report are not tracked: ")
+    assert "secret" not in out
     assert where == (
         "61 s · tracking: http://host:5000 · artifacts: kept/artifacts · "
         "configurations: kept/sweeps/night/chosen · "

@@ -11,14 +11,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import mlflow
+import numpy as np
 import pytest
 import torch
+from mlflow import MlflowClient
 
 from orchestrator.cli import main
+from orchestrator.cli._outcome import show_outcome
 from orchestrator.running import reproduce as reproducing
 from orchestrator.running.reproduce import Comparison, Reproduction, reproduce
+from orchestrator.running.run import SweepOutcome
 from orchestrator.storage.results import StudyResult
-from orchestrator.storage.storage import Storage
+from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.recipes import parse_recipe
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import best_trials, study_results
@@ -278,7 +283,10 @@ def test_other_data_or_a_used_folder_are_refused(
 
 
 def test_the_champion_predicts_what_was_measured(
-    spec: SweepSpec, results: dict[str, StudyResult], tmp_path: Path
+    spec: SweepSpec,
+    results: dict[str, StudyResult],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     uri, storage = spec.tracking_uri, str(Storage.of(spec).folder)
     for version, recipe in enumerate(("short+ts", "ce+macal+ts"), start=1):
@@ -290,12 +298,35 @@ def test_the_champion_predicts_what_was_measured(
         rows = predictions(spec, result.predictions[0])
         outputs = network(prepared(spec, result).test().values)
         assert torch.equal(outputs, rows["log_probs"])
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        loaded = mlflow.pyfunc.load_model("models:/digits.convnet.tiny@champion")
+        probs = loaded.predict(prepared(spec, result).test().values)
+        assert np.array_equal(probs, rows["log_probs"].exp().numpy())
     again = promote(results["ce+macal+ts"].run_ids[0], uri, storage)
     assert (again.version, again.new) == ("2", False)
     back = promote(results["short+ts"].run_ids[0], uri, storage)
     assert (back.version, back.new) == ("1", True)
     files = [path.suffix for path in (tmp_path / "2").rglob("*.*") if path.is_file()]
     assert set(files) <= {".json", ".safetensors", ".lock"}
+
+
+def test_tables_report_and_data_are_on_the_tracker(
+    spec: SweepSpec, results: dict[str, StudyResult]
+) -> None:
+    outcome = SweepOutcome(spec, "finished", tuple(results.values()), True, 1.0)
+    SweepFolder.of(spec).spec_file.write_text("name: tiny")
+    assert [show_outcome(outcome) for _ in range(2)] == [0, 0]
+    client = MlflowClient(spec.tracking_uri)
+    runs = client.search_runs([client.get_experiment_by_name(spec.name).experiment_id])
+    (run,) = [run for run in runs if run.data.tags["calsweep.kind"] == "outcome"]
+    files = {file.path for file in client.list_artifacts(run.info.run_id)}
+    tables = {f"table.{ending}" for ending in ("md", "csv", "tex", "html")}
+    assert files == {"sweep.yaml", "report.html"} | tables
+    assert run.data.tags["team"] == "red"
+    studies = [run for run in runs if run.data.tags["calsweep.kind"] == "study"]
+    data = [[each.dataset for each in study.inputs.dataset_inputs] for study in studies]
+    fingerprint = studies[0].data.tags["calsweep.fingerprint"]
+    assert {(each.name, each.digest) for (each,) in data} == {("digits", fingerprint[:36])}
 
 
 def test_best_promotes_what_it_prints(
