@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from orchestrator.storage.plugins import fetch_plugins
 from orchestrator.sweep.names import GIVEN
 from orchestrator.sweep.recipes import parse_recipe
 from orchestrator.sweep.tracking_uri import default_tracking_uri
@@ -99,7 +100,9 @@ def reproduce(
     root = Path(folder).absolute()
     if (root / "artifacts").exists():
         raise InputError(f"{root} holds artifacts already; name a fresh folder")
-    load_plugins([Pinned(**each) for each in run.study.origin.get("plugins", ())], installed=True)
+    pinned = [Pinned(**each) for each in run.study.origin.get("plugins", ())]
+    fetch_plugins(pinned)
+    load_plugins(pinned, installed=True)
     data = _same_data(run, data_root, root)
     store, remarks = ArtifactStore(root / "artifacts"), []
     for request in _requests(run, data):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.plugins import PluginModel
 from orchestrator.sweep.spec import SweepSpec
 from trainables.common.errors import StorageError
 from trainables.common.files import make_folders, place_folder, scratch_folder
+from trainables.common.paths import bucket_address, on_this_machine
 from trainables.plugins import Pinned, Plugin, load_plugins
 
 
@@ -14,42 +18,58 @@ def pin_plugins(spec: SweepSpec) -> SweepSpec:
     """Return a sweep with all plugins that it uses, at the places of their copies in its storage.
 
     Their parts, and those of no other sweep's plugins, are known afterwards.
-
-    Raises:
-        InputError: If it has any and the storage lies in a bucket.
     """
-    storage = Storage.of(spec)
+    copies = Storage.of(spec).plugins
     pinned = [
-        PluginModel(path=str(storage.plugins / plugin.code / plugin.source.path), code=plugin.code)
+        PluginModel(path=str(copies / plugin.code / plugin.source.path), code=plugin.code)
         for plugin in _plugins(spec)
     ]
-    if pinned:
-        storage.require_folder("a plugin")
     return spec.model_copy(update={"plugins": tuple(pinned)})
 
 
 def keep_plugins(spec: SweepSpec) -> None:
-    """Write the copies, unless they are there.
+    """Write the copies, unless they are there; a bucket has them too afterwards, or soon.
 
     Raises:
         StorageError: If they cannot be written.
     """
-    folder = Storage.of(spec).plugins
-    for plugin in _plugins(spec):
-        place = folder / plugin.code
-        if place.exists():
-            continue
-        try:
-            make_folders(folder)
-            with scratch_folder(".draft-", folder) as draft:
-                for name, content in plugin.source.files.items():
-                    file = draft / "copy" / name
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    file.write_bytes(content)
-                place_folder(draft / "copy", place)
-        except OSError as error:
-            if not place.exists():  # Another sweep may have been faster.
-                raise StorageError(f"{place} cannot be written: {error.strerror}") from error
+    storage = Storage.of(spec)
+    found = _plugins(spec)
+    for plugin in found:
+        _write(plugin, storage.plugins / plugin.code)
+    if found:
+        store = storage.store()
+        for plugin in found:
+            store.share(storage.plugins / plugin.code)
+        store.settle()
+
+
+def fetch_plugins(pinned: Iterable[Pinned]) -> None:
+    """Take the copies that lie in a bucket from there, unless they are here.
+
+    Raises:
+        StorageError: If they cannot be written here.
+    """
+    for plugin in pinned:
+        for folder in on_this_machine(Path(plugin.path)).parents:
+            if bucket_address(folder) is not None:
+                Storage(folder).store().fetch_plugins([plugin.code])
+
+
+def _write(plugin: Plugin, place: Path) -> None:
+    if place.exists():
+        return
+    try:
+        make_folders(place.parent)
+        with scratch_folder(".draft-", place.parent) as draft:
+            for name, content in plugin.source.files.items():
+                file = draft / "copy" / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+            place_folder(draft / "copy", place)
+    except OSError as error:
+        if not place.exists():  # Another sweep may have been faster.
+            raise StorageError(f"{place} cannot be written: {error.strerror}") from error
 
 
 def _plugins(spec: SweepSpec) -> tuple[Plugin, ...]:

@@ -21,6 +21,7 @@ from trainables.common.files import make_folders, write_whole
 from trainables.common.paths import (
     DEFAULT_STORAGE,
     ELSEWHERE,
+    PLUGINS,
     bucket_address,
     storage_folder,
 )
@@ -237,7 +238,7 @@ class Storage:
         self.folder = storage_folder(folder)
         self.address = bucket_address(self.folder)
         self.artifacts, self.data = self.folder / "artifacts", self.folder / "data"
-        self.plugins = self.folder / "plugins"
+        self.plugins = self.folder / PLUGINS
         self.tracked_files = self.folder / "mlflow-artifacts"
         self._named = str(folder)
 
@@ -284,7 +285,10 @@ class Storage:
             listing = ", ".join(sorted({*here, *self._names()})) or "none"
             place = f"{self.address}/sweeps" if self.address else folder
             raise InputError(f"no sweep {name!r} in {place} {ELSEWHERE}; there are: {listing}")
-        spec = parse_sweep(file.read_text(encoding="utf-8"), str(file), file.parent)
+        text = file.read_text(encoding="utf-8")
+        if self.address is not None:
+            self.store().fetch_plugins(each["code"] for each in yaml.safe_load(text)["plugins"])
+        spec = parse_sweep(text, str(file), file.parent)
         return spec.model_copy(update={"storage": self._named})
 
     def _names(self) -> list[str]:

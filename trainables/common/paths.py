@@ -11,6 +11,8 @@ DEFAULT_STORAGE = "calsweep-storage"
 """The storage folder where none is named."""
 ELSEWHERE = "(another storage: --storage DIR)"
 """Stands in messages after the place where something was looked for."""
+PLUGINS = "plugins"
+"""The folder of a storage that holds copies of plugins, by the hash of their code."""
 CACHE = "CALSWEEP_CACHE"
 """Names the folder of the local copies of storages in buckets."""
 

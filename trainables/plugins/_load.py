@@ -19,6 +19,7 @@ from search_spaces import SearchSpace, SpaceError, plug_spaces
 from trainables.augmentations import AUGMENTATIONS
 from trainables.calibrators import CALIBRATORS, OBJECTIVES, splits
 from trainables.common.errors import InputError
+from trainables.common.paths import on_this_machine
 from trainables.common.registry import Addition, Catalogue, collecting
 from trainables.data import SOURCES
 from trainables.data.suites import SUITES
@@ -144,10 +145,11 @@ def _load(named: str | Pinned, folder: Path) -> Plugin:
         return _imported(find_source(named, folder))
     if named.code in _known:
         return _known[named.code]
-    source = find_source(str(folder / named.path), folder)
+    place = on_this_machine(folder / named.path)
+    source = find_source(str(place), folder)
     if source.code != named.code:
         raise InputError(
-            f"plugin {folder / named.path} has code {source.code[:12]}, not {named.code[:12]}: "
+            f"plugin {place} has code {source.code[:12]}, not {named.code[:12]}: "
             "it was changed since"
         )
     return _imported(source)

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trainables.common.errors import StorageError
 from trainables.common.files import MANIFEST, damage, file_facts, place_folder, seal, sync_names
-from trainables.common.paths import bucket_address
+from trainables.common.paths import PLUGINS, bucket_address
 from trainables.store.cache import Cache
 from trainables.store.checkpoints import Checkpoint
 from trainables.store.leases import Lease
@@ -253,6 +253,11 @@ class ArtifactStore:
         """
         if self._cache is not None and not path.exists():
             self._cache.pull(path)
+
+    def fetch_plugins(self, codes: Iterable[str]) -> None:
+        """Take copies of plugins, by the hashes of their code, as ``fetch_folder`` does."""
+        for code in codes:
+            self.fetch_folder(self.root.parent / PLUGINS / code)
 
     def _changing(self) -> FileLock:
         """Return the lock under which artifacts come and go: for moments, never for a stage."""

@@ -52,9 +52,10 @@ class Bench:
         code: Mapping[str, str] | None = None,
     ) -> None:
         self._plugins = tuple(plugins)
-        load_plugins(plugins)  # Before test data are sealed: it may read whatever it likes.
         self.notices: list[str] = []
         self.store = ArtifactStore(on_this_machine(Path(storage)), self.notices.append)
+        self.store.fetch_plugins(plugin.code for plugin in plugins)
+        load_plugins(plugins)  # Before test data are sealed: it may read whatever it likes.
         self.report_seconds, self.checkpoint_seconds = report_seconds, checkpoint_seconds
         self.logs = on_this_machine(Path(logs)) if logs else None
         self.last_pass = LastPass()

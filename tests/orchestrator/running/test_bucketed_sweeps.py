@@ -192,6 +192,38 @@ def test_another_machine_goes_on_after_a_crash(
         assert ends(journal_of(address)) == wanted[1]
 
 
+WORKER = """
+import sys
+from pathlib import Path
+from orchestrator.cli import main
+from orchestrator.storage.storage import Storage
+from trainables.losses import LOSSES
+from trainables.plugins import Pinned
+from trainables.worker import Bench
+
+address, place, code = sys.argv[1:]
+Bench(Storage(address).artifacts, sealed=False, plugins=[Pinned(place, code)])
+assert "gce" in LOSSES
+sys.exit(main(["run", "--resume", "bucketed", "--storage", address]))
+"""
+
+
+def test_a_plugin_travels_with_the_bucket(
+    address: str, tmp_path: Path, elsewhere: Callable[[], None]
+) -> None:
+    shutil.copy(ROOT / "examples/plugin/calsweep_example/gce.py", tmp_path / "gce.py")
+    file = Path(write_sweep(tmp_path, address))
+    swept = file.read_text().replace("[ce, mbls, ce+ts]", "[gce]\nplugins: [./gce.py]")
+    file.write_text(swept)
+    assert main(["run", str(file)]) == 0
+    (plugin,) = Storage(address).load_spec("bucketed").plugins
+    (tmp_path / "gce.py").unlink()
+    elsewhere()
+    run = [sys.executable, "-c", WORKER, address, plugin.path, plugin.code]
+    done = subprocess.run(run, timeout=600, capture_output=True, text=True, check=False)
+    assert (done.returncode, "gce" in done.stdout) == (0, True), done.stderr
+
+
 def test_outage_at_the_end_is_told_and_delivered_later(
     wanted: tuple[Path, list[str]],
     weather: Weather,
