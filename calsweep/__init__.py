@@ -17,6 +17,7 @@ _NAMES = {
     "orchestrator.tables.make": ["comparison_table"],
     "orchestrator.tables.table": ["ComparisonTable"],
     "orchestrator.tracking.best": ["BestConfig", "best_config"],
+    "orchestrator.tracking.champion": ["load_champion"],
     "orchestrator.tracking.tracker": [
         "Experiment",
         "RefusedError",
@@ -56,13 +57,16 @@ _NAMES = {
         "METRICS",
         "Metric",
         "calibration_report",
+        "estimated_error",
         "evaluation_report",
+        "noise_floor",
         "reliability_diagram",
     ],
     "trainables.models": ["Network", "build_model", "model_names", "register_model"],
     "trainables.plugins": ["load_plugins"],
     "trainables.refinements": ["REFINEMENTS", "Refinement", "build_refinement"],
     "trainables.schemes": ["SCHEMES", "Scheme"],
+    "trainables.stages.export": ["load_chain"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

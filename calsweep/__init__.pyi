@@ -5,6 +5,7 @@ from orchestrator.sweep.tracking_uri import TRACKERS
 from orchestrator.tables.make import comparison_table
 from orchestrator.tables.table import ComparisonTable
 from orchestrator.tracking.best import BestConfig, best_config
+from orchestrator.tracking.champion import load_champion
 from orchestrator.tracking.tracker import (
     Experiment,
     RefusedError,
@@ -37,13 +38,16 @@ from trainables.metrics import (
     METRICS,
     Metric,
     calibration_report,
+    estimated_error,
     evaluation_report,
+    noise_floor,
     reliability_diagram,
 )
 from trainables.models import Network, build_model, model_names, register_model
 from trainables.plugins import load_plugins
 from trainables.refinements import REFINEMENTS, Refinement, build_refinement
 from trainables.schemes import SCHEMES, Scheme
+from trainables.stages.export import load_chain
 
 __all__ = [
     "AUGMENTATIONS",
@@ -97,15 +101,19 @@ __all__ = [
     "comparison_table",
     "count",
     "cross_fit",
+    "estimated_error",
     "evaluation_report",
     "fit_temperature",
     "fitted",
     "flag",
     "load_calibrator",
+    "load_chain",
+    "load_champion",
     "load_plugins",
     "load_sweep",
     "loss_aside",
     "model_names",
+    "noise_floor",
     "number",
     "register_model",
     "reliability_diagram",
