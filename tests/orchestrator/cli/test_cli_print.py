@@ -331,7 +331,7 @@ def test_a_sweep_with_a_journal_ends_with_its_report(capsys, outcome, journal_wr
     writer.trial(writer.open("ce"), 0, 0.1)
     writer.end()
     show_outcome(outcome)
-    assert capsys.readouterr().out.splitlines()[-1] == "report: kept/sweeps/night/report.html"
+    assert capsys.readouterr().out.splitlines()[-2] == "report: kept/sweeps/night/report.html"
     assert folder.report.is_file()
 
 
