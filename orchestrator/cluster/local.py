@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,7 @@ def join_cluster(address: str | None) -> Iterator[Any]:
     try:
         with (
             restore_signals(signal.SIGTERM),
+            _groups_apart(),
             held_back(said) if address else contextlib.nullcontext(),
         ):
             _init(ray, address)
@@ -158,6 +160,23 @@ def _check_token(address: str) -> None:
 
 def _asks_for_token() -> bool:
     return os.environ.get("RAY_AUTH_MODE") == "token"
+
+
+@contextlib.contextmanager
+def _groups_apart() -> Iterator[None]:
+    """Have Ray start its processes in process groups of their own.
+
+    A signal to this program's group, as from a terminal or a scheduler, would end Ray's control
+    process first, for which Ray waits a minute and then ends this program. They end with it anyway.
+    """
+    from ray._private import services
+
+    real = services.ConsolePopen
+    services.ConsolePopen = partial(real, process_group=0)  # type: ignore[misc, assignment]
+    try:
+        yield
+    finally:
+        services.ConsolePopen = real  # type: ignore[misc]
 
 
 def _loopback_settings() -> dict[str, str]:

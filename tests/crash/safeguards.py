@@ -33,7 +33,7 @@ REMOVED = {
     ),
     "a file's new name is not synced": Safeguard(files.drafted, "sync(path.parent)", "pass"),
     "files are written in their place": Safeguard(
-        files.drafted, "yield draft", "yield path; draft = path"
+        files.drafted, "yield draft", "yield path; draft.write_bytes(path.read_bytes())"
     ),
     "nothing is ever synced": Safeguard(files.sync, "os.fsync(handle)", "pass"),
     "files of a folder are not synced": Safeguard(files.sync_folder, "sync(found)", "pass"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray._private import services
 from ray.exceptions import AuthenticationError
 
 from orchestrator.cluster.local import join_cluster, short_reason, token_fault
@@ -108,7 +109,9 @@ def test_ray_listens_on_the_loopback_alone(
         monkeypatch.setattr(logging.getLogger(name), "level", logging.INFO)
     environ = {"RAY_worker_niceness": "5"}  # What somebody has set stays.
     monkeypatch.setattr(os, "environ", environ)
-    (tmp_path / "ray.py").write_text(RAY)
+    (tmp_path / "ray" / "_private").mkdir(parents=True)
+    (tmp_path / "ray" / "__init__.py").write_text(RAY)
+    (tmp_path / "ray" / "_private" / "services.py").write_text("ConsolePopen = dict\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "ray")
     if imported:
@@ -127,6 +130,25 @@ def test_ray_listens_on_the_loopback_alone(
     assert told == {**SETTINGS, "RAY_worker_niceness": "5", **({} if imported else LOOPBACK)}
     assert (len(environ.get("RAY_AUTH_TOKEN", "")) == 64) == (not imported)
     assert [logging.getLogger(name).level for name in loggers] == [logging.ERROR, logging.CRITICAL]
+
+
+def test_what_signals_this_programs_group_reaches_none_of_rays_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def init(**options: Any) -> None:
+        with services.ConsolePopen(["sleep", "60"]) as child:
+            groups.append(os.getpgid(child.pid))
+            child.kill()
+
+    groups: list[int] = []
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    real = services.ConsolePopen
+    with join_cluster(None):
+        assert services.ConsolePopen is real
+    assert len(groups) == 1
+    assert groups != [os.getpgid(0)]
 
 
 SLOW = "The current node timed out during startup. This could happen because\n..."
