@@ -12,11 +12,9 @@ from trainables.common.errors import InputError
 
 HIDDEN = "***"
 LONGEST = 120
-_SCHEME = re.compile(r"(?:\w+::)*[A-Za-z][A-Za-z0-9+.-]*")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HOST = re.compile(r"(?:[\w.,-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::\d*)?")
-_ON_DISK = ("sqlite", "file", "local")
-# Before their @ stands a name that is needed and no secret: a database's user, a container.
-_NAMED = ("postgresql", "abfs", "abfss")
+_ON_DISK = ("sqlite", "file")
 # Left out, it would weaken a later connection without a word.
 _KEPT = re.compile(
     r"[?&](sslmode=(?:disable|allow|prefer|require|verify-ca|verify-full))(?=[&#]|$)"
@@ -46,7 +44,7 @@ def redacted(address: str) -> str:
     login, host, path, extra = _parts(rest)
     if "@" in login + path + extra or not _HOST.fullmatch(host):
         return f"{scheme}://{HIDDEN}"
-    user = login.partition(":")[0] if kind in _NAMED else ""
+    user = login.partition(":")[0] if kind == "postgresql" else ""
     kept = _KEPT.search(extra) if kind == "postgresql" else None
     query = f"?{kept[1]}" if kept else ""
     return f"{scheme}://{user}{'@' if user else ''}{host}{path}{query}"

@@ -737,6 +737,11 @@ def test_changes_of_a_run_that_is_gone_are_refused_not_repeated(store, monkeypat
         MlflowTracker(store).log("0" * 32, Change("k", tags={"a": "b"}))
 
 
+def clock(sleep, monotonic=time.monotonic):
+    """Return what stands in for the module ``time``."""
+    return SimpleNamespace(sleep=sleep, monotonic=monotonic, time_ns=time.time_ns)
+
+
 # --- the process of its own -------------------------------------------------------------------
 
 
@@ -882,8 +887,7 @@ def test_while_the_store_is_away_it_outlives_its_parent_by_a_while_only(writer, 
     def away(*_, **options):
         raise UnreachableError("connection refused")
 
-    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: sum(waits) + sum(alone))
-    monkeypatch.setattr(_shipper, "time", clock)
+    monkeypatch.setattr(_shipper, "time", clock(sleep, lambda: sum(waits) + sum(alone)))
     monkeypatch.setattr(_shipper, "open_tracker", away)
     with parent.stdin, pytest.raises(UnreachableError):
         sync(writer.path, "http://127.0.0.1:5000", parent_pid=parent.pid)
@@ -911,9 +915,7 @@ def waits(monkeypatch):
         waited.append(seconds)
         assert len(waited) < 1000, "it never ends"
 
-    monkeypatch.setattr(
-        _shipper, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: sum(waited))
-    )
+    monkeypatch.setattr(_shipper, "time", clock(sleep, lambda: sum(waited)))
 
     def away(*_, **options):
         raise UnreachableError("connection refused")
@@ -941,10 +943,7 @@ def test_who_asks_once_waits_for_seconds_only(writer, waits, caplog):
 
 def test_who_has_delivered_all_waits_a_minute_to_remove_doubles(writer, tmp_path, monkeypatch):
     uri, waited, lost, late = f"folder:{tmp_path}/tracked", [], [], []
-    clock = SimpleNamespace(
-        sleep=waited.append, monotonic=lambda: sum(waited), time_ns=time.time_ns
-    )
-    monkeypatch.setattr(_shipper, "time", clock)
+    monkeypatch.setattr(_shipper, "time", clock(waited.append, lambda: sum(waited)))
     create, ask = FolderTracker.create_run, FolderTracker.runs
 
     def answer_lost(tracker, *arguments):
@@ -973,10 +972,7 @@ def test_who_has_delivered_all_waits_a_minute_to_remove_doubles(writer, tmp_path
 
 def test_who_ends_open_runs_waits_a_minute_for_the_tracker(writer, tmp_path, monkeypatch):
     uri, waited, real = f"folder:{tmp_path}/tracked", [], FolderTracker.set_status
-    clock = SimpleNamespace(
-        sleep=waited.append, monotonic=lambda: sum(waited), time_ns=time.time_ns
-    )
-    monkeypatch.setattr(_shipper, "time", clock)
+    monkeypatch.setattr(_shipper, "time", clock(waited.append, lambda: sum(waited)))
 
     def away(tracker, run_id, status, moment):
         if sum(waited) < 50:
@@ -1005,8 +1001,7 @@ def test_a_sweep_is_looked_at_every_so_many_seconds(writer, tmp_path, monkeypatc
         slept.append(seconds)
         steps.pop(0)()
 
-    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic, time_ns=time.time_ns)
-    monkeypatch.setattr(_shipper, "time", clock)
+    monkeypatch.setattr(_shipper, "time", clock(sleep))
     uri, parent = f"folder:{tmp_path}/tracked", os.getpid()
     told = sync(writer.path, uri, parent_pid=parent, **given)
     assert (slept, told) == ([seconds] * 3, Shipment(events=3, runs=1))
@@ -1022,8 +1017,7 @@ def test_an_end_of_the_moment_that_was_named_or_later_is_the_end(
         slept.append(seconds)
         writer.end()
 
-    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic, time_ns=time.time_ns)
-    monkeypatch.setattr(_shipper, "time", clock)
+    monkeypatch.setattr(_shipper, "time", clock(sleep))
     writer.start()
     writer.end()
     since = writer.now + after
