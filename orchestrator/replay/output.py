@@ -125,7 +125,11 @@ def notes(outcome: ReplayOutcome) -> list[str]:
     drawn = f"{settings.validation} drawn anew, the others judge"
     rows = "resampled" if settings.resampled else drawn if settings.validation else "the same"
     return [
-        *(_agreement(name, found) for name, found in outcome.repeated.items()),
+        *(
+            f"sweep {name}: {sum(choice.same for choice in found)} of {len(found)} choices are "
+            "made again by its own settings"
+            for name, found in outcome.repeated.items()
+        ),
         f"{studies} studies, {outcome.settings.searches} searches of each by every strategy, "
         f"validation rows {rows}; the published default tests {shown.show(first.default)}",
         "regret: to the best recorded trial, which no search knows; distance: of a configuration "
@@ -145,11 +149,6 @@ def _left_out(outcome: ReplayOutcome) -> list[str]:
         line if len(sweeps) == every else f"{line} (sweep {', '.join(sweeps)})"
         for line, sweeps in found.items()
     ]
-
-
-def _agreement(name: str, repeated: Sequence[object]) -> str:
-    same = sum(getattr(choice, "same", False) for choice in repeated)
-    return f"sweep {name}: {same} of {len(repeated)} choices are made again by its own settings"
 
 
 def _percent(share: float) -> str:

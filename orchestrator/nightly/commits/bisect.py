@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -53,10 +52,6 @@ class Bisection:
     chance: float
     text: str
     steps: tuple[Step, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``json.dumps``."""
-        return asdict(self)
 
 
 def bisect_night(
@@ -217,5 +212,5 @@ def _outcome(
 
 
 def _kept(book: Book, verdict: Verdict, outcome: Bisection) -> Bisection:
-    book.night(verdict.night).write(BISECTION, outcome.to_json())
+    book.night(verdict.night).write(BISECTION, asdict(outcome))
     return outcome

@@ -1,7 +1,7 @@
 """The verdict: tonight against the nights before."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -64,35 +64,23 @@ def judge(
     before = [record for record in history if record.night != tonight.night]
     redefined = _redefined(before, tonight)
     records = [*comparable(before, tonight), tonight]
-    hard = tuple(
-        replace(finding, causes=_causes(records, finding.since))
-        for finding in hard_findings(records, limits, accepted or {})
-    )
+    hard = _caused(hard_findings(records, limits, accepted or {}), records)
     cells = tuple(cell for cell, values in tonight.cells.items() if values)
     series = _Comparison(records, cells, limits, accepted or {})
-    stages = tuple(
-        replace(finding, causes=_causes(records, finding.since))
-        for finding in stage_findings(records, limits, accepted or {})
-    )
+    stages = _caused(stage_findings(records, limits, accepted or {}), records)
     alarms = (*hard, *_without(series.alarms(), hard), *stages)
     suspicions = _without(series.suspicions(), alarms)
     status = _status(alarms, suspicions)
-    notes = (*_redefinition(redefined), *series.notes())
+    named = ", ".join(map(str, redefined))
+    changed = (f"the benchmark computes otherwise than the night before: {named}",)
     return Verdict(
         tonight.night,
         "not comparable" if redefined and status == "ok" else status,
         alarms,
         suspicions,
         _without(series.improvements(), alarms),
-        notes,
+        (*(changed if redefined else ()), *series.notes()),
     )
-
-
-def _redefinition(pairs: Sequence[CellKey]) -> tuple[str, ...]:
-    if not pairs:
-        return ()
-    named = ", ".join(map(str, pairs))
-    return (f"the benchmark computes otherwise than the night before: {named}",)
 
 
 def detectable(
@@ -132,9 +120,14 @@ def levels(
     return _Comparison(kept, (cell,), limits, accepted).levels(since)
 
 
-def _causes(records: Sequence[NightRecord], since: str) -> tuple[str, ...]:
-    place = [record.night for record in records].index(since)
-    return changes(records[max(0, place - 1) : place + 1])
+def _caused(findings: Iterable[Finding], records: Sequence[NightRecord]) -> tuple[Finding, ...]:
+    """Return findings with what changed on the nights that they are of."""
+    names = [record.night for record in records]
+    starts = ((found, names.index(found.since)) for found in findings)
+    return tuple(
+        replace(found, causes=changes(records[max(0, start - 1) : start + 1]))
+        for found, start in starts
+    )
 
 
 def _without(findings: Sequence[Finding], told: Sequence[Finding]) -> tuple[Finding, ...]:
