@@ -2,7 +2,6 @@
 
 import itertools
 import warnings
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from trainables.common.checks import check_choice
 from trainables.common.devices import concrete, fits
 
 AHEAD = 2  # Batches that are read while another one is used.
@@ -23,8 +23,8 @@ def move(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device, non_blocking=True)
 
 
-class Batcher(ABC):
-    """Gives batches of rows that are stored once.
+class Batcher:
+    """Gives batches of rows that are stored once, which networks take as they are.
 
     On the CPU nothing is copied: a memory-mapped array stays mapped, so all trials of a node share
     one copy. On another device the rows are copied there once, and a batch costs a gather; rows
@@ -63,11 +63,10 @@ class Batcher(ABC):
         """Return rows as stored in the order of axes that networks take; of the same type."""
         return batch
 
-    @abstractmethod
     def plain(self, batch: Tensor) -> Tensor:
         """Return what networks take, of a batch of ``batches``."""
+        return batch
 
-    @abstractmethod
     def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
         """Return random views of a batch of ``batches``, as networks take them.
 
@@ -79,6 +78,8 @@ class Batcher(ABC):
         Raises:
             ValueError: If the augmentation is unknown.
         """
+        check_choice("augmentation", augmentation, ("none",))
+        return self.plain(batch)
 
     def example(
         self, batch: Tensor, labels: Tensor, augmentation: str, generator: Generator

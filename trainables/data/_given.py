@@ -5,9 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from trainables.data._batches import Batcher
 from trainables.data._inputs import Inputs, InputShape
 
 
@@ -48,22 +47,3 @@ class GivenLogits(Inputs, kind="logits"):
     @property
     def shape(self) -> LogitShape:
         return LogitShape(self.width)
-
-    def check(self, values: np.ndarray) -> None:
-        """Refuse anything but float32 (N, K)."""
-        if values.dtype != self.dtype or values.shape[1:] != self.row:
-            raise ValueError(
-                f"logits are {values.dtype} {values.shape}, allowed is float32 (N, {self.width})"
-            )
-
-    def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> Batcher:
-        self.check(values)
-        return _LogitBatcher(values, device)
-
-
-class _LogitBatcher(Batcher):
-    def plain(self, batch: Tensor) -> Tensor:
-        return batch
-
-    def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
-        return batch

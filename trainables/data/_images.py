@@ -1,6 +1,7 @@
 """Images as inputs: stored once as uint8 (N, H, W, C), shown to networks normalised."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -98,26 +99,27 @@ class Images(Inputs, kind="images"):
             raise ValueError(f"images have {values.shape[3]} channels, expected {self.channels}")
 
     def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> Batcher:
-        return ImageBatcher(values, self, device)
+        self.check(values)
+        return ImageBatcher(values, self.mean, self.std, device)
 
 
 class ImageBatcher(Batcher):
-    """Gives batches of images, uint8 (B, C, H, W), and normalised views of them.
+    """Gives batches of images, uint8 (B, C, H, W), and views normalised as ``Images`` says."""
 
-    Raises:
-        ValueError: If ``values`` has another form, or another number of channels than ``images``.
-    """
-
-    def __init__(self, values: np.ndarray, images: Images, device: torch.device | str) -> None:
-        images.check(values)
+    def __init__(
+        self,
+        values: np.ndarray,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        device: torch.device | str,
+    ) -> None:
         super().__init__(values, device)
-        std = torch.tensor(images.std, dtype=torch.float64)
-        mean = torch.tensor(images.mean, dtype=torch.float64)
-        self._scale = (1 / (255 * std)).float().view(1, -1, 1, 1).to(self.device)
+        means, deviations = (torch.tensor(each, dtype=torch.float64) for each in (mean, std))
+        self._scale = (1 / (255 * deviations)).float().view(1, -1, 1, 1).to(self.device)
         # As convolutions take them on a GPU; converted together with the type.
         on_cpu = self.device.type == "cpu"
         self._format = torch.preserve_format if on_cpu else torch.channels_last
-        self._shift = (-mean / std).float().view(1, -1, 1, 1).to(self.device)
+        self._shift = (-means / deviations).float().view(1, -1, 1, 1).to(self.device)
 
     def arrange(self, batch: Tensor) -> Tensor:
         """Return images (B, H, W, C) as (B, C, H, W), contiguous."""
@@ -169,6 +171,7 @@ class ImagesWithMargin(Images, kind="images-with-margin"):
         return ImageShape(self.channels, self.shown[0])
 
     def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> Batcher:
+        self.check(values)
         return _MarginBatcher(values, self, device)
 
 
@@ -176,7 +179,7 @@ class _MarginBatcher(ImageBatcher):
     def __init__(
         self, values: np.ndarray, images: ImagesWithMargin, device: torch.device | str
     ) -> None:
-        super().__init__(values, images, device)
+        super().__init__(values, images.mean, images.std, device)
         self._shown = images.shown
 
     def plain(self, batch: Tensor) -> Tensor:
@@ -262,20 +265,30 @@ def resized_crop_flip(images: Tensor, crops: Tensor) -> Tensor:
     Returns:
         (B, C, H, W), float32, in [0, 255].
     """
-    size = move(torch.tensor(images.shape[2:]).flip(0), images.device)
-    # Columns before rows, in units of half the image from its centre, as ``grid_sample`` has them.
-    start, sides = crops[:2].T.flip(1), crops[2:4].T.flip(1)
-    scale, shift = sides / size, (2 * start + sides) / size - 1
-    signs = torch.stack((1 - 2 * crops[4], torch.ones_like(crops[4])), dim=1)
-    theta = torch.diag_embed(scale * signs)
-    grid = F.affine_grid(
-        torch.cat((theta, shift.unsqueeze(2)), dim=2), list(images.shape), align_corners=False
-    )
+    size = images.shape[2:]
+    grid, scale, shift = crop_grid(crops, size, size)
     # Nothing from outside the crop: beyond the centres of its outermost pixels these are repeated.
-    inside = (scale - 1 / size).view(-1, 1, 1, 2)
+    pixel = 1 / move(torch.tensor(size).flip(0), images.device)
+    inside = (scale - pixel).view(-1, 1, 1, 2)
     middle = shift.view(-1, 1, 1, 2)
     grid = torch.clamp(grid, middle - inside, middle + inside)
     return F.grid_sample(images.float(), grid, align_corners=False)
+
+
+def crop_grid(
+    crops: Tensor, shown: Sequence[int], size: torch.Size
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return where the pixels of crops lie in images, (B, h, w, 2), as ``grid_sample`` has it.
+
+    Their sides and centres, (B, 2), are returned too: columns before rows, in units of half the
+    image from its centre. Crops (5, B) are top, left, height, width and flip (0 or 1).
+    """
+    whole = move(torch.tensor(size).flip(0), crops.device)
+    start, sides = crops[:2].T.flip(1), crops[2:4].T.flip(1)
+    scale, shift = sides / whole, (2 * start + sides) / whole - 1
+    signs = torch.stack((1 - 2 * crops[4], torch.ones_like(crops[4])), dim=1)
+    theta = torch.cat((torch.diag_embed(scale * signs), shift.unsqueeze(2)), dim=2)
+    return F.affine_grid(theta, [len(theta), 1, *shown], align_corners=False), scale, shift
 
 
 def check_images(name: str, images: np.ndarray | ArrayHeader) -> None:

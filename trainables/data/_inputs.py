@@ -94,21 +94,24 @@ class Inputs(ABC):
         """Return rows (N, ...) as stored, of rows as sources give them."""
         return values
 
-    @abstractmethod
     def check(self, values: np.ndarray) -> None:
         """Make sure that a network for such inputs can be given ``values`` (N, ...).
 
         Raises:
             ValueError: If not; the text gives their form and the allowed one.
         """
+        if values.dtype != self.dtype or values.shape[1:] != self.row:
+            allowed = f"{self.dtype} ({', '.join(map(str, ('N', *self.row)))})"
+            raise ValueError(f"{self.kind} are {values.dtype} {values.shape}, allowed is {allowed}")
 
-    @abstractmethod
     def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> Batcher:
         """Return what gives batches of ``values`` (N, ...), which must not change afterwards.
 
         Raises:
             ValueError: See ``check``.
         """
+        self.check(values)
+        return Batcher(values, device)
 
     def pixels(self, rows: RowArrays) -> Pixels | None:
         """Return the pixels whose predictions are stored; None where these are of whole rows."""
@@ -176,5 +179,10 @@ class DatasetInfo:
             key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
         }
         own = {key: values.pop(key) for key in ("name", "classes", "split_rule", "source")}
-        kind = Inputs.kinds[str(values.pop("kind", UNNAMED))]
-        return cls(inputs=kind(**values), **own)
+        kind = str(values.pop("kind", UNNAMED))
+        if kind not in Inputs.kinds:
+            # Its module is imported when a data set is looked up, which nobody has done yet.
+            from trainables.data._source import SOURCES
+
+            SOURCES.load()
+        return cls(inputs=Inputs.kinds[kind](**values), **own)

@@ -11,7 +11,8 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from trainables.common.checks import check_choice, check_count
-from trainables.data._batches import Batcher, move
+from trainables.data._batches import move
+from trainables.data._images import ImageBatcher, crop_grid
 from trainables.data._inputs import Inputs, InputShape, Pixels
 from trainables.data._rows import RowArrays
 
@@ -136,23 +137,15 @@ def _spread(mask: np.ndarray, wanted: int, seed: int) -> np.ndarray:
     return labelled[ends[:-1] + offsets]
 
 
-class MaskedBatcher(Batcher):
+class MaskedBatcher(ImageBatcher):
     """Gives batches of images with masks, uint8 (B, 4, H, W), and views of both together."""
 
     def __init__(
         self, values: np.ndarray, inputs: MaskedImages, device: torch.device | str
     ) -> None:
-        super().__init__(values, device)
-        std = torch.tensor(inputs.std, dtype=torch.float64)
-        mean = torch.tensor(inputs.mean, dtype=torch.float64)
-        self._scale = (1 / (255 * std)).float().view(1, -1, 1, 1).to(self.device)
-        self._shift = (-mean / std).float().view(1, -1, 1, 1).to(self.device)
+        super().__init__(values, inputs.mean, inputs.std, device)
         self._crop = (inputs.crop, inputs.crop) if inputs.crop else inputs.size
         self.at_once = max(1, HELD_PIXELS // int(np.prod(values.shape[1:3])))
-
-    def arrange(self, batch: Tensor) -> Tensor:
-        """Return rows (B, H, W, 4) as (B, 4, H, W), contiguous."""
-        return batch.permute(0, 3, 1, 2).contiguous()
 
     def plain(self, batch: Tensor) -> Tensor:
         """Return ``(images / 255 - mean) / std`` as float32, (B, 3, H, W), without the masks."""
@@ -199,7 +192,7 @@ class MaskedBatcher(Batcher):
             return images, _targets(masks.squeeze(1))
         scaled = augmentation.startswith("scale")
         windows = draw_windows(image_sizes(masks.squeeze(1)), self._crop, scaled, generator)
-        grid = _grid(windows, self._crop, batch.shape[2:])
+        grid, _, _ = crop_grid(windows, self._crop, batch.shape[2:])
         images = F.grid_sample(images, grid, align_corners=False)
         # Shifted by one, so that the zeros beyond the image are no class.
         shifted = (masks.float() + 1) * (masks < MASK_OUTSIDE)
@@ -245,16 +238,6 @@ def draw_windows(
     offsets = room.clamp(max=0) + (room.abs() + (0 if scaled else 1)) * torch.stack(places)
     offsets = offsets if scaled else torch.minimum(offsets.floor(), room.clamp(min=0))
     return torch.cat((offsets, sides, (flip < 0.5).float().unsqueeze(0)))
-
-
-def _grid(windows: Tensor, crop: tuple[int, int], size: torch.Size) -> Tensor:
-    """Return where a crop's pixels lie in rows of a size, as ``grid_sample`` has it."""
-    whole = move(torch.tensor(size).flip(0), windows.device)
-    start, sides = windows[:2].T.flip(1), windows[2:4].T.flip(1)
-    scale, shift = sides / whole, (2 * start + sides) / whole - 1
-    signs = torch.stack((1 - 2 * windows[4], torch.ones_like(windows[4])), dim=1)
-    theta = torch.cat((torch.diag_embed(scale * signs), shift.unsqueeze(2)), dim=2)
-    return F.affine_grid(theta, [len(theta), 1, *crop], align_corners=False)
 
 
 def _relit(images: Tensor, generator: Generator) -> Tensor:

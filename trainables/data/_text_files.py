@@ -24,7 +24,7 @@ def read_files(listing: Listing) -> LabelledTexts:
     Raises:
         InputError: If one cannot be read, is no UTF-8 or blank; the text names it.
     """
-    return LabelledTexts([_read_file(path) for path, _ in listing], labels_of(listing))
+    return LabelledTexts.of([_read_file(path) for path, _ in listing], labels_of(listing))
 
 
 def _read_file(path: Path) -> str:

@@ -10,12 +10,12 @@ from typing import ClassVar, Self
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from trainables.common.checks import check_choice, check_count
 from trainables.data._batches import Batcher
 from trainables.data._inputs import Inputs, InputShape
-from trainables.data._rows import Rows, check_labels
+from trainables.data._rows import RowArrays, Rows
 from trainables.data._vectors import packed, read_vectors, unpacked
 
 PADDING = 0  # The number that stands before a text; words are numbered from 1.
@@ -144,11 +144,7 @@ class Texts(Inputs, kind="texts"):
 
     def check(self, values: np.ndarray) -> None:
         """Refuse anything but int32 (N, L), or numbers of no word."""
-        if values.dtype != self.dtype or values.shape[1:] != self.row:
-            raise ValueError(
-                f"texts are {values.dtype} {values.shape}, allowed is {self.dtype} "
-                f"(N, {self.length})"
-            )
+        super().check(values)
         for number in (values.min(), values.max()) if len(values) else ():
             if not PADDING <= number <= len(self.words):
                 raise ValueError(f"texts hold {number}, allowed is 0 to {len(self.words)}")
@@ -156,65 +152,28 @@ class Texts(Inputs, kind="texts"):
     def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> Batcher:
         """Return what gives batches of rows as stored (N, L), or of texts, object or str (N,)."""
         rows = self.encode(values) if values.dtype.kind in "OU" else values
-        self.check(rows)
-        return TextBatcher(rows, device)
-
-
-class TextBatcher(Batcher):
-    """Gives batches of texts, int32 (B, L), as networks take them."""
-
-    def plain(self, batch: Tensor) -> Tensor:
-        return batch
-
-    def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
-        """Return the texts as they are: there is no other view of them."""
-        check_choice("augmentation", augmentation, Texts.views)
-        return self.plain(batch)
+        return super().batcher(rows, device)
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledTexts(Rows):
-    """Labelled texts in memory.
+class LabelledTexts(RowArrays):
+    """Labelled texts in memory, as objects (N,); see ``RowArrays``.
 
     Attributes:
-        texts: One a row, N of them.
-        labels: (N,), int64, every entry at least 0.
         vectors: The file that has vectors of words, if they are not to be learnt.
-
-    Raises:
-        ValueError: If the lengths differ or a label is negative.
     """
 
-    texts: Sequence[str]
-    labels: np.ndarray
     vectors: Path | None = None
 
-    def __post_init__(self) -> None:
-        check_labels("labels", self.labels)
-        if len(self.texts) != len(self.labels):
-            raise ValueError(f"{len(self.texts)} texts but {len(self.labels)} labels")
-
-    @property
-    def dtype(self) -> np.dtype:
-        return np.dtype(object)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return no axes: a row is one text."""
-        return ()
-
-    def take(self, indices: np.ndarray) -> Self:
-        """Return the rows ``indices`` (M,), in that order."""
-        texts = [self.texts[index] for index in indices]
-        return replace(self, texts=texts, labels=self.labels[indices])
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        return np.array(self.texts[start:stop], object)
+    @classmethod
+    def of(cls, texts: Sequence[str], labels: np.ndarray) -> Self:
+        """Return texts with their labels (N,), int64."""
+        return cls(np.array(texts, object), labels)
 
     def content(self) -> Iterator[bytes | memoryview]:
         """Yield the labels, and every text after its number of bytes."""
         yield np.ascontiguousarray(self.labels).data
-        for text in self.texts:
+        for text in self.values:
             content = text.encode()
             yield f"{len(content)} ".encode()
             yield content

@@ -121,7 +121,7 @@ class TextsReader(OutlinedReader):
         texts, labels = zip(*map(self._labelled, lines), strict=True)
         classes = find_classes(self._class_file(), labels[0], lines[0])
         parts = [
-            LabelledTexts([*map(self.used, part)], number_labels(its, classes, path))
+            LabelledTexts.of([*map(self.used, part)], number_labels(its, classes, path))
             for part, its, path in zip(texts, labels, lines, strict=True)
         ]
         _check_present(classes, parts[0], lines[0])

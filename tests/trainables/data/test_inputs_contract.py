@@ -20,6 +20,7 @@ import torch
 from small_stages import MACAL, PROTOCOL, write_masks
 from torch import Generator, Tensor, nn
 
+import trainables.data
 from trainables.augmentations import AUGMENTATIONS
 from trainables.augmentations._mixing import Pairs
 from trainables.calibrators import cross_fit
@@ -85,10 +86,6 @@ class Vectors(Inputs, kind="vectors"):
     @property
     def shape(self) -> VectorShape:
         return VectorShape(self.width)
-
-    def check(self, values: np.ndarray) -> None:
-        if values.dtype != self.dtype or values.shape[1:] != self.row:
-            raise ValueError(f"vectors are {values.dtype} {values.shape}")
 
     def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> Batcher:
         self.check(values)
@@ -485,6 +482,38 @@ def test_mixtures_of_embeddings_are_decoupled_at_the_end(variant: str) -> None:
     mixture = method.draw_mixture(network, values.shape, np.random.default_rng(0))
     _, logits = method.loss_of_pairs(network, build_loss("ce"), pairs, *mixture)
     torch.testing.assert_close(logits, network(rows), rtol=1e-4, atol=1e-5)
+
+
+SOUNDS = """
+from dataclasses import dataclass
+import numpy as np
+from trainables.data import Inputs
+@dataclass(frozen=True)
+class Sounds(Inputs, kind="sounds"):
+    dtype = np.dtype(np.float32)
+    length: int
+    augmentation: str = "none"
+    row = property(lambda self: (self.length,))
+    shape = None
+"""
+
+
+def test_one_file_makes_a_kind_known_also_to_who_only_opens_stored_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sounds.py").write_text(SOUNDS)
+    monkeypatch.setattr("trainables.data.__path__", [*trainables.data.__path__, str(tmp_path)])
+    monkeypatch.setattr(SOURCES, "_loaded", False)
+    fields = {"name": "a", "classes": ["b", "c"], "split_rule": "", "source": ""}
+    info = DatasetInfo.from_dict({**fields, "kind": "sounds", "length": 3})
+    assert (info.inputs.row, info.to_dict()["kind"]) == ((3,), "sounds")
+    batcher = info.inputs.batcher(np.eye(3, dtype=np.float32))
+    assert torch.equal(batcher.plain(next(batcher.batches(torch.arange(3), 3))), torch.eye(3))
+    with pytest.raises(
+        ValueError, match=r"^sounds are float32 \(2, 4\), allowed is float32 \(N, 3\)$"
+    ):
+        info.inputs.check(np.zeros((2, 4), np.float32))
+    del Inputs.kinds["sounds"], sys.modules["trainables.data.sounds"], trainables.data.sounds
 
 
 def test_a_network_of_another_kind_is_refused() -> None:

@@ -231,17 +231,17 @@ def test_rare_words_go_first_and_long_texts_keep_their_end(write: Write, tmp_pat
 
 
 def test_equally_frequent_words_are_taken_in_alphabetical_order() -> None:
-    texts = LabelledTexts(["d b c", "b c a", "a e"], np.arange(3))
+    texts = LabelledTexts.of(["d b c", "b c a", "a e"], np.arange(3))
     assert Texts(vocabulary=4).fitted(texts).words == ("a", "b", "c", "d")
-    assert Texts().fitted(LabelledTexts(["?"], np.zeros(1, np.int64))).length == 1
+    assert Texts().fitted(LabelledTexts.of(["?"], np.zeros(1, np.int64))).length == 1
 
 
 def test_the_fingerprint_of_texts_follows_where_each_ends_and_its_label() -> None:
     texts = (["ab", "c"], ["a", "bc"], ["abc", ""], ["c", "ab"], ["ab", "c "], ["ab"], ["ab", "ç"])
-    rows = [LabelledTexts(its, np.arange(len(its))) for its in texts]
-    rows += [LabelledTexts(["ab", "c"], np.array([0, 0]))]
+    rows = [LabelledTexts.of(its, np.arange(len(its))) for its in texts]
+    rows += [LabelledTexts.of(["ab", "c"], np.array([0, 0]))]
     assert len(set(map(fingerprint, rows))) == len(rows)
-    again = LabelledTexts(["c", "ab"], np.array([1, 0])).take(np.array([1, 0]))
+    again = LabelledTexts.of(["c", "ab"], np.array([1, 0])).take(np.array([1, 0]))
     assert fingerprint(again) == fingerprint(rows[0])
 
 
@@ -268,13 +268,13 @@ def test_there_is_no_other_view_of_texts_than_the_texts() -> None:
 
 def test_each_text_has_a_label() -> None:
     for count in (1, 3):
-        with pytest.raises(ValueError, match=f"2 texts but {count} labels"):
-            LabelledTexts(["a", "b"], np.arange(count))
+        with pytest.raises(ValueError, match=f"2 rows but {count} labels"):
+            LabelledTexts.of(["a", "b"], np.arange(count))
 
 
 def test_rows_hold_numbers_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts_module, "BLOCK", 2)
-    rows = LabelledTexts(["a b", "c", "b b a"], np.arange(3))
+    rows = LabelledTexts.of(["a b", "c", "b b a"], np.arange(3))
     inputs = Texts().fitted(rows)
     assert [block.tolist() for block in rows.blocks()] == [["a b", "c"], ["b b a"]]
     stored = inputs.encode(rows.take(np.array([2, 0])).read(0, 2))
