@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from own_process import run_script
 from small_stages import MACAL, PROTOCOL, write_masks
 from torch import Generator, Tensor, nn
 
@@ -291,8 +291,7 @@ print(len(data.search().train))
 def test_a_sealed_process_reaches_no_test_row(prepared: PreparedData, name: str) -> None:
     stored = (prepared.directory / "test").glob("*.npy")
     paths = [*map(str, stored), *map(str, find_reader(name, "unused").test_paths())]
-    command = [sys.executable, "-c", SEALED, str(prepared.directory), *paths]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    lines = run_script(SEALED, str(prepared.directory), *paths).split()
     assert lines == ["sealed"] * (len(paths) + 1) + [str(prepared.counts["train"])]
     assert len(paths) == (27 if "masks" in prepared.info.inputs.kind else 4)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_process import run_script
 
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.data._guard import INHERITED
@@ -87,7 +88,7 @@ del held
 seal_test_data(data.directory)
 print("clean")
 """
-    lines = run_python("-c", script).splitlines()
+    lines = run_script(script).splitlines()
     told = "2 arrays of test data, read before the seal, are still held by this process"
     assert lines[0] == told
     sealed = "gives test data, which is sealed in this process"
@@ -122,7 +123,7 @@ for place in ("test", "tests", "search"):
     except (TestDataSealedError, FileNotFoundError) as error:
         print(type(error).__name__)
 """
-    first, second, *opened = run_python("-c", script).splitlines()
+    first, second, *opened = run_script(script).splitlines()
     assert first.startswith("2 arrays of test data")
     assert second == "clean"
     # What only begins like a sealed folder is none.
@@ -165,7 +166,7 @@ for attempt in (
     except TestDataSealedError as error:
         print(error)
 """
-    lines = run_python("-c", script).splitlines()
+    lines = run_script(script).splitlines()
     assert lines == [
         f"{tmp_path}/none does not exist: no test data there to seal",
         f"'{raw}/labels.npy' holds test data, sealed in this process",
@@ -193,7 +194,7 @@ for path in sys.argv[1:]:
     except TestDataSealedError:
         print("sealed")
 """
-    assert run_python("-c", script, *map(str, sources)).split() == ["sealed"] * 3
+    assert run_script(script, *map(str, sources)).split() == ["sealed"] * 3
 
 
 @pytest.mark.parametrize("parted", [True, False])
@@ -218,7 +219,7 @@ for path in sys.argv[1:]:
         print("sealed")
 """
     images = sorted(str(path) for path in folder.rglob("*.png"))
-    search, *outcomes = run_python("-c", script, *images).splitlines()
+    search, *outcomes = run_script(script, *images).splitlines()
     assert int(search) == found.counts["train"]
     # Without a test folder any image may be one of the test images.
     expected = ["True" if parted and str(train) in path else "sealed" for path in images]
