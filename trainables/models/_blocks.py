@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from trainables.common.errors import InputError
 from trainables.data import ImageShape
-from trainables.models._base import GlobalAverage, Network
+from trainables.models._base import Network
 
 EXPANSION = 4  # Output channels of a bottleneck over its width.
 
@@ -134,11 +134,6 @@ def stages(
         parts.append(nn.Sequential(*blocks))
         inputs = width
     return nn.Sequential(*parts)
-
-
-def pooled() -> nn.Module:
-    """Return average pooling over the whole image, to (N, C)."""
-    return GlobalAverage()
 
 
 def assemble(layers: Sequence[nn.Module], feature_dim: int, num_classes: int) -> Network:

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from trainables.common.errors import InputError
 from trainables.data import ImageShape
-from trainables.models._base import Network
-from trainables.models._blocks import assemble, convolution, norm_relu, pooled
+from trainables.models._base import GlobalAverage, Network
+from trainables.models._blocks import assemble, convolution, norm_relu
 from trainables.models._registry import register_model
 
 
@@ -72,7 +72,7 @@ def densenet(
         block = [DenseLayer(channels + i * growth, growth, bottleneck) for i in range(count)]
         layers.append(nn.Sequential(*block))
         channels += count * growth
-    return assemble([*layers, *norm_relu(channels), pooled()], channels, num_classes)
+    return assemble([*layers, *norm_relu(channels), GlobalAverage()], channels, num_classes)
 
 
 _bc = partial(densenet, bottleneck=True)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from trainables.common.checks import check_number
 from trainables.data import ImageShape
-from trainables.models._base import Network
+from trainables.models._base import GlobalAverage, Network
 from trainables.models._blocks import (
     EXPANSION,
     BlockMaker,
@@ -26,7 +26,6 @@ from trainables.models._blocks import (
     bottleneck_branch,
     convolution,
     norm_relu,
-    pooled,
     projection,
     stages,
     stem,
@@ -105,7 +104,7 @@ def resnet(
     if shape.size == TINY_IMAGENET_SIZE:
         layers += [nn.AvgPool2d(4), nn.Flatten()]
         return assemble(layers, 4 * widths[-1], num_classes)
-    return assemble([*layers, pooled()], widths[-1], num_classes)
+    return assemble([*layers, GlobalAverage()], widths[-1], num_classes)
 
 
 def padded_shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
@@ -135,7 +134,7 @@ def resnet_cifar(
         return StochasticResidual(branch, shortcut, 1 - made / total * (1 - last_survival))
 
     body = stages(16, (16, 32, 64), (blocks,) * 3, block)
-    return assemble([stem(shape.channels, 16), body, pooled()], 64, num_classes)
+    return assemble([stem(shape.channels, 16), body, GlobalAverage()], 64, num_classes)
 
 
 def preactivation_bottleneck(inputs: int, outputs: int, stride: int) -> nn.Module:
@@ -158,7 +157,7 @@ def preresnet(num_classes: int, shape: ImageShape, *, blocks: int) -> Network:
         convolution(shape.channels, 16, 3),
         stages(16, widths, (blocks,) * 3, preactivation_bottleneck),
         *norm_relu(widths[-1]),
-        pooled(),
+        GlobalAverage(),
     ]
     return assemble(layers, widths[-1], num_classes)
 

@@ -11,7 +11,7 @@ from functools import partial
 from torch import nn
 
 from trainables.data import ImageShape
-from trainables.models._base import Network
+from trainables.models._base import GlobalAverage, Network
 from trainables.models._blocks import (
     BlockMaker,
     PreActivation,
@@ -19,7 +19,6 @@ from trainables.models._blocks import (
     basic_block,
     convolution,
     norm_relu,
-    pooled,
     stages,
     stem,
 )
@@ -62,7 +61,7 @@ def wide_resnet(
         convolution(shape.channels, 16, 3, bias=bias),
         stages(16, widths, (blocks,) * 3, block),
         *norm_relu(widths[-1]),
-        pooled(),
+        GlobalAverage(),
     ]
     return assemble(layers, widths[-1], num_classes)
 
@@ -71,7 +70,7 @@ def wide_resnet_post(num_classes: int, shape: ImageShape, *, blocks: int, factor
     """Build the post-activation form of depth ``6 * blocks + 2``, projections not counted."""
     widths = _widths(factor)
     body = stages(16, widths, (blocks,) * 3, basic_block)
-    return assemble([stem(shape.channels, 16), body, pooled()], widths[-1], num_classes)
+    return assemble([stem(shape.channels, 16), body, GlobalAverage()], widths[-1], num_classes)
 
 
 _paper = partial(wide_resnet, block=partial(wide_block, bias=False, from_activated=True))

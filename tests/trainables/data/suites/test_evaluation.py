@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from own_process import run_script
 from small_stages import Workshop
 from small_suites import write_npz
 
@@ -184,16 +183,9 @@ def test_a_sealed_process_does_not_reach_a_suite(
     evaluate_suite(*where, workshop.prepared, data.directory)  # It is there to be found.
     source = str(find_suite(data.name, data.root).test_paths()[0])
     places = [str(workshop.prepared.directory), str(data.directory), source]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *places, str(workshop.store.root), chain[0].key],
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    told = run_script(SCRIPT, *places, str(workshop.store.root), chain[0].key)
     before, after = {}, {}
-    for line in done.stdout.splitlines():
+    for line in told.splitlines():
         name, before[name], after[name] = line.split()
     # That one gets as far as reading: the digits are the task's own.
     assert before == {**dict.fromkeys(before, "reached"), "another": "InputError"}
