@@ -56,12 +56,6 @@ REMOVED = {
     "lost writes end a sweep": Safeguard(journal._never_promised, "return True", "return False"),
     "the sweep file need not be whole": Safeguard(SweepFolder.write_spec, ", durable=True", ""),
     "a checkpoint's checksums are not looked at": Safeguard(Checkpoint.read, "is not None", "is 0"),
-    "the manifest of a calibrator comes last": Safeguard(
-        _storage._publish,
-        "(MANIFEST, TENSORS, DESCRIPTION)",
-        "(TENSORS, DESCRIPTION, MANIFEST)",
-        "calibration",
-    ),
     "a calibrator's files are not synced": Safeguard(
         _storage._publish, "sync(draft / name)", "pass", "calibration"
     ),

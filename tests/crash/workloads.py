@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -36,7 +36,7 @@ from tests.crash.safeguards import without
 from tests.orchestrator.one_process import one_process
 from trainables.calibrators import build_calibrator, load_calibrator, save_calibrator
 from trainables.common.errors import InputError
-from trainables.common.files import damage
+from trainables.common.files import damage, write_whole
 from trainables.metrics import reliability_diagram
 
 SWEEP = """
@@ -159,10 +159,13 @@ def calibration(root: Path) -> list[Any]:
     labels = torch.arange(60) % 3
     fitted = [build_calibrator(method).fit(logits, labels) for method in ("ts", "vs")]
     known = [calibrator(logits).tolist() for calibrator in fitted]
-    with suppress(InputError):
-        assert load_calibrator(root / "kept")(logits).tolist() in known
+    saved = root / "saved"  # Once it is there, both have been reported as stored.
+    with nullcontext() if saved.exists() else suppress(InputError):
+        expected = known[1:] if saved.exists() else known
+        assert load_calibrator(root / "kept")(logits).tolist() in expected
     for calibrator in fitted:
         save_calibrator(calibrator, root / "kept")
+    write_whole(saved, "", durable=True)
     return [load_calibrator(root / "kept")(logits).tolist()]
 
 
