@@ -42,12 +42,13 @@ class Loop:
     machines: Machines = field(default_factory=Machines)
     _running: dict[str, int] = field(default_factory=dict)  # Attempts, by key.
     _again: list[Job] = field(default_factory=list)
+    _failed: bool = False  # Whether the last that ended was failed by a machine, on one GPU.
     _placed: set[tuple[str, int]] = field(default_factory=set)  # Attempts of which a worker told.
 
     def next(self) -> Job | Pause:
         """Return the next job to compute; one whose outcome is known ends here."""
         started = time.monotonic()
-        while isinstance(job := self._again.pop() if self._again else self.source.next(), Job):
+        while isinstance(job := self._given_out(), Job):
             self._running[job.key] = job.attempt
             if (known := self.answer(job)) is None:
                 return replace(job, avoided=job.avoided | self.machines.left_out())
@@ -57,6 +58,13 @@ class Loop:
         if job is Pause.WAIT and not self._running:
             raise RuntimeError("the sweep waits for a job that nobody computes")
         return Pause.WAIT if self._running else job
+
+    def _given_out(self) -> Job | Pause:
+        """Return a job: after a failure on a GPU another one first, in case this GPU is bad."""
+        job: Job | Pause = Pause.WAIT
+        if self._failed or not self._again:
+            self._failed, job = False, self.source.next()
+        return job if isinstance(job, Job) or not self._again else self._again.pop()
 
     def take(self, job: Job, report: Report) -> None:
         """Take in a report; one that comes twice, or of an attempt given up, adds nothing."""
@@ -75,5 +83,6 @@ class Loop:
                 raise StorageError(report.fault.reason)  # No other job could end well.
             again = next_attempt(job, report, self.most_failures)
             self._again.append(again) if again else self.source.ended(job, report)
+            self._failed = again is not None and bool(report.gpu)
             self.machines.heard(job, report, final=again is None)
         self.changed()

@@ -223,6 +223,7 @@ class Report:
         fault: Why it failed.
         cost: What it has cost.
         host, node: Where it runs: the machine's name, and the executor's name of it.
+        gpu: The executor's name of the GPU it computes on, if that is one.
         notices: What a person should know of.
         measured: Of a ``TestWork`` that has finished.
         fits: Of a ``FitWork`` that has finished, by recipe.
@@ -237,6 +238,7 @@ class Report:
     cost: Cost = Cost()
     host: str = ""
     node: str = ""
+    gpu: str = ""
     notices: tuple[str, ...] = ()
     measured: Measured | None = None
     fits: Mapping[str, Fit] = field(default_factory=dict)

@@ -19,7 +19,7 @@ class JobTrainable(tune.Trainable):
 
     def setup(self, config: dict[str, Any], **settings: Any) -> None:
         """Start the worker, see ``Bench`` for its ``settings``, and begin the first job."""
-        self._worker = Worker(Bench(**settings), node_here())
+        self._worker = Worker(Bench(**settings), node_here(), gpu_here())
         self._begin(config["job"])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -57,6 +57,14 @@ def inspected(storage: str, nonce: str, gpus: int) -> Inspection:
     return inspect_machine(storage, nonce, gpus)
 
 
+class Holder:
+    """Keeps the GPU that Ray gave it from everybody else."""
+
+    def gpu(self) -> str:
+        """Return Ray's name of it."""
+        return gpu_here()
+
+
 def is_broken(report: Report) -> bool:
     """Return True if the process that reported so has to end."""
     return report.fault is not None and report.fault.kind in (FaultKind.MACHINE, FaultKind.CODE)
@@ -66,3 +74,9 @@ def node_here() -> str:
     """Return Ray's name of the node that this process is on, empty without Ray."""
     # Ray would start one to answer.
     return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
+
+
+def gpu_here() -> str:
+    """Return Ray's name of the GPU of this process, empty if it has none or several."""
+    gpus = ray.get_gpu_ids() if ray.is_initialized() else []
+    return str(gpus[0]) if len(gpus) == 1 else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from orchestrator.cluster.interrupt import stop_promptly
 from orchestrator.cluster.local import elsewhere, fitting, short_reason, slots
 from orchestrator.executors._base import Executor
+from orchestrator.executors._held_gpus import HeldGpus
 from orchestrator.loop import Loop, Pause
 from orchestrator.storage.storage import SweepFolder
 from trainables.common.code import code_files
@@ -76,12 +77,13 @@ class RayTune(Executor):
             code=code_files(),
         )
         limit = _Limit(loop.source.sizes, self._concurrent, self._growing)
-        with stop_promptly(), self._nodes(loop) as nodes:
+        held = HeldGpus(loop.source.sizes)
+        with stop_promptly(), self._nodes(loop) as nodes, closing(held):
             tune.Tuner(
                 tune.with_resources(trainable, _resources()),
                 tune_config=tune.TuneConfig(
                     num_samples=-1,
-                    search_alg=LoopSearcher(loop, limit, nodes),
+                    search_alg=LoopSearcher(loop, limit, held, nodes),
                     scheduler=GroupSchedulers() if self._asha else FIFOScheduler(),
                     max_concurrent_trials=PENDING,
                     reuse_actors=True,
@@ -215,9 +217,11 @@ def _resources() -> Callable[[dict[str, Any]], Any]:
 class LoopSearcher(Searcher):
     """Hands the jobs of a loop to Tune, and their reports to the loop."""
 
-    def __init__(self, loop: Loop, limit: Callable[[], int], nodes: _Nodes | None = None) -> None:
+    def __init__(
+        self, loop: Loop, limit: Callable[[], int], held: HeldGpus, nodes: _Nodes | None = None
+    ) -> None:
         super().__init__(metric="score", mode="min")
-        self._loop, self._limit, self._nodes = loop, limit, nodes
+        self._loop, self._limit, self._held, self._nodes = loop, limit, held, nodes
         self._jobs: dict[str, Job] = {}  # By Tune's trial.
         self._last: dict[str, Report] = {}
         self._failure: InputError | None = None
@@ -231,6 +235,7 @@ class LoopSearcher(Searcher):
         """
         if self._failure is not None:
             raise self._failure
+        self._held.keep(self._loop.machines.gpus_left_out())
         # A job that needs a GPU for itself gets it before others take a share of it.
         room = any(job.alone and name not in self._last for name, job in self._jobs.items())
         if room or len(self._jobs) >= self._limit():

@@ -1,4 +1,4 @@
-"""Machines on which trials fail: left out by name, until `calsweep doctor` passes there."""
+"""Machines and GPUs on which trials fail: left out until `calsweep doctor` passes there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from orchestrator.storage.storage import Storage
+from orchestrator.storage.storage import GPU, Storage
 from trainables.common.errors import InputError
 from trainables.jobs import FaultKind, Job, Report, Status
 
@@ -26,8 +26,9 @@ LOOK_SECONDS = 5.0
 class Machines:
     """What the trials of a run tell of the machines, and of the sweep as a whole.
 
-    A node is left out once it failed three configurations in a row while others are there. If more
-    than half of the first eight trials fail alike, the sweep ends: the rest would too.
+    A node, or one of its GPUs, is left out once it failed three configurations in a row while
+    others are there: the GPU alone if it failed all of them. If more than half of the first eight
+    trials fail alike, the sweep ends: the rest would too.
 
     Args:
         storage: Remembers machines for other runs and for ``doctor``; None for this run alone.
@@ -40,22 +41,33 @@ class Machines:
     storage: Storage | None = None
     say: Callable[[str], None] = lambda text: None
     refused: dict[str, str] = field(default_factory=dict)
-    _rows: dict[str, set[str]] = field(default_factory=dict)  # By node, keys of failed trials.
-    _nodes: dict[str, str] = field(default_factory=dict)  # Those left out in this run: their hosts.
+    # By node and GPU (empty for the node), keys of failed trials.
+    _rows: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    _out: dict[str, str] = field(default_factory=dict)  # Left out in this run: by node, by host.
     _remembered: frozenset[str] = frozenset()
     _looked: float = float("-inf")
     _ends: dict[str, str] = field(default_factory=dict)  # Of the first trials, why they failed.
 
     def left_out(self) -> frozenset[str]:
         """Return the nodes, or names of machines, that nothing is to start on."""
+        known = self._all_left_out()
+        return frozenset(name for name in known if GPU not in name) | self.refused.keys()
+
+    def gpus_left_out(self) -> frozenset[tuple[str, str]]:
+        """Return GPUs that nothing is to start on: node or name of the machine, and the GPU."""
+        pairs = (name.partition(GPU) for name in self._all_left_out())
+        return frozenset((place, gpu) for place, _, gpu in pairs if gpu)
+
+    def _all_left_out(self) -> frozenset[str]:
         if self.storage is not None and time.monotonic() - self._looked > LOOK_SECONDS:
             self._looked = time.monotonic()
             with suppress(InputError):  # A bucket that is away ends nothing.
                 self._remembered = frozenset(self.storage.machines_left_out(patient=False))
-            for node in [n for n, host in self._nodes.items() if host not in self._remembered]:
-                del self._nodes[node]
-                self._rows.pop(node, None)
-        return self._remembered | self._nodes.keys() | self.refused.keys()
+            for name in [n for n, host in self._out.items() if host not in self._remembered]:
+                del self._out[name]
+                node, _, gpu = name.partition(GPU)
+                self._rows.pop((node, gpu), None)
+        return self._remembered | self._out.keys()
 
     def heard(self, job: Job, report: Report, final: bool) -> None:
         """Take in how an attempt ended, and whether no other one follows.
@@ -65,15 +77,17 @@ class Machines:
                 and no other node known.
         """
         node = report.node
-        if node and report.status == Status.FINISHED and not report.cost.reused:
-            self._rows[node] = set()
+        places = [place for place in dict.fromkeys([report.gpu, ""]) if node]
+        if report.status == Status.FINISHED and not report.cost.reused:
+            self._rows.update({(node, gpu): set() for gpu in places})
         if report.fault is not None and report.fault.kind == FaultKind.CODE:
             self._refuse(node, report.host, report.fault.reason)
-        if node and report.fault is not None and report.fault.kind == FaultKind.MACHINE:
-            row = self._rows.setdefault(node, set())
-            row.add(job.key)
-            if len(row) >= IN_A_ROW and node not in self._nodes and len(self._rows) > 1:
-                self._leave_out(node, report)
+        if report.fault is not None and report.fault.kind == FaultKind.MACHINE:
+            for gpu in places:
+                self._rows.setdefault((node, gpu), set()).add(job.key)
+            bad = [gpu for gpu in places if self._is_bad(node, gpu)]
+            if bad:
+                self._leave_out(node, bad[0], report)
         if final and len(self._ends) < FIRST:
             self._ends[job.key] = report.fault.reason if report.fault is not None else ""
             self._stop_if_alike()
@@ -85,9 +99,16 @@ class Machines:
             self.refused[node] = reason
             self.say(f"{host} is left out of this run: {reason}")
 
-    def _leave_out(self, node: str, report: Report) -> None:
+    def _is_bad(self, node: str, gpu: str) -> bool:
+        if len(self._rows[node, gpu]) < IN_A_ROW or _named(node, gpu) in self._out:
+            return False
+        others = (where for where in self._rows if where[0] != node or (gpu and where[1]))
+        return any(where != (node, gpu) for where in others)
+
+    def _leave_out(self, node: str, gpu: str, report: Report) -> None:
         assert report.fault is not None
-        self._nodes[node] = host = report.host
+        host = self._out[_named(node, gpu)] = _named(report.host, gpu)
+        self._rows[node, ""] = set()
         if self.storage is not None:
             try:
                 self.storage.leave_machine_out(host, report.fault.reason)
@@ -95,8 +116,9 @@ class Machines:
             except InputError as error:
                 self.say(f"{error}: later runs will not know that {host} is left out")
         self.say(
-            f"{host} is left out: {IN_A_ROW} trials in a row failed there, the last by "
-            f"{report.fault.reason}; `calsweep doctor --storage STORAGE` there takes it back in"
+            f"{host.replace(GPU, ' GPU ')} is left out: {IN_A_ROW} trials in a row failed there, "
+            f"the last by {report.fault.reason}; "
+            "`calsweep doctor --storage STORAGE` there takes it back in"
         )
 
     def _stop_if_alike(self) -> None:
@@ -109,3 +131,7 @@ class Machines:
                     f"{len(alike)} of the first {len(self._ends)} trials failed alike, so nothing "
                     f"more is started: {alike[0]}"
                 )
+
+
+def _named(place: str, gpu: str) -> str:
+    return f"{place}{GPU}{gpu}" if gpu else place

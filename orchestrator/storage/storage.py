@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from trainables.store.leases import Lease
 
 SPEC = "sweep.yaml"
-MACHINES = "machines"  # Holds a file for each machine that is left out.
+MACHINES = "machines"  # Holds a file for each machine, or GPU of one, that is left out.
+GPU = ":gpu"  # Between the name of a machine and of its GPU.
 PAUSE, CANCEL = "pause", "cancel"
 LOCK_SECONDS = 1.0  # Whoever asks for the owner of a sweep holds its lock for a moment.
 
@@ -332,23 +333,23 @@ class Storage:
             raise InputError(f"storage {self.folder} cannot be written: {error}") from error
 
     def take_machine_back(self, host: str) -> bool:
-        """Forget that a machine is left out; return whether it was.
+        """Forget that a machine, or GPUs of it, are left out; return whether any was.
 
         Raises:
             InputError: If the storage cannot be written.
         """
-        if host not in self.machines_left_out():
-            return False
+        names = [name for name in self.machines_left_out() if name.partition(GPU)[0] == host]
         try:
-            if self.address is not None:
-                from trainables.store.bucket import Bucket
+            for name in names:
+                if self.address is not None:
+                    from trainables.store.bucket import Bucket
 
-                Bucket(self.address).remove(f"{MACHINES}/{host}")
-            else:
-                (self.folder / MACHINES / host).unlink(missing_ok=True)
+                    Bucket(self.address).remove(f"{MACHINES}/{name}")
+                else:
+                    (self.folder / MACHINES / name).unlink(missing_ok=True)
         except OSError as error:
             raise InputError(f"storage {self.folder} cannot be written: {error}") from error
-        return True
+        return bool(names)
 
     def require_folder(self, what: str) -> None:
         """Refuse a storage in a bucket.
@@ -361,7 +362,6 @@ class Storage:
 
     def nightly(self, name: str) -> Path:
         """Return the folder of a nightly benchmark."""
-        self.require_folder("a nightly benchmark")
         return self.folder / "nightly" / name
 
 

@@ -222,3 +222,27 @@ def test_late_failures_stop_nothing() -> None:
         loop.next()
         loop.take(each, DONE if number < 4 else failed(FaultKind.CONFIGURATION, "ValueError: x"))
     assert len(source.ends) == 20
+
+
+def test_gpu_is_left_out_alone_unless_its_node_fails_on_others_too(tmp_path: Path) -> None:
+    storage, jobs = Storage(tmp_path), [job(str(number)) for number in range(10)]
+    loop, _, _ = looped(*jobs, most=9, machines=Machines(storage))
+    for _ in jobs:
+        loop.next()
+    loop.take(jobs[0], replace(DONE, node="n", gpu="0"))
+    for each in jobs[1:3]:
+        loop.take(each, replace(broken("n"), gpu="1"))
+    loop.take(jobs[3], replace(DONE, node="n", gpu="0"))  # Another GPU's success ends no row.
+    assert loop.machines.gpus_left_out() == frozenset()
+    loop.take(jobs[4], replace(broken("n"), gpu="1"))
+    assert loop.machines.gpus_left_out() == {("n", "1"), ("host-of-n", "1")}
+    assert loop.machines.left_out() == frozenset()
+    for each, gpu in zip(jobs[5:8], "232", strict=True):
+        loop.take(each, replace(broken("n"), gpu=gpu))
+    assert loop.machines.left_out() == frozenset(), "there is no other node"
+    loop.take(jobs[8], replace(DONE, node="other", gpu="0"))
+    loop.take(jobs[9], replace(broken("n"), gpu="0"))
+    assert loop.machines.left_out() == {"n", "host-of-n"}
+    assert Machines(storage).gpus_left_out() == {("host-of-n", "1")}
+    assert storage.take_machine_back("host-of-n")
+    assert Machines(storage).gpus_left_out() == Machines(storage).left_out() == frozenset()

@@ -39,11 +39,11 @@ class Worker:
 
     Args:
         bench: Store, data and device of this process.
-        node: The executor's name of the node.
+        node, gpu: The executor's names of the node, and of the GPU if it is one.
     """
 
-    def __init__(self, bench: Bench, node: str = "") -> None:
-        self._bench, self._node = bench, node
+    def __init__(self, bench: Bench, node: str = "", gpu: str = "") -> None:
+        self._bench, self._node, self._gpu = bench, node, gpu
         self._computation: Computation | None = None
         self._without_gpu = False
 
@@ -141,6 +141,7 @@ class Worker:
             cost=self._cost(computation),
             host=HOST,
             node=self._node,
+            gpu=self._gpu,
             notices=notices,
             **outcome,
         )

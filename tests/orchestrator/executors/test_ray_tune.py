@@ -16,8 +16,11 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from orchestrator.executors import ray_tune
+from orchestrator.executors._held_gpus import HeldGpus
 from orchestrator.executors.ray_tune import GroupSchedulers, LoopSearcher, RayTune, _Limit, _Nodes
 from orchestrator.loop import Loop
+from orchestrator.storage.machines import Machines
+from orchestrator.storage.storage import Storage
 from tests.orchestrator.executors.small_jobs import Jobs, fit
 from trainables.common.code import code_files
 from trainables.common.errors import InputError
@@ -37,7 +40,7 @@ NODES = [
 
 def searcher(count: int = 3, most: int = 1, **changes: Any) -> tuple[LoopSearcher, Jobs]:
     jobs = Jobs([fit(Path("data"), str(number), **changes) for number in range(count)])
-    return LoopSearcher(Loop(jobs, lambda event: None, most), lambda: 100), jobs
+    return LoopSearcher(Loop(jobs, lambda event: None, most), lambda: 100, HeldGpus(())), jobs
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +58,17 @@ def test_jobs_become_trials_until_the_loop_is_done() -> None:
     search.on_trial_complete("b", {"report": FINISHED})
     assert search.suggest("c") == Searcher.FINISHED
     assert list(jobs.ends.values()) == [FINISHED, FINISHED]
+
+
+def test_gpus_that_are_left_out_are_held_before_jobs_are_given_out(tmp_path: Path) -> None:
+    storage, kept = Storage(tmp_path), list[object]()
+    storage.leave_machine_out("host:gpu3", "x")
+    storage.leave_machine_out("other", "x")
+    jobs = Jobs([fit(Path("data"), str(number)) for number in range(2)])
+    loop = Loop(jobs, kept.append, 0, machines=Machines(storage))
+    held: Any = SimpleNamespace(keep=kept.append)
+    assert LoopSearcher(loop, lambda: 10, held).suggest("a")
+    assert kept == [{("host", "3")}]
 
 
 def test_no_more_jobs_are_out_than_the_limit() -> None:
@@ -118,7 +132,7 @@ def test_journal_that_cannot_be_written_ends_the_sweep(when: str) -> None:
         raise InputError(next(failures))
 
     jobs = Jobs([fit(Path("data"), str(number)) for number in range(4)])
-    search = LoopSearcher(Loop(jobs, refuse, 0), lambda: 10)
+    search = LoopSearcher(Loop(jobs, refuse, 0), lambda: 10, HeldGpus(()))
     for name in "ab":
         assert search.suggest(name)
     for name in "ab":

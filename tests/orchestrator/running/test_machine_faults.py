@@ -173,6 +173,16 @@ def test_a_failed_job_avoids_the_node(tmp_path: Path) -> None:
     assert first != second
 
 
+def test_gpu_that_fails_in_a_row_gets_nothing_more(tmp_path: Path) -> None:
+    given, said = said_by("bad_gpu.py", tmp_path).splitlines()
+    assert given == "{'0'} ['0'] 1 ['1']"
+    assert said == (
+        f"{os.uname().nodename} GPU 1 is left out: 3 trials in a row failed there, the last by "
+        "RuntimeError: CUDA error: uncorrectable ECC error; `calsweep doctor --storage STORAGE` "
+        "there takes it back in"
+    )
+
+
 def test_node_with_other_code_computes_nothing(tmp_path: Path) -> None:
     if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
         pytest.skip("no node can be given a file system of its own here")
