@@ -64,6 +64,7 @@ class SweepState:
         self._predictions = predictions
         self._beaten, self._claims = beaten, Counter[tuple[str, str]]()
         self._held: TrialSpec | None = None
+        self._decided = 0  # Grows with every trial that is taken in and every study that closes.
         self.taken_over = 0
         self._past = Past(past or Ledger())
         rules, seed = plan.spec.search, plan.spec.all_seeds[0]
@@ -76,6 +77,7 @@ class SweepState:
             )
             for study in plan
         }
+        self._urgency = {name: _urgency(study.plan) for name, study in self.studies.items()}
         for study in self.studies.values():
             first = study.plan.task.data_name(seed)
             self._emit_once(study.opening(data[first], plan.spec))
@@ -102,8 +104,8 @@ class SweepState:
     def take_over(self) -> bool:
         """Take over what an interrupted run finished; return True if nothing is left to run now."""
         before = -1
-        while self._held is None and before != self._decided():
-            before = self._decided()
+        while self._held is None and before != self._decided:
+            before = self._decided
             for study in self._in_turn():
                 trial = self._next_of(study)
                 if trial is None:
@@ -115,11 +117,6 @@ class SweepState:
                 self.taken_over += 1
                 self._take_in(trial, outcome)
         return self._held is None
-
-    def _decided(self) -> int:
-        """Return a count that grows with every trial taken over and every study closed."""
-        studies = self.studies.values()
-        return sum(len(study.outcomes) + len(study.seeds) + study.closed for study in studies)
 
     def _kept_outcome(self, trial: TrialSpec) -> TrialFinished | None:
         outcome = self._past.outcome(trial.key)
@@ -134,7 +131,7 @@ class SweepState:
         before other trainings because every guarded study waits for it.
         """
         waiting = [study for study in self.studies.values() if not self._exhausted(study)]
-        return sorted(waiting, key=lambda study: (*_urgency(study.plan), len(study.trials)))
+        return sorted(waiting, key=lambda study: (self._urgency[study.plan.id], len(study.trials)))
 
     def _exhausted(self, study: StudyState) -> bool:
         if not study.closed:
@@ -179,6 +176,7 @@ class SweepState:
         study.seeds_asked += 1
         if upstream is not None and upstream.seeds[position] is None:
             study.seeds[position] = None
+            self._decided += 1
             return None
         number = study.plan.trials + position - 1
         return self._make(study, number, study.chosen.trial.parameters, upstream, position)
@@ -205,6 +203,7 @@ class SweepState:
 
     def _take_in(self, trial: TrialSpec, outcome: TrialFinished) -> None:
         study = self.studies[trial.study]
+        self._decided += 1
         study.outcomes[trial.number] = outcome
         if trial.role == SEARCH:
             study.unscored.add(trial.number)
@@ -333,6 +332,7 @@ class SweepState:
         if study.closed:
             return
         study.closed = True
+        self._decided += 1
         self._emit_once(study.closing(reason))
         if self._beaten is not None and study.chosen is not None:
             # The published default, the first trial, is measured beside the chosen one.
