@@ -18,7 +18,6 @@ from ._metrics import FLOORED, METRICS, REPORTED, Metric, metrics_digest
 from ._registered import registered_report
 from ._report import calibration_report, evaluation_report
 from ._row_terms import row_terms
-from ._stacked import calibration_reports
 from ._streamed import StreamedReport
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "bin_index",
     "bin_spread_of_groups",
     "calibration_report",
-    "calibration_reports",
     "estimated_error",
     "evaluation_report",
     "metrics_digest",

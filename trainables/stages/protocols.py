@@ -5,14 +5,15 @@ A named protocol is one file of ``search_spaces/protocols/``. Each comes in shor
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, replace
 from functools import cache
 from typing import Any, Self
 
 from search_spaces import load_protocol, protocol_names
-from trainables.common.checks import check_choice, check_count, check_flag, check_number
+from trainables.common.checks import check_count, check_number
 from trainables.common.errors import InputError, known_names
+from trainables.common.fields import CheckedFields, checked, choice, count, flag, number
 from trainables.data import IMAGE_AUGMENTATIONS, MASK_AUGMENTATIONS
 
 CUSTOM = "custom"
@@ -22,10 +23,34 @@ POWER = 0.9  # Of the poly schedule (Chen et al. 2017, section 4.1).
 KEEP = ("last", "best_val_nll", "best_val_acc", "best_val_nll_after_ts")
 # What the weights do not depend on: two protocols that differ here only are the same training.
 LABELS = ("name", "source", "note")
+AUGMENTED = tuple(dict.fromkeys((*IMAGE_AUGMENTATIONS, *MASK_AUGMENTATIONS)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Protocol:
+def _text(name: str, value: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name}={value!r} is not a text")
+    return value
+
+
+def _milestones(name: str, value: Sequence[int]) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{name}={value!r} is not a list of epochs")
+    milestones = tuple(check_count("milestone", epoch) for epoch in value)
+    if list(milestones) != sorted(milestones):
+        raise ValueError(f"{name}={list(milestones)} are not sorted")
+    return milestones
+
+
+def _share(name: str, value: float) -> float | int:
+    number = check_number(name, value, 0, open_low=True)
+    if number < 1:
+        return number
+    if number != int(number):
+        raise ValueError(f"{name}={value!r} is neither a fraction in (0, 1) nor a whole number")
+    return int(number)
+
+
+class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
     """How long, with what and at which rate a network is trained.
 
     Attributes:
@@ -68,70 +93,39 @@ class Protocol:
         ValueError: If a value is out of its range or contradicts another.
     """
 
-    name: str = CUSTOM
-    epochs: int
-    batch_size: int
-    optimizer: str = "sgd"
-    lr: float
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    schedule: str = "constant"
-    milestones: tuple[int, ...] = ()
-    decay: float = 1.0
-    nesterov: bool = False
-    warmup: int = 0
-    augmentation: str | None = None
-    validation: float | int | None = None
-    clip_norm: float | None = None
-    keep: str = "last"
-    keep_after: int = 0
-    compile: bool = False
-    source: str = ""
-    note: str = ""
+    name: str = checked(default=CUSTOM, check=_text)
+    epochs: int = count()
+    batch_size: int = count()
+    optimizer: str = choice(default="sgd", choices=OPTIMIZERS)
+    lr: float = number(low=0, open_low=True)
+    momentum: float = number(default=0.9, low=0, high=1, open_high=True)
+    weight_decay: float = number(default=5e-4, low=0)
+    schedule: str = choice(default="constant", choices=SCHEDULES)
+    milestones: tuple[int, ...] = checked(default=(), check=_milestones)
+    decay: float = number(default=1.0, low=0, high=1, open_low=True)
+    nesterov: bool = flag(default=False)
+    warmup: int = count(default=0, low=0)
+    augmentation: str | None = choice(default=None, choices=AUGMENTED)
+    validation: float | int | None = checked(default=None, check=_share)
+    clip_norm: float | None = number(default=None, low=0, open_low=True)
+    keep: str = choice(default="last", choices=KEEP)
+    keep_after: int = count(default=0, low=0)
+    compile: bool = flag(default=False)
+    source: str = checked(default="", check=_text)
+    note: str = checked(default="", check=_text)
 
     def __post_init__(self) -> None:
-        """Check every value, and bring numbers to one type so that equal protocols are equal."""
-        for key in LABELS:
-            if not isinstance(getattr(self, key), str):
-                raise ValueError(f"{key}={getattr(self, key)!r} is not a text")
-        for key, low in (("epochs", 1), ("batch_size", 1), ("warmup", 0), ("keep_after", 0)):
-            self._set(key, check_count(key, getattr(self, key), low))
+        """Bring numbers to one type so that equal protocols are equal; check what goes together."""
+        super().__post_init__()
         for key in ("warmup", "keep_after"):
-            if getattr(self, key) >= self.epochs:
-                value = getattr(self, key)
+            if (value := getattr(self, key)) >= self.epochs:
                 raise ValueError(f"{key}={value} is outside [0, {self.epochs}): the epochs")
-        for key in ("nesterov", "compile"):
-            check_flag(key, getattr(self, key))
-        self._check_optimizer()
-        self._check_schedule()
-        if self.augmentation is not None:
-            known = tuple(dict.fromkeys((*IMAGE_AUGMENTATIONS, *MASK_AUGMENTATIONS)))
-            check_choice("augmentation", self.augmentation, known)
-        if self.validation is not None:
-            self._set("validation", _share("validation", self.validation))
-        check_choice("keep", self.keep, KEEP)
-        if self.keep == "last" and self.keep_after:
-            raise ValueError(
-                f"keep_after={self.keep_after} needs keep={', '.join(KEEP[1:-1])} or {KEEP[-1]}"
-            )
-
-    def _set(self, key: str, value: object) -> None:
-        object.__setattr__(self, key, value)
-
-    def _check_optimizer(self) -> None:
-        check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        self._set("lr", check_number("lr", self.lr, 0, open_low=True))
-        self._set("momentum", check_number("momentum", self.momentum, 0, 1, open_high=True))
-        self._set("weight_decay", check_number("weight_decay", self.weight_decay, 0))
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
             raise ValueError("nesterov=True needs optimizer=sgd and a momentum above 0")
-        if self.clip_norm is not None:
-            self._set("clip_norm", check_number("clip_norm", self.clip_norm, 0, open_low=True))
-
-    def _check_schedule(self) -> None:
-        check_choice("schedule", self.schedule, SCHEDULES)
-        self._set("milestones", self._checked_milestones())
-        self._set("decay", check_number("decay", self.decay, 0, 1, open_low=True))
+        if self.milestones and self.milestones[-1] > self.epochs:
+            raise ValueError(
+                f"milestone={self.milestones[-1]} is outside [1, {self.epochs}]: the epochs"
+            )
         if self.schedule != "step" and (self.milestones or self.decay != 1):
             raise ValueError(
                 f"milestones={list(self.milestones)} and decay={self.decay:g} need schedule=step, "
@@ -139,18 +133,10 @@ class Protocol:
             )
         if self.schedule == "step" and not self.milestones:
             raise ValueError("schedule=step needs milestones")
-
-    def _checked_milestones(self) -> tuple[int, ...]:
-        if not isinstance(self.milestones, list | tuple):
-            raise ValueError(f"milestones={self.milestones!r} is not a list of epochs")
-        milestones = tuple(check_count("milestone", epoch) for epoch in self.milestones)
-        if list(milestones) != sorted(milestones):
-            raise ValueError(f"milestones={list(milestones)} are not sorted")
-        if milestones and milestones[-1] > self.epochs:
+        if self.keep == "last" and self.keep_after:
             raise ValueError(
-                f"milestone={milestones[-1]} is outside [1, {self.epochs}]: the epochs"
+                f"keep_after={self.keep_after} needs keep={', '.join(KEEP[1:-1])} or {KEEP[-1]}"
             )
-        return milestones
 
     def to_dict(self) -> dict[str, Any]:
         """Return all that decides the weights, ready for JSON and for keys.
@@ -275,12 +261,3 @@ def _check_fields(given: Mapping[str, Any], complete: bool) -> None:
 
 def _scaled(count: int, share: float) -> int:
     return max(1, math.floor(count * share + 0.5))
-
-
-def _share(name: str, value: float) -> float | int:
-    number = check_number(name, value, 0, open_low=True)
-    if number < 1:
-        return number
-    if number != int(number):
-        raise ValueError(f"{name}={value!r} is neither a fraction in (0, 1) nor a whole number")
-    return int(number)

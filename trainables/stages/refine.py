@@ -4,7 +4,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,15 @@ class RefineStage(StageRun, stage="refine"):
 
     def run_epoch(self) -> dict[str, float]:
         """Retrain the head for one epoch and validate."""
-        figures = self.trainer.train_epoch()
+        return self.judged(self.trainer.train_epoch(), self.head_logits())
+
+    def judged(self, figures: Mapping[str, float], logits: Tensor) -> dict[str, float]:
+        """Return the figures of the epoch that was trained, validated, given the head's logits.
+
+        Raises:
+            TrainingDivergedError: If one is not finite, or ``settled`` raises it.
+        """
         self.epoch = self.trainer.epoch
-        logits = self.head_logits()
         self.check_finite(figures, bool(logits.isfinite().all()))
         return self._figures(figures, self.settled(logits))
 

@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from trainables.common.errors import TrainingDivergedError
-from trainables.metrics import calibration_reports
 from trainables.refinements import HeadsTogether
 from trainables.stages.base import StageRun, TaskData, open_stage
 from trainables.stages.refine import RefineStage
@@ -41,45 +39,25 @@ class RefineTogether(StageRun):
         """Return the refinement's epochs."""
         return self._run.epochs
 
+    def ask_for(self, metric: str) -> None:
+        """Add a validation metric to those of every member."""
+        for member in (self._run, *self._others):
+            member.ask_for(metric)
+
     def run_epoch(self) -> dict[str, float]:
         """Retrain all heads for one epoch and validate; return the figures of the one asked for."""
         figures = self._heads.train_epoch()
+        outputs = self._heads.logits(self._run.features["validation"])
         self.epoch = self._run.trainer.epoch
-        members = [self._run, *self._others]
-        outputs = torch.stack(self._heads.logits(self._run.features["validation"]))
-        finite = outputs.isfinite().flatten(1).all(dim=1).tolist()
-        kept: dict[int, Tensor] = {}
-        for position, member in enumerate(members):
-            member.epoch = self.epoch
-            settled = self._settled(member, figures[position], outputs[position], finite[position])
-            if settled is not None:
-                kept[position] = settled
-        figures = [figures[position] for position in kept]
-        logits = torch.stack(list(kept.values()))
-        reports = calibration_reports(logits, self.data.validation_labels)
-        found = [
-            self._with_validation(*each) for each in zip(figures, reports, logits, strict=True)
-        ]
-        for other, metrics in zip(self._others, found[1:], strict=True):
+        found = self._run.judged(figures[0], outputs[0])
+        for other, own, logits in zip(tuple(self._others), figures[1:], outputs[1:], strict=True):
+            try:
+                metrics = other.judged(own, logits)
+            except TrainingDivergedError:
+                self._leave_out(other)
+                continue
             self._histories[other.request.key()].append({"step": self.epoch, "metrics": metrics})
-        return found[0]
-
-    def _settled(
-        self, member: RefineStage, figures: Mapping[str, float], logits: Tensor, finite: bool
-    ) -> Tensor | None:
-        """Return ``RefineStage.settled`` of a member; leave it out, and return None, if it failed.
-
-        Raises:
-            TrainingDivergedError: If that is the refinement that was asked for.
-        """
-        try:
-            member.check_finite(figures, finite)
-            return member.settled(logits)
-        except TrainingDivergedError:
-            if member is self._run:
-                raise
-            self._leave_out(member)
-            return None
+        return found
 
     def _leave_out(self, member: RefineStage) -> None:
         self._others.remove(member)
