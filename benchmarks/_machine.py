@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import torchvision
+from _page import load
+from torch import Tensor
 
 from trainables.data import DatasetInfo, Images, MaskedImages, RowArrays, read_source
+from trainables.refinements import HeadTrainer, build_refinement
 
 SIDE, CLASSES, PIXEL_CLASSES = 32, 10, 21
 LARGEST = 8192
@@ -29,8 +32,7 @@ def describe(device: torch.device) -> str:
         f"Python {platform.python_version()}, PyTorch {torch.__version__}, "
         f"torchvision {torchvision.__version__}"
     )
-    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    return f"{hardware}; {os.cpu_count()} cores; {versions}; load average at the end {load}"
+    return f"{hardware}; {os.cpu_count()} cores; {versions}; load average at the end {load()}"
 
 
 def _processor() -> str:
@@ -72,6 +74,26 @@ def masked_images(count: int) -> tuple[RowArrays, DatasetInfo]:
     inputs = MaskedImages((SIDE, SIDE), (0.5,) * 3, (0.25,) * 3)
     info = DatasetInfo("random", tuple(map(str, range(PIXEL_CLASSES))), inputs, "", "")
     return RowArrays(values, np.zeros(count, np.int64)), info
+
+
+def macal_heads(
+    count: int, views: list[Tensor], labels: Tensor, classes: int, device: torch.device
+) -> list[HeadTrainer]:
+    """Return trainers of MaC-Cal heads of one width on views (N, D), whose gammas differ."""
+    return [
+        HeadTrainer(
+            build_refinement("macal", epochs=2, gamma=0.9 + 0.001 * number),
+            views,
+            labels,
+            num_classes=classes,
+            batch_size=128,
+            momentum=0.9,
+            weight_decay=5e-4,
+            seed=0,
+            device=device,
+        )
+        for number in range(count)
+    ]
 
 
 def matrix_limit(device: torch.device) -> float:

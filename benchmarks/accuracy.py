@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from _machine import describe, training_images
+from _page import options, publish
 from _plain_loop import PlainLoop
 from rich.console import Console
 from rich.progress import Progress
@@ -94,7 +95,7 @@ def table(results: list[list[dict[str, float]]]) -> str:
 
 def parse_arguments() -> argparse.Namespace:
     """Return the command line's options."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help=".npz with a test set")
     parser.add_argument("--model", default="resnet8")
     parser.add_argument("--images", type=int, default=10000)
@@ -104,28 +105,25 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1, help="of the plain loop")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="Markdown file to write")
     return parser.parse_args()
 
 
 def main() -> None:
     """Train, print the table and write it if asked to."""
-    options = parse_arguments()
-    torch.set_num_threads(options.threads)
+    wanted = parse_arguments()
+    torch.set_num_threads(wanted.threads)
     with Progress(console=Console(stderr=True)) as progress:
-        results = [compare(options, seed, progress) for seed in range(options.seeds)]
+        results = [compare(wanted, seed, progress) for seed in range(wanted.seeds)]
     setting = (
-        f"{options.model} on {options.images:,} images of {options.data.name}, {options.epochs} "
-        f"epochs of batches of {options.batch_size}, cosine schedule from 0.1, crops and flips; "
-        f"n = {options.seeds} seeds; {options.test_images:,} test images."
+        f"{wanted.model} on {wanted.images:,} images of {wanted.data.name}, {wanted.epochs} "
+        f"epochs of batches of {wanted.batch_size}, cosine schedule from 0.1, crops and flips; "
+        f"n = {wanted.seeds} seeds; {wanted.test_images:,} test images."
     )
     machine = describe(torch.device("cpu"))
     text = "\n\n".join(
         [f"# Engine and plain loop\n\n{EXPLANATION.strip()}", setting, table(results), machine]
     )
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
+    publish(text + "\n", wanted.out)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import argparse
 import hashlib
 import json
 import os
-import platform
 import resource
 import signal
 import subprocess
@@ -28,10 +27,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from _page import load, options, publish, setting, table
 from _postgres import free_port, postgres_here, postgres_server, wait_until_it_answers
 
 SWEEP, TASK, RECIPE = "bench", "cifar10/resnet50/mukhoti2020", "mbls"
@@ -226,8 +225,6 @@ def rows(store: str, runs: int, found: dict[str, Any]) -> Iterator[str]:
 
 def report(lines: list[str]) -> str:
     """Return the whole report."""
-    versions = ", ".join(f"{name} {version(name)}" for name in ("mlflow", "sqlalchemy", "pandas"))
-    load = " ".join(f"{value:.1f}" for value in os.getloadavg())
     heading = [
         "store", "runs", "asked", "cold, s", "peer cold, s", "ratio",
         "warm, s", "peer warm, s", "ratio", "MB", "peer MB",
@@ -236,15 +233,13 @@ def report(lines: list[str]) -> str:
         [
             "# A table and the best configuration, against all runs in a DataFrame",
             "",
-            f"{os.cpu_count()} CPU cores, {platform.machine()}, Python "
-            f"{platform.python_version()}, {versions}. Load averages at the end: {load}.",
+            f"{setting('mlflow', 'sqlalchemy', 'pandas')}. Load averages at the end: {load()}.",
             "One sweep of 20 studies; a run has 20 parameters and 15 validation metrics. Seconds "
             "are wall (CPU of the asking process). Cold is the first question of a fresh process, "
             f"warm the best of {WARM} more (of the peer: the second). MB is what the peak resident "
             "memory grew by. Where both were asked, runs and figures were identical.",
             "",
-            "| " + " | ".join(heading) + " |",
-            "|" + "---|" * len(heading),
+            *table(heading, (), len(heading)),
             *lines,
             "",
         ]
@@ -253,34 +248,31 @@ def report(lines: list[str]) -> str:
 
 def main() -> None:
     """Measure and print, or answer for one process."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--runs", default="1000,10000,100000")
     parser.add_argument("--stores", default="sqlite:100000,http:100000,postgres:10000")
     parser.add_argument("--peer", default="sqlite:100000,http:100000,postgres:10000")
-    parser.add_argument("--out", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--uri", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        print(json.dumps(in_this_process(options.one, options.uri)))
+    wanted = parser.parse_args()
+    if wanted.one:
+        print(json.dumps(in_this_process(wanted.one, wanted.uri)))
         return
     os.environ.update(QUIET)
     lines: list[str] = []
-    for runs in map(int, options.runs.split(",")):
+    for runs in map(int, wanted.runs.split(",")):
         with tempfile.TemporaryDirectory(prefix="aggregate-") as place:
-            for store, largest in _sizes(options.stores).items():
+            for store, largest in _sizes(wanted.stores).items():
                 if runs > largest:
                     continue
                 if store == "postgres" and not postgres_here():
                     lines.append(f"| postgres | {runs:,} | skipped: it is not installed here |")
                     continue
-                peer = runs <= _sizes(options.peer).get(store, 0)
+                peer = runs <= _sizes(wanted.peer).get(store, 0)
                 lines += rows(store, runs, measure(store, runs, peer, _folder(Path(place), store)))
                 print("\n".join(lines[-2:]), flush=True)
     text = report(lines)
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
-    print(text)
+    publish(text, wanted.out)
 
 
 def _sizes(text: str) -> dict[str, int]:

@@ -7,21 +7,17 @@ Make it as ``python benchmarks/blackbox.py --make``, which runs the sweep below,
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
+from _page import load, options, publish, setting
 
 from orchestrator.packages.blackbox import export_blackbox
 from orchestrator.running.run import run_sweep
@@ -97,8 +93,6 @@ def page(path: Path) -> Iterator[str]:
     studies = about["studies"]
     recipes = ", ".join(study["recipe"] for study in studies)
     runs = sum(len(study["runs"]) for study in studies)
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "optuna"))
-    load = os.getloadavg()[0]
     yield "# A blackbox of searches on the digits"
     yield ""
     yield (
@@ -108,8 +102,8 @@ def page(path: Path) -> Iterator[str]:
     )
     yield ""
     yield (
-        f"{os.cpu_count()} CPU cores, Python {platform.python_version()}, {libraries}; the page's "
-        f"reader of {names['lines']} lines; one run; load average {load:.1f}."
+        f"{setting('numpy', 'optuna')}; the page's reader of {names['lines']} lines; one run; "
+        f"load averages {load()}."
     )
     yield ""
     yield "| what | |"
@@ -129,18 +123,15 @@ def page(path: Path) -> Iterator[str]:
 
 def main() -> None:
     """Print the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--make", action="store_true")
     parser.add_argument("--file", type=Path, default=FILE)
-    parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
     if wanted.make:
         make(wanted.file)
         return
     text = "\n".join(page(wanted.file)) + "\n"
-    sys.stdout.write(text)
-    if wanted.out:
-        wanted.out.write_text(text, encoding="utf-8")
+    publish(text, wanted.out)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from _machine import clock, describe, training_images
+from _machine import clock, describe, macal_heads, training_images
+from _page import table
 from _plain_loop import PlainLoop
 
 from orchestrator.storage.provenance import git_commit
@@ -42,7 +43,7 @@ from trainables.common.faults import reason_of
 from trainables.data import DatasetInfo, RowArrays, SplitSpec, find_reader, prepare
 from trainables.methods import build_method
 from trainables.metrics import calibration_report
-from trainables.refinements import HeadsTogether, HeadTrainer, build_refinement
+from trainables.refinements import HeadsTogether, HeadTrainer
 from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_stage
 from trainables.stages.engine import Trainer, predict
 from trainables.stages.protocols import Protocol, protocol_from
@@ -153,12 +154,11 @@ def throughput(device: torch.device, effort: Effort, compiled: bool) -> list[str
     make: dict[str, Callable[[], Any]] = {name: partial(engine, name) for name in names}
     make["plain loop"] = plain
     found, said = rates(make, device, effort)
-    lines = ["| ResNet-50 | images a second | times the plain loop |", "| --- | ---: | ---: |"]
+    rows, base = [], found.get("plain loop")
     for name, values in found.items():
-        base = found.get("plain loop")
         times = spread(list(np.asarray(values) / np.asarray(base))) if base else ""
-        lines.append(f"| {name} | {spread(values)} | {times} |")
-    return [*lines, "", *said]
+        rows.append((name, spread(values), times))
+    return [*table(["ResNet-50", "images a second", "times the plain loop"], rows), "", *said]
 
 
 def _protocol(compiled: bool, epochs: int) -> Protocol:
@@ -173,26 +173,13 @@ def _protocol(compiled: bool, epochs: int) -> Protocol:
 
 def heads(device: torch.device, effort: Effort) -> list[str]:
     """Return the lines on many heads."""
-    rows = effort.steps * BATCH if effort.quick else ROWS
+    count = effort.steps * BATCH if effort.quick else ROWS
     draw = torch.Generator().manual_seed(0)
-    views = [torch.randn(rows, FEATURES, generator=draw).to(device)]
-    labels = torch.randint(0, CLASSES, (rows,), generator=draw)
+    views = [torch.randn(count, FEATURES, generator=draw).to(device)]
+    labels = torch.randint(0, CLASSES, (count,), generator=draw)
 
     def made() -> list[HeadTrainer]:
-        return [
-            HeadTrainer(
-                build_refinement("macal", epochs=2, gamma=0.9 + 0.001 * number),
-                views,
-                labels,
-                num_classes=CLASSES,
-                batch_size=BATCH,
-                momentum=0.9,
-                weight_decay=5e-4,
-                seed=0,
-                device=device,
-            )
-            for number in range(HEADS)
-        ]
+        return macal_heads(HEADS, views, labels, CLASSES, device)
 
     alone, together = made(), HeadsTogether(made())
     taken = {}
@@ -205,9 +192,8 @@ def heads(device: torch.device, effort: Effort) -> list[str]:
         run()
         taken[name] = clock(device) - started
     ratio = taken["one by one"] / taken["together"]
-    lines = [f"| {name} | {seconds:.3g} |" for name, seconds in taken.items()]
-    header = [f"| {HEADS} heads | seconds an epoch |", "| --- | ---: |"]
-    return [*header, *lines, f"| ratio | {ratio:.1f} |"]
+    rows = [(name, f"{seconds:.3g}") for name, seconds in taken.items()]
+    return table([f"{HEADS} heads", "seconds an epoch"], [*rows, ("ratio", f"{ratio:.1f}")])
 
 
 def precision(data: Path | None, epochs: int, effort: Effort) -> list[str]:
@@ -329,15 +315,18 @@ def tracked(data: Path, epochs: int, trials: int, compiled: bool, graph: bool) -
     starts = {event.key: event.time for event in events if event.event == "trial_started"}
     ended = [event for event in events if event.event == "trial_finished"]
     rows = [
-        f"| {number} | {(event.time - starts[event.key]) / 1000:.2f} "
-        f"| {event.metrics['val_acc']:.2%} |"
+        (
+            number,
+            f"{(event.time - starts[event.key]) / 1000:.2f}",
+            f"{event.metrics['val_acc']:.2%}",
+        )
         for number, event in enumerate(ended, 1)
     ]
-    header = [f"| trial of {epochs} epochs | seconds | accuracy |", "| ---: | ---: | ---: |"]
     reached = sum(event.metrics["val_acc"] >= ACCURACY for event in ended)
     after = (events[-1].time - ended[-1].time) / 1000
     told = f"{reached} of {len(ended)} reached {ACCURACY:.0%}; {after:.2f} seconds after them."
-    return [*header, *rows, "", told]
+    header = [f"trial of {epochs} epochs", "seconds", "accuracy"]
+    return [*table(header, rows, 0), "", told]
 
 
 def parts(options: argparse.Namespace) -> dict[str, Callable[[torch.device], list[str]]]:

@@ -10,7 +10,6 @@ kernels and computes nothing. It is built anew (needs gcc and g++), or taken fro
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import platform
@@ -24,7 +23,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from _machine import PIXEL_CLASSES, SIDE, masked_images, training_images
+from _machine import PIXEL_CLASSES, SIDE, macal_heads, masked_images, training_images
+from _page import options, publish
+from _page import table as markdown
 from torch import Tensor
 from training_texts import random_texts
 
@@ -34,7 +35,7 @@ from trainables.data import DatasetInfo, RowArrays, move
 from trainables.data._masked import HELD_PIXELS
 from trainables.losses import LOSSES, build_loss
 from trainables.methods import build_method
-from trainables.refinements import HeadsTogether, HeadTrainer, build_refinement
+from trainables.refinements import HeadsTogether
 from trainables.stages.engine import EVALUATION_BATCH, Trainer, place, predict, seeded_network
 from trainables.stages.graphed import WARM_UP
 from trainables.stages.pixels import calibrated, outputs_of, score_pixels
@@ -247,20 +248,7 @@ def heads_epoch(steps: int, together: bool) -> Counts:
     device = torch.device("cuda", 0)
     rows = steps * BATCH
     views, labels = [torch.zeros(rows, FEATURES).to(device)], torch.zeros(rows, dtype=torch.long)
-    heads = [
-        HeadTrainer(
-            build_refinement("macal", epochs=2, gamma=0.9 + 0.001 * number),
-            views,
-            labels,
-            num_classes=CLASSES[0],
-            batch_size=BATCH,
-            momentum=0.9,
-            weight_decay=5e-4,
-            seed=0,
-            device=device,
-        )
-        for number in range(HEADS)
-    ]
+    heads = macal_heads(HEADS, views, labels, CLASSES[0], device)
     if together:
         return counted(HeadsTogether(heads).train_epoch)
     return counted(lambda: [head.train_epoch() for head in heads])
@@ -268,12 +256,8 @@ def heads_epoch(steps: int, together: bool) -> Counts:
 
 def table(columns: list[str], rows: list[list[Any]]) -> str:
     """Return a Markdown table; numbers stand right."""
-    lines = ["| " + " | ".join(columns) + " |", "| --- |" + " ---: |" * (len(columns) - 1)]
-    lines += [
-        "| " + " | ".join(f"{cell:,g}" if cell != str(cell) else cell for cell in row) + " |"
-        for row in rows
-    ]
-    return "\n".join(lines) + "\n"
+    cells = ([f"{cell:,g}" if cell != str(cell) else cell for cell in row] for row in rows)
+    return "\n".join(markdown(columns, cells)) + "\n"
 
 
 def steps_table(
@@ -365,16 +349,13 @@ def main() -> None:
     if "NULLGPU" in os.environ:
         sys.stdout.write(report())
         return
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__doc__.splitlines()[0])
     parser.add_argument("--card", type=Path, required=True, help="folder of the pretended card")
     parser.add_argument("--build", type=Path, help="where it is built; kept")
-    parser.add_argument("--out", type=Path, help="Markdown file to write")
-    options = parser.parse_args()
+    wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        text = on_the_card(options.card.resolve(), (options.build or Path(folder)).resolve())
-    sys.stdout.write(text)
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
+        text = on_the_card(wanted.card.resolve(), (wanted.build or Path(folder)).resolve())
+    publish(text, wanted.out)
 
 
 if __name__ == "__main__":

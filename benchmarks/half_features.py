@@ -12,15 +12,14 @@ the last place of float32: the last says how much of a difference is the trainin
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from _machine import describe
+from _page import options, publish
 from torch import Tensor
 
 from search_spaces import load_space
@@ -101,10 +100,9 @@ def measure(
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--data", type=Path, help="an .npz file of images, such as CIFAR-10's")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[str] = []
@@ -135,9 +133,7 @@ def main() -> None:
             "",
         ]
     )
-    sys.stdout.write(text)
-    if wanted.out:
-        wanted.out.write_text(text, encoding="utf-8")
+    publish(text, wanted.out)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ server. Logins are tried first, by the commands that a user types.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -24,7 +22,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,6 +30,7 @@ from _forked_workers import forked_workers
 from _load_logins import try_logins
 from _load_watch import SENT, Watch
 from _noop_sweep import JUDGED, NoOpSweep, run_no_ops, stage_report
+from _page import load, options, publish, setting
 from _postgres import postgres_here
 from _team_server import TeamServer, team_server
 
@@ -331,31 +329,28 @@ def lines_of(outcome: Outcome, found: Readback, server: TeamServer, reports: int
 
 def heading(trials: int, reports: int) -> list[str]:
     """Return the settings and the hardware."""
-    names = ("ray", "optuna", "mlflow", "psycopg2-binary")
-    packages = ", ".join(f"{name} {version(name)}" for name in names)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return [
         "# Many trials that report every second, and a team's tracking server",
         "",
-        f"{os.cpu_count()} CPU cores, {memory:.0f} GB, Python {platform.python_version()}, "
-        f"{packages}. {trials} trials at once in one sweep, {reports} reports each, one a second, "
+        f"{memory:.0f} GB, {setting('ray', 'optuna', 'mlflow', 'psycopg2-binary')}. "
+        f"{trials} trials at once in one sweep, {reports} reports each, one a second, "
         f"of {METRICS} metrics; they compute nothing. Trials, driver, shipper, PostgreSQL and "
         "MLflow (4 workers, logins on, as deploy/README.md starts it) share the machine. The clock "
         "starts when all trials are there. Trials, which would run on other machines, are "
-        f"{NICENESS} nicer than the rest, as the shipper is. Load average at the start: "
-        f"{os.getloadavg()[0]:.1f}.",
+        f"{NICENESS} nicer than the rest, as the shipper is. Load averages at the start: "
+        f"{load()}.",
         "",
     ]
 
 
 def main() -> None:
     """Run, print and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--reports", type=int, default=300)
     parser.add_argument("--mlflow", default=str(Path(sys.executable).with_name("mlflow")))
     parser.add_argument("--without-logins", action="store_true")
-    parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
     if not postgres_here():
         raise SystemExit("PostgreSQL (initdb, postgres) or psycopg2 is not installed here")
@@ -367,12 +362,9 @@ def main() -> None:
             outcome = run_load(folder, server, wanted.trials, wanted.reports)
             found = read_back(outcome, server, folder, wanted.reports)
             measured = lines_of(outcome, found, server, wanted.reports)
-    load = " ".join(f"{value:.1f}" for value in os.getloadavg())
     lines = [*first, *measured, "", *logins]
-    text = "\n".join([*lines, "", *TRAVEL, "", f"Load averages at the end: {load}.", ""])
-    sys.stdout.write(text)
-    if wanted.out:
-        wanted.out.write_text(text, encoding="utf-8")
+    text = "\n".join([*lines, "", *TRAVEL, "", f"Load averages at the end: {load()}.", ""])
+    publish(text, wanted.out)
 
 
 if __name__ == "__main__":

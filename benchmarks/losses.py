@@ -7,16 +7,15 @@ above its tables says what their columns hold.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
+from _machine import describe
+from _page import options, table
 from _straightforward_losses import (
     REFERENCES,
     CalibratedProbability,
@@ -202,29 +201,9 @@ def _plain_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return differentiate(torch.nn.functional.cross_entropy(logits, targets), logits)
 
 
-def machine(device: str) -> str:
-    """Describe what the numbers were measured on, in one line."""
-    if device == "cuda":
-        hardware = torch.cuda.get_device_name()
-    else:
-        hardware = f"{_processor()}, {torch.get_num_threads()} thread(s)"
-    versions = f"Python {platform.python_version()}, PyTorch {torch.__version__}"
-    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    return f"{hardware}; {os.cpu_count()} cores; {versions}; load average at the end {load}"
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
 def markdown(title: str, rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table under a heading."""
-    lines = ["| " + " | ".join(line) + " |" for line in (COLUMNS, *rows)]
-    lines.insert(1, "|" + " --- |" + " ---: |" * (len(COLUMNS) - 1))
-    return f"## {title}\n\n" + "\n".join(lines) + "\n"
+    return f"## {title}\n\n" + "\n".join(table(COLUMNS, rows)) + "\n"
 
 
 def show(title: str, rows: Sequence[Sequence[str]]) -> None:
@@ -237,32 +216,31 @@ def show(title: str, rows: Sequence[Sequence[str]]) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """Return the command line's options."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--losses", nargs="*", default=LOSSES.names(), help="all by default")
     parser.add_argument("--min-run-time", type=float, default=0.2, help="seconds a step and round")
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch on a processor")
-    parser.add_argument("--out", type=Path, help="Markdown file to write")
     return parser.parse_args()
 
 
 def main() -> None:
     """Measure every loss at every shape, print the tables and write them if asked to."""
-    options = parse_arguments()
-    torch.set_num_threads(options.threads)
-    warm_up(options.device)
+    wanted = parse_arguments()
+    torch.set_num_threads(wanted.threads)
+    warm_up(wanted.device)
     tables = []
     for rows, classes in SHAPES:
-        logits, targets = make_batch(rows, classes, options.device)
+        logits, targets = make_batch(rows, classes, wanted.device)
         title = f"N = {rows}, K = {classes}"
-        table = [table_row(name, logits, targets, options.min_run_time) for name in options.losses]
+        table = [table_row(name, logits, targets, wanted.min_run_time) for name in wanted.losses]
         show(title, table)
         tables.append(markdown(title, table))
-    summary = f"{EXPLANATION}\n{machine(options.device)}\n"
+    summary = f"{EXPLANATION}\n{describe(torch.device(wanted.device))}\n"
     print(summary)
-    if options.out:
-        text = "\n".join([f"# Losses on {options.device}\n", summary, *tables])
-        options.out.write_text(text, encoding="utf-8")
+    if wanted.out:
+        text = "\n".join([f"# Losses on {wanted.device}\n", summary, *tables])
+        wanted.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ with ``--test`` alone.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -31,6 +30,7 @@ from typing import Any
 
 import torch
 from _machine import describe
+from _page import options, publish
 from torch import Tensor
 
 from orchestrator.storage.ledger import read_ledger
@@ -596,12 +596,11 @@ def page(study: Study, found: Sequence[Network], part: str) -> Iterator[str]:
 
 def main() -> None:
     """Compute a part of the study, or print its tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("part", choices=("screen", "confirm", "page"))
     parser.add_argument("--storage", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--test", action="store_true", help="show figures of test rows")
-    parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
     torch.set_num_threads(1)
     study, found = Study(wanted.cache, wanted.part != "page"), networks(Storage(wanted.storage))
@@ -615,9 +614,7 @@ def main() -> None:
         part = "test" if wanted.test else "judge"
         known = [network for network in found if study.has(f"{network.trained.key}-alone")]
         text = "\n".join(page(study, known, part)) + "\n"
-        sys.stdout.write(text)
-        if wanted.out:
-            wanted.out.write_text(text, encoding="utf-8")
+        publish(text, wanted.out)
 
 
 if __name__ == "__main__":

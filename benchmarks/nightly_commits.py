@@ -7,7 +7,6 @@ an environment of its own with ``pip install apache-otava asv``; without it that
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from _page import options, publish
 from nightly_verdict import (
     CHANGES,
     LIMITS,
@@ -383,14 +383,13 @@ def bisected_row(
 
 def main() -> None:
     """Simulate, and print or write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--noise", type=Path, default=RESULTS / "nightly-noise.json")
     parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--histories", type=int, default=20)
     parser.add_argument("--peers", type=Path)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    measured = json.loads(options.noise.read_text(encoding="utf-8"))
+    wanted = parser.parse_args()
+    measured = json.loads(wanted.noise.read_text(encoding="utf-8"))
     started = time.monotonic()
     settings = [noise_of(setting, measured) for setting in SETTINGS[:3]]
     seeds = [setting.seeds for setting in SETTINGS]
@@ -400,7 +399,7 @@ def main() -> None:
             for noise, count in zip(settings, seeds, strict=False):
                 status.update(f"bisecting: {change.text}, {noise.name}")
                 for real in (True, False):
-                    trials = options.trials if real else options.trials // 5
+                    trials = wanted.trials if real else wanted.trials // 5
                     bisected.append(bisected_row(noise, count, change, trials, number, real))
         status.update("planting changes of the stated sizes")
         seen = []
@@ -414,20 +413,20 @@ def main() -> None:
                 "images_per_second",
                 "wall_seconds",
             ):
-                hits, of = sight(noise, metric, 4 * options.trials, 7)
+                hits, of = sight(noise, metric, 4 * wanted.trials, 7)
                 seen.append(
                     f"| {noise.name} | {metric} | {hits} of {of} | {100 * hits / of:.1f} % |"
                 )
         status.update("slowing stages down")
         machine = np.array(measured["cost"]["process_seconds"][0])
         stages = list(
-            slower_stages(machine, settings[0].steady, options.trials, options.histories, 8)
+            slower_stages(machine, settings[0].steady, wanted.trials, wanted.histories, 8)
         )
         peers, count_, versions = ["| not compared | | | | | | |"], 0, {"otava": "", "asv": ""}
-        if options.peers:
+        if wanted.peers:
             status.update("asking other detectors")
             peers, count_, versions = compared(
-                settings[:2], measured, options.histories, options.peers, 9
+                settings[:2], measured, wanted.histories, wanted.peers, 9
             )
     text = EXPLANATION.format(
         good=GOOD_NIGHTS,
@@ -443,9 +442,7 @@ def main() -> None:
         seconds=time.monotonic() - started,
         **versions,
     )
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
-    print(text, end="")
+    publish(text, wanted.out)
 
 
 if __name__ == "__main__":

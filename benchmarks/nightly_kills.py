@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import signal
 import sqlite3
@@ -25,6 +24,7 @@ from contextlib import closing
 from pathlib import Path
 
 import yaml
+from _page import options, publish, setting
 
 NIGHT = "2026-11-21"
 SWEEP = {
@@ -46,20 +46,17 @@ OUTCOME_SECONDS = 600
 
 def main() -> None:
     """Kill, finish, check, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--shortest", type=float, default=5.0)
     parser.add_argument("--longest", type=float, default=60.0)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rows = killed_night(Path(folder), options)
+        rows = killed_night(Path(folder), wanted)
         facts = check(Path(folder))
-    text = report(rows, facts, options)
-    print(text)
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
+    text = report(rows, facts, wanted)
+    publish(text, wanted.out)
 
 
 def killed_night(folder: Path, options: argparse.Namespace) -> list[tuple[float, int, int]]:
@@ -157,7 +154,7 @@ def report(
         "# A night killed at random moments",
         "",
         f"`python benchmarks/nightly_kills.py --kills {options.kills} --seed {options.seed}`, "
-        f"Python {platform.python_version()}, {os.cpu_count()} CPUs. SIGKILL to the command after "
+        f"{setting()}. SIGKILL to the command after "
         f"{options.shortest:g} to {options.longest:g} s; 4 recipes, 3 seeds, 12 trials.",
         "",
         "| start | seconds | exit code | trials finished so far |",

@@ -13,7 +13,6 @@ is a process of its own that trains the same methods on the handwritten digits w
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -27,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from _page import options, publish
 from rich.console import Console
 from rich.progress import track
 
@@ -168,22 +168,19 @@ def summary(
 
 def main() -> None:
     """Measure, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    wanted = parser.parse_args()
     console = Console(stderr=True)
     load, repeats = [], []
-    for _ in track(range(options.repeats), console=console):
+    for _ in track(range(wanted.repeats), console=console):
         repeats.append(night(REPEATED, REPEATED_METHODS, REPEATED_SEEDS))
         load.append(os.getloadavg()[0])
-    others = [night(s, METHODS, options.seeds) for s in track(ARITHMETIC, console=console)]
+    others = [night(s, METHODS, wanted.seeds) for s in track(ARITHMETIC, console=console)]
     found = summary(repeats, others, load)
     text = json.dumps(found, indent=1) + "\n"
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
-    print(text, end="")
+    publish(text, wanted.out)
 
 
 if __name__ == "__main__":

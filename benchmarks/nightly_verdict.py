@@ -7,7 +7,6 @@ measured; the text above the tables says how it is used.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from _page import options, publish
 from numpy.typing import NDArray
 from rich.console import Console
 from scipy.stats import binomtest, chi2
@@ -339,21 +339,20 @@ def caught_row(noise: Noise, change: Change, trials: int, seed: int) -> str:
 
 def main() -> None:
     """Simulate, and print or write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--noise", type=Path, default=RESULTS / "nightly-noise.json")
     parser.add_argument("--histories", type=int, default=10)
     parser.add_argument("--trials", type=int, default=2000)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    measured = json.loads(options.noise.read_text(encoding="utf-8"))
+    wanted = parser.parse_args()
+    measured = json.loads(wanted.noise.read_text(encoding="utf-8"))
     settings = [noise_of(setting, measured) for setting in SETTINGS]
     started = time.monotonic()
     with Console(stderr=True).status("simulating") as status:
         alarms, hits = [], []
         for seed, noise in enumerate(settings):
             status.update(f"simulating: {noise.name}")
-            alarms.append(false_alarm_row(noise, false_alarms(noise, options.histories, seed)))
-            hits += [caught_row(noise, change, options.trials, seed) for change in CHANGES]
+            alarms.append(false_alarm_row(noise, false_alarms(noise, wanted.histories, seed)))
+            hits += [caught_row(noise, change, wanted.trials, seed) for change in CHANGES]
         status.update("judging a history night by night")
         raised = through_judge(settings[1], len(settings))
     setting = {"setting": measured["setting"], "limits": LIMITS, "warm_up": WARM_UP}
@@ -362,9 +361,7 @@ def main() -> None:
     lines += [JUDGED.format(**judged, raised=raised), "", *CAUGHT, *hits, ""]
     lines += [f"Simulated in {time.monotonic() - started:.0f} s."]
     text = "\n".join(lines) + "\n"
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
-    print(text, end="")
+    publish(text, wanted.out)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import socket
 import subprocess
 import sys
@@ -22,12 +21,12 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
 from _noop_sweep import JUDGED, memory, run_no_ops, stage_report
+from _page import options, publish, setting
 
 from orchestrator.cluster.local import join_cluster
 
@@ -216,20 +215,17 @@ def median(values: list[float]) -> float:
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--trials", type=int, nargs="+", default=[300, 3000])
     parser.add_argument("--peer-trials", type=int, default=40)
     parser.add_argument("--tune-alone", type=int, nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
     if wanted.tune_alone:
         print_tune_alone(*wanted.tune_alone)
         return
     lines = measure(wanted.trials, wanted.peer_trials)
     text = "\n".join(lines) + "\n"
-    sys.stdout.write(text)
-    if wanted.out:
-        wanted.out.write_text(text, encoding="utf-8")
+    publish(text, wanted.out)
 
 
 def print_tune_alone(trials: int, calls: int) -> None:
@@ -265,11 +261,10 @@ Row = tuple[int, dict[str, float], dict[int, tuple[float, float]]]
 
 def report(rows: list[Row], peer: float, peer_trials: int) -> list[str]:
     """Return the figures as Markdown."""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("ray", "optuna", "mlflow"))
     return [
         "# Overhead of a trial that computes nothing",
         "",
-        f"{os.cpu_count()} CPU cores, Python {platform.python_version()}, {packages}. "
+        f"{setting('ray', 'optuna', 'mlflow')}. "
         f"{REPORTS} epochs x {METRICS} metrics and {PARAMETERS} parameters a trial (ours: those "
         "of `acls`), two trials at once, MLflow server over HTTP on the same machine. Seconds a "
         "trial; ours hands over short epochs together, in one call, as its trials do.",

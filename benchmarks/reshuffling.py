@@ -13,7 +13,6 @@ Sweeps that are in the storage are not run again.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from _machine import describe
+from _page import options, publish
 from numpy.typing import NDArray
 
 from orchestrator.replay.recorded import RecordedStudy, read_sweeps
@@ -146,9 +146,8 @@ def row(method: str, configurations: int, kept: float, drawn: float) -> str:
 
 def main() -> None:
     """Run what is missing, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--storage", type=Path, required=True)
-    parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
     torch.set_num_threads(1)
     storage = Storage(str(wanted.storage))
@@ -164,9 +163,7 @@ def main() -> None:
             "| method | configurations | one split | a split each | ratio |",
         ]
         text += ["| --- | ---: | ---: | ---: | ---: |", *lines(figures(storage, objective))]
-    sys.stdout.write("\n".join(text) + "\n")
-    if wanted.out:
-        wanted.out.write_text("\n".join(text) + "\n", encoding="utf-8")
+    publish("\n".join(text) + "\n", wanted.out)
 
 
 if __name__ == "__main__":

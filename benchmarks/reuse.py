@@ -7,16 +7,13 @@ to its last test figure, so that neither starting Ray nor delivering to the trac
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
-import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from _page import load, options, publish, setting
 
 from orchestrator.running.run import run_sweep
 from orchestrator.search import study
@@ -137,14 +134,12 @@ def measure(folder: Path, trials: int) -> list[str]:
     subset = ["mbls+macal", "fl+tst", "acls+ts", "ls+macal+ts", "brier"]
     each = from_scratch(scratch, subset, trials)
     heads = {hidden: refinements(folder / f"heads-{hidden}", hidden) for hidden in WIDTHS}
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "ray", "optuna"))
     return [
         "# Computing once",
         "",
-        f"{os.cpu_count()} CPU cores, Python {platform.python_version()}, {packages}; the digits, "
+        f"{setting('torch', 'ray', 'optuna')}; the digits, "
         f"`convnet`, {trials} trials a study, {TRAINING_EPOCHS} epochs a training, "
-        f"{REFINEMENT_EPOCHS} a refinement, one run each; load average over the last 15 minutes "
-        f"{os.getloadavg()[2]:.1f}.",
+        f"{REFINEMENT_EPOCHS} a refinement, one run each; load averages {load()}.",
         "",
         "| what | seconds | ratio |",
         "| --- | --- | --- |",
@@ -166,15 +161,12 @@ def measure(folder: Path, trials: int) -> list[str]:
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--trials", type=int, default=3)
-    parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         text = "\n".join(measure(Path(folder), wanted.trials)) + "\n"
-    sys.stdout.write(text)
-    if wanted.out:
-        wanted.out.write_text(text, encoding="utf-8")
+    publish(text, wanted.out)
 
 
 if __name__ == "__main__":

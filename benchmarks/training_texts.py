@@ -5,12 +5,10 @@ Run ``python benchmarks/training_texts.py --out docs/results/training-texts.md``
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import numpy as np
 import torch
 from _machine import describe
+from _page import options, publish
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 from training import Side, ratios, spread
@@ -70,26 +68,25 @@ def seconds(rates: list[float], count: int) -> str:
 
 def main() -> None:
     """Measure, print the figures and write them to a file if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__doc__.splitlines()[0])
     parser.add_argument("--texts", type=int, default=10_000)
     parser.add_argument("--length", type=int, default=500)
     parser.add_argument("--words", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="Markdown file for the figures")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    wanted = parser.parse_args()
+    torch.set_num_threads(wanted.threads)
     device = torch.device("cpu")
-    rows, info = random_texts(options.texts, options.length, options.words)
+    rows, info = random_texts(wanted.texts, wanted.length, wanted.words)
     protocol = protocol_from("mbls2022-text")
     trainer = Trainer(MODEL, build_method({"ce": {}}), rows, info, protocol, 0, device)
     sides = [
-        Side("our engine", trainer.train_epoch, options.texts),
-        Side("plain loop", PlainLoop(rows, info, protocol).train_epoch, options.texts),
+        Side("our engine", trainer.train_epoch, wanted.texts),
+        Side("plain loop", PlainLoop(rows, info, protocol).train_epoch, wanted.texts),
     ]
     for side in sides:
         side.epoch()
-    for _ in range(options.rounds):
+    for _ in range(wanted.rounds):
         for side in sides:
             side.measure(device)
     lines = [
@@ -98,15 +95,13 @@ def main() -> None:
     ]
     for side in sides:
         rates = f"{spread(side.wall)} | {spread(side.cpu)}"
-        lines.append(f"| {side.name} | {seconds(side.wall, options.texts)} | {rates} |")
+        lines.append(f"| {side.name} | {seconds(side.wall, wanted.texts)} | {rates} |")
     mine, theirs = sides
     lines.append(f"| ratio | | {ratios(mine.wall, theirs.wall)} | {ratios(mine.cpu, theirs.cpu)} |")
-    title = f"{options.texts:,} texts of {options.length} words: n = {options.rounds} rounds"
+    title = f"{wanted.texts:,} texts of {wanted.length} words: n = {wanted.rounds} rounds"
     table = "\n".join(lines)
     text = f"# Training on texts\n\n{EXPLANATION}\n## {title}\n\n{table}\n\n{describe(device)}\n"
-    print(text)
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
+    publish(text, wanted.out)
 
 
 if __name__ == "__main__":

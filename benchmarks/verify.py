@@ -7,21 +7,18 @@ the first of them the frauds and mistakes of ``_frauds.py`` are planted, in turn
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from random import Random
 
 import torch
 from _frauds import FRAUDS, planted
+from _page import load, options, setting
 
 from orchestrator.executors.in_process import InProcess
 from orchestrator.packages.publish import publish
@@ -139,14 +136,13 @@ def attempt(seed: int, package: Path, folder: Path) -> Attempt:
 
 def page(honest: list[Honest], attempts: list[Attempt]) -> Iterator[str]:
     """Yield the lines of the page."""
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "optuna", "numpy"))
     mean = sum(one.seconds for one in honest) / len(honest)
     yield "# Packages verified"
     yield ""
     yield (
-        f"{os.cpu_count()} CPU cores, Python {platform.python_version()}, {libraries}; "
-        f"`python benchmarks/verify.py --count {len(honest)}`, one run; load average over the last "
-        f"15 minutes {os.getloadavg()[2]:.1f}. Every package is that of a sweep of its own on the "
+        f"{setting('torch', 'optuna', 'numpy')}; "
+        f"`python benchmarks/verify.py --count {len(honest)}`, one run; load averages "
+        f"{load()}. Every package is that of a sweep of its own on the "
         "digits, drawn by a seed."
     )
     yield ""
@@ -181,10 +177,9 @@ def page(honest: list[Honest], attempts: list[Attempt]) -> Iterator[str]:
 
 def main() -> None:
     """Print the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--count", type=int, default=100, help="Honest packages.")
     parser.add_argument("--frauds", type=int, default=100)
-    parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
     torch.set_num_threads(1)
     honest, attempts = [], []
