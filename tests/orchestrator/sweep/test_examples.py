@@ -61,10 +61,14 @@ def test_the_ablation_has_the_published_rows_each_adding_one_component() -> None
         before = after
 
 
-def test_the_gamma_curve_is_a_grid_with_the_default_first() -> None:
-    spec = load("macal-gamma.yaml")
-    (study,) = [study for study in make_plan(spec) if study.recipe.name == "ce+macal"]
-    (parameters,) = study.searched.values()
-    assert list(parameters) == ["gamma"]
-    assert study.trials == len(parameters["gamma"].choices) >= 8
-    assert study.defaults["macal"]["gamma"] in parameters["gamma"].choices
+@pytest.mark.parametrize(
+    ("name", "varied"),
+    [("macal-gamma", "gamma"), ("macal-gamma-cifar100", "gamma"), ("macal-masks", "q0")],
+)
+def test_a_curve_of_macal_is_a_grid_with_the_default_first(name: str, varied: str) -> None:
+    for study in make_plan(load(f"{name}.yaml")):
+        if study.recipe.name == "ce+macal":
+            (parameters,) = study.searched.values()
+            assert list(parameters) == [varied]
+            assert study.trials == len(parameters[varied].choices) >= 8
+            assert study.defaults["macal"][varied] in parameters[varied].choices
