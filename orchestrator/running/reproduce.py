@@ -135,6 +135,7 @@ def _same_data(run: TrackedTrial, data_root: str, folder: Path) -> PreparedData:
 def _requests(run: TrackedTrial, data: PreparedData) -> Iterator[StageRequest]:
     """Yield what to compute, each stage after the one it builds on."""
     variants: Mapping[str, str] = run.study.origin["variants"]
+    training = run.study.origin["resources"]["train"]
     before: StageRequest | None = None
     recipe = parse_recipe(run.study.recipe, variants, given=run.study.model == GIVEN)
     for link in recipe.chain:
@@ -147,7 +148,7 @@ def _requests(run: TrackedTrial, data: PreparedData) -> Iterator[StageRequest]:
             seed=run.trial.seed,
             upstream=before.key() if before else None,
             upstream_stage=before.stage if before else None,
-            precision=stage_precision(link.stage, run.study.origin["resources"]["train"]["gpu"]),
+            precision=stage_precision(link.stage, training["gpu"], training.get("precision")),
         )
         yield before
 

@@ -61,6 +61,7 @@ class TrialMaker:
         ``base`` is what the trial builds on, None for a training.
         """
         parts, seed = _configured(plan, parameters), self._spec.all_seeds[position]
+        training = self._spec.resources.train
         request = StageRequest(
             stage=plan.stage,
             parts={self._spec.base(part): values for part, values in parts.items()},
@@ -71,7 +72,7 @@ class TrialMaker:
             upstream=base.outcome.artifact if base else None,
             upstream_stage=base.trial.request.stage if base else None,
             upstream_request=base.trial.request.plain() if base else None,
-            precision=stage_precision(plan.stage, self._spec.resources.train.gpu),
+            precision=stage_precision(plan.stage, training.gpu, training.precision),
         )
         role = SEED if position else SEARCH
         before = base.trial.configuration if base else {}

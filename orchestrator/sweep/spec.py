@@ -314,9 +314,12 @@ class TrainResources(StageResources):
 
     Attributes:
         processes: Such processes without GPUs.
+        precision: What networks compute in; null for bfloat16 on GPUs and float32 on CPUs, of which
+            only those with instructions for matrices of bfloat16 are faster in it.
     """
 
     processes: Count = 1
+    precision: Literal["float32", "bfloat16"] | None = None
 
     @field_validator("gpu")
     @classmethod

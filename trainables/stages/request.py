@@ -82,11 +82,12 @@ def check_part(part: str, kind: type[Inputs]) -> None:
             raise InputError(f"{part!r} is not for {kind.kind}: {reason}")
 
 
-def stage_precision(stage: str, gpus: float) -> str:
+def stage_precision(stage: str, gpus: float, asked: str | None = None) -> str:
     """Return the precision in which a sweep asks for a stage.
 
     Args:
         stage: One of ``STAGES``.
         gpus: Number or fraction of GPUs that a training is given: on one it computes in bfloat16.
+        asked: What it is to train in instead.
     """
-    return "bfloat16" if stage == "train" and gpus else "float32"
+    return asked or ("bfloat16" if gpus else "float32") if stage == "train" else "float32"

@@ -160,14 +160,24 @@ def test_several_metrics_change_what_is_tried_and_not_what_is_chosen_of_it() -> 
     assert tried[0] != tried[1]
 
 
-@pytest.mark.parametrize(("gpus", "precision"), [(0, "float32"), (0.5, "bfloat16")])
-def test_trainings_on_a_gpu_are_asked_for_in_bfloat16(gpus: float, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("train", "precision"),
+    [
+        ("gpu: 0", "float32"),
+        ("gpu: 0.5", "bfloat16"),
+        ("precision: bfloat16", "bfloat16"),
+        ("gpu: 0.5, precision: float32", "float32"),
+    ],
+)
+def test_trainings_on_a_gpu_are_asked_for_in_bfloat16_unless_told_otherwise(
+    train: str, precision: str
+) -> None:
     text = f"""
 name: state
 tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
 recipes: [ce+tst+ts]
 search: {{trials: 1, objective: ece}}
-resources: {{train: {{gpu: {gpus}}}, refine: {{gpu: 1}}}}
+resources: {{train: {{{train}}}, refine: {{gpu: 1}}}}
 """
     state, _ = make_state(parse_sweep(text, "state"))
     asked = [trial.request for trial in drive(state, 1, random.Random(0))]
@@ -320,7 +330,7 @@ resources: {deterministic: true, refine: {cpu: 2}}
             "variants": {} if event is ce else {"wide": "mbls"},
             "resources": {
                 "given": one,
-                "train": {**one, "processes": 1},
+                "train": {**one, "processes": 1, "precision": None},
                 "refine": {"cpu": 2, "gpu": 0.0},
                 "calibrate": one,
             },

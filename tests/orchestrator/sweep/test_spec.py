@@ -453,7 +453,7 @@ def test_a_search_that_nobody_rules() -> None:
 def test_resources_that_nobody_names() -> None:
     usual = {"cpu": 1, "gpu": 0.0}
     assert parse_sweep(GOOD, "good").resources.model_dump() == {
-        "train": {**usual, "processes": 1},
+        "train": {**usual, "processes": 1, "precision": None},
         **dict.fromkeys(("refine", "calibrate"), usual),
         "concurrent": None,
         "checkpoint_seconds": 20.0,
