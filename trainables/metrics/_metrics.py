@@ -149,12 +149,12 @@ class Metrics(Catalogue[Metric]):
         """Return a decorator that makes a function of a plugin known as a metric.
 
         The function takes probabilities (N, K), float64, and labels (N,), int64, on one device. It
-        returns a value for each row, (N,), of which the metric is the mean, or a scalar; finite. Of
-        values for each row a search knows exactly how sure a difference is.
+        returns a value per row, (N,), whose mean is the metric, or a scalar; finite. From values
+        per row a search knows exactly how sure a difference is.
 
         Args:
             name: What sweep files and tables call it; see ``Metric``.
-            better: A search minimises only what is better ``lower``.
+            better: A search minimises only metrics that are better ``lower``.
             label: By default the name.
             percent: Whether it is a fraction, shown as a percentage.
             digits: Decimals that are shown.
