@@ -11,6 +11,7 @@ from orchestrator.tables.layouts import layout_names, load_layout
 from search_spaces import load_space, space_names
 from trainables.data import source_names
 from trainables.data.suites import suite_names
+from trainables.metrics import METRICS
 from trainables.models import model_names
 from trainables.stages.protocols import protocol_names
 
@@ -18,6 +19,7 @@ NAMES = {
     "datasets": source_names(),
     "suites": suite_names(),
     "models": [*model_names(), "timm:NAME", "torchvision:NAME"],
+    "metrics": METRICS.names(),
     "protocols": protocol_names(),
     "layouts": layout_names(),
     **{kind: space_names(kind) for kind in ("methods", "refinements", "calibrators", "objectives")},
@@ -26,6 +28,7 @@ KNOWN = {
     "datasets": {"digits", "cifar10", "npz:PATH", "folder:PATH"},
     "suites": {"cifar10-c", "generated-c", "ood-svhn", "ood-npz:PATH"},
     "models": {"convnet", "resnet50", "timm:NAME"},
+    "metrics": {"acc", "nll", "ece", "aece", "cwece"},
     "protocols": {"digits", "mukhoti2020"},
     "layouts": {"macal/table1", "cls/table2", "acls/tableA"},
     "methods": {"ce", "ls", "fl", "dfl", "mbls", "acls", "au", "mixup", "plp", "balcal"},
