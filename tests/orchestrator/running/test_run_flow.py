@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -99,7 +99,7 @@ class Company(Executor):
         self.asked.append("search" if sealed else "measure")
         self.search(self.here, loop) if sealed else self.here.run(loop, sealed=False)
 
-    def ship(self, journal: Path, uri: str, files: Path) -> Company:
+    def ship(self, journal: Path, uri: str, files: Path, plugins: Sequence[object]) -> Company:
         self.journal = journal
         self.asked.append(("ship", journal.parent.name, uri, files.name, self.last()))
         return self
