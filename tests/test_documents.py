@@ -89,7 +89,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("page", "count"),
     [
         ("README.md", 3),
-        ("docs/index.md", 10),
+        ("docs/index.md", 11),
         ("docs/run.md", 14),
         ("docs/search.md", 5),
         ("docs/tables.md", 12),
