@@ -8,6 +8,8 @@ computed again, so that the study can be stopped at any time.
     python benchmarks/macal_networks.py confirm --storage FOLDER --cache FOLDER
     python benchmarks/macal_networks.py page --storage FOLDER --cache FOLDER --out tables.md --test
 
+With ``--device cuda`` features and heads are computed on a GPU; figures are computed on the CPU.
+
 Half of the validation rows choose gamma (and are what ``feedback: validation`` hears), the other
 half judge the choice. ``screen`` tries many readings on the first network, on some of its training
 rows; ``confirm`` trains ``CONFIRMED`` on all rows of all networks. Figures of test rows are shown
@@ -171,7 +173,8 @@ def networks(storage: Storage) -> list[Network]:
 class Study:
     """Computes figures, or takes them from the cache; from there alone unless it ``computes``."""
 
-    def __init__(self, cache: Path, computes: bool) -> None:
+    def __init__(self, cache: Path, computes: bool, device: torch.device) -> None:
+        self.device = device
         self._cache, self._computes = cache, computes
         self._started = time.monotonic()
         cache.mkdir(parents=True, exist_ok=True)
@@ -180,7 +183,10 @@ class Study:
         """Return what a network makes of its rows, computed once."""
         path = self._cache / f"{network.trained.key}.pt"
         if not path.exists():
-            _written(path, lambda draft: torch.save(asdict(_outputs(network.trained)), draft))
+            _written(
+                path,
+                lambda draft: torch.save(asdict(_outputs(network.trained, self.device)), draft),
+            )
             self.tell(f"features of {network.title}")
         return Given(**torch.load(path, weights_only=True))
 
@@ -190,7 +196,8 @@ class Study:
             return [self.given(network).features["train"][:limit]]
         path = self._cache / f"{network.trained.key}-{limit or 'all'}-views.pt"
         if not path.exists():
-            _written(path, lambda draft: torch.save(_augmented(network.trained, limit), draft))
+            drawn = _augmented(network.trained, limit, self.device)
+            _written(path, lambda draft: torch.save(drawn, draft))
             self.tell(f"{VIEWS} augmented views of {network.title}")
         return list(torch.load(path, weights_only=True, mmap=True))
 
@@ -207,15 +214,16 @@ class Study:
         if not path.exists() and not self._computes:
             raise LookupError(f"{name} is not computed yet")
         if not path.exists():
-            started = time.process_time()
-            content = {"found": compute(), "seconds": time.process_time() - started}
+            clock = time.process_time if self.device.type == "cpu" else time.monotonic
+            started = clock()
+            content = {"found": compute(), "seconds": clock() - started}
             _written(path, lambda draft: draft.write_text(json.dumps(content), encoding="utf-8"))
-            self.tell(f"{name}: {content['seconds']:.0f} core s")
+            self.tell(f"{name}: {content['seconds']:.0f} s")
         return json.loads(path.read_text(encoding="utf-8"))["found"]
 
     @property
     def seconds(self) -> float:
-        """Return the core seconds that all heads took."""
+        """Return the seconds that all heads took: a core's, or on a GPU those of the wall."""
         files = self._cache.glob("*.json")
         return sum(json.loads(path.read_text(encoding="utf-8"))["seconds"] for path in files)
 
@@ -232,30 +240,33 @@ def _written(path: Path, write: Callable[[Path], object]) -> None:
 
 
 @torch.inference_mode()
-def _outputs(trained: Artifact) -> Given:
+def _outputs(trained: Artifact, device: torch.device) -> Given:
     prepared = PreparedData.open(trained.record["request"]["data"])
-    network, _ = restore_network(trained, prepared.info, torch.device("cpu"))
-    search, batcher = prepared.search(), prepared.info.inputs.batcher
+    network, _ = restore_network(trained, prepared.info, device)
+    search, batcher = prepared.search(), partial(prepared.info.inputs.batcher, device=device)
     rows = {"train": search.train, "validation": search.validation, "test": prepared.test()}
     features = {k: extract_features(network, batcher(each.values)) for k, each in rows.items()}
     labels = {k: torch.from_numpy(each.labels.copy()) for k, each in rows.items()}
     for parts in (features, labels):
         whole = parts.pop("validation")
         parts |= {"choose": whole[::2].clone(), "judge": whole[1::2].clone()}
-    logits = {k: network.classify(each) for k, each in features.items() if k != "train"}
+    classify = network.cpu().classify
+    features = {k: each.cpu() for k, each in features.items()}
+    logits = {k: classify(each) for k, each in features.items() if k != "train"}
     width = features["train"].shape[1]
-    bias = network.classify(torch.zeros(1, width))
-    weight = (network.classify(torch.eye(width)) - bias).T.contiguous()
+    bias = classify(torch.zeros(1, width))
+    weight = (classify(torch.eye(width)) - bias).T.contiguous()
     return Given(features, logits, labels, (weight, bias[0]))
 
 
 @torch.inference_mode()
-def _augmented(trained: Artifact, limit: int | None) -> Tensor:
+def _augmented(trained: Artifact, limit: int | None, device: torch.device) -> Tensor:
     prepared = PreparedData.open(trained.record["request"]["data"])
-    network, protocol = restore_network(trained, prepared.info, torch.device("cpu"))
+    network, protocol = restore_network(trained, prepared.info, device)
     kind = protocol.augmentation or prepared.info.inputs.augmentation
-    batcher = prepared.info.inputs.batcher(prepared.search().train.values[:limit])
-    return torch.stack([extract_features(network, batcher, kind, n) for n in range(VIEWS)])
+    batcher = prepared.info.inputs.batcher(prepared.search().train.values[:limit], device)
+    views = (extract_features(network, batcher, kind, n).cpu() for n in range(VIEWS))
+    return torch.stack(list(views))
 
 
 def trained_heads(
@@ -278,6 +289,8 @@ def trained_heads(
     """
     given = study.given(network)
     views = study.views(network, settings[0].get("views", "original"), limit)
+    views = [view.to(study.device) for view in views]
+    choose = given.features["choose"].to(study.device), given.labels["choose"].to(study.device)
     trainers = [
         HeadTrainer(
             build_refinement("macal", hidden=SCREENED_HIDDEN if limit else HIDDEN, **own),
@@ -288,7 +301,8 @@ def trained_heads(
             momentum=0.9,
             weight_decay=5e-4,
             seed=0,
-            held_out=(given.features["choose"], given.labels["choose"]),
+            device=study.device,
+            held_out=choose,
         )
         for own in settings
     ]
@@ -312,7 +326,8 @@ def trained_heads(
 def measured(trainer: HeadTrainer, inference: str, given: Given) -> dict[str, Any]:
     """Return the figures of a head: q, those of every part, and whether NLL is clearly lower."""
     trainer.head.inference = inference  # type: ignore[assignment]
-    outputs = {part: trainer.head(given.features[part]) for part in given.logits}
+    head = trainer.head.cpu()
+    outputs = {part: head(given.features[part]) for part in given.logits}
     found: dict[str, Any] = {"q": float(trainer.head.get_buffer("q"))}
     if not all(bool(each.isfinite().all()) for each in outputs.values()):
         return {**found, "diverged": True}
@@ -574,7 +589,7 @@ def computed(lines: Iterator[str]) -> Iterator[str]:
 
 def page(study: Study, found: Sequence[Network], part: str) -> Iterator[str]:
     """Yield the lines of the page's tables; ``part`` is what networks are confirmed on."""
-    yield f"{describe(torch.device('cpu'))}; {study.seconds:.0f} core seconds for all heads.\n"
+    yield f"{describe(study.device)}; {study.seconds:.0f} seconds for all heads.\n"
     if study.has(curve_name(found[0], SHIPPED, SCREENED_ROWS)):
         first, rows = found[:1], f"{SCREENED_ROWS} training rows"
         yield f"## The readings tried, {first[0].title}, {rows}\n"
@@ -600,10 +615,12 @@ def main() -> None:
     parser.add_argument("part", choices=("screen", "confirm", "page"))
     parser.add_argument("--storage", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--test", action="store_true", help="show figures of test rows")
     wanted = parser.parse_args()
     torch.set_num_threads(1)
-    study, found = Study(wanted.cache, wanted.part != "page"), networks(Storage(wanted.storage))
+    study = Study(wanted.cache, wanted.part != "page", torch.device(wanted.device))
+    found = networks(Storage(wanted.storage))
     if not found:
         sys.exit(f"{wanted.storage} holds no finished training by ce")
     if wanted.part == "screen":

@@ -130,7 +130,13 @@ def test_pixels_are_trained_calibrated_and_tested_as_on_a_cpu(found: dict[str, A
         close = 0.2 if found["card"] == "real" else 1e-6  # Another one trains other weights.
         for on_card, on_cpu in zip(*found["a_chain_of_masks"], strict=True):
             assert {"val_ece", "miou", "ece_floor"} <= on_cpu.keys()
-            assert on_card == pytest.approx(on_cpu, rel=0, abs=close, nan_ok=True)
+            assert on_card.keys() == on_cpu.keys()
+            # A bin of few rows decides the largest error: with other weights it may be any.
+            widest = {"mce", "val_mce"} if found["card"] == "real" else set()
+            ours, theirs = (
+                {k: v for k, v in each.items() if k not in widest} for each in (on_card, on_cpu)
+            )
+            assert ours == pytest.approx(theirs, rel=0, abs=close, nan_ok=True)
 
 
 def test_every_augmentation_of_images_trains_and_gradients_are_clipped(

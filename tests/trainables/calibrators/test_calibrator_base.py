@@ -868,9 +868,10 @@ def test_objectives_can_be_built_alone():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(("name", "objective"), RECIPES)
 def test_a_gpu_gives_what_a_cpu_gives(rows, name, objective):
-    logits, labels = rows
-    there = build(name, objective).fit(logits.cuda(), labels.cuda())(logits.cuda())
-    here = build(name, objective).fit(logits, labels)(logits)
+    # Rows of their own: on its fitting rows Venn-Abers jumps where a score differs by rounding.
+    (logits, others), (labels, _) = ((part[::2], part[1::2]) for part in rows)
+    there = build(name, objective).fit(logits.cuda(), labels.cuda())(others.cuda())
+    here = build(name, objective).fit(logits, labels)(others)
     assert there.is_cuda
     torch.testing.assert_close(there.cpu(), here, rtol=1e-4, atol=1e-4)
 
