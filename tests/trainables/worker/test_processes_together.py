@@ -43,7 +43,8 @@ def test_two_processes_leave_the_figures_of_one(tmp_path: Path) -> None:
     together = Place(tmp_path / "two", alone.data)
     one, two = alone.run()[-1], together.run(processes=2, cpus=2)[-1]
     assert two.status == Status.FINISHED
-    assert two.metrics == pytest.approx(one.metrics, abs=1e-4)
+    # Sums of another order: what rounding grows to in three epochs depends on the processor.
+    assert two.metrics == pytest.approx(one.metrics, abs=1e-3)
     assert followers(os.getpid()) == []
 
 
