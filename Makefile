@@ -17,12 +17,13 @@ demo: $(READY)
 	$(BIN)/calsweep demo
 
 # A file is one process's; each computes on one thread, so that processes do not fight for cores.
+# Of our modules, which hundreds of processes import, bytecode is kept, whatever the surroundings say.
 # One process more than there are cores computes while others wait for what they have started.
 # What kills processes has the machine to itself: it speaks of a sweep's faults, not of a neighbour's.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long and not chaos' \
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long and not chaos' \
 		--numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long and chaos' tests/chaos
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long and chaos' tests/chaos
 
 # Plants bugs one by one; docs/results/mutants.md tells where and what survived. NAMES: some only.
 mutants: $(READY)
