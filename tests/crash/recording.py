@@ -29,7 +29,7 @@ def record(command: Sequence[str], log: Path) -> list[str]:
     """
     program = shutil.which("strace")
     assert program is not None
-    options = ["-f", "-qq", "-y", "-xx", "-s", str(10**8), "-e", "signal=none"]
+    options = ["-f", "--seccomp-bpf", "-qq", "-y", "-xx", "-s", str(10**8), "-e", "signal=none"]
     run = [program, *options, "-e", f"trace={TRACED}", "-o", str(log), "--", *command]
     done = subprocess.run(run, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
