@@ -154,40 +154,32 @@ def test_a_machine_fault_is_retried_and_recorded(tmp_path: Path) -> None:
     assert sweep.tracked() == ({"FINISHED": 1}, "")
 
 
-def said_by(script: str, folder: Path) -> str:
-    """Return what a script beside this one prints."""
+def test_bad_nodes_cards_and_code_get_nothing_more(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name(script)],
-        cwd=folder,
+        [sys.executable, Path(__file__).with_name("bad_nodes.py")],
+        cwd=tmp_path,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=600,
+        timeout=900,
         check=True,
     )
-    return done.stdout
-
-
-def test_a_failed_job_avoids_the_node(tmp_path: Path) -> None:
-    first, second = said_by("bad_node.py", tmp_path).split()
+    cards, nodes, *more = done.stdout.splitlines()
+    assert cards == "{'0'} ['0'] 1 ['1']"
+    first, second = nodes.split()
     assert first != second
-
-
-def test_gpu_that_fails_in_a_row_gets_nothing_more(tmp_path: Path) -> None:
-    given, said = said_by("bad_gpu.py", tmp_path).splitlines()
-    assert given == "{'0'} ['0'] 1 ['1']"
-    assert said == (
+    out = f"{os.uname().nodename} is left out of this run: "
+    gpu = (
         f"{os.uname().nodename} GPU 1 is left out: 3 trials in a row failed there, the last by "
         "RuntimeError: CUDA error: uncorrectable ECC error; `calsweep doctor --storage STORAGE` "
         "there takes it back in"
     )
-
-
-def test_node_with_other_code_computes_nothing(tmp_path: Path) -> None:
     if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+        assert more == [gpu]
         pytest.skip("no node can be given a file system of its own here")
-    where, first, later = said_by("altered_node.py", tmp_path).splitlines()
-    assert where == "{'good': 12}"
-    told = f"{os.uname().nodename} is left out of this run: "
-    assert first == f"{told}its trainables/losses/ce.py is not as here"
-    assert later == f"{told}trainables/losses/ce.py is not as it was when the sweep began"
+    assert more == [
+        "{'good': 6}",
+        gpu,
+        f"{out}its trainables/losses/ce.py is not as here",
+        f"{out}trainables/losses/ce.py is not as it was when the sweep began",
+    ]
