@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +107,39 @@ def test_every_command_runs(
 ) -> None:
     monkeypatch.chdir(workspace)
     assert len(run_page(page)) == count
+
+
+def code_cells() -> list[str]:
+    cells = json.loads(read("examples/quickstart.ipynb"))["cells"]
+    assert [cell["outputs"] for cell in cells if cell["cell_type"] == "code"] == [[]] * 6
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def run_cell(cell: str, names: dict[str, Any]) -> Any:
+    """Run a cell and return what it shows: the value of its last line, as a notebook does."""
+    tree = ast.parse(cell)
+    last = tree.body.pop()
+    assert isinstance(last, ast.Expr)
+    exec(compile(tree, "quickstart", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "quickstart", "eval"), names)
+
+
+def test_the_notebooks_sweep_is_the_one_of_the_readme() -> None:
+    (text,) = blocks("README.md", "yaml")
+    assert f'SWEEP = """\n{text}"""' in code_cells()[0]
+
+
+@pytest.mark.slow
+@one_process()
+def test_every_cell_of_the_notebook_runs(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workspace)  # Where the README's sweep has run, if its turn was before.
+    names: dict[str, Any] = {}
+    shown = [run_cell(cell, names) for cell in code_cells()]
+    assert shown[1] == "finished"
+    assert shown[2]._repr_html_().count("<tr") == 8
+    assert list(shown[3]["row"])[:1] == ["ce"]
+    assert set(shown[4]) == {"ls", "macal"}
+    assert shown[5][2] < shown[5][1]
 
 
 def test_no_page_is_left_out() -> None:
