@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor import config as inductor
 from torch.nn import functional as F
 
 from trainables.common.devices import trial_device
@@ -456,7 +457,9 @@ def test_images_on_the_host_give_the_same_weights(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
-def test_a_compiled_training_is_the_same_up_to_rounding() -> None:
+def test_a_compiled_training_is_the_same_up_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else it first compiles and runs a program for every instruction set that the CPU may have.
+    monkeypatch.setattr(inductor.cpp, "vec_isa_ok", True)
     plain, compiled = trainer(epochs=2), trainer(epochs=2, compile=True)
     figures = [[made.train_epoch()["train_loss"] for _ in range(2)] for made in (plain, compiled)]
     assert figures[0] == pytest.approx(figures[1], rel=1e-4)
