@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.main
 from hypothesis import HealthCheck, settings
 
 # How fast examples are drawn says how busy the machine is, nothing of what is tested.
@@ -14,7 +17,15 @@ settings.register_profile(
 )
 settings.load_profile("any machine")
 
+# Else every command that a test runs in this process first builds all commands and their options.
+typer.main.get_command = cache(typer.main.get_command)
+
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_finish() -> None:
+    """Spare searches for garbage, of which each sealing of test data makes one, all imports."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
