@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.storage.status import SweepStatus, sweep_status
 from orchestrator.storage.storage import Storage, SweepFolder
+from tests.orchestrator.one_process import one_process
 
 SWEEP = """
 name: far
@@ -30,10 +31,14 @@ tracking: {uri: "folder:tracked"}
 """
 
 
-def started(folder: Path, epochs: int) -> subprocess.Popen[str]:
+def write_sweep(folder: Path, epochs: int) -> None:
     (folder / "far.yaml").write_text(
         SWEEP.replace("EPOCHS", str(epochs)).replace("folder:tracked", f"folder:{folder}/tracked")
     )
+
+
+def started(folder: Path, epochs: int) -> subprocess.Popen[str]:
+    write_sweep(folder, epochs)
     return subprocess.Popen(
         [sys.executable, "-m", "orchestrator", "run", "far.yaml"],
         cwd=folder,
@@ -118,9 +123,10 @@ def test_sweep_whose_process_was_killed_has_died(empty_folder) -> None:
     assert f"process {process.pid}, since" in now.owner
 
 
-@pytest.mark.slow
+@one_process()
 def test_status_and_logs_of_a_finished_sweep(calsweep, empty_folder) -> None:
-    started(empty_folder, epochs=2).communicate(timeout=90)
+    write_sweep(empty_folder, epochs=2)
+    assert calsweep("run", "far.yaml").code == 0
     found = json.loads(calsweep("status", "far", "--storage", "store", "--json").out)
     assert (found["state"], found["failures"], found["running"]) == ("finished", {}, [])
     assert found["ended"] == found["trials"] == sum(r["ended"] for r in found["recipes"])

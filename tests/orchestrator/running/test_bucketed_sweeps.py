@@ -197,6 +197,7 @@ import sys
 from pathlib import Path
 from orchestrator.cli import main
 from orchestrator.storage.storage import Storage
+from tests.orchestrator.one_process import one_process
 from trainables.losses import LOSSES
 from trainables.plugins import Pinned
 from trainables.worker import Bench
@@ -204,7 +205,8 @@ from trainables.worker import Bench
 address, place, code = sys.argv[1:]
 Bench(Storage(address).artifacts, sealed=False, plugins=[Pinned(place, code)])
 assert "gce" in LOSSES
-sys.exit(main(["run", "--resume", "bucketed", "--storage", address]))
+with one_process():
+    sys.exit(main(["run", "--resume", "bucketed", "--storage", address]))
 """
 
 

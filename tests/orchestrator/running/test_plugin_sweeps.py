@@ -218,7 +218,8 @@ def test_runs_go_to_a_tracker_of_ones_own(
 def test_two_processes_train_together_with_a_plugin(tmp_path: Path) -> None:
     write_loss(tmp_path)
     path = write_sweep(tmp_path, tmp_path / "storage", recipes="[gce]", executor="local")
-    path.write_text(path.read_text() + "resources: {train: {processes: 2}}\n")
+    more = f"resources: {{train: {{processes: 2}}}}\ntracking: {{uri: 'folder:{tmp_path}/runs'}}\n"
+    path.write_text(path.read_text() + more)
     assert run_sweep(load_sweep(path)).status == "finished"
 
 
