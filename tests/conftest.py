@@ -23,6 +23,11 @@ typer.main.get_command = cache(typer.main.get_command)
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the file that would otherwise be computed last, long after all others."""
+    items.sort(key=lambda item: item.path.name != "test_gpu.py")
+
+
 def pytest_collection_finish() -> None:
     """Spare searches for garbage, of which each sealing of test data makes one, all imports."""
     gc.freeze()
