@@ -43,8 +43,10 @@ ENVIRONMENT = {
 
 
 @contextlib.contextmanager
-def join_cluster(address: str | None) -> Iterator[Any]:
+def join_cluster(address: str | None, variables: Mapping[str, str] = {}) -> Iterator[Any]:
     """Start Ray on this machine (``address`` None) or join the cluster at an address.
+
+    Workers get ``variables`` in their environment.
 
     On one machine Ray listens on the loopback only, unless it was imported before: it reads where
     to listen when it is imported.
@@ -68,7 +70,7 @@ def join_cluster(address: str | None) -> Iterator[Any]:
             _groups_apart(),
             held_back(said) if address else contextlib.nullcontext(),
         ):
-            _init(ray, address)
+            _init(ray, address, variables)
     except SystemExit as error:
         # So does Ray end when SIGTERM comes meanwhile.
         raise KeyboardInterrupt from error
@@ -80,7 +82,7 @@ def join_cluster(address: str | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _init(ray: Any, address: str | None) -> None:
+def _init(ray: Any, address: str | None, variables: Mapping[str, str]) -> None:
     """Start or join Ray; what Ray itself finds slow to start here is started once more."""
     for tries_left in (1, 0):
         try:
@@ -90,6 +92,7 @@ def _init(ray: Any, address: str | None) -> None:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 configure_logging=False,
+                runtime_env={"env_vars": dict(variables)} if variables else None,
             )
             return
         except Exception as error:

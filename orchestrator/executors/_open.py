@@ -8,6 +8,7 @@ from orchestrator.cluster.local import join_cluster, require_room, require_share
 from orchestrator.executors._base import Executor
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.plan import Plan
+from trainables.common.portable import VARIABLES, require_portable
 from trainables.stages import GIVEN
 from trainables.store.artifacts import ArtifactStore
 
@@ -31,11 +32,13 @@ def open_executor(
     if spec.executor == "local":
         from orchestrator.executors.in_process import InProcess  # PyTorch takes seconds.
 
+        if spec.resources.portable:
+            require_portable()
         every = spec.resources.checkpoint_seconds
         yield InProcess(store.root, every, folder.logs, spec.pinned)
         return
     say("starting Ray" if address is None else f"joining Ray at {address}")
-    with join_cluster(address) as ray:
+    with join_cluster(address, VARIABLES if spec.resources.portable else {}) as ray:
         from orchestrator.executors.ray_tune import RayTune  # Ray reads settings when imported.
 
         if spans_machines(ray.nodes()):

@@ -149,6 +149,7 @@ def _requests(run: TrackedTrial, data: PreparedData) -> Iterator[StageRequest]:
             upstream=before.key() if before else None,
             upstream_stage=before.stage if before else None,
             precision=stage_precision(link.stage, training["gpu"], training.get("precision")),
+            portable=run.study.origin.get("portable", False),
         )
         yield before
 

@@ -73,6 +73,7 @@ class TrialMaker:
             upstream_stage=base.trial.request.stage if base else None,
             upstream_request=base.trial.request.plain() if base else None,
             precision=stage_precision(plan.stage, training.gpu, training.precision),
+            portable=self._spec.resources.portable,
         )
         role = SEED if position else SEARCH
         before = base.trial.configuration if base else {}

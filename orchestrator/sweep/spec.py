@@ -351,6 +351,8 @@ class ResourcesModel(_Strict):
         max_failures: How often a trial whose process died or machine failed is started again.
         deterministic: Whether GPUs are to give the same bits every time; slower.
         graph: Whether GPUs are to launch whole training steps, recorded as CUDA graphs.
+        portable: Whether every x86-64 processor with AVX2 is to give the same bits; slower, on one
+            thread of a CPU in float32.
     """
 
     train: TrainResources = TrainResources()
@@ -360,7 +362,24 @@ class ResourcesModel(_Strict):
     checkpoint_seconds: Seconds | None = 20.0
     max_failures: CountOrZero = 3
     deterministic: bool = False
-    graph: bool = False
+    graph: bool = True
+    portable: bool = False
+
+    @model_validator(mode="after")
+    def _check_portable(self) -> ResourcesModel:
+        if not self.portable:
+            return self
+        for stage in ("train", "refine", "calibrate"):
+            share = getattr(self, stage)
+            if share.gpu:
+                raise ValueError(f"portable is for CPUs; give {stage}.gpu: 0, not {share.gpu:g}")
+            if share.cpu > 1:
+                raise ValueError(
+                    f"portable sums on one thread; give {stage}.cpu: 1, not {share.cpu:g}"
+                )
+        if self.train.precision == "bfloat16":
+            raise ValueError("portable computes in float32; leave train.precision: bfloat16 out")
+        return self
 
     @property
     def given(self) -> StageResources:
@@ -633,6 +652,11 @@ def _check_kinds(spec: SweepSpec) -> None:
         kind = find_reader(task.dataset, spec.data_root, task.inputs).kind
         if not task.given:
             _check_training(f"tasks[{number}]", task, kind)
+            if spec.resources.portable and task.resolved_protocol.compile:
+                raise InputError(
+                    f"tasks[{number}].protocol: `compile: true` makes kernels for this processor "
+                    "alone; leave it out where resources.portable is true"
+                )
         for part in parts:
             try:
                 check_part(part, kind)

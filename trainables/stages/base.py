@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
+from trainables.common.portable import require_portable
 from trainables.data import Batcher, Pixels, PreparedData, SearchData
 from trainables.metrics import REPORTED, calibration_report, registered_report
 from trainables.plugins import Pinned
@@ -260,9 +261,12 @@ def open_stage(request: StageRequest, store: ArtifactStore, data: TaskData) -> S
     """Make ready to compute a stage.
 
     Raises:
-        InputError: If the stage is unknown or what it builds on is missing.
+        InputError: If the stage is unknown, what it builds on is missing, or it is to be portable
+            and this process is not.
         ValueError: If a hyper-parameter is out of its range.
     """
+    if request.portable:
+        require_portable()
     if request.stage not in StageRun.runs:
         raise InputError(f"unknown stage {request.stage!r}; there are: {', '.join(EVERY_STAGE)}")
     for part in request.parts:

@@ -22,7 +22,7 @@ from trainables.store.artifacts import ArtifactStore
 FORMAT = 1
 DESCRIPTION = "chain.json"
 WEIGHTS = {"train": "weights", "refine": "head", "calibrate": "calibrator"}
-BUILD = ("stage", "parts", "model", "protocol", "seed", "upstream", "upstream_stage", "precision")
+LEFT_OUT = ("data", "upstream_request")  # Of a request: folders of this machine.
 
 
 def export_chain(
@@ -54,7 +54,9 @@ def _copy(
     """Copy one link; return stage and key of the one it builds on."""
     found = find_artifact(store, stage, key)
     # The request also names folders of the machine that computed it.
-    request = {name: value for name, value in found.record["request"].items() if name in BUILD}
+    request = {
+        name: value for name, value in found.record["request"].items() if name not in LEFT_OUT
+    }
     tensors = {name: found.tensors(name) for name in filter(None, [WEIGHTS.get(stage)])}
     kept = {name: found.record[name] for name in ("metrics", "accepted") if name in found.record}
     record = {"request": request, **kept}

@@ -38,6 +38,7 @@ class StageRequest:
             should it be damaged. No determinant: the key of the artifact says as much.
         precision: What ``train`` computes in, ``float32`` or ``bfloat16``, on whatever device. What
             builds on its network uses it as it was trained, so that keys tell of it everywhere.
+        portable: Whether every processor is to give the same bits, see ``require_portable``.
     """
 
     stage: str
@@ -50,6 +51,7 @@ class StageRequest:
     upstream_stage: str | None = None
     upstream_request: Mapping[str, Any] | None = None
     precision: str = "float32"
+    portable: bool = False
 
     def key(self) -> str:
         """Return the key of the outcome; data and the code of plugins count by content."""
@@ -64,6 +66,8 @@ class StageRequest:
         # The data's manifest is read for it: too dear for what every epoch asks.
         determinants = self.plain()
         del determinants["upstream_request"]
+        if not self.portable:
+            del determinants["portable"]
         determinants["data"] = PreparedData.open(Path(self.data)).key
         if codes := part_codes(self.stage, self.parts, self.model):
             determinants["code"] = codes

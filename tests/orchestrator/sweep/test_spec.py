@@ -459,7 +459,8 @@ def test_resources_that_nobody_names() -> None:
         "checkpoint_seconds": 20.0,
         "max_failures": 3,
         "deterministic": False,
-        "graph": False,
+        "graph": True,
+        "portable": False,
     }
 
 

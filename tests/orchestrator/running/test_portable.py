@@ -1,0 +1,82 @@
+"""Sweeps whose bits do not depend on the processor."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.running.run import run_sweep
+from orchestrator.sweep.spec import parse_sweep
+from trainables.common.errors import InputError
+from trainables.common.portable import VARIABLES
+
+SWEEP = """
+name: portable
+tasks: [{{dataset: digits, model: convnet, split: {{train_limit: 300}}, protocol: {protocol}}}]
+recipes: [ce, ce+dirichlet]
+search: {{trials: 1}}
+executor: {executor}
+resources: {{portable: true, train: {train}}}
+storage: STORAGE
+"""
+PROTOCOL = "{epochs: 2, batch_size: 32, lr: 0.05, compile: false}"
+
+
+def sweep(executor: str = "local", train: str = "{cpu: 1}", protocol: str = PROTOCOL) -> str:
+    return SWEEP.format(executor=executor, train=train, protocol=protocol)
+
+
+def run(executor: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    folder.mkdir()
+    text = sweep(executor).replace("STORAGE", str(folder / "storage"))
+    (folder / "sweep.yaml").write_text(text, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-m", "calsweep", "run", "sweep.yaml"],
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_ray_gives_the_bytes_of_a_process_that_was_started_for_it(tmp_path: Path) -> None:
+    here = run("local", tmp_path / "here", **VARIABLES)
+    there = run("ray", tmp_path / "there", ATEN_CPU_CAPABILITY="default", OMP_NUM_THREADS="2")
+    assert (here.returncode, there.returncode) == (0, 0), here.stderr + there.stderr
+    tables = [
+        [{k: v for k, v in row.items() if "seconds" not in k} for row in csv.DictReader(file)]
+        for path in sorted(tmp_path.glob("*/storage/sweeps/portable*/table.csv"))
+        for file in [path.read_text(encoding="utf-8").splitlines()]
+    ]
+    assert len(tables) == 2
+    assert tables[0] == tables[1]
+
+
+def test_process_that_was_not_started_for_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    text = sweep().replace("STORAGE", str(tmp_path / "storage"))
+    with pytest.raises(InputError, match=r"start it with env .*MKL_CBWR='COMPATIBLE'"):
+        run_sweep(parse_sweep(text, "sweep.yaml"))
+    assert not list(tmp_path.glob("storage/artifacts/train/*"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (sweep(train="{cpu: 2}"), "give train.cpu: 1, not 2"),
+        (sweep(train="{gpu: 0.5}"), "give train.gpu: 0, not 0.5"),
+        (sweep(train="{precision: bfloat16}"), "leave train.precision: bfloat16 out"),
+        (sweep(protocol="{epochs: 1, batch_size: 8, lr: 0.1, compile: true}"), "`compile: true`"),
+    ],
+)
+def test_what_cannot_be_portable_is_refused(text: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        parse_sweep(text, "sweep.yaml")
