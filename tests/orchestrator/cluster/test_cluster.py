@@ -125,6 +125,7 @@ def test_ray_listens_on_the_loopback_alone(
         "log_to_driver": False,
         "logging_level": logging.ERROR,
         "configure_logging": False,
+        "runtime_env": None,
     }
     told = {name: value for name, value in environ.items() if name != "RAY_AUTH_TOKEN"}
     assert told == {**SETTINGS, "RAY_worker_niceness": "5", **({} if imported else LOOPBACK)}
