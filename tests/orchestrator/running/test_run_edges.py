@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,7 +103,7 @@ class Cluster:
     elsewhere = False
 
     @contextmanager
-    def join(self, address: str | None) -> Iterator[Cluster]:
+    def join(self, address: str | None, variables: Mapping[str, str]) -> Iterator[Cluster]:
         yield self
 
     def nodes(self) -> list[dict[str, Any]]:
