@@ -22,18 +22,24 @@ recipes: [ce, ce+dirichlet]
 search: {{trials: 1}}
 executor: {executor}
 resources: {{portable: true, train: {train}}}
-storage: STORAGE
+storage: {storage}
+tracking: {{uri: "folder:{storage}/runs"}}
 """
 PROTOCOL = "{epochs: 2, batch_size: 32, lr: 0.05, compile: false}"
 
 
-def sweep(executor: str = "local", train: str = "{cpu: 1}", protocol: str = PROTOCOL) -> str:
-    return SWEEP.format(executor=executor, train=train, protocol=protocol)
+def sweep(
+    executor: str = "local",
+    train: str = "{cpu: 1}",
+    protocol: str = PROTOCOL,
+    storage: Path = Path("/nowhere"),
+) -> str:
+    return SWEEP.format(executor=executor, train=train, protocol=protocol, storage=storage)
 
 
 def run(executor: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     folder.mkdir()
-    text = sweep(executor).replace("STORAGE", str(folder / "storage"))
+    text = sweep(executor, storage=folder / "storage")
     (folder / "sweep.yaml").write_text(text, encoding="utf-8")
     return subprocess.run(
         [sys.executable, "-m", "calsweep", "run", "sweep.yaml"],
@@ -62,7 +68,7 @@ def test_process_that_was_not_started_for_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MKL_CBWR", "AVX2")
-    text = sweep().replace("STORAGE", str(tmp_path / "storage"))
+    text = sweep(storage=tmp_path / "storage")
     with pytest.raises(InputError, match=r"start it with env .*MKL_CBWR='COMPATIBLE'"):
         run_sweep(parse_sweep(text, "sweep.yaml"))
     assert not list(tmp_path.glob("storage/artifacts/train/*"))
