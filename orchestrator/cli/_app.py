@@ -1,5 +1,6 @@
 """The command's frame: its sub-commands, and how it fails."""
 
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -159,6 +160,9 @@ def main(arguments: list[str] | None = None) -> int:
         return WRONG_INPUT
     except (KeyboardInterrupt, typer.Abort):
         outcome = INTERRUPTED
+    finally:
+        if arguments is None:  # This process ends: another Ctrl-C shall not take its exit code.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     if outcome == INTERRUPTED:
         complain("interrupted")
     return outcome if isinstance(outcome, int) else 0

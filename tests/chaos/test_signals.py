@@ -110,10 +110,8 @@ def stopped(sweep: Sweep, command: Command, way: str) -> tuple[str, list[str]]:
     names = [" ".join(process.cmdline())[:60] for process in left]
     ended = [event.status for event in sweep.events("sweep_ended")][-1:]
     finished = done.code == 0 and ended == ["finished"]
-    # The second one may meet an interpreter that exits already: shells call this 130, too.
-    interrupted = done.code in (130, -signal.SIGINT)
     faults = {
-        f"exit code {done.code}": not interrupted and not finished,
+        f"exit code {done.code}": done.code != 130 and not finished,
         f"{seconds:.1f} s": seconds > SECONDS and not finished,
         f"left behind: {names}": bool(names),
         f"a traceback: {done.errors[-1500:]}": "Traceback" in done.errors,

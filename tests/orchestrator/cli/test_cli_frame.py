@@ -89,6 +89,15 @@ def test_the_module_is_the_command_and_its_help_waits_for_no_library():
     assert not imported & {"torch", "numpy", "scipy", "ray", "mlflow", "optuna", "pydantic"}
 
 
+def test_ctrl_c_after_the_end_does_not_take_the_exit_code() -> None:
+    late = (
+        "import os, sys; from orchestrator.cli import main; code = main(); os.kill(os.getpid(), 2)"
+    )
+    command = [sys.executable, "-c", f"{late}; sys.exit(code)", "no-such-command"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, typer.Abort])
 def test_ctrl_c_before_the_sweep_began_is_no_traceback(calsweep, monkeypatch, stop):
     def interrupt(*arguments, **options):
