@@ -351,8 +351,8 @@ class ResourcesModel(_Strict):
         max_failures: How often a trial whose process died or machine failed is started again.
         deterministic: Whether GPUs are to give the same bits every time; slower.
         graph: Whether GPUs are to launch whole training steps, recorded as CUDA graphs.
-        portable: Whether every x86-64 processor with AVX2 is to give the same bits; slower, on one
-            thread of a CPU in float32.
+        portable: Whether every x86-64 processor with AVX2 is to give the same bits: on one thread
+            of a CPU, in float32.
     """
 
     train: TrainResources = TrainResources()
@@ -367,17 +367,14 @@ class ResourcesModel(_Strict):
 
     @model_validator(mode="after")
     def _check_portable(self) -> ResourcesModel:
-        if not self.portable:
-            return self
-        for stage in ("train", "refine", "calibrate"):
+        for stage in ("train", "refine", "calibrate") if self.portable else ():
             share = getattr(self, stage)
-            if share.gpu:
-                raise ValueError(f"portable is for CPUs; give {stage}.gpu: 0, not {share.gpu:g}")
-            if share.cpu > 1:
+            if share.gpu or share.cpu > 1:
                 raise ValueError(
-                    f"portable sums on one thread; give {stage}.cpu: 1, not {share.cpu:g}"
+                    f"portable is for one thread of a CPU; give {stage}: {{cpu: 1}}, not "
+                    f"{{cpu: {share.cpu:g}, gpu: {share.gpu:g}}}"
                 )
-        if self.train.precision == "bfloat16":
+        if self.portable and self.train.precision == "bfloat16":
             raise ValueError("portable computes in float32; leave train.precision: bfloat16 out")
         return self
 

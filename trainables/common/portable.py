@@ -5,6 +5,7 @@ variables choose them in its place, for a process that has them before it import
 """
 
 import os
+from pathlib import Path
 
 from trainables.common.errors import InputError
 
@@ -16,7 +17,6 @@ VARIABLES = {
     "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
     "OMP_NUM_THREADS": "1",
 }
-NEEDED = ("avx2", "fma")
 
 
 def require_portable() -> None:
@@ -28,17 +28,6 @@ def require_portable() -> None:
     if any(os.environ.get(name) != value for name, value in VARIABLES.items()):
         settings = " ".join(f"{name}='{value}'" for name, value in VARIABLES.items())
         raise InputError(f"resources.portable: this process computes; start it with env {settings}")
-    if missing := [flag for flag in NEEDED if flag not in _flags()]:
-        raise InputError(
-            f"resources.portable: this processor lacks {' and '.join(missing)}; compute on an "
-            "x86-64 processor of 2013 or later, or give `portable: false`"
-        )
-
-
-def _flags() -> set[str]:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            lines = [line for line in file if line.startswith("flags")]
-    except OSError:
-        return set()
-    return set(lines[0].split()) if lines else set()
+    known = Path("/proc/cpuinfo")
+    if not {"avx2", "fma"} <= set(known.read_text("utf-8").split() if known.exists() else ()):
+        raise InputError("resources.portable: this processor lacks AVX2 or FMA; leave it out")

@@ -22,7 +22,7 @@ from trainables.store.artifacts import ArtifactStore
 FORMAT = 1
 DESCRIPTION = "chain.json"
 WEIGHTS = {"train": "weights", "refine": "head", "calibrate": "calibrator"}
-LEFT_OUT = ("data", "upstream_request")  # Of a request: folders of this machine.
+LEFT_OUT = ("data", "upstream_request")  # Of a request: folders of the machine that computed it.
 
 
 def export_chain(
@@ -53,10 +53,7 @@ def _copy(
 ) -> tuple[str | None, str | None]:
     """Copy one link; return stage and key of the one it builds on."""
     found = find_artifact(store, stage, key)
-    # The request also names folders of the machine that computed it.
-    request = {
-        name: value for name, value in found.record["request"].items() if name not in LEFT_OUT
-    }
+    request = {k: v for k, v in found.record["request"].items() if k not in LEFT_OUT}
     tensors = {name: found.tensors(name) for name in filter(None, [WEIGHTS.get(stage)])}
     kept = {name: found.record[name] for name in ("metrics", "accepted") if name in found.record}
     record = {"request": request, **kept}

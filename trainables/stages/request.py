@@ -66,7 +66,7 @@ class StageRequest:
         # The data's manifest is read for it: too dear for what every epoch asks.
         determinants = self.plain()
         del determinants["upstream_request"]
-        if not self.portable:
+        if not self.portable:  # What was stored before there was this field keeps its key.
             del determinants["portable"]
         determinants["data"] = PreparedData.open(Path(self.data)).key
         if codes := part_codes(self.stage, self.parts, self.model):
