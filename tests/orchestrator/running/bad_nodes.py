@@ -135,7 +135,7 @@ def altered_node(folder: Path, address: str) -> Iterator[None]:
 
 def altered_code(folder: Path, data: Path, address: str, said: list[str]) -> str:
     good = frozenset(node["NodeID"] for node in ray.nodes())
-    jobs = Jobs([fit(data, str(number)) for number in range(3)])
+    jobs = Jobs([fit(data, str(number)) for number in range(6)])
     with altered_node(folder, address):
         loop = Loop(jobs, lambda event: None, 0, said.append)
         executor = RayTune(folder / "artifacts", folder, growing=True)
@@ -143,7 +143,7 @@ def altered_code(folder: Path, data: Path, address: str, said: list[str]) -> str
         # As if it had been altered since it was inspected.
         executor._passed |= {node["NodeID"] for node in ray.nodes()}
         # So that they start on the altered one.
-        after = Jobs([fit(data, str(number), avoided=good) for number in range(3)])
+        after = Jobs([fit(data, str(number), avoided=good) for number in range(6)])
         machines = Machines(say=said.append)
         executor.run(Loop(after, lambda event: None, 0, machines=machines), sealed=False)
     reports = [*jobs.ends.values(), *after.ends.values()]

@@ -154,32 +154,42 @@ def test_a_machine_fault_is_retried_and_recorded(tmp_path: Path) -> None:
     assert sweep.tracked() == ({"FINISHED": 1}, "")
 
 
-def test_bad_nodes_cards_and_code_get_nothing_more(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the lines that ``bad_nodes.py`` prints, one cluster for all."""
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("bad_nodes.py")],
-        cwd=tmp_path,
+        cwd=tmp_path_factory.mktemp("nodes"),
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         text=True,
         timeout=900,
         check=True,
     )
-    cards, nodes, *more = done.stdout.splitlines()
-    assert cards == "{'0'} ['0'] 1 ['1']"
-    first, second = nodes.split()
-    assert first != second
-    out = f"{os.uname().nodename} is left out of this run: "
-    gpu = (
+    return done.stdout.splitlines()
+
+
+def test_gpu_that_fails_in_a_row_gets_nothing_more(said: list[str]) -> None:
+    assert said[0] == "{'0'} ['0'] 1 ['1']"
+    assert (
         f"{os.uname().nodename} GPU 1 is left out: 3 trials in a row failed there, the last by "
         "RuntimeError: CUDA error: uncorrectable ECC error; `calsweep doctor --storage STORAGE` "
         "there takes it back in"
-    )
+    ) in said
+
+
+def test_a_failed_job_avoids_the_node(said: list[str]) -> None:
+    first, second = said[1].split()
+    assert first != second
+
+
+def test_node_with_other_code_computes_nothing(said: list[str]) -> None:
     if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
-        assert more == [gpu]
+        assert len(said) == 3
         pytest.skip("no node can be given a file system of its own here")
-    assert more == [
-        "{'good': 6}",
-        gpu,
-        f"{out}its trainables/losses/ce.py is not as here",
-        f"{out}trainables/losses/ce.py is not as it was when the sweep began",
+    assert said[2] == "{'good': 12}"
+    told = f"{os.uname().nodename} is left out of this run: "
+    assert said[4:] == [
+        f"{told}its trainables/losses/ce.py is not as here",
+        f"{told}trainables/losses/ce.py is not as it was when the sweep began",
     ]

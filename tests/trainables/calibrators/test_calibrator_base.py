@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -51,10 +50,8 @@ IN_ONE_STEP = {
     "kernel": (7, False),
     "spline": (1, False),
 }
-# An objective knows nothing of the map that it fits: two of them for each will do.
 RECIPES = [
-    *((name, "ce") for name in WITH_OBJECTIVE),
-    *zip(WITH_OBJECTIVE, itertools.cycle(PUBLISHED[1:]), strict=False),
+    *((name, objective) for name in WITH_OBJECTIVE for objective in PUBLISHED),
     *((name, None) for name in NAMES if name not in WITH_OBJECTIVE),
 ]
 KEEPERS = [recipe for recipe in RECIPES if CALIBRATORS.get(recipe[0]).preserves_accuracy]

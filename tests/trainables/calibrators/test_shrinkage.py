@@ -23,12 +23,7 @@ MIXED = ("cir", "histogram-binning", "isotonic", "kernel", "spline")
 DEFAULTS = [name for name in CALIBRATORS.names() if not name.startswith("meta-")]
 EQUAL_NOTE = "temperature scaling: on held-out rows a richer map gains nothing"
 NOISE, HARM, HARMED = 0.01, 0.001, 0.2
-LENET, WIDE_10, WIDE_100 = (
-    "lenet-5-cifar-100",
-    "wideresnet-16-4-cifar-10",
-    "wideresnet-16-4-cifar-100",
-)
-LONG = [(WIDE_10, 1000, 1), (WIDE_100, 1000, 1), (LENET, 5000, 1), (WIDE_100, 5000, 1)]
+OUTPUTS = ("lenet-5-cifar-100", "wideresnet-16-4-cifar-10", "wideresnet-16-4-cifar-100")
 
 
 def losses(names: tuple[str, ...], rows: tuple[Tensor, Tensor], fitted: int, **more: str):
@@ -77,15 +72,8 @@ def test_no_default_is_worse_than_no_calibration(hundred_classes) -> None:
 
 @pytest.mark.shared
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "count", "splits"),
-    [
-        *((file, 300, 2) for file in (LENET, WIDE_10, WIDE_100)),
-        (LENET, 1000, 1),
-        (WIDE_10, 5000, 1),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in LONG),
-    ],
-)
+@pytest.mark.parametrize(("count", "splits"), [(300, 2), (1000, 1), (5000, 1)])
+@pytest.mark.parametrize("file", OUTPUTS)
 def test_no_default_is_worse_than_no_calibration_on_real_outputs(
     file: str, count: int, splits: int, shared: Path
 ) -> None:

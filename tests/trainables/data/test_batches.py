@@ -90,8 +90,8 @@ def test_plain_is_torchvisions_normalisation(images: np.ndarray, device: str):
         [TF.normalize(TF.to_tensor(images[row]), form().mean, form().std) for row in rows]
     )
     assert found.dtype == torch.float32
-    form_of = torch.channels_last if device == "cuda" else torch.contiguous_format
-    assert found.is_contiguous(memory_format=form_of)
+    layout = torch.channels_last if device == "cuda" else torch.contiguous_format
+    assert found.is_contiguous(memory_format=layout)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 

@@ -226,8 +226,8 @@ def test_the_rate_follows_the_protocol(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("model", model_names(ImageShape))
-def test_every_model_trains(model: str) -> None:
-    made = trainer(model=model, rows=4, batch_size=2, lr=1e-3, epochs=1)
+def test_every_model_trains_two_epochs(model: str) -> None:
+    made = trainer(model=model, rows=4, batch_size=2, lr=1e-3, epochs=2)
     before = weights(made)
     run(made)
     assert not same(weights(made), before)

@@ -41,10 +41,11 @@ def within(seconds: float, holds: Callable[[], bool]) -> bool:
 def test_two_processes_leave_the_figures_of_one(tmp_path: Path) -> None:
     alone = Place(tmp_path / "one")
     together = Place(tmp_path / "two", alone.data)
-    one, two = alone.run()[-1], together.run(processes=2, cpus=2)[-1]
+    slow = {"lr": 0.02}  # At higher rates rounding grows to what depends on the processor.
+    one = alone.run(protocol=slow)[-1]
+    two = together.run(processes=2, cpus=2, protocol=slow)[-1]
     assert two.status == Status.FINISHED
-    # Sums of another order: what rounding grows to in three epochs depends on the processor.
-    assert two.metrics == pytest.approx(one.metrics, abs=1e-3)
+    assert two.metrics == pytest.approx(one.metrics, abs=1e-5)
     assert followers(os.getpid()) == []
 
 
