@@ -8,7 +8,7 @@ from orchestrator.cluster.local import join_cluster, require_room, require_share
 from orchestrator.executors._base import Executor
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.plan import Plan
-from trainables.common.portable import VARIABLES, require_portable
+from trainables.common.portable import VARIABLES
 from trainables.stages import GIVEN
 from trainables.store.artifacts import ArtifactStore
 
@@ -32,8 +32,6 @@ def open_executor(
     if spec.executor == "local":
         from orchestrator.executors.in_process import InProcess  # PyTorch takes seconds.
 
-        if spec.resources.portable:
-            require_portable()
         every = spec.resources.checkpoint_seconds
         yield InProcess(store.root, every, folder.logs, spec.pinned)
         return

@@ -33,6 +33,7 @@ from orchestrator.sweep.plan import Plan, make_plan
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import ShipperProcess, check_login, listens, start_shipper
 from trainables.common.errors import InputError
+from trainables.common.portable import require_portable
 from trainables.data import PreparedData
 from trainables.data.suites import find_suite, suite_directory
 from trainables.stages import validation_rows
@@ -95,6 +96,8 @@ def run_sweep(
         if spec.executor == "local":
             raise InputError("executor: local computes in this process; leave --address out")
         check_cluster(address)
+    if spec.executor == "local" and spec.resources.portable:
+        require_portable()
     if fresh:
         spec = _next_free(spec)
     SweepFolder.of(spec).fetch()

@@ -370,10 +370,7 @@ class ResourcesModel(_Strict):
         for stage in ("train", "refine", "calibrate") if self.portable else ():
             share = getattr(self, stage)
             if share.gpu or share.cpu > 1:
-                raise ValueError(
-                    f"portable is for one thread of a CPU; give {stage}: {{cpu: 1}}, not "
-                    f"{{cpu: {share.cpu:g}, gpu: {share.gpu:g}}}"
-                )
+                raise ValueError(f"portable is for one thread of a CPU; give {stage}: {{cpu: 1}}")
         if self.portable and self.train.precision == "bfloat16":
             raise ValueError("portable computes in float32; leave train.precision: bfloat16 out")
         return self

@@ -72,14 +72,14 @@ def test_process_that_was_not_started_for_it_is_refused(
     text = sweep(storage=tmp_path / "storage")
     with pytest.raises(InputError, match=r"start it with env .*MKL_CBWR='COMPATIBLE'"):
         run_sweep(parse_sweep(text, "sweep.yaml"))
-    assert not list(tmp_path.glob("storage/artifacts/train/*"))
+    assert not (tmp_path / "storage").exists()
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (sweep(train="{cpu: 2}"), "give train: {cpu: 1}, not {cpu: 2, gpu: 0}"),
-        (sweep(train="{gpu: 0.5}"), "give train: {cpu: 1}, not {cpu: 1, gpu: 0.5}"),
+        (sweep(train="{cpu: 2}"), "give train: {cpu: 1}, got"),
+        (sweep(train="{gpu: 0.5}"), "give train: {cpu: 1}, got"),
         (sweep(train="{precision: bfloat16}"), "leave train.precision: bfloat16 out"),
         (sweep(protocol="{epochs: 1, batch_size: 8, lr: 0.1, compile: true}"), "`compile: true`"),
     ],
