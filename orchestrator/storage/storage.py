@@ -351,15 +351,6 @@ class Storage:
             raise InputError(f"storage {self.folder} cannot be written: {error}") from error
         return bool(names)
 
-    def require_folder(self, what: str) -> None:
-        """Refuse a storage in a bucket.
-
-        Raises:
-            InputError: If it lies in one.
-        """
-        if self.address is not None:
-            raise InputError(f"storage: {what} needs a folder, not {self.address}")
-
     def nightly(self, name: str) -> Path:
         """Return the folder of a nightly benchmark."""
         return self.folder / "nightly" / name
