@@ -1,5 +1,6 @@
 """The measurement on test data as a source of jobs: one for each chosen configuration and seed."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,7 +98,10 @@ class MeasuringSource(Source):
         write: Callable[[Evaluated], None],
         give_up: Callable[[str, str], None],
     ) -> None:
-        self._left = list(pending)
+        self._left: dict[str, list[Measurement]] = {}
+        for one in pending:
+            self._left.setdefault(one.training, []).append(one)
+        self._free = deque(self._left)  # Trainings that none is measured of now.
         self._out: dict[str, Measurement] = {}
         self._spec, self._write, self._give_up = spec, write, give_up
         self._folder = SweepFolder.of(spec).chosen
@@ -105,13 +109,12 @@ class MeasuringSource(Source):
 
     def next(self) -> Job | Pause:
         """Return the job of a training that none is measured of now."""
-        if not self._left:
-            return Pause.DONE
-        busy = {one.training for one in self._out.values()}
-        found = next((one for one in self._left if one.training not in busy), None)
-        if found is None:
-            return Pause.WAIT
-        self._left.remove(found)
+        if not self._free:
+            return Pause.WAIT if self._left else Pause.DONE
+        training = self._free.popleft()
+        found = self._left[training].pop(0)
+        if not self._left[training]:
+            del self._left[training]
         self._out[found.chosen.trial.key] = found
         return self._job(found)
 
@@ -140,8 +143,8 @@ class MeasuringSource(Source):
     def ended(self, job: Job, report: Report) -> None:
         """Write the measurement, or give the study up."""
         one = self._out.pop(job.key)
-        # What builds on the same training comes next, for the worker that has its pass.
-        self._left.sort(key=lambda other: other.training != one.training)
+        if one.training in self._left:  # It comes next, for the worker that has its pass.
+            self._free.appendleft(one.training)
         if report.status != Status.FINISHED or report.measured is None:
             reason = report.fault.reason if report.fault else report.status
             self._give_up(job.group, f"not measured on test data: {reason}")

@@ -1,7 +1,8 @@
 """The state of a sweep: the next trial, the ended ones, the chosen ones. It knows no Ray."""
 
+import heapq
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -64,7 +65,6 @@ class SweepState:
         self._predictions = predictions
         self._beaten, self._claims = beaten, Counter[tuple[str, str]]()
         self._held: TrialSpec | None = None
-        self._decided = 0  # Grows with every trial that is taken in and every study that closes.
         self.taken_over = 0
         self._past = Past(past or Ledger())
         rules, seed = plan.spec.search, plan.spec.all_seeds[0]
@@ -77,7 +77,17 @@ class SweepState:
             )
             for study in plan
         }
-        self._urgency = {name: _urgency(study.plan) for name, study in self.studies.items()}
+        self._order = {name: number for number, name in enumerate(self.studies)}
+        # What waits for a study: those that build on it, and those it guards.
+        self._followers = defaultdict[str, list[StudyState]](list)
+        self._guarded = defaultdict[str, list[StudyState]](list)
+        for study in self.studies.values():
+            self._followers[study.plan.upstream or ""].append(study)
+            self._guarded[study.plan.reference or ""].append(study)
+        self._in_turn: list[tuple[tuple[int, bool], int, int, str]] = []
+        self._awake: set[str] = set()
+        for study in self.studies.values():
+            self._wake(study)
         for study in self.studies.values():
             first = study.plan.task.data_name(seed)
             self._emit_once(study.opening(data[first], plan.spec))
@@ -103,35 +113,43 @@ class SweepState:
 
     def take_over(self) -> bool:
         """Take over what an interrupted run finished; return True if nothing is left to run now."""
-        before = -1
-        while self._held is None and before != self._decided:
-            before = self._decided
-            for study in self._in_turn():
-                trial = self._next_of(study)
-                if trial is None:
-                    continue
-                outcome = self._kept_outcome(trial)
-                if outcome is None:
-                    self._held = trial
-                    break
+        while self._held is None and self._in_turn:
+            study = self.studies[heapq.heappop(self._in_turn)[-1]]
+            self._awake.remove(study.plan.id)
+            trial = None if self._exhausted(study) else self._next_of(study)
+            if trial is None:  # Until there is news of it, or of what it waits for.
+                continue
+            outcome = self._kept_outcome(trial)
+            if outcome is None:
+                self._held = trial
+            else:
                 self.taken_over += 1
                 self._take_in(trial, outcome)
+            self._wake(study)
         return self._held is None
+
+    def _wake(self, study: StudyState) -> None:
+        """Look at a study when its turn comes.
+
+        Those come first whose outcome is short or awaited: short stages keep the machine busy at no
+        cost, and every guarded study waits for the baseline.
+        """
+        plan = study.plan
+        if plan.id not in self._awake:
+            self._awake.add(plan.id)
+            turn = (_urgency(plan), len(study.trials), self._order[plan.id], plan.id)
+            heapq.heappush(self._in_turn, turn)
+
+    def _news(self, study: StudyState) -> None:
+        """Look at a study again, and at those that build on it."""
+        for each in (study, *self._followers[study.plan.id]):
+            self._wake(each)
 
     def _kept_outcome(self, trial: TrialSpec) -> TrialFinished | None:
         outcome = self._past.outcome(trial.key)
         if outcome is None or not outcome.artifact or self._past.can_do_without(trial):
             return outcome
         return outcome if self._available(trial.request.stage, outcome.artifact) else None
-
-    def _in_turn(self) -> list[StudyState]:
-        """Return the studies that have trials left, those first whose outcome is short or awaited.
-
-        Short stages come first because they keep the machine busy at no cost; the baseline comes
-        before other trainings because every guarded study waits for it.
-        """
-        waiting = [study for study in self.studies.values() if not self._exhausted(study)]
-        return sorted(waiting, key=lambda study: (self._urgency[study.plan.id], len(study.trials)))
 
     def _exhausted(self, study: StudyState) -> bool:
         if not study.closed:
@@ -176,7 +194,7 @@ class SweepState:
         study.seeds_asked += 1
         if upstream is not None and upstream.seeds[position] is None:
             study.seeds[position] = None
-            self._decided += 1
+            self._news(study)
             return None
         number = study.plan.trials + position - 1
         return self._make(study, number, study.chosen.trial.parameters, upstream, position)
@@ -203,7 +221,6 @@ class SweepState:
 
     def _take_in(self, trial: TrialSpec, outcome: TrialFinished) -> None:
         study = self.studies[trial.study]
-        self._decided += 1
         study.outcomes[trial.number] = outcome
         if trial.role == SEARCH:
             study.unscored.add(trial.number)
@@ -212,22 +229,20 @@ class SweepState:
             finished = outcome.status == FINISHED
             study.seeds[position] = Chosen(trial, outcome, math.nan) if finished else None
             study.unscored_seeds |= {position} if finished else set()
-        self._settle()
+        self._news(study)
+        self._settle(study)
 
-    def _settle(self) -> None:
-        """Score trials that can be scored and close complete studies, until nothing changes."""
-        changed = True
-        while changed:
-            changed = False
-            for study in self.studies.values():
-                reference = self.studies.get(study.plan.reference or "")
-                if not study.closed and (reference is None or reference.closed):
-                    changed = self._score(study) or changed
-        for study in self.studies.values():
-            self._score_seeds(study)
+    def _settle(self, study: StudyState) -> None:
+        """Score the trials of a study that can be scored, then those of what waited for it."""
+        reference = self.studies.get(study.plan.reference or "")
+        if not study.closed and (reference is None or reference.closed):
+            self._score(study)
+        self._score_seeds(study)
+        for each in self._guarded[study.plan.id] if study.closed else ():
+            self._settle(each)
 
-    def _score(self, study: StudyState) -> bool:
-        """Hand scores to the study's search; return whether the study closed."""
+    def _score(self, study: StudyState) -> None:
+        """Hand scores to the study's search, and close it once they are complete."""
         for number in sorted(study.unscored):
             outcome = study.outcomes[number]
             scored = self._scored(study, study.trials[number], outcome)
@@ -236,11 +251,11 @@ class SweepState:
             study.search.score(number, value, outcome.status, outcome.metrics)
             if scored is not None:
                 self._emit_once(scored)
+        if study.unscored:
+            self._wake(study)
         study.unscored.clear()
-        if len(study.objectives) < study.plan.trials:
-            return False
-        self._choose(study)
-        return True
+        if len(study.objectives) == study.plan.trials:
+            self._choose(study)
 
     def _score_seeds(self, study: StudyState) -> None:
         """Score further seeds, each guarded by plain cross-entropy on the same seed."""
@@ -332,7 +347,7 @@ class SweepState:
         if study.closed:
             return
         study.closed = True
-        self._decided += 1
+        self._news(study)
         self._emit_once(study.closing(reason))
         if self._beaten is not None and study.chosen is not None:
             # The published default, the first trial, is measured beside the chosen one.

@@ -47,6 +47,7 @@ class TrialMaker:
 
     def __init__(self, sweep_id: str, spec: SweepSpec, data: Mapping[str, PreparedData]) -> None:
         self._sweep_id, self._spec, self._data = sweep_id, spec, data
+        self._protocols = {task.id: task.resolved_protocol.to_dict() for task in spec.tasks}
 
     def make(
         self,
@@ -67,7 +68,7 @@ class TrialMaker:
             parts={self._spec.base(part): values for part, values in parts.items()},
             data=str(self._data[plan.task.data_name(seed)].directory),
             model=plan.task.model,
-            protocol=plan.task.resolved_protocol.to_dict(),
+            protocol=self._protocols[plan.task.id],
             seed=seed,
             upstream=base.outcome.artifact if base else None,
             upstream_stage=base.trial.request.stage if base else None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +63,19 @@ class StageRequest:
 
     @cached_property
     def _key(self) -> str:
-        # The data's manifest is read for it: too dear for what every epoch asks.
         determinants = self.plain()
         del determinants["upstream_request"]
         if not self.portable:  # What was stored before there was this field keeps its key.
             del determinants["portable"]
-        determinants["data"] = PreparedData.open(Path(self.data)).key
+        determinants["data"] = _data_key(self.data)
         if codes := part_codes(self.stage, self.parts, self.model):
             determinants["code"] = codes
         return stage_key(determinants.pop("stage"), **determinants)
+
+
+@cache  # A search asks for every trial, and a folder of prepared data never gets other content.
+def _data_key(directory: str) -> str:
+    return PreparedData.open(Path(directory)).key
 
 
 def check_part(part: str, kind: type[Inputs]) -> None:
