@@ -51,7 +51,9 @@ SweepName = Annotated[
 TextFormat = Annotated[Literal["terminal", "markdown", "csv"], typer.Option(help="Output format.")]
 TrackingUri = Annotated[
     str | None,
-    typer.Option(help="MLflow URI; default: MLFLOW_TRACKING_URI, else the storage's database."),
+    typer.Option(
+        help="MLflow URI; default: MLFLOW_TRACKING_URI, else the sweep's, or the storage's database."
+    ),
 ]
 
 

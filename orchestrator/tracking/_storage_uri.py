@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 
+from orchestrator.sweep.documents import read_document, read_mapping
 from orchestrator.sweep.tracking_uri import database_uri, default_tracking_uri
 from orchestrator.tracking._process import delivered
 from orchestrator.tracking._shipper import BusyError, sync
@@ -11,17 +13,18 @@ from orchestrator.tracking._shipper import BusyError, sync
 def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
     """Return the address of ``default_tracking_uri``, ready to be asked.
 
+    Where that is the storage's database and all named sweeps name another tracker, it is theirs.
     The database of a storage in a bucket is each machine's own: what journals say of sweeps, all if
     none are named, is delivered to it first.
 
     Raises:
-        InputError: If the bucket does not answer, or a journal is damaged.
+        InputError: If the bucket does not answer, or a journal or a sweep file is damaged.
     """
     from orchestrator.storage.storage import Storage  # It imports PyTorch; shippers need none.
     from orchestrator.sweep.spec import is_sweep_name
 
     uri, place = default_tracking_uri(storage), Storage(storage)
-    if place.address is None or uri != database_uri(place.folder):
+    if uri != database_uri(place.folder) or (place.address is None and sweeps is None):
         return uri
     if sweeps is None:
         folders = place.sweeps()
@@ -29,9 +32,24 @@ def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
         folders = [place.sweep(name) for name in sweeps if is_sweep_name(name)]
         for folder in folders:
             folder.fetch()
+        named = {_named_uri(folder.spec_file) for folder in folders}
+        if len(named) == 1 and (own := named.pop()) is not None:
+            return own
+    if place.address is None:
+        return uri
     for folder in folders:
         done, total = delivered(folder.journal)
         if done != total:
             with suppress(BusyError):  # The sweep runs on this machine.
                 sync(folder.journal, uri, place.tracked_files)
     return uri
+
+
+def _named_uri(spec: Path) -> str | None:
+    """Return the tracker that a stored sweep file names; None for none, or where there is none."""
+    if not spec.is_file():
+        return None
+    document = read_mapping(read_document(spec, str(spec)), str(spec), "a sweep", "tracking")
+    tracking = document.get("tracking")
+    uri = tracking.get("uri") if isinstance(tracking, dict) else None
+    return uri if isinstance(uri, str) else None

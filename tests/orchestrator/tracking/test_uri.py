@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from orchestrator.sweep.tracking_uri import (
     check_tracking_uri,
@@ -17,7 +18,7 @@ from orchestrator.sweep.tracking_uri import (
     sqlite_file,
     tracked_folder,
 )
-from orchestrator.tracking import listens, open_tracker, ping
+from orchestrator.tracking import listens, open_tracker, ping, storage_uri
 from trainables.common.errors import InputError
 
 ALLOWED = (
@@ -281,3 +282,21 @@ def test_ping_looks_at_a_folder_without_creating_it(tmp_path):
     (tmp_path / "other" / "letter.txt").write_text("")
     told = f"{tmp_path}/other holds no runs but something else; name another folder"
     assert ping(f"folder:{tmp_path}/other") == (False, told)
+
+
+def test_the_tracker_that_sweeps_name_is_asked(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    own = f"folder:{tmp_path}/runs"
+    for name, uri in (("one", own), ("two", own), ("third", None), ("other", "http://h:1")):
+        folder = tmp_path / "sweeps" / name
+        folder.mkdir(parents=True)
+        (folder / "sweep.yaml").write_text(yaml.safe_dump({"tracking": {"uri": uri}}))
+    database = f"sqlite:///{tmp_path}/mlflow.db"
+    assert storage_uri(str(tmp_path), ["one", "two"]) == own
+    for sweeps in (["one", "third"], ["one", "other"], ["third"], ["none"], ["../x"], [], None):
+        assert storage_uri(str(tmp_path), sweeps) == database, sweeps
+    (tmp_path / "sweeps" / "one" / "sweep.yaml").write_text("tracking: [")
+    with pytest.raises(InputError, match=r"sweep.yaml.*line 1"):
+        storage_uri(str(tmp_path), ["one"])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://h:2")
+    assert storage_uri(str(tmp_path), ["one"]) == "http://h:2"
