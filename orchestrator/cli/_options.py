@@ -52,7 +52,7 @@ TextFormat = Annotated[Literal["terminal", "markdown", "csv"], typer.Option(help
 TrackingUri = Annotated[
     str | None,
     typer.Option(
-        help="MLflow URI; default: MLFLOW_TRACKING_URI, else the sweep's, or the storage's database."
+        help="MLflow URI; default: MLFLOW_TRACKING_URI, the sweep's, or the storage's database."
     ),
 ]
 

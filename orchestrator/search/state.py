@@ -3,7 +3,7 @@
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -64,7 +64,6 @@ class SweepState:
         self._available = available
         self._predictions = predictions
         self._beaten, self._claims = beaten, Counter[tuple[str, str]]()
-        self._held: TrialSpec | None = None
         self.taken_over = 0
         self._past = Past(past or Ledger())
         rules, seed = plan.spec.search, plan.spec.all_seeds[0]
@@ -105,28 +104,38 @@ class SweepState:
 
     def next_trial(self) -> TrialSpec | None:
         """Return a trial that can run now, or None if all must wait for others."""
-        self.take_over()
-        trial, self._held = self._held, None
-        if trial is not None:
+        for _, trial in self._asked():
             self._emit(trial.starting())
-        return trial
+            return trial
+        return None
 
     def take_over(self) -> bool:
         """Take over what an interrupted run finished; return True if nothing is left to run now."""
-        while self._held is None and self._in_turn:
+        if self._past.is_empty:
+            return False
+        unknown = defaultdict[str, list[TrialSpec]](list)
+        for study, trial in self._asked():
+            unknown[study.plan.id].append(trial)
+        for name, trials in unknown.items():
+            self.studies[name].queue[:0] = trials
+            self._wake(self.studies[name])
+        return not unknown
+
+    def _asked(self) -> Iterator[tuple[StudyState, TrialSpec]]:
+        """Yield the trials that can run now, in turn; those whose outcome is known are taken in."""
+        while self._in_turn:
             study = self.studies[heapq.heappop(self._in_turn)[-1]]
             self._awake.remove(study.plan.id)
             trial = None if self._exhausted(study) else self._next_of(study)
             if trial is None:  # Until there is news of it, or of what it waits for.
                 continue
             outcome = self._kept_outcome(trial)
+            self._wake(study)
             if outcome is None:
-                self._held = trial
+                yield study, trial
             else:
                 self.taken_over += 1
                 self._take_in(trial, outcome)
-            self._wake(study)
-        return self._held is None
 
     def _wake(self, study: StudyState) -> None:
         """Look at a study when its turn comes.
@@ -152,25 +161,28 @@ class SweepState:
         return outcome if self._available(trial.request.stage, outcome.artifact) else None
 
     def _exhausted(self, study: StudyState) -> bool:
-        if not study.closed:
-            return study.search.asked >= study.plan.trials and not study.queue
-        return study.seeds_asked >= self._seeds or study.chosen is None
+        if study.closed:
+            all_asked = study.seeds_asked >= self._seeds or study.chosen is None
+        else:
+            all_asked = study.search.asked >= study.plan.trials
+        return all_asked and not study.queue
 
     def _next_of(self, study: StudyState) -> TrialSpec | None:
+        if study.queue:
+            return study.next_queued()
         upstream = self.studies.get(study.plan.upstream or "")
         if upstream is not None and not self._ready(upstream, study):
             return None
         if study.closed:
             return self._next_seed(study, upstream)
-        if study.queue:
-            return study.next_queued()
         return self._next_of_search(study, upstream)
 
     def _next_of_search(self, study: StudyState, upstream: StudyState | None) -> TrialSpec | None:
         """Ask for the next trial, or for a block in which the first of each pass carries others."""
         block: list[TrialSpec] = []
         while study.search.may_ask() and len(block) < study.search.block:
-            block.append(self._make(study, *study.search.ask(), upstream))
+            known = self._suggested(study, upstream)
+            block.append(self._make(study, *study.search.ask(known), upstream))
         size = PASS if study.plan.stage == "refine" else 1
         for start in range(0, len(block), size):
             first, *others = block[start : start + size]
@@ -178,6 +190,16 @@ class SweepState:
             study.queue += [replace(first, together=together), *others]
             study.leaders |= {trial.number: first.number for trial in (first, *others)}
         return study.next_queued()
+
+    def _suggested(
+        self, study: StudyState, upstream: StudyState | None
+    ) -> Mapping[str, Any] | None:
+        """Return the parameters that the next trial had in an earlier run, built on the same."""
+        number, base = study.search.asked, upstream.chosen if upstream is not None else None
+        for parameters in self._past.suggested(study.plan.id, number):
+            if self._past.holds_trial(self._trials.make(study.plan, number, parameters, base).key):
+                return parameters
+        return None
 
     def _ready(self, upstream: StudyState, study: StudyState) -> bool:
         """Return True if what a study builds on is known; close the study if it never will be."""

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -13,7 +14,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.study import StudyDirection
-from optuna.trial import Trial, TrialState
+from optuna.trial import TrialState, create_trial
 
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SearchModel
@@ -29,9 +30,10 @@ class StudySearch:
     """Asks Optuna for configurations and tells it how they did, in the order of trial numbers.
 
     Trial n is suggested once trials up to n - ``parallel_trials`` are done, and Optuna hears of
-    those and no others before it answers. So the suggestions are a function of the results alone,
-    not of which trial happened to end first, and a resumed sweep repeats them. A ``block`` of
-    trials, by default as many as suits the plan, is suggested at once and heard of together.
+    those and no others before it answers, by random numbers of trial n alone. So the suggestions
+    are a function of the results alone, not of which trial happened to end first, and a resumed
+    sweep goes on without asking for those it had. A ``block`` of trials, by default as many as
+    suits the plan, is suggested at once and heard of together.
     """
 
     def __init__(
@@ -44,18 +46,16 @@ class StudySearch:
         self._told = 0
         self._pareto = rules.pareto
         self._waiting: dict[int, tuple[list[float] | None, str]] = {}
-        self._trials: dict[int, Trial] = {}
         self._distributions = {
             f"{part}.{name}": distribution_of(parameter)
             for part, parameters in plan.searched.items()
             for name, parameter in parameters.items()
         }
         self._study = optuna.create_study(
-            directions=[StudyDirection.MINIMIZE, *map(_direction, rules.pareto)],
-            sampler=_sampler(rules, _seed(plan.id, seed)),
+            directions=[StudyDirection.MINIMIZE, *map(_direction, rules.pareto)]
         )
-        for point in self._first_points():
-            self._study.enqueue_trial(point)
+        self._first, self._open_sampler = self._first_points(), partial(_sampler, rules)
+        self._seed = seed
 
     def _first_points(self) -> list[dict[str, Any]]:
         """Return the published default; all points, that one first, where the budget holds them."""
@@ -78,14 +78,36 @@ class StudySearch:
             return range(self._told, self.asked - self.asked % self.block)
         return range(self._told, self.asked - self.lag + 1)
 
-    def ask(self) -> tuple[int, dict[str, Any]]:
-        """Return the next trial's number and its searched parameters, as ``part.name``."""
+    def ask(self, parameters: Mapping[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        """Return the next trial's number and its searched parameters, as ``part.name``.
+
+        Args:
+            parameters: Those that it had in an earlier run, which are not suggested again as long
+                as they lie in the space.
+        """
         for number in self._needed():
             self._tell(number)
         number = self.asked
-        self._trials[number] = self._study.ask(self._distributions)
         self.asked += 1
-        return number, dict(self._trials[number].params)
+        if parameters is None or not self._takes(parameters):
+            if number < len(self._first):
+                self._study.enqueue_trial(self._first[number])
+            self._study.sampler = self._open_sampler(_seed(self.plan.id, self._seed, number))
+            parameters = self._study.ask(self._distributions).params
+        return number, dict(parameters)
+
+    def _takes(self, parameters: Mapping[str, Any]) -> bool:
+        """Take a trial as it was suggested before, unless the space is another one by now."""
+        try:
+            trial = create_trial(
+                state=TrialState.RUNNING,
+                params=dict(parameters),
+                distributions=self._distributions,
+            )
+        except ValueError:
+            return False
+        self._study.add_trial(trial)
+        return True
 
     def score(
         self, number: int, value: float | None, status: str, metrics: Mapping[str, float] = {}
@@ -101,11 +123,11 @@ class StudySearch:
         values, status = self._waiting.pop(number)
         self._told += 1
         if values is None:
-            self._study.tell(self._trials[number], state=TrialState.FAIL)
+            self._study.tell(number, state=TrialState.FAIL)
         elif status == "pruned":
-            self._study.tell(self._trials[number], state=TrialState.PRUNED)
+            self._study.tell(number, state=TrialState.PRUNED)
         else:
-            self._study.tell(self._trials[number], values)
+            self._study.tell(number, values)
 
 
 def _block(plan: StudyPlan, rules: SearchModel) -> int:
@@ -150,8 +172,8 @@ def _default(plan: StudyPlan, name: str) -> Any:
     return parameter.check(min(max(value, parameter.low), parameter.high))
 
 
-def _seed(study: str, seed: int) -> int:
-    digest = hashlib.sha256(f"{study}|{seed}".encode()).digest()
+def _seed(study: str, seed: int, number: int) -> int:
+    digest = hashlib.sha256(f"{study}|{seed}|{number}".encode()).digest()
     return int.from_bytes(digest[:4], "big")
 
 

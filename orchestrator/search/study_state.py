@@ -1,5 +1,7 @@
 """The state of one study while its sweep runs, and its events for the journal."""
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,7 +75,7 @@ class StudyState:
     def next_queued(self) -> TrialSpec | None:
         """Take a trial off the queue that waits for no other one's pass."""
         for position, trial in enumerate(self.queue):
-            leader = self.leaders[trial.number]
+            leader = self.leaders.get(trial.number, trial.number)
             if leader == trial.number or leader in self.outcomes:
                 return self.queue.pop(position)
         return None
@@ -122,6 +124,23 @@ class Past:
     def __init__(self, ledger: Ledger) -> None:
         self._studies, self._trials = ledger.studies, ledger.trials
         self._tries_again = any(trial.fault for trial in self._trials.values())
+        self._suggested = defaultdict[tuple[str, int], list[Mapping[str, Any]]](list)
+        for trial in self._trials.values():
+            if trial.role == SEARCH:
+                self._suggested[trial.study, trial.number].append(trial.parameters)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if nothing was computed."""
+        return not self._trials
+
+    def suggested(self, study: str, number: int) -> Sequence[Mapping[str, Any]]:
+        """Return what was suggested for a trial, once for everything that it was to build on."""
+        return self._suggested.get((study, number), ())
+
+    def holds_trial(self, key: str) -> bool:
+        """Return True if a trial was given out."""
+        return key in self._trials
 
     def holds(self, event: StudyOpened | TrialScored | StudyClosed) -> bool:
         """Return True if the same was written last; a study is opened but once."""

@@ -29,7 +29,7 @@ from trainables.store.locks import PATIENCE_SECONDS
 from trainables.worker import Bench, Computation, Worker
 
 LONGEST = 50_000.0  # Virtual seconds after which a run counts as waiting for ever.
-SALT = 10  # With it no study of the simulated sweep loses all its trials undisturbed.
+SALT = 15  # With it no study of the simulated sweep loses all its trials undisturbed.
 DETECTED = 5.0  # Virtual seconds until the end of a process is noticed, at most.
 
 

@@ -5,8 +5,8 @@ The sampler is random, so what Optuna suggests hangs on the number of a trial al
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 from orchestrator.search.study import StudySearch
@@ -26,15 +26,20 @@ class SuggestedOnce(StudySearch):
 
     def __init__(self, plan: StudyPlan, *given: Any) -> None:
         if plan.id not in _suggested:
-            real = StudySearch(plan, *given)
-            asked = [real._study.ask(real._distributions).params for _ in range(plan.trials)]
-            _suggested[plan.id] = real, [SimpleNamespace(params=found) for found in asked]
+            real, asked = StudySearch(plan, *given), StudySearch(plan, *given)
+            asked._needed = lambda: range(0)  # type: ignore[method-assign]
+            _suggested[plan.id] = real, [asked.ask()[1] for _ in range(plan.trials)]
         real, self._answers = _suggested[plan.id]
-        self.__dict__ |= {**vars(real), "_study": self, "_waiting": {}, "_trials": {}}
+        self.__dict__ |= {**vars(real), "_study": self, "_waiting": {}}
 
-    def ask(self, *distributions: Any) -> Any:
-        """Return the next trial, as Optuna or as the search does."""
-        return self._answers[self.asked] if distributions else super().ask()
+    def ask(self, parameters: Mapping[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        """Return the next trial; the parameters of an earlier run are those that Optuna repeats."""
+        for number in self._needed():
+            self._tell(number)
+        self.asked += 1
+        answer = self._answers[self.asked - 1]
+        assert parameters in (None, answer)
+        return self.asked - 1, dict(answer)
 
     def tell(self, *_: Any, **__: Any) -> None:
         """Forget it: a random sampler does."""

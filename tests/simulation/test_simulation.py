@@ -34,7 +34,7 @@ from trainables.jobs import Job
 from trainables.worker import Worker
 from trainables.worker._stage import StageComputation
 
-SEEDS, LONG, MOST = 300, 20_000, 2_000
+SEEDS, LONG, MOST = 300, 20_000, 1_000
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +113,9 @@ def test_broken_node_is_left_out(
         write, tell = disk.append, lambda text: None
         machines = Machines(say=said.append)
         drive(state, Ledger(), store, cluster, write, tell, machines=machines)
-    failed = {key for node, _, key in starts if node is bad}
-    assert len(said) == 1 or len(failed) <= IN_A_ROW  # Of which one found its outcome stored.
+    last = {key: node for node, _, key in starts}  # Bad for those that found their outcome stored.
+    failed = {key for node, _, key in starts if node is bad and last[key] is not bad}
+    assert len(said) == 1 or len(failed) < IN_A_ROW
     assert all(" is left out: 3 trials in a row failed there, the last by O" in t for t in said)
     assert not [key for node, told, key in starts if node is bad and told]
     found = Outcome(seed, disk.events, store, calm.delivery, 1, True, world, world.now)
@@ -178,8 +179,8 @@ BUGS = {
     "a measurement is dropped": (
         MeasuringSource,
         "next",
-        "self._left.remove(found)",
-        "self._left = self._left[1:]",
+        "if not self._left[training]:",
+        "if True:",
     ),
     "what was measured is measured again": (
         measuring,
@@ -204,7 +205,7 @@ BUGS = {
 
 
 # Where a bug shows late the seeds before are not tried again and again.
-FOUND_FROM = {"a report of an earlier attempt is taken": 1300}
+FOUND_FROM = {"a report of an earlier attempt is taken": 400}
 
 
 @pytest.mark.parametrize("bug", BUGS)

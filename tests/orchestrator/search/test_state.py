@@ -37,7 +37,7 @@ def _data(tmp_path_factory: pytest.TempPathFactory) -> None:
     DATA[TASK] = prepare("digits", folder, SplitSpec(), folder / "prepared")
 
 
-# Of which random search finds its best in its second trial.
+# Of which random search finds its best in its second trial, with seed 4.
 WIDE = {"mbls": {"margin": {"low": 0.0, "high": 20.0}, "weight": {"low": 0.001, "high": 1.0}}}
 
 
@@ -150,12 +150,12 @@ def test_suggestions_do_not_depend_on_who_ends_first(workers: int, pareto: list[
 def test_several_metrics_change_what_is_tried_and_not_what_is_chosen_of_it() -> None:
     tried = []
     for pareto in ([], ["acc"]):
-        state, _ = make_state(make_spec("ce, mbls", trials=16, pareto=pareto))
+        state, _ = make_state(make_spec("ce, mbls", trials=24, pareto=pareto))
         drive(state, 1, random.Random(0))
         study = study_of(state)
         best = min(study.objectives, key=lambda number: study.objectives[number])
         assert chosen_of(state).trial.number == best
-        tried.append([study.trials[number].parameters for number in range(16)])
+        tried.append([study.trials[number].parameters for number in range(24)])
     assert tried[0][0] == tried[1][0]
     assert tried[0] != tried[1]
 
@@ -598,14 +598,14 @@ def nan(trial: TrialSpec) -> TrialFinished:
 
 
 def test_a_trial_that_the_machine_failed_runs_again() -> None:
-    spec = make_spec("ce, mbls", sampler="random", spaces=WIDE)
+    spec = make_spec("ce, mbls", sampler="random", spaces=WIDE, seed=4)
     whole, _ = make_state(spec)
     drive(whole, 2, random.Random(0), nan)
     first, events = make_state(spec)
     before = drive(first, 2, random.Random(0), faulty)
     again, later = make_state(spec, past=Ledger(events))
     tried, *others = drive(again, 2, random.Random(1), nan)
-    assert [trial.role for trial in others] == ["seed"]  # It is the best one, as it turns out.
+    assert [trial.role for trial in others] == ["seed"] * 2  # It is the best one, as it turns out.
     assert (tried.study, tried.number, tried.role) == (f"{TASK}|mbls", 1, "search")
     assert tried.key in {trial.key for trial in before}
     assert choices(again) == choices(whole)

@@ -170,15 +170,39 @@ def test_a_parameter_is_sampled_on_its_scale(parameter: dict[str, Any], expected
 def test_a_third_of_the_trials_is_drawn_at_random_first_ten_at_most(
     trials: int, startup: int, sampler: str
 ) -> None:
-    made: Any = open_search(trials=trials, sampler=sampler)._study.sampler
+    search = open_search(trials=trials, sampler=sampler)
+    search.ask()
+    made: Any = search._study.sampler
     assert made._n_startup_trials == startup
+    assert sampler == "gp" or made._multivariate
 
 
-def test_samplers_are_seeded_as_they_have_always_been() -> None:
-    """A sweep that an earlier version began is resumed with the same suggestions."""
-    assert (_seed("digits|ce", 0), _seed("digits|ce", 1)) == (76681518, 658403838)
-    made: Any = open_search(sampler="tpe")._study.sampler
-    assert made._multivariate
+def test_seeds_are_as_they_have_always_been() -> None:
+    """A sweep that an earlier version began goes on as that version would have."""
+    assert (_seed("digits|ce", 0, 0), _seed("digits|ce", 1, 7)) == (835328300, 2166027968)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "gp"])
+@pytest.mark.parametrize("known", [1, 5, 11])
+def test_what_an_earlier_run_suggested_is_not_suggested_again(sampler: str, known: int) -> None:
+    expected = drive(open_search(sampler=sampler, parallel_trials=3))
+    search = open_search(sampler=sampler, parallel_trials=3)
+    asked: list[dict[str, Any]] = []
+    for scored in range(12):
+        while search.may_ask():
+            number = len(asked)
+            given = expected[number] if number < known else None
+            assert search.ask(given)[0] == number
+            asked.append(expected[number] if given else dict(search._study.trials[-1].params))
+        search.score(scored, bowl(asked[scored]), FINISHED)
+    assert asked == expected
+
+
+@pytest.mark.parametrize("given", [{"mbls.margin": -1.0, "mbls.weight": 0.1}, {}, {"x": 1}])
+def test_what_no_longer_lies_in_the_space_is_suggested_anew(given: dict[str, Any]) -> None:
+    search, expected = open_search(parallel_trials=2), open_search(parallel_trials=2)
+    assert search.ask(given) == expected.ask()
+    assert search.ask(given) == expected.ask()
 
 
 @pytest.mark.parametrize(
