@@ -18,6 +18,8 @@ from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightReco
 from orchestrator.nightly.verdict.contrast import Contrast, contrast
 from orchestrator.nightly.verdict.groups import grouped
 from orchestrator.nightly.verdict.judge import changes
+from orchestrator.nightly.verdict.limits import STAGES
+from orchestrator.nightly.verdict.stages import TIME
 from orchestrator.running.progress import say
 from trainables.common.errors import InputError
 
@@ -144,9 +146,12 @@ def _until(book: Book, night: str | None) -> tuple[list[NightRecord], Verdict]:
 
 
 def _worst(verdict: Verdict) -> Finding:
-    usable = [found for found in verdict.alarms if found.cell.pair != WHOLE_NIGHT]
+    stages = {f"{stage}{TIME}" for stage in STAGES}
+    usable = [f for f in verdict.alarms if f.cell.pair != WHOLE_NIGHT or f.cell.metric in stages]
     if not usable:
-        raise InputError(f"{verdict.night} has no alarm about a recipe: nothing to look for")
+        raise InputError(
+            f"{verdict.night} has no alarm about a recipe or a stage: nothing to look for"
+        )
     return grouped(usable)[0][0]
 
 
@@ -177,6 +182,8 @@ def _decided(
     """Return what to run, and the figure that decides: as few seeds as tell it clearly."""
     limits, restarts = nightly.model.limits, book.restarts()
     decided = contrast(records, finding, limits, restarts)
+    if finding.cell.pair == WHOLE_NIGHT:
+        return Part(seeds=decided.seeds), decided  # A stage is held against the others.
     recipes: tuple[str, ...] = (finding.cell.recipe,)
     if finding.reason == "twin":
         recipes = tuple(recipe.name for recipe in nightly.sweep.expanded())

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from orchestrator.nightly.record import CellKey, Finding, NightRecord
+from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightRecord
 from orchestrator.nightly.verdict.chart import Scales
 from orchestrator.nightly.verdict.hard import hard_findings
 from orchestrator.nightly.verdict.judge import Levels, comparable, levels
 from orchestrator.nightly.verdict.limits import Limits
-from orchestrator.nightly.verdict.series import pooled
+from orchestrator.nightly.verdict.series import first_place, pooled
+from orchestrator.nightly.verdict.stages import MOST, relative_times
 from trainables.common.errors import InputError
 
 CLEAR = 12.0  # Deviations between good and bad that need no further seed.
@@ -74,6 +75,27 @@ class HardContrast(Contrast):
         return float(any((f.cell, f.reason) == (self.cell, self.reason) for f in found))
 
 
+@dataclass(frozen=True)
+class StageContrast(Contrast):
+    """A stage that takes longer beside the others: nights of the whole benchmark tell it.
+
+    Attributes:
+        usual, bad: The night's number in ``history`` from which on figures are usual, and bad.
+    """
+
+    usual: int
+    bad: int
+    history: tuple[NightRecord, ...]
+
+    def badness(self, record: NightRecord) -> float:
+        """Return where its time beside the other stages lies."""
+        times = relative_times([*self.history, record], self.cell)
+        if not np.isfinite(times[-1]):
+            raise InputError(f"{self.cell}: no figure")
+        usual = np.nanmean(times[self.usual : self.bad])
+        return float((times[-1] - usual) / (np.nanmean(times[self.bad : -1]) - usual))
+
+
 def contrast(
     records: Sequence[NightRecord],
     finding: Finding,
@@ -88,6 +110,8 @@ def contrast(
     if finding.kind == "hard":
         before = tuple(comparable(records[:-1], tonight))
         return HardContrast(cell, tonight.shape.seeds, SURE, finding.reason, before, limits)
+    if cell.pair == WHOLE_NIGHT:
+        return _stage_contrast([*comparable(records[:-1], tonight), tonight], finding, accepted)
     scales, seeds = Scales([cell.metric], limits), tuple(tonight.cells[cell])
     for count in range(1, len(seeds) + 1):
         own = [_only(record, cell, seeds[:count]) for record in records]
@@ -96,6 +120,19 @@ def contrast(
         if clear >= CLEAR or count == len(seeds):
             break
     return LevelContrast(cell, seeds[:count], clear, found.usual, found.bad, scales)
+
+
+def _stage_contrast(
+    records: Sequence[NightRecord], finding: Finding, accepted: Mapping[CellKey, str]
+) -> StageContrast:
+    names = [record.night for record in records]
+    bad = names.index(finding.since)
+    usual = max(first_place(names, finding.cell, accepted), bad - MOST)
+    times = relative_times(records, finding.cell)
+    shift = float(np.nanmean(times[bad:]) - np.nanmean(times[usual:bad]))
+    noise = max(float(np.nanstd(times[usual:bad], ddof=1)), shift / SURE)
+    seeds, clear = records[-1].shape.seeds, shift / noise
+    return StageContrast(finding.cell, seeds, clear, usual, bad, tuple(records))
 
 
 def _only(record: NightRecord, cell: CellKey, seeds: Sequence[int]) -> NightRecord:

@@ -19,6 +19,7 @@ FEWEST = 10  # Nights before them without which nothing is said.
 MOST = 60  # Nights before them that count.
 CHANCE = 2e-4  # Error level of one stage on one span of nights.
 SPEED = "images_per_second"
+TIME = "_time"  # Stands behind a stage's name in that of its figure.
 
 Floats = NDArray[np.float64]
 
@@ -42,7 +43,7 @@ def stage_findings(
     """
     names = [record.night for record in records]
     for stage, series in contrasts(stage_times(records)).items():
-        cell = CellKey(*WHOLE_NIGHT, f"{stage}_time")
+        cell = CellKey(*WHOLE_NIGHT, stage + TIME)
         start = first_place(names, cell, accepted)
         relative = series[start:]
         nights = np.flatnonzero(np.isfinite(relative))
@@ -64,6 +65,12 @@ def stage_findings(
             nights=len(nights) - found.nights,
             since=since,
         )
+
+
+def relative_times(records: Sequence[NightRecord], cell: CellKey) -> Floats:
+    """Return how a stage's time stands beside the others' (T,), see ``contrasts``; NaN of none."""
+    stage = cell.metric.removesuffix(TIME)
+    return contrasts(stage_times(records)).get(stage, np.full(len(records), np.nan))
 
 
 def stage_times(records: Sequence[NightRecord]) -> dict[str, Floats]:

@@ -28,7 +28,10 @@ for recipe in sweep["recipes"]:
         values = {str(seed): worse * value * (1 + 0.01 * seed) for seed in sweep["seeds"]}
         cells.append({"recipe": recipe, "task": task, "metric": metric, "values": values})
 shape = {"recipes": sweep["recipes"], "tasks": [task], "metrics": ["ece"], "seeds": sweep["seeds"]}
+stages = {recipe: "calibrate" if "+" in recipe else "train" for recipe in sweep["recipes"]}
+rows = [{"recipe": r, "task": task, "stage": s, "definition": ""} for r, s in stages.items()]
 record = {"night": night, "started": 0.0, "cells": cells, "failed": failed, "shape": shape}
+record["rows"] = rows
 folder = pathlib.Path(sweep["storage"], "nightly", sweep["name"], "nights", night)
 folder.mkdir(parents=True)
 (folder / "record.json").write_text(json.dumps({**record, "environment": {"code": "told"}}))

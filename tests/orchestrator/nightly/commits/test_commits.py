@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import json
+import math
+import random
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,8 +20,10 @@ from orchestrator.cli import main
 from orchestrator.nightly import Book, CellKey, Nightly, NightRecord, Shape, judge, run_night
 from orchestrator.nightly import run as nights
 from orchestrator.nightly.book import RECORD, VERDICT
+from orchestrator.nightly.record import Row
 
 Make = Callable[..., Nightly]
+SPEED = "images_per_second"
 WORSE = {**USUAL, "ce": {"ece": 0.03}}
 SETUP = """\
 import pathlib, sys
@@ -102,6 +106,37 @@ def test_the_commit_behind_an_alarm_is_named(
     assert found["steps"][0]["commit"] == source.hashes[-1]
     assert source.git("worktree", "list").count("\n") == 0
     assert not (benchmark.folder / "bisect").exists()
+
+
+def timed(number: int, code: str, slower: float) -> NightRecord:
+    """Return a night on a busy machine, on which calibration alone may be slower."""
+    rng = random.Random(number)
+    busy = math.exp(rng.gauss(0, 0.2))
+    figures = {
+        recipe: {**own, SPEED: own[SPEED] * busy * math.exp(rng.gauss(0, 0.003))}
+        for recipe, own in speeds(slower).items()
+    }
+    rows = {("ce", "d"): Row("train", ""), ("ce+ts", "d"): Row("calibrate", "")}
+    return replace(night(number, code, figures), rows=rows)
+
+
+def speeds(slower: float) -> dict[str, dict[str, float]]:
+    own = {"ce": 1000.0, "ce+ts": 4000.0 / slower}
+    return {recipe: {**USUAL[recipe], SPEED: speed} for recipe, speed in own.items()}
+
+
+def test_the_commit_that_slows_a_stage_is_named(
+    make_benchmark: Make, source: MadeRepository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(9):
+        source.commit(speeds(1.0 if number < 5 else 1.05))
+    benchmark = make_benchmark()
+    usual = [timed(number, source.hashes[1], 1.0) for number in range(1, 26)]
+    told(benchmark, [*usual, *(timed(n, source.hashes[-1], 1.05) for n in (26, 27, 28))])
+    assert bisect(benchmark, source) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"* on *: calibrate_time is worse by {source.hashes[6][:7]} change 6 (" in said
+    assert len(outcome(benchmark, "2026-01-28")["steps"]) <= 6
 
 
 def test_a_night_with_an_alarm_names_the_commit_by_itself(
