@@ -25,6 +25,21 @@ def _endings() -> list[signal.Signals]:
 
 
 @contextmanager
+def interrupt_later() -> Iterator[None]:
+    """Hold Ctrl-C, SIGTERM and SIGHUP until the block is done, for what must not be left half done.
+
+    Raises:
+        KeyboardInterrupt: At the end, if one came.
+    """
+    heard: list[int] = []
+    asking = [s for s in (signal.SIGINT, *_endings()) if signal.getsignal(s) != signal.SIG_IGN]
+    with _handled(dict.fromkeys(asking, lambda number, _: heard.append(number))):
+        yield
+    if heard:
+        raise KeyboardInterrupt
+
+
+@contextmanager
 def restore_signals(*numbers: signal.Signals) -> Iterator[None]:
     """Undo, at the end of the block, what it has changed about the handling of signals."""
     with _handled({number: signal.getsignal(number) for number in numbers}):

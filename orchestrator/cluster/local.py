@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cluster.interrupt import restore_signals
+from orchestrator.cluster.interrupt import interrupt_later, restore_signals
 from trainables.common.errors import InputError
 from trainables.common.paths import bucket_address, storage_folder
 
@@ -57,7 +57,8 @@ def join_cluster(address: str | None, variables: Mapping[str, str] = {}) -> Iter
         _check_token(address)
     for name, value in {**ENVIRONMENT, **(_loopback_settings() if alone else {})}.items():
         os.environ.setdefault(name, value)
-    import ray
+    with interrupt_later():  # A half of Ray fails, and shows it, when this program ends.
+        import ray
 
     # Tune warns of files that it was told not to write.
     logging.getLogger("ray.tune").setLevel(logging.ERROR)

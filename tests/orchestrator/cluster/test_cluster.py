@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -210,6 +211,31 @@ def test_a_wrong_token_is_told_in_one_line(
     with nullcontext() if joined else pytest.raises(InputError, match=asks), join_cluster("auto"):
         pass
     assert capfd.readouterr().err == (noise * 20).decode() * joined
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_ray_is_imported_interrupts_when_it_is_whole(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    signalled = f"import os; os.kill(os.getpid(), {number:d})\nprint('whole')\n"
+    (tmp_path / "ray.py").write_text(signalled)
+    program = (
+        "from orchestrator.cluster.interrupt import interrupt_on_sigterm\n"
+        "from orchestrator.cluster.local import join_cluster\n"
+        "try:\n"
+        "    with interrupt_on_sigterm(), join_cluster(None):\n"
+        "        print('joined')\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["whole", "interrupted"], done.stderr
 
 
 def test_a_signal_while_ray_starts_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
