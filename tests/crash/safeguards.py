@@ -38,14 +38,19 @@ REMOVED = {
     "nothing is ever synced": Safeguard(files.sync, "os.fsync(handle)", "pass"),
     "files of a folder are not synced": Safeguard(files.sync_folder, "sync(found)", "pass"),
     "names in a folder are not synced": Safeguard(files.sync_folder, "    sync(folder)\n", ""),
-    "a folder's new name is not synced": Safeguard(files.place_folder, "sync(path.parent)", "pass"),
+    "a folder's new name is not synced": Safeguard(
+        files.place_folder, "sync(path.parent)", "pass", "calibration"
+    ),
     "names of new folders are not synced": Safeguard(
         files.make_folders, "sync(folder.parent)", "pass"
     ),
     "an artifact's path is not synced": Safeguard(ArtifactStore.write, "sync_names", "bool or "),
-    "sizes and checksums are not looked at": Safeguard(files.damage, "in files.items()", "in ()"),
-    "what a folder lacks is not looked for": Safeguard(files.damage, "found != set(files) or", ""),
-    "a damaged artifact is used": Safeguard(ArtifactStore.find, ":= _damage(directory)", ":= ''"),
+    "sizes and checksums are not looked at": Safeguard(
+        files.damage, "in files.items()", "in ()", "calibration"
+    ),
+    "a damaged artifact is used": Safeguard(
+        ArtifactStore.find, ":= _damage(directory)", ":= ''", "outcome"
+    ),
     "events do not wait for the disk": Safeguard(Journal.append, "os.fsync(self._handle)", "pass"),
     "an unfinished line stays": Safeguard(
         Journal.__init__, "os.ftruncate(self._handle, self._end)", "pass"
@@ -55,7 +60,9 @@ REMOVED = {
     ),
     "lost writes end a sweep": Safeguard(journal._never_promised, "return True", "return False"),
     "the sweep file need not be whole": Safeguard(SweepFolder.write_spec, ", durable=True", ""),
-    "a checkpoint's checksums are not looked at": Safeguard(Checkpoint.read, "is not None", "is 0"),
+    "a checkpoint's checksums are not looked at": Safeguard(
+        Checkpoint.read, "is not None", "== 0", "outcome"
+    ),
     "a calibrator's files are not synced": Safeguard(
         _storage._publish, "sync(draft / name)", "pass", "calibration"
     ),

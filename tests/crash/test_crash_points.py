@@ -26,8 +26,14 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]
-SAMPLE = {"calibration": 40, "promotion": 20, "sweep": 25, "night": 15}
-DRAWS = {"calibration": 30, "promotion": 30, "sweep": 15, "night": 10}  # For over 10,000 states.
+SAMPLE = {"calibration": 40, "outcome": 40, "promotion": 20, "sweep": 25, "night": 15}
+DRAWS = {
+    "calibration": 30,
+    "outcome": 30,
+    "promotion": 30,
+    "sweep": 15,
+    "night": 10,
+}  # For over 10,000 states.
 PARTS = 20  # Of all states; each can be run alone.
 MOST = 1_000  # States within which a missing safeguard is found.
 

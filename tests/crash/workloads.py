@@ -36,8 +36,10 @@ from tests.crash.safeguards import without
 from tests.orchestrator.one_process import one_process
 from trainables.calibrators import build_calibrator, load_calibrator, save_calibrator
 from trainables.common.errors import InputError
-from trainables.common.files import damage, write_whole
+from trainables.common.files import damage, make_folders, write_whole
 from trainables.metrics import reliability_diagram
+from trainables.store.artifacts import ArtifactStore
+from trainables.store.checkpoints import Checkpoint
 
 SWEEP = """
 name: crash
@@ -153,13 +155,16 @@ def _lost(journal: Path) -> list[str]:
 
 
 def calibration(root: Path) -> list[Any]:
-    """Fit a calibrator, keep it, and put a second one into its place."""
+    """Fit a calibrator, keep it, and put one with another rule for like tensors in its place."""
     logits = torch.randn(60, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     logits[:, 0] += torch.arange(60) % 3 == 0
     labels = torch.arange(60) % 3
-    fitted = [build_calibrator(method).fit(logits, labels) for method in ("ts", "vs")]
+    rules = ("prediction", "logit")
+    fitted = [build_calibrator("cts", assignment=rule).fit(logits, labels) for rule in rules]
     known = [calibrator(logits).tolist() for calibrator in fitted]
-    saved = root / "saved"  # Once it is there, both have been reported as stored.
+    # Once it is there, both have been reported as stored. Its folder syncs no name beside it.
+    saved = root / "told" / "saved"
+    make_folders(saved.parent)
     with nullcontext() if saved.exists() else suppress(InputError):
         expected = known[1:] if saved.exists() else known
         assert load_calibrator(root / "kept")(logits).tolist() in expected
@@ -169,8 +174,36 @@ def calibration(root: Path) -> list[Any]:
     return [load_calibrator(root / "kept")(logits).tolist()]
 
 
+def outcome(root: Path) -> list[Any]:
+    """Compute an outcome by three steps and store it; drop its weights; put a whole one there."""
+    store, key, dropped = ArtifactStore(root / "artifacts"), "ab" * 32, root / "dropped"
+    for _ in range(2):
+        if store.find("train", key) is None:
+            weights = _computed(store.checkpoint("train", key))
+            tensors = {"weights": {"w": weights}, "validation": {"logits": weights[:6]}}
+            store.write("train", key, tensors, {"metrics": {"acc": 0.5}})
+        if not dropped.exists():
+            write_whole(dropped, "", durable=True)
+            store.drop_weights("train", key)
+    found = store.find("train", key)
+    assert found is not None
+    parts = (found.tensors(name).values() for name in ("weights", "validation"))
+    return [found.record, [value.tolist() for part in parts for value in part]]
+
+
+def _computed(checkpoint: Checkpoint) -> torch.Tensor:
+    state = {"step": 0, "w": torch.zeros(5_000)}
+    with suppress(Exception):  # As a stage does, which starts anew.
+        state = checkpoint.read()
+    while state["step"] < 3:
+        state = {"step": state["step"] + 1, "w": state["w"] + 1}
+        checkpoint.write(state)
+    return state["w"]
+
+
 WORKLOADS: dict[str, Callable[[Path], list[Any]]] = {
     "calibration": calibration,
+    "outcome": outcome,
     "promotion": promotion,
     "sweep": sweep,
     "night": night,
